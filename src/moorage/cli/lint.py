@@ -34,13 +34,21 @@ READY_MADE = "gpu-cluster"
     help="GuardrailPolicy to check against (default: each rule's default level; with --cluster, the cluster's).",
 )  # fmt: skip
 @click.option("--cluster", "ask", is_flag=True, help="Ask the cluster for its GPUs and its policies.")
+@click.option(
+    "--pod-security", "pod_security", type=click.Choice(["privileged", "baseline", "restricted"]),
+    default="baseline", show_default=True,
+    help="Pod Security level of the namespace that the pods are for; a tenant's is baseline.",
+)  # fmt: skip
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @target_options
-def lint(target: Target, files: tuple[Path, ...], policy_name: str | None, ask: bool, output: str) -> int:
+def lint(
+    target: Target, files: tuple[Path, ...], policy_name: str | None, ask: bool, pod_security: str, output: str
+) -> int:
     """Check manifests against the guardrails, by file and line.
 
-    FILE is a YAML or JSON file with any number of documents, a folder (all such files in it), or - for stdin. The
-    exit code is 1 if a rule of level deny is violated or a file cannot be read.
+    FILE is a YAML or JSON file with any number of documents, a folder (all such files in it), or - for stdin.
+    Pods with more rights than a tenant's namespace allows, such as privileged ones or host paths, are denied.
+    The exit code is 1 if something is denied or a file cannot be read.
     """
     from moorage.cli.linttext import report_json, report_text
     from moorage.decide.tools.lint import lint as judged
@@ -55,7 +63,7 @@ def lint(target: Target, files: tuple[Path, ...], policy_name: str | None, ask: 
 
         facts, away, held = in_session(target, work)
         policy = held if policy is None else policy
-    report = judged(list(_texts(files)), policy, facts=facts, away=away)
+    report = judged(list(_texts(files)), policy, facts=facts, away=away, pod_security=pod_security)
     if output == "json":
         console.print_document(report_json(report), "json")
     else:

@@ -9,9 +9,11 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from moorage.apimachinery.resources import Obj, Resource
-from moorage.model.names import GROUP, VERSION
+from moorage.model.names import GROUP, SYSTEM_NAMESPACE, VERSION
+from moorage.model.people import PEOPLE_NAMESPACE
 
 TENANTS = Resource(GROUP, VERSION, "tenants", "Tenant", namespaced=False)
+RESERVED = frozenset({SYSTEM_NAMESPACE, PEOPLE_NAMESPACE})  # beside Kubernetes' own, kube-...
 
 Quantity = (
     int
@@ -213,3 +215,8 @@ def defaults_of(tenant: Mapping[str, Any] | None) -> TenantDefaults:
     return TenantDefaults(
         cpu=text("cpu"), memory=text("memory"), time_seconds=given.get("timeSeconds"), image=text("image")
     )
+
+
+def is_reserved(namespace: str) -> bool:
+    """Whether a namespace is the platform's or Kubernetes' own, so that it can never be a tenant's."""
+    return namespace in RESERVED or namespace.startswith("kube-")

@@ -38,6 +38,16 @@ def test_the_exit_code_says_whether_a_deny_rule_is_broken(tmp_path, capsys):
     assert main(["lint", str(tmp_path), "--policy", "gpu-cluster"]) == 0
 
 
+def test_a_privileged_container_fails_the_lint_of_a_tenants_manifest(tmp_path, capsys):
+    (tmp_path / "pod.yaml").write_text(POD.replace("image: x", "image: x, securityContext: {privileged: true}"))
+    assert main(["lint", str(tmp_path)]) == 1
+    out = capsys.readouterr().out
+    assert (
+        "pod.yaml:6: deny podSecurity: spec.containers[0].securityContext.privileged: a tenant's namespace" in out
+    )
+    assert main(["lint", str(tmp_path), "--pod-security", "privileged"]) == 0
+
+
 def test_stdin_and_json(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(POD.encode())))
     assert main(["lint", "-", "-o", "json"]) == 0

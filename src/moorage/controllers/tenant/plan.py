@@ -20,15 +20,13 @@ from moorage.model.names import (
     SYSTEM_NAMESPACE,
     TENANT_LABEL,
 )
-from moorage.model.people import PEOPLE_NAMESPACE, groups_in, is_disabled, person_in, subjects_of
+from moorage.model.people import groups_in, is_disabled, person_in, subjects_of
+from moorage.model.tenant import is_reserved
 
 QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
 POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 OURS = "moorage-tenant"  # name of the ResourceQuota and of the NetworkPolicy
 POD_SECURITY = "pod-security.kubernetes.io/enforce"
-RESERVED = frozenset(
-    {"kube-system", "kube-public", "kube-node-lease", SYSTEM_NAMESPACE, PEOPLE_NAMESPACE}
-)  # nobody's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +195,7 @@ def taint_of(tenant: str) -> Obj:
 
 
 def _refusal(seen: Observed, name: str, namespace: str) -> tuple[str, str] | None:
-    if namespace in RESERVED or namespace.startswith("kube-"):
+    if is_reserved(namespace):
         return "NamespaceReserved", f"The namespace {namespace} is reserved: choose another"
     before = [
         str(other["metadata"]["name"])

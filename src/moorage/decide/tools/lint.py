@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from moorage.apimachinery.documents import NodeLoader, check_yaml
+from moorage.apimachinery.podsecurity import BASELINE
 from moorage.apimachinery.resources import Obj
 from moorage.decide.admission.fields import Path, field_of, mapping, sequence
 from moorage.decide.admission.findings import Finding
@@ -20,8 +21,10 @@ from moorage.decide.admission.gpufacts import Facts
 from moorage.decide.admission.rulebook import FIXES, judge_workload
 from moorage.decide.admission.shape import misshapen
 from moorage.decide.admission.templates import templates_of
+from moorage.decide.tools import podsecurity
 from moorage.errors import DocumentError
 from moorage.model.policy import Policy
+from moorage.model.tenant import is_reserved
 
 BYTES_MAX = 64 * 1024 * 1024  # of one file
 EXTENSIONS = (".yaml", ".yml", ".json")
@@ -61,7 +64,7 @@ class LintFinding:
     @property
     def fix(self) -> str:
         """What to do about it; empty where the message says it."""
-        return FIXES.get(self.rule, "")
+        return podsecurity.FIX if self.rule == podsecurity.RULE else FIXES.get(self.rule, "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +86,7 @@ class _File:
     policy: Policy
     facts: Facts | None
     away: tuple[Obj, ...]
+    pod_security: str
     findings: list[LintFinding] = field(default_factory=list)
     judged: int = 0
     skipped: int = 0
@@ -94,13 +98,14 @@ def lint(
     *,
     facts: Facts | None = None,
     away: tuple[Obj, ...] = (),
+    pod_security: str = BASELINE,
 ) -> Report:
     """Judge (file name, text) pairs; without a policy each rule has its default level. Never raises, whatever
-    the texts hold."""
+    the texts hold. `pod_security`: the level of the namespace that the pods are for."""
     findings: list[LintFinding] = []
     judged = skipped = 0
     for name, text in texts:
-        file = _File(name=name, policy=policy or Policy(), facts=facts, away=away)
+        file = _File(name=name, policy=policy or Policy(), facts=facts, away=away, pod_security=pod_security)
         _lint_file(file, text)
         findings += sorted(file.findings, key=lambda finding: finding.line)
         judged, skipped = judged + file.judged, skipped + file.skipped
@@ -155,8 +160,12 @@ def _lint_document(file: _File, document: Any, node: Any, path: Path) -> None:
     wrong = list(misshapen(kind, document))
     # what admission would fill in counts as there, unless there is something in its way
     judgement = judge_workload(kind, document, file.policy, facts=file.facts, away=file.away, fill=not wrong)
+    refused: list[Finding] = []
+    if not is_reserved(_namespace(document)):
+        refused = list(podsecurity.refused_by_tenants(kind, document, file.pod_security))
     for level, some in (
         ("deny", wrong),
+        ("deny", refused),
         ("deny", judgement.denied),
         ("fill", judgement.filled),
         ("warn", judgement.warned),
@@ -178,9 +187,13 @@ def _add(file: _File, node: Any, path: Path, finding: Finding, level: str, docum
             value=finding.value,
             kind=str(document.get("kind") or ""),
             name=str(meta.get("name") or meta.get("generateName") or ""),
-            namespace=str(meta.get("namespace") or ""),
+            namespace=_namespace(document),
         )
     )
+
+
+def _namespace(document: Mapping[Any, Any]) -> str:
+    return str(mapping(document.get("metadata")).get("namespace") or "")
 
 
 def _line(node: Any, path: Path) -> int:

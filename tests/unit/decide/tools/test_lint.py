@@ -203,3 +203,97 @@ def test_kinds_of_others_are_judged_where_they_hold_pod_templates():
     assert (report.judged, report.skipped) == (1, 1)
     assert {finding.line for finding in report.findings} == {8}
     assert {finding.kind for finding in report.findings} == {"Notebook"}
+
+
+HOST = """\
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: agent, namespace: vision}
+spec:
+  template:
+    spec:
+      hostNetwork: true
+      hostPID: true
+      hostIPC: true
+      volumes:
+      - {name: scratch, emptyDir: {}}
+      - name: disk
+        hostPath: {path: /data}
+      containers:
+      - name: a
+        image: x
+        resources: {limits: {cpu: 1, memory: 1Gi}}
+        ports:
+        - containerPort: 80
+          hostPort: 8080
+        securityContext:
+          privileged: true
+          capabilities: {add: [CHOWN, SYS_ADMIN]}
+"""
+
+
+def test_what_takes_rights_over_the_host_is_denied_at_each_field_as_admission_says_it():
+    report = lint([("f", HOST)])
+    spec = "spec.template.spec"
+    security = [finding for finding in report.findings if finding.rule == "podSecurity"]
+    assert report.denied
+    assert [(finding.line, finding.field, finding.value) for finding in security] == [
+        (7, f"{spec}.hostNetwork", "True"),
+        (8, f"{spec}.hostPID", "True"),
+        (9, f"{spec}.hostIPC", "True"),
+        (13, f"{spec}.volumes[1].hostPath", ""),
+        (20, f"{spec}.containers[0].ports[0].hostPort", "8080"),
+        (22, f"{spec}.containers[0].securityContext.privileged", "True"),
+        (23, f"{spec}.containers[0].securityContext.capabilities.add[1]", "SYS_ADMIN"),
+    ]
+    assert security[3].message.startswith("a tenant's namespace refuses it: ")
+    assert security[3].message.endswith('violates PodSecurity "baseline:latest": hostPath volumes (volume "disk")')
+    assert all(finding.level == "deny" and finding.fix for finding in security)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("namespace: vision", "namespace: kube-system"),
+        ("namespace: vision", "namespace: moorage-system"),
+    ],
+)
+def test_namespaces_that_are_never_a_tenants_may_use_the_host(old, new):
+    assert not lint([("f", HOST.replace(old, new))]).denied
+
+
+def test_the_level_of_the_namespace_can_be_chosen():
+    assert not lint([("f", HOST)], pod_security="privileged").denied
+    rules = of(POD, pod_security="restricted")
+    assert ("deny", "podSecurity", "spec") in {(level, rule, field) for _, level, rule, field in rules}
+    assert not lint([("f", POD)]).denied
+
+
+def test_a_workflow_is_held_to_its_own_fields_and_those_of_its_steps():
+    text = """\
+apiVersion: argoproj.io/v1alpha1
+kind: Workflow
+spec:
+  hostNetwork: true
+  volumes: [{name: d, hostPath: {path: /}}]
+  templates:
+  - name: step
+    container: {image: x, command: [x], securityContext: {privileged: true}}
+"""
+    fields = [field for _, _, rule, field in of(text) if rule == "podSecurity"]
+    assert fields == [
+        "spec.hostNetwork",
+        "spec.templates[0]",
+        "spec.templates[0].container.securityContext.privileged",
+    ]
+
+
+@given(st.data())
+def test_a_field_of_any_type_in_a_security_context_is_taken(data):
+    junk = data.draw(st.sampled_from(["1", "x", "[1]", "{a: 1}", "null", ".inf", "[[1]]", "[{a: [1]}]"]))
+    old = data.draw(
+        st.sampled_from(
+            ["true", "8080", "{path: /data}", "[CHOWN, SYS_ADMIN]", "SYS_ADMIN", "{add: [CHOWN, SYS_ADMIN]}"]
+        )
+    )
+    lint([("f", HOST.replace(old, junk))])
