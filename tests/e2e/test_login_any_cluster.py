@@ -161,6 +161,14 @@ async def test_what_was_done_stands_in_the_audit_log(
         ("POST", "/api/v1/login", 401),
         ("POST", "/api/v1/login/token", 201),
     ]
+    lines = cluster.moor("audit", "--user", ada, "--since", "1h").stdout.splitlines()
+    assert [line.split("  ", 1)[1].partition(" from ")[0] for line in reversed(lines)] == [
+        f"{ada} logged in, by REST",
+        f"{ada} tried to log in: failed (401), by REST",
+        f"{ada} took a token for the cluster, by REST",
+    ]
+    some = cluster.moor("audit", "--user", ada, "--action", "TOKEN", "-o", "wide").stdout
+    assert ("take a token for the cluster" in some, "/api/v1/login" in some) == (True, False)
 
 
 async def test_by_the_page_of_moor_up_acts_who_started_it(cluster: Cluster, server: str, unique: str) -> None:

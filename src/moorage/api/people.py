@@ -55,7 +55,14 @@ class AuditQuery(Query):
     """Which entries of the audit log an answer has."""
 
     person: Annotated[str | None, about("Only entries of this person.")] = None
-    since: Annotated[str | None, about("Only entries from this moment on, RFC 3339.")] = None
+    action: Annotated[
+        str,
+        msgspec.Meta(max_length=200),
+        about("Only entries with this text in action or path."),
+    ] = ""
+    since: Annotated[
+        str | None, about("Only entries from this moment on: RFC 3339, or a span before now, such as 24h.")
+    ] = None
     before: Annotated[Count, about("The `next` of the previous page; 0: the newest entries.")] = 0
     limit: Annotated[Count, about("Entries per page, 1 to 500.")] = 100
 

@@ -9,10 +9,12 @@ import msgspec
 
 from moorage.actions import people
 from moorage.api.people import AccountChange, AuditPage, NewAccount
+from moorage.apimachinery.moments import parse_rfc3339
 from moorage.cli import console
 from moorage.cli.names import complete
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.errors import UsageError
+from moorage.present.audit import sentence
 
 
 @console.group(
@@ -191,23 +193,36 @@ def rotate_keys(target: Target) -> int:
     examples={
         "moor audit": "the newest changes",
         "moor audit --user ada --limit 20": "those of one user",
-        "moor audit --since 2026-01-31T08:00:00Z -o json": "those since a moment, for a program",
+        "moor audit --since 24h --action 'delete run'": "those of a kind, of the last day",
+        "moor audit -o wide": "a table with the answer to each request",
     }
 )
 @click.option("--user", "person", default=None, help="Only changes by this user.")
-@click.option("--since", default=None, help="RFC 3339, such as 2026-01-31T08:00:00Z.")
+@click.option("--since", default=None, help="Start: 24h or 7d ago, or an RFC 3339 time.")
+@click.option("--action", default=None, help="Only actions with this text, such as 'delete run' or drain.")
 @click.option(
     "--limit", type=click.IntRange(1, 500), default=50, show_default=True, help="Maximum number of entries."
 )
 @console.output_option
 @target_options
-def audit(target: Target, person: str | None, since: str | None, limit: int, output: str) -> int:
-    """Show who changed what through Moorage's server, newest first. For administrators."""
-    asked = {"person": person, "since": since, "limit": str(limit)}
+def audit(
+    target: Target, person: str | None, since: str | None, action: str | None, limit: int, output: str
+) -> int:
+    """Show who changed what through Moorage's server, newest first, in sentences. For administrators.
+
+    Times are UTC. What goes to the Kubernetes API itself, by kubectl or by a command such as run, is in the API
+    server's own audit log.
+    """
+    asked = {"person": person, "since": since, "action": action, "limit": str(limit)}
 
     async def work(session: Session) -> int:
         params = {key: value for key, value in asked.items() if value}
         page = await session.server.ask(AuditPage, "GET", "/api/v1/audit", params=params)
+        if output == "table" and page.entries:
+            for entry in page.entries:
+                at = parse_rfc3339(entry.at)
+                console.show(f"{at:%Y-%m-%d %H:%M:%S}  {sentence(entry)}")
+            return 0
         console.print_listing(
             output,
             headers=("TIME", "USER", "ADDRESS", "ACTION", "STATUS"),
@@ -223,7 +238,7 @@ def audit(target: Target, person: str | None, since: str | None, limit: int, out
             ],
             items=[msgspec.to_builtins(entry) for entry in page.entries],
             names=[str(entry.number) for entry in page.entries],
-            nothing="no entries in the audit log",
+            nothing="no entry matches" if person or since or action else "no entries in the audit log",
         )
         return 0
 

@@ -7,12 +7,13 @@ from typing import Any
 
 from moorage.api.errors import ErrorCode
 from moorage.api.people import AUDIT_PAGE, AuditEntry, AuditPage, AuditQuery
-from moorage.apimachinery.moments import parse_rfc3339, rfc3339_micro
-from moorage.errors import Forbidden, UsageError
+from moorage.apimachinery.moments import rfc3339_micro
+from moorage.errors import Forbidden
 from moorage.model.names import GROUP
 from moorage.server.context import Context
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.identity.auth import User
+from moorage.server.rest.top import moment_before
 
 
 async def show_audit(call: Call[None, AuditQuery]) -> AuditPage:
@@ -22,7 +23,8 @@ async def show_audit(call: Call[None, AuditQuery]) -> AuditPage:
         call.context,
         call.user,
         person=query.person,
-        since=_since(query.since),
+        action=query.action,
+        since=moment_before(query.since, call.context.now(), "since") if query.since else None,
         before=query.before,
         limit=min(max(1, query.limit), AUDIT_PAGE),
     )
@@ -64,12 +66,3 @@ async def read_audit(
 ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
     Endpoint(method="GET", path="/api/v1/audit", handler=show_audit, query=AuditQuery, answer=AuditPage),
 )
-
-
-def _since(text: str | None) -> datetime | None:
-    try:
-        return None if text is None else parse_rfc3339(text)
-    except ValueError as error:
-        raise UsageError(
-            str(error), hint="write it as 2026-01-31T08:00:00Z", code=ErrorCode.BAD_REQUEST, field="since"
-        ) from error

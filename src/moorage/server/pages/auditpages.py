@@ -13,6 +13,7 @@ from moorage.api.errors import ErrorCode
 from moorage.api.people import AuditEntry
 from moorage.apimachinery.moments import parse_rfc3339
 from moorage.errors import UsageError
+from moorage.present.audit import deed, way
 from moorage.server.identity.auditroutes import read_audit
 from moorage.server.inputs import number
 from moorage.server.pages.adminview import Cell, Line, Table
@@ -81,8 +82,8 @@ def lines_of(entries: Iterable[AuditEntry], now: datetime) -> list[Line]:
                     href=f"{HERE}?user={quote(entry.person)}" if entry.person else "",
                 ),
                 Cell(
-                    text=entry.what or f"{entry.method} {entry.path}",
-                    note=f"{entry.method} {entry.path}" if entry.what else "",
+                    text=deed(entry),
+                    note=f"{way(entry)}: {entry.method} {entry.path}" if entry.status else "",
                 ),
                 Cell(text=str(entry.status or ""), tone="" if entry.status < 400 else "bad"),
                 Cell(text=entry.address),

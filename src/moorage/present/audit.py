@@ -1,0 +1,94 @@
+"""An entry of the audit log as a sentence: who did what, how, and from where."""
+
+from __future__ import annotations
+
+import re
+
+from moorage.api.people import AuditEntry
+
+NOBODY = "somebody unknown"
+PAST = {  # how an action begins → the same in the past
+    "cancel": "cancelled",
+    "change": "changed",
+    "check": "checked",
+    "continue": "continued",
+    "cordon": "cordoned",
+    "create": "created",
+    "delete": "deleted",
+    "drain": "drained",
+    "end": "ended",
+    "erase": "erased",
+    "grant": "granted",
+    "open": "opened",
+    "pause": "paused",
+    "resize": "resized",
+    "restart": "restarted",
+    "resume": "resumed",
+    "retry": "retried",
+    "share": "shared",
+    "start": "started",
+    "stop": "stopped",
+    "take": "took",
+    "uncordon": "uncordoned",
+}
+# requests that name no action: method and path → the action, and what was done
+KNOWN: tuple[tuple[str, re.Pattern[str], str, str], ...] = tuple(
+    (method, re.compile(path), action, done)
+    for method, path, action, done in (
+        ("POST", "/login", "log in", "logged in"),
+        ("POST", "/login/exchange", "log in", "logged in"),
+        ("DELETE", "/login", "log out", "logged out"),
+        ("POST", "/logout", "log out", "logged out"),
+        ("POST", "/login/password", "change the password", "changed the password"),
+        ("POST", r"/containers/create", "create a container", "created a container"),
+        ("POST", r"/containers/([^/]+)/start", r"start container \1", r"started container \1"),
+        ("POST", r"/containers/([^/]+)/stop", r"stop container \1", r"stopped container \1"),
+        ("POST", r"/containers/([^/]+)/kill", r"kill container \1", r"killed container \1"),
+        ("POST", r"/containers/([^/]+)/exec", r"run a command in container \1", r"ran a command in container \1"),
+        ("DELETE", r"/containers/([^/]+)", r"delete container \1", r"deleted container \1"),
+    )
+)
+_DOCKER = re.compile(r"(/v1\.\d+)?/(auth|build|containers|exec|images|volumes/create|networks|events)(/|$)")
+_PREFIX = re.compile(r"^/(v1\.\d+|api/v1)(?=/)")
+
+
+def sentence(entry: AuditEntry) -> str:
+    """Such as `ada cancelled run default/a1, by REST from 10.0.0.7`; what failed says so and how."""
+    if not entry.status:  # no single request: the text is a sentence already
+        return entry.what
+    where = f" from {entry.address}" if entry.address else ""
+    return f"{deed(entry)}, {way(entry)}{where}"
+
+
+def deed(entry: AuditEntry) -> str:
+    """Who did what, without how: `ada cancelled run default/a1`."""
+    if not entry.status:
+        return entry.what
+    person = entry.person or NOBODY
+    action, done = _action(entry)
+    if entry.status < 400:
+        return f"{person} {done}"
+    if entry.status == 403:
+        return f"{person} may not {action}: refused (403)"
+    return f"{person} tried to {action}: failed ({entry.status})"
+
+
+def way(entry: AuditEntry) -> str:
+    """How a request came: by REST (programs and the command line), by Docker's API, or on a page."""
+    if entry.path.startswith("/api/"):
+        return "by REST"
+    return "by Docker" if _DOCKER.match(entry.path) else "on a page"
+
+
+def _action(entry: AuditEntry) -> tuple[str, str]:
+    verb, blank, rest = entry.what.partition(" ")
+    if verb in PAST:
+        return entry.what.strip(), f"{PAST[verb]}{blank}{rest}".strip()
+    if entry.what:
+        return f"do this: {entry.what}", f"did this: {entry.what}"
+    path = _PREFIX.sub("", entry.path)
+    for method, pattern, action, done in KNOWN:
+        if method == entry.method and (match := pattern.fullmatch(path)):
+            return match.expand(action), match.expand(done)
+    request = f"{entry.method} {entry.path}"
+    return f"send {request}", f"sent {request}"
