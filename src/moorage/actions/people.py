@@ -22,7 +22,7 @@ from moorage.apimachinery.api import Api
 from moorage.apimachinery.meta import annotations_of
 from moorage.apimachinery.moments import moment, parse_rfc3339
 from moorage.apimachinery.resources import SECRETS, SERVICEACCOUNTS, Obj
-from moorage.errors import AlreadyExists, Conflict, Forbidden, MoorageError, NotFound, UsageError
+from moorage.errors import AlreadyExists, Conflict, Forbidden, MoorageError, NotFound, NotReady, UsageError
 from moorage.model.names import label_value
 from moorage.model.people import (
     DISABLED_ANNOTATION,
@@ -72,7 +72,8 @@ async def list_accounts(api: Api) -> list[Account]:
 async def create_local_account(api: Api, request: NewAccount) -> Account:
     """A new account that logs in with a password.
 
-    Raises UsageError for an invalid name or password, AlreadyExists, and Forbidden.
+    Where the password cannot be stored, the account is deleted again. Raises UsageError for an invalid name or
+    password, AlreadyExists, and Forbidden; NotReady where half of an account stays.
     """
     check_password(request.password)
     with _for_administrators():
@@ -85,8 +86,23 @@ async def create_local_account(api: Api, request: NewAccount) -> Account:
                 code=ErrorCode.EXISTS,
                 field="name",
             ) from error
-        await set_password(api, request.name, request.password)
+        try:
+            await set_password(api, request.name, request.password)
+        except BaseException as error:  # an interrupt, too, leaves no account without a password
+            await _withdraw(api, request.name, error)
+            raise
     return account_of(obj)
+
+
+async def _withdraw(api: Api, person: str, error: BaseException) -> None:
+    """Delete an account whose password could not be stored. Raises NotReady where it cannot be deleted either."""
+    try:
+        await delete_account(api, person)
+    except MoorageError as left:
+        raise NotReady(
+            f"account {person!r} is created, but its password is not stored: {error}",
+            hint=f"delete the account, then create it again: moor user delete {person}",
+        ) from left
 
 
 async def change_account(api: Api, person: str, change: AccountChange) -> Account:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import click
 import msgspec
@@ -15,6 +16,8 @@ from moorage.cli.names import complete
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.errors import UsageError
 from moorage.present.audit import sentence
+
+TRIES = 3  # passwords that a person may type until the command gives up
 
 
 @console.group(
@@ -259,7 +262,20 @@ def _password(from_stdin: bool) -> str:
 
     if from_stdin:
         return sys.stdin.readline().rstrip("\n")
-    first = getpass.getpass("Password: ")
-    if getpass.getpass("Again: ") != first:
-        raise UsageError("the two passwords differ")
-    return first
+    return ask_password(getpass.getpass, tries=TRIES if sys.stdin.isatty() else 1)
+
+
+def ask_password(ask: Callable[[str], str], *, tries: int) -> str:
+    """A new password, typed twice; a refused one is asked for again. Raises UsageError for the last of `tries`."""
+    while True:
+        tries -= 1
+        try:
+            password = ask("Password: ")
+            people.check_password(password)
+            if ask("Again: ") != password:
+                raise UsageError("the two passwords differ")
+            return password
+        except UsageError as error:
+            if not tries:
+                raise
+            console.say(f"{error.message}; try again")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from moorage.actions import people
 from moorage.api.people import AccountChange, NewAccount
-from moorage.apimachinery.resources import SECRETS, SERVICEACCOUNTS
-from moorage.errors import AlreadyExists, Conflict, NotFound, UsageError
+from moorage.apimachinery.resources import SECRETS, SERVICEACCOUNTS, Obj, Resource
+from moorage.errors import AlreadyExists, Conflict, Forbidden, NotFound, NotReady, UsageError
 from moorage.model.people import (
     LOCAL,
     OIDC,
@@ -143,3 +145,34 @@ async def test_a_disabled_account_says_why_until_it_is_enabled():
 async def test_an_account_that_is_missing_is_named(act):
     with pytest.raises(NotFound, match="account 'ada' not found"):
         await act(FakeApi(), "ada")
+
+
+class NoSecrets(FakeApi):
+    """Refuses to store secrets."""
+
+    async def create(
+        self, resource: Resource, obj: Obj, namespace: str | None = None, *, dry_run: bool = False
+    ) -> Obj:
+        if resource == SECRETS:
+            raise Forbidden("secrets is forbidden")
+        return await super().create(resource, obj, namespace, dry_run=dry_run)
+
+
+async def test_an_account_whose_password_is_not_stored_is_not_created() -> None:
+    api = NoSecrets()
+    with pytest.raises(Forbidden):
+        await people.create_local_account(api, NewAccount(name="ada", password="correct horse"))
+    assert await people.find_account(api, "ada") is None
+
+
+class NothingDeleted(NoSecrets):
+    """As a server that goes away after the account is created."""
+
+    async def delete(self, *given: Any, **options: Any) -> None:
+        raise NotReady("the connection is lost")
+
+
+async def test_an_account_that_stays_without_a_password_is_told_with_the_way_out() -> None:
+    with pytest.raises(NotReady, match="is created, but its password is not stored") as refused:
+        await people.create_local_account(NothingDeleted(), NewAccount(name="ada", password="correct horse"))
+    assert refused.value.hint == "delete the account, then create it again: moor user delete ada"
