@@ -120,15 +120,33 @@ async def no_such_run(api: Api, namespace: str, name: str) -> NotFound:
         jobs = (await api.list(JOBS, namespace, label_selector=RUN_LABEL)).items
     except ApiError:
         jobs = []
-    return missing_run(namespace, name, (labels_of(job)[RUN_LABEL] for job in jobs))
+    everywhere = await _may_list_everywhere(api)
+    return missing_run(namespace, name, (labels_of(job)[RUN_LABEL] for job in jobs), everywhere=everywhere)
 
 
-def missing_run(namespace: str, name: str, known: Iterable[str] = ()) -> NotFound:
-    """The error for a run that does not exist; `known` are the runs of its namespace."""
+async def _may_list_everywhere(api: Api) -> bool:
+    try:
+        await api.list(JOBS, None, label_selector=RUN_LABEL, limit=1)
+    except ApiError:
+        return False
+    return True
+
+
+def missing_run(namespace: str, name: str, known: Iterable[str] = (), *, everywhere: bool = True) -> NotFound:
+    """The error for a run that does not exist; `known` are the runs of its namespace.
+
+    `everywhere`: whether the asker may list the runs of all namespaces.
+    """
     near = get_close_matches(name, sorted(set(known)), n=NEAR_NAMES)
+    if near:
+        hint = f"did you mean {' or '.join(near)}?"
+    elif everywhere:
+        hint = "list the runs of all namespaces: moor jobs -A"
+    else:
+        hint = f"list the runs of your namespace: moor jobs -n {namespace}; for another one, give -n NAMESPACE"
     return NotFound(
         f"run {name!r} not found in namespace {namespace}",
-        hint=f"did you mean {' or '.join(near)}?" if near else "list the runs of all namespaces: moor jobs -A",
+        hint=hint,
         code=ErrorCode.NOT_FOUND,
     )
 

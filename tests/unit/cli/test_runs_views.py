@@ -13,6 +13,7 @@ import yaml
 from moorage.api.explain import Explanation
 from moorage.apimachinery.resources import EVENTS, JOBS, PODS
 from moorage.clock import rfc3339
+from moorage.errors import Forbidden
 from moorage.testing.clock import NOON, FakeClock
 
 
@@ -215,6 +216,19 @@ def test_a_run_that_is_not_there_is_one_error_with_near_names(at_noon):
         done = at_noon(command, "trian")
         assert (done.code, done.out) == (1, "")
         assert done.err == "error: run 'trian' not found in namespace default\nhint: did you mean train?\n"
+
+
+def test_a_member_is_hinted_at_the_lists_that_they_may_read(moor):
+    def only_one_namespace(verb: str, plural: str, name: str) -> None:
+        moor.api.refuse.pop(("list", "jobs"), None)
+        if (verb, plural) == ("list", "jobs") and moor.api.calls[-1].namespace != "default":
+            moor.api.refuse["list", "jobs"] = Forbidden("jobs.batch is forbidden")
+
+    moor.api.on_call = only_one_namespace
+    assert moor("show", "nope").err == (
+        "error: run 'nope' not found in namespace default\n"
+        "hint: list the runs of your namespace: moor jobs -n default; for another one, give -n NAMESPACE\n"
+    )
 
 
 def test_logs_of_one_pod_are_printed_as_they_are(moor):
