@@ -92,3 +92,21 @@ def test_other_lists_can_be_watched_too(cluster, words):
         terminal.read_until("NAME" if words == "nodes" else "NODE" if words == "gpus" else "no workspaces")
         terminal.type("\x03")
         assert terminal.wait() == 0
+
+
+def test_a_copy_shows_its_progress_on_a_terminal_and_none_in_a_pipe(cluster, unique, tmp_path):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "a").write_bytes(b"x" * 3_000_000)
+    cluster.moor("volume", "create", unique, "--size", "10Mi")
+    try:
+        to_volume = on_terminal(
+            cluster, "volume", "cp", str(tmp_path / "photos"), f"{unique}:/photos", columns=100
+        )
+        with to_volume as terminal:
+            assert terminal.wait() == 0
+            assert "100%  2.9 MiB of 2.9 MiB" in terminal.output
+        back = cluster.moor("volume", "cp", f"{unique}:/photos", str(tmp_path / "back"))
+        assert "%" not in back.stderr
+        assert (tmp_path / "back" / "a").stat().st_size == 3_000_000
+    finally:
+        cluster.moor("volume", "delete", "--yes", unique)

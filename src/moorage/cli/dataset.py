@@ -18,6 +18,7 @@ from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.errors import AlreadyExists, MoorageError, NotFound, UsageError
 from moorage.model.dataset import AUTO, DATASETS, FAILED, METHODS, READY
 from moorage.present.sizes import bytes_text
+from moorage.sdk.progress import Bar, Meter
 
 LOOK_SECONDS = 1.0
 
@@ -162,22 +163,34 @@ async def _upload(session: Session, folder: str, name: str, size: str, storage_c
 
 
 async def _follow(session: Session, name: str) -> int:
-    """Print how far it is until it is ready. Raises MoorageError when it fails."""
-    printed = ""
-    while True:
-        dataset = await datasets.get_dataset(session.api, session.namespace, name)
-        text = f"{dataset.phase}: {dataset.message or dataset.reason}".rstrip(": ")
-        if text != printed:
-            printed = text
-            console.say(text)
-        if dataset.phase == READY:
-            return 0
-        if dataset.phase == FAILED:
-            raise MoorageError(
-                f"dataset {name!r} failed: {dataset.reason}: {dataset.message}",
-                hint=f"fix the cause, then run: moor dataset refill {name}",
-            )
-        await session.clock.sleep(LOOK_SECONDS)
+    """Wait until it is ready: a line for each phase and reason, and progress on a terminal.
+
+    Raises MoorageError when it fails.
+    """
+    printed = ("", "")
+    with Bar(clock=session.clock) as bar:
+        meter = Meter(bar, clock=session.clock)
+        while True:
+            dataset = await datasets.get_dataset(session.api, session.namespace, name)
+            if (dataset.phase, dataset.reason) != printed:
+                printed = (dataset.phase, dataset.reason)
+                bar.end_line()
+                console.say(f"{dataset.phase}: {dataset.message or dataset.reason}".rstrip(": "))
+            if dataset.phase == READY:
+                return 0
+            if dataset.phase == FAILED:
+                raise MoorageError(
+                    f"dataset {name!r} failed: {dataset.reason}: {dataset.message}",
+                    hint=f"fix the cause, then run: moor dataset refill {name}",
+                )
+            if (progress := dataset.progress) is not None:
+                meter.set(
+                    files=progress.files,
+                    size=progress.bytes,
+                    files_total=progress.files_total,
+                    bytes_total=progress.bytes_total,
+                )
+            await session.clock.sleep(LOOK_SECONDS)
 
 
 @dataset.command(

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -155,16 +154,13 @@ async def _plan_of(session: Session, request: MapRequest) -> MapJobPlan:
     """The MapJob for a request, with the directory that goes along. Raises Problems, ApiError."""
     caller = read_caller(request.run.command, await session.user())
 
-    def packed() -> bytes | None:
-        from moorage.cli.shipping import pack
+    def packed_here() -> bytes | None:
+        from moorage.cli.run import packed
 
-        shipment = pack(Path(caller.cwd))
-        for path in shipment.left_out:
-            console.note(f"{path} is not sent: its link leads outside {caller.cwd}")
-        return shipment.archive
+        return packed(caller.cwd)
 
     around = read_around(session.api, session.server, request.run.namespace)
-    return await mapjobs.plan_map(session.api, request, caller, around=around, pack=packed)
+    return await mapjobs.plan_map(session.api, request, caller, around=around, pack=packed_here)
 
 
 async def _dry_run(session: Session, plan: MapJobPlan, spool: Spool) -> int:

@@ -157,7 +157,7 @@ async def submit(session: Session, request: RunRequest, *, follow: bool, dry_run
         clock=session.clock,
         note=console.note,
         dry_run=dry_run,
-        pack=lambda: _packed(caller.cwd),
+        pack=lambda: packed(caller.cwd),
     )
     [job] = submitted.jobs
     name = str(job["metadata"]["name"])
@@ -174,11 +174,14 @@ async def submit(session: Session, request: RunRequest, *, follow: bool, dry_run
     return await follow_to_the_end(session, name)
 
 
-def _packed(directory: str) -> bytes | None:
+def packed(directory: str) -> bytes | None:
     """The directory, as it goes into the pod; says which files do not."""
     from moorage.cli.shipping import pack
+    from moorage.sdk.progress import PATIENCE_SECONDS, Bar, Meter
 
-    shipment = pack(Path(directory))
+    with Bar(after=PATIENCE_SECONDS) as bar:
+        meter = Meter(bar)
+        shipment = pack(Path(directory), on_start=meter.begin, on_progress=meter.add)
     for path in shipment.left_out:
         console.note(f"{path} is not sent: its link leads outside {directory}")
     return shipment.archive

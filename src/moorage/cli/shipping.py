@@ -6,7 +6,7 @@ import gzip
 import io
 import os
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,9 +80,15 @@ class Ignore:
         return self._spec.match_file(f"{path}/" if is_folder else path)
 
 
-def pack(root: Path) -> Shipment:
+def pack(
+    root: Path,
+    *,
+    on_start: Callable[[int, int], None] = lambda _files, _size: None,
+    on_progress: Callable[[int, int], None] = lambda _files, _size: None,
+) -> Shipment:
     """Pack a directory into a tar.gz of at most ARCHIVE_LIMIT_BYTES.
 
+    `on_start` gets the files and bytes to pack in all, `on_progress` those of each file that is packed.
     Raises UsageError, naming the largest files, when it is larger, and when a file cannot be read.
     """
     lines = list(ALWAYS_LEFT_OUT)
@@ -98,6 +104,7 @@ def pack(root: Path) -> Shipment:
         raise _too_large(
             f"{root} has {format_bytes(total)}; at most {format_bytes(RAW_LIMIT_BYTES)} can be sent", members
         )
+    on_start(len(members), total)
     raw = io.BytesIO()
     with (
         gzip.GzipFile(filename="", mode="wb", compresslevel=9, fileobj=raw, mtime=0) as squeezed,
@@ -105,6 +112,7 @@ def pack(root: Path) -> Shipment:
     ):
         for member in members:
             _add(tar, member)
+            on_progress(1, member.size)
     archive = raw.getvalue()
     if len(archive) > ARCHIVE_LIMIT_BYTES:
         raise _too_large(

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,10 @@ from moorage.client.datafolder import default_folder
 from moorage.errors import AlreadyRunning, DataFolderError, DocumentError, MoorageError, NotReady, UsageError
 
 SLOW_SECONDS = 30.0  # a loaded laptop needs about 3 s; after each of these it is told what the start waits for
+STOP_SECONDS = 120.0  # pods get their grace period first
 GIVE_UP_SECONDS = 900.0  # a machine with much to do may need minutes; this only bounds a hang
 SIMULATED_CPUS = 16  # what a simulated node offers; CPU is promised, not enforced, on this machine
+PARTS = {"services": "services", "ingress": "ingress", "localcluster": "local cluster with its pods"}
 
 data_option = click.option(
     "--data",
@@ -335,6 +337,8 @@ def erase_folder(path: Path) -> None:
 
 def _stop(folder: DataFolder, *, keep_pods: bool) -> None:
     """Stop the cluster of a folder, and say how it ended. Raises MoorageError when it does not stop."""
+    from moorage.sdk.progress import PATIENCE_SECONDS, Bar
+
     with contextlib.ExitStack() as held, contextlib.suppress(AlreadyRunning):
         if folder.run.is_dir():
             held.enter_context(folder.locked())
@@ -356,11 +360,15 @@ def _stop(folder: DataFolder, *, keep_pods: bool) -> None:
             folder.write("run/stop-pods", "")
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + 120
-    while folder.is_running() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    deadline = time.monotonic() + STOP_SECONDS
+    with Bar(after=PATIENCE_SECONDS) as bar:
+        while folder.is_running() and (left := deadline - time.monotonic()) > 0:
+            bar.show(stopping_line(_processes(folder), left))
+            time.sleep(0.05)
     if folder.is_running():
-        raise MoorageError(f"the cluster did not stop within 120 s (process {pid})", hint=f"see {folder.log}")
+        raise MoorageError(
+            f"the cluster did not stop within {STOP_SECONDS:g} s (process {pid})", hint=f"see {folder.log}"
+        )
     if not keep_pods:
         _stop_pods(folder)  # of a control plane that could not read its store, or was killed on the way
     console.say("stopped; running pods were left alone" if keep_pods else "stopped")
@@ -442,7 +450,7 @@ def nodes_of_file(path: Path) -> list[dict[str, Any]]:
 
 def stop_leftovers(folder: DataFolder) -> None:
     """End children of a supervisor that was killed; they end by themselves within moments, this makes sure."""
-    for name in ("services", "ingress", "localcluster"):
+    for name in PARTS:
         pid = folder.read_pid(name)
         if pid is None or not _is_ours(pid, folder.path):
             continue
@@ -465,6 +473,18 @@ def _stop_pods(folder: DataFolder) -> int:
     from moorage.localcluster.nodeagent.leftovers import stop_all
 
     return stop_all(folder.path / "nodes")
+
+
+def _processes(folder: DataFolder) -> list[str]:
+    """The parts of the cluster that have not stopped yet."""
+    pids = {name: folder.read_pid(name) for name in PARTS}
+    return [name for name, pid in pids.items() if pid is not None and _is_ours(pid, folder.path)]
+
+
+def stopping_line(processes: Sequence[str], seconds_left: float) -> str:
+    """What a stop waits for, on one line."""
+    waited_for = ", ".join(PARTS[name] for name in processes) or "supervisor"
+    return f"stopping: waiting for {waited_for}; at most {seconds_left:.0f} s more"
 
 
 def _is_ours(pid: int, data: Path, module: str = "") -> bool:

@@ -24,6 +24,7 @@ from moorage.filler.tree import Tree
 from moorage.filler.wire import receive, send
 from moorage.model.names import INFO_CONFIGMAP, OWNER_ANNOTATION, OWNER_LABEL, SYSTEM_NAMESPACE, label_value
 from moorage.present.sizes import bytes_text
+from moorage.sdk.progress import Bar, Meter
 
 ROOT = "/volume"
 LOOK_SECONDS = 0.2
@@ -177,10 +178,11 @@ async def _copy(
     there: tuple[str, str] | None,
 ) -> dict[str, Any]:
     """Run one end in the pod and the other in a thread of ours."""
-    words, run = _ends(python, source, destination, here, there)
-    api = cast(Any, session.api)
-    async with await api.exec(pod, session.namespace, words, stdin=True) as process:
-        return await _bridge(process, run)
+    with Bar(clock=session.clock) as bar:
+        words, run = _ends(python, source, destination, here, there, Meter(bar, clock=session.clock))
+        api = cast(Any, session.api)
+        async with await api.exec(pod, session.namespace, words, stdin=True) as process:
+            return await _bridge(process, run)
 
 
 def _single(path: str, name: str) -> tuple[str, str]:
@@ -192,7 +194,12 @@ def _single(path: str, name: str) -> tuple[str, str]:
 
 
 def _ends(
-    python: str, source: str, destination: str, here: tuple[str, str] | None, there: tuple[str, str] | None
+    python: str,
+    source: str,
+    destination: str,
+    here: tuple[str, str] | None,
+    there: tuple[str, str] | None,
+    meter: Meter,
 ) -> tuple[list[str], Any]:
     """What the pod runs, and what we do meanwhile."""
     words = [python, "-m", "moorage.filler"]
@@ -204,7 +211,7 @@ def _ends(
         root, below = (path.parent, path.name) if path.is_file() else (path, "")
 
         def run(read: IO[bytes], write: IO[bytes]) -> dict[str, Any]:
-            return send(Tree(root), below, read, write)
+            return send(Tree(root), below, read, write, on_start=meter.begin, on_progress=meter.add)
     else:
         assert here is not None
         words += ["send", "--root", ROOT, "--path", here[1].rstrip("/")]
@@ -216,7 +223,9 @@ def _ends(
         def run(read: IO[bytes], write: IO[bytes]) -> dict[str, Any]:
             top.mkdir(parents=True, exist_ok=True)
             base = "" if is_folder else wanted.name
-            return receive(Tree(top), base, read, write, single=("", name))
+            return receive(
+                Tree(top), base, read, write, single=("", name), on_start=meter.begin, on_progress=meter.add
+            )
 
     return words, run
 

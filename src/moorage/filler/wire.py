@@ -38,10 +38,11 @@ def send(
     read: IO[bytes],
     write: IO[bytes],
     *,
+    on_start: OnProgress = lambda _files, _size: None,
     on_progress: OnProgress = lambda _files, _size: None,
 ) -> dict[str, Any]:
     """Send a file, or all files below a folder ("": all of the tree); what the other end said last. Links are not
-    sent; their number is in `left_out`. Raises FillError."""
+    sent; their number is in `left_out`. `on_start` gets what is to be sent in all. Raises FillError."""
     files, single, left_out = _files(tree, path)
     if not files and not single and not left_out and path and tree.stat(path) is None:
         _put(write, {"failed": f"{shown(path)} not found on the volume"})
@@ -50,9 +51,12 @@ def send(
     names = [file.path.rpartition("/")[2] if single else file.path[start:] for file in files]
     asked = [[name, file.size, file.mtime_ns] for name, file in zip(names, files, strict=True)]
     _put(write, {"files": asked, "single": single})
-    for index in _get(read).get("want") or ():
+    want = _get(read).get("want") or ()
+    for index in want:
         if not isinstance(index, int) or not 0 <= index < len(files):
             raise Corrupt("the receiver asked for a file that does not exist")
+    on_start(len(want), sum(files[index].size for index in want))
+    for index in want:
         _send_one(tree, files[index], names[index], write, on_progress)
     answer = _get(read)
     if answer.get("phase") != "ready":
@@ -104,12 +108,13 @@ def receive(
     write: IO[bytes],
     *,
     single: tuple[str, str] | None = None,
+    on_start: OnProgress = lambda _files, _size: None,
     on_progress: OnProgress = lambda _files, _size: None,
 ) -> dict[str, Any]:
     """Take what the other end sends into the folder `base` of the tree ("": its root); one file alone goes, with
     `single`, into that folder under that name. Raises FillError, after telling the other end."""
     try:
-        return _receive(tree, base, read, write, single, on_progress)
+        return _receive(tree, base, read, write, single, on_start, on_progress)
     except FillError as error:
         with contextlib.suppress(SourceFailed):
             _put(write, {"phase": "failed", "reason": error.reason, "message": error.message})
@@ -122,6 +127,7 @@ def _receive(
     read: IO[bytes],
     write: IO[bytes],
     single: tuple[str, str] | None,
+    on_start: OnProgress,
     on_progress: OnProgress,
 ) -> dict[str, Any]:
     offer = _get(read)
@@ -138,6 +144,7 @@ def _receive(
         raise BadSource(f"{shown(conflict[0])} is both a file and a folder")
     want = [index for index, file in enumerate(files) if not _has(tree, _join(base, paths[index]), file)]
     _put(write, {"want": want})
+    on_start(len(want), sum(size for index in want for size in files[index][1:2] if isinstance(size, int)))
     total = 0
     for index in want:
         head = _get(read)

@@ -153,3 +153,15 @@ def test_what_is_packed_is_unpacked_the_same(tmp_path_factory, files):
     assert len(archive) <= ARCHIVE_LIMIT_BYTES
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         assert {member.name: tar.extractfile(member).read() for member in tar.getmembers()} == dict(files)  # type: ignore[union-attr]
+
+
+def test_packing_tells_what_it_has_packed(tmp_path):
+    (tmp_path / "a").write_bytes(b"x" * 1000)
+    (tmp_path / "b").write_bytes(b"y" * 24)
+    calls = []
+    pack(
+        tmp_path,
+        on_start=lambda *total: calls.append(("all", *total)),
+        on_progress=lambda *more: calls.append(more),
+    )
+    assert calls == [("all", 2, 1024), (1, 1000), (1, 24)]

@@ -11,7 +11,7 @@ import pytest
 
 from moorage.cli.datafolder import Config, DataFolder
 from moorage.cli.main import main
-from moorage.cli.up import GIVE_UP_SECONDS, SLOW_SECONDS, wait_ready
+from moorage.cli.up import GIVE_UP_SECONDS, SLOW_SECONDS, stopping_line, wait_ready
 
 
 class Start:
@@ -116,3 +116,17 @@ def test_a_second_start_while_the_folder_is_held_changes_nothing(
     with folder.locked():
         assert main(["up", "--data", str(folder.path)]) == 1
     assert "is running already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("processes", "want"),
+    [
+        (
+            ["services", "localcluster"],
+            "stopping: waiting for services, local cluster with its pods; at most 88 s more",
+        ),
+        ([], "stopping: waiting for supervisor; at most 88 s more"),
+    ],
+)
+def test_a_stop_tells_what_it_waits_for(processes, want):
+    assert stopping_line(processes, 87.6) == want

@@ -142,3 +142,42 @@ def test_an_evil_end_leaves_nothing_behind(target, tmp_path, messages):
         offered(target, *messages)
     assert state(target) == {}
     assert [path.name for path in tmp_path.iterdir()] == ["target"]
+
+
+def test_both_ends_know_what_is_to_come_and_count_it(source, target):
+    (target / "empty").write_text("")
+    os.utime(target / "empty", ns=((source / "empty").stat().st_mtime_ns,) * 2)
+    left, right = socket.socketpair()
+    expected, counted = [], {"sent": [0, 0], "received": [0, 0]}
+
+    def count(end: str):
+        def add(files: int, size: int) -> None:
+            counted[end] = [counted[end][0] + files, counted[end][1] + size]
+
+        return add
+
+    def sending() -> None:
+        with left, left.makefile("rb") as read, left.makefile("wb") as write:
+            send(
+                Tree(source),
+                "",
+                read,
+                write,
+                on_start=lambda *total: expected.append(total),
+                on_progress=count("sent"),
+            )
+
+    thread = threading.Thread(target=sending)
+    thread.start()
+    with right, right.makefile("rb") as read, right.makefile("wb") as write:
+        receive(
+            Tree(target),
+            "",
+            read,
+            write,
+            on_start=lambda *total: expected.append(total),
+            on_progress=count("received"),
+        )
+    thread.join()
+    assert expected == [(2, 3_000_001)] * 2  # the file that is there already does not count
+    assert counted == {"sent": [2, 3_000_001], "received": [2, 3_000_001]}
