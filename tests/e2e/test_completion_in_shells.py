@@ -44,6 +44,7 @@ def environment(cluster: Cluster, home: Path) -> dict[str, str]:
         "PATH": f"{home / 'bin'}:{os.environ['PATH']}",
         "MOORAGE_CONFIG": str(home / "config"),
         "TERM": "xterm",
+        "MOORAGE_COMPLETION_SECONDS": "60",
     }
 
 

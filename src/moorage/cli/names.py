@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from moorage.apimachinery.resources import Resource
     from moorage.client.cluster import Cluster
 
-TIMEOUT_SECONDS = 1.0
 KEPT_SECONDS = 5.0  # names of this age are given again without asking
 CACHE_FILE = "completion.json"
 
@@ -68,11 +67,15 @@ async def _ask(kind: str, target: Mapping[str, Any]) -> list[str]:
     import asyncio
 
     from moorage.client.cluster import Target, open_cluster
+    from moorage.settings import COMPLETION_SECONDS
 
     def ignore(text: str) -> None:
         del text
 
-    async with asyncio.timeout(TIMEOUT_SECONDS), open_cluster(Target(**target), warned=ignore) as cluster:
+    async with (
+        asyncio.timeout(COMPLETION_SECONDS.read(os.environ)),
+        open_cluster(Target(**target), warned=ignore) as cluster,
+    ):
         return await READERS[kind](cluster)
 
 
