@@ -112,9 +112,9 @@ def read_directly() -> Iterator[tuple[str, str]]:
         if parts[0] in ("testing", "worker", "localcluster"):
             continue  # they import nothing of ours above their room
         if parts[:3] == ("cli", "demo", "files"):
-            continue  # programs that the demo runs in pods
-        for name in re.findall(r"(?:environ(?:\.get)?[(\[]|getenv\()\s*\"([A-Z_]+)\"", file.read_text()):
-            yield str(file.relative_to(SRC)), name
+            continue  # programs of the demo's user: they run in pods
+        for found in re.findall(r"(?:environ(?:\.get)?[(\[]|getenv\()\s*\"([A-Z_]+)\"", file.read_text()):
+            yield str(file.relative_to(SRC)), found
 
 
 def test_only_variables_of_other_tools_are_read_without_the_table() -> None:
