@@ -42,6 +42,16 @@ def test_no_line_of_a_table_is_wrapped(cluster, run, words, columns):
     assert max(text_width(line) for line in table) <= columns
 
 
+@pytest.mark.parametrize("columns", [60, 200])
+def test_the_attempts_of_a_run_fit_the_terminal(cluster, run, columns):
+    with on_terminal(cluster, "show", run, columns=columns) as terminal:
+        assert terminal.wait() == 0
+        shown = without_controls(terminal.output).splitlines()
+    table = shown[shown.index("Attempts") + 1 :][:2]
+    assert table[0].startswith("  ATTEMPT   POD")
+    assert max(text_width(line) for line in table) <= columns
+
+
 def test_a_pipe_and_wide_have_the_whole_name_a_narrow_terminal_has_its_start(cluster, run):
     assert run in cluster.moor("jobs").stdout
     for output, whole in (("table", False), ("wide", True)):

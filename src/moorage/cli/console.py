@@ -200,6 +200,15 @@ def table_for_terminal(headers: Sequence[str], rows: Sequence[Sequence[str]], *,
     )
 
 
+def plain_table_for_terminal(headers: Sequence[str], rows: Sequence[Sequence[str]], *, indent: str = "") -> str:
+    """A table within a text for `show`: fitted to a terminal, without colour, each line after `indent`."""
+    width = terminal_width(sys.stdout)
+    fitted = format_table(
+        headers, _visible_rows(rows), width=None if width is None else max(1, width - len(indent))
+    )
+    return "\n".join(indent + line for line in fitted.splitlines())
+
+
 def paint(header: str, text: str) -> str:
     """A cell of a column of states in the colour of its first word: good, not yet, bad."""
     if header not in COLOURED_COLUMNS:

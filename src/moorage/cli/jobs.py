@@ -234,7 +234,7 @@ def show_text(run: RunView, events: Sequence[str], now: datetime) -> str:
                 ]
             )
     headers = ("ATTEMPT", "POD", "NODE", "PHASE", "REASON", "RAN", "MEMORY")
-    lines += [f"  {line}" for line in console.table(headers, rows).splitlines()]
+    lines.append(console.plain_table_for_terminal(headers, rows, indent="  "))
     lines += _messages(run)
     if events:
         lines += ["", "Events", *(f"  {event}" for event in events)]

@@ -168,7 +168,7 @@ def render(map_plan: MapPlan, currency: str) -> str:
     ]
     if not any(row[-1] for row in rows):
         heads, rows = heads[:-1], [row[:-1] for row in rows]
-    return console.table(heads, rows)
+    return console.plain_table_for_terminal(heads, rows)
 
 
 def as_document(map_plan: MapPlan, sheet: PriceSheet, notes: tuple[str, ...]) -> dict[str, Any]:

@@ -411,7 +411,8 @@ def _page(item: Mapping[str, Any], zone: tzinfo | None, now: datetime) -> list[s
             ]
             for blocker in item["blockedBy"]
         ]
-        lines += ["  " + line for line in console.table(("OWNER", "NAMESPACE", "POD", "UNTIL"), rows).splitlines()]
+        headers = ("OWNER", "NAMESPACE", "POD", "UNTIL")
+        lines.append(console.plain_table_for_terminal(headers, rows, indent="  "))
     return lines
 
 

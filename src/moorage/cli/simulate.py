@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from moorage.cli import console
-from moorage.cli.console import output_option, print_document, say, show, table
+from moorage.cli.console import output_option, plain_table_for_terminal, print_document, say, show
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.errors import UsageError
 
@@ -339,7 +339,9 @@ def render(outcomes: Sequence[Outcome], most: float) -> str:
         )
     least = _mean([churn.bound for churn in outcomes[0].churns]) if outcomes else 0.0
     rows.append(["(no policy beyond)", f"{100 * most:.2f} %", "", "", f"{100 * least:.3f} %", ""])
-    return table(["POLICY", "ALLOCATED", "8-GPU REFUSED", "FRAGMENTED", "CHURN REFUSED", "8-GPU REFUSED"], rows)
+    return plain_table_for_terminal(
+        ["POLICY", "ALLOCATED", "8-GPU REFUSED", "FRAGMENTED", "CHURN REFUSED", "8-GPU REFUSED"], rows
+    )
 
 
 def mean_curve(curves: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[float, float]]:
