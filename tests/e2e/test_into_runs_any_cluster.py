@@ -20,16 +20,18 @@ from pathlib import Path
 import pytest
 
 from moorage.testing.cluster import Cluster
+from moorage.testing.ports import free_ports
 
 pytestmark = pytest.mark.cluster("scheduler", "controllers", "kubelet")
 
+PORT = free_ports(1)[0]  # pods of a local cluster share this machine's ports with other tests
 PATIENCE = 180.0  # seconds; only bounds a hang
 IMAGE = "python:3.12-slim"  # on a cluster whose nodes run images
 SERVER = (
     "import functools, http.server, pathlib\n"
     "pathlib.Path('/tmp/served').mkdir(exist_ok=True); pathlib.Path('/tmp/served/page').write_text('hello')\n"
     "handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory='/tmp/served')\n"
-    "http.server.ThreadingHTTPServer(('127.0.0.1', 18766), handler).serve_forever()"
+    f"http.server.ThreadingHTTPServer(('127.0.0.1', {PORT}), handler).serve_forever()"
 )
 
 
@@ -90,19 +92,19 @@ def test_a_shell_has_a_terminal_of_the_size_of_this_one(cluster, server):
 
 
 def test_a_port_of_the_run_is_one_here_until_ctrl_c(cluster, server):
-    typed = [sys.executable, "-m", "moorage.cli.main", "port-forward", server, ":18766"]
+    typed = [sys.executable, "-m", "moorage.cli.main", "port-forward", server, f":{PORT}"]
     child = subprocess.Popen(
         typed, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=cluster.environment()
     )
     try:
         assert child.stdout is not None
         line = child.stdout.readline()
-        match = re.fullmatch(rf"forwarding (http://127\.0\.0\.1:(\d+)) to port 18766 of pod {server}.*\n", line)
+        match = re.fullmatch(rf"forwarding (http://127\.0\.0\.1:(\d+)) to port {PORT} of pod {server}.*\n", line)
         assert match is not None, line
         for _ in range(5):
             with urllib.request.urlopen(f"{match[1]}/page", timeout=PATIENCE) as answer:
                 assert answer.read() == b"hello"
-        taken = cluster.moor("port-forward", server, f"{match[2]}:18766", check=False)
+        taken = cluster.moor("port-forward", server, f"{match[2]}:{PORT}", check=False)
         assert taken.returncode == 1
         assert taken.stderr.startswith(f"error: port {match[2]} of 127.0.0.1 is taken\nhint: use another one")
     finally:
@@ -112,7 +114,7 @@ def test_a_port_of_the_run_is_one_here_until_ctrl_c(cluster, server):
 
 
 def test_a_request_that_ends_its_side_still_gets_its_answer(cluster, server):
-    typed = [sys.executable, "-m", "moorage.cli.main", "port-forward", server, ":18766"]
+    typed = [sys.executable, "-m", "moorage.cli.main", "port-forward", server, f":{PORT}"]
     child = subprocess.Popen(typed, stdout=subprocess.PIPE, text=True, env=cluster.environment())
     try:
         assert child.stdout is not None

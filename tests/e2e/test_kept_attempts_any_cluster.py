@@ -34,7 +34,11 @@ class Scene:
 
     async def moor(self, *args: str, check: bool = True) -> Any:
         head, *rest = args
-        return await asyncio.to_thread(self.cluster.moor, head, "-n", self.namespace, *rest, check=check)
+        project = self.cluster.home / "project"  # what a cluster of kubelets is sent
+        project.mkdir(exist_ok=True)
+        return await asyncio.to_thread(
+            self.cluster.moor, head, "-n", self.namespace, *rest, check=check, cwd=project
+        )
 
     async def run(self, name: str, *options: str, script: str = PRINTS) -> None:
         is_local = self.cluster.kind == "local"
