@@ -331,6 +331,7 @@ JOB_FIELDS = {  # option of `moor run` → field of NewJob → argument of `clie
     "grace": ("grace", "grace"),
     "checkpoint": ("checkpoint", "checkpoint"),
     "dry-run": ("dryRun", "dry_run"),
+    "label": ("labels", "labels"),
 }
 
 
@@ -352,7 +353,7 @@ def submitting(
             continue
         flag = option.replace("_", "-")
         on_wire, in_python = JOB_FIELDS[flag]
-        listed = [value] if flag == "volume" else value
+        listed = [value] if flag == "volume" else dict([value.split("=")]) if flag == "label" else value
         words += [f"--{flag}"] if value is True else [f"--{flag}", str(value)]
         body[on_wire] = listed
         arguments[in_python] = listed
@@ -399,6 +400,19 @@ RUNS = [
     submitting("a run with a volume and limits", volume="code:/code:ro", retries=2, restart_limit=3, grace=5),
     submitting("a run without a memory limit", memory="none"),
     submitting("a dry run stores nothing", dry_run=True),
+    submitting("a run with a label", label="project=vision"),
+    submitting("a reserved label", label="moorage.dev/run=x", code="invalid",
+               message="label 'moorage.dev/run' is reserved"),
+    submitting("an invalid label", label="project=-", code="invalid",
+               message="invalid value '-' of label project"),
+    Case(
+        name="an invalid selector",
+        moor=["jobs", "-l", "project=-"],
+        rest=("GET", f"/api/v1/jobs?namespace={NAMESPACE}&selector=project%3D-", None),
+        sdk=lambda client: list(client.jobs.list(selector="project=-")),
+        code="bad_request",
+        message="'project=-' is not a label requirement",
+    ),
     submitting(
         "the name is taken",
         seed=a_run("train"),

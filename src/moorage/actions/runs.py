@@ -15,6 +15,7 @@ from moorage.api.jobs import Attempt, Job, JobSummary, RunPod
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.meta import annotations_of, condition, is_condition_true, labels_of
 from moorage.apimachinery.resources import EVENTS, JOBS, NODES, PODS, Obj
+from moorage.apimachinery.selectors import LabelSelector, parse_label_selector
 from moorage.decide.runs.events import RunEvent, merge_events
 from moorage.decide.runs.kept import kept_pods_of, view_deleted
 from moorage.decide.runs.state import (
@@ -28,7 +29,7 @@ from moorage.decide.runs.state import (
     view_runs,
 )
 from moorage.decide.usage.gpus import gpu_type
-from moorage.errors import ApiError, NotFound, UsageError
+from moorage.errors import ApiError, NotFound, SelectorError, UsageError
 from moorage.model.names import ENDED_ANNOTATION, RUN_LABEL, RUN_NAME_MAX, is_dns_label, label_value
 
 BY_POLICY = "PodFailurePolicy"  # reason of a Job that a disruption failed, or a kill for memory
@@ -177,13 +178,15 @@ def select_runs(
     state: str | None = None,
     active: bool = False,
     gpu_type: str | None = None,
+    selector: str | None = None,
     sort: str | None = None,
     limit: int | None = None,
 ) -> tuple[RunView, ...]:
     """The runs that match all that is given; `active`: that have not ended.
 
     An owner is found by the full name or by what a label keeps of it. `sort` is one of SORTS; None keeps the order
-    of the runs. `limit` counts after the sort. Raises UsageError for an unknown state or order.
+    of the runs. `limit` counts after the sort. `selector` is of the labels that users gave.
+    Raises UsageError for an unknown state or order, and for an invalid selector.
     """
     if sort is not None and sort not in SORTS:
         message = f"invalid sort {sort!r}: use {', '.join(SORTS)}"
@@ -192,6 +195,7 @@ def select_runs(
         raise UsageError(
             f"invalid state {state!r}: use {', '.join(State)}", code=ErrorCode.BAD_REQUEST, field="state"
         )
+    labelled = _label_selector(selector)
     owners = None if owner is None else (owner, label_value(owner))
     chosen = [
         run
@@ -200,6 +204,7 @@ def select_runs(
         and (owners is None or run.owner in owners)
         and state in (None, str(run.state))
         and gpu_type in (None, run.gpu_type)
+        and labelled.matches(run.labels)
         and not (active and run.state.ended)
     ]
     match sort:
@@ -210,6 +215,13 @@ def select_runs(
         case "age":
             chosen.sort(key=lambda run: run.created or datetime.min.replace(tzinfo=UTC), reverse=True)
     return tuple(chosen[:limit])
+
+
+def _label_selector(text: str | None) -> LabelSelector:
+    try:
+        return parse_label_selector(text or "")
+    except SelectorError as error:
+        raise UsageError(error.message, hint=error.hint, code=ErrorCode.BAD_REQUEST, field="selector") from error
 
 
 # -- cancelling
@@ -273,6 +285,7 @@ def job_of(run: RunView, *, private: bool = True, notes: Iterable[str] = ()) -> 
         history=tuple(_attempt(attempt, private=private) for attempt in run.attempts),
         command=run.command if private else "",
         requests=dict(run.requests) if private else {},
+        labels=dict(run.labels) if private else {},
         time_left_seconds=None if left is None else int(left.total_seconds()),
         notes=tuple(notes),
     )

@@ -88,6 +88,7 @@ def request_of(body: NewJob) -> RunRequest:
         name=body.name,
         image=body.image,
         env=env_words(body.env),
+        labels=tuple(f"{key}={value}" for key, value in body.labels.items()),
         gpus=body.gpus,
         gpu_type=body.gpu_type,
         gpu_resource=body.gpu_resource,

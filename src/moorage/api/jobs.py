@@ -24,6 +24,7 @@ class NewJob(Request):
     name: Annotated[str | None, about("Name of the run; left out: made from the command.")] = None
     image: Annotated[str | None, about("Container image; left out: the tenant's default.")] = None
     env: Annotated[dict[str, str], about("Environment variables of the command.")] = {}
+    labels: Annotated[dict[str, str], about("Labels of the run, on its Jobs and pods.")] = {}
     gpus: Annotated[int, about("Number of GPUs.")] = 0
     gpu_type: Annotated[str | None, about("GPU type, such as a100; left out: any.")] = None
     gpu_resource: Annotated[
@@ -63,6 +64,10 @@ class JobChoice(Query):
     owner: Annotated[Text | None, about("Only runs of this user.")] = None
     state: Annotated[Text | None, about("Only runs in this state, such as Running.")] = None
     gpu_type: Annotated[Text | None, about("Only runs that have, or ask for, GPUs of this type.")] = None
+    selector: Annotated[
+        Text | None,
+        about("Only runs whose labels match, such as project=vision,stage!=test; only where you may read Jobs."),
+    ] = None
     sort: Annotated[Text | None, about("age (newest first), gpus (most first) or name.")] = None
     limit: Annotated[
         Annotated[int, msgspec.Meta(ge=1, le=PAGE_MOST)] | None, about("At most this number of runs.")
@@ -173,6 +178,9 @@ class Job(JobSummary, frozen=True):
     requests: Annotated[
         Mapping[str, str],
         about("Requested resources as Kubernetes quantities; only for users who may read its Job."),
+    ] = {}
+    labels: Annotated[
+        Mapping[str, str], about("Labels that its user gave it; only for users who may read its Job.")
     ] = {}
     time_left_seconds: Annotated[
         int | None, about("Seconds until its time limit; null: no limit, or hidden as `command`.")

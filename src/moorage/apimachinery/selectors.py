@@ -27,6 +27,8 @@ _PATH = re.compile(r"[A-Za-z0-9_.\[\]/-]+")
 REQUIREMENTS_MAX = 250  # of one text: each is tried on each object of a list
 _SET_MIN = 8  # values from which on looking one up in a set is worth the set
 _LABEL_VALUE = re.compile(_VALUE)
+_LABEL_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+_DOMAIN = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +186,14 @@ def _field_requirement(part: str) -> tuple[str, str, str]:
 def is_label_value(text: str) -> bool:
     """At most 63 characters of letters, digits, "-", "_", ".", an alphanumeric at both ends; may be empty."""
     return len(text) <= 63 and _LABEL_VALUE.fullmatch(text) is not None
+
+
+def is_label_key(text: str) -> bool:
+    """As a label's value, and not empty; a DNS name of at most 253 characters and "/" may precede it."""
+    domain, slash, name = text.rpartition("/")
+    if slash and (len(domain) > 253 or _DOMAIN.fullmatch(domain) is None):
+        return False
+    return len(name) <= 63 and _LABEL_NAME.fullmatch(name) is not None
 
 
 def _check_count(parts: Sequence[str]) -> None:

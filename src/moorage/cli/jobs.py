@@ -45,6 +45,7 @@ HEADERS = (
         "moor jobs": "the runs of your namespace",
         "moor jobs --mine --active": "your runs that have not ended",
         "moor jobs --all-namespaces --state running --sort gpus": "who uses the cluster most",
+        "moor jobs -l 'project=vision,stage!=test'": "the runs with, and without, a label",
         "moor jobs --watch": "keep the list up to date",
     }
 )
@@ -63,6 +64,13 @@ HEADERS = (
     default=None,
     help="Only runs that have, or ask for, GPUs of this type.",
     shell_complete=complete("gpu_types"),
+)
+@click.option(
+    "-l",
+    "--selector",
+    default=None,
+    metavar="SELECTOR",
+    help="Only runs whose labels match, such as project=vision,stage!=test.",
 )
 @click.option("--sort", type=click.Choice(SORTS), default="age", show_default=True, help="Order of the runs.")
 @click.option("--limit", type=click.IntRange(1), default=None, help="At most this number of runs.")
@@ -203,6 +211,7 @@ def show_text(run: RunView, events: Sequence[str], now: datetime) -> str:
         ("run", f"{run.namespace}/{run.name}"),
         ("state", state),
         ("owner", run.owner),
+        ("labels", ", ".join(f"{key}={value}" for key, value in run.labels.items())),
         ("command", run.command.replace("\n", "\\n")),
         ("asks", _asks(run)),
         ("node", run.node),

@@ -45,6 +45,13 @@ OPTIONS = (
         help="Set an environment variable, or pass on your value. Repeatable.",
     ),
     click.option(
+        "--label",
+        "labels",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Label the run, its Jobs and pods; `moor jobs -l` finds it. Repeatable.",
+    ),
+    click.option(
         "--checkpoint",
         default=None,
         metavar="NAME[:SIZE]",
@@ -89,7 +96,7 @@ def run_options(command: Callable[..., R]) -> Callable[..., R]:
 def request_from(base: RunRequest | None, given: dict[str, Any], command: tuple[str, ...]) -> RunRequest:
     """A request with the options that were typed; the others are those of `base`.
 
-    Variables are added to those of `base` by name; each other option replaces that of `base`.
+    Variables and labels are added to those of `base` by name; each other option replaces that of `base`.
     """
     if base is None:
         return RunRequest(command=command, shown=command, **given)
@@ -99,9 +106,10 @@ def request_from(base: RunRequest | None, given: dict[str, Any], command: tuple[
         for name, value in given.items()
         if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
     }
-    if "env" in typed:
-        names = {text.partition("=")[0] for text in typed["env"]}
-        typed["env"] = (*(text for text in base.env if text.partition("=")[0] not in names), *typed["env"])
+    for option in {"env", "labels"} & set(typed):
+        names = {text.partition("=")[0] for text in typed[option]}
+        before = (text for text in getattr(base, option) if text.partition("=")[0] not in names)
+        typed[option] = (*before, *typed[option])
     if command:
         typed |= {"command": command, "shown": command}
     return replace(base, **typed)

@@ -225,15 +225,17 @@ class AsyncJobs(Group):
         namespace: str | None = None,
         all_namespaces: bool = False,
         gpu_type: str | None = None,
+        selector: str | None = None,
         sort: str | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[Job]:
         """The runs of a namespace, or of all, newest first; of one owner, in one state (such as Waiting).
 
+        `selector`: of their labels, such as project=vision,stage!=test, where you may read Jobs.
         `sort`: age, gpus (most first) or name. `limit`: at most this number, after the sort.
         """
         where = None if all_namespaces else await self._in(namespace)
-        params = {"namespace": where, "owner": owner, "state": state}
+        params = {"namespace": where, "owner": owner, "state": state, "selector": selector}
         params |= {"gpuType": gpu_type, "sort": sort, "limit": None if limit is None else str(limit)}
         for job in (await self._json("GET", "/api/v1/jobs", params=params))["jobs"]:
             yield read(Job, job)
@@ -257,6 +259,7 @@ class AsyncJobs(Group):
         volumes: Sequence[str] = (),
         datasets: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
         checkpoint: str | None = None,
         workdir: str | None = None,
         grace: int | None = None,
@@ -294,6 +297,7 @@ class AsyncJobs(Group):
             "volumes": [*volumes],
             "datasets": [*datasets],
             "env": dict(env or {}),
+            "labels": dict(labels) if labels else None,
             "checkpoint": checkpoint,
             "workdir": workdir,
             "grace": grace,

@@ -10,13 +10,13 @@ from moorage.errors import UsageError
 from moorage.testing.clock import NOON
 
 
-def a_job(name: str, *, gpus: int, hour: int, kind: str) -> dict:
+def a_job(name: str, *, gpus: int, hour: int, kind: str, **labels: str) -> dict:
     limits = {"nvidia.com/gpu": str(gpus)}
     return {
         "metadata": {
             "namespace": "lab",
             "name": name,
-            "labels": {"moorage.dev/run": name},
+            "labels": {"moorage.dev/run": name} | labels,
             "creationTimestamp": f"2026-11-21T{hour:02}:00:00Z",
         },
         "spec": {
@@ -31,8 +31,8 @@ def a_job(name: str, *, gpus: int, hour: int, kind: str) -> dict:
 
 
 JOBS = [
-    a_job("c", gpus=1, hour=9, kind="a100"),
-    a_job("a", gpus=8, hour=8, kind="h100"),
+    a_job("c", gpus=1, hour=9, kind="a100", project="vision", stage="test"),
+    a_job("a", gpus=8, hour=8, kind="h100", project="vision"),
     a_job("b", gpus=2, hour=10, kind="a100"),
 ]
 
@@ -46,12 +46,23 @@ JOBS = [
         ({"sort": "gpus", "limit": 1}, ["a"]),
         ({"gpu_type": "a100", "sort": "age"}, ["b", "c"]),
         ({"state": "Running"}, []),
+        ({"selector": ""}, ["b", "c", "a"]),
+        ({"selector": "project=vision,stage!=test"}, ["a"]),
+        ({"selector": "project in (vision,speech)", "sort": "name"}, ["a", "c"]),
+        ({"selector": "!project"}, ["b"]),
+        ({"selector": "moorage.dev/run"}, []),
         ({"state": "Waiting", "sort": "name"}, ["a", "b", "c"]),
     ],
 )
 def test_runs_are_chosen_and_sorted(choice, want):
     runs = view_runs(JOBS, [], now=NOON)
     assert [run.name for run in select_runs(runs, **choice)] == want
+
+
+def test_an_invalid_selector_is_refused_by_its_field():
+    with pytest.raises(UsageError, match="'project=a b' is not a label requirement") as caught:
+        select_runs([], selector="project=a b")
+    assert (caught.value.code, caught.value.field) == ("bad_request", "selector")
 
 
 def test_an_unknown_order_is_refused_with_those_there_are():

@@ -63,6 +63,17 @@ def test_a_run_is_run_again_with_its_options_and_other_ones(cluster, tmp_path):
     assert unnamed.out.strip() not in ("train", "again", "third", "")
 
 
+def test_labels_of_a_file_are_kept_by_a_rerun_and_those_typed_win(cluster, tmp_path):
+    (tmp_path / "train.yaml").write_text(FILE + "labels: {project: vision, stage: dev}\n")
+    assert cluster("run", "-f", "train.yaml", "--label", "stage=test").code == 0
+    assert cluster("rerun", "train", "--name", "again", "--label", "seed=2").code == 0
+    ours = {"project": "vision", "stage": "test"}
+    for name, labels in (("train", ours), ("again", ours | {"seed": "2"})):
+        made = job(cluster, name)
+        for stored in (made["metadata"]["labels"], made["spec"]["template"]["metadata"]["labels"]):
+            assert {key: value for key, value in stored.items() if "/" not in key} == labels
+
+
 def test_a_run_that_keeps_no_options_cannot_be_run_again(cluster):
     cluster("run", "--name", "train", "--memory", "64Mi", "--", "true")
     old = job(cluster, "train")

@@ -127,6 +127,18 @@ def test_the_runs_are_listed_with_what_matters(at_noon):
     )
 
 
+def test_runs_are_found_by_their_labels_and_show_them(at_noon):
+    for name, labels in (("train", {"project": "vision", "stage": "dev"}), ("test", {"project": "vision"})):
+        job = a_job(name)
+        job["metadata"]["labels"] |= labels
+        at_noon.api.put(JOBS, job)
+    assert at_noon("jobs", "-l", "project=vision,stage!=dev", "-o", "name").out == "test\n"
+    [listed] = json.loads(at_noon("jobs", "--selector", "stage", "-o", "json").out)
+    assert listed["labels"] == {"project": "vision", "stage": "dev"}
+    assert "labels      project=vision, stage=dev\n" in at_noon("show", "train").out
+    assert json.loads(at_noon("show", "train", "-o", "json").out)["labels"] == listed["labels"]
+
+
 def test_an_empty_listing_says_what_to_do_on_stderr(at_noon):
     done = at_noon("jobs")
     assert (done.code, done.out) == (0, "")

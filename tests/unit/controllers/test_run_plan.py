@@ -109,6 +109,15 @@ def test_without_a_limit_of_time_the_pods_own_stays() -> None:
     assert made["spec"]["template"]["spec"]["activeDeadlineSeconds"] == 3600
 
 
+def test_the_next_attempt_keeps_the_users_labels() -> None:
+    first = a_job()
+    first["metadata"]["labels"]["project"] = "vision"
+    first["spec"]["template"]["metadata"]["labels"]["project"] = "vision"
+    made = next_job("train", first, first, StartAttempt(2, 0, None, "x"))
+    for labels in (made["metadata"]["labels"], made["spec"]["template"]["metadata"]["labels"]):
+        assert (labels["project"], labels["moorage.dev/attempt"]) == ("vision", "2")
+
+
 def test_attempts_are_known_by_their_labels_and_computed_names() -> None:
     def named(name: str, **labels: str) -> Obj:
         return {"metadata": {"name": name, "labels": {"moorage.dev/run": "train"} | labels}}

@@ -267,6 +267,23 @@ async def test_the_command_of_a_run_is_told_to_who_may_read_its_job(ada):
     assert (shown["attempts"], shown["gpuType"]) == (1, "NVIDIA-A100-SXM4-80GB")
 
 
+async def test_labels_are_shown_and_found_by_who_may_read_jobs(ada):
+    job = ada.site.run("train", node="n1")
+    job["metadata"]["labels"] |= {"project": "vision"}
+    ada.api.put(JOBS, job)
+    ada.site.run("other", node="n1")
+    await ada.site.until(lambda: ada.site.service.cluster.run_names("lab") >= {"train", "other"})
+    path = f"{ALL}?selector=project%3Dvision"
+    assert (await ada("GET", path)).json["jobs"] == []
+    assert (await ada("GET", f"{ALL}/lab/train")).json["labels"] == {}
+    ada.site.clock.advance(3600)
+    ada.api.readers.add(("ada", "lab"))
+    assert [found["name"] for found in (await ada("GET", path)).json["jobs"]] == ["train"]
+    assert [found["name"] for found in (await ada("GET", f"{path}&namespace=lab")).json["jobs"]] == ["train"]
+    assert (await ada("GET", f"{path}&namespace=elsewhere")).json["jobs"] == []
+    assert (await ada("GET", f"{ALL}/lab/train")).json["labels"] == {"project": "vision"}
+
+
 async def test_a_run_that_is_not_there_is_not_found(ada):
     for method, path in (
         ("GET", "lab/none"),

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 
 from moorage.apimachinery.resources import Obj
 from moorage.decide.runs.gputypes import gpu_taints
+from moorage.decide.runs.labels import labels_from
 from moorage.decide.runs.limits import cpu_and_memory, grace_period, restart_limit, time_limit
 from moorage.decide.runs.mounts import Mounts
 from moorage.decide.runs.names import generated_name, secret_name
@@ -75,6 +76,7 @@ class _Settled:
     process_runtime: bool
     server_url: str
     name: str
+    labels: Mapping[str, str]  # of the user
     resources: Mapping[str, str]  # of requests and limits alike
     memory_defaulted: bool
     seconds: int | None
@@ -118,6 +120,7 @@ def plan_run(request: RunRequest, caller: Caller, facts: ClusterFacts) -> RunPla
 def _settle(request: RunRequest, caller: Caller, facts: ClusterFacts, remarks: Remarks) -> _Settled:
     """Make every choice, in the order in which problems and notes are shown."""
     name = _name(request, caller, facts, remarks)
+    labels = labels_from(request.labels, remarks)
     resources = cpu_and_memory(request, facts, remarks)
     seconds = time_limit(request, facts, remarks)
     placement = place(request, facts, remarks)
@@ -141,6 +144,7 @@ def _settle(request: RunRequest, caller: Caller, facts: ClusterFacts, remarks: R
         process_runtime=facts.process_runtime,
         server_url=facts.server_url,
         name=name,
+        labels=labels,
         resources=resources,
         memory_defaulted=request.memory is None,
         seconds=seconds,
@@ -254,7 +258,8 @@ def _check_archive(caller: Caller, remarks: Remarks) -> None:
 
 def _labels(settled: _Settled) -> dict[str, str]:
     owner = label_value(settled.caller.user)
-    return {RUN_LABEL: settled.name, ATTEMPT_LABEL: "1", OWNER_LABEL: owner} | uses_labels(settled.mounts.datasets)
+    ours = {RUN_LABEL: settled.name, ATTEMPT_LABEL: "1", OWNER_LABEL: owner}
+    return {**settled.labels, **ours, **uses_labels(settled.mounts.datasets)}
 
 
 def _annotations(settled: _Settled) -> dict[str, str]:

@@ -19,6 +19,7 @@ from moorage.apimachinery.moments import moment
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import parse_pod
 from moorage.decide.runs.state import AttemptView, PodView, RunView, State, attempt_of, view_pod, view_run
+from moorage.model.labels import user_labels
 from moorage.model.names import (
     ATTEMPT_LABEL,
     CANCELLED_ANNOTATION,
@@ -253,7 +254,10 @@ def _document(job: Obj) -> dict[str, Any]:
         "metadata": {
             name: meta[name] for name in ("name", "namespace", "uid", "creationTimestamp") if name in meta
         }
-        | {"labels": _chosen(labels_of(job), _LABELS), "annotations": _chosen(annotations_of(job), _ANNOTATIONS)},
+        | {
+            "labels": user_labels(labels_of(job)) | _chosen(labels_of(job), _LABELS),
+            "annotations": _chosen(annotations_of(job), _ANNOTATIONS),
+        },
         "spec": {name: spec[name] for name in ("backoffLimit", "suspend") if name in spec}
         | {
             "template": {

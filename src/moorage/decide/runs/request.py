@@ -29,6 +29,7 @@ class RunRequest:
     volumes: tuple[str, ...] = ()  # CLAIM:/PATH[:ro]
     datasets: tuple[str, ...] = ()  # [NAMESPACE/]NAME:/PATH
     env: tuple[str, ...] = ()  # K=V, or K to take it from the caller
+    labels: tuple[str, ...] = ()  # K=V
     checkpoint: str | None = None  # CLAIM[:SIZE]
     grace: int | None = None  # seconds
     priority_class: str | None = None

@@ -26,8 +26,8 @@ TEXTS = (
     "name", "namespace", "gpu_type", "gpu_resource", "cpu", "memory", "time", "checkpoint", "priority_class",
     "image", "workdir",
 )  # fmt: skip
-FIELDS = ("command", *TEXTS, *INTEGERS, *LISTS, "env", *FLAGS)
-SHORT = {"volume": "volumes", "dataset": "datasets", "args": "command", "cmd": "command"}
+FIELDS = ("command", *TEXTS, *INTEGERS, *LISTS, "env", "labels", *FLAGS)
+SHORT = {"volume": "volumes", "dataset": "datasets", "label": "labels", "args": "command", "cmd": "command"}
 OPTIONS_MAX = 64 * 1024  # bytes of options that a run keeps; annotations may have 256 KiB in all
 NEVER_KEPT = ("name", "namespace")
 
@@ -136,6 +136,8 @@ def _value(field: str, path: str, value: Any) -> Any:
         return _command(path, value)
     if field == "env":
         return _env(path, value)
+    if field == "labels":
+        return _labels(path, value)
     if field in FLAGS:
         if not isinstance(value, bool):
             raise UsageError(f"{path}: invalid value {value!r}: use true or false")
@@ -178,3 +180,15 @@ def _env(path: str, value: Any) -> tuple[str, ...]:
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return tuple(value)
     raise UsageError(f"{path}: invalid value {value!r}: use NAME: VALUE, or a list of NAME=VALUE")
+
+
+def _labels(path: str, value: Any) -> tuple[str, ...]:
+    """KEY=VALUE, from a mapping or a list."""
+    if isinstance(value, Mapping):
+        for key, text in value.items():
+            if isinstance(text, bool) or not isinstance(text, str | int | float):
+                raise UsageError(f"{path}.{key}: invalid value {text!r}: use a text", hint="put it in quotes")
+        return tuple(f"{key}={text}" for key, text in value.items())
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return tuple(value)
+    raise UsageError(f"{path}: invalid value {value!r}: use KEY: VALUE, or a list of KEY=VALUE")

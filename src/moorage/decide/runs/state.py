@@ -7,7 +7,7 @@ on a pod being there, only the details do. Kept pods (`decide.runs.kept`) give t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -22,6 +22,7 @@ from moorage.decide.explain.wishes import wanted_types
 from moorage.decide.runs.restarts import AttemptSeen, Cause, PodSeen, cause_of
 from moorage.decide.usage.gpus import owner_of
 from moorage.errors import QuantityError
+from moorage.model.labels import user_labels
 from moorage.model.names import (
     ATTEMPT_LABEL,
     CANCELLED_ANNOTATION,
@@ -123,6 +124,7 @@ class RunView:
     exit_code: int | None  # of the newest pod that ended
     attempts: tuple[AttemptView, ...]
     checkpoint_from: str = ""  # the run whose checkpoint it continued at its start; empty: none
+    labels: Mapping[str, str] = field(default_factory=dict)  # those of its user
 
     @property
     def pods(self) -> tuple[PodView, ...]:
@@ -204,6 +206,7 @@ def view_run(
         reason=_reason(state, attempts[-1], ended_because),
         exit_code=0 if state is State.SUCCEEDED else done[-1].exit_code if done else None,
         attempts=attempts,
+        labels=user_labels(labels_of(first)),
     )
 
 

@@ -14,10 +14,10 @@ from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import is_gpu
 from moorage.decide.runs.events import RunEvent
 from moorage.decide.runs.state import AttemptView, PodView, RunView, State, checkpoint_warning
+from moorage.model.labels import user_labels
 from moorage.model.names import HOST_IMAGE
 from moorage.server.pages.board import When, ago, owner_hues, run_tone, span, type_name
 
-OUR_LABELS = ("moorage.dev/", "batch.kubernetes.io/", "kubernetes.io/", "job-name", "controller-uid")
 _ATTEMPT_TONES = {"Running": "good", "Waiting": "wait", "Suspended": "wait", "Succeeded": "done"}
 
 
@@ -209,11 +209,7 @@ def _restarts(run: RunView) -> str:
 
 def _labels(job: Obj) -> tuple[tuple[str, str], ...]:
     """The labels that a person set."""
-    return tuple(
-        (name, text)
-        for name, text in sorted(labels_of(job).items())
-        if not name.startswith(OUR_LABELS) and ".moorage.dev/" not in name
-    )
+    return tuple(user_labels(labels_of(job)).items())
 
 
 def _attempt(attempt: AttemptView, now: datetime, *, private: bool, chosen: str) -> AttemptRow:

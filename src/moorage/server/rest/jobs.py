@@ -5,6 +5,7 @@ A run's public fields are for everybody; all else is read and done as the asker:
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 import sys
@@ -46,12 +47,16 @@ ONE = f"{ALL}/{{namespace}}/{{name}}"
 async def list_jobs(call: Call[None, JobChoice]) -> JobList:
     """List runs, with the facts that everybody may see."""
     cluster, choice = await call.context.ready(), call.query
+    known = cluster.runs()
+    if choice.selector is not None:
+        known = await _readable(call, known)
     chosen = runs.select_runs(
-        cluster.runs(),
+        known,
         namespace=choice.namespace,
         owner=choice.owner,
         state=choice.state,
         gpu_type=choice.gpu_type,
+        selector=choice.selector,
         sort=choice.sort,
         limit=choice.limit,
     )
@@ -180,10 +185,23 @@ def view_of(context: Context, jobs: Sequence[Obj], kept: KeptRun | None = None) 
     return view_run(jobs, pods, now=context.now(), node_types=types, kept=gone)
 
 
+async def _readable(call: Call[Any, JobChoice], known: Sequence[RunView]) -> tuple[RunView, ...]:
+    """The runs whose labels the asker may read: a selector tells what the labels are."""
+    chosen = [run for run in known if call.query.namespace in (None, run.namespace)]
+    namespaces = sorted({run.namespace for run in chosen})
+    rights = await asyncio.gather(*(_may_read_in(call, namespace) for namespace in namespaces))
+    readable = {namespace for namespace, may in zip(namespaces, rights, strict=True) if may}
+    return tuple(run for run in chosen if run.namespace in readable)
+
+
 async def _may_read(call: Call[Any, Any], run: RunView) -> bool:
+    return await _may_read_in(call, run.namespace)
+
+
+async def _may_read_in(call: Call[Any, Any], namespace: str) -> bool:
     auth = call.context.auth
     try:
-        return await auth.may(call.user, "get", JOBS.plural, group=JOBS.group, namespace=run.namespace)
+        return await auth.may(call.user, "get", JOBS.plural, group=JOBS.group, namespace=namespace)
     except ApiError:
         return False
 

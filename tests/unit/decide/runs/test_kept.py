@@ -227,6 +227,14 @@ def test_a_deleted_run_says_how_it_stood(job, reason):
     assert (run.state, run.reason, run.state.ended) == (State.DELETED, reason, True)
 
 
+def test_a_deleted_run_has_its_users_labels():
+    job = a_job()
+    job["metadata"]["labels"] |= {"project": "vision", "batch.kubernetes.io/job-name": "train"}
+    run = view_deleted(kept(kept(jobs=[copy.deepcopy(job)]), deleted={"j1": (job, NOON)}), now=NOON)
+    assert run is not None
+    assert run.labels == {"project": "vision"}
+
+
 def test_of_nothing_kept_nothing_is_shown():
     assert view_deleted(KeptRun(), now=NOON) is None
 

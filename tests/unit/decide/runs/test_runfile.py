@@ -30,6 +30,7 @@ def test_a_file_has_the_names_of_the_options():
         "volume": "data:/data",
         "datasets": ["lab/images:/images"],
         "env": {"STEPS": 30, "HOME_TOKEN": None, "EMPTY": ""},
+        "label": {"project": "vision", "epochs": 30},
         "priorityClass": "low",
         "restart_limit": 3,
         "host-env": True,
@@ -46,6 +47,7 @@ def test_a_file_has_the_names_of_the_options():
         "volumes": ("data:/data",),
         "datasets": ("lab/images:/images",),
         "env": ("STEPS=30", "HOME_TOKEN", "EMPTY="),
+        "labels": ("project=vision", "epochs=30"),
         "priority_class": "low",
         "restart_limit": 3,
         "host_env": True,
@@ -56,6 +58,7 @@ def test_all_that_is_wrong_is_named_with_its_path_and_the_nearest_name():
     with pytest.raises(Problems) as caught:
         parse_run_file(
             {"gpu": 1, "gpus": "x", "env": {"A": [1]}, "command": ["a", ["b"]], "volume": "a:/a", "volumes": []}
+            | {"labels": {"a": True}}
         )
     assert caught.value.problems == [
         ("unknown field 'gpu'", "did you mean gpus?"),
@@ -63,6 +66,7 @@ def test_all_that_is_wrong_is_named_with_its_path_and_the_nearest_name():
         ("env.A: invalid value [1]: use a text", "put it in quotes"),
         ("command[1]: invalid value ['b']: use a text", None),
         ("volumes: volumes is given twice", None),
+        ("labels.a: invalid value True: use a text", "put it in quotes"),
     ]
 
 
@@ -105,6 +109,13 @@ def test_a_run_keeps_its_options_and_no_values_of_variables():
         volumes=("data:/data",),
         env=("TOKEN=se$(c)ret", "HOME=/home/ada"),
         shown=("python", "train.py"),
+    )
+
+
+def test_a_run_keeps_its_labels():
+    request = RunRequest(command=("true",), labels=("project=vision",))
+    assert kept_request(a_job(options_of(request))) == RunRequest(
+        command=("true",), shown=("true",), labels=("project=vision",)
     )
 
 

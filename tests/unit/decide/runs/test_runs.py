@@ -373,6 +373,18 @@ def test_a_tenants_time_and_restart_limit_hold_for_its_runs():
     )
 
 
+def test_labels_are_on_the_job_and_its_pod_template_beside_ours():
+    job = planned(labels=("project=vision",)).job
+    for labels in (job["metadata"]["labels"], job["spec"]["template"]["metadata"]["labels"]):
+        assert labels["project"] == "vision"
+        assert labels["moorage.dev/attempt"] == "1"
+
+
+def test_a_reserved_label_is_refused():
+    [problem] = problems(labels=("moorage.dev/run=x",))
+    assert (problem.field, problem.message) == ("labels", "label 'moorage.dev/run' is reserved")
+
+
 def test_without_a_limit_a_run_is_never_started_again():
     plan = planned(memory="none")
     assert container(plan)["resources"] == {"requests": {"cpu": "1"}, "limits": {"cpu": "1"}}
