@@ -156,6 +156,20 @@ def say(message: str) -> None:
     click.echo(text, err=True, color=True if has_colour(sys.stderr) else None)
 
 
+def ask_hidden(text: str) -> str:
+    """What is typed without being shown. Raises UsageError when the input ends first, as with Ctrl-D."""
+    import getpass
+
+    from moorage.errors import UsageError
+
+    try:
+        return getpass.getpass(text)
+    except EOFError:
+        raise UsageError(
+            "no password was given: the input has ended", hint="in a script, send it to --password-stdin"
+        ) from None
+
+
 def raw(data: bytes | str, *, nl: bool = True) -> None:
     """On stdout as it is: what a program printed, and our own ways to move the cursor or to colour."""
     click.echo(data, nl=nl, color=True if has_colour(sys.stdout) else None)

@@ -391,9 +391,7 @@ def _seconds(text: str) -> int:
 
 
 def _prompt(text: str) -> str:
-    import getpass
-
-    return getpass.getpass(text)
+    return console.ask_hidden(text)
 
 
 def _by_browser(saved: Saved, client: str, *, no_browser: bool) -> Any:

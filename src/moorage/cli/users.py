@@ -258,11 +258,9 @@ def _change(target: Target, name: str, change: AccountChange, message: str) -> i
 
 
 def _password(from_stdin: bool) -> str:
-    import getpass
-
     if from_stdin:
         return sys.stdin.readline().rstrip("\n")
-    return ask_password(getpass.getpass, tries=TRIES if sys.stdin.isatty() else 1)
+    return ask_password(console.ask_hidden, tries=TRIES if sys.stdin.isatty() else 1)
 
 
 def ask_password(ask: Callable[[str], str], *, tries: int) -> str:

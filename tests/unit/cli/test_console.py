@@ -13,6 +13,7 @@ import moorage.cli
 from moorage.apimachinery.texts import hidden_characters
 from moorage.cli import console
 from moorage.cli.main import _say_error
+from moorage.errors import UsageError
 
 FORGED = "ada\n2026-01-31T08:00:00Z   root   10.0.0.1   delete tenant   200\x1b[2A\x9b2J\u202eevil\x07"
 
@@ -68,3 +69,13 @@ def test_nothing_else_of_the_command_line_writes_to_the_terminal():
 
 
 OWN_WORDS = {"reference.py", "supervisor.py"}  # for `make docs`; a log of its own
+
+
+def test_a_hidden_question_at_the_end_of_input_is_one_error(monkeypatch):
+    def ended(text: str) -> str:
+        raise EOFError
+
+    monkeypatch.setattr("getpass.getpass", ended)
+    with pytest.raises(UsageError, match="no password was given: the input has ended") as refused:
+        console.ask_hidden("Password: ")
+    assert refused.value.hint == "in a script, send it to --password-stdin"

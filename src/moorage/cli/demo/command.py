@@ -41,7 +41,7 @@ def demo(folder: Path | None, open_: bool, down: bool) -> int:
     Each demo starts afresh: it removes the cluster and the files of the demo before.
     """
     place = Place((folder or default_folder()).absolute())
-    option = f" --folder {shlex.quote(str(folder))}" if folder else ""
+    option = f" --folder {shlex.quote(str(place.folder))}" if folder else ""  # absolute: it is typed elsewhere
     if down:
         return _down(place)
     with place.held():
@@ -77,8 +77,10 @@ def default_folder() -> Path:
 
 def _down(place: Place) -> int:
     if not place.is_ours:
-        console.say(f"no demo in {place.folder}")
-        return 0
+        raise MoorageError(
+            f"no demo in {place.folder}",
+            hint="make demo has it in the folder .moorage-demo of the clone: moor demo --down --folder FOLDER",
+        )
     with place.held():
         if place.cluster.exists():
             stop_cluster(place)
