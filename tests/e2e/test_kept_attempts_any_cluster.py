@@ -34,8 +34,10 @@ class Scene:
 
     async def moor(self, *args: str, check: bool = True) -> Any:
         head, *rest = args
-        project = self.cluster.home / "project"  # what a cluster of kubelets is sent
-        project.mkdir(exist_ok=True)
+        project = None
+        if self.cluster.kind != "local":
+            project = self.cluster.home / "project"  # what nodes are sent
+            project.mkdir(exist_ok=True)
         return await asyncio.to_thread(
             self.cluster.moor, head, "-n", self.namespace, *rest, check=check, cwd=project
         )
