@@ -42,7 +42,6 @@ HEADERS = (
 
 @console.command(
     examples={
-        "moor jobs": "the runs of your namespace",
         "moor jobs --mine --active": "your runs that have not ended",
         "moor jobs --all-namespaces --state running --sort gpus": "who uses the cluster most",
         "moor jobs -l 'project=vision,stage!=test'": "the runs with, and without, a label",
