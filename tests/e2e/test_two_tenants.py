@@ -136,6 +136,7 @@ DRY = "?dryRun=All"
 A_LAB = {"type": "jupyterlab", "running": False, "resources": {"cpu": "100m", "memory": "64Mi"}}
 A_DATASET = {"source": {"url": f"https://nowhere.invalid/{SECRET}/"}, "size": "1Mi"}
 A_RUN = {"command": ["echo", SECRET], "image": "x", "hostEnv": True, "cpu": "100m", "memory": "64Mi"}
+HOST_ENV = {"localcluster.moorage.dev/host-env": "true"}  # a local cluster pulls no image
 AS_IF_IN_A = {"X-Moorage-Namespace": "{a}"}
 
 ATTEMPTS: tuple[Attempt, ...] = (
@@ -293,7 +294,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
     server("starts a container", "POST", "/api/v1/containers/{thing}/start", headers=AS_IF_IN_A),
     server("kills a container", "POST", "/v1.45/containers/{thing}/kill", headers=AS_IF_IN_A),
     server("runs a command in a container", "POST", "/v1.45/containers/{thing}/exec", {"Cmd": ["id"], "AttachStdout": True}, headers=AS_IF_IN_A),
-    server("makes a container there", "POST", "/api/v1/containers?name=m", {"Image": "x"}, headers=AS_IF_IN_A),
+    server("makes a container there", "POST", "/api/v1/containers?name=m", {"Image": "x", "Labels": HOST_ENV, "Cmd": ["sleep", "600"]}, headers=AS_IF_IN_A),
     server("removes a container", "DELETE", "/api/v1/containers/{thing}", headers=AS_IF_IN_A),
     # --- people, over REST
     server("lists accounts", "GET", "/api/v1/users"),
@@ -441,7 +442,14 @@ async def _set_up(cluster: Cluster, unique: str) -> Scene:
         await _post(
             scene, "/api/v1/jobs", A_RUN | {"name": "train", "namespace": names["a"], "env": {"X": SECRET}}
         )
-        box = {"Image": "x", "Env": [f"X={SECRET}"], "HostConfig": {"Memory": 1 << 26, "NanoCpus": 10**9}}
+        size = {"Memory": 1 << 26, "NanoCpus": 10**9}
+        box = {
+            "Image": "x",
+            "Env": [f"X={SECRET}"],
+            "HostConfig": size,
+            "Labels": HOST_ENV,
+            "Cmd": ["sleep", "600"],
+        }
         await _post(scene, f"/api/v1/containers?name=thing&namespace={names['a']}", box)
         await _make_map(scene)
         await _bad_tokens(scene)
