@@ -52,8 +52,8 @@ test-all: setup lint types ## The whole suite with all examples, on the control 
 	@$(MAKE) --no-print-directory site
 
 lint: setup ## Style, formatting and the import rules
-	@.venv/bin/ruff check src tests benchmarks examples docs
-	@.venv/bin/ruff format --check src tests benchmarks examples docs
+	@.venv/bin/ruff check src tests benchmarks examples docs hatch_build.py
+	@.venv/bin/ruff format --check src tests benchmarks examples docs hatch_build.py
 	@.venv/bin/lint-imports --no-cache >/dev/null || .venv/bin/lint-imports --no-cache
 
 types: setup ## mypy --strict on src
