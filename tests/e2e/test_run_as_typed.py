@@ -160,7 +160,9 @@ def test_ctrl_c_detaches_and_the_run_goes_on_until_it_is_cancelled(cluster, name
     assert cluster.moor("cancel", name).stdout == f"{name} cancelled\n"
     until(
         lambda: state_of(cluster, name),
-        lambda run: run["state"] == "Cancelled" and all(pod["gone"] for one in run["history"] for pod in one["pods"]),
+        lambda run: (
+            run["state"] == "Cancelled" and all(pod["gone"] for one in run["history"] for pod in one["pods"])
+        ),
     )
 
 
