@@ -47,7 +47,7 @@ from moorage.apimachinery.resources import (
 from moorage.apimachinery.serving import serve
 from moorage.cli.datafolder import DataFolder, listening
 from moorage.clock import SYSTEM, Clock
-from moorage.errors import AlreadyExists, ApiError, MoorageError, NotReady
+from moorage.errors import AlreadyExists, ApiError, MoorageError, NotFound, NotReady
 from moorage.model.names import GUARD_LABEL
 from moorage.model.people import LOCAL
 from moorage.model.retention import USAGE_DAYS
@@ -308,11 +308,18 @@ async def _install_webhook(api: Api, settings: Settings) -> None:
 
 
 async def _ensure(api: Api, resource: Resource, obj: Obj) -> None:
-    """Create the object, or bring the one that is there to what it should be."""
+    """Bring the object that is there to what it should be, or create it.
+
+    Patched first: kube-apiserver refuses to create a default PriorityClass where there is one, also of the
+    same name, before it sees that the name is taken.
+    """
+    meta = obj["metadata"]
+    with contextlib.suppress(NotFound):
+        await api.patch(resource, meta["name"], obj, meta.get("namespace"))
+        return
     try:
         await api.create(resource, obj)
-    except AlreadyExists:
-        meta = obj["metadata"]
+    except AlreadyExists:  # made in between
         await api.patch(resource, meta["name"], obj, meta.get("namespace"))
 
 

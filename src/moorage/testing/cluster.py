@@ -294,7 +294,7 @@ def services(kubeconfig: Path, home: Path, ports: dict[str, int]) -> Iterator[No
     with _process(argv, home / "services.log", home, pass_fds=(ready_write,)) as process:
         os.close(ready_write)
         message = b""
-        while b"ready" not in message:
+        while b"services ready" not in message:  # an error may have "already" in it
             chunk = os.read(ready_read, 4096)
             if not chunk:
                 process.wait(120)

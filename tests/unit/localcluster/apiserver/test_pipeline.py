@@ -496,6 +496,11 @@ async def test_priority_comes_from_the_class_and_from_the_default_class(api: InP
         await api.create(PODS, a_pod("c", priority=99))
     with pytest.raises(Forbidden, match="already marked as default"):
         await api.create(PRIORITYCLASSES, {"metadata": {"name": "two"}, "value": 5, "globalDefault": True})
+    with pytest.raises(Forbidden, match="already marked as default"):
+        await api.create(PRIORITYCLASSES, {"metadata": {"name": "usual"}, "value": 5, "globalDefault": True})
+    await api.patch(PRIORITYCLASSES, "usual", {"globalDefault": True, "description": "What most take."})
+    with pytest.raises(Forbidden, match="already marked as default"):
+        await api.patch(PRIORITYCLASSES, "low", {"globalDefault": True})
 
 
 async def test_a_pod_needs_its_service_account(api: InProcessClient) -> None:

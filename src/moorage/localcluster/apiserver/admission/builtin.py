@@ -58,10 +58,10 @@ class BuiltinAdmission:
                     _protect(obj, "kubernetes.io/pvc-protection")
                 case ("", "persistentvolumes"):
                     _protect(obj, "kubernetes.io/pv-protection")
-                case ("scheduling.k8s.io", "priorityclasses"):
-                    self._one_default_priority(asked, obj)
                 case ("networking.k8s.io", "ingresses"):
                     self._ingress_class(obj)
+        if (where.group, where.plural) == ("scheduling.k8s.io", "priorityclasses"):
+            self._one_default_priority(asked, obj)
         if where.group == "" and asked.subresource is None:
             if where.plural == "services":
                 self._service(asked, obj)
@@ -189,7 +189,10 @@ class BuiltinAdmission:
         if not obj.get("globalDefault"):
             return
         for other in self._every(PRIORITYCLASSES):
-            if other.get("globalDefault") and other["metadata"]["name"] != asked.name:
+            # kube-apiserver checks this before the name: creating the same one again is refused so, too
+            if other.get("globalDefault") and (
+                asked.operation == "CREATE" or other["metadata"]["name"] != asked.name
+            ):
                 raise forbidden(
                     asked.kind.resource,
                     asked.name,
