@@ -323,12 +323,12 @@ JOB_FIELDS = {  # option of `moor run` → field of NewJob → argument of `clie
     "memory": ("memory", "memory"),
     "cpu": ("cpu", "cpu"),
     "time": ("time", "time"),
-    "workdir": ("workdir", "workdir"),
+    "working-dir": ("workingDir", "working_dir"),
     "volume": ("volumes", "volumes"),
     "priority-class": ("priorityClass", "priority_class"),
     "retries": ("retries", "retries"),
     "restart-limit": ("restartLimit", "restart_limit"),
-    "grace": ("grace", "grace"),
+    "grace-period": ("gracePeriodSeconds", "grace_period_seconds"),
     "checkpoint": ("checkpoint", "checkpoint"),
     "dry-run": ("dryRun", "dry_run"),
     "label": ("labels", "labels"),
@@ -346,7 +346,7 @@ def submitting(
     **options: Any,
 ) -> Case:
     """`moor run` and its kin; the options are those of the command line, with `_` for `-`."""
-    given = {"name": "train", "image": "python:3.12", "memory": "1Gi", "workdir": "code:x"} | options
+    given = {"name": "train", "image": "python:3.12", "memory": "1Gi", "working_dir": "code:x"} | options
     words, body, arguments = ["run"], {"command": list(command), "namespace": NAMESPACE}, {}
     for option, value in given.items():
         if value is None:
@@ -397,7 +397,9 @@ NO_RUN = "run 'trian' not found in namespace lab"
 RUNS = [
     submitting("a run is submitted"),
     submitting("a run with GPUs of a type", gpus=1, gpu_type="a100", time="2h", cpu="500m"),
-    submitting("a run with a volume and limits", volume="code:/code:ro", retries=2, restart_limit=3, grace=5),
+    submitting(
+        "a run with a volume and limits", volume="code:/code:ro", retries=2, restart_limit=3, grace_period=5
+    ),
     submitting("a run without a memory limit", memory="none"),
     submitting("a dry run stores nothing", dry_run=True),
     submitting("a run with a label", label="project=vision"),
@@ -439,7 +441,7 @@ RUNS = [
     submitting("retries without a limit", memory="none", retries=1, code="invalid",
                message="retries 1 cannot be combined with memory none:"
                " a job without a limit would take one node after the other"),
-    submitting("several problems at once", memory="0", grace=0, code="invalid",
+    submitting("several problems at once", memory="0", grace_period=0, code="invalid",
                message="invalid memory '0': use more than zero; invalid grace period 0: use 1 to 86400 seconds"),
     about_run("a run is shown", "train", "show", seed=a_run("train")),
     about_run("a run that is not there", "trian", "show", seed=a_run("train"), code="not_found", message=NO_RUN),

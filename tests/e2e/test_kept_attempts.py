@@ -41,7 +41,7 @@ class Scene:
 
     def run(self, name: str, *options: str, steps: int = 3) -> None:
         self.cluster.moor(
-            "run", "--name", name, "--cpu", "100m", "--memory", "128Mi", "--grace", "1", *options,
+            "run", "--name", name, "--cpu", "100m", "--memory", "128Mi", "--grace-period", "1", *options,
             "--", "python3", "prints.py", str(steps), str(self.folder / "stop"), cwd=self.folder,
         )  # fmt: skip
 

@@ -45,7 +45,7 @@ class Scene:
     async def run(self, name: str, *options: str, script: str = PRINTS) -> None:
         is_local = self.cluster.kind == "local"
         image = [] if is_local else ["--image", os.environ.get("MOORAGE_TEST_IMAGE", "busybox:1.36")]
-        size = ("--cpu", "100m", "--memory", "64Mi", "--grace", "1")
+        size = ("--cpu", "100m", "--memory", "64Mi", "--grace-period", "1")
         await self.moor("run", "--name", name, *size, *image, *options, "--", "sh", "-c", script)
 
     async def logs(self, name: str, *options: str) -> list[str]:

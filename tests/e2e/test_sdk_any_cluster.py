@@ -98,7 +98,7 @@ def test_a_run_is_started_followed_waited_for_and_deleted(client: moorage.Client
     assert list(client.jobs.logs(made.name, tail=1)) == ["True"]
     client.jobs.delete(made.name)
     loops = "import time\nprint('on', flush=True)\nwhile True: time.sleep(0.2)"
-    endless = client.jobs.run([sys.executable, "-c", loops], name="endless", cpu="100m", grace=1)
+    endless = client.jobs.run([sys.executable, "-c", loops], name="endless", cpu="100m", grace_period_seconds=1)
     lines = client.jobs.logs("endless", follow=True)
     assert next(lines) == "on"
     assert client.jobs.cancel(endless.name).state == "Cancelled"

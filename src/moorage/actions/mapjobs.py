@@ -118,7 +118,7 @@ def request_of(namespace: str, body: NewMap, workers: MapWorkers) -> MapRequest:
         volumes=tuple(workers.volumes),
         datasets=tuple(workers.datasets),
         env=env_words(workers.env),
-        workdir=workers.workdir,
+        working_dir=workers.working_dir,
         image=workers.image,
         host_env=workers.host_env,
         priority_class=workers.priority_class,

@@ -17,6 +17,8 @@ WORDS_MAX = 4096  # of a command
 class NewJob(Request):
     """A run to start; texts as the options of `moor run` have them."""
 
+    renamed = {"grace": "gracePeriodSeconds", "workdir": "workingDir"}
+
     command: Annotated[
         list[str], msgspec.Meta(min_length=1, max_length=WORDS_MAX), about("Command with its arguments.")
     ]
@@ -42,8 +44,8 @@ class NewJob(Request):
     checkpoint: Annotated[
         str | None, about("Volume for checkpoints, NAME[:SIZE]; created when absent (10Gi).")
     ] = None
-    workdir: Annotated[str | None, about("Working directory in a volume, NAME:PATH.")] = None
-    grace: Annotated[
+    working_dir: Annotated[str | None, about("Working directory in a volume, NAME:PATH.")] = None
+    grace_period_seconds: Annotated[
         int | None, about("Seconds between SIGTERM and SIGKILL; left out: 30, or 120 with a checkpoint.")
     ] = None
     priority_class: Annotated[str | None, about("PriorityClass of the pods.")] = None

@@ -100,7 +100,7 @@ class MapWorkers(Request):
     ] = None
     volumes: Annotated[list[str], about("Volumes to mount, each NAME:/PATH or NAME:/PATH:ro.")] = []
     datasets: Annotated[list[str], about("Datasets to mount read-only, each [NAMESPACE/]NAME:/PATH.")] = []
-    workdir: Annotated[str | None, about("Working directory in a volume, NAME:PATH.")] = None
+    working_dir: Annotated[str | None, about("Working directory in a volume, NAME:PATH.")] = None
     host_env: Annotated[bool, about("On a local cluster: run in this machine's environment.")] = False
     priority_class: Annotated[str | None, about("PriorityClass of the pods.")] = None
     spot: Annotated[bool, about("Whether pods may run on preemptible nodes.")] = False

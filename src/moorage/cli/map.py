@@ -10,6 +10,7 @@ import click
 
 from moorage.cli import console
 from moorage.cli.names import complete
+from moorage.cli.renamed import renamed
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.errors import ApiError
 
@@ -120,7 +121,8 @@ def item_options(command: Callable[..., Any]) -> Callable[..., Any]:
     metavar="NAME[=VALUE]",
     help="Set an environment variable, or pass on your value. Repeatable.",
 )
-@click.option("--workdir", default=None, metavar="NAME:PATH", help="Start in this folder of a volume.")
+@click.option("--working-dir", default=None, metavar="NAME:PATH", help="Start in this folder of a volume.")
+@renamed("--workdir", "--working-dir")
 @click.option("--image", default=None, help="Container image; it needs python3.")
 @click.option("--host-env", is_flag=True, help="On a local cluster: run in this machine's environment.")
 @click.option("--priority-class", default=None, help="PriorityClass of the workers.")

@@ -125,7 +125,7 @@ def request_of(given: Given, namespace: str) -> MapRequest:
         volumes=given["volumes"],
         datasets=given.get("datasets", ()),
         env=given["env"],
-        workdir=given["workdir"],
+        working_dir=given["working_dir"],
         image=given["image"],
         host_env=given["host_env"],
         priority_class=given["priority_class"],

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     "path",
     type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
     default=None,
-    help="YAML file with options by their names, and `command`; options typed here win. `-`: standard input.",
+    help="YAML file with `command` and options, such as gpuType; options typed here win. `-`: standard input.",
 )
 @run_options
 @target_options
@@ -136,7 +136,7 @@ def _of_notebook(request: RunRequest) -> RunRequest:
     typed = request.command
     if not is_notebook(typed):
         return request
-    if request.workdir is None:
+    if request.working_dir is None:
         check_source(typed)
     name = request.name or generated_name((typed[0].removesuffix(".ipynb"),), token_hex(8), frozenset())
     return replace(request, command=notebook_command(typed), shown=typed, name=name)

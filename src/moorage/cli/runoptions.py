@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from moorage.cli.renamed import renamed
 from moorage.decide.runs.request import RunRequest
 
 R = TypeVar("R")
@@ -57,7 +58,8 @@ OPTIONS = (
         metavar="NAME[:SIZE]",
         help="Keep $MOORAGE_CHECKPOINT_DIR on this volume, created if missing (10Gi); restarts reuse it.",
     ),
-    click.option("--workdir", default=None, metavar="NAME:PATH", help="Start in this folder of a volume."),
+    click.option("--working-dir", default=None, metavar="NAME:PATH", help="Start in this folder of a volume."),
+    renamed("--workdir", "--working-dir"),
     click.option("--image", default=None, help="Container image."),
     click.option(
         "--host-env",
@@ -65,8 +67,14 @@ OPTIONS = (
         help="On a local cluster: run an image's command in this machine's environment.",
     ),
     click.option(
-        "--grace", type=int, default=None, help="Seconds between SIGTERM and SIGKILL (30; 120 with --checkpoint)."
+        "--grace-period",
+        "grace_period_seconds",
+        type=int,
+        default=None,
+        metavar="SECONDS",
+        help="Seconds between SIGTERM and SIGKILL (30; 120 with --checkpoint).",
     ),
+    renamed("--grace", "--grace-period", type=int),
     click.option("--priority-class", default=None, help="PriorityClass of the pods."),
     click.option(
         "--retries", type=int, default=0, help="Try again after a failure, but not after a kill for memory."

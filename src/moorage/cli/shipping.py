@@ -36,7 +36,7 @@ FILES_LIMIT = 20_000
 LARGEST_SHOWN = 5
 HINT = (
     f"leave files out with a {IGNORE_FILE} file (as .gitignore is written), or put the directory on a volume"
-    " and use --workdir VOLUME:PATH"
+    " and use --working-dir VOLUME:PATH"
 )
 
 

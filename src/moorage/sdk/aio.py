@@ -26,7 +26,7 @@ from moorage.client.sites import Given, finder_of
 from moorage.clock import SYSTEM, Clock
 from moorage.errors import UsageError
 from moorage.sdk.aiocontainers import AsyncContainers as AsyncContainers
-from moorage.sdk.group import Group, lines_of, new_key
+from moorage.sdk.group import Group, lines_of, new_key, renamed
 
 LOOKS = (0.1, 2.0)  # first and longest pause between two looks at what is waited for
 EXIT_CODE_LOOKS = 5  # more, at a run that failed, before its exit code counts as unknown
@@ -244,6 +244,7 @@ class AsyncJobs(Group):
         """With its attempts and their pods. Raises NotFound."""
         return read(Job, await self._json("GET", await self._path("jobs", namespace, name)))
 
+    @renamed(grace="grace_period_seconds", workdir="working_dir")
     async def run(
         self,
         command: Sequence[str],
@@ -261,8 +262,8 @@ class AsyncJobs(Group):
         env: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
         checkpoint: str | None = None,
-        workdir: str | None = None,
-        grace: int | None = None,
+        working_dir: str | None = None,
+        grace_period_seconds: int | None = None,
         priority_class: str | None = None,
         retries: int = 0,
         restart_limit: int | None = None,
@@ -275,9 +276,9 @@ class AsyncJobs(Group):
         the image or on a volume.
 
         `memory`: such as 8Gi, or "none"; `time`: such as 2h; `volumes`: `NAME:/path[:ro]`; `datasets`:
-        `[NAMESPACE/]NAME:/path`; `checkpoint`: `NAME[:SIZE]`; `workdir`: `NAME:path` on a volume; `grace`:
-        seconds; `key`: asking again with it gives the same one (None: a key of this call's own). Raises Invalid,
-        with every problem in its message, and AlreadyExists.
+        `[NAMESPACE/]NAME:/path`; `checkpoint`: `NAME[:SIZE]`; `working_dir`: `NAME:path` on a volume; `key`:
+        asking again with it gives the same one (None: a key of this call's own). Raises Invalid, with every
+        problem in its message, and AlreadyExists.
         """
         if isinstance(command, str):
             raise UsageError(
@@ -299,8 +300,8 @@ class AsyncJobs(Group):
             "env": dict(env or {}),
             "labels": dict(labels) if labels else None,
             "checkpoint": checkpoint,
-            "workdir": workdir,
-            "grace": grace,
+            "workingDir": working_dir,
+            "gracePeriodSeconds": grace_period_seconds,
             "priorityClass": priority_class,
             "retries": retries,
             "restartLimit": restart_limit,

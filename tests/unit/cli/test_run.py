@@ -173,7 +173,7 @@ def test_a_dry_run_lets_the_api_server_judge(local):
 def test_a_user_who_may_not_list_nodes_can_still_run(local):
     local.api.refuse["list", "nodes"] = Forbidden("no")
     local.api.refuse["list", "pods"] = Forbidden("no")
-    done = local("run", "--image", "python:3.12", "--name", "a", "--workdir", "code:x", "--", "true")
+    done = local("run", "--image", "python:3.12", "--name", "a", "--working-dir", "code:x", "--", "true")
     assert done.code == 2  # the claim is missing, but nothing else is wrong
     assert [line for line in done.err.splitlines() if line.startswith("error")] == [
         "error: volume 'code' not found in namespace default"

@@ -113,7 +113,7 @@ def test_too_much_is_refused_with_the_largest_files_and_the_way_out(tmp_path):
     assert "at most 900Ki can be sent; the largest files are 0.bin (585.9Ki), 1.bin (488.2Ki)" in (
         caught.value.message
     )
-    assert "--workdir VOLUME:PATH" in (caught.value.hint or "")
+    assert "--working-dir VOLUME:PATH" in (caught.value.hint or "")
 
 
 def test_a_huge_directory_is_refused_without_being_read(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -26,6 +27,12 @@ from moorage.errors import AlreadyExists, Conflict, Invalid, NotReady, ServerErr
 from moorage.sdk import aio, sync
 from moorage.sdk.local import loop
 from moorage.testing.clock import FakeClock
+
+
+@pytest.mark.parametrize(("old", "new"), [("grace", "grace_period_seconds"), ("workdir", "working_dir")])
+def test_the_old_name_of_an_argument_is_refused_with_the_name_of_today(old, new):
+    with pytest.raises(TypeError, match=re.escape(f"run() has no argument {old!r}: use {new!r}")):
+        sync.Client("http://127.0.0.1:1", "t").jobs.run(["true"], **{old: 5})
 
 
 class Hasty(FakeClock):

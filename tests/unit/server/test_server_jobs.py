@@ -193,11 +193,11 @@ async def test_a_name_that_is_taken_is_a_conflict(ada):
         ({"retries": 1, "memory": "none"}, "retries"),
         ({"retries": 2**31}, "retries"),
         ({"restartLimit": 10000}, "restartLimit"),
-        ({"grace": 0}, "grace"),
+        ({"gracePeriodSeconds": 0}, "gracePeriodSeconds"),
         ({"priorityClass": "none-such"}, "priorityClass"),
         ({"volumes": ["data:/data"]}, "volumes"),
         ({"datasets": ["photos:/data"]}, "datasets"),
-        ({"workdir": "code:x"}, "workdir"),
+        ({"workingDir": "code:x"}, "workingDir"),
         ({"checkpoint": "Ä"}, "checkpoint"),
         ({"name": "../x"}, "name"),
         ({"hostPath": "/etc"}, None),
@@ -208,6 +208,16 @@ async def test_what_is_wrong_is_refused_by_its_field(ada, body, field):
     refused = await ada("POST", ALL, TRAIN | body)
     assert (refused.status, refused.json["code"], refused.json.get("field")) == (422, "invalid", field)
     assert (await ada.api.list(JOBS, "lab")).items == []
+
+
+@pytest.mark.parametrize(("old", "new"), [("grace", "gracePeriodSeconds"), ("workdir", "workingDir")])
+async def test_the_old_name_of_a_field_is_refused_with_the_name_of_today(ada, old, new):
+    refused = await ada("POST", ALL, TRAIN | {old: 5})
+    assert (refused.status, refused.json["message"], refused.json["field"]) == (
+        422,
+        f"unknown field {old!r}: use {new!r}",
+        old,
+    )
 
 
 async def test_on_processes_the_node_looks_for_the_program_and_an_image_is_refused(ada):

@@ -166,7 +166,7 @@ REQUEST = RunRequest(
     volumes=("data:/data:ro",),
     datasets=("images:/images",),
     env=("A=1",),
-    workdir="code:project",
+    working_dir="code:project",
     retries=2,
     restart_limit=3,
 )
@@ -193,7 +193,7 @@ def test_the_form_of_a_run_asks_for_the_same_again():
         "env": "A=1",
         "volumes": "data:/data:ro",
         "datasets": "images:/images",
-        "workdir": "code:project",
+        "workingDir": "code:project",
         "retries": "2",
         "restartLimit": "3",
     }

@@ -19,7 +19,7 @@ from moorage.model.dataset import used_datasets, uses_labels
 from moorage.model.mapjob import FUNCTION_FILE, MAPJOBS, PARALLELISM_MAX, check_mapjob
 from moorage.model.names import COMMAND_ANNOTATION, OWNER_ANNOTATION, OWNER_LABEL, RUNNER_PATH, label_value
 
-WORK_FOLDER = "/moorage-work"  # where `--workdir` and what is sent along stand; /moorage is the worker's
+WORK_FOLDER = "/moorage-work"  # where `--working-dir` and what is sent along stand; /moorage is the worker's
 UNPACKER_FOLDER = "/moorage-run"
 SHIPPED = "work"  # volume, init container and suffix of the Secret of a directory that was sent along
 EVICTABLE = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"

@@ -84,9 +84,9 @@ class _Settled:
     mounts: Mounts
     checkpoint: str | None  # its claim
     image: str
-    workdir: str | None
+    working_dir: str | None
     env: Sequence[Obj]
-    grace: int
+    grace_period_seconds: int
     restart_limit: int
 
     @property
@@ -131,9 +131,9 @@ def _settle(request: RunRequest, caller: Caller, facts: ClusterFacts, remarks: R
     mounts.add_datasets()
     checkpoint = mounts.add_checkpoint()
     image = _image(request, facts, remarks)
-    workdir = mounts.add_working_directory()
+    working_dir = mounts.add_working_directory()
     env = _env(request, caller, facts, remarks)
-    grace = grace_period(request, remarks, keeps_checkpoints=checkpoint is not None)
+    grace_period_seconds = grace_period(request, remarks, keeps_checkpoints=checkpoint is not None)
     restarts = restart_limit(request, facts, remarks)
     _check_priority_class(request, facts, remarks)
     _check_command(request, caller, facts, remarks)
@@ -152,9 +152,9 @@ def _settle(request: RunRequest, caller: Caller, facts: ClusterFacts, remarks: R
         mounts=mounts,
         checkpoint=checkpoint,
         image=image,
-        workdir=workdir,
+        working_dir=working_dir,
         env=env,
-        grace=grace,
+        grace_period_seconds=grace_period_seconds,
         restart_limit=restarts,
     )
 
@@ -246,10 +246,10 @@ def _check_command(request: RunRequest, caller: Caller, facts: ClusterFacts, rem
 def _check_archive(caller: Caller, remarks: Remarks) -> None:
     if caller.archive is not None and len(caller.archive) > ARCHIVE_LIMIT_BYTES:
         remarks.refuse(
-            "workdir",
+            "workingDir",
             f"the current directory packs to {len(caller.archive)} bytes; at most {ARCHIVE_LIMIT_BYTES} can be"
             " sent along",
-            "put it on a volume: moor run --workdir VOLUME:PATH",
+            "put it on a volume: moor run --working-dir VOLUME:PATH",
         )
 
 
@@ -323,7 +323,7 @@ def _job(settled: _Settled, labels: Mapping[str, str]) -> Obj:
 def _pod_spec(settled: _Settled) -> Obj:
     spec: Obj = {
         "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": settled.grace,
+        "terminationGracePeriodSeconds": settled.grace_period_seconds,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "containers": [_container(settled)],
@@ -356,8 +356,8 @@ def _container(settled: _Settled) -> Obj:
         "env": env,
         "resources": {"requests": dict(settled.resources), "limits": dict(settled.resources)},
     }
-    if settled.workdir is not None:
-        container["workingDir"] = settled.workdir
+    if settled.working_dir is not None:
+        container["workingDir"] = settled.working_dir
     if settled.mounts.mounts:
         container["volumeMounts"] = settled.mounts.mounts
     return container

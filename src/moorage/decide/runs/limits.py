@@ -74,11 +74,11 @@ def time_limit(request: RunRequest, facts: ClusterFacts, remarks: Remarks) -> in
 
 def grace_period(request: RunRequest, remarks: Remarks, *, keeps_checkpoints: bool) -> int:
     """Seconds between the request to end and the kill."""
-    grace = request.grace
+    grace = request.grace_period_seconds
     if grace is None:
         return CHECKPOINT_GRACE_SECONDS if keeps_checkpoints else GRACE_SECONDS
     if not 1 <= grace <= GRACE_MAX_SECONDS:
-        remarks.refuse("grace", f"invalid grace period {grace}: use 1 to {GRACE_MAX_SECONDS} seconds")
+        remarks.refuse("gracePeriodSeconds", f"invalid grace period {grace}: use 1 to {GRACE_MAX_SECONDS} seconds")
     return grace
 
 

@@ -14,7 +14,7 @@ from moorage.model.dataset import DATA_FOLDER, READY, claim_name, reader_claim_n
 from moorage.model.names import CHECKPOINT_PATH, RUN_LABEL, is_dns_label, label_value
 
 DEFAULT_CHECKPOINT_SIZE = "10Gi"
-WORK_PATH = "/moorage/work"  # where `--workdir volume:path` mounts the volume
+WORK_PATH = "/moorage/work"  # where `--working-dir volume:path` mounts the volume
 
 
 class Mounts:
@@ -92,17 +92,17 @@ class Mounts:
         return claim
 
     def add_working_directory(self) -> str | None:
-        """Mount the volume of `--workdir`; returns the directory to start in. None: that of the image."""
-        text = self._request.workdir
+        """Mount the volume of `--working-dir`; returns the directory to start in. None: that of the image."""
+        text = self._request.working_dir
         if text is None:
             return (self._caller.cwd or None) if self._facts.process_runtime else None
         claim, colon, path = text.partition(":")
         path = path.strip("/")
         if not claim or not colon or ".." in path.split("/"):
             hint = "write VOLUME:PATH, such as code:project"
-            self._remarks.refuse("workdir", f"invalid working directory {text!r}", hint)
+            self._remarks.refuse("workingDir", f"invalid working directory {text!r}", hint)
             return None
-        if not self._claim_exists("workdir", claim):
+        if not self._claim_exists("workingDir", claim):
             return None
         self._mount(claim, WORK_PATH)
         return f"{WORK_PATH}/{path}" if path else WORK_PATH

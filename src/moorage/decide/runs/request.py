@@ -31,13 +31,13 @@ class RunRequest:
     env: tuple[str, ...] = ()  # K=V, or K to take it from the caller
     labels: tuple[str, ...] = ()  # K=V
     checkpoint: str | None = None  # CLAIM[:SIZE]
-    grace: int | None = None  # seconds
+    grace_period_seconds: int | None = None
     priority_class: str | None = None
     retries: int = 0
     restart_limit: int | None = None
     image: str | None = None
     host_env: bool = False
-    workdir: str | None = None  # CLAIM:PATH
+    working_dir: str | None = None  # CLAIM:PATH
     shown: tuple[str, ...] = ()  # the command for people, where another one was typed
 
 
@@ -121,8 +121,8 @@ class RunPlan:
 
 
 def ships_directory(request: RunRequest, facts: ClusterFacts) -> bool:
-    """Whether the caller's directory goes into the pod: on a real cluster, unless `--workdir` says otherwise."""
-    return not facts.process_runtime and request.workdir is None
+    """Whether the caller's directory goes into the pod: on a real cluster, without `--working-dir`."""
+    return not facts.process_runtime and request.working_dir is None
 
 
 def unexpanded(text: str) -> str:

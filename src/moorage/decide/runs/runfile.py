@@ -1,7 +1,7 @@
 """A run's options as a document: a file of `moor run -f`, and what a run keeps for `moor rerun`.
 
-Names are those of the options of `moor run`: `gpus`, `gpu-type`, `memory`. `gpuType` and `gpu_type` are read too,
-and `volume` for `volumes`.
+Names are those of the REST API: `gpus`, `gpuType`, `volumes`. Their spellings of the command line and of Python,
+`gpu-type` and `gpu_type`, are read too.
 """
 
 from __future__ import annotations
@@ -13,21 +13,30 @@ from dataclasses import MISSING, fields
 from difflib import get_close_matches
 from typing import Any
 
+from moorage.api.jobs import NewJob
 from moorage.apimachinery.meta import annotations_of
 from moorage.apimachinery.resources import Obj
 from moorage.decide.runs.request import RunRequest, expanded
 from moorage.errors import Problems, UsageError
 from moorage.model.names import COMMAND_ANNOTATION, OPTIONS_ANNOTATION
 
-INTEGERS = ("gpus", "grace", "retries", "restart_limit")
+INTEGERS = ("gpus", "grace_period_seconds", "retries", "restart_limit")
 LISTS = ("volumes", "datasets")
 FLAGS = ("host_env",)
 TEXTS = (
     "name", "namespace", "gpu_type", "gpu_resource", "cpu", "memory", "time", "checkpoint", "priority_class",
-    "image", "workdir",
+    "image", "working_dir",
 )  # fmt: skip
 FIELDS = ("command", *TEXTS, *INTEGERS, *LISTS, "env", "labels", *FLAGS)
-SHORT = {"volume": "volumes", "dataset": "datasets", "label": "labels", "args": "command", "cmd": "command"}
+OTHER_NAMES = NewJob.renamed | {
+    "volume": "volumes",
+    "dataset": "datasets",
+    "label": "labels",
+    "args": "command",
+    "cmd": "command",
+    "gracePeriod": "gracePeriodSeconds",
+}
+KEPT_BEFORE = {"grace": "grace_period_seconds", "workdir": "working_dir"}  # in options that older runs keep
 OPTIONS_MAX = 64 * 1024  # bytes of options that a run keeps; annotations may have 256 KiB in all
 NEVER_KEPT = ("name", "namespace")
 
@@ -43,12 +52,9 @@ def parse_run_file(document: Any) -> dict[str, Any]:
     for key, value in document.items():
         field = _field(str(key))
         if field is None:
-            near = get_close_matches(_plain(str(key)), [_plain(name) for name in FIELDS], n=1)
-            names = {_plain(name): _option(name) for name in FIELDS}
-            hint = f"did you mean {names[near[0]]}?" if near else f"use {', '.join(map(_option, FIELDS))}"
-            problems.append((f"unknown field {str(key)!r}", hint))
+            problems.append(_unknown(str(key)))
         elif field in options:
-            problems.append((f"{key}: {_option(field)} is given twice", None))
+            problems.append((f"{key}: {_camel(field)} is given twice", None))
         elif value is not None:
             try:
                 options[field] = _value(field, str(key), value)
@@ -95,7 +101,10 @@ def _kept_options(text: str) -> Any:
     except ValueError:
         return None
     known = {field.name for field in fields(RunRequest)} - set(NEVER_KEPT)
-    if not isinstance(options, dict) or not options.get("command") or set(options) - known:
+    if not isinstance(options, dict):
+        return None
+    options = {KEPT_BEFORE.get(name, name): value for name, value in options.items()}
+    if not options.get("command") or set(options) - known:
         return None
     for name, value in options.items():
         wanted = int if name in INTEGERS else bool if name in FLAGS else str if name in TEXTS else list
@@ -120,13 +129,25 @@ def _plain(name: str) -> str:
     return name.replace("-", "").replace("_", "").lower()
 
 
-def _option(field: str) -> str:
-    return field.replace("_", "-")
+def _camel(field: str) -> str:
+    """A name of Python as JSON and YAML have it: gpu_type → gpuType."""
+    first, *others = field.split("_")
+    return first + "".join(word.capitalize() for word in others)
+
+
+def _unknown(key: str) -> tuple[str, str | None]:
+    """The message and the hint for a name that no option has."""
+    other = next((new for old, new in OTHER_NAMES.items() if _plain(old) == _plain(key)), None)
+    if other is not None:
+        return f"unknown field {key!r}: use {other!r}", None
+    names = {_plain(field): _camel(field) for field in FIELDS}
+    near = get_close_matches(_plain(key), list(names), n=1)
+    hint = f"did you mean {names[near[0]]}?" if near else f"use {', '.join(names.values())}"
+    return f"unknown field {key!r}", hint
 
 
 def _field(key: str) -> str | None:
     plain = _plain(key)
-    plain = SHORT.get(plain, plain)
     return next((field for field in FIELDS if _plain(field) == plain), None)
 
 

@@ -37,7 +37,7 @@ from moorage.server.inputs import as_struct
 from moorage.server.pages.board import type_name
 from moorage.server.pages.forms import Field, Option, Reader
 
-NUMBERS = ("gpus", "retries", "restartLimit", "grace")
+NUMBERS = ("gpus", "retries", "restartLimit", "gracePeriodSeconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ def job_fields(around: Around) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
     )
     folded = (
         *mount_fields(around),
-        Field(name="workdir", label="Start in a folder of a volume", example="code:project", most=300),
+        Field(name="workingDir", label="Start in a folder of a volume", example="code:project", most=300),
         Field(name="retries", label="Retries", kind="number", value="0", hint="After a failure.", most=100),
         Field(
             name="restartLimit",
@@ -96,7 +96,11 @@ def job_fields(around: Around) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
             most=1000,
         ),
         Field(
-            name="grace", label="Grace period", kind="number", hint="Seconds to end in; 30 if empty.", most=86400
+            name="gracePeriodSeconds",
+            label="Grace period",
+            kind="number",
+            hint="Seconds to end in; 30 if empty.",
+            most=86400,
         ),
         Field(name="priorityClass", label="Priority class"),
         Field(name="gpuResource", label="GPU resource", example=DEFAULT_GPU_RESOURCE, hint="For slices of GPUs."),
@@ -208,8 +212,8 @@ def read_job(given: Mapping[str, str], *, dry_run: bool = False) -> NewJob:
         "volumes": reader.lines("volumes"),
         "datasets": reader.lines("datasets"),
         "checkpoint": reader.text("checkpoint"),
-        "workdir": reader.text("workdir"),
-        "grace": reader.number("grace", None, "grace period"),
+        "workingDir": reader.text("workingDir"),
+        "gracePeriodSeconds": reader.number("gracePeriodSeconds", None, "grace period"),
         "priorityClass": reader.text("priorityClass"),
         "retries": reader.number("retries", 0, "number of retries"),
         "restartLimit": reader.number("restartLimit", None, "restart limit"),
@@ -239,7 +243,7 @@ def given_of(job: Obj) -> dict[str, str]:
     limits: Mapping[str, str] = (container.get("resources") or {}).get("limits") or {}
     gpus = next((name for name in limits if is_gpu(name)), "")
     types = wanted_types(parse_pod(pod_of_job(job)))
-    workdir = str(container.get("workingDir") or "")
+    working_dir = str(container.get("workingDir") or "")
     claims = _claims(spec)
     work_claim = claims.get(_volume_at(container, WORK_PATH), "")
     image = str(container.get("image") or "")
@@ -259,7 +263,7 @@ def given_of(job: Obj) -> dict[str, str]:
         "env": "\n".join(_variables(container)),
         "volumes": "\n".join(_mounts(container, claims)),
         "datasets": "\n".join(_datasets(job, container, claims)),
-        "workdir": f"{work_claim}:{workdir.removeprefix(WORK_PATH).strip('/')}" if work_claim else "",
+        "workingDir": f"{work_claim}:{working_dir.removeprefix(WORK_PATH).strip('/')}" if work_claim else "",
         "retries": str(job["spec"].get("backoffLimit") or 0),
         "restartLimit": notes.get(RESTART_LIMIT_ANNOTATION, ""),
         "priorityClass": str(spec.get("priorityClassName") or ""),
@@ -273,11 +277,11 @@ def given_of(job: Obj) -> dict[str, str]:
 def folder_note(job: Obj) -> str:
     """What a run like this one lacks when it is started from a page; empty: nothing."""
     container = job["spec"]["template"]["spec"]["containers"][0]
-    workdir = str(container.get("workingDir") or "")
+    working_dir = str(container.get("workingDir") or "")
     if "--unpack" in (container.get("command") or ()):
         return "The folder that moor run sent along with it is not sent again."
-    if workdir and not workdir.startswith(WORK_PATH):
-        return f"It started in the folder {workdir} of this machine; a run from this page does not."
+    if working_dir and not working_dir.startswith(WORK_PATH):
+        return f"It started in the folder {working_dir} of this machine; a run from this page does not."
     return ""
 
 

@@ -18,7 +18,7 @@ def test_every_option_of_a_run_may_stand_in_a_file():
     assert {field.name for field in fields(RunRequest)} - {"shown"} == set(FIELDS)
 
 
-def test_a_file_has_the_names_of_the_options():
+def test_a_file_has_the_names_of_the_rest_api_in_any_spelling():
     document = {
         "name": "train",
         "command": "python train.py --text 'a b'",
@@ -27,10 +27,10 @@ def test_a_file_has_the_names_of_the_options():
         "memory": "8Gi",
         "cpu": 4,
         "time": "2h",
-        "volume": "data:/data",
+        "volumes": "data:/data",
         "datasets": ["lab/images:/images"],
         "env": {"STEPS": 30, "HOME_TOKEN": None, "EMPTY": ""},
-        "label": {"project": "vision", "epochs": 30},
+        "labels": {"project": "vision", "epochs": 30},
         "priorityClass": "low",
         "restart_limit": 3,
         "host-env": True,
@@ -57,7 +57,14 @@ def test_a_file_has_the_names_of_the_options():
 def test_all_that_is_wrong_is_named_with_its_path_and_the_nearest_name():
     with pytest.raises(Problems) as caught:
         parse_run_file(
-            {"gpu": 1, "gpus": "x", "env": {"A": [1]}, "command": ["a", ["b"]], "volume": "a:/a", "volumes": []}
+            {
+                "gpu": 1,
+                "gpus": "x",
+                "env": {"A": [1]},
+                "command": ["a", ["b"]],
+                "gpu_resource": "a",
+                "gpuResource": "b",
+            }
             | {"labels": {"a": True}}
         )
     assert caught.value.problems == [
@@ -65,9 +72,25 @@ def test_all_that_is_wrong_is_named_with_its_path_and_the_nearest_name():
         ("gpus: invalid value 'x': use a whole number", None),
         ("env.A: invalid value [1]: use a text", "put it in quotes"),
         ("command[1]: invalid value ['b']: use a text", None),
-        ("volumes: volumes is given twice", None),
+        ("gpuResource: gpuResource is given twice", None),
         ("labels.a: invalid value True: use a text", "put it in quotes"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("grace", "gracePeriodSeconds"),
+        ("grace-period", "gracePeriodSeconds"),
+        ("workdir", "workingDir"),
+        ("volume", "volumes"),
+        ("cmd", "command"),
+    ],
+)
+def test_another_name_of_an_option_is_refused_with_its_name(key, name):
+    with pytest.raises(Problems) as caught:
+        parse_run_file({key: "x"})
+    assert caught.value.problems == [(f"unknown field {key!r}: use {name!r}", None)]
 
 
 @pytest.mark.parametrize(
@@ -109,6 +132,13 @@ def test_a_run_keeps_its_options_and_no_values_of_variables():
         volumes=("data:/data",),
         env=("TOKEN=se$(c)ret", "HOME=/home/ada"),
         shown=("python", "train.py"),
+    )
+
+
+def test_options_of_an_older_run_are_read_by_their_names_of_today():
+    job = a_job('{"command":["true"],"grace":5,"workdir":"code:x"}')
+    assert kept_request(job) == RunRequest(
+        command=("true",), shown=("true",), grace_period_seconds=5, working_dir="code:x"
     )
 
 

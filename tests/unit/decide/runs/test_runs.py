@@ -269,7 +269,13 @@ def problems(facts: ClusterFacts = LOCAL, caller: Caller = ADA, **options: Any) 
             "write NAME or NAME:20Gi",
             id="no volume name",
         ),
-        pytest.param({"grace": 0}, "grace", "invalid grace period 0: use 1 to 86400 seconds", None, id="no grace"),
+        pytest.param(
+            {"grace_period_seconds": 0},
+            "gracePeriodSeconds",
+            "invalid grace period 0: use 1 to 86400 seconds",
+            None,
+            id="no grace",
+        ),
         pytest.param(
             {"priority_class": "high"},
             "priorityClass",
@@ -278,8 +284,8 @@ def problems(facts: ClusterFacts = LOCAL, caller: Caller = ADA, **options: Any) 
             id="no such priority class",
         ),
         pytest.param(
-            {"workdir": "data"},
-            "workdir",
+            {"working_dir": "data"},
+            "workingDir",
             "invalid working directory 'data'",
             "write VOLUME:PATH, such as code:project",
             id="no place on a volume",
@@ -324,7 +330,7 @@ def test_a_real_cluster_needs_an_image_which_a_tenant_may_give():
 def test_a_directory_too_large_to_ship_is_refused():
     caller = Caller(user="ada", cwd="/", archive=b"x" * (ARCHIVE_LIMIT_BYTES + 1))
     [found] = problems(REAL, caller, image="python:3.12")
-    assert found.field == "workdir"
+    assert found.field == "workingDir"
 
 
 def test_gpus_on_a_cluster_without_any_are_refused():
@@ -638,8 +644,8 @@ def test_a_shipped_directory_is_unpacked_by_the_runner_and_needs_no_volume_that_
     assert [list(volume) for volume in pod_spec(plan)["volumes"]] == [["name", "secret"]]
 
 
-def test_a_workdir_on_a_volume_ships_nothing():
-    request = a_request(image="x", workdir="code:proj/a")
+def test_a_working_directory_on_a_volume_ships_nothing():
+    request = a_request(image="x", working_dir="code:proj/a")
     assert not ships_directory(request, REAL)
     plan = plan_run(request, ADA, REAL)
     assert container(plan)["workingDir"] == "/moorage/work/proj/a"
@@ -787,12 +793,12 @@ requests = st.builds(
     volumes=st.lists(st.sampled_from(["data:/data", "data:/x:ro", "no:/y"]), max_size=2).map(tuple),
     env=st.lists(st.sampled_from(["A=1", "WANDB", "PATH=/x"]), max_size=3).map(tuple),
     checkpoint=st.sampled_from([None, "data", "fresh", "fresh:1Gi"]),
-    grace=st.sampled_from([None, 1, 600]),
+    grace_period_seconds=st.sampled_from([None, 1, 600]),
     retries=st.integers(0, 3),
     restart_limit=st.sampled_from([None, 0, 5]),
     image=st.sampled_from([None, "python:3.12"]),
     host_env=st.booleans(),
-    workdir=st.sampled_from([None, "data:sub"]),
+    working_dir=st.sampled_from([None, "data:sub"]),
 )
 worlds = st.builds(
     ClusterFacts,
@@ -909,7 +915,7 @@ def test_a_slice_of_a_gpu_is_asked_for_by_its_resource(asked, resource, tolerate
         NodeInfo(name=name, allocatable={"cpu": 16000, "memory": 2**36, what: 4})
         for name, what in (("n1", "nvidia.com/gpu"), ("n2", "nvidia.com/mig-1g.10gb"))
     )
-    request = RunRequest(command=("x",), gpus=1, gpu_resource=asked, image="py", memory="1Gi", workdir="v:x")
+    request = RunRequest(command=("x",), gpus=1, gpu_resource=asked, image="py", memory="1Gi", working_dir="v:x")
     plan = plan_run(request, Caller(user="ada", cwd="/"), ClusterFacts(nodes=nodes, claims={"v": "1Gi"}))
     assert plan.problems == ()
     spec = plan.job["spec"]["template"]["spec"]
