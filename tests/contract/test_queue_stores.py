@@ -237,7 +237,7 @@ def test_backed_off_items_come_back_when_their_time_has_come(store):
 
 
 def test_items_killed_for_memory_wait_for_a_worker_that_has_more(store):
-    of = a_map(store, items=2, memory_bytes=GIB, memory_limit_bytes=8 * GIB)
+    of = a_map(store, items=2, memory_bytes=GIB, max_memory_bytes=8 * GIB)
     ask(store, of, request=1, want=1, memory=GIB)
     ask(store, of, request=2, reports=[Report(item=0, lease=1, outcome=Outcome.OOM)])
     assert counts(store).large == 1

@@ -148,7 +148,7 @@ SCRIPT = """
 import json, sys
 import moorage
 
-@moorage.mapped(parallelism=2, retries=0, resources={"cpu": "250m", "memory": "256Mi"}, progress=False)
+@moorage.mapped(parallelism=2, retries=0, cpu="250m", memory="256Mi", progress=False)
 def square(x):
     if x == 5:
         raise ValueError("five")

@@ -244,7 +244,7 @@ EXPECTED = {
 
 
 def test_a_poison_item_hurts_only_itself(site: Site) -> None:
-    of = site.make(list(POISON.values()), retries=0, timeout_seconds=6.0)
+    of = site.make(list(POISON.values()), retries=0, time_seconds=6.0)
     worker = site.worker(python("exec(value)") | {"slots": 2}, MOORAGE_MEMORY=str(640 * MEBI))
     code, printed = site.ended(worker)
     assert code == 0
@@ -300,7 +300,7 @@ def test_a_poison_call_hurts_only_itself(site: Site) -> None:
         "printed": "os.write(1, b'half a line')",
         "fine": "r = 'fine'",
     }
-    of = site.make(list(calls.values()), retries=0, timeout_seconds=4.0)
+    of = site.make(list(calls.values()), retries=0, time_seconds=4.0)
     code, printed = site.ended(site.worker(function(site, text)))
     assert code == 0
     items = dict(zip(calls, site.items(of), strict=True))
@@ -329,7 +329,7 @@ def test_short_calls_that_end_their_process_take_no_other_call_with_them(site: S
         "import os\ndef f(n):\n    open('begun', 'a').write(f'{n}\\n')\n    if n % 7 == 3: os._exit(5)\n"
         "    while n == 20: pass\n    return n\n"
     )
-    of = site.make(list(range(50)), retries=0, timeout_seconds=2.0, batch_items=25)
+    of = site.make(list(range(50)), retries=0, time_seconds=2.0, batch_items=25)
     assert site.ended(site.worker(function(site, text)))[0] == 0
     died = {at: one.failure.message for at, one in enumerate(site.items(of)) if one.failure is not None}
     assert died == {at: "exit code 5" for at in range(3, 50, 7)} | {20: "stopped after its time"}

@@ -65,7 +65,7 @@ def renamed_fields(kind: Any) -> Mapping[str, str]:
     """Old names and today's, of the type of a body or query and all that it contains."""
     if not isinstance(kind, type):
         return {old: new for part in get_args(kind) for old, new in renamed_fields(part).items()}
-    if not issubclass(kind, Request | Query):
+    if not issubclass(kind, msgspec.Struct):
         return {}
     parts = (renamed_fields(field.type) for field in msgspec.structs.fields(kind))
-    return {old: new for part in parts for old, new in part.items()} | dict(kind.renamed)
+    return {old: new for part in parts for old, new in part.items()} | dict(getattr(kind, "renamed", {}))

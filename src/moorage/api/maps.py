@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 
@@ -45,6 +45,12 @@ class MapLimit(Request):
 class MapPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """What a map asks of the queue."""
 
+    renamed: ClassVar[Mapping[str, str]] = {
+        "timeoutSeconds": "timeSeconds",
+        "memoryLimitBytes": "maxMemoryBytes",
+        "backoffLimitSeconds": "maxBackoffSeconds",
+    }
+
     retries: Annotated[
         int, msgspec.Meta(ge=0, le=1000), about("Further tries of an item after an error or a time-out.")
     ] = 3
@@ -54,10 +60,10 @@ class MapPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=
     backoff_seconds: Annotated[
         float, msgspec.Meta(ge=0, le=86_400), about("Seconds before the first retry; doubled for each next.")
     ] = 2.0
-    backoff_limit_seconds: Annotated[
+    max_backoff_seconds: Annotated[
         float, msgspec.Meta(ge=0, le=86_400), about("Longest wait before a retry, in seconds.")
     ] = 300.0
-    timeout_seconds: Annotated[
+    time_seconds: Annotated[
         Annotated[float, msgspec.Meta(gt=0, le=1e7)] | None,
         about("Longest time of an item, in seconds; null: no limit."),
     ] = None
@@ -65,7 +71,7 @@ class MapPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=
         float, msgspec.Meta(ge=2, le=86_400), about("How long a worker may be silent, in seconds.")
     ] = 60.0
     memory_bytes: Annotated[Natural, about("Memory of the map's workers in bytes; 0: not known.")] = 0
-    memory_limit_bytes: Annotated[
+    max_memory_bytes: Annotated[
         Natural, about("Most memory for an item killed for memory, in bytes; 0: no more.")
     ] = 0
     idempotent: Annotated[bool, about("Whether slow items may run twice; the first answer counts.")] = False
@@ -83,6 +89,8 @@ class MapWorkers(Request):
 
     In `command`, {item} is the item, {item.FIELD} is a field of it, and {index} is its number.
     """
+
+    renamed = {"workdir": "workingDir"}
 
     command: Annotated[
         list[str], about("Command with its arguments; {item}, {item.FIELD} and {index} are replaced.")

@@ -137,8 +137,10 @@ def item_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--retries", type=click.IntRange(0, 1000), default=None, help="Retries of a failed item (default 3)."
 )
-@click.option("--timeout", default=None, metavar="TIME", help="Time limit of an item: 30s, 5m.")
-@click.option("--memory-limit", default=None, help="Retry an item that ran out of memory with more, up to this.")
+@click.option("--time", default=None, metavar="TIME", help="Longest time of an item: 30s, 5m.")
+@renamed("--timeout", "--time")
+@click.option("--max-memory", default=None, help="Retry an item that ran out of memory with more, up to this.")
+@renamed("--memory-limit", "--max-memory")
 @click.option("--idempotent", is_flag=True, help="Slow items may run twice; the first result counts.")
 @click.option("--priority", type=click.IntRange(-1000, 1000), default=0, help="Priority of the map among others.")
 @click.option("--spot", is_flag=True, help="Workers may run on preemptible nodes.")

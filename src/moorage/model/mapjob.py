@@ -69,11 +69,12 @@ class MapPolicy(Struct, frozen=True, rename="camel", omit_defaults=True):
         Annotated[float, Meta(ge=0, le=86_400)] | None,
         Meta(description="Wait before the second try; it doubles with each try."),
     ] = None
-    backoff_limit_seconds: Annotated[
+    max_backoff_seconds: Annotated[
         Annotated[float, Meta(ge=0, le=86_400)] | None, Meta(description="Longest wait between two tries.")
     ] = None
-    timeout_seconds: Annotated[
-        Annotated[float, Meta(ge=0.001, le=1e7)] | None, Meta(description="Of one item. Default: none.")
+    time_seconds: Annotated[
+        Annotated[float, Meta(ge=0.001, le=1e7)] | None,
+        Meta(description="Longest time of an item. Default: none."),
     ] = None
     lease_seconds: Annotated[
         Annotated[float, Meta(ge=2, le=86_400)] | None,
@@ -82,8 +83,9 @@ class MapPolicy(Struct, frozen=True, rename="camel", omit_defaults=True):
     memory_bytes: Annotated[
         Annotated[int, _NATURAL] | None, Meta(description="Memory of one item on its first try.")
     ] = None
-    memory_limit_bytes: Annotated[
-        Annotated[int, _NATURAL] | None, Meta(description="An item killed for its memory may grow up to it.")
+    max_memory_bytes: Annotated[
+        Annotated[int, _NATURAL] | None,
+        Meta(description="Most memory for an item that was killed for its memory."),
     ] = None
     idempotent: Annotated[bool | None, Meta(description="Slow items may run twice; the first answer counts.")] = (
         None
@@ -396,9 +398,9 @@ def check_mapjob(obj: Mapping[str, Any]) -> list[Fault]:
         faults.append(Fault("spec.command[0]", "", "must be a program"))
     if spec.notify is not None:
         faults += _check_targets(spec.notify)
-    lowest, highest = spec.policy.backoff_seconds, spec.policy.backoff_limit_seconds
+    lowest, highest = spec.policy.backoff_seconds, spec.policy.max_backoff_seconds
     if lowest is not None and highest is not None and lowest > highest:
-        message = f"must be at most backoffLimitSeconds, {highest:g}"
+        message = f"must be at most maxBackoffSeconds, {highest:g}"
         faults.append(Fault("spec.policy.backoffSeconds", f"{lowest:g}", message))
     return [*faults, *_check_template(spec.template)]
 

@@ -67,7 +67,7 @@ def map_line(namespace: str, body: NewMap, workers: MapWorkers, items: Iterable[
         ("--working-dir", workers.working_dir),
         ("--image", workers.image),
         ("--retries", policy.retries if policy.retries != type(policy)().retries else None),
-        ("--timeout", None if policy.timeout_seconds is None else f"{policy.timeout_seconds:g}s"),
+        ("--time", None if policy.time_seconds is None else f"{policy.time_seconds:g}s"),
     ):
         words += _option(option, value)
     words += _repeated("--volume", workers.volumes)

@@ -36,6 +36,7 @@ from moorage.decide.maps.leasing import (
     State,
 )
 from moorage.errors import AlreadyExists, Conflict, NotFound, UsageError
+from moorage.queue.policies import read_policy
 from moorage.queue.quota import ITEM_BYTES, NONE, Quota, Used, check_items, check_map
 from moorage.queue.tables import FAILURES, INPUTS, ITEMS, QUEUE, RESULTS, SESSIONS
 from moorage.sql.database import Database, Row
@@ -658,7 +659,7 @@ class Store:
         of, uid, namespace, name, owner, state, closed, priority, policy, created_at, level, at, *counts = row
         parsed = self._policies.get(policy)
         if parsed is None:
-            parsed = msgspec.json.decode(policy, type=Policy)
+            parsed = read_policy(policy)
             self._policies.put(policy, parsed)
         queue_map = Map(
             id=of,

@@ -28,8 +28,7 @@ from moorage.errors import ApiError, MoorageError, NotFound, UsageError
 from moorage.sdk.functions import function_name, pack
 from moorage.sdk.local import BATCH_ITEMS, NAMESPACE, LocalWorker, loop, site
 from moorage.sdk.mapoptions import Options as Options
-from moorage.sdk.mapoptions import Resources as Resources
-from moorage.sdk.mapoptions import check_local, options_of, request_of
+from moorage.sdk.mapoptions import check_local, options_of, request_of, seconds_of
 from moorage.sdk.mapreader import ItemError as ItemError
 from moorage.sdk.mapreader import Reader, is_good
 from moorage.sdk.progress import Bar, map_line
@@ -145,7 +144,7 @@ class AsyncMap(Generic[R]):
             policy=MapPolicy(
                 retries=options.retries or 0,
                 batch_items=BATCH_ITEMS,
-                timeout_seconds=options.timeout,
+                time_seconds=seconds_of(options.time),
                 rate=options.rate,
             ),
             limits={key: MapLimit(capacity=value) for key, value in options.limits.items()},
@@ -444,8 +443,8 @@ def map(
     """Call `func` with each item, on many workers; an iterator of the results, in order or as they come.
 
     The map is started at once. `where="local"` runs it on this machine and needs nothing else. The other options
-    are the fields of `Options`: parallelism, resources={"cpu": 1, "memory": "2Gi", "gpus": 0}, image, limits,
-    rate, retries, timeout (seconds), volumes, env, name, …
+    are the fields of `Options`: parallelism, cpu, memory="2Gi", gpus, image, limits, rate, retries, time="5m",
+    volumes, env, name, …
 
     An item that fails raises ItemError, and the map is cancelled; with on_error="return" the error stands where
     its result would. A map whose results were all read is deleted, unless `keep` is given.

@@ -201,7 +201,7 @@ WORDS = ("--", "python3", "make.py", "{item}")
 def test_a_map_is_made_accepted_filled_and_closed(typed, tmp_path):
     done = typed(
         "create", "m", "-f", lines(tmp_path), "--parallelism", "7", "--memory", "1Gi", "--limit", "mysql=20",
-        "--retries", "2", "--timeout", "90s", "--slots", "2", "--spot", "--preflight-write", "/out",
+        "--retries", "2", "--time", "90s", "--slots", "2", "--spot", "--preflight-write", "/out",
         "--notify", "https://hooks.example.com/x", *WORDS,
     )  # fmt: skip
     assert (done.code, done.out) == (0, "m\n"), done.err
@@ -211,7 +211,7 @@ def test_a_map_is_made_accepted_filled_and_closed(typed, tmp_path):
         "parallelism": 7,
         "command": ["python3", "make.py", "{item}"],
         "slots": 2,
-        "policy": {"retries": 2, "timeoutSeconds": 90},
+        "policy": {"retries": 2, "timeSeconds": 90},
         "limits": {"mysql": {"capacity": 20}},
         "preflight": {"write": ["/out"]},
         "spot": True,
@@ -315,15 +315,13 @@ def test_a_name_that_is_taken_is_told_with_what_to_do(typed, tmp_path):
         pytest.param(
             ["--range", "0:3", "--limit", "a=b"], "invalid limit 'a=b': use NAME, NAME=CAPACITY", id="limit"
         ),
-        pytest.param(
-            ["--range", "0:3", "--timeout", "x"], "invalid timeout 'x': use a time such as", id="timeout"
-        ),
+        pytest.param(["--range", "0:3", "--time", "x"], "invalid time 'x': use a time such as", id="time"),
         pytest.param(
             ["--range", "0:3", "--parallelism", "0"], "invalid parallelism 0: use 1 to 10,000", id="none at work"
         ),
         pytest.param(["--range", "0:3", "--notify", "ftp://x"], "notify: ", id="notify"),
         pytest.param(
-            ["--range", "0:3", "--memory-limit", "x"], "invalid memory limit 'x': use a quantity", id="memory"
+            ["--range", "0:3", "--max-memory", "x"], "invalid maximum of memory 'x': use a quantity", id="memory"
         ),
         pytest.param(["--range", "0:3", "--volume", "a:/moorage/x"], "cannot be mounted", id="our own folder"),
         pytest.param(["--range", "0:3", "--env", "MOORAGE_X=1"], "env: ", id="our own variable"),

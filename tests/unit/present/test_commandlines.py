@@ -60,9 +60,9 @@ def test_a_run_is_the_command_that_starts_it():
 
 def test_a_map_is_the_command_that_makes_it():
     workers = MapWorkers(command=["python", "a.py", "{item}"], parallelism=4, memory="1Gi")
-    body = NewMap(name="squares", request="r", policy=MapPolicy(retries=1, timeout_seconds=90), workers=workers)
+    body = NewMap(name="squares", request="r", policy=MapPolicy(retries=1, time_seconds=90), workers=workers)
     assert map_line("team", body, workers, ["--range", "0:9"]) == (
-        "moor map create squares -n team --range 0:9 --parallelism 4 --memory 1Gi --retries 1 --timeout 90s"
+        "moor map create squares -n team --range 0:9 --parallelism 4 --memory 1Gi --retries 1 --time 90s"
         " -- python a.py '{item}'"
     )
 

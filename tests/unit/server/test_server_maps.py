@@ -115,12 +115,12 @@ async def add(place: Place, count: int) -> None:
 
 
 async def test_an_accepted_map_is_in_the_queue_with_its_token(place: Place) -> None:
-    policy = {"retries": 1, "timeoutSeconds": 9}
+    policy = {"retries": 1, "timeSeconds": 9}
     place.api.put(MAPJOBS, a_mapjob(priority=3, policy=policy, limits={"mysql": {"tokens": 2, "capacity": 9}}))
     await place.settle()
     found = await place.the_map()
     assert (found.owner, found.map.priority) == ("ada", 3)
-    assert (found.map.policy.retries, found.map.policy.timeout_seconds) == (1, 9)
+    assert (found.map.policy.retries, found.map.policy.time_seconds) == (1, 9)
     status = await place.status()
     assert status["queue"]["uid"] == found.uid
     assert (status["queue"]["url"], status["state"]) == ("http://s", "running")
@@ -135,7 +135,7 @@ async def test_an_accepted_map_is_in_the_queue_with_its_token(place: Place) -> N
     ("spec", "reason", "said"),
     [
         ({"command": []}, "Invalid", "spec.command: give one of"),
-        ({"policy": {"backoffSeconds": 9, "backoffLimitSeconds": 1}}, "Invalid", "spec.policy.backoffSeconds"),
+        ({"policy": {"backoffSeconds": 9, "maxBackoffSeconds": 1}}, "Invalid", "spec.policy.backoffSeconds"),
         ({"limits": {"mysql": {}}}, "BadLimits", "mysql"),
         ({"notify": {"targets": ["slack"]}}, "Invalid", "spec.notify.targets[0]"),
         ({"limits": {"my sql": {}}}, "Invalid", "spec.limits"),

@@ -99,7 +99,7 @@ async def test_each_refusal_of_a_map_stands_beside_its_field(ada):
         ({"items": "a"}, {"range": "give either a range or items, not both"}),
         ({"range": "0:x"}, {"range": "invalid range '0:x'"}),
         ({"range": "0:0"}, {"range": "range 0:0 has 0 items"}),
-        ({"timeout": "soon", "name": ""}, {"timeout": "invalid time limit 'soon'", "name": "no name given"}),
+        ({"time": "soon", "name": ""}, {"time": "invalid time limit 'soon'", "name": "no name given"}),
     ],
 )
 def test_a_form_that_cannot_be_read_names_every_fault(form, faults):

@@ -90,11 +90,11 @@ class Policy:
     retries: int = 3  # further tries after an error or a time-out
     loss_limit: int = 20  # workers that may vanish under an item before it counts as their killer
     backoff_seconds: float = 2.0  # before the first retry, doubled for each next
-    backoff_limit_seconds: float = 300.0
-    timeout_seconds: float | None = None  # of one item; the worker keeps to it
+    max_backoff_seconds: float = 300.0
+    time_seconds: float | None = None  # of one item; the worker keeps to it
     lease_seconds: float = 60.0  # how long a session may be silent
     memory_bytes: int = 0  # of the map's own workers; 0: not known
-    memory_limit_bytes: int = 0  # up to where an item killed for memory may grow; 0: it may not
+    max_memory_bytes: int = 0  # up to where an item killed for memory may grow; 0: it may not
     idempotent: bool = False  # stragglers may run twice
     batch_items: int = BATCH_ITEMS
     limits: Mapping[str, int] = field(default_factory=dict)  # tokens of each named limit that a lease holds
@@ -376,16 +376,16 @@ def rank_of(*, priority: int = 0, seconds: float | None = None) -> int:
 
 def backoff_ms(policy: Policy, tries: int, seq: int) -> int:
     """How long an item waits after its `tries`-th failure: doubled each time, ±25 % by the item's number."""
-    seconds = DoublingDelay(policy.backoff_seconds, policy.backoff_limit_seconds).after(max(1, tries))
+    seconds = DoublingDelay(policy.backoff_seconds, policy.max_backoff_seconds).after(max(1, tries))
     return round(seconds * 1000 * (0.75 + (seq * _HASH % 1000) / 2000))
 
 
 def more_memory(policy: Policy, item: Item, peak: int | None) -> int | None:
     """What an item killed for memory gets next: twice as much, or its peak and a quarter; None: no more."""
     had = item.memory_bytes or policy.memory_bytes
-    if had <= 0 or had >= policy.memory_limit_bytes:
+    if had <= 0 or had >= policy.max_memory_bytes:
         return None
-    return min(policy.memory_limit_bytes, max(2 * had, (peak or 0) * 5 // 4))
+    return min(policy.max_memory_bytes, max(2 * had, (peak or 0) * 5 // 4))
 
 
 def away_ms(*, last_alive: int, now: int) -> int:
@@ -428,7 +428,7 @@ class _Book:
         target_map = self._loaded.maps[of]
         policy, tally, key = target_map.policy, self._tally(of), (of, asked.session)
         before = self.changes.sessions[key] if key in self.changes.sessions else self._loaded.sessions.get(key)
-        reply = Reply(state="", lease=policy.lease_seconds, timeout=policy.timeout_seconds)
+        reply = Reply(state="", lease=policy.lease_seconds, timeout=policy.time_seconds)
         if before is not None and asked.request and asked.request < before.request:
             reply.state = "stale"
             return reply

@@ -40,8 +40,8 @@ class MapRequest:
     limits: tuple[str, ...] = ()  # NAME[=CAPACITY][:TOKENS]
     rate: float | None = None
     retries: int | None = None
-    timeout: str | float | None = None  # a text as typed, or seconds
-    memory_limit: str | None = None
+    time: str | float | None = None  # of an item: a text as typed, or seconds
+    max_memory: str | None = None
     idempotent: bool = False
     priority: int = 0
     spot: bool = False
@@ -155,7 +155,7 @@ def _fault(path: str, value: str, allowed: str) -> Problem:
         "spec.restartLimit": "restartLimit",
         "spec.policy.retries": "retries",
         "spec.policy.rate": "rate",
-        "spec.policy.timeoutSeconds": "timeout",
+        "spec.policy.timeSeconds": "time",
     }
     name = next((name for start, name in fields.items() if path.startswith(start)), path)
     return Problem(name, f"{name}: {value!r} {allowed}" if value else f"{name}: {allowed}")
@@ -180,23 +180,21 @@ def _policy(request: MapRequest) -> tuple[Obj, list[Problem]]:
     problems: list[Problem] = []
     if request.retries is not None:
         policy["retries"] = request.retries
-    if isinstance(request.timeout, int | float):
-        policy["timeoutSeconds"] = request.timeout
-    elif request.timeout is not None:
+    if isinstance(request.time, int | float):
+        policy["timeSeconds"] = request.time
+    elif request.time is not None:
         try:
-            policy["timeoutSeconds"] = parse_time(request.timeout)
+            policy["timeSeconds"] = parse_time(request.time)
         except ValueError:
-            problems.append(
-                Problem("timeout", f"invalid timeout {request.timeout!r}: use a time such as 30s, 5m or 2h")
-            )
-    if request.memory_limit is not None:
+            problems.append(Problem("time", f"invalid time {request.time!r}: use a time such as 30s, 5m or 2h"))
+    if request.max_memory is not None:
         try:
-            policy["memoryLimitBytes"] = parse_count(request.memory_limit)
+            policy["maxMemoryBytes"] = parse_count(request.max_memory)
         except QuantityError:
             problems.append(
                 Problem(
-                    "memoryLimit",
-                    f"invalid memory limit {request.memory_limit!r}: use a quantity such as 512Mi or 8Gi",
+                    "maxMemory",
+                    f"invalid maximum of memory {request.max_memory!r}: use a quantity such as 512Mi or 8Gi",
                 )
             )
     if request.idempotent:

@@ -43,7 +43,7 @@ HERE = "/maps"
 NEW = f"{HERE}/new"
 FORM_BYTES = 1024 * 1024  # items are typed or pasted
 ITEMS_MAX = 100_000  # of a form; more come by `moor map create` or over REST
-INPUT_OF = {"image": "image", "timeout": "timeout", "parallelism": "parallelism"}
+INPUT_OF = {"image": "image", "time": "time", "parallelism": "parallelism"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +137,11 @@ def read_map(given: Mapping[str, str]) -> tuple[NewMap, MapWorkers, Items]:
             " for a program that reads $MOORAGE_ITEM by itself, use `moor map create`",
         )
     policy: dict[str, object] = {"retries": reader.number("retries", MapPolicy().retries, "number of retries")}
-    if timeout := reader.text("timeout"):
+    if time := reader.text("time"):
         try:
-            policy["timeoutSeconds"] = float(parse_time(timeout))
+            policy["timeSeconds"] = float(parse_time(time))
         except ValueError:
-            reader.refuse("timeout", f"invalid time limit {timeout!r}: use a time such as 30s, 5m or 2h")
+            reader.refuse("time", f"invalid time limit {time!r}: use a time such as 30s, 5m or 2h")
     workers = {
         "command": command,
         "parallelism": reader.number("parallelism", 1, "number of workers"),
@@ -244,7 +244,7 @@ def map_fields(place: Around) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
         *size_fields(place, "a worker's"),
         Field(name="slots", label="Items at a time in each worker", kind="number", value="1", most=1000),
         Field(name="retries", label="Retries of a failed item", kind="number", value="3", most=1000),
-        Field(name="timeout", label="Time limit of an item", example="none", hint="30s, 5m or 2h.", most=20),
+        Field(name="time", label="Time limit of an item", example="none", hint="30s, 5m or 2h.", most=20),
         *mount_fields(place),
         *((image_field(place), host_field()) if place.on_processes else ()),
     )

@@ -286,13 +286,13 @@ def test_a_worker_that_comes_back_late_is_refused_and_told_to_stop():
         pytest.param(Outcome.OOM, Policy(memory_bytes=GIB), (State.DEAD, 1, 0), id="oom: no more memory allowed"),
         pytest.param(
             Outcome.OOM,
-            Policy(memory_bytes=GIB, memory_limit_bytes=4 * GIB),
+            Policy(memory_bytes=GIB, max_memory_bytes=4 * GIB),
             (State.LARGE, 0, 2 * GIB),
             id="oom: twice as much",
         ),
         pytest.param(
             Outcome.OOM,
-            Policy(memory_bytes=3 * GIB, memory_limit_bytes=4 * GIB),
+            Policy(memory_bytes=3 * GIB, max_memory_bytes=4 * GIB),
             (State.LARGE, 0, 4 * GIB),
             id="oom: up to the limit",
         ),
@@ -310,7 +310,7 @@ def test_what_a_failure_costs_depends_on_its_cause(outcome, policy, want):
 
 
 def test_retries_back_off_longer_each_time_and_not_all_at_once():
-    policy = Policy(backoff_seconds=2, backoff_limit_seconds=60)
+    policy = Policy(backoff_seconds=2, max_backoff_seconds=60)
     waits = [leasing.backoff_ms(policy, tries, 7) for tries in range(1, 12)]
     assert waits == sorted(waits)
     assert 1500 <= waits[0] <= 2500
@@ -319,7 +319,7 @@ def test_retries_back_off_longer_each_time_and_not_all_at_once():
 
 
 def test_an_item_that_needs_more_memory_goes_to_workers_that_have_it():
-    world = World(p=Policy(memory_bytes=GIB, memory_limit_bytes=4 * GIB)).add()
+    world = World(p=Policy(memory_bytes=GIB, max_memory_bytes=4 * GIB)).add()
     world.claim(memory=GIB)
     world.ask(reports=[failed(0, 1, Outcome.OOM, memory=3 * GIB)])
     assert world.items[1, 0].memory_bytes == 3 * GIB * 5 // 4
@@ -496,7 +496,7 @@ class Play(RuleBasedStateMachine):
     @initialize(idempotent=st.booleans(), capacity=st.integers(1, 4), retries=st.integers(0, 2))
     def begin(self, idempotent, capacity, retries):
         common = {"idempotent": idempotent, "retries": retries, "loss_limit": 3, "limits": {"mysql": 1}}
-        self.world = World(a=Policy(**common), b=Policy(memory_bytes=1, memory_limit_bytes=4, retries=retries))
+        self.world = World(a=Policy(**common), b=Policy(memory_bytes=1, max_memory_bytes=4, retries=retries))
         self.world.capacity = {"mysql": capacity}
         self.world.add(1, 4).add(2, 4)
 
