@@ -665,7 +665,7 @@ def creating_dataset(case: str, /, *, name: str = "photos", source: str = "s3://
     spec = {"source": {"url": source}, "size": "1Gi"}
     return Case(
         name=case,
-        moor=["dataset", "create", name, "--from", source, "--size", "1Gi"],
+        moor=["dataset", "create", name, "--source", source, "--size", "1Gi"],
         rest=("POST", "/api/v1/datasets", {"name": name, "namespace": NAMESPACE, "spec": spec}),
         sdk=lambda client: client.datasets.create(name, source, "1Gi"),
         **outcome,

@@ -109,7 +109,7 @@ def site(own_cluster: Any) -> Site:
         sleep = ("python3", "-c", "import time; time.sleep(3600)")
         cluster.moor("run", "-n", "team", "--name", f"train-{role}", "--cpu", "100m", "--", *sleep)
         cluster.moor("volume", "create", f"data-{role}", "-n", "team", "--size", "1Gi")
-        source = ("--from", "https://nowhere.invalid/x/", "--size", "1Gi")
+        source = ("--source", "https://nowhere.invalid/x/", "--size", "1Gi")
         cluster.moor("dataset", "create", f"images-{role}", "-n", "team", *source)
     base = json.loads(cluster.moor("status", "--data", str(cluster.home), "-o", "json").stdout)["page"]
     base = base.partition("/?")[0]

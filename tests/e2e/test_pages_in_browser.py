@@ -177,7 +177,7 @@ def test_a_workspace_is_made_opened_stopped_and_deleted_with_the_keyboard_alone(
 def test_pages_of_jobs_volumes_and_datasets_serve_everybody(own_cluster, browser):
     cluster = own_cluster
     cluster.moor("run", "--name", "train", "--gpus", "1", "--", "python3", "-uc", STEPS)
-    cluster.moor("dataset", "create", "images", "--from", "https://nowhere.invalid/x/", "--size", "1Gi")
+    cluster.moor("dataset", "create", "images", "--source", "https://nowhere.invalid/x/", "--size", "1Gi")
     person = Person(cluster, browser)
     page = person.page
 

@@ -58,7 +58,7 @@ def plan_volume(request: NewVolume, owner: str) -> Obj:
         request.namespace,
         request.size,
         owner,
-        mode=request.mode,
+        mode=request.access_mode,
         storage_class=request.storage_class or None,
     )
 

@@ -13,13 +13,15 @@ from moorage.model.storageclass import RWO
 class NewVolume(Request):
     """A volume to create."""
 
+    renamed = {"mode": "accessMode"}
+
     name: Name
     namespace: Name
     size: Annotated[str, about("Kubernetes quantity, such as 10Gi.")]
-    mode: Annotated[
+    access_mode: Annotated[
         str,
         msgspec.Meta(pattern="^(ReadWriteOnce|ReadWriteMany)$"),
-        about("Access mode: ReadWriteOnce (one node) or ReadWriteMany (many nodes)."),
+        about("ReadWriteOnce (one node) or ReadWriteMany (many nodes)."),
     ] = RWO
     storage_class: Annotated[
         str, msgspec.Meta(max_length=253), about("StorageClass of the volume; empty: the cluster's default.")

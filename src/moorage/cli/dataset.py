@@ -14,6 +14,7 @@ from moorage.apimachinery.moments import format_duration
 from moorage.apimachinery.resources import PVCS
 from moorage.cli import console
 from moorage.cli.names import complete
+from moorage.cli.renamed import renamed
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.errors import AlreadyExists, MoorageError, NotFound, UsageError
 from moorage.model.dataset import AUTO, DATASETS, FAILED, METHODS, READY
@@ -25,7 +26,7 @@ LOOK_SECONDS = 1.0
 
 @console.group(
     examples={
-        "moor dataset create imagenet --from s3://datasets/imagenet --size 200Gi": "fill a dataset",
+        "moor dataset create imagenet --source s3://datasets/imagenet --size 200Gi": "fill a dataset",
         "moor dataset list": "see whether it is ready",
         "moor run --dataset imagenet:/data -- python train.py": "read it in a run",
     }
@@ -36,23 +37,24 @@ def dataset() -> None:
 
 @dataset.command(
     examples={
-        "moor dataset create imagenet --from s3://datasets/imagenet --size 200Gi": "from a bucket",
-        "moor dataset create digits --from https://example.com/d.tar.gz --unpack": "from an archive",
-        "moor dataset create photos --from ./photos": "from a folder of this machine",
-        "moor dataset create splits --from volume:data/splits --reader vision": "from a volume, also for vision",
+        "moor dataset create imagenet --source s3://datasets/imagenet --size 200Gi": "from a bucket",
+        "moor dataset create digits --source https://example.com/d.tar.gz --unpack": "from an archive",
+        "moor dataset create photos --source ./photos": "from a folder of this machine",
+        "moor dataset create splits --source volume:data/splits --reader vision": "from a volume, also for vision",
     }
 )
 @click.argument("name")
 @click.option(
-    "--from",
-    "source",
+    "--source",
     required=True,
     metavar="SOURCE",
     help="s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, https://… (with / at its end: a folder), volume:NAME[/FOLDER],"
     " or a folder of this machine.",
 )
+@renamed("--from", "--source")
 @click.option("--size", default="10Gi", show_default=True, help="Size of the volume, such as 10Gi.")
-@click.option("--class", "storage_class", default="", help="StorageClass (default: the cluster's).")
+@click.option("--storage-class", default="", help="StorageClass (default: the cluster's).")
+@renamed("--class", "--storage-class")
 @click.option(
     "--access",
     type=click.Choice(METHODS),
@@ -126,7 +128,7 @@ def source_url(source: str) -> str:
     if source.partition(":")[0] in ("s3", "gs", "https", "http", "volume"):
         return source
     raise UsageError(
-        f"invalid --from {source!r}: it is neither a source nor a folder of this machine",
+        f"invalid --source {source!r}: it is neither a source nor a folder of this machine",
         hint="use s3://…, gs://…, https://…, volume:NAME[/FOLDER] or ./FOLDER",
     )
 
@@ -231,7 +233,7 @@ def list_(target: Target, output: str) -> int:
             items=[msgspec.to_builtins(row) for row in rows],
             names=[name_of(row) for row in rows],
             nothing=f"no datasets in namespace {session.namespace}; create one:"
-            " moor dataset create photos --from s3://bucket/photos",
+            " moor dataset create photos --source s3://bucket/photos",
         )
         return 0
 

@@ -11,12 +11,13 @@ from moorage.apimachinery.moments import format_duration
 from moorage.apimachinery.quantity import parse_quantity
 from moorage.cli import console, volumebackup, volumecp
 from moorage.cli.names import complete
+from moorage.cli.renamed import renamed
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.errors import ApiError, NotReady
-from moorage.model.storageclass import SHORT
+from moorage.model.storageclass import RWO, RWX, SHORT
 from moorage.present.sizes import bytes_text
 
-MODES = {"rwo": "ReadWriteOnce", "rwx": "ReadWriteMany"}
+MODES = {"rwo": RWO, "rwx": RWX}
 
 
 @console.group(
@@ -33,23 +34,27 @@ def volume() -> None:
 @volume.command(
     examples={
         "moor volume create data --size 50Gi": "create a volume for one node at a time",
-        "moor volume create shared --size 1Ti --mode rwx": "create one for many nodes",
+        "moor volume create shared --size 1Ti --access-mode rwx": "create one for many nodes",
         "moor volume classes": "see which classes there are",
     }
 )
 @click.argument("name")
 @click.option("--size", default="10Gi", show_default=True, help="Size, such as 10Gi.")
 @click.option(
-    "--mode",
-    type=click.Choice(list(MODES)),
-    default="rwo",
+    "--access-mode",
+    type=click.Choice([*MODES.values(), *MODES]),
+    default=RWO,
     show_default=True,
-    help="rwo: mounted on one node at a time; rwx: on many.",
+    help="ReadWriteOnce: mounted on one node at a time; ReadWriteMany: on many. In short: rwo, rwx.",
 )
-@click.option("--class", "storage_class", default=None, help="StorageClass (default: the cluster's).")
+@renamed("--mode", "--access-mode")
+@click.option("--storage-class", default=None, help="StorageClass (default: the cluster's).")
+@renamed("--class", "--storage-class")
 @click.option("--dry-run", is_flag=True, help="Print the manifest; create nothing.")
 @target_options
-def create(target: Target, name: str, size: str, mode: str, storage_class: str | None, dry_run: bool) -> int:
+def create(
+    target: Target, name: str, size: str, access_mode: str, storage_class: str | None, dry_run: bool
+) -> int:
     """Create a volume."""
 
     async def work(session: Session) -> int:
@@ -57,7 +62,7 @@ def create(target: Target, name: str, size: str, mode: str, storage_class: str |
             name=name,
             namespace=session.namespace,
             size=size,
-            mode=MODES[mode],
+            access_mode=MODES.get(access_mode, access_mode),
             storage_class=storage_class or "",
         )
         claim = volumes.plan_volume(request, await session.user())
@@ -168,7 +173,7 @@ def resize(target: Target, name: str, size: str) -> int:
 @volume.command(
     examples={
         "moor volume classes": "which StorageClasses there are",
-        "moor volume create data --class fast": "create a volume of one of them",
+        "moor volume create data --storage-class fast": "create a volume of one of them",
     }
 )
 @console.output_option

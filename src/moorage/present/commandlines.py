@@ -80,9 +80,10 @@ def map_line(namespace: str, body: NewMap, workers: MapWorkers, items: Iterable[
 def dataset_line(body: NewDataset) -> str:
     """The `moor dataset create` that fills the same dataset."""
     source: Mapping[str, Any] = body.spec.get("source") or {}
-    words = ["moor", "dataset", "create", body.name, "-n", body.namespace, "--from", str(source.get("url") or "")]
+    words = ["moor", "dataset", "create", body.name, "-n", body.namespace]
+    words += ["--source", str(source.get("url") or "")]
     words += _option("--size", body.spec.get("size"))
-    words += _option("--class", body.spec.get("storageClass"))
+    words += _option("--storage-class", body.spec.get("storageClass"))
     words += _option("--secret", source.get("secret"))
     words += ["--anonymous"] if source.get("anonymous") else []
     words += ["--unpack"] if source.get("unpack") else []

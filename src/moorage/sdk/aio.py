@@ -138,18 +138,19 @@ class AsyncVolumes(Group):
         async for page in self._pages("volumes", namespace, all_namespaces):
             yield read(Volume, page)
 
+    @renamed(mode="access_mode")
     async def create(
         self,
         name: str,
         size: str,
         *,
-        mode: Literal["ReadWriteOnce", "ReadWriteMany"] = "ReadWriteOnce",
+        access_mode: Literal["ReadWriteOnce", "ReadWriteMany"] = "ReadWriteOnce",
         storage_class: str = "",
         namespace: str | None = None,
         key: str | None = None,
     ) -> Volume:
         """Make a volume of a size such as 10Gi. `key`: as with workspaces."""
-        body = {"name": name, "size": size, "mode": mode, "storageClass": storage_class}
+        body = {"name": name, "size": size, "accessMode": access_mode, "storageClass": storage_class}
         body["namespace"] = await self._in(namespace)
         return read(Volume, await self._json("POST", "/api/v1/volumes", body=body, key=key or new_key()))
 

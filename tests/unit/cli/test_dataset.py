@@ -24,7 +24,7 @@ def a_reader(namespace="default"):
 
 
 def test_a_dataset_is_made_with_what_was_typed(moor):
-    done = moor("dataset", "create", "photos", "--from", "s3://b/x", "--size", "5Gi", "--secret", "aws",
+    done = moor("dataset", "create", "photos", "--source", "s3://b/x", "--size", "5Gi", "--secret", "aws",
                 "--reader", "vision", "--unpack")  # fmt: skip
     assert (done.code, done.out) == (0, "photos\n")
     spec = moor.api.objects["datasets", "default", "photos"]["spec"]
@@ -35,14 +35,14 @@ def test_a_dataset_is_made_with_what_was_typed(moor):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["create", "Photos", "--from", "s3://b/x"], "name: 'Photos' must be"),
-        (["create", "x" * 41, "--from", "s3://b/x"], "must be at most 40 of a-z"),
-        (["create", "p", "--from", "/no/such/folder"], "neither a source nor a folder"),
-        (["create", "p", "--from", "ftp://x/y"], "neither a source nor a folder"),
-        (["create", "p", "--from", "volume:../x"], "source.url: 'volume:../x' must be"),
-        (["create", "p", "--from", "s3://key:word@b/x"], "must hold no password"),
-        (["create", "p", "--from", "s3://b/x", "--size", "0"], "size: '0' must be more than zero"),
-        (["create", "p", "--from", "s3://b/\x1b[31m"], "control characters"),
+        (["create", "Photos", "--source", "s3://b/x"], "name: 'Photos' must be"),
+        (["create", "x" * 41, "--source", "s3://b/x"], "must be at most 40 of a-z"),
+        (["create", "p", "--source", "/no/such/folder"], "neither a source nor a folder"),
+        (["create", "p", "--source", "ftp://x/y"], "neither a source nor a folder"),
+        (["create", "p", "--source", "volume:../x"], "source.url: 'volume:../x' must be"),
+        (["create", "p", "--source", "s3://key:word@b/x"], "must hold no password"),
+        (["create", "p", "--source", "s3://b/x", "--size", "0"], "size: '0' must be more than zero"),
+        (["create", "p", "--source", "s3://b/\x1b[31m"], "control characters"),
         (["share", "p"], "no tenant is named"),
     ],
 )

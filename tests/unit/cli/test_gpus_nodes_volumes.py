@@ -150,7 +150,7 @@ def test_a_node_that_is_not_there_is_named_with_those_that_are(two, command):
 
 
 def test_a_volume_is_created_listed_and_deleted(moor):
-    assert moor("volume", "create", "data", "--size", "5Gi", "--mode", "rwx").out == "data\n"
+    assert moor("volume", "create", "data", "--size", "5Gi", "--access-mode", "rwx").out == "data\n"
     claim = moor.api.objects["persistentvolumeclaims", "default", "data"]
     assert claim["spec"] == {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "5Gi"}}}
     moor.api.put(PODS, a_pod(spec={"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]}))
@@ -188,7 +188,7 @@ def test_a_volume_in_use_is_deleted_by_force_with_its_pods_and_what_breaks_is_to
 def test_a_volume_grows_where_its_class_lets_it_and_never_shrinks(moor, size, expands, code, says):
     kind = {"metadata": {"name": "disks"}, "provisioner": "ebs.csi.aws.com", "allowVolumeExpansion": expands}
     moor.api.put(STORAGECLASSES, kind)
-    moor("volume", "create", "data", "--class", "disks")
+    moor("volume", "create", "data", "--storage-class", "disks")
     done = moor("volume", "resize", "data", size)
     assert done.code == code
     assert says in done.out + done.err

@@ -75,6 +75,6 @@ def test_a_dataset_is_the_command_that_fills_it():
     }
     line = dataset_line(NewDataset(name="images", namespace="team", spec=spec))
     assert shlex.split(line) == [
-        "moor", "dataset", "create", "images", "-n", "team", "--from", "s3://b/x", "--size", "10Gi",
+        "moor", "dataset", "create", "images", "-n", "team", "--source", "s3://b/x", "--size", "10Gi",
         "--secret", "keys", "--unpack", "--reader", "vision",
     ]  # fmt: skip

@@ -46,7 +46,7 @@ async def test_a_dataset_is_checked_and_then_created_once_by_a_form(ada):
     assert "New dataset" in (await ada.get("/datasets/new")).text
     checked = await ada.post("/datasets/new", **FORM, unpack="yes", do="check")
     assert checked.status == 200
-    line = "moor dataset create images -n team --from s3://bucket/images --size 100Gi --unpack"
+    line = "moor dataset create images -n team --source s3://bucket/images --size 100Gi --unpack"
     assert line in checked.text
     assert (await ada.api.list(DATASETS)).items == []
     first = await ada.post("/datasets/new", **FORM, readers="vision, audio")

@@ -107,7 +107,7 @@ async def test_a_workspace_opens_by_the_platforms_login_or_by_its_token(ada):
 
 async def test_a_volume_is_created_resized_and_deleted_by_forms(ada):
     ada.api.put(STORAGECLASSES, {"metadata": {"name": "disks"}, "provisioner": "x", "allowVolumeExpansion": True})
-    form = {"name": "data", "namespace": "team", "size": "1Gi", "class": "disks"}
+    form = {"name": "data", "namespace": "team", "size": "1Gi", "storageClass": "disks"}
     assert (await ada.post("/volumes", **form)).status == 303
     taken = await ada.post("/volumes", **form)
     assert (taken.status, "is taken" in taken.text) == (409, True)

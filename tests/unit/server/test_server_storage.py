@@ -103,7 +103,7 @@ async def test_a_dataset_in_use_is_kept_unless_forced(ada):
         ("POST", "/api/v1/volumes", {"name": "../x", "namespace": "lab", "size": "1Gi"}, 422),
         ("POST", "/api/v1/volumes", {"name": "x", "namespace": "lab", "size": "-1Gi"}, 422),
         ("POST", "/api/v1/volumes", {"name": "x", "namespace": "lab", "size": "big"}, 422),
-        ("POST", "/api/v1/volumes", {"name": "x", "namespace": "lab", "size": "1Gi", "mode": "Any"}, 422),
+        ("POST", "/api/v1/volumes", {"name": "x", "namespace": "lab", "size": "1Gi", "accessMode": "Any"}, 422),
         ("POST", "/api/v1/volumes", {"name": "x", "namespace": "lab", "size": "1Gi", "hostPath": "/etc"}, 422),
         ("POST", "/api/v1/volumes", ["x"], 422),
         ("GET", "/api/v1/volumes?limit=0", None, 400),

@@ -163,7 +163,7 @@ async def show_dataset(stage: Stage) -> None:
     )
     await stage.program("digits.py", "exam", str(EXAM_PICTURES))
     filled = await stage.moor(
-        "dataset", "create", "exam", "--from", "./exam", "--size", "1Gi", patience=stage.patience
+        "dataset", "create", "exam", "--source", "./exam", "--size", "1Gi", patience=stage.patience
     )
     if filled.code is None:
         stage.print("This machine is busy. The dataset fills by itself; look: moor dataset show exam")

@@ -207,7 +207,7 @@ class Mounts:
         if self._facts.has_default_class is False:
             self._remarks.note(
                 f"this cluster has no default StorageClass: the run waits until {claim} gets its storage;"
-                f" `moor volume create {claim} --class CLASS` names one"
+                f" `moor volume create {claim} --storage-class CLASS` names one"
             )
 
     def _mount(self, claim: str, path: str, *, read_only: bool = False) -> None:

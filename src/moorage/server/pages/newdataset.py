@@ -74,7 +74,7 @@ def dataset_request(given: Mapping[str, str], *, dry_run: bool) -> NewDataset:
     spec: dict[str, Any] = {
         "source": {name: text for name, text in source.items() if text} | ticks,
         "size": given.get("size", ""),
-        "storageClass": given.get("class", ""),
+        "storageClass": given.get("storageClass", ""),
         "readers": list(dict.fromkeys(given.get("readers", "").replace(",", " ").split())),
     }
     body = {
@@ -99,7 +99,7 @@ async def _form(desk: Desk, request: Request, given: Mapping[str, str]) -> Form:
         can_send=bool(namespaces),
         notes=(
             "A dataset is a volume that is filled once and then read by many runs. A folder of your own machine is"
-            " sent by the command moor dataset create NAME --from ./FOLDER.",
+            " sent by the command moor dataset create NAME --source ./FOLDER.",
         ),
         fields=(
             KEY,
@@ -124,7 +124,7 @@ async def _form(desk: Desk, request: Request, given: Mapping[str, str]) -> Form:
             Field(name="secret", label="Secret with the credentials", hint="A Secret of the same namespace."),
             Field(name="readers", label="Other tenants that may read it", hint="Their names.", most=2000),
             Field(
-                name="class",
+                name="storageClass",
                 label="Storage class",
                 kind="choice",
                 options=(Option("", "the cluster's own"), *(Option(item.name, item.name) for item in classes)),

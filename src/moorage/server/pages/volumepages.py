@@ -56,8 +56,8 @@ async def create(desk: Desk, request: Request) -> Response:
             "name": checked_name(form),
             "namespace": form.get("namespace", ""),
             "size": form.get("size", ""),
-            "mode": form.get("mode") or RWO,
-            "storageClass": form.get("class", ""),
+            "accessMode": form.get("accessMode") or RWO,
+            "storageClass": form.get("storageClass", ""),
         }
         body = as_struct(fields, NewVolume)
         claim = volumes.plan_volume(body, request.state.user.name)
