@@ -589,8 +589,8 @@ def deleting_workspace(case: str, /, *, home: bool = False, **outcome: Any) -> C
     path = f"/api/v1/workspaces/{NAMESPACE}/desk"
     return Case(
         name=case,
-        moor=["workspace", "delete", "desk", "--yes", *(["--home"] if home else [])],
-        rest=("DELETE", f"{path}?home=delete" if home else path, None),
+        moor=["workspace", "delete", "desk", "--yes", *(["--delete-home"] if home else [])],
+        rest=("DELETE", f"{path}?deleteHome=true" if home else path, None),
         sdk=lambda client: client.workspaces.delete("desk", delete_home=home),
         **outcome,
     )

@@ -137,7 +137,7 @@ def test_a_quota_that_is_full_is_what_it_waits_for(kube):
         pytest.param({"machine": {"group": "g", "type": "t"}}, "spec.resources", id="a machine and a size"),
         pytest.param({"schedule": {"start": "8 o'clock"}}, "spec.schedule.start", id="no cron expression"),
         pytest.param(
-            {"schedule": {"stop": "0 8 * * *", "timezone": "Mars/X"}}, "spec.schedule.timezone", id="no zone"
+            {"schedule": {"stop": "0 8 * * *", "timeZone": "Mars/X"}}, "spec.schedule.timeZone", id="no zone"
         ),
         pytest.param(
             {"env": [{"name": "MOORAGE_TOKEN", "value": "x"}]}, "spec.env[0].name", id="a variable of ours"

@@ -6,6 +6,7 @@ import base64
 import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import quote
 
 from moorage.actions.objects import Kind, create_object, get_object, refuse
@@ -17,6 +18,7 @@ from moorage.apimachinery.moments import moment
 from moorage.apimachinery.resources import CONFIGMAPS, PVCS, SECRETS, Obj
 from moorage.decide.runs.job import PASSED_ON
 from moorage.errors import ApiError, Conflict, Forbidden, NotFound, UsageError
+from moorage.model.machine import Fault
 from moorage.model.names import (
     HOST_ENV_ANNOTATION,
     HOST_IMAGE,
@@ -88,8 +90,17 @@ def plan_workspace(request: NewWorkspace, *, on_processes: bool = False) -> Obj:
     }
     if request.host_env:
         obj["metadata"]["annotations"] = {HOST_ENV_ANNOTATION: "true"}
-    refuse(check_workspace(obj))
+    refuse(_old_names(obj["spec"]) + check_workspace(obj))
     return obj
+
+
+def _old_names(spec: Mapping[str, Any]) -> list[Fault]:
+    """Fields that have another name now: the API server would leave them out without a word."""
+    return [
+        Fault(f"spec.{table}.{old}", "", f"unknown field: use {new!r}")
+        for table, old, new in (("schedule", "timezone", "timeZone"), ("home", "storageClassName", "storageClass"))
+        if isinstance(spec.get(table), Mapping) and old in spec[table]
+    ]
 
 
 async def create_workspace(
@@ -136,8 +147,8 @@ async def home_of(api: Api, namespace: str, name: str) -> str:
     return parse_workspace(await get_object(api, WORKSPACE, namespace, name)).home_claim
 
 
-async def delete_workspace(api: Api, namespace: str, name: str, *, with_home: bool) -> str:
-    """Delete a workspace, `with_home` also the volume of its home with all that is in it; that volume's name.
+async def delete_workspace(api: Api, namespace: str, name: str, *, delete_home: bool) -> str:
+    """Delete a workspace, `delete_home` also the volume of its home with all that is in it; that volume's name.
 
     Only the workspace that was looked at is deleted, not another that has its name meanwhile. Raises NotFound.
     """
@@ -145,7 +156,7 @@ async def delete_workspace(api: Api, namespace: str, name: str, *, with_home: bo
     home = parse_workspace(obj).home_claim
     with contextlib.suppress(NotFound):  # somebody else deleted it meanwhile
         await api.delete(WORKSPACES, name, namespace, uid=obj["metadata"]["uid"], propagation="Background")
-    if with_home:
+    if delete_home:
         with contextlib.suppress(NotFound):  # it never ran
             await api.delete(PVCS, home, namespace)
     return home

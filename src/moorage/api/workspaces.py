@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 
@@ -35,9 +35,9 @@ class Opening(Request):
 class Deletion(Query):
     """What becomes of the home."""
 
-    home: Annotated[Literal["keep", "delete"], about("Whether the volume of the home is kept or deleted too.")] = (
-        "keep"
-    )
+    renamed = {"home": "deleteHome"}
+
+    delete_home: Annotated[bool, about("Delete the volume of the home too, with all files on it.")] = False
 
 
 class WaitingFor(Answer, frozen=True):
@@ -76,7 +76,7 @@ class Workspace(Answer, frozen=True):
     pod: Annotated[str, about("Name of the pod; empty: there is none.")] = ""
     node: Annotated[str, about("Node that the pod runs on; empty: not placed yet.")] = ""
     schedule: Annotated[
-        Mapping[str, str] | None, about("`start`, `stop` (as cron) and `timezone`; null: no schedule.")
+        Mapping[str, str] | None, about("`start`, `stop` (as cron) and `timeZone`; null: no schedule.")
     ] = None
     next_start: Annotated[Time | None, about("Next start by the schedule; null: none.")] = None
     next_stop: Annotated[Time | None, about("Next stop by the schedule; null: none.")] = None

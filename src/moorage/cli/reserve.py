@@ -1,12 +1,12 @@
 """`moor reserve`: machines kept from one moment to another, for a user or a namespace.
 
-Moments are read and shown in this machine's time zone, or the one that `--zone` names; they are stored in UTC.
+Moments are read and shown in this machine's time zone, or in that of `--time-zone`; they are stored in UTC.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
@@ -23,6 +23,7 @@ from moorage.apimachinery.moments import format_duration, moment
 from moorage.apimachinery.resources import Obj
 from moorage.cli import console
 from moorage.cli.names import complete
+from moorage.cli.renamed import renamed
 from moorage.cli.session import Problems, Session, Target, in_session, target_options
 from moorage.decide.machines.calendar import check, machines_for_gpus
 from moorage.errors import Conflict, InvalidName, NotFound, UsageError
@@ -34,9 +35,18 @@ HEADERS = ("NAMESPACE", "NAME", "MACHINE", "COUNT", "FOR", "FROM", "TO", "PHASE"
 UNITS = {"w": 604_800, "d": 86_400, "h": 3600, "m": 60, "s": 1}
 _SPAN = re.compile(r"(?:\d+[wdhms])+")
 
-zone_option = click.option(
-    "--zone", default=None, metavar="ZONE", help="Time zone, such as Europe/Berlin (default: this machine's)."
+_zone_option = click.option(
+    "--time-zone",
+    "zone",
+    default=None,
+    metavar="ZONE",
+    help="Time zone, such as Europe/Berlin (default: this machine's).",
 )
+
+
+def zone_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The time zone of what is read and shown."""
+    return _zone_option(renamed("--zone", "--time-zone")(command))
 
 
 @console.group(
@@ -184,7 +194,7 @@ def list_(target: Target, everything: bool, zone: str | None, output: str) -> in
     "show",
     examples={
         "moor reserve show paper": "what is held, what is missing, which pods block it",
-        "moor reserve show paper --zone Asia/Tokyo": "with the times of another zone",
+        "moor reserve show paper --time-zone Asia/Tokyo": "with the times of another zone",
     },
 )
 @click.argument("name", shell_complete=complete("reservations"))
@@ -245,7 +255,8 @@ def zone_of(name: str | None) -> tzinfo | None:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise UsageError(f"invalid --zone {name!r}", hint="use an IANA name, such as Europe/Berlin") from error
+        hint = "use an IANA name, such as Europe/Berlin"
+        raise UsageError(f"invalid --time-zone {name!r}", hint=hint) from error
 
 
 def parse_span(text: str) -> timedelta:

@@ -19,6 +19,7 @@ from moorage.apimachinery.moments import format_duration, rfc3339
 from moorage.apimachinery.resources import NODES, Obj
 from moorage.cli import console
 from moorage.cli.names import complete
+from moorage.cli.renamed import renamed
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.cli.watching import Listing, Source, follow, watch_option
 from moorage.errors import ApiError, Forbidden, MoorageError, NotReady, ServerError, Unauthorized, UsageError
@@ -74,14 +75,18 @@ def workspace() -> None:
     help="GPU type, such as a100; `moor gpus` lists them.",
     shell_complete=complete("gpu_types"),
 )
+@click.option(
+    "--gpu-resource", default=None, help="What is counted as a GPU, such as a slice: nvidia.com/mig-1g.10gb."
+)
 @click.option("--image", default=None, help="Container image (default: the type's).")
 @click.option(
-    "--pull-secret",
-    "pull_secrets",
+    "--image-pull-secret",
+    "image_pull_secrets",
     multiple=True,
     metavar="NAME",
     help="Secret to pull the image with. Repeatable.",
 )
+@renamed("--pull-secret", "--image-pull-secret", multiple=True)
 @click.option(
     "--env",
     multiple=True,
@@ -99,8 +104,9 @@ def workspace() -> None:
 @click.option("--access", type=click.Choice(["login", "token"]), default=None, help="Who may open it, and how.")
 @click.option("--start", default=None, metavar="CRON", help="Start it on this schedule, such as '0 8 * * 1-5'.")
 @click.option("--stop", default=None, metavar="CRON", help="Stop it on this schedule.")
-@click.option("--zone", default=None, metavar="ZONE", help="Time zone of --start and --stop (default UTC).")
-@click.option("--stopped", is_flag=True, help="Create it, and start it later.")
+@click.option("--time-zone", default=None, metavar="ZONE", help="Time zone of --start and --stop (default UTC).")
+@renamed("--zone", "--time-zone")
+@click.option("--running/--stopped", default=True, help="Start it now, or only create it (default: --running).")
 @click.option("--wait", is_flag=True, help="Return once it can be opened.")
 @click.option(
     "--host-env", is_flag=True, help="On a local cluster: run an image's command in this machine's environment."
@@ -264,27 +270,28 @@ def open_(target: Target, name: str, only_print: bool) -> int:
 @workspace.command(
     examples={
         "moor workspace delete lab": "delete it; its home volume stays",
-        "moor workspace delete lab --home": "delete its files too",
+        "moor workspace delete lab --delete-home": "delete its files too",
         "moor workspace delete lab --dry-run": "print what would be deleted",
     }
 )
 @click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete("workspaces"))
-@click.option("--home", "with_home", is_flag=True, help="Also delete the home volumes and all their files.")
+@click.option("--delete-home", is_flag=True, help="Also delete the home volumes and all their files.")
+@renamed("--home", "--delete-home", is_flag=True)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Print what would be deleted; delete nothing.")
 @target_options
-def delete(target: Target, names: tuple[str, ...], with_home: bool, yes: bool, dry_run: bool) -> int:
-    """Delete workspaces. Their home volumes stay, unless --home is given."""
+def delete(target: Target, names: tuple[str, ...], delete_home: bool, yes: bool, dry_run: bool) -> int:
+    """Delete workspaces. Their home volumes stay, unless --delete-home is given."""
 
     async def work(session: Session) -> int:
         homes = {name: await workspaces.home_of(session.api, session.namespace, name) for name in names}
-        if with_home and not yes and not dry_run:
+        if delete_home and not yes and not dry_run:
             click.confirm(f"Delete {', '.join(homes)} and all files in their homes?", abort=True, err=True)
         for name, home in homes.items():
             if not dry_run:
-                await workspaces.delete_workspace(session.api, session.namespace, name, with_home=with_home)
+                await workspaces.delete_workspace(session.api, session.namespace, name, delete_home=delete_home)
             console.show(f"{name} {'would be deleted' if dry_run else 'deleted'}")
-            if not with_home:
+            if not delete_home:
                 console.note(f"its home stays: volume {home}")
         return 0
 
@@ -296,7 +303,7 @@ def delete(target: Target, names: tuple[str, ...], with_home: bool, yes: bool, d
 
 def make_request(name: str, namespace: str, options: Mapping[str, Any], *, on_processes: bool) -> NewWorkspace:
     """The workspace that the options of `create` describe. Raises UsageError."""
-    spec: Obj = {"type": options["kind"], "running": not options["stopped"]}
+    spec: Obj = {"type": options["kind"], "running": options["running"]}
     if options["machine"]:
         group, slash, kind = options["machine"].partition("/")
         if not (group and slash and kind):
@@ -305,18 +312,19 @@ def make_request(name: str, namespace: str, options: Mapping[str, Any], *, on_pr
             )
         spec["machine"] = {"group": group, "type": kind}
     given = {"cpu": options["cpu"], "memory": options["memory"], "gpuType": options["gpu_type"]}
+    given |= {"gpuResource": options["gpu_resource"]}
     resources = {key: value for key, value in given.items() if value}
     if options["gpus"]:
         resources["gpus"] = options["gpus"]
     home = {"claimName": options["home"], "size": options["home_size"]}
-    schedule = {"start": options["start"], "stop": options["stop"], "timezone": options["zone"]}
+    schedule = {"start": options["start"], "stop": options["stop"], "timeZone": options["time_zone"]}
     for key, table in (("resources", resources), ("home", home), ("schedule", schedule)):
         if table := {field: value for field, value in table.items() if value}:
             spec[key] = table
     if options["image"]:
         spec["image"] = options["image"]
-    if options["pull_secrets"]:
-        spec["imagePullSecrets"] = list(options["pull_secrets"])
+    if options["image_pull_secrets"]:
+        spec["imagePullSecrets"] = list(options["image_pull_secrets"])
     if options["access"]:
         spec["access"] = options["access"]
     if options["volumes"]:

@@ -157,7 +157,7 @@ class Home(Struct, frozen=True, rename="camel", omit_defaults=True):
         ""
     )
     size: Annotated[Quantity | None, Meta(description="Of one that is made. Default 10Gi.")] = None
-    storage_class_name: Annotated[
+    storage_class: Annotated[
         str,
         Meta(max_length=253, description="Storage class of a volume that is made; empty: the default class."),
     ] = ""
@@ -182,7 +182,7 @@ class Schedule(Struct, frozen=True, rename="camel", omit_defaults=True):
 
     start: Annotated[str, Meta(max_length=200, description="As cron has it: `0 8 * * 1-5`.")] = ""
     stop: Annotated[str, Meta(max_length=200, description="As cron has it: `0 18 * * 1-5`.")] = ""
-    timezone: Annotated[str, Meta(max_length=100, description="Such as Europe/Berlin. Default UTC.")] = ""
+    time_zone: Annotated[str, Meta(max_length=100, description="Such as Europe/Berlin. Default UTC.")] = ""
 
 
 class WorkspaceSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -577,8 +577,8 @@ def check_schedule(schedule: Schedule | None) -> list[Fault]:
         text = getattr(schedule, key)
         if text and (problem := problem_of_cron(text)):
             faults.append(Fault(f"spec.schedule.{key}", text, problem))
-    if problem := problem_of_zone(schedule.timezone):
-        faults.append(Fault("spec.schedule.timezone", schedule.timezone, problem))
+    if problem := problem_of_zone(schedule.time_zone):
+        faults.append(Fault("spec.schedule.timeZone", schedule.time_zone, problem))
     return faults
 
 

@@ -55,8 +55,9 @@ class AsyncWorkspaces(Group):
         cpu: str | None = None,
         memory: str | None = None,
         gpus: int = 0,
-        gpu_type: str = "",
-        image: str = "",
+        gpu_type: str | None = None,
+        gpu_resource: str | None = None,
+        image: str | None = None,
         env: Mapping[str, str] | None = None,
         volumes: Sequence[str] = (),
         home_size: str | None = None,
@@ -74,6 +75,7 @@ class AsyncWorkspaces(Group):
         kind Workspace, over the others; `key`: asking again with it gives the same one (None: this call's own).
         """
         resources = {"cpu": cpu, "memory": memory, "gpus": gpus or None, "gpuType": gpu_type or None}
+        resources |= {"gpuResource": gpu_resource or None}
         wanted: dict[str, Any] = {
             "type": type,
             "image": image or None,
@@ -126,7 +128,7 @@ class AsyncWorkspaces(Group):
 
     async def delete(self, name: str, *, delete_home: bool = False, namespace: str | None = None) -> None:
         """Its home stays, but with `delete_home`."""
-        params = {"home": "delete"} if delete_home else None
+        params = {"deleteHome": delete_home or None}
         await self._json("DELETE", await self._path("workspaces", namespace, name), params=params)
 
 

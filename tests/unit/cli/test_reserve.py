@@ -58,7 +58,7 @@ def gpus(moor: Any) -> Any:
 
 
 def make(gpus: Any, *words: str) -> Any:
-    return gpus("reserve", "create", *words, "--zone", "Europe/Berlin")
+    return gpus("reserve", "create", *words, "--time-zone", "Europe/Berlin")
 
 
 def spec_of(gpus: Any, name: str = "course", namespace: str = "default") -> Any:
@@ -148,7 +148,7 @@ def a_reservation(**status: Any) -> Any:
 def test_the_calendar_is_listed_over_all_namespaces_without_what_is_over(gpus: Any) -> None:
     gpus.api.put(RESERVATIONS, a_reservation())
     gpus.api.put(RESERVATIONS, a_reservation(phase="Expired") | {"metadata": {"name": "old", "namespace": "lab"}})
-    assert gpus("reserve", "list", "--zone", "UTC").out == (
+    assert gpus("reserve", "list", "--time-zone", "UTC").out == (
         "NAMESPACE   NAME     MACHINE   COUNT   FOR   FROM                   TO                     PHASE    HELD"
         "   SHORT\n"
         "lab         course   gpu/two   4       lab   2026-11-21 11:00 UTC   2026-11-23 11:00 UTC   Active   3"
@@ -160,7 +160,7 @@ def test_the_calendar_is_listed_over_all_namespaces_without_what_is_over(gpus: A
 def test_one_is_shown_with_who_is_in_the_way(gpus: Any) -> None:
     blocker = {"owner": "bob", "namespace": "other", "pod": "train", "until": "2026-11-21T13:00:00Z"}
     gpus.api.put(RESERVATIONS, a_reservation(fullAt="2026-11-21T13:00:00Z", blockedBy=[blocker]))
-    done = gpus("reserve", "show", "course", "-n", "lab", "--zone", "UTC")
+    done = gpus("reserve", "show", "course", "-n", "lab", "--time-zone", "UTC")
     assert "Held:        3, of which 1 in use by their owner\n" in done.out
     assert "Short:       1, until 2026-11-21 13:00 UTC\n" in done.out
     assert "  bob     other       train   2026-11-21 13:00 UTC\n" in done.out

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from moorage.actions.objects import InvalidObject
 from moorage.actions.workspaces import plan_workspace, workspace_of
+from moorage.api.workspaces import NewWorkspace
 from moorage.cli.workspace import make_request, size_of
 from moorage.errors import UsageError
 from moorage.model.schedule import last_moment, next_moment, problem_of_cron
@@ -19,8 +21,9 @@ from moorage.model.workspace import (
 
 NOTHING = {
     "kind": "jupyterlab", "machine": None, "cpu": None, "memory": None, "gpus": 0, "gpu_type": None, "image": None,
-    "pull_secrets": (), "env": (), "volumes": (), "home": None, "home_size": None, "access": None, "start": None,
-    "stop": None, "zone": None, "stopped": False, "host_env": False, "dry_run": False,
+    "gpu_resource": None, "image_pull_secrets": (), "env": (), "volumes": (), "home": None, "home_size": None,
+    "access": None, "start": None, "stop": None, "time_zone": None, "running": True, "host_env": False,
+    "dry_run": False,
 }  # fmt: skip
 
 
@@ -28,15 +31,22 @@ def made(*, on_processes=False, **options):
     return plan_workspace(make_request("lab", "team", NOTHING | options, on_processes=on_processes))
 
 
+def test_a_field_of_the_spec_by_an_old_name_is_refused_with_its_name():
+    spec = {"type": "jupyterlab", "schedule": {"start": "0 8 * * *", "timezone": "UTC"}}
+    with pytest.raises(InvalidObject) as caught:
+        plan_workspace(NewWorkspace(name="lab", namespace="team", spec=spec))
+    assert caught.value.message == "schedule.timezone: unknown field: use 'timeZone'"
+
+
 @pytest.mark.parametrize(
     ("options", "spec"),
     [
         ({}, {"type": "jupyterlab", "running": True}),
-        ({"stopped": True}, {"type": "jupyterlab", "running": False}),
+        ({"running": False}, {"type": "jupyterlab", "running": False}),
         ({"machine": "gpu/large"}, {"machine": {"group": "gpu", "type": "large"}}),
         (
-            {"cpu": "2", "gpus": 1, "gpu_type": "a100"},
-            {"resources": {"cpu": "2", "gpus": 1, "gpuType": "a100"}},
+            {"cpu": "2", "gpus": 1, "gpu_type": "a100", "gpu_resource": "mig"},
+            {"resources": {"cpu": "2", "gpus": 1, "gpuType": "a100", "gpuResource": "mig"}},
         ),
         (
             {"volumes": ("data:/data:ro", "own:/own")},
@@ -48,7 +58,7 @@ def made(*, on_processes=False, **options):
             },
         ),
         ({"env": ("A=1=2",)}, {"env": [{"name": "A", "value": "1=2"}]}),
-        ({"start": "0 8 * * *", "zone": "UTC"}, {"schedule": {"start": "0 8 * * *", "timezone": "UTC"}}),
+        ({"start": "0 8 * * *", "time_zone": "UTC"}, {"schedule": {"start": "0 8 * * *", "timeZone": "UTC"}}),
         ({"home_size": "1Gi"}, {"home": {"size": "1Gi"}}),
     ],
 )

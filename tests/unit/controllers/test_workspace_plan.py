@@ -7,6 +7,7 @@ import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -386,11 +387,12 @@ def test_a_status_that_stands_is_not_written_again_and_what_is_gone_is_removed()
 
 # --- schedules
 
-DAYS = {"start": "0 8 * * 1-5", "stop": "0 18 * * 1-5", "timezone": "UTC"}
+DAYS = {"start": "0 8 * * 1-5", "stop": "0 18 * * 1-5", "timeZone": "UTC"}
+SCHEDULE_HASH = schedule_hash(msgspec.convert(DAYS, Schedule))
 
 
 def scheduled(at, **spec):
-    note = f"{schedule_hash(Schedule(**DAYS))} {at}"
+    note = f"{SCHEDULE_HASH} {at}"
     return a_workspace(annotations={SCHEDULED_ANNOTATION: note}, schedule=DAYS, **spec)
 
 
@@ -417,7 +419,7 @@ def scheduled(at, **spec):
             id="away for days: the newest moment counts",
         ),
         pytest.param(
-            a_workspace(schedule=DAYS, annotations={SCHEDULED_ANNOTATION: f"{schedule_hash(Schedule(**DAYS))} ?"}),
+            a_workspace(schedule=DAYS, annotations={SCHEDULED_ANNOTATION: f"{SCHEDULE_HASH} ?"}),
             None,
             "2026-11-23T12:00:00Z",
             id="a note nobody can read",

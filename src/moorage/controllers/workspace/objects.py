@@ -228,8 +228,8 @@ def make_home(view: WorkspaceView) -> Obj:
         "accessModes": ["ReadWriteOnce"],
         "resources": {"requests": {"storage": str(home.size or DEFAULT_HOME_SIZE)}},
     }
-    if home.storage_class_name:
-        spec["storageClassName"] = home.storage_class_name
+    if home.storage_class:
+        spec["storageClassName"] = home.storage_class
     meta: Obj = {"name": view.home_claim, "namespace": view.namespace, "labels": labels(view)}
     return {
         "apiVersion": PVCS.api_version,

@@ -208,7 +208,7 @@ def _by_schedule(seen: Seen) -> Step | None:
 
 
 def schedule_hash(schedule: Schedule) -> str:
-    text = json.dumps([schedule.start, schedule.stop, schedule.timezone])
+    text = json.dumps([schedule.start, schedule.stop, schedule.time_zone])
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -227,7 +227,7 @@ def _last(schedule: Schedule, now: datetime, after: datetime) -> tuple[bool, dat
 
 
 def _zone(schedule: Schedule) -> Any:
-    return zone_named(schedule.timezone)
+    return zone_named(schedule.time_zone)
 
 
 def _note(seen: Seen, text: str | None, *, running: bool | None = None) -> Step:

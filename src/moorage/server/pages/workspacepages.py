@@ -101,7 +101,7 @@ async def ask_delete(desk: Desk, request: Request, problem: Problem | None = Non
         action=f"{HERE}/{namespace}/{name}/delete",
         back=HERE,
         danger=True,
-        ticks=(Tick(name="home", words=f"Delete its home too, volume {home}, with all that is in it"),)
+        ticks=(Tick(name="deleteHome", words=f"Delete its home too, volume {home}, with all that is in it"),)
         if home
         else (),
     )
@@ -111,7 +111,7 @@ async def ask_delete(desk: Desk, request: Request, problem: Problem | None = Non
 async def delete(desk: Desk, request: Request) -> Response:
     """Delete a workspace, after the page has asked."""
     form = await read_form(request)
-    act = partial(workspaces.delete_workspace, with_home=bool(form.get("home")))
+    act = partial(workspaces.delete_workspace, delete_home=bool(form.get("deleteHome")))
     return await change(desk, request, "delete workspace", act, again=ask_delete, back=HERE, outcome="deleted")
 
 

@@ -47,10 +47,9 @@ async def show_workspace(call: Call[None, None]) -> Workspace:
 
 
 async def delete_workspace(call: Call[None, Deletion]) -> None:
-    """Delete a workspace. Its home volume stays, unless `home=delete` is given."""
+    """Delete a workspace. Its home volume stays, unless `deleteHome=true` is given."""
     call.audit("delete workspace", f"{call.namespace}/{call.name}")
-    with_home = call.query.home == "delete"
-    await workspaces.delete_workspace(call.api, call.namespace, call.name, with_home=with_home)
+    await workspaces.delete_workspace(call.api, call.namespace, call.name, delete_home=call.query.delete_home)
 
 
 async def start_workspace(call: Call[None, None]) -> Workspace:
