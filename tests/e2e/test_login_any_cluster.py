@@ -99,12 +99,12 @@ async def test_a_plain_kubeconfig_has_a_token_with_an_end(
     cluster: Cluster, server: str, ada: str, home: dict[str, str], tmp_path: Path, unique: str
 ) -> None:
     log_in(cluster, server, ada, home)
-    text = cluster.moor("kubeconfig", "--plain", "--expires", "30m", "-n", unique, env=home).stdout
+    text = cluster.moor("kubeconfig", "--plain", "--expiration", "30m", "-n", unique, env=home).stdout
     assert set(yaml.safe_load(text)["users"][0]["user"]) == {"token"}
     config = tmp_path / "plain"
     config.write_text(text)
     assert kubectl(config, {}, "get", "pods").returncode == 0
-    assert cluster.moor("kubeconfig", "--plain", "--expires", "400d", env=home, check=False).returncode == 2
+    assert cluster.moor("kubeconfig", "--plain", "--expiration", "400d", env=home, check=False).returncode == 2
     cluster.moor("logout", env=home)
     await until(lambda: kubectl(config, {}, "get", "pods").returncode != 0)
     assert cluster.moor("token", env=home, check=False).returncode == 1

@@ -67,7 +67,7 @@ async def test_whom_the_provider_revokes_is_out_within_a_minute_by_the_real_cloc
         assert account is not None
         assert groups_in(account) == ("ml",)
     config = tmp_path / "kubeconfig"
-    text = cluster.moor("kubeconfig", "--plain", "--expires", "8h", "-o", str(config), env=home).stderr
+    text = cluster.moor("kubeconfig", "--plain", "--expiration", "8h", "-o", str(config), env=home).stderr
     assert parse_rfc3339(text.split("expires at ")[1].split(",")[0]) > SYSTEM.now()
 
     def whoami() -> str:

@@ -51,7 +51,7 @@ def test_a_program_does_what_the_command_line_does(client: moorage.Client, uniqu
 
     code = "import sys; print('hello'); print(input()); sys.exit(4)"
     loops = "import time\nwhile True: time.sleep(0.2)"
-    container = client.containers.create("localhost/host", [sys.executable, "-c", loops], name="c1", cpus=0.1)
+    container = client.containers.create("localhost/host", [sys.executable, "-c", loops], name="c1", cpu=0.1)
     assert (container.state, container.exit_code) == ("created", None)
     client.containers.start("c1")
     lines = client.containers.logs("c1", follow=True)
@@ -90,7 +90,7 @@ def test_a_run_is_started_followed_waited_for_and_deleted(client: moorage.Client
     assert (made.namespace, made.state, again.name) == (unique, "Waiting", made.name)
     assert any("creating the checkpoint volume kept" in note for note in made.notes)
     assert list(client.jobs.logs(made.name, follow=True)) == ["hello", "True"]
-    done = client.jobs.wait(made.name, seconds=120)
+    done = client.jobs.wait(made.name, timeout=120)
     assert (done.state, done.exit_code, done.reason) == ("Failed", 3, "exit code 3")
     assert (len(done.history), done.history[0].pods[0].exit_code) == (1, 3)
     assert sys.executable in done.command
@@ -128,7 +128,7 @@ def test_a_run_that_waits_is_known_at_once_and_goes_when_it_is_deleted(
     assert refused.value.field == "time"
     assert "volume 'none' not found" in refused.value.message
     cancelled = client.jobs.cancel("train")
-    assert (cancelled.state, client.jobs.wait("train", seconds=60).state) == ("Cancelled", "Cancelled")
+    assert (cancelled.state, client.jobs.wait("train", timeout=60).state) == ("Cancelled", "Cancelled")
     assert [one.name for one in client.jobs.list(state="Cancelled")] == ["train"]
     client.jobs.delete("train")
     with pytest.raises(NotFound):

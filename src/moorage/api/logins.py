@@ -30,7 +30,9 @@ class ByCode(Request):
 class TokenRequest(Request):
     """A token for the Kubernetes API."""
 
-    seconds: Annotated[
+    renamed = {"seconds": "expirationSeconds"}
+
+    expiration_seconds: Annotated[
         int,
         msgspec.Meta(ge=1, le=366 * 24 * 3600),
         about("Lifetime of the token in seconds; the server keeps it between 600 and 604800."),

@@ -54,7 +54,9 @@ class AccountList(Answer, frozen=True):
 class AuditQuery(Query):
     """Which entries of the audit log an answer has."""
 
-    person: Annotated[str | None, about("Only entries of this person.")] = None
+    renamed = {"person": "user"}
+
+    user: Annotated[str | None, about("Only entries of this user.")] = None
     action: Annotated[
         str,
         msgspec.Meta(max_length=200),

@@ -19,6 +19,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import click
 
 from moorage.cli import console
+from moorage.cli.renamed import renamed
 from moorage.client.datafolder import default_folder, running_kubeconfig
 from moorage.client.logins import Known, Saved, known_logins
 from moorage.clock import SYSTEM, parse_rfc3339, rfc3339
@@ -171,19 +172,15 @@ def _user_of_kubeconfig(output: str) -> None:
 @console.command(
     examples={
         "moor token": "a token, as kubectl's plugins print it",
-        "moor token --seconds 3600": "one that lasts an hour",
+        "moor token --expiration 1h": "one that lasts an hour",
     }
 )
 @server_option
-@click.option(
-    "--seconds",
-    type=click.IntRange(600, 7 * 24 * 3600),
-    default=PLUGIN_SECONDS,
-    show_default=True,
-    help="Lifetime of the token in seconds.",
-)
-def token(url: str | None, seconds: int) -> None:
+@click.option("--expiration", default=None, metavar="TIME", help="Lifetime of the token, such as 30m or 2d.")
+@renamed("--seconds", "--expiration")
+def token(url: str | None, expiration: str | None) -> None:
     """Print a token for the cluster as kubectl's plugins do (ExecCredential). It is renewed automatically."""
+    seconds = PLUGIN_SECONDS if expiration is None else _seconds(expiration)
     made, expires = cluster_token(url, seconds)
     info = os.environ.get("KUBERNETES_EXEC_INFO", "")
     try:
@@ -201,7 +198,7 @@ def token(url: str | None, seconds: int) -> None:
 @console.command(
     examples={
         "moor kubeconfig -o ~/.kube/moorage": "write a kubeconfig for kubectl",
-        "moor kubeconfig --plain --expires 2d": "one with a token in it, for other tools",
+        "moor kubeconfig --plain --expiration 2d": "one with a token in it, for other tools",
     }
 )
 @server_option
@@ -209,13 +206,18 @@ def token(url: str | None, seconds: int) -> None:
 @click.option("--save", is_flag=True, help="Merge it into your kubeconfig ($KUBECONFIG, or ~/.kube/config).")
 @click.option("--plain", is_flag=True, help="Put a token into the file, for tools that cannot run plugins.")
 @click.option(
-    "--expires", default="8h", show_default=True, help="With --plain: lifetime of the token, such as 30m or 2d."
+    "--expiration",
+    default="8h",
+    show_default=True,
+    metavar="TIME",
+    help="With --plain: lifetime of the token, such as 30m or 2d.",
 )
+@renamed("--expires", "--expiration")
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), default=None, help="File (default: stdout)."
 )
 def kubeconfig(
-    url: str | None, namespace: str | None, save: bool, plain: bool, expires: str, output: Path | None
+    url: str | None, namespace: str | None, save: bool, plain: bool, expiration: str, output: Path | None
 ) -> None:
     """Write a kubeconfig for your account, with a context for each of your teams.
 
@@ -235,7 +237,7 @@ def kubeconfig(
         raise _no_address(saved)
     user: dict[str, Any] = {"exec": token_plugin(saved.url)}
     if plain:
-        answer = _ask(saved, "POST", "/api/v1/login/token", {"seconds": _seconds(expires)})
+        answer = _ask(saved, "POST", "/api/v1/login/token", {"expirationSeconds": _seconds(expiration)})
         user = {"token": answer["token"]}
         console.say(f"its token expires at {answer['expires']}, or when you log out")
     text = console.as_yaml(make_kubeconfig(saved.name, cluster, user, namespaces_of(person, namespace)))
@@ -344,7 +346,7 @@ def cluster_token(url: str | None, seconds: int = PLUGIN_SECONDS) -> tuple[str, 
     with known_logins() as known:  # one at a time: the others find what the first has fetched
         saved = known.find(saved.url)
         if not _is_fresh(saved, SYSTEM.now()):
-            answer = _ask(saved, "POST", "/api/v1/login/token", {"seconds": seconds})
+            answer = _ask(saved, "POST", "/api/v1/login/token", {"expirationSeconds": seconds})
             saved = saved.with_kube(answer["token"], answer["expires"])
             known.put(saved)
     return saved.kube_token, saved.kube_expires
@@ -384,9 +386,9 @@ def _seconds(text: str) -> int:
     try:
         seconds = parse_time(text)
     except ValueError as error:
-        raise UsageError(f"invalid --expires {text!r}", hint="use a time such as 30m, 8h or 2d") from error
+        raise UsageError(f"invalid --expiration {text!r}", hint="use a time such as 30m, 8h or 2d") from error
     if not 600 <= seconds <= 7 * 24 * 3600:
-        raise UsageError(f"invalid --expires {text!r}: use 10m to 7d")
+        raise UsageError(f"invalid --expiration {text!r}: use 10m to 7d")
     return seconds
 
 

@@ -216,7 +216,7 @@ def audit(
     Times are UTC. What goes to the Kubernetes API itself, by kubectl or by a command such as run, is in the API
     server's own audit log.
     """
-    asked = {"person": person, "since": since, "action": action, "limit": str(limit)}
+    asked = {"user": person, "since": since, "action": action, "limit": str(limit)}
 
     async def work(session: Session) -> int:
         params = {key: value for key, value in asked.items() if value}

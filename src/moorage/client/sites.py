@@ -43,7 +43,7 @@ async def find_site(given: Given, stack: AsyncExitStack, env: Mapping[str, str])
     """
     by_cluster = given.context is not None or given.kubeconfig is not None
     if given.url is None and given.token is not None:
-        raise UsageError("a token needs the URL of its server", hint="Client(url=…, token=…)")
+        raise UsageError("a token needs the URL of its server", hint="Client(server=…, token=…)")
     if given.url is not None and by_cluster:
         raise UsageError("give a URL or a kubeconfig, not both")
     url, token = given.url, given.token

@@ -111,18 +111,20 @@ class AsyncWorkspaces(Group):
         where = await self._path("workspaces", namespace, name, "open")
         return str((await self._json("POST", where, body={"path": path}))["url"])
 
+    @renamed(seconds="timeout")
     async def wait(
-        self, name: str, *, phase: str = "Running", seconds: float = 600.0, namespace: str | None = None
+        self, name: str, *, phase: str = "Running", timeout: float = 600.0, namespace: str | None = None
     ) -> Workspace:
-        """The workspace once it is in that phase. Raises TimeoutError, which says what it waits for."""
+        """The workspace once it is in that phase. Raises TimeoutError after `timeout` seconds, which says what it
+        waits for."""
         began, pause = self._clock.monotonic(), LOOKS[0]
         while True:
             workspace = await self.get(name, namespace=namespace)
             if workspace.phase == phase:
                 return workspace
-            if self._clock.monotonic() - began > seconds:
+            if self._clock.monotonic() - began > timeout:
                 why = f": {workspace.waiting_for.message}" if workspace.waiting_for else ""
-                raise TimeoutError(f"the workspace {name} is {workspace.phase} after {seconds:g} s{why}")
+                raise TimeoutError(f"the workspace {name} is {workspace.phase} after {timeout:g} s{why}")
             await self._clock.sleep(pause)
             pause = min(pause * 1.5, LOOKS[1])
 
@@ -331,8 +333,9 @@ class AsyncJobs(Group):
             async for line in lines_of(parts):
                 yield line
 
-    async def wait(self, name: str, *, seconds: float | None = None, namespace: str | None = None) -> Job:
-        """The run once it has ended, with its exit code. Raises TimeoutError after `seconds` (None: never)."""
+    @renamed(seconds="timeout")
+    async def wait(self, name: str, *, timeout: float | None = None, namespace: str | None = None) -> Job:
+        """The run once it has ended, with its exit code. Raises TimeoutError after `timeout` seconds, or never."""
         began, pause, more = self._clock.monotonic(), LOOKS[0], EXIT_CODE_LOOKS
         while True:
             job = await self.get(name, namespace=namespace)
@@ -340,9 +343,9 @@ class AsyncJobs(Group):
                 if job.exit_code is not None or job.state != "Failed" or not more:
                     return job
                 more -= 1  # its pod's end may become known a moment later
-            elif seconds is not None and self._clock.monotonic() - began > seconds:
+            elif timeout is not None and self._clock.monotonic() - began > timeout:
                 why = f": {job.reason}" if job.reason else ""
-                raise TimeoutError(f"the run {name} is {job.state} after {seconds:g} s{why}")
+                raise TimeoutError(f"the run {name} is {job.state} after {timeout:g} s{why}")
             await self._clock.sleep(pause)
             pause = min(pause * 1.5, LOOKS[1])
 
@@ -362,14 +365,16 @@ class AsyncJobs(Group):
 class AsyncClient(Group):
     """A Moorage server, as you. `async with AsyncClient() as client:`, or `await client.close()` at the end.
 
-    Asked as: `url` and `token`; else $MOORAGE_SERVER with $MOORAGE_TOKEN; else the cluster of `kubeconfig`,
-    `context` or $MOORAGE_KUBECONFIG; else the last `moor login`; else the local cluster that runs, or kubectl's.
-    A `url` alone is a server that you logged in to. `namespace`: where things are, when a call does not say.
+    Asked as: `server`, a URL, and `token`; else $MOORAGE_SERVER with $MOORAGE_TOKEN; else the cluster of
+    `kubeconfig`, `context` or $MOORAGE_KUBECONFIG; else the last `moor login`; else the local cluster that runs,
+    or kubectl's. A `server` alone is one that you logged in to. `namespace`: where things are, when a call does
+    not say.
     """
 
+    @renamed(url="server")
     def __init__(
         self,
-        url: str | None = None,
+        server: str | None = None,
         token: str | None = None,
         *,
         namespace: str | None = None,
@@ -377,7 +382,7 @@ class AsyncClient(Group):
         kubeconfig: str | os.PathLike[str] | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
-        given = Given(url=url, token=token, namespace=namespace, context=context, kubeconfig=kubeconfig)
+        given = Given(url=server, token=token, namespace=namespace, context=context, kubeconfig=kubeconfig)
         super().__init__(Connection(finder_of(given), clock=clock), clock)
         self.jobs = AsyncJobs(self._connection, clock)
         self.workspaces = AsyncWorkspaces(self._connection, clock)

@@ -8,9 +8,9 @@ from typing import Any
 from urllib.parse import quote
 
 from moorage.api.containers import Container, ExecResult, listed_container, shown_container
-from moorage.apimachinery.quantity import parse_count
+from moorage.apimachinery.quantity import parse_count, parse_quantity
 from moorage.errors import ServerError, UsageError, api_error
-from moorage.sdk.group import PAGE, Group, lines_of, new_key
+from moorage.sdk.group import PAGE, Group, lines_of, new_key, renamed
 
 PROTOCOL = "v5.channel.k8s.io"
 STDIN, STDOUT, STDERR, STATUS, CLOSE = 0, 1, 2, 3, 255  # first byte of each message of an exec
@@ -50,6 +50,7 @@ class AsyncContainers(Group):
         """Raises NotFound."""
         return await self._get(container, namespace, ())
 
+    @renamed(cpus="cpu")
     async def create(
         self,
         image: str,
@@ -57,10 +58,10 @@ class AsyncContainers(Group):
         *,
         name: str | None = None,
         env: Mapping[str, str] | None = None,
-        cpus: float | None = None,
+        cpu: str | float | None = None,
         memory: str | int | None = None,
         gpus: int = 0,
-        gpu_type: str = "",
+        gpu_type: str | None = None,
         volumes: Sequence[str] = (),
         ports: Mapping[int, int] | None = None,
         labels: Mapping[str, str] | None = None,
@@ -70,12 +71,12 @@ class AsyncContainers(Group):
         namespace: str | None = None,
         key: str | None = None,
     ) -> Container:
-        """Make a container; `start` starts it. `memory`: bytes, or as 8Gi; `volumes`: `NAME:/path[:ro]`;
-        `ports`: of the container → of its Service; `body`: more fields of Docker's, over the others;
+        """Make a container; `start` starts it. `cpu`: a number, or as 500m; `memory`: bytes, or as 8Gi;
+        `volumes`: `NAME:/path[:ro]`; `ports`: of the container → of its Service; `body`: more fields of Docker's, over the others;
         `key`: asking again with it gives the same one (None: a key of this call's own)."""
         host: dict[str, Any] = {"Binds": list(volumes), "AutoRemove": auto_remove}
-        if cpus is not None:
-            host["NanoCpus"] = round(cpus * 1e9)
+        if cpu is not None:
+            host["NanoCpus"] = round(parse_quantity(str(cpu)) * 10**9)
         if memory is not None:
             host["Memory"] = parse_count(memory) if isinstance(memory, str) else memory
         if gpus:

@@ -68,7 +68,7 @@ def renamed(**names: str) -> Callable[[F], F]:
         @functools.wraps(method)
         def checked(*args: Any, **kwargs: Any) -> Any:
             for old in [name for name in names if name in kwargs]:
-                raise TypeError(f"{method.__name__}() has no argument {old!r}: use {names[old]!r}")
+                raise TypeError(f"{method.__qualname__}() has no argument {old!r}: use {names[old]!r}")
             return method(*args, **kwargs)
 
         return cast(F, checked)

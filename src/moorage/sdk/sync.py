@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 from moorage.sdk import aio
+from moorage.sdk.group import renamed
 from moorage.sdk.local import loop
 
 P = ParamSpec("P")
@@ -134,16 +135,17 @@ class Client:
     Who is asked, and as whom: as `AsyncClient` says.
     """
 
+    @renamed(url="server")
     def __init__(
         self,
-        url: str | None = None,
+        server: str | None = None,
         token: str | None = None,
         *,
         namespace: str | None = None,
         context: str | None = None,
         kubeconfig: str | os.PathLike[str] | None = None,
     ) -> None:
-        self._over = aio.AsyncClient(url, token, namespace=namespace, context=context, kubeconfig=kubeconfig)
+        self._over = aio.AsyncClient(server, token, namespace=namespace, context=context, kubeconfig=kubeconfig)
         self.jobs = Jobs(self._over.jobs)
         self.workspaces = Workspaces(self._over.workspaces)
         self.containers = Containers(self._over.containers)

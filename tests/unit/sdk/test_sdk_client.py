@@ -31,7 +31,7 @@ from moorage.testing.clock import FakeClock
 
 @pytest.mark.parametrize(("old", "new"), [("grace", "grace_period_seconds"), ("workdir", "working_dir")])
 def test_the_old_name_of_an_argument_is_refused_with_the_name_of_today(old, new):
-    with pytest.raises(TypeError, match=re.escape(f"run() has no argument {old!r}: use {new!r}")):
+    with pytest.raises(TypeError, match=re.escape(f"AsyncJobs.run() has no argument {old!r}: use {new!r}")):
         sync.Client("http://127.0.0.1:1", "t").jobs.run(["true"], **{old: 5})
 
 
@@ -165,7 +165,7 @@ def test_containers_in_dockers_words(fake, client):
     }
     state = {"Status": "exited", "ExitCode": 0, "FinishedAt": "0001-01-01T00:00:00Z"}
     fake.put("GET /api/v1/containers/c1/json", shown | {"State": state})
-    made = client.containers.create("py", ["python", "x.py"], name="job", cpus=0.5, memory="1Gi", gpus=1)
+    made = client.containers.create("py", ["python", "x.py"], name="job", cpu=0.5, memory="1Gi", gpus=1)
     assert (made.name, made.command, made.exit_code, made.finished, made.warnings) == (
         "job",
         "python x.py",
@@ -250,7 +250,7 @@ async def test_waiting_for_a_run_ends_with_it_and_with_its_exit_code_or_in_time(
         fake.answers.clear()
         fake.put(where, train | {"state": "Waiting", "reason": "Unschedulable"})
         with pytest.raises(TimeoutError, match="Waiting after 60 s: Unschedulable"):
-            await client.jobs.wait("train", seconds=60)
+            await client.jobs.wait("train", timeout=60)
 
 
 def test_a_reader_that_stops_half_way_lets_the_connection_go(client):

@@ -22,7 +22,7 @@ async def show_audit(call: Call[None, AuditQuery]) -> AuditPage:
     return await read_audit(
         call.context,
         call.user,
-        person=query.person,
+        person=query.user,
         action=query.action,
         since=moment_before(query.since, call.context.now(), "since") if query.since else None,
         before=query.before,

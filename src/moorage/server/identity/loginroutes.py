@@ -93,7 +93,7 @@ async def log_out(call: Call[None, None]) -> None:
 async def cluster_token(call: Call[TokenRequest, None]) -> ClusterToken:
     """Create a token for the Kubernetes API. It ends with the session."""
     call.audit("take", "a token for the cluster")
-    token = await call.context.logins.cluster_token(session_of(call.user), call.body.seconds)
+    token = await call.context.logins.cluster_token(session_of(call.user), call.body.expiration_seconds)
     return ClusterToken(token=token.token, expires=_seconds(token.expires))
 
 
