@@ -282,8 +282,8 @@ PACKING_POLICY = Setting(
     meaning="Where pods go: fullest nodes first, least GPU capacity lost, or emptiest first.",
 )  # fmt: skip
 IMAGE = Setting(
-    name="MOORAGE_IMAGE", kind=text("the name of an image"), default="", readers=(OPERATOR,),
-    meaning="Image of fillers and of volume backups.", usual="the operator's own",
+    name="MOORAGE_IMAGE", kind=text("the name of an image"), default="", readers=(OPERATOR, SERVER),
+    meaning="Image of fillers, of volume backups and of helper pods that copy files.", usual="the service's own",
 )  # fmt: skip
 HTTP_AUTHORIZATION = Setting(
     name="MOORAGE_HTTP_AUTHORIZATION", kind=text(), default="", readers=(FILLER,), secret=True,
@@ -348,7 +348,7 @@ OTHERS = {
     "KUBERNETES_SERVICE_HOST": "Services in a pod: where the API is.",
     "KUBERNETES_SERVICE_PORT": "Services in a pod: its port.",
     "KUBERNETES_EXEC_INFO": "`moor login token`, as kubectl's credential plugin.",
-    "HOSTNAME": "Operator: its own pod's name.",
+    "HOSTNAME": "Operator and server: name of their own pod.",
     "HOME": "Commands: the user's folder.",
     "PATH": "Commands and the local cluster: where programs are.",
     "XDG_CONFIG_HOME": "Commands: see MOORAGE_CONFIG.",

@@ -112,3 +112,26 @@ def test_who_is_in_no_team_is_told_whom_to_ask(typed, server, people):
     assert ask in log_in(typed, server, people["guest"])
     done = typed("jobs")
     assert (done.returncode, ask in done.stderr) == (1, True)
+
+
+def test_a_member_copies_files_to_a_volume_and_back_and_fills_a_dataset(typed, server, people, unique, tmp_path):
+    log_in(typed, server, people["member"])
+    photos = tmp_path / "photos"
+    (photos / "inner").mkdir(parents=True)
+    (photos / "inner" / "a.jpg").write_bytes(b"picture")
+    typed("volume", "create", "data", "--size", "10Mi")
+    to_volume = typed("volume", "cp", str(photos), "data:/photos")
+    assert (to_volume.returncode, "1 files, 7 B copied" in to_volume.stderr) == (0, True), to_volume.stderr
+    back = typed("volume", "cp", "data:/photos", str(tmp_path / "back"))
+    assert back.returncode == 0, back.stderr
+    assert (tmp_path / "back" / "inner" / "a.jpg").read_bytes() == b"picture"
+    filled = typed("dataset", "create", "photos", "--from", str(photos), "--size", "10Mi")
+    assert (filled.returncode, filled.stdout) == (0, "photos\n"), filled.stderr
+    assert [row.split()[0] for row in typed("volume", "list").stdout.splitlines()[1:]] == [
+        "data",
+        "dataset-photos",
+    ]
+    read = typed(
+        "run", "--memory", "64Mi", "--dataset", "photos:/data", "--follow", "--", "cat", "/data/inner/a.jpg"
+    )
+    assert (read.returncode, "picture" in read.stdout) == (0, True), read.stderr

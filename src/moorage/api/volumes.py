@@ -1,4 +1,4 @@
-"""Volumes and StorageClasses on the wire: `/api/v1/volumes`, `/api/v1/storageclasses`."""
+"""Volumes and StorageClasses on the wire: `/api/v1/volumes`, `/api/v1/storageclasses`, `/api/v1/helper`."""
 
 from __future__ import annotations
 
@@ -76,3 +76,10 @@ class StorageClass(Answer, frozen=True):
 
 class StorageClassList(Answer, frozen=True):
     storage_classes: tuple[StorageClass, ...] = ()
+
+
+class Helper(Answer, frozen=True):
+    """What a helper pod that copies files to and from a volume runs."""
+
+    image: Annotated[str, about("Image of Moorage on this cluster; empty: not known.")] = ""
+    python: Annotated[str, about("Python of that image, or of the machine whose nodes run processes.")] = "python"

@@ -16,8 +16,9 @@ from moorage.cli import console
 from moorage.cli.names import complete
 from moorage.cli.renamed import renamed
 from moorage.cli.session import Session, Target, in_session, target_options
-from moorage.errors import AlreadyExists, MoorageError, NotFound, UsageError
-from moorage.model.dataset import AUTO, DATASETS, FAILED, METHODS, READY
+from moorage.errors import AlreadyExists, ApiError, MoorageError, UsageError
+from moorage.filler.tree import Tree
+from moorage.model.dataset import AUTO, FAILED, METHODS, READY
 from moorage.present.sizes import bytes_text
 from moorage.sdk.progress import Bar, Meter
 
@@ -106,15 +107,14 @@ def create(
         )
         obj = datasets.plan_dataset(request, await session.user())
         if is_here and not dry_run:
-            await _upload(session, source, name, size, storage_class)
+            await datasets.create_dataset(session.api, obj, dry_run=True)  # refused before a file is copied
+            await _upload(session, Path(source), name, size, storage_class)
         await datasets.create_dataset(session.api, obj, dry_run=dry_run)
         console.show(console.as_yaml(obj).rstrip("\n") if dry_run else name)
         if dry_run:
             return 0
         if is_here:
-            code = await _follow(session, name)
-            await session.api.delete(PVCS, upload_name(name), session.namespace)
-            return code
+            return await _follow_upload(session, name)
         if not wait:
             console.say(f"filling has started; show its progress: moor dataset show {name}")
             return 0
@@ -143,25 +143,67 @@ def upload_name(dataset: str) -> str:
     return f"dataset-{dataset}-upload"
 
 
-async def _upload(session: Session, folder: str, name: str, size: str, storage_class: str) -> None:
-    """Copy a folder onto a passing volume; the same command after a break goes on with it."""
-    from moorage.cli.volumecp import copy_in
+async def _upload(session: Session, folder: Path, name: str, size: str, storage_class: str) -> None:
+    """Copy a folder onto a volume of its own; the same command after a break continues it.
+
+    Where no file can be copied, the volume is removed again, unless an earlier command made it.
+    """
+    from moorage.cli.volumecp import copy_in, helper_runtime
     from moorage.decide.runs.claims import make_claim
 
+    _refuse_links(folder)
+    runtime = await helper_runtime(session)
     user = await session.user()
-    claim = make_claim(upload_name(name), session.namespace, size, user, storage_class=storage_class or None)
+    volume = upload_name(name)
+    claim = make_claim(volume, session.namespace, size, user, storage_class=storage_class or None)
+    is_new, has_started = False, False
+
+    def start() -> None:
+        nonlocal has_started
+        has_started = True
+
     with contextlib.suppress(AlreadyExists):
         await session.api.create(PVCS, claim, session.namespace)
-    with contextlib.suppress(NotFound):
-        await session.api.get(DATASETS, name, session.namespace)
-        return  # creating it says so
-    result = await copy_in(session, folder, upload_name(name))
-    if result.get("left_out"):
-        raise UsageError(
-            f"{folder} has {result['left_out']:,} links in it, which are not copied",
-            hint="put files in their places: cp -rL",
-        )
+        is_new = True
+    try:
+        result = await copy_in(session, str(folder), volume, runtime, on_start=start)
+    except BaseException:
+        if has_started:
+            console.note(
+                f"volume {volume} keeps what was copied: the same command continues; to give up:"
+                f" moor volume delete {volume}"
+            )
+        elif is_new:
+            with contextlib.suppress(ApiError):
+                await session.api.delete(PVCS, volume, session.namespace)
+        raise
     console.say(f"{result['files']:,} files, {bytes_text(result['bytes'])} sent; the dataset fills from them")
+
+
+def _refuse_links(folder: Path) -> None:
+    """Raise UsageError for a folder with links or special files in it: they are not copied."""
+    left_out = [entry.path for entry in Tree(folder).walk() if entry.kind in ("link", "other")]
+    if left_out:
+        raise UsageError(
+            f"{folder} has {len(left_out):,} links or special files in it, such as {left_out[0]!r};"
+            " they cannot be copied",
+            hint="replace links with their files: cp -rL FOLDER COPY",
+        )
+
+
+async def _follow_upload(session: Session, name: str) -> int:
+    """Wait until the dataset is filled from its uploaded volume, then remove that."""
+    volume = upload_name(name)
+    try:
+        code = await _follow(session, name)
+    except BaseException:
+        console.note(
+            f"volume {volume} keeps the uploaded files; when the dataset does not need them:"
+            f" moor volume delete {volume}"
+        )
+        raise
+    await session.api.delete(PVCS, volume, session.namespace)
+    return code
 
 
 async def _follow(session: Session, name: str) -> int:

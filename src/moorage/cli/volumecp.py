@@ -7,6 +7,7 @@ import contextlib
 import os
 import secrets
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -14,7 +15,8 @@ import click
 
 from moorage.actions.objects import get_object
 from moorage.actions.volumes import VOLUME
-from moorage.apimachinery.resources import CONFIGMAPS, NODES, PODS, Obj
+from moorage.api.volumes import Helper
+from moorage.apimachinery.resources import PODS, Obj
 from moorage.cli import console
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.controllers.dataset.filler import Runtime, find_runtime, make_pod_spec, node_of, why_waiting
@@ -22,7 +24,7 @@ from moorage.errors import ApiError, MoorageError, UsageError
 from moorage.filler.paths import checked
 from moorage.filler.tree import Tree
 from moorage.filler.wire import receive, send
-from moorage.model.names import INFO_CONFIGMAP, OWNER_ANNOTATION, OWNER_LABEL, SYSTEM_NAMESPACE, label_value
+from moorage.model.names import OWNER_ANNOTATION, OWNER_LABEL, label_value
 from moorage.present.sizes import bytes_text
 from moorage.sdk.progress import Bar, Meter
 
@@ -56,8 +58,10 @@ def cp(target: Target, source: str, destination: str, image: str) -> int:
 
     async def work(session: Session) -> int:
         volume = (here or there or ("", ""))[0]
-        async with _helper(session, volume, image, read_only=here is not None) as (pod, python):
-            result = await _copy(session, pod, python, source, destination, here, there)
+        await get_object(session.api, VOLUME, session.namespace, volume)
+        runtime = await helper_runtime(session, image)
+        async with _Helper(session, volume, runtime, read_only=here is not None) as pod:
+            result = await _copy(session, pod, runtime.python, source, destination, here, there)
         console.say(f"{result['files']:,} files, {bytes_text(result['bytes'])} copied")
         for key, text in (("skipped", "were already there"), ("left_out", "links were left out")):
             if result.get(key):
@@ -67,10 +71,34 @@ def cp(target: Target, source: str, destination: str, image: str) -> int:
     return in_session(target, work)
 
 
-async def copy_in(session: Session, folder: str, volume: str) -> dict[str, Any]:
-    """A folder of this machine onto a volume, at its root."""
-    async with _helper(session, volume, "", read_only=False) as (pod, python):
-        return await _copy(session, pod, python, folder, f"{volume}:/", None, (volume, ""))
+async def copy_in(
+    session: Session, folder: str, volume: str, runtime: Runtime, *, on_start: Callable[[], None]
+) -> dict[str, Any]:
+    """Copy a folder of this machine onto a volume, at its root. `on_start` is called before the first file."""
+    async with _Helper(session, volume, runtime, read_only=False) as pod:
+        on_start()
+        return await _copy(session, pod, runtime.python, folder, f"{volume}:/", None, (volume, ""))
+
+
+async def helper_runtime(session: Session, image: str = "") -> Runtime:
+    """What a helper pod runs: this image, else what the server says, else what the asker can see of the cluster.
+
+    Raises UsageError where none of them knows an image.
+    """
+    if image:
+        return Runtime(image)
+    with contextlib.suppress(MoorageError):
+        helper = await session.server.ask(Helper, "GET", "/api/v1/helper")
+        if helper.image:
+            return Runtime(helper.image, helper.python)
+    with contextlib.suppress(ApiError):  # only an administrator may list nodes
+        runtime = await find_runtime(session.api)
+        if runtime.image:
+            return runtime
+    raise UsageError(
+        "cannot start the helper pod: Moorage's image is not known",
+        hint="volume cp takes it by --image; an administrator can set MOORAGE_IMAGE for `moor server`",
+    )
 
 
 def _place(text: str) -> tuple[str, str] | None:
@@ -86,21 +114,20 @@ def _place(text: str) -> tuple[str, str] | None:
         raise UsageError(error.message) from error
 
 
-class _Helper(contextlib.AbstractAsyncContextManager[tuple[str, str]]):
-    """A pod that mounts a volume and waits; it goes with the block."""
+class _Helper(contextlib.AbstractAsyncContextManager[str]):
+    """A pod that mounts a volume and waits, by its name; it goes with the block."""
 
-    def __init__(self, session: Session, volume: str, image: str, *, read_only: bool) -> None:
-        self._session, self._volume, self._image, self._read_only = session, volume, image, read_only
+    def __init__(self, session: Session, volume: str, runtime: Runtime, *, read_only: bool) -> None:
+        self._session, self._volume, self._runtime, self._read_only = session, volume, runtime, read_only
         self._pod: Obj | None = None
 
-    async def __aenter__(self) -> tuple[str, str]:
+    async def __aenter__(self) -> str:
         session = self._session
         claim = await get_object(session.api, VOLUME, session.namespace, self._volume)
-        runtime = await self._runtime()
         pods = (await session.api.list(PODS, session.namespace)).items
         user = await session.user()
         spec = make_pod_spec(
-            runtime,
+            self._runtime,
             ["wait"],
             claims={ROOT: (self._volume, self._read_only)},
             node=node_of(claim, pods),
@@ -119,27 +146,10 @@ class _Helper(contextlib.AbstractAsyncContextManager[tuple[str, str]]):
         except BaseException:
             await self._remove()
             raise
-        return str(meta["name"]), runtime.python
+        return str(meta["name"])
 
     async def __aexit__(self, *_: object) -> None:
         await self._remove()
-
-    async def _runtime(self) -> Runtime:
-        if self._image:
-            return Runtime(self._image)
-        api = self._session.api
-        with contextlib.suppress(ApiError):
-            await api.list(NODES, limit=1)
-            runtime = await find_runtime(api)
-            if runtime.image:
-                return runtime
-        with contextlib.suppress(ApiError):
-            info = await api.get(CONFIGMAPS, INFO_CONFIGMAP, SYSTEM_NAMESPACE)
-            if image := (info.get("data") or {}).get("image"):
-                return Runtime(str(image))
-        raise UsageError(
-            "cannot start the helper pod: its image is unknown", hint="give the image of Moorage with --image"
-        )
 
     async def _running(self, name: str) -> None:
         session, last = self._session, ""
@@ -162,10 +172,6 @@ class _Helper(contextlib.AbstractAsyncContextManager[tuple[str, str]]):
             meta = self._pod["metadata"]
             with contextlib.suppress(ApiError):
                 await self._session.api.delete(PODS, meta["name"], self._session.namespace, uid=meta.get("uid"))
-
-
-def _helper(session: Session, volume: str, image: str, *, read_only: bool) -> _Helper:
-    return _Helper(session, volume, image, read_only=read_only)
 
 
 async def _copy(

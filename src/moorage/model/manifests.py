@@ -191,7 +191,7 @@ OPERATOR = Service(
     among_people=(Rule(resources=("serviceaccounts",), verbs=LIST),),  # who is in which group
     for_tenants=True,
     at_home=(
-        Rule(resources=("pods",), verbs=("create", "get")),  # reservations; its own, for the image of fillers
+        Rule(resources=("pods",), verbs=("create",)),  # reservations
         Rule(group="coordination.k8s.io", resources=("leases",), verbs=("create",)),
         Rule(group="coordination.k8s.io", resources=("leases",), verbs=("get", "update"), names=(OPERATOR_LEASE,)),
         Rule(resources=("secrets",), verbs=("create",)),

@@ -7,8 +7,10 @@ import json
 import pytest
 
 from moorage.apimachinery.resources import JOBS, PODS, PVCS
+from moorage.errors import Forbidden
 from moorage.model.dataset import DATASETS, make_dataset, reader_claim_name
 from moorage.model.volumebackup import BACKUPS
+from moorage.testing.clock import FakeClock
 
 
 def a_dataset(phase="Ready", **status):
@@ -177,3 +179,81 @@ def test_a_copy_that_makes_no_sense_is_refused(moor, words):
     done = moor("volume", "cp", *words)
     assert done.code == 2
     assert moor.api.named(PODS) == []
+
+
+class EndedPods(FakeClock):
+    """While a command waits, each pod that waits ends."""
+
+    def __init__(self, api):
+        super().__init__()
+        self.api = api
+
+    async def sleep(self, seconds):
+        for name in self.api.named(PODS):
+            self.api.put(PODS, self.api.objects["pods", "default", name] | {"status": {"phase": "Failed"}})
+
+
+@pytest.fixture
+def member(moor):
+    """Someone who may not look at nodes; their server knows the image."""
+    moor.api.refuse["list", "nodes"] = Forbidden("nodes is forbidden")
+    moor.server.answers["/api/v1/helper"] = {"image": "registry/moorage:1", "python": "python"}
+    moor.clock = EndedPods(moor.api)
+    return moor
+
+
+@pytest.fixture
+def photos(tmp_path):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    (folder / "a.jpg").write_bytes(b"a")
+    return folder
+
+
+def test_a_members_helper_pod_runs_the_image_that_the_server_names(member):
+    member("volume", "create", "data")
+    images = []
+    member.api.on_call = lambda verb, kind, name: images.extend(
+        obj["spec"]["containers"][0]["image"]
+        for (plural, *_), obj in member.api.objects.items()
+        if plural == "pods"
+    )
+    done = member("volume", "cp", "data:/x", "/tmp/x")
+    assert (done.code, "ended at once: Failed" in done.err) == (1, True)
+    assert set(images) == {"registry/moorage:1"}
+    assert member.api.named(PODS) == []
+
+
+def test_without_an_image_nothing_is_made_and_the_way_on_is_said(member, photos):
+    member.server.answers.clear()
+    member("volume", "create", "data")
+    for words in (["volume", "cp", str(photos), "data:/"], ["dataset", "create", "p", "--from", str(photos)]):
+        done = member(*words)
+        assert (done.code, "Moorage's image is not known" in done.err, "--image" in done.err) == (2, True, True)
+    assert (member.api.named(PODS), member.api.named(PVCS)) == ([], ["data"])
+
+
+def test_a_helper_that_does_not_start_leaves_no_volume_behind(member, photos):
+    done = member("dataset", "create", "p", "--from", str(photos))
+    assert (done.code, "ended at once" in done.err) == (1, True)
+    assert (member.api.named(PODS), member.api.named(PVCS), member.api.named(DATASETS)) == ([], [], [])
+
+
+def test_a_volume_that_an_earlier_command_began_stays(member, photos):
+    member("volume", "create", "dataset-p-upload")
+    assert member("dataset", "create", "p", "--from", str(photos)).code == 1
+    assert member.api.named(PVCS) == ["dataset-p-upload"]
+
+
+def test_a_name_that_is_taken_is_refused_before_a_file_is_copied(member, photos):
+    member.api.put(DATASETS, a_dataset())
+    done = member("dataset", "create", "photos", "--from", str(photos))
+    assert (done.code, "the name 'photos' is taken" in done.err) == (1, True)
+    assert (member.api.named(PODS), member.api.named(PVCS)) == ([], [])
+
+
+def test_a_folder_with_links_is_refused_before_a_file_is_copied(member, photos):
+    (photos / "b.jpg").symlink_to("a.jpg")
+    done = member("dataset", "create", "p", "--from", str(photos))
+    assert (done.code, "has 1 links or special files in it, such as 'b.jpg'" in done.err) == (2, True)
+    assert (member.api.named(PODS), member.api.named(PVCS)) == ([], [])

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from moorage.apimachinery.resources import PODS, PVCS, STORAGECLASSES
+from moorage.apimachinery.resources import NODES, PODS, PVCS, STORAGECLASSES
 from moorage.errors import Forbidden, ServerError
 from moorage.model.dataset import DATASETS, make_dataset
+from moorage.model.names import HOST_IMAGE, SYSTEM_NAMESPACE
 from moorage.server.volumeuse import VolumeUse, used_of
 from moorage.testing.clock import FakeClock
 
@@ -179,3 +180,24 @@ async def test_classes_are_told_with_their_modes(ada):
 )
 async def test_a_summary_that_is_none_tells_nothing(summary):
     assert used_of(summary) == {}
+
+
+@pytest.mark.parametrize(
+    ("runtime", "pods", "image"),
+    [
+        pytest.param("containerd://2.1", [], "", id="the server is no pod: nobody knows"),
+        pytest.param("containerd://2.1", ["moorage-server"], "registry/moorage:1", id="the image of the service"),
+        pytest.param("containerd://2.1", ["other"], "", id="another pod in our namespace says nothing"),
+        pytest.param("process://1", [], HOST_IMAGE, id="nodes that run processes"),
+    ],
+)
+async def test_every_user_may_ask_what_a_helper_pod_runs(ada, runtime, pods, image):
+    node = {"metadata": {"name": "n1"}, "status": {"nodeInfo": {"containerRuntimeVersion": runtime}}}
+    ada.api.put(NODES, node)
+    mesh = {"name": "proxy", "image": "registry/proxy:9"}
+    for name in pods:
+        meta = {"name": name, "namespace": SYSTEM_NAMESPACE, "labels": {"app.kubernetes.io/name": name}}
+        containers = [mesh, {"name": "server", "image": "registry/moorage:1"}]
+        ada.api.put(PODS, {"metadata": meta, "spec": {"containers": containers}})
+    answer = await ada("GET", "/api/v1/helper")
+    assert (answer.status, answer.json["image"]) == (200, image)

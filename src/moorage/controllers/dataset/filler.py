@@ -1,6 +1,6 @@
 """Pods that move data, wherever the cluster is: image, command and safety of the containers of `moorage.filler`.
 
-On a cluster they run Moorage's own image, which the operator reads of its own pod (or is told by $MOORAGE_IMAGE).
+On a cluster they run Moorage's own image, which a service reads of its own pod (or of $MOORAGE_IMAGE).
 On nodes that run pods as processes of this machine they run in the environment that the operator runs in.
 """
 
@@ -26,6 +26,7 @@ from moorage.settings import IMAGE
 MEMORY = "1Gi"  # 16 files of at most 8 MiB at once, and what goes with them
 CPU = "1"
 USER_ID = 65532  # as the Containerfile makes it
+_SERVICES = "app.kubernetes.io/name in (moorage-operator,moorage-server)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Runtime:
 
 
 async def find_runtime(api: Api) -> Runtime:
-    """Look at the nodes, then at our own pod. Raises ApiError when the nodes cannot be read."""
+    """Look at the nodes, then at the pods of our services. Raises ApiError when the nodes cannot be read."""
     nodes = (await api.list(NODES)).items
     runtimes = [
         str(((node.get("status") or {}).get("nodeInfo") or {}).get("containerRuntimeVersion")) for node in nodes
@@ -48,11 +49,22 @@ async def find_runtime(api: Api) -> Runtime:
     if image := IMAGE.read(os.environ):
         return Runtime(image)
     try:
-        pod = await api.get(PODS, os.environ.get("HOSTNAME") or socket.gethostname(), SYSTEM_NAMESPACE)
+        pods = (await api.list(PODS, SYSTEM_NAMESPACE, label_selector=_SERVICES)).items
     except ApiError:
         return Runtime("")
-    containers = (pod.get("spec") or {}).get("containers") or []
-    return Runtime(str(containers[0].get("image") or "") if containers else "")
+    return Runtime(image_of(pods, os.environ.get("HOSTNAME") or socket.gethostname()))
+
+
+def image_of(pods: Sequence[Obj], host: str) -> str:
+    """Moorage's image: that of the pod with this name, else of any of its services; empty: no pod has one."""
+    images: dict[str, str] = {}
+    for pod in pods:
+        containers = sorted(
+            (pod.get("spec") or {}).get("containers") or (),
+            key=lambda container: container.get("name") not in ("operator", "server"),  # before those of a mesh
+        )
+        images[str(pod["metadata"]["name"])] = str(containers[0].get("image") or "") if containers else ""
+    return images.get(host) or next((image for _, image in sorted(images.items()) if image), "")
 
 
 def make_pod_spec(

@@ -6,7 +6,8 @@ from typing import Any
 
 from moorage.actions import volumes
 from moorage.api.fields import Force, Page
-from moorage.api.volumes import NewVolume, Resize, StorageClassList, Volume, VolumeList
+from moorage.api.volumes import Helper, NewVolume, Resize, StorageClassList, Volume, VolumeList
+from moorage.controllers.dataset.filler import find_runtime
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.listings import visible_storage_classes
 
@@ -48,10 +49,17 @@ async def list_storage_classes(call: Call[None, None]) -> StorageClassList:
     return StorageClassList(storage_classes=tuple(await visible_storage_classes(call.context, call.user)))
 
 
+async def get_helper(call: Call[None, None]) -> Helper:
+    """Show what a helper pod runs that copies files to and from a volume. Every user may see it."""
+    runtime = await find_runtime(call.context.api)
+    return Helper(image=runtime.image, python=runtime.python)
+
+
 ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
     Endpoint(method="GET", path=ALL, handler=list_volumes, query=Page, answer=VolumeList),
     Endpoint(method="POST", path=ALL, handler=create_volume, body=NewVolume, answer=Volume, status=201, once=True),
     Endpoint(method="PATCH", path=ONE, handler=resize_volume, body=Resize, answer=Volume),
     Endpoint(method="DELETE", path=ONE, handler=delete_volume, query=Force),
     Endpoint(method="GET", path="/api/v1/storageclasses", handler=list_storage_classes, answer=StorageClassList),
+    Endpoint(method="GET", path="/api/v1/helper", handler=get_helper, answer=Helper),
 )
