@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import yaml
 
+from moorage.apimachinery.resources import SECRETS
 from moorage.testing.cluster import Cluster, find_kubectl
 
 PASSWORD = "correct horse battery"
@@ -59,6 +62,33 @@ def typed(tmp_path: Path) -> Typed:
         )
 
     return type_in
+
+
+@pytest.fixture
+def private_source() -> Iterator[str]:
+    """A file on a web server that wants a token."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = b"picture" if self.headers.get("Authorization") == "Bearer right" else b""
+            self.send_response(200 if body else 403)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(body)
+
+        do_HEAD = do_GET
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/a.jpg"
+    server.shutdown()
+    thread.join()
+    server.server_close()
 
 
 def log_in(typed: Typed, server: str, person: str) -> str:
@@ -135,3 +165,28 @@ def test_a_member_copies_files_to_a_volume_and_back_and_fills_a_dataset(typed, s
         "run", "--memory", "64Mi", "--dataset", "photos:/data", "--follow", "--", "cat", "/data/inner/a.jpg"
     )
     assert (read.returncode, "picture" in read.stdout) == (0, True), read.stderr
+
+
+@pytest.mark.anyio
+async def test_a_member_gives_the_credentials_of_a_private_source_by_a_secret(
+    typed, server, people, unique, api, private_source
+):
+    log_in(typed, server, people["member"])
+    words = ("dataset", "create", "--size", "10Mi", "--wait", "--from", private_source)
+    denied = typed(*words, "photos")
+    assert denied.returncode == 1
+    assert "answered HTTP 403: the dataset names no Secret with credentials" in denied.stderr
+    assert f"kubectl create secret generic photos-keys -n {unique}-a --from-literal=MOORAGE_HTTP" in denied.stderr
+    missing = typed(*words, "again", "--secret", "photos-keys")
+    assert (missing.returncode, "Secret 'photos-keys' not found" in missing.stderr) == (2, True)
+    secret = {"metadata": {"name": "photos-keys"}, "stringData": {"MOORAGE_HTTP_AUTHORIZATION": "Bearer wrong"}}
+    await api.create(SECRETS, secret, f"{unique}-a")
+    refused = typed(*words, "again", "--secret", "photos-keys")
+    assert "it refused the keys of Secret 'photos-keys'" in refused.stderr
+    await api.patch(
+        SECRETS, "photos-keys", {"stringData": {"MOORAGE_HTTP_AUTHORIZATION": "Bearer right"}}, f"{unique}-a"
+    )
+    typed("dataset", "refill", "again")
+    read = typed("dataset", "create", "third", "--size", "10Mi", "--wait", "--from", private_source, "--secret",
+                 "photos-keys")  # fmt: skip
+    assert read.returncode == 0, read.stderr

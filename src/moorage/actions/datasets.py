@@ -17,7 +17,7 @@ from moorage.apimachinery.api import Api
 from moorage.apimachinery.integers import integer_or
 from moorage.apimachinery.meta import annotations_of, condition, is_deleting, labels_of
 from moorage.apimachinery.moments import moment
-from moorage.apimachinery.resources import PVCS, Obj
+from moorage.apimachinery.resources import PVCS, SECRETS, Obj
 from moorage.errors import Conflict, Forbidden, NotFound, UsageError
 from moorage.model.dataset import (
     AUTO,
@@ -31,6 +31,7 @@ from moorage.model.dataset import (
     parse_dataset,
 )
 from moorage.model.names import OWNER_ANNOTATION, OWNER_LABEL, RUN_LABEL, label_value
+from moorage.present.credentials import secret_command
 
 DATASET = Kind(DATASETS, "dataset")
 DEFAULTS: Mapping[str, tuple[Any, ...]] = {"access": (AUTO,), "readers": ([],)}  # stored as if left out
@@ -108,8 +109,31 @@ def plan_dataset(request: NewDataset, owner: str) -> Obj:
 
 
 async def create_dataset(api: Api, obj: Obj, *, mark: str = "", dry_run: bool = False) -> Dataset:
-    """Create a planned dataset, once for each `mark`; it begins to fill at once. Raises AlreadyExists."""
+    """Create a planned dataset, once for each `mark`; it begins to fill at once.
+
+    Raises AlreadyExists, and UsageError where the Secret with its credentials is missing.
+    """
+    await _check_secret(api, obj)
     return dataset_of(await create_object(api, DATASET, obj, mark=mark, dry_run=dry_run))
+
+
+async def _check_secret(api: Api, obj: Obj) -> None:
+    """Raise UsageError where the Secret that a dataset names is missing; return where the asker may not know."""
+    source, namespace = obj["spec"]["source"], obj["metadata"]["namespace"]
+    name, url = str(source.get("secret") or ""), str(source["url"])
+    if not name:
+        return
+    try:
+        await api.get(SECRETS, name, namespace)
+    except NotFound as error:
+        raise UsageError(
+            f"Secret {name!r} not found in namespace {namespace}: it must hold the credentials for {url}",
+            hint=f"create it, then try again: {secret_command(name, namespace, url)}",
+            code=ErrorCode.INVALID,
+            field="spec.source.secret",
+        ) from error
+    except Forbidden:
+        return
 
 
 async def get_dataset(api: Api, namespace: str, name: str) -> Dataset:

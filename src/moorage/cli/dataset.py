@@ -19,6 +19,7 @@ from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.errors import AlreadyExists, ApiError, MoorageError, UsageError
 from moorage.filler.tree import Tree
 from moorage.model.dataset import AUTO, FAILED, METHODS, READY
+from moorage.present.credentials import secret_command
 from moorage.present.sizes import bytes_text
 from moorage.sdk.progress import Bar, Meter
 
@@ -38,7 +39,7 @@ def dataset() -> None:
 
 @dataset.command(
     examples={
-        "moor dataset create imagenet --source s3://datasets/imagenet --size 200Gi": "from a bucket",
+        "moor dataset create imagenet --source s3://datasets/imagenet --secret aws": "with the keys in Secret aws",
         "moor dataset create digits --source https://example.com/d.tar.gz --unpack": "from an archive",
         "moor dataset create photos --source ./photos": "from a folder of this machine",
         "moor dataset create splits --source volume:data/splits --reader vision": "from a volume, also for vision",
@@ -63,7 +64,7 @@ def dataset() -> None:
     show_default=True,
     help="How nodes read it: shared (RWX), clone (RWO, cloned read-only), or auto (by the class).",
 )
-@click.option("--secret", default="", help="Secret with the credentials for the source.")
+@click.option("--secret", default="", help="Secret of the namespace with the credentials for the source.")
 @click.option("--anonymous", is_flag=True, help="Ask the object store without credentials.")
 @click.option("--unpack", is_flag=True, help="The source is one archive (.tar, .tar.gz, .zip, …): unpack it.")
 @click.option(
@@ -118,7 +119,7 @@ def create(
         if not wait:
             console.say(f"filling has started; show its progress: moor dataset show {name}")
             return 0
-        return await _follow(session, name)
+        return await _follow(session, name, secret)
 
     return in_session(target, work)
 
@@ -206,7 +207,21 @@ async def _follow_upload(session: Session, name: str) -> int:
     return code
 
 
-async def _follow(session: Session, name: str) -> int:
+def _way_out(dataset: Dataset, secret: str) -> str:
+    """What to do about a fill that failed."""
+    refill = f"moor dataset refill {dataset.name}"
+    if dataset.reason != "SourceDenied":
+        return f"fix the cause, then run: {refill}"
+    if secret:
+        return f"correct the keys in Secret {secret!r}, then run: {refill}"
+    command = secret_command(f"{dataset.name}-keys", dataset.namespace, dataset.source)
+    return (
+        f"create a Secret: {command}\nthen delete the dataset and create it with --secret {dataset.name}-keys:"
+        f" moor dataset delete {dataset.name}"
+    )
+
+
+async def _follow(session: Session, name: str, secret: str = "") -> int:
     """Wait until it is ready: a line for each phase and reason, and progress on a terminal.
 
     Raises MoorageError when it fails.
@@ -225,7 +240,7 @@ async def _follow(session: Session, name: str) -> int:
             if dataset.phase == FAILED:
                 raise MoorageError(
                     f"dataset {name!r} failed: {dataset.reason}: {dataset.message}",
-                    hint=f"fix the cause, then run: moor dataset refill {name}",
+                    hint=_way_out(dataset, secret),
                 )
             if (progress := dataset.progress) is not None:
                 meter.set(

@@ -266,9 +266,7 @@ def _judge(answer: aiohttp.ClientResponse, url: str) -> None:
     if status < 400:
         return
     if status in (401, 403):
-        raise SourceDenied(
-            f"{shown(url)} answered HTTP {status}", hint="give a Secret with your credentials: --secret"
-        )
+        raise SourceDenied(f"{shown(url)} answered HTTP {status}")
     if status in (404, 410):
         raise SourceNotFound(f"{shown(url)} answered HTTP {status}")
     if status in (408, 425, 429) or status >= 500:
@@ -388,17 +386,13 @@ def in_our_words(what: str) -> Callable[[Callable[[], R]], R]:
         except FileNotFoundError as error:
             raise SourceNotFound(f"{shown(what)}: not found") from error
         except PermissionError as error:
-            raise SourceDenied(
-                f"{shown(what)}: {error}", hint="give a Secret with your credentials: --secret"
-            ) from error
+            raise SourceDenied(f"{shown(what)}: {error}") from error
         except (OSError, TimeoutError) as error:
             raise SourceFailed(f"{shown(what)}: {error}") from error
         except Exception as error:  # botocore's and google's own classes, of packages that may not be there
             text = f"{type(error).__name__}: {error}"
             if "Credential" in text or "Forbidden" in text or "AccessDenied" in text:
-                raise SourceDenied(
-                    f"{shown(what)}: {text}", hint="give a Secret with your credentials: --secret"
-                ) from error
+                raise SourceDenied(f"{shown(what)}: {text}") from error
             raise SourceFailed(f"{shown(what)}: {text}") from error
 
     return run

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from moorage.apimachinery.resources import JOBS, PODS, PVCS
+from moorage.apimachinery.resources import JOBS, PODS, PVCS, SECRETS
 from moorage.errors import Forbidden
 from moorage.model.dataset import DATASETS, make_dataset, reader_claim_name
 from moorage.model.volumebackup import BACKUPS
@@ -25,13 +25,68 @@ def a_reader(namespace="default"):
     return {"metadata": meta, "spec": {"containers": [], "volumes": [volume]}, "status": {"phase": "Running"}}
 
 
+def a_secret(name="aws"):
+    return {"metadata": {"name": name, "namespace": "default"}, "data": {}}
+
+
 def test_a_dataset_is_made_with_what_was_typed(moor):
+    moor.api.put(SECRETS, a_secret())
     done = moor("dataset", "create", "photos", "--source", "s3://b/x", "--size", "5Gi", "--secret", "aws",
                 "--reader", "vision", "--unpack")  # fmt: skip
     assert (done.code, done.out) == (0, "photos\n")
     spec = moor.api.objects["datasets", "default", "photos"]["spec"]
     source = {"url": "s3://b/x", "secret": "aws", "unpack": True}
     assert spec == {"source": source, "size": "5Gi", "readers": ["vision"]}
+
+
+@pytest.mark.parametrize(
+    ("url", "keys"),
+    [
+        ("s3://b/x", "--from-literal=AWS_ACCESS_KEY_ID=… --from-literal=AWS_SECRET_ACCESS_KEY=…"),
+        ("gs://b/x", "--from-file=key.json"),
+        ("https://host/x", "--from-literal=MOORAGE_HTTP_AUTHORIZATION='Bearer …'"),
+    ],
+)
+def test_a_secret_that_is_missing_is_named_with_the_command_that_creates_it(moor, url, keys):
+    done = moor("dataset", "create", "p", "--from", url, "--secret", "aws")
+    assert (done.code, moor.api.named(DATASETS)) == (2, [])
+    assert done.err == (
+        f"error: Secret 'aws' not found in namespace default: it must hold the credentials for {url}\n"
+        f"hint: create it, then try again: kubectl create secret generic aws -n default {keys}\n"
+    )
+
+
+def test_who_may_not_look_at_secrets_may_name_one(moor):
+    moor.api.refuse["get", "secrets"] = Forbidden("secrets is forbidden")
+    assert moor("dataset", "create", "p", "--from", "s3://b/x", "--secret", "aws").code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (
+            (),
+            "hint: create a Secret: kubectl create secret generic photos-keys -n default"
+            " --from-literal=AWS_ACCESS_KEY_ID=… --from-literal=AWS_SECRET_ACCESS_KEY=…\n"
+            "then delete the dataset and create it with --secret photos-keys: moor dataset delete photos\n",
+        ),
+        (
+            ("--secret", "aws"),
+            "hint: correct the keys in Secret 'aws', then run: moor dataset refill photos\n",
+        ),
+    ],
+)
+def test_a_source_that_refuses_says_what_to_do_about_the_keys(moor, words, hint):
+    moor.api.put(SECRETS, a_secret())
+    word = {"type": "Ready", "status": "False", "reason": "SourceDenied", "message": "s3://b/x: Forbidden"}
+
+    def refuse(verb, kind, name):
+        if (verb, kind) == ("get", "datasets"):
+            moor.api.put(DATASETS, a_dataset("Failed", conditions=[word]))
+
+    moor.api.on_call = refuse
+    done = moor("dataset", "create", "photos", "--source", "s3://b/x", "--wait", *words)
+    assert (done.code, done.err.endswith(hint)) == (1, True), done.err
 
 
 @pytest.mark.parametrize(
@@ -247,7 +302,7 @@ def test_a_volume_that_an_earlier_command_began_stays(member, photos):
 
 def test_a_name_that_is_taken_is_refused_before_a_file_is_copied(member, photos):
     member.api.put(DATASETS, a_dataset())
-    done = member("dataset", "create", "photos", "--from", str(photos))
+    done = member("dataset", "create", "photos", "--source", str(photos))
     assert (done.code, "the name 'photos' is taken" in done.err) == (1, True)
     assert (member.api.named(PODS), member.api.named(PVCS)) == ([], [])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -376,3 +377,21 @@ def test_whatever_happens_to_fillers_it_ends_ready_by_their_word_or_failed_or_go
         else:
             last = replace(last, failed=True, ended=now, result=None)
         attempts = [*attempts[:-1], last]
+
+
+@pytest.mark.parametrize(
+    ("secret", "says"),
+    [
+        ("", "no: the dataset names no Secret with credentials"),
+        ("aws", "no: it refused the keys of Secret 'aws', or they may not read it"),
+    ],
+)
+def test_a_source_that_refuses_says_by_which_credentials(secret, says):
+    view = a_view(status=begun())
+    view = replace(
+        view,
+        spec=msgspec.structs.replace(view.spec, source=msgspec.structs.replace(view.spec.source, secret=secret)),
+    )
+    result = {"phase": "failed", "final": True, "reason": "SourceDenied", "message": "no"}
+    made = plan(seen(dataset=view, claim=CLAIM, attempts=(broken(result=result),)))
+    assert (made.ready.reason, made.ready.message) == ("SourceDenied", says)

@@ -29,6 +29,7 @@ from moorage.model.dataset import (
     Use,
 )
 from moorage.model.storageclass import ROX, RWO, RWX, ClassView
+from moorage.present.credentials import after_denial
 
 STALLED_MAX = 8  # attempts in a row that got no further: some five minutes
 STALLED_DELAYS = DoublingDelay(2.0, 120.0)  # pauses after them
@@ -295,6 +296,8 @@ def _after_failure(seen: Seen, status: NewStatus, last: AttemptSeen, old: tuple[
     result = last.result or {}
     if result.get("phase") == "failed" and result.get("final"):
         message = str(result.get("message") or "the filler failed")
+        if result.get("reason") == "SourceDenied":
+            message = f"{message[:800]}: {after_denial(seen.dataset.spec.source.secret)}"
         return _failed(status, str(result.get("reason") or "FillFailed"), message)
     got_to = _got_to(status.progress)
     further = got_to > status.mark or (last.succeeded and status.stalled == 0)

@@ -1,0 +1,23 @@
+"""How credentials for a bucket or a web server are given: the Secret that a dataset names, and its keys."""
+
+from __future__ import annotations
+
+_KEYS = {
+    "s3": "--from-literal=AWS_ACCESS_KEY_ID=… --from-literal=AWS_SECRET_ACCESS_KEY=…",
+    "gs": "--from-file=key.json",
+    "https": "--from-literal=MOORAGE_HTTP_AUTHORIZATION='Bearer …'",
+}
+
+
+def secret_command(name: str, namespace: str, url: str) -> str:
+    """The command that creates a Secret with the credentials for a source."""
+    scheme = url.partition("://")[0]
+    keys = _KEYS.get(scheme, _KEYS["https"])
+    return f"kubectl create secret generic {name} -n {namespace} {keys}"
+
+
+def after_denial(secret: str) -> str:
+    """What to look at when a source refused the credentials. `secret`: name of the Secret; empty: none."""
+    if secret:
+        return f"it refused the keys of Secret {secret!r}, or they may not read it"
+    return "the dataset names no Secret with credentials"
