@@ -118,6 +118,26 @@ def test_a_member_starts_at_once(typed, server, people, unique):
     assert "second" in typed("jobs").stdout
 
 
+def test_the_address_may_lack_its_scheme_and_after_the_logout_one_sentence_says_what_to_do(
+    typed, server, people, unique
+):
+    words = ("--username", people["member"], "--password-stdin")
+    done = typed("login", server.removeprefix("http://"), *words, stdin=PASSWORD + "\n")
+    assert f"logged in to {server} as {people['member']}" in done.stderr
+    status = typed("status")
+    assert status.returncode == 0, status.stderr
+    assert status.stdout.splitlines()[:4] == [
+        f"logged in   {server} as {people['member']}",
+        f"team        {unique}-a: member, namespace {unique}-a",
+        f"team        {unique}-b: member, namespace {unique}-b",
+        f"runs        none in namespace {unique}-a; list them: moor jobs",
+    ]
+    assert typed("jobs").returncode == 0
+    typed("logout")
+    assert typed("jobs").stderr == f"error: you are not logged in to {server}\nhint: log in: moor login {server}\n"
+    assert typed("status").returncode == 1
+
+
 def test_the_login_is_enough_without_a_kubeconfig(typed, server, people, unique):
     words = ("--username", people["member"], "--password-stdin", "--no-kubeconfig")
     assert typed("login", server, *words, stdin=PASSWORD + "\n").returncode == 0

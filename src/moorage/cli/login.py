@@ -23,7 +23,7 @@ from moorage.cli.renamed import renamed
 from moorage.client.datafolder import default_folder, running_kubeconfig
 from moorage.client.logins import Known, Saved, known_logins
 from moorage.clock import SYSTEM, parse_rfc3339, rfc3339
-from moorage.errors import MoorageError, NotReady, UsageError
+from moorage.errors import Forbidden, MoorageError, NotReady, Unauthorized, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,18 +73,20 @@ def login(
 ) -> None:
     """Log in to the Moorage server at URL, and work in your team's namespace from then on.
 
+    URL is https://HOST, HOST alone, or 127.0.0.1:PORT for a server on this machine.
+
     Writes a context for each of your teams to the kubeconfig ($KUBECONFIG, or ~/.kube/config): kubectl works too.
     """
     from moorage.api.logins import LoggedIn
     from moorage.api.reading import read
-    from moorage.server.identity.oidc import check_address
+    from moorage.cli.serveraddress import complete_address
 
-    url = url.rstrip("/")
-    check_address(url, "the server")
+    url = complete_address(url)
     saved = Saved(url=url, ca=ca.read_text() if ca else "")
     client = f"moor on {socket.gethostname()}"
     if password_stdin and username is None:
         raise UsageError("--password-stdin needs --username NAME")
+    _check_server(saved)
     if username is not None:
         password = sys.stdin.readline().rstrip("\n") if password_stdin else _prompt("Password: ")
         body = {"username": username, "password": password, "client": client}
@@ -246,6 +248,18 @@ def kubeconfig(
     else:
         write_private(output, text)
         console.say(f"written: {output}")
+
+
+def _check_server(saved: Saved) -> None:
+    """Raise MoorageError, with what to type instead, unless a Moorage server answers at the address of a login."""
+    from moorage.cli.serveraddress import explain
+
+    try:
+        _ask(saved, "GET", "/api/v1/login")
+    except (Unauthorized, Forbidden):
+        return  # as it must: nobody is logged in yet
+    except MoorageError as error:
+        raise explain(saved.url, error) from error
 
 
 def start_work(saved: Saved, namespace: str | None, *, is_written: bool) -> None:

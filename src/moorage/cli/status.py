@@ -1,4 +1,4 @@
-"""`moor status`: what runs on this machine, and where."""
+"""`moor status`: what runs on this machine, and where; and the server that somebody is logged in to."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,6 +20,10 @@ from moorage.client.datafolder import default_folder
 from moorage.errors import MoorageError
 from moorage.present.sizes import bytes_text
 
+if TYPE_CHECKING:
+    from moorage.client.logins import Saved
+
+ANSWER_SECONDS = 10.0  # patience with the server of a login
 PAGES = ("/jobs", "/maps", "/workspaces", "/volumes", "/datasets")  # of the web page
 
 
@@ -32,7 +36,10 @@ PAGES = ("/jobs", "/maps", "/workspaces", "/volumes", "/datasets")  # of the web
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @data_option
 def status(output: str, data: Path | None) -> None:
-    """Show whether the local cluster runs: addresses, processes, nodes, disk, and how to stop it."""
+    """Show the local cluster: addresses, processes, nodes, disk, and how to stop it; and where you are logged in.
+
+    Exits with 1 when no local cluster runs and nobody is logged in.
+    """
     folder = DataFolder(data.absolute() if data else default_folder())
     folder.check_version()
     running = folder.exists() and folder.is_running()
@@ -54,13 +61,58 @@ def status(output: str, data: Path | None) -> None:
             facts |= asyncio.run(_cluster_facts(folder.kubeconfig))
         except MoorageError as error:
             facts["error"] = error.message
+    if data is None and (login := login_facts()):
+        facts["login"] = login
     if output == "json":
         console.show(json.dumps(facts, indent=2))
     else:
         option = "" if folder.path == default_folder() else f" --data {folder.path}"
         console.show(status_text(facts, option=option))
-    if not running or facts.get("error"):
+    problem = facts.get("error") if running else facts.get("login", {"error": "none"}).get("error")
+    if problem:
         raise SystemExit(1)
+
+
+def login_facts() -> dict[str, Any]:
+    """The server of the last login, who is logged in there, their teams and runs; empty: nobody is logged in."""
+    from moorage.client.logins import Known
+
+    known = Known.read()
+    saved = known.logins.get(known.current)
+    if saved is None:
+        return {}
+    facts: dict[str, Any] = {"server": saved.url, "user": saved.name, "namespace": saved.namespace}
+    try:
+        import asyncio
+
+        return facts | asyncio.run(_facts_of_server(saved))
+    except MoorageError as error:
+        return facts | {"error": error.message, "hint": error.hint or f"log in again: moor login {saved.url}"}
+
+
+async def _facts_of_server(saved: Saved) -> dict[str, Any]:
+    from moorage.api.jobs import JobList
+    from moorage.api.logins import Person
+    from moorage.client.connection import Connection, Patience, at_url
+
+    connection = Connection(
+        at_url(saved.url, saved.token, ca=saved.ca), patience=Patience(answer_seconds=ANSWER_SECONDS, seconds=0.0)
+    )
+    try:
+        person = await connection.ask(Person, "GET", "/api/v1/login")
+        runs: dict[str, int] = {}
+        if saved.namespace:
+            params = {"namespace": saved.namespace}
+            answer = await connection.ask(JobList, "GET", "/api/v1/jobs", params=params)
+            for job in answer.jobs:
+                runs[job.state] = runs.get(job.state, 0) + 1
+    finally:
+        await connection.close()
+    return {
+        "user": person.name,
+        "teams": [{"name": team.name, "role": team.role, "namespace": team.namespace} for team in person.tenants],
+        "runs": runs,
+    }
 
 
 def status_text(facts: Mapping[str, Any], *, option: str) -> str:
@@ -69,10 +121,13 @@ def status_text(facts: Mapping[str, Any], *, option: str) -> str:
     used = ""
     if disk:
         used = f"{bytes_text(disk['usedBytes'])} in the data folder, {bytes_text(disk['freeBytes'])} free"
+    login = login_lines(facts.get("login") or {})
     if not facts["running"]:
         line = f"not running ({facts['data']}); `moor up{option}` starts it"
-        kept = f"\ndisk        {used}; remove it: moor down --erase{option}" if used else ""
-        return line + kept
+        if login:
+            line = f"local       no cluster runs on this machine; `moor up{option}` starts one"
+        kept = [f"disk        {used}; remove it: moor down --erase{option}"] if used else []
+        return "\n".join([*login, line, *kept])
     lines = [
         f"running     {facts['data']}, version {facts['version']}",
         f"web page    {facts['page']}",
@@ -92,7 +147,23 @@ def status_text(facts: Mapping[str, Any], *, option: str) -> str:
     if used:
         lines.append(f"disk        {used}")
     lines.append(f"stop        moor down{option}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *login])
+
+
+def login_lines(login: Mapping[str, Any]) -> list[str]:
+    """Where somebody is logged in, as whom, and what they can type there; none for nobody."""
+    if not login:
+        return []
+    lines = [f"logged in   {login['server']} as {login['user']}"]
+    if error := login.get("error"):
+        return [*lines, f"problem     {error}; {login['hint']}"]
+    lines += [
+        f"team        {team['name']}: {team['role']}, namespace {team['namespace']}" for team in login["teams"]
+    ]
+    if not login["namespace"]:
+        return [*lines, f"team        none; ask an administrator: moor tenant add TEAM --user {login['user']}"]
+    counts = ", ".join(f"{count} {state}" for state, count in sorted(login["runs"].items())) or "none"
+    return [*lines, f"runs        {counts} in namespace {login['namespace']}; list them: moor jobs"]
 
 
 def disk_facts(path: Path) -> dict[str, int]:

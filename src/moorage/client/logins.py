@@ -62,7 +62,7 @@ class Known:
         wanted = (url or self.current).rstrip("/")
         if (login := self.logins.get(wanted)) is None:
             where = f" to {wanted}" if wanted else ""
-            raise NotReady(f"you are not logged in{where}", hint=f"moor login {wanted or 'https://HOST'}")
+            raise NotReady(f"you are not logged in{where}", hint=f"log in: moor login {wanted or 'https://HOST'}")
         return login
 
     def put(self, saved: Saved) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import os
+import re
 import ssl
 import tempfile
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ from moorage.errors import NotReady, UsageError
 from moorage.kube.config import Connection, ExecPlugin
 
 TOKEN_FILE_SECONDS = 60.0  # kubelets renew projected tokens at 80 % of an hour; client-go too looks each minute
+_TOKEN_OF_MOOR = frozenset({"token", "--server"})  # arguments of the plugin that `moor login` writes
+_COLOURS = re.compile(r"\x1b\[[\d;]*m")
+_MOOR_ERROR = re.compile(r"^error: (?P<message>.+)(?:\nhint: (?P<hint>.+))?", re.MULTILINE)
 EXEC_SECONDS = 60.0  # a plugin that takes longer is waiting for a person who is not there
 EARLY = timedelta(seconds=30)  # renewed this long before they expire
 
@@ -164,7 +168,10 @@ async def _run_plugin(plugin: ExecPlugin, connection: Connection) -> _Issued:
         await process.wait()
         raise NotReady(f"{where} did not answer within {EXEC_SECONDS:g} s") from error
     if process.returncode != 0:
-        message = err.decode(errors="replace").strip()
+        message = _COLOURS.sub("", err.decode(errors="replace")).strip()
+        sentence = _MOOR_ERROR.search(message) if set(plugin.args) >= _TOKEN_OF_MOOR else None
+        if sentence is not None:  # of our own `moor token`, as after a logout: it needs no frame
+            raise NotReady(sentence["message"], hint=sentence["hint"])
         raise NotReady(f"{where} failed with exit code {process.returncode}: {message}")
     return _parse_credential(out, where)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from moorage.cli.status import disk_facts, status_text
+from moorage.cli.status import disk_facts, login_lines, status_text
 
 DISK = {"usedBytes": 3 * 2**20, "freeBytes": 5 * 2**30}
 RUNNING = {
@@ -53,6 +53,39 @@ disk        3.0 MiB in the data folder, 5.0 GiB free; remove it: moor down --era
 def test_a_folder_that_was_never_used_has_no_line_about_the_disk():
     facts = {"data": "/d", "running": False, "version": "1.2.3"}
     assert status_text(facts, option="") == "not running (/d); `moor up` starts it"
+
+
+LOGIN = {
+    "server": "https://moorage.example.com",
+    "user": "ada",
+    "namespace": "vision",
+    "teams": [{"name": "vision", "role": "member", "namespace": "vision"}],
+    "runs": {"Waiting": 1, "Running": 2},
+}
+
+
+def test_who_is_logged_in_reads_where_as_whom_and_what_runs_there():
+    facts = {"data": "/d", "running": False, "version": "1.2.3", "login": LOGIN}
+    assert (
+        status_text(facts, option="")
+        == """\
+logged in   https://moorage.example.com as ada
+team        vision: member, namespace vision
+runs        2 Running, 1 Waiting in namespace vision; list them: moor jobs
+local       no cluster runs on this machine; `moor up` starts one"""
+    )
+    assert status_text(RUNNING | {"login": LOGIN}, option="").splitlines()[-4:-2] == [
+        "stop        moor down",
+        "logged in   https://moorage.example.com as ada",
+    ]
+
+
+def test_a_login_that_has_ended_or_has_no_team_says_what_to_do():
+    ended = LOGIN | {"error": "the session has ended", "hint": "log in again: moor login https://h"}
+    assert login_lines(ended)[1:] == ["problem     the session has ended; log in again: moor login https://h"]
+    assert login_lines(LOGIN | {"teams": [], "namespace": "", "runs": {}})[1:] == [
+        "team        none; ask an administrator: moor tenant add TEAM --user ada"
+    ]
 
 
 def test_the_disk_that_files_take_is_counted_in_all_folders(tmp_path):

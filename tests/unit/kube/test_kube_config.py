@@ -7,6 +7,7 @@ import json
 import os
 import ssl
 import stat
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -300,6 +301,24 @@ async def test_a_plugin_that_fails_is_told(tmp_path: Path, body: str, message: s
     connection = Connection(server="https://x", source="f", context="c", exec_plugin=a_plugin(tmp_path, body))
     with pytest.raises(NotReady, match=message):
         await Credentials(connection, clock).authorization()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("colour", ["", "\\033[1;31m"])
+async def test_after_a_logout_the_error_is_that_of_moor_token_alone(
+    tmp_path: Path, clock: FakeClock, colour: str
+) -> None:
+    end = "\\033[0m" if colour else ""
+    lines = f"{colour}error:{end} you are not logged in to https://h\\n{colour}hint:{end} log in: moor login\\n"
+    body = f"printf '{lines}' >&2\nexit 1"
+    plugin = replace(a_plugin(tmp_path, body), args=("token", "--server", "https://h"))
+    connection = Connection(server="https://x", source="f", context="c", exec_plugin=plugin)
+    with pytest.raises(NotReady) as caught:
+        await Credentials(connection, clock).authorization()
+    assert (caught.value.message, caught.value.hint) == (
+        "you are not logged in to https://h",
+        "log in: moor login",
+    )
 
 
 @pytest.mark.anyio
