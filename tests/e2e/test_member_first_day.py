@@ -50,7 +50,7 @@ def typed(tmp_path: Path) -> Typed:
     """Types a command of `moor` in a home that has nothing in it."""
     home = tmp_path / "home"
     home.mkdir()
-    hidden = ("KUBECONFIG", "MOORAGE_", "XDG_")
+    hidden = ("KUBECONFIG", "MOORAGE_", "XDG_", "BROWSER", "DISPLAY", "WAYLAND_")
     env = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
     scripts = str(Path(sys.executable).parent)
     env |= {"HOME": str(home), "PATH": f"{scripts}:{env['PATH']}", "NO_COLOR": "1"}

@@ -170,6 +170,24 @@ def ask_hidden(text: str) -> str:
         ) from None
 
 
+def confirm(question: str) -> None:
+    """Ask before something is removed. Raises Abort for a no, and UsageError where the input ends first."""
+    try:
+        is_agreed = click.confirm(question, err=True)
+    except click.exceptions.Abort:
+        if sys.stdin.isatty():
+            raise
+        from moorage.errors import UsageError
+
+        click.echo(err=True)  # the question has no line end
+        raise UsageError(
+            "nothing was removed: the question needs an answer, and the input has ended",
+            hint="without a terminal, add --yes",
+        ) from None
+    if not is_agreed:
+        raise click.exceptions.Abort
+
+
 def raw(data: bytes | str, *, nl: bool = True) -> None:
     """On stdout as it is: what a program printed, and our own ways to move the cursor or to colour."""
     click.echo(data, nl=nl, color=True if has_colour(sys.stdout) else None)

@@ -366,7 +366,7 @@ def delete(target: Target, names: tuple[str, ...], force: bool, yes: bool) -> in
             if users.elsewhere:
                 console.note(f"{name} is deleted when its readers in other namespaces have ended")
         if not yes:
-            click.confirm(f"Delete {', '.join(chosen)} and all files in them?", abort=True, err=True)
+            console.confirm(f"Delete {', '.join(chosen)} and all files in them?")
         for name in chosen:
             pods = await datasets.delete_dataset(session.api, session.namespace, name, force=force)
             console.show(f"{name} deleted")

@@ -304,11 +304,7 @@ def down(keep_pods: bool, erase: bool, yes: bool, data: Path | None) -> None:
         console.say(f"nothing to erase: {folder.path} is not there")
         return
     if erase and not yes:
-        click.confirm(
-            f"Stop the cluster and remove {folder.path} with all its runs, volumes and files?",
-            abort=True,
-            err=True,
-        )
+        console.confirm(f"Stop the cluster and remove {folder.path} with all its runs, volumes and files?")
     _stop(folder, keep_pods=keep_pods)
     if erase:
         with folder.locked():

@@ -135,7 +135,7 @@ def delete(target: Target, names: tuple[str, ...], force: bool, yes: bool) -> in
             for user in users:
                 console.note(f"{user} uses volume {name}: its pods are stopped, and cannot start again")
         if not yes:
-            click.confirm(f"Delete {', '.join(chosen)} and all files on them?", abort=True, err=True)
+            console.confirm(f"Delete {', '.join(chosen)} and all files on them?")
         for name in chosen:
             pods = await volumes.delete_volume(session.api, session.namespace, name, force=force)
             for pod, reason in pods.kept.items():

@@ -18,6 +18,7 @@ from moorage.api.workspaces import Address, NewWorkspace, Workspace, WorkspaceLi
 from moorage.apimachinery.moments import format_duration, rfc3339
 from moorage.apimachinery.resources import NODES, Obj
 from moorage.cli import console
+from moorage.cli.browser import open_browser
 from moorage.cli.names import complete
 from moorage.cli.renamed import renamed
 from moorage.cli.session import Session, Target, in_session, target_options
@@ -248,7 +249,10 @@ def stop(target: Target, name: str, wait: bool, dry_run: bool) -> int:
 @click.option("--print", "only_print", is_flag=True, help="Print the address instead of opening a browser.")
 @target_options
 def open_(target: Target, name: str, only_print: bool) -> int:
-    """Open a workspace in the browser; it is started if it is stopped."""
+    """Open a workspace in the browser; it is started if it is stopped.
+
+    Where no browser can be opened, as over SSH, it prints the address.
+    """
 
     async def work(session: Session) -> int:
         item = await workspaces.get_workspace(session.api, session.namespace, name)
@@ -260,8 +264,11 @@ def open_(target: Target, name: str, only_print: bool) -> int:
         if only_print:
             console.show(url)
             return 0
-        console.say(f"opening {urlsplit(url)._replace(query='').geturl()}")
-        click.launch(url)
+        if open_browser(url):
+            console.say(f"opened {urlsplit(url)._replace(query='').geturl()}")
+        else:
+            console.say("no browser can be opened here; open this address in yours:")
+            console.show(url)
         return 0
 
     return in_session(target, work)
@@ -286,7 +293,7 @@ def delete(target: Target, names: tuple[str, ...], delete_home: bool, yes: bool,
     async def work(session: Session) -> int:
         homes = {name: await workspaces.home_of(session.api, session.namespace, name) for name in names}
         if delete_home and not yes and not dry_run:
-            click.confirm(f"Delete {', '.join(homes)} and all files in their homes?", abort=True, err=True)
+            console.confirm(f"Delete {', '.join(homes)} and all files in their homes?")
         for name, home in homes.items():
             if not dry_run:
                 await workspaces.delete_workspace(session.api, session.namespace, name, delete_home=delete_home)

@@ -149,10 +149,18 @@ def test_a_cluster_that_is_not_configured_is_one_error(capsys, monkeypatch, tmp_
     )
 
 
-def test_an_answer_that_is_not_given_is_130(moor, monkeypatch):
+@pytest.mark.parametrize(
+    ("answer", "code", "says"),
+    [
+        ("", 2, "the input has ended\nhint: without a terminal, add --yes\n"),
+        ("n\n", 130, "Delete data and all files on them? [y/N]: "),
+    ],
+)
+def test_without_a_yes_nothing_is_removed(moor, monkeypatch, answer, code, says):
     moor.api.put(PVCS, {"metadata": {"name": "data"}, "spec": {}})
-    monkeypatch.setattr("sys.stdin", io.StringIO(""))
-    assert moor("volume", "delete", "data").code == 130
+    monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+    done = moor("volume", "delete", "data")
+    assert (done.code, done.err.endswith(says)) == (code, True), done.err
     assert moor.api.named(PVCS) == ["data"]
 
 

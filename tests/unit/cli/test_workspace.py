@@ -7,10 +7,12 @@ import pytest
 from moorage.actions.objects import InvalidObject
 from moorage.actions.workspaces import plan_workspace, workspace_of
 from moorage.api.workspaces import NewWorkspace
+from moorage.cli.browser import SCREENS
 from moorage.cli.workspace import make_request, size_of
 from moorage.errors import UsageError
 from moorage.model.schedule import last_moment, next_moment, problem_of_cron
 from moorage.model.workspace import (
+    WORKSPACES,
     BadWorkspace,
     Platform,
     check_workspace,
@@ -172,3 +174,16 @@ def test_moments_of_a_schedule_in_a_zone():
     assert next_moment("0 0 29 2 *", noon) == datetime(2028, 2, 29, tzinfo=UTC)
     for wrong in ("", "0 8 * *", "0 0 8 * * *", "61 8 * * *", "0 0 30 2 *", "x"):
         assert problem_of_cron(wrong)
+
+
+def test_a_workspace_opens_over_ssh_by_its_printed_address(moor, monkeypatch):
+    for name in SCREENS:
+        monkeypatch.delenv(name, raising=False)
+    obj = plan_workspace(make_request("lab", "default", NOTHING, on_processes=False))
+    obj["metadata"]["generation"] = 1
+    obj["status"] = {"phase": "Running", "url": "https://lab.test/", "access": "login", "observedGeneration": 1}
+    moor.api.put(WORKSPACES, obj)
+    moor.server.answers["/api/v1/workspaces/default/lab/open"] = {"url": "https://lab.test/?code=c"}
+    done = moor("workspace", "open", "lab")
+    assert (done.code, done.out) == (0, "https://lab.test/?code=c\n"), done.err
+    assert done.err == "no browser can be opened here; open this address in yours:\n"

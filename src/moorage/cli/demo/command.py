@@ -64,9 +64,10 @@ def demo(folder: Path | None, open_: bool, down: bool) -> int:
             raise
         _report(stage, option)
     if open_ and sys.stdout.isatty():
+        from moorage.cli.browser import open_browser
         from moorage.cli.demo.script import page_address
 
-        click.launch(page_address(place))
+        open_browser(page_address(place))
     return 0
 
 
