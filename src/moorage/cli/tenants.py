@@ -7,12 +7,15 @@ from typing import Any
 import click
 
 from moorage.actions import tenants
+from moorage.actions.people import find_account
 from moorage.apimachinery.meta import condition
 from moorage.apimachinery.resources import Obj
 from moorage.cli import console
 from moorage.cli.names import complete
+from moorage.cli.nextsteps import after_team
 from moorage.cli.session import Session, Target, in_session, target_options
-from moorage.errors import UsageError
+from moorage.errors import MoorageError, UsageError
+from moorage.kube.serverurl import public_url
 
 role_option = click.option(
     "--role", type=click.Choice(tenants.ROLES), default="member", show_default=True, help="Role in the tenant."
@@ -91,7 +94,12 @@ def create(
 
     async def work(session: Session) -> int:
         await tenants.create_tenant(session.api, obj)
-        console.say(f"tenant {name} created")
+        console.say(f"tenant {name} created; its namespace is {spec['namespace']}")
+        named = list(dict.fromkeys([*admins, *members]))
+        missing = [person for person in named if not await _has_account(session, person)]
+        steps = after_team(name, named, groups, without_account=missing, address=await public_url(session.api))
+        for line in steps:
+            console.say(line)
         return 0
 
     return in_session(target, work)
@@ -202,6 +210,14 @@ def delete(target: Target, name: str) -> int:
         return 0
 
     return in_session(target, work)
+
+
+async def _has_account(session: Session, person: str) -> bool:
+    """Whether a person has an account; also true where the asker may not know."""
+    try:
+        return await find_account(session.api, person) is not None
+    except MoorageError:
+        return True
 
 
 def _change(target: Target, name: str, role: str, names: tenants.Names, *, is_added: bool) -> int:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import click
 import msgspec
 
-from moorage.actions import people
+from moorage.actions import people, tenants
 from moorage.api.people import AccountChange, AuditPage, NewAccount
 from moorage.apimachinery.moments import parse_rfc3339
 from moorage.cli import console
 from moorage.cli.names import complete
+from moorage.cli.nextsteps import after_account
 from moorage.cli.session import Session, Target, in_session, target_options
-from moorage.errors import UsageError
+from moorage.errors import MoorageError, UsageError
+from moorage.kube.serverurl import public_url
+from moorage.model.tenant import Membership, memberships
 from moorage.present.audit import sentence
 
 TRIES = 3  # passwords that a person may type until the command gives up
@@ -50,7 +54,12 @@ def create(target: Target, name: str, groups: tuple[str, ...], password_stdin: b
     async def work(session: Session) -> int:
         request = NewAccount(name=name, password=password, groups=list(groups))
         await people.create_local_account(session.api, request)
-        console.say(f"account {name} created; {name} can log in")
+        console.say(f"account {name} created")
+        teams: Sequence[Membership] = ()
+        with contextlib.suppress(MoorageError):
+            teams = memberships(name, groups, await tenants.list_tenants(session.api))
+        for line in after_account(name, [team.tenant for team in teams], address=await public_url(session.api)):
+            console.say(line)
         return 0
 
     return in_session(target, work)

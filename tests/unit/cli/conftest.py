@@ -75,7 +75,8 @@ class CliApi(FakeApi):
     ) -> Obj:
         if resource.plural == "selfsubjectreviews":
             return {"status": {"userInfo": {"username": self.user}}}
-        namespace = (namespace or "default") if resource.namespaced else None
+        own = obj.get("metadata", {}).get("namespace")
+        namespace = (namespace or own or "default") if resource.namespaced else None
         return await super().create(resource, obj, namespace, dry_run=dry_run)
 
     async def create_subresource(
