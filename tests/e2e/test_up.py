@@ -266,3 +266,23 @@ def test_up_status_and_down_say_what_comes_next_and_erase_removes_all(data):
     assert moor("down", "--erase", "--yes", data=data).returncode == 0
     assert not data.exists()
     assert moor("down", "--erase", data=data).stderr == f"nothing to erase: {data} is not there\n"
+
+
+@pytest.mark.xdist_group("up")
+def test_commands_without_data_are_told_where_the_cluster_runs(data, tmp_path):
+    started = up(data, "--nodes", "1", "--ingress-port", "0")
+    assert f"commands:   export MOORAGE_DATA={data}, or add --data {data} to each\n" in started.stdout
+    home = tmp_path / "home"
+    home.mkdir()
+    hidden = ("KUBE", "MOORAGE_", "XDG_")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+    env |= {"HOME": str(home), "NO_COLOR": "1"}
+
+    def typed(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-m", "moorage.cli.main", *words]
+        return subprocess.run(argv, capture_output=True, text=True, check=False, env=env | more)
+
+    lost = typed("jobs")
+    assert (lost.returncode, str(data) in lost.stderr, "export MOORAGE_DATA=" in lost.stderr) == (1, True, True)
+    assert f"a cluster runs in {data}: export MOORAGE_DATA={data}" in typed("status").stdout
+    assert typed("jobs", MOORAGE_DATA=str(data)).returncode == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ from moorage import __version__
 from moorage.cli import console
 from moorage.cli.datafolder import DataFolder
 from moorage.cli.up import data_option
-from moorage.client.datafolder import default_folder
+from moorage.client.datafolder import default_folder, running_folders
 from moorage.errors import MoorageError
 from moorage.present.sizes import bytes_text
 
@@ -61,8 +62,11 @@ def status(output: str, data: Path | None) -> None:
             facts |= asyncio.run(_cluster_facts(folder.kubeconfig))
         except MoorageError as error:
             facts["error"] = error.message
-    if data is None and (login := login_facts()):
-        facts["login"] = login
+    if data is None:
+        if login := login_facts():
+            facts["login"] = login
+        if others := [other for other in running_folders() if other != folder.path]:
+            facts["others"] = [str(other) for other in others]
     if output == "json":
         console.show(json.dumps(facts, indent=2))
     else:
@@ -122,12 +126,16 @@ def status_text(facts: Mapping[str, Any], *, option: str) -> str:
     if disk:
         used = f"{bytes_text(disk['usedBytes'])} in the data folder, {bytes_text(disk['freeBytes'])} free"
     login = login_lines(facts.get("login") or {})
+    others = [
+        f"also        a cluster runs in {other}: export MOORAGE_DATA={shlex.quote(other)}"
+        for other in facts.get("others", ())
+    ]
     if not facts["running"]:
         line = f"not running ({facts['data']}); `moor up{option}` starts it"
         if login:
             line = f"local       no cluster runs on this machine; `moor up{option}` starts one"
         kept = [f"disk        {used}; remove it: moor down --erase{option}"] if used else []
-        return "\n".join([*login, line, *kept])
+        return "\n".join([*login, line, *kept, *others])
     lines = [
         f"running     {facts['data']}, version {facts['version']}",
         f"web page    {facts['page']}",
@@ -147,7 +155,7 @@ def status_text(facts: Mapping[str, Any], *, option: str) -> str:
     if used:
         lines.append(f"disk        {used}")
     lines.append(f"stop        moor down{option}")
-    return "\n".join([*lines, *login])
+    return "\n".join([*lines, *login, *others])
 
 
 def login_lines(login: Mapping[str, Any]) -> list[str]:

@@ -258,6 +258,9 @@ def _report(folder: DataFolder, config: Config, page: str, seconds: float) -> No
     ingress = config.ports["ingress"]
     console.show(f"ingress:    http://127.0.0.1:{ingress} and http://NAME.localhost:{ingress}")
     console.show(f"kubectl:    KUBECONFIG={folder.kubeconfig} kubectl get nodes")
+    if folder.path != default_folder():
+        shown = shlex.quote(str(folder.path))
+        console.show(f"commands:   export MOORAGE_DATA={shown}, or add --data {shown} to each")
     from moorage.localcluster.nodeagent.launcher import try_fence
 
     try:

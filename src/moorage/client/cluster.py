@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from moorage.apimachinery.api import Api, PodApi
 from moorage.apimachinery.resources import Resource
 from moorage.client.connection import NAMESPACE, QUICK, Connection, Finder, at
-from moorage.client.datafolder import default_folder, running_kubeconfig
+from moorage.client.datafolder import default_folder, running_folders, running_kubeconfig, way_to
 from moorage.client.logins import Known, logins_file
 from moorage.errors import ApiError, MoorageError, NotReady
 from moorage.model.names import INFO_CONFIGMAP, SYSTEM_NAMESPACE
@@ -129,10 +129,10 @@ async def open_cluster(target: Target, *, warned: Callable[[str], None] = _log_w
 
     try:
         connection = load_connection(choose_kubeconfig(target, os.environ), context=target.context)
-    except NotReady:
+    except NotReady as error:
         saved = None if target.context or target.data else last_login()
         if saved is None:
-            raise
+            raise _with_clusters_here(error, target) from error
         connection = saved
     if target.as_user:
         connection = replace(connection, impersonate_user=target.as_user)
@@ -148,6 +148,12 @@ async def open_cluster(target: Target, *, warned: Callable[[str], None] = _log_w
         server = server_of(api, connection)
         stack.push_async_callback(server.close)
         yield Cluster(api=api, namespace=target.namespace or connection.namespace or NAMESPACE, server=server)
+
+
+def _with_clusters_here(error: NotReady, target: Target) -> NotReady:
+    """The error, with how to reach the local clusters that run in folders of their own."""
+    way = "" if target.data else way_to(running_folders())
+    return NotReady(error.message, hint="\n".join(filter(None, (error.hint, way)))) if way else error
 
 
 def last_login() -> KubeConnection | None:

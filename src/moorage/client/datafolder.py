@@ -5,11 +5,16 @@ What `moor up` keeps in it is the command line's.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 from moorage.settings import DATA
+
+PROC = Path("/proc")
 
 
 def default_folder() -> Path:
@@ -40,3 +45,32 @@ def running_kubeconfig(folder: Path) -> Path | None:
     kubeconfig = folder / "kubeconfig"
     exists = (folder / "VERSION").exists() and kubeconfig.exists()
     return kubeconfig if exists and is_running(folder) else None
+
+
+def running_folders(proc: Path = PROC) -> list[Path]:
+    """Data folders of this user's local clusters that run now, by the command lines of their control planes."""
+    folders = {folder for folder in _served_folders(proc) if running_kubeconfig(folder) is not None}
+    return sorted(folders)
+
+
+def _served_folders(proc: Path) -> Iterator[Path]:
+    for name in os.listdir(proc) if proc.is_dir() else ():
+        if not name.isdigit():
+            continue
+        with contextlib.suppress(OSError, ValueError):  # it ended meanwhile; ValueError: of another program
+            if (proc / name).stat().st_uid != os.getuid():
+                continue
+            words = (proc / name / "cmdline").read_bytes().split(b"\0")
+            if b"moorage.localcluster" in words:
+                yield Path(os.fsdecode(words[words.index(b"--data") + 1]))
+
+
+def way_to(folders: list[Path]) -> str:
+    """How commands reach local clusters that run in folders of their own; empty: none runs."""
+    if not folders:
+        return ""
+    first = shlex.quote(str(folders[0]))
+    if len(folders) == 1:
+        return f"a local cluster runs in {folders[0]}: export MOORAGE_DATA={first}"
+    others = ", ".join(str(folder) for folder in folders)
+    return f"local clusters run in {others}: choose one of them, such as: export MOORAGE_DATA={first}"

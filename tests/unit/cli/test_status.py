@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+
+import pytest
 
 from moorage.cli.status import disk_facts, login_lines, status_text
+from moorage.client.datafolder import way_to
 
 DISK = {"usedBytes": 3 * 2**20, "freeBytes": 5 * 2**30}
 RUNNING = {
@@ -86,6 +90,29 @@ def test_a_login_that_has_ended_or_has_no_team_says_what_to_do():
     assert login_lines(LOGIN | {"teams": [], "namespace": "", "runs": {}})[1:] == [
         "team        none; ask an administrator: moor tenant add TEAM --user ada"
     ]
+
+
+def test_clusters_in_other_folders_are_named_with_the_way_to_them():
+    facts = {"data": "/d", "running": False, "version": "1.2.3", "others": ["/tmp/a b"]}
+    assert status_text(facts, option="").splitlines() == [
+        "not running (/d); `moor up` starts it",
+        "also        a cluster runs in /tmp/a b: export MOORAGE_DATA='/tmp/a b'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("folders", "way"),
+    [
+        ([], ""),
+        (["/tmp/try"], "a local cluster runs in /tmp/try: export MOORAGE_DATA=/tmp/try"),
+        (
+            ["/tmp/a", "/tmp/b"],
+            "local clusters run in /tmp/a, /tmp/b: choose one of them, such as: export MOORAGE_DATA=/tmp/a",
+        ),
+    ],
+)
+def test_the_way_to_clusters_that_run_is_one_line(folders, way):
+    assert way_to([Path(folder) for folder in folders]) == way
 
 
 def test_the_disk_that_files_take_is_counted_in_all_folders(tmp_path):
