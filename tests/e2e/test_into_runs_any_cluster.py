@@ -140,6 +140,25 @@ def test_waiting_ends_with_the_run_and_says_how_it_ended(cluster, name, tmp_path
         f"error: run {name} has ended: Failed (exit code 3)\n"
         f"hint: read its logs: moor logs {name}   Run it again: moor rerun {name}\n"
     )
+    explained = cluster.moor("explain", name).stdout.splitlines()
+    assert explained[0].startswith(f"run default/{name} failed at ")
+    assert explained[1:] == [
+        "Exit code 3: the program itself reported an error; the end of its log usually says which",
+        f"What it printed last: `moor logs --tail 20 {name}`",
+        f"To run it again: `moor rerun {name}`",
+    ]
+
+
+def test_a_cancelled_run_is_explained_as_cancelled(cluster, name, tmp_path):
+    submit(cluster, name, tmp_path, "import time; time.sleep(1000)")
+    assert cluster.moor("cancel", name).stdout == f"{name} cancelled\n"
+    explained = cluster.moor("explain", name).stdout.splitlines()
+    assert explained[0].startswith(f"run default/{name} was cancelled by ")
+    assert explained[1:] == [
+        "A cancelled run does not start again by itself",
+        f"What it printed last: `moor logs --tail 20 {name}`",
+        f"To run it again: `moor rerun {name}`",
+    ]
 
 
 def test_a_reader_that_has_read_enough_ends_a_command_without_an_error(cluster, server):

@@ -1,27 +1,38 @@
-"""Explanations: why a run, a Job or a pod waits."""
+"""Explanations: why a run, a Job or a pod waits, or how it ended."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
 
-from moorage.actions.runs import Now, is_run_name, no_such_run
+from moorage.actions.kept import Kept, NothingKept
+from moorage.actions.runs import Now, get_deleted, get_run, is_run_name, no_such_run
 from moorage.apimachinery.api import Api
-from moorage.apimachinery.meta import is_condition_true, key_of
+from moorage.apimachinery.meta import is_condition_true, key_of, labels_of
 from moorage.apimachinery.resources import EVENTS, JOBS, NODES, PODS, PVCS, PVS, STORAGECLASSES, Obj, Resource
 from moorage.decide.explain.explainer import explain
 from moorage.decide.explain.snapshot import pod_of_job
 from moorage.decide.explain.storage import storage_of
 from moorage.decide.explain.types import Explanation
-from moorage.decide.runs.state import attempt_of
-from moorage.errors import ApiError, Forbidden
+from moorage.decide.runs.state import RunView, attempt_of
+from moorage.errors import ApiError, Forbidden, NotFound
 from moorage.model.machine import MACHINES
 from moorage.model.names import RUN_LABEL
 
 
-async def explain_run(api: Api, namespace: str, name: str, now: Now) -> Explanation:
-    """Why a run, a Job or a pod waits, from what the asker may read. Raises NotFound; Forbidden without nodes."""
-    pod, job = await _find_pod(api, namespace, name)
+async def explain_run(api: Api, namespace: str, name: str, now: Now, kept: Kept | None = None) -> Explanation:
+    """Why a run, a Job or a pod waits, from what the asker may read; of a run that has ended, how.
+
+    `kept`: gives the facts of pods and Jobs that are gone. Raises NotFound; Forbidden without nodes.
+    """
+    kept = kept or NothingKept()
+    try:
+        pod, job = await _find_pod(api, namespace, name)
+    except NotFound:
+        if (deleted := await get_deleted(kept, namespace, name, now)) is None:
+            raise
+        return explain(pod_of_run(deleted), nodes=(), pods=(), now=now(), run=deleted)
+    run = await _run_of(api, job, now, kept)
     nodes, pods = await asyncio.gather(api.list(NODES), api.list(PODS))
     claims, volumes, classes, machines, events = await asyncio.gather(
         _listed(api, PVCS, namespace),
@@ -39,7 +50,14 @@ async def explain_run(api: Api, namespace: str, name: str, now: Now) -> Explanat
         events=events,
         machines=machines or (),
         suspended=is_suspended(job),
+        run=run,
     )
+
+
+def pod_of_run(run: RunView) -> Obj:
+    """A pod that stands for a run whose Jobs are gone: no more than its names."""
+    meta = {"namespace": run.namespace, "name": run.name, "labels": {RUN_LABEL: run.name}}
+    return {"metadata": meta, "spec": {"containers": []}, "status": {"phase": "Failed"}}
 
 
 async def pod_to_be(api: Api, job: Obj, namespace: str) -> tuple[Obj, str]:
@@ -75,6 +93,14 @@ def pod_for(job: Obj, pods: Iterable[Obj]) -> Obj:
     if has_ended:
         pod["status"] = {"phase": "Failed" if is_failed else "Succeeded"}
     return pod
+
+
+async def _run_of(api: Api, job: Obj | None, now: Now, kept: Kept) -> RunView | None:
+    """The run that a Job belongs to; None: it belongs to none."""
+    name = labels_of(job).get(RUN_LABEL) if job is not None else None
+    if job is None or not name:
+        return None
+    return await get_run(api, job["metadata"].get("namespace") or "default", name, now, kept)
 
 
 def is_suspended(job: Obj | None) -> bool:

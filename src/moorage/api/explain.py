@@ -165,6 +165,10 @@ class Explanation(Answer, frozen=True):
     ] = None
     usual: Annotated[UsualTime | None, about("Past runs behind `usualUntil`; null: none.")] = None
     starting: Annotated[str, about("Why its containers do not run yet, though it has a node.")] = ""
+    run_state: Annotated[str, about("State of a run that ended or restarts, such as Failed; else empty.")] = ""
+    ended: Annotated[Time | None, about("When the run ended; null: it has not, or it is not known.")] = None
+    exit_code: Annotated[int | None, about("Exit code of a run that has ended; null: not known.")] = None
+    reason: Annotated[str, about("Why a run ended or restarts, as in the list of runs.")] = ""
     nodes: Annotated[tuple[NodeVerdict, ...], about("Each node, and whether it fits there.")] = ()
     missing: Annotated[tuple[MissingResource, ...], about("Resources of which no node has enough free.")] = ()
     obstacles: Annotated[

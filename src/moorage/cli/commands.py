@@ -25,7 +25,7 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
         "moorage.cli.portforward:port_forward",
         "Forward local ports to a run or a workspace",
     ),
-    ("Runs", "explain", "moorage.cli.explain:explain", "Explain why a run waits, and who holds what it needs"),
+    ("Runs", "explain", "moorage.cli.explain:explain", "Explain why a run waits, or how it ended, and what to do"),
     ("Runs", "cancel", "moorage.cli.jobs:cancel", "Stop runs for good"),
     ("Runs", "docker", "moorage.cli.docker:docker", "Run Docker's own commands on the cluster"),
     ("Maps", "map", "moorage.cli.map:map", "Run a command or a function once for each of many items"),

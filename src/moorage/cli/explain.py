@@ -1,4 +1,4 @@
-"""`moor explain`: why a run waits, and who holds what it needs."""
+"""`moor explain`: why a run waits, who holds what it needs, and how it ended."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import msgspec
 
 from moorage.api.explain import Explanation
 from moorage.cli import console
+from moorage.cli.hints import as_typed
+from moorage.cli.kept import AskedKept
 from moorage.cli.names import complete
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.errors import Forbidden, NotFound, NotReady, ServerError, Unauthorized
@@ -14,7 +16,7 @@ from moorage.errors import Forbidden, NotFound, NotReady, ServerError, Unauthori
 
 @console.command(
     examples={
-        "moor explain train-7f3a": "why a run waits, and who holds what it needs",
+        "moor explain train-7f3a": "why a run waits or failed, and what to do",
         "moor explain train-7f3a -o json": "the same for a program",
     }
 )
@@ -23,7 +25,7 @@ from moorage.errors import Forbidden, NotFound, NotReady, ServerError, Unauthori
 @target_options
 def explain(target: Target, name: str, output: str) -> int:
     """Explain why a run or a pod waits: what is missing, who holds it and until when, its place in the queue, and
-    what would start now.
+    what would start now. Of a run that has ended: how it ended, what that means, and what to do.
 
     For other users' runs, it prints only what every user may read.
     """
@@ -41,7 +43,7 @@ def explain(target: Target, name: str, output: str) -> int:
             except Forbidden:
                 raise missing from None
         if output == "text":
-            console.show(explanation.text)
+            console.show(as_typed(explanation.text))
         else:
             document = msgspec.to_builtins(explanation)
             del document["text"]
@@ -56,4 +58,5 @@ async def _explain_here(session: Session, name: str) -> Explanation:
     from moorage.actions.explain import explain_run
     from moorage.present.explanationanswer import make_explanation
 
-    return make_explanation(await explain_run(session.api, session.namespace, name, session.clock.now))
+    kept = AskedKept(session)
+    return make_explanation(await explain_run(session.api, session.namespace, name, session.clock.now, kept))

@@ -17,6 +17,7 @@ from moorage.decide.runs.forecast import Usual
 from moorage.decide.usage.gpus import Holder
 from moorage.model.machine import FAIR
 from moorage.model.names import MACHINE_GATE
+from moorage.present.ending import STARTING, ending_headline, ending_lines
 
 LINE_SHOWN = 10
 NODES_SHOWN = 20  # of a large cluster the rest is summed up by reason
@@ -38,6 +39,8 @@ def short_reason(explanation: Explanation, *, typed: bool = True) -> str:
     """
     if explanation.state in ("running", "finished"):
         return ""
+    if explanation.ended is not None:
+        return f"attempt {explanation.ended.attempts[-1].number} was disrupted; the next one is about to start"
     if explanation.refusals:
         first = explanation.refusals[0]
         if first.code == "unknown_gpu_type":
@@ -124,11 +127,17 @@ class ExplanationView:
 def explanation_view(explanation: Explanation) -> ExplanationView:
     """The explanation for people. No full stop after single sentences."""
     who = f"{'run' if explanation.run else 'pod'} {explanation.namespace}/{explanation.run or explanation.name}"
+    if explanation.ended is not None:
+        return ExplanationView(
+            headline=ending_headline(explanation.ended, explanation.now),
+            advice=tuple(ending_lines(explanation.ended, public=explanation.public)),
+        )
     advice = []
     for refusal in explanation.refusals:
         advice += [f"error: {refusal.message}"] + ([f"hint: {refusal.hint}"] if refusal.hint else [])
     advice += _blocks(explanation)
     if explanation.state in ("running", "finished"):
+        advice += [STARTING[explanation.starting]] if explanation.starting in STARTING else []
         advice += _until_lines(explanation)
         return ExplanationView(headline=_headline(explanation, who), advice=tuple(advice))
     sections = (

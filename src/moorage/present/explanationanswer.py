@@ -22,7 +22,7 @@ from moorage.present.explanation import explain_text, short_reason
 
 def make_explanation(explanation: Explanation) -> wire.Explanation:
     """The answer for programs, with its text for people. Amounts are Kubernetes quantities."""
-    until = explanation.until
+    until, ended = explanation.until, explanation.ended
     return wire.Explanation(
         namespace=explanation.namespace,
         name=explanation.name,
@@ -40,6 +40,10 @@ def make_explanation(explanation: Explanation) -> wire.Explanation:
         usual_until=whole_seconds(explanation.usual_until),
         usual=_usual(explanation.usual),
         starting=explanation.starting,
+        run_state=str(ended.state) if ended else "",
+        ended=whole_seconds(ended.ended) if ended else None,
+        exit_code=ended.exit_code if ended else None,
+        reason=ended.reason if ended else "",
         nodes=tuple(_node(verdict) for verdict in explanation.verdicts),
         missing=tuple(_missing(missing) for missing in explanation.missing),
         obstacles=explanation.obstacles,

@@ -27,6 +27,7 @@ from moorage.decide.explain.storage import Storage
 from moorage.decide.explain.types import Explanation
 from moorage.decide.explain.wishes import wanted_types
 from moorage.decide.runs.forecast import History
+from moorage.decide.runs.state import RunView, State
 from moorage.decide.usage.gpus import owner_of
 from moorage.model.names import MEMORY_GATE, MEMORY_HELD_ANNOTATION, RUN_LABEL
 
@@ -42,14 +43,15 @@ def explain(
     history: History | None = None,
     machines: Iterable[Obj] = (),
     suspended: bool = False,
+    run: RunView | None = None,
 ) -> Explanation:
     """Explain a pod, stored or hypothetical.
 
     `pods` are all pods of the cluster (the pod itself may be among them), `storage` what was read of volumes
-    (None: nothing, so none is called missing), `events` those of the pod and of its Job.
+    (None: nothing, so none is called missing), `events` those of the pod and of its Job, `run` the run of the pod.
     """
     explainer = Explainer(snapshot(nodes, pods, history=history, machines=machines))
-    return explainer.explain(pod, now=now, storage=storage, events=events, suspended=suspended)
+    return explainer.explain(pod, now=now, storage=storage, events=events, suspended=suspended, run=run)
 
 
 class Explainer:
@@ -66,6 +68,7 @@ class Explainer:
         storage: Storage | None = None,
         events: Iterable[Obj] = (),
         suspended: bool = False,
+        run: RunView | None = None,
         brief: bool = False,
     ) -> Explanation:
         """As the function `explain`. `brief` leaves `held_by` and `smaller` empty."""
@@ -83,6 +86,8 @@ class Explainer:
             gpu_types=wanted_types(me),
             node=me.node,
         )
+        if run is not None and (run.state.ended or run.state is State.RESTARTING):
+            return _explain_ended(base, run)
         if me.finished:
             return base
         if me.node:
@@ -92,6 +97,20 @@ class Explainer:
             parsed, base, self.lookup, storage or Storage(), tuple(events), suspended=suspended, brief=brief
         )
         return _explain_waiting(case)
+
+
+def _explain_ended(base: Explanation, run: RunView) -> Explanation:
+    """A run that is over, or between two attempts: no node is judged for it."""
+    is_over = run.state.ended
+    return replace(
+        base,
+        state="finished" if is_over else "waiting",
+        owner=run.owner or base.owner,
+        run=run.name,
+        gpus=run.gpus,
+        node=run.node if is_over else "",
+        ended=run,
+    )
 
 
 def _explain_waiting(case: Case) -> Explanation:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from moorage.apimachinery.scheduling import is_gpu
 from moorage.decide.explain.storage import Trouble
 from moorage.decide.explain.types import Explanation, Refusal, Verdict
+from moorage.decide.runs.state import RunView
 from moorage.model.names import MACHINE_GATE
 
 
@@ -44,9 +45,31 @@ def as_public(full: Explanation) -> Explanation:
         killed="",
         smaller=(),
         starting="being started" if full.starting else "",
+        ended=_public_run(full.ended) if full.ended is not None else None,
         refusals=tuple(
             Refusal(code=refusal.code, message=codes.get(refusal.code, "no node accepts it as it is"), hint="")
             for refusal in full.refusals
+        ),
+    )
+
+
+def _public_run(run: RunView) -> RunView:
+    """A run without its command, labels, memory and messages."""
+    return replace(
+        run,
+        command="",
+        requests={},
+        labels={},
+        attempts=tuple(
+            replace(
+                attempt,
+                message="",
+                pods=tuple(
+                    replace(pod, message="", memory_limit_bytes=None, peak_memory_bytes=None)
+                    for pod in attempt.pods
+                ),
+            )
+            for attempt in run.attempts
         ),
     )
 

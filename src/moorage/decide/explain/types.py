@@ -9,6 +9,7 @@ from typing import Literal
 
 from moorage.decide.explain.storage import Trouble
 from moorage.decide.runs.forecast import Usual
+from moorage.decide.runs.state import RunView
 from moorage.decide.usage.gpus import Holder
 
 State = Literal["fits", "waiting", "gated", "never", "running", "finished"]
@@ -154,6 +155,7 @@ class Explanation:
     until: Holder | None = None  # of a pod that has its place: since when, and its limit
     usual: Usual | None = None  # and how long what is like it took
     starting: str = ""  # it has its place, but its containers do not run: the kubelet's reason
+    ended: RunView | None = None  # the run has ended, or restarts after a disruption: how it stands
     public: bool = False  # only what everybody may know
 
     @property

@@ -1,6 +1,6 @@
-"""GET /api/v1/explain/{namespace}/{name}: why a run or a pod waits. POST /api/v1/explain: why one would.
+"""GET /api/v1/explain/{namespace}/{name}: why a run or a pod waits, or how it ended. POST: why one would wait.
 
-Who may read the pods of its namespace is told all; everybody else, who made it too, only what is public.
+Users who may read the pods of its namespace get everything; all others, its owner too, only what is public.
 """
 
 from __future__ import annotations
@@ -8,26 +8,31 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from moorage.actions.explain import is_suspended, pod_for
-from moorage.actions.runs import missing_run
+from moorage.actions.explain import is_suspended, pod_for, pod_of_run
+from moorage.actions.kept import kept_of
+from moorage.actions.runs import get_deleted, missing_run
 from moorage.api.errors import ErrorCode
 from moorage.api.explain import Explanation as ExplanationAnswer
 from moorage.api.explain import PodQuestion
+from moorage.apimachinery.meta import labels_of
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import has_gate, parse_pod
 from moorage.decide.explain.explainer import Explainer
+from moorage.decide.explain.explainer import explain as explain_pod
 from moorage.decide.explain.public import as_public
 from moorage.decide.explain.snapshot import concerning, snapshot
 from moorage.decide.explain.storage import Storage
 from moorage.decide.explain.types import Explanation
-from moorage.decide.runs.state import attempt_of
-from moorage.errors import QuantityError, UsageError
-from moorage.model.names import MACHINE_GATE
+from moorage.decide.runs.kept import kept_pods_of
+from moorage.decide.runs.state import RunView, attempt_of, view_run
+from moorage.errors import NotFound, QuantityError, UsageError
+from moorage.model.names import MACHINE_GATE, RUN_LABEL
 from moorage.present.explanationanswer import make_explanation
 from moorage.server.cluster import Cluster
 from moorage.server.context import Context
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.identity.auth import User
+from moorage.server.kept import KeptForUser
 
 ALL = "/api/v1/explain"
 BODY_BYTES = 3 * 1024 * 1024  # etcd's own limit on an object is half of it
@@ -35,7 +40,7 @@ CLAIMS_MAX = 5000
 
 
 async def explain(call: Call[None, None]) -> ExplanationAnswer:
-    """Explain why a run or a pod waits, how long, and what would start sooner."""
+    """Explain why a run or a pod waits, how long, and what would start sooner; of one that has ended, how."""
     return make_explanation(await explained(call.context, call.namespace, call.name, call.user))
 
 
@@ -75,13 +80,22 @@ ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
 async def explained(context: Context, namespace: str, name: str, user: User) -> Explanation:
     """The explanation of a run, Job or pod, as much of it as the user may know. Raises NotFound."""
     cluster = await context.ready()
-    pod, job = _find_pod(cluster, namespace, name)
+    is_readable = await context.auth.may_read_pods(user, namespace)
+    kept = KeptForUser(context, user)
+    try:
+        pod, job = _find_pod(cluster, namespace, name)
+    except NotFound:
+        if (deleted := await get_deleted(kept, namespace, name, context.now)) is None:
+            raise
+        explanation = explain_pod(pod_of_run(deleted), nodes=(), pods=(), now=context.now(), run=deleted)
+        return explanation if is_readable else as_public(explanation)
+    run = await _run_of(context, job, kept)
     events = await cluster.events_about(namespace, pod["metadata"]["name"])
     if job is not None and job["metadata"]["name"] != pod["metadata"]["name"]:
         events += await cluster.events_about(namespace, job["metadata"]["name"])
     storage = await cluster.storage(namespace) if parse_pod(pod).claims else Storage()
-    explanation = await _explained(context, pod, storage, tuple(events), suspended=is_suspended(job))
-    return explanation if await context.auth.may_read_pods(user, namespace) else as_public(explanation)
+    explanation = await _explained(context, pod, storage, tuple(events), suspended=is_suspended(job), run=run)
+    return explanation if is_readable else as_public(explanation)
 
 
 async def explained_new(context: Context, question: PodQuestion) -> Explanation:
@@ -95,7 +109,13 @@ async def explained_new(context: Context, question: PodQuestion) -> Explanation:
 
 
 async def _explained(
-    context: Context, pod: Obj, storage: Storage, events: tuple[Obj, ...], *, suspended: bool = False
+    context: Context,
+    pod: Obj,
+    storage: Storage,
+    events: tuple[Obj, ...],
+    *,
+    suspended: bool = False,
+    run: RunView | None = None,
 ) -> Explanation:
     cluster, past = context.cluster, await context.past.history()
     machines = await cluster.machines() if has_gate(pod.get("spec") or {}, MACHINE_GATE) else []
@@ -103,9 +123,22 @@ async def _explained(
 
     def work() -> Explanation:
         explainer = Explainer(snapshot(nodes, concerning(pod, pods), history=past, machines=machines))
-        return explainer.explain(pod, now=now, storage=storage, events=events, suspended=suspended)
+        return explainer.explain(pod, now=now, storage=storage, events=events, suspended=suspended, run=run)
 
     return await asyncio.to_thread(work)
+
+
+async def _run_of(context: Context, job: Obj | None, kept: KeptForUser) -> RunView | None:
+    """The run that a Job belongs to, with what is kept of its pods; None: there is none."""
+    name = labels_of(job).get(RUN_LABEL) if job is not None else None
+    if job is None or not name:
+        return None
+    namespace = job["metadata"].get("namespace") or "default"
+    jobs, pods = context.cluster.jobs_of_run(namespace, name), context.cluster.pods_of_run(namespace, name)
+    if not jobs:
+        return None
+    gone = kept_pods_of(await kept_of(kept, namespace, name, jobs, pods), jobs)
+    return view_run(jobs, pods, now=context.now(), kept=gone)
 
 
 def _find_pod(cluster: Cluster, namespace: str, name: str) -> tuple[Obj, Obj | None]:
