@@ -150,11 +150,14 @@ def test_a_viewer_reads_and_is_told_who_can_give_more(typed, server, people, uni
     done = typed("run", "--memory", "64Mi", "--", "true")
     assert done.returncode == 1
     assert done.stderr == (
-        f"error: {people['viewer']} may not create runs in namespace {unique}-a\n"
+        f"error: {people['viewer']} may not start runs in namespace {unique}-a\n"
         f"hint: your role in team {unique}-a is viewer; as a member you may. An administrator of the cluster makes"
         f" you one: moor tenant add {unique}-a --user {people['viewer']} --role member\n"
     )
-    assert "this is for administrators of the cluster" in typed("drain", "node-1").stderr
+    assert typed("drain", "node-1").stderr == (
+        f"error: {people['viewer']} may not drain nodes\n"
+        "hint: only administrators of the cluster may drain nodes: ask one of them\n"
+    )
 
 
 def test_who_is_in_no_team_is_told_whom_to_ask(typed, server, people):

@@ -142,7 +142,7 @@ def missing_run(namespace: str, name: str, known: Iterable[str] = (), *, everywh
     if near:
         hint = f"did you mean {' or '.join(near)}?"
     elif everywhere:
-        hint = "list the runs of all namespaces: moor jobs -A"
+        hint = f"list the runs of namespace {namespace}: moor jobs -n {namespace}; of all: moor jobs -A"
     else:
         hint = f"list the runs of your namespace: moor jobs -n {namespace}; for another one, give -n NAMESPACE"
     return NotFound(

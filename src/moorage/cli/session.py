@@ -130,6 +130,7 @@ def in_session(target: Target, work: Callable[[Session], Awaitable[R]]) -> R:
         current_context.obj if current_context is not None and current_context.obj is not None else open_session
     )
 
+    command = current_context.command_path.removeprefix("moor ") if current_context is not None else ""
     logging.getLogger("moorage").addHandler(logging.NullHandler())  # what matters is said, not logged
 
     async def whole() -> R:
@@ -137,13 +138,29 @@ def in_session(target: Target, work: Callable[[Session], Awaitable[R]]) -> R:
             try:
                 return await work(session)
             except Forbidden as error:
-                raise await plain_refusal(session, error) from error
+                raise await plain_refusal(session, error, command) from error
+            except Problems as error:
+                raise await _plain_problems(session, error, command) from error
 
     return asyncio.run(whole())
 
 
-async def plain_refusal(session: Session, error: Forbidden) -> Forbidden:
-    """What RBAC refused as a sentence, with what the user can do; other refusals as they are."""
+async def _plain_problems(session: Session, error: Problems, command: str) -> Problems:
+    """Several problems, with those of RBAC as sentences."""
+    problems: list[tuple[str, str | None]] = []
+    for message, hint in error.problems:
+        plain = await plain_refusal(session, Forbidden(message, hint=hint), command)
+        problems.append((plain.message, plain.hint))
+    answer = Problems(problems, code=error.code, field=error.field, fields=error.fields)
+    answer.exit_code = error.exit_code  # type: ignore[misc]
+    return answer
+
+
+async def plain_refusal(session: Session, error: Forbidden, command: str = "") -> Forbidden:
+    """What RBAC refused as a sentence, with what the user can do; other refusals as they are.
+
+    `command`: the words that were typed after `moor`.
+    """
     from moorage.api.logins import Person
     from moorage.model.tenant import Membership
     from moorage.present.forbidden import refusal_of, way_out
@@ -160,7 +177,10 @@ async def plain_refusal(session: Session, error: Forbidden) -> Forbidden:
             for team in person.tenants
         ]
     return Forbidden(
-        refusal.sentence(name), hint=way_out(refusal, name, teams), code=error.code, field=error.field
+        refusal.sentence(name, command=command),
+        hint=way_out(refusal, name, teams, command=command),
+        code=error.code,
+        field=error.field,
     )
 
 

@@ -31,6 +31,23 @@ _CLUSTER_SCOPED = frozenset(
     | {"priorityclasses", "storageclasses", "clusterroles", "clusterrolebindings", "groups", "serviceaccounts"}
     | {"customresourcedefinitions", "mutatingwebhookconfigurations", "validatingwebhookconfigurations"}
 )
+_RUN = frozenset({"jobs", "pods"})
+_COMMANDS = {  # command → what it does, and the resources that it is about
+    "run": ("start runs", frozenset({"jobs"})),
+    "rerun": ("start runs", frozenset({"jobs"})),
+    "jobs": ("list runs", _RUN),
+    "show": ("read runs", _RUN),
+    "logs": ("read logs of runs", _RUN | {"pods/log"}),
+    "exec": ("run commands in runs", _RUN | {"pods/exec"}),
+    "port-forward": ("forward ports of runs", _RUN | {"pods/portforward"}),
+    "wait": ("wait for runs", _RUN),
+    "explain": ("read runs", _RUN),
+    "cancel": ("cancel runs", _RUN),
+    "map create": ("start maps", frozenset({"mapjobs"})),
+    "drain": ("drain nodes", frozenset({"nodes", "pods", "pods/eviction"})),
+    "cordon": ("cordon nodes", frozenset({"nodes"})),
+    "uncordon": ("uncordon nodes", frozenset({"nodes"})),
+}
 _VERBS = {"get": "read", "update": "change", "patch": "change", "deletecollection": "delete"}
 
 
@@ -44,8 +61,12 @@ class Refusal:
     namespace: str = ""
     name: str = ""
 
-    def sentence(self, person: str = "") -> str:
-        """Who may not do what, where. `person`: whose account the user is."""
+    def sentence(self, person: str = "", *, command: str = "") -> str:
+        """Who may not do what, where. `person`: whose account the user is; `command`: typed after `moor`."""
+        if doing := self.doing(command):
+            where = f" in namespace {self.namespace}" if self.namespace else ""
+            where = where or ("" if doing.endswith("nodes") else " in all namespaces")
+            return f"{person or self.user} may not {doing}{where}"
         noun = _NOUNS.get(self.resource, self.resource)
         if self.resource == "serviceaccounts" and self.namespace == PEOPLE_NAMESPACE:
             return f"{person or self.user} may not {_VERBS.get(self.verb, self.verb)} user accounts"
@@ -55,6 +76,11 @@ class Refusal:
         if not self.namespace and self.resource not in _CLUSTER_SCOPED:
             where = " in all namespaces"
         return f"{person or self.user} may not {_VERBS.get(self.verb, self.verb)} {noun}{where}"
+
+    def doing(self, command: str) -> str:
+        """What a command would have done; empty where it was refused something that it is not about."""
+        doing, resources = _COMMANDS.get(command, ("", frozenset[str]()))
+        return doing if self.resource in resources else ""
 
 
 def refusal_of(message: str) -> Refusal | None:
@@ -78,9 +104,14 @@ def plain(message: str) -> str:
     return message if refusal is None else refusal.sentence("you")
 
 
-def way_out(refusal: Refusal, person: str, teams: Sequence[Membership]) -> str:
+def way_out(refusal: Refusal, person: str, teams: Sequence[Membership], *, command: str = "") -> str:
     """What the refused person can do: work elsewhere, or ask somebody who can give the right."""
     who = person or refusal.user
+    doing = refusal.doing(command)
+    if doing.endswith("nodes"):
+        return f"only administrators of the cluster may {doing}: ask one of them"
+    if not refusal.namespace and refusal.resource not in _CLUSTER_SCOPED and teams:
+        return f"only administrators of the cluster may: leave out -A; you work in {_namespaces(teams)}"
     if not refusal.namespace or refusal.namespace == PEOPLE_NAMESPACE:
         return "this is for administrators of the cluster: ask one of them"
     mine = next((team for team in teams if team.namespace == refusal.namespace), None)
@@ -95,12 +126,17 @@ def way_out(refusal: Refusal, person: str, teams: Sequence[Membership]) -> str:
             )
         return f"your role in team {mine.tenant} is {mine.role}; {ask}, or one of the cluster"
     if teams:
-        namespaces = list(dict.fromkeys(team.namespace for team in teams))
+        first = teams[0].namespace
         return (
-            f"you work in {' and '.join(namespaces)}: give -n {namespaces[0]}, or for all commands:"
-            f" moor kubeconfig --save -n {namespaces[0]}"
+            f"you work in {_namespaces(teams)}: give -n {first}, or for all commands:"
+            f" moor kubeconfig --save -n {first}."
+            f" An administrator of the cluster grants rights in {refusal.namespace}"
         )
     return (
         "you are in no team yet: ask an administrator of the cluster for"
         f" `moor tenant add TEAM --user {who}`, then run `moor kubeconfig --save`"
     )
+
+
+def _namespaces(teams: Sequence[Membership]) -> str:
+    return " and ".join(dict.fromkeys(team.namespace for team in teams))

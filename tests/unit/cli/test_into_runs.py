@@ -6,7 +6,7 @@ import pytest
 
 from moorage.apimachinery.resources import JOBS
 from moorage.cli.portforward import Forward, parse_forward
-from moorage.errors import UsageError
+from moorage.errors import Forbidden, UsageError
 from moorage.testing.clock import NOON, FakeClock
 
 
@@ -35,7 +35,8 @@ def test_every_name_that_does_not_exist_is_named_before_anything_is_waited_for(m
     assert (done.code, done.out) == (1, "")
     assert done.err == (
         "error: run 'trian' not found in namespace default\nhint: did you mean train?\n"
-        "error: run 'x' not found in namespace default\nhint: list the runs of all namespaces: moor jobs -A\n"
+        "error: run 'x' not found in namespace default\n"
+        "hint: list the runs of namespace default: moor jobs -n default; of all: moor jobs -A\n"
     )
 
 
@@ -105,3 +106,32 @@ def test_only_runs_and_workspaces_have_ports(moor):
         2,
         "error: invalid name 'deployment/web': use the name of a run, or workspace/NAME\n",
     )
+
+
+RBAC = (
+    'jobs.batch is forbidden: User "ada" cannot list resource "jobs" in API group "batch"'
+    ' in the namespace "default"'
+)
+NO_TEAM = (
+    "hint: you are in no team yet: ask an administrator of the cluster for `moor tenant add TEAM --user ada`,"
+    " then run `moor kubeconfig --save`\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "doing"),
+    [
+        (("run", "--", "true"), "start runs"),
+        (("rerun", "x"), "start runs"),
+        (("wait", "x"), "wait for runs"),
+        (("cancel", "x"), "cancel runs"),
+        (("stop", "x"), "cancel runs"),
+        (("ps",), "list runs"),
+        (("exec", "x", "--", "true"), "run commands in runs"),
+        (("port-forward", "x", "80"), "forward ports of runs"),
+    ],
+)
+def test_a_refusal_names_what_was_typed(moor, words, doing):
+    moor.api.refuse["list", "jobs"] = Forbidden(RBAC)
+    done = moor(*words)
+    assert (done.code, done.err) == (1, f"error: ada may not {doing} in namespace default\n{NO_TEAM}")

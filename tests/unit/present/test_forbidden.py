@@ -49,6 +49,37 @@ def test_a_refusal_is_a_sentence(message: str, sentence: str) -> None:
     assert plain(message) == sentence.replace("ada may", "you may", 1)
 
 
+@pytest.mark.parametrize(
+    ("message", "command", "sentence"),
+    [
+        pytest.param(
+            refusal("list", "jobs", namespace="a"), "run", "ada may not start runs in namespace a", id="moor run"
+        ),
+        pytest.param(
+            refusal("list", "pods"), "jobs", "ada may not list runs in all namespaces", id="moor jobs -A"
+        ),
+        pytest.param(refusal("get", "nodes", name="n-1"), "drain", "ada may not drain nodes", id="moor drain"),
+        pytest.param(
+            refusal("create", "secrets", namespace="a"),
+            "run",
+            "ada may not create secrets in namespace a",
+            id="what the command is not about",
+        ),
+    ],
+)
+def test_a_refusal_names_what_was_typed(message: str, command: str, sentence: str) -> None:
+    read = refusal_of(message)
+    assert read is not None
+    assert read.sentence("ada", command=command) == sentence
+
+
+def test_only_administrators_may_drain() -> None:
+    read = refusal_of(refusal("get", "nodes", name="n"))
+    assert read is not None
+    hint = "only administrators of the cluster may drain nodes: ask one of them"
+    assert way_out(read, "ada", [MEMBER], command="drain") == hint
+
+
 def test_what_admission_refuses_stays_as_it_is() -> None:
     message = 'pods "a" is forbidden: violates PodSecurity "baseline:latest": privileged'
     assert refusal_of(message) is None
@@ -75,7 +106,8 @@ def test_what_admission_refuses_stays_as_it_is() -> None:
         pytest.param(
             refusal("list", "jobs", namespace="speech"),
             [MEMBER],
-            "you work in vision: give -n vision, or for all commands: moor kubeconfig --save -n vision",
+            "you work in vision: give -n vision, or for all commands: moor kubeconfig --save -n vision."
+            " An administrator of the cluster grants rights in speech",
             id="another team's namespace",
         ),
         pytest.param(
@@ -90,6 +122,12 @@ def test_what_admission_refuses_stays_as_it_is() -> None:
             [MEMBER],
             "this is for administrators of the cluster: ask one of them",
             id="what lives in no namespace",
+        ),
+        pytest.param(
+            refusal("list", "jobs"),
+            [MEMBER],
+            "only administrators of the cluster may: leave out -A; you work in vision",
+            id="all namespaces",
         ),
     ],
 )

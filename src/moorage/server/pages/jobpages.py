@@ -284,7 +284,7 @@ async def _run(context: Context, request: Request) -> RunView:
     if not jobs:
         if (run := await get_deleted(kept, namespace, name, context.now)) is not None:
             return run
-        raise missing_run(namespace, name, cluster.run_names(namespace))
+        raise missing_run(namespace, name, cluster.run_names(namespace), everywhere=False)
     return view_of(context, jobs, await kept_of(kept, namespace, name, jobs, cluster.pods_of_run(namespace, name)))
 
 

@@ -152,5 +152,5 @@ def _find_pod(cluster: Cluster, namespace: str, name: str) -> tuple[Obj, Obj | N
         return pod_for(job, cluster.pods_of_job(job)), job
     pod = cluster.pods.get(name, namespace)
     if pod is None:
-        raise missing_run(namespace, name, cluster.run_names(namespace))
+        raise missing_run(namespace, name, cluster.run_names(namespace), everywhere=False)
     return pod, None

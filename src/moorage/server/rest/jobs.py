@@ -155,7 +155,7 @@ async def known_run(call: Call[Any, Any]) -> RunView:
     if not jobs:
         run = await runs.get_deleted(kept, call.namespace, call.name, call.context.now)
         if run is None:
-            raise runs.missing_run(call.namespace, call.name, cluster.run_names(call.namespace))
+            raise runs.missing_run(call.namespace, call.name, cluster.run_names(call.namespace), everywhere=False)
         return run
     pods = cluster.pods_of_run(call.namespace, call.name)
     return view_of(call.context, jobs, await kept_of(kept, call.namespace, call.name, jobs, pods))
