@@ -139,7 +139,7 @@ def test_a_run_that_is_younger_than_the_copy_goes_on_and_ends_with_its_exit_code
     assert pids_of(data) == running
     restored = moor("restore", "latest", data=data)
     assert restored.returncode == 0, restored.stderr
-    assert "put back 1 pods younger than it: default/young-" in restored.stderr
+    assert "put back 1 pod younger than it: default/young-" in restored.stderr
     assert moor("up", data=data).returncode == 0
     assert pids_of(data) == running
     assert state_of("old", data) == "Running"
@@ -181,7 +181,7 @@ def test_the_pods_of_a_folder_that_cannot_be_read_are_stopped_by_down(data: Path
     (pods[0] / "lock").unlink()
     done = moor("down", data=data)
     assert done.returncode == 0, done.stderr
-    assert "2 pods that were left running are stopped" in done.stderr
+    assert "2 pods that were left running stopped" in done.stderr
     assert not [pid for pid in states if Path(f"/proc/{pid}").exists()]
 
 

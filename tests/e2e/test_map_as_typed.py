@@ -69,7 +69,7 @@ def test_every_item_of_a_file_gets_its_result_and_failures_are_run_again(cluster
     assert "1 of 40 are missing: 1 failed" in missing.stderr
 
     (folder / "bad-13").unlink()
-    assert cluster.moor("map", "retry", name).stdout == f"{name}: 1 items will be run again\n"
+    assert cluster.moor("map", "retry", name).stdout == f"{name}: 1 item will be run again\n"
     until(lambda: status(cluster, name), lambda one: one["state"] == "finished" and not one["counts"]["dead"])
     cluster.moor("map", "results", name, "-o", "squares.csv", cwd=folder)
     rows = (folder / "squares.csv").read_text().splitlines()

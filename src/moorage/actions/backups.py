@@ -12,6 +12,7 @@ from moorage.actions.volumes import VOLUME
 from moorage.api.errors import ErrorCode
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.meta import condition
+from moorage.apimachinery.quantity import counted
 from moorage.apimachinery.resources import Obj
 from moorage.errors import AlreadyExists, Conflict, NotFound
 from moorage.model.names import label_value
@@ -189,7 +190,9 @@ def backups_of(obj: Obj) -> list[Backup]:
             at=backup.get("at") or "",
             sha256=backup.get("sha256") or "",
             changed=backup.get("changed", 0),
-            state="whole" if not backup.get("changed") else f"{backup['changed']} files changed meanwhile",
+            state="whole"
+            if not backup.get("changed")
+            else f"{counted(backup['changed'], 'file')} changed meanwhile",
         )
         for backup in status.get("backups") or ()
     ]

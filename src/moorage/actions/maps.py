@@ -41,9 +41,13 @@ from moorage.queue.store import PAGE_ROWS, Store, Stored
 
 ADD_AT_ONCE = 2000  # items per transaction
 END_LOOK_SECONDS = 2.0  # between two looks whether a map that is followed has ended
-STATES = {"ready": (State.READY, State.LARGE)} | {
+WORDS = {"leased": "running", "dead": "failed", "large": "ready"}  # the queue's states, as people read them
+_BY_NAME = {"ready": (State.READY, State.LARGE)} | {
     state.name.lower(): (state,) for state in State if state not in leasing.READY_STATES
 }
+STATES = _BY_NAME | {
+    WORDS[name]: states for name, states in _BY_NAME.items() if name in WORDS
+}  # what may be asked
 
 _LINE = msgspec.json.Decoder(NewItem)
 
@@ -258,9 +262,8 @@ def parse_states(states: Iterable[str]) -> list[State]:
     wanted: list[State] = []
     for text in states:
         if text not in STATES:
-            raise UsageError(
-                f"invalid state {text!r}: use {', '.join(STATES)}", code=ErrorCode.BAD_REQUEST, field="state"
-            )
+            known = ", ".join(dict.fromkeys(WORDS.get(name, name) for name in STATES))
+            raise UsageError(f"invalid state {text!r}: use {known}", code=ErrorCode.BAD_REQUEST, field="state")
         wanted += STATES[text]
     return wanted
 

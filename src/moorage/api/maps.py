@@ -174,7 +174,7 @@ class ItemPage(Query):
     """Which items an answer has."""
 
     state: Annotated[
-        tuple[str, ...], about("waiting, ready, leased, done or dead; may repeat; left out: all.")
+        tuple[str, ...], about("waiting, ready, running, done or failed; may repeat; left out: all.")
     ] = ()
     after: Annotated[Natural | None, about("Only items after this number; the `next` of the previous page.")] = (
         None
@@ -291,8 +291,8 @@ class ItemFailure(Answer, frozen=True, omit_defaults=True):
 class MapItem(Answer, frozen=True, omit_defaults=True):
     """An item of a map."""
 
-    item: Annotated[int, about("Number of the item, from 0.")]
-    state: Annotated[str, about("waiting, ready, leased, done or dead.")]
+    item: Annotated[int, about("Index of the item in the map, from 0.")]
+    state: Annotated[str, about("waiting, ready, leased (it runs), done or dead (it failed for good).")]
     value: Annotated[msgspec.Raw, about("Value of the item, any JSON.")]
     key: Annotated[str | None, about("Name of the item, as it was added.")] = None
     tries: Annotated[int, about("Tries that failed.")] = 0

@@ -75,6 +75,11 @@ def _read_amount(resource: str, text: str | int | float) -> int:
 _amount = lru_cache(maxsize=4096)(_read_amount)  # a cluster writes few quantities, many times each
 
 
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """A number with its noun: "1 item", "1,200 items", "2 copies"; `plural` where it is not the noun with an s."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
 def format_bytes(count: int) -> str:
     """Bytes for people, in the largest binary unit with at most one decimal, rounded down: what is free is
     never overstated. Manifests that must be exact write the plain number instead.

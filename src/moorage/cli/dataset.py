@@ -11,6 +11,7 @@ import msgspec
 from moorage.actions import datasets
 from moorage.api.datasets import Dataset, NewDataset
 from moorage.apimachinery.moments import format_duration
+from moorage.apimachinery.quantity import counted
 from moorage.apimachinery.resources import PVCS
 from moorage.cli import console
 from moorage.cli.names import complete
@@ -178,7 +179,9 @@ async def _upload(session: Session, folder: Path, name: str, size: str, storage_
             with contextlib.suppress(ApiError):
                 await session.api.delete(PVCS, volume, session.namespace)
         raise
-    console.say(f"{result['files']:,} files, {bytes_text(result['bytes'])} sent; the dataset fills from them")
+    console.say(
+        f"{counted(result['files'], 'file')}, {bytes_text(result['bytes'])} sent; the dataset fills from them"
+    )
 
 
 def _refuse_links(folder: Path) -> None:
@@ -325,7 +328,7 @@ def show(target: Target, name: str, output: str) -> int:
             ("files", "" if item.files is None else f"{item.files:,}"),
             ("size", "" if item.bytes is None else f"{bytes_text(item.bytes)} of {item.size}"),
             ("sha256", item.checksum),
-            ("filled", f"{item.filled_at} in {item.attempts} attempts" if item.filled_at else ""),
+            ("filled", f"{item.filled_at} in {counted(item.attempts, 'attempt')}" if item.filled_at else ""),
             ("volume", f"{item.claim} ({item.access})" if item.claim else ""),
             ("owner", item.owner),
         ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from moorage.apimachinery.quantity import counted
 from moorage.cli import console
 from moorage.cli.names import complete
 from moorage.cli.renamed import renamed
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
     from moorage.client.maps import MapClient
 
-STATES = ("waiting", "ready", "leased", "done", "dead")
-FAILED = "dead"
+STATES = ("waiting", "ready", "running", "done", "failed")
+FAILED = "failed"
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -58,7 +59,7 @@ def item_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 "range_",
                 default=None,
                 metavar="A:B[:STEP]",
-                help="Items: numbers from A; B is not included.",
+                help="Items: numbers from A to B - 1, as Python counts; 0:10 gives 0 to 9.",
             ),
             click.option(
                 "--query",
@@ -242,7 +243,7 @@ def list_(target: Target, all_namespaces: bool, output: str) -> int:
 @map.command(
     examples={
         "moor map items features --failed": "which items failed, and why",
-        "moor map items features --state leased": "what runs now",
+        "moor map items features --state running": "what runs now",
     }
 )
 @name_argument
@@ -261,7 +262,11 @@ def list_(target: Target, all_namespaces: bool, output: str) -> int:
 @console.output_option
 @target_options
 def items(target: Target, name: str, failed: bool, states: tuple[str, ...], limit: int | None, output: str) -> int:
-    """List items: state, tries, time, and why they failed."""
+    """List items: index, value, state, tries, time, and why they failed.
+
+    INDEX is the number of the item in the map, from 0: {index} in the command. ITEM is its value: {item} in the
+    command. TRIES counts how often it was started.
+    """
     from moorage.cli.mapshow import items as shown
 
     wanted = dict.fromkeys((*states, *((FAILED,) if failed else ())))
@@ -271,12 +276,12 @@ def items(target: Target, name: str, failed: bool, states: tuple[str, ...], limi
 @map.command(
     examples={
         "moor map logs features": "the output of all items",
-        "moor map logs features 42": "the output of item 42",
+        "moor map logs features 42": "the output of the item with index 42",
         "moor map logs -f features": "follow it until the map ends",
     }
 )
 @name_argument
-@click.argument("item", type=click.IntRange(0), required=False)
+@click.argument("item", metavar="[INDEX]", type=click.IntRange(0), required=False)
 @click.option("-f", "--follow", is_flag=True, help="Print new output until the map ends.")
 @click.option(
     "--prefix/--no-prefix",
@@ -285,7 +290,10 @@ def items(target: Target, name: str, failed: bool, states: tuple[str, ...], limi
 )
 @target_options
 def logs(target: Target, name: str, item: int | None, follow: bool, prefix: bool | None) -> int:
-    """Print the output of all items or of one item, also after their pods are deleted."""
+    """Print the output of all items or of one item, also after their pods are deleted.
+
+    INDEX is the number of the item in the map, from 0: the first column of `moor map items`.
+    """
     from moorage.cli.mapshow import logs as shown
 
     prefixed = item is None if prefix is None else prefix
@@ -331,7 +339,7 @@ def retry(target: Target, names: tuple[str, ...]) -> int:
 
     async def retry_map(session: Session, client: MapClient, name: str) -> str:
         count = await client.retry(session.namespace, name)
-        return f"{name}: {count:,} items will be run again"
+        return f"{name}: {counted(count, 'item')} will be run again"
 
     return _each(target, names, retry_map)
 

@@ -16,8 +16,9 @@ import click
 from moorage.actions import mapjobs, maps
 from moorage.actions.around import read_around, read_caller
 from moorage.api.maps import MapState
+from moorage.apimachinery.quantity import counted
 from moorage.cli import console
-from moorage.cli.mapitems import Sources, read
+from moorage.cli.mapitems import Sources, parse_range, read
 from moorage.cli.session import Session
 from moorage.client.itemspool import Spool
 from moorage.decide.maps.mapjob import FUNCTION_WORD, MapJobPlan, MapRequest
@@ -54,7 +55,7 @@ async def create(session: Session, given: Given) -> int:
         notes = _price(given, spool, _hinted(spool, sources)) if given["machines"] and not given["sample"] else {}
         plan.mapjob["metadata"]["annotations"].update(notes)
         if given["dry_run"]:
-            return await _dry_run(session, plan, spool)
+            return await _dry_run(session, plan, spool, sources)
         return await _make(session, given, plan, spool, sources)
     finally:
         spool.close()
@@ -78,7 +79,8 @@ async def add(session: Session, name: str, given: Given, *, resume: bool, close:
             if current.closed and start < spool.count:
                 raise maps.map_closed(session.namespace, name)
             await _upload(client, session, name, spool, start=start, first=first, close=close, sources=sources)
-            console.say(f"{name} has {first + spool.count:,} items{', no more will come' if close else ''}")
+            more = ", no more will come" if close else ""
+            console.say(f"{name} has {counted(first + spool.count, 'item')}{more}")
     finally:
         spool.close()
     return 0
@@ -163,11 +165,11 @@ async def _plan_of(session: Session, request: MapRequest) -> MapJobPlan:
     return await mapjobs.plan_map(session.api, request, caller, around=around, pack=packed_here)
 
 
-async def _dry_run(session: Session, plan: MapJobPlan, spool: Spool) -> int:
+async def _dry_run(session: Session, plan: MapJobPlan, spool: Spool, sources: Sources) -> int:
     """Let the API server judge the MapJob, and print what would be made."""
     await mapjobs.check_map(session.api, plan, session.namespace)
     console.show("---\n".join(console.as_yaml(_shown(obj)) for obj in plan.documents), nl=False)
-    console.say(f"{spool.count:,} items; nothing was made")
+    console.say(f"{_items_text(spool.count, sources)}; nothing was made")
     return 0
 
 
@@ -199,9 +201,25 @@ async def _make(session: Session, given: Given, plan: MapJobPlan, spool: Spool, 
         )
         console.show(name)
         if not given["wait"]:
-            console.say(f"{spool.count:,} items; follow it with: moor map status --watch {name}")
+            items, workers = _items_text(spool.count, sources), plan.mapjob["spec"].get("parallelism") or 1
+            console.say(f"{items} on {_workers_text(workers)}; follow it with: moor map status --watch {name}")
             return 0
         return await wait(session, client, name)
+
+
+def _items_text(count: int, sources: Sources) -> str:
+    """How many items; of a range also the first and the last, for its end is not included."""
+    text = counted(count, "item")
+    if sources.range is None or not count:
+        return text
+    numbers = parse_range(sources.range)
+    return f"{text} ({numbers[0]} to {numbers[-1]})" if count > 1 else f"{text} ({numbers[0]})"
+
+
+def _workers_text(parallelism: int) -> str:
+    if parallelism == 1:
+        return "1 worker (more: --parallelism)"
+    return f"at most {counted(parallelism, 'worker')}"
 
 
 def _how_to_go_on(name: str, sources: Sources) -> str:
@@ -382,7 +400,7 @@ async def _sampled(
             hint=f"moor map items --failed {name}",
         )
     if counts.dead:
-        console.note(f"{counts.dead:,} of the {sample:,} items of the sample failed")
+        console.note(f"{counts.dead:,} of the {counted(sample, 'item')} of the sample failed")
     rest = spool.count - sample
     try:
         notes = _price(given, spool, seconds, memory=memory or None, items=rest)
@@ -392,4 +410,4 @@ async def _sampled(
     await session.api.patch(MAPJOBS, name, {"metadata": {"annotations": notes}}, session.namespace)
     if given["yes"] or not sys.stdin.isatty():
         return True
-    return click.confirm(f"Run the other {rest:,} items?", default=True, err=True)
+    return click.confirm(f"Run the other {counted(rest, 'item')}?", default=True, err=True)

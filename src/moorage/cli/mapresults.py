@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from moorage.api.maps import MapCounts
+from moorage.apimachinery.quantity import counted
 from moorage.apimachinery.texts import visible
 from moorage.cli import console
 from moorage.cli.session import Session
@@ -46,13 +47,14 @@ def _tell(name: str, count: int, counts: MapCounts, output: str) -> int:
     missing = counts.total - count
     where = "" if output == STDOUT else f" in {output}"
     if not missing:
-        console.say(f"{count:,} results{where}, none missing")
+        console.say(f"{counted(count, 'result')}{where}, none missing")
         return 0
     dead = counts.dead
     running = missing - dead
     parts = [f"{dead:,} failed"] if dead else []
     parts += [f"{running:,} not done yet"] if running > 0 else []
-    console.say(f"{count:,} results{where}; {missing:,} of {counts.total:,} are missing: {', '.join(parts)}")
+    of = f"{missing:,} of {counts.total:,} are missing"
+    console.say(f"{counted(count, 'result')}{where}; {of}: {', '.join(parts)}")
     if dead:
         console.say(f"hint: `moor map items --failed {name}` shows why; `moor map retry {name}` runs them again")
     return 1

@@ -13,10 +13,11 @@ import click
 import msgspec
 
 from moorage.actions import maps
+from moorage.actions.maps import WORDS
 from moorage.api.maps import Map, MapItem, MapState
 from moorage.apimachinery.meta import annotations_of
 from moorage.apimachinery.moments import format_duration, parse_rfc3339, rfc3339
-from moorage.apimachinery.quantity import format_bytes
+from moorage.apimachinery.quantity import counted, format_bytes
 from moorage.apimachinery.resources import Obj
 from moorage.cli import console
 from moorage.cli.session import Session
@@ -71,7 +72,7 @@ async def _mapjob(session: Session, name: str) -> Obj | None:
 
 async def _failures(client: MapClient, namespace: str, name: str) -> list[MapItem]:
     failures: list[MapItem] = []
-    async for item in client.items(namespace, name, states=("dead",)):
+    async for item in client.items(namespace, name, states=("failed",)):
         failures.append(item)
         if len(failures) >= FAILURES_SHOWN:
             break
@@ -144,7 +145,7 @@ def as_text(document: Shown, failed: Iterable[MapItem], now: datetime) -> str:
             lines += ["", f"note: {condition['message']}"]
     if document.get("plan"):
         lines += ["", *_plan_lines(document["plan"], document["fact"])]
-    shown = [f"  {item.item}  {_why(item)}" for item in failed]
+    shown = [f"  index {item.item}: {_short(_value_text(item), 40)}  {_why(item)}" for item in failed]
     if shown:
         lines += ["", "Failed items", *shown]
         if dead > len(shown):
@@ -178,7 +179,8 @@ def _plan_lines(plan: Shown, fact: Shown) -> list[str]:
     ]
     lines = console.table(("", "PLAN", "SO FAR"), rows).replace("-  ", "   ", 1).splitlines()
     message = (
-        f"on {plan.get('nodes')} nodes {plan.get('machine')}, {plan.get('market')}, {plan.get('pods')} workers"
+        f"on {counted(plan.get('nodes', 0), 'node')} {plan.get('machine')}, {plan.get('market')},"
+        f" {counted(plan.get('pods', 0), 'worker')}"
     )
     return [f"Plan: {message}", *(f"  {line}" for line in lines)]
 
@@ -241,7 +243,7 @@ async def items(session: Session, name: str, *, states: Iterable[str], limit: in
             listed.append(item)
     console.print_listing(
         output,
-        headers=("ITEM", "STATE", "TRIES", "TIME", "MEMORY", "VALUE", "REASON"),
+        headers=("INDEX", "ITEM", "STATE", "TRIES", "TIME", "MEMORY", "REASON"),
         rows=lambda: [_item_row(item) for item in listed],
         items=[_item_document(item) for item in listed],
         names=[str(item.item) for item in listed],
@@ -252,17 +254,21 @@ async def items(session: Session, name: str, *, states: Iterable[str], limit: in
     return 0
 
 
-def _item_row(item: MapItem) -> list[str]:
+def _value_text(item: MapItem) -> str:
     value = json.loads(bytes(item.value))
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _item_row(item: MapItem) -> list[str]:
+    text = _value_text(item)
     seconds, peak = item.seconds, item.peak_bytes
     return [
         str(item.item),
-        item.state,
-        str(item.tries),
+        _short(text, 40),
+        WORDS.get(item.state, item.state),
+        str(item.leases),
         f"{seconds:,.3g} s" if seconds is not None else "",
         format_bytes(peak) if peak else "",
-        _short(text, 40),
         _short(_why(item), 80),
     ]
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from moorage.apimachinery.quantity import counted
 from moorage.cli import console
 from moorage.cli.datafolder import DataFolder
 from moorage.cli.folderhealth import CLUSTER, find_damage
@@ -237,9 +238,10 @@ def _prepare_cluster(folder: DataFolder, copy: Copy, scratch: Path, *, dry_run: 
         write_records(scratch, restored.records, restored.revision, identity=mark.identity if mark else None)
         with scratch.open("rb") as file:
             os.fsync(file.fileno())
-    steps = [f"bring back {CLUSTER} of {rfc3339(copy.taken)}: {copy.objects} objects"]
+    steps = [f"bring back {CLUSTER} of {rfc3339(copy.taken)}: {counted(copy.objects, 'object')}"]
     if restored.adopted:
-        steps.append(f"put back {len(restored.adopted)} pods younger than it: {', '.join(restored.adopted)}")
+        count = counted(len(restored.adopted), "pod")
+        steps.append(f"put back {count} younger than it: {', '.join(restored.adopted)}")
     return steps
 
 

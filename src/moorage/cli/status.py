@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from moorage import __version__
+from moorage.apimachinery.quantity import counted
 from moorage.cli import console
 from moorage.cli.datafolder import DataFolder
 from moorage.cli.up import data_option
@@ -148,8 +149,8 @@ def status_text(facts: Mapping[str, Any], *, option: str) -> str:
     if error := facts.get("error"):
         lines.append(f"problem     {error}")
     for node in facts.get("nodes", ()):
-        gpus = f", {node['gpus']} GPUs {node['gpuType']}".rstrip() if node["gpus"] else ""
-        lines.append(f"node        {node['name']}: {node['state']}{gpus}, {node['pods']} pods")
+        gpus = f", {counted(node['gpus'], 'GPU')} {node['gpuType']}".rstrip() if node["gpus"] else ""
+        lines.append(f"node        {node['name']}: {node['state']}{gpus}, {counted(node['pods'], 'pod')}")
     if "pods" in facts:
         lines.append("pods        " + (", ".join(f"{n} {phase}" for phase, n in facts["pods"].items()) or "none"))
     if used:

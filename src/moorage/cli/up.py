@@ -20,6 +20,7 @@ from typing import Any
 
 import click
 
+from moorage.apimachinery.quantity import counted
 from moorage.cli import console
 from moorage.cli.datafolder import DEFAULT_PORTS, OPTIONS, Config, DataFolder, listening, port_holder
 from moorage.client.datafolder import default_folder
@@ -343,7 +344,11 @@ def _stop(folder: DataFolder, *, keep_pods: bool) -> None:
             held.enter_context(folder.locked())
         stop_leftovers(folder)
         stopped = 0 if keep_pods else _stop_pods(folder)
-        extra = f"; {stopped} pods that were left running are stopped" if stopped else ""
+        extra = (
+            f"; {counted(stopped, 'pod')} that {'was' if stopped == 1 else 'were'} left running stopped"
+            if stopped
+            else ""
+        )
         console.say(f"no cluster is running in {folder.path}{extra}")
         return
     pid = folder.read_pid("supervisor") or _find_supervisor(folder.path)

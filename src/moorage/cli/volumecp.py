@@ -16,6 +16,7 @@ import click
 from moorage.actions.objects import get_object
 from moorage.actions.volumes import VOLUME
 from moorage.api.volumes import Helper
+from moorage.apimachinery.quantity import counted
 from moorage.apimachinery.resources import PODS, Obj
 from moorage.cli import console
 from moorage.cli.session import Session, Target, in_session, target_options
@@ -62,7 +63,7 @@ def cp(target: Target, source: str, destination: str, image: str) -> int:
         runtime = await helper_runtime(session, image)
         async with _Helper(session, volume, runtime, read_only=here is not None) as pod:
             result = await _copy(session, pod, runtime.python, source, destination, here, there)
-        console.say(f"{result['files']:,} files, {bytes_text(result['bytes'])} copied")
+        console.say(f"{counted(result['files'], 'file')}, {bytes_text(result['bytes'])} copied")
         for key, text in (("skipped", "were already there"), ("left_out", "links were left out")):
             if result.get(key):
                 console.note(f"{result[key]:,} {text}")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, TextIO
 
+from moorage.apimachinery.quantity import counted
 from moorage.clock import SYSTEM, Clock, format_duration
 from moorage.present.sizes import bytes_text
 
@@ -78,7 +79,7 @@ def map_line(shown: Map) -> str:
     ]
     if counts.dead:
         parts.append(f"{counts.dead:,} failed")
-    parts.append(f"{counts.workers:,} workers")
+    parts.append(counted(counts.workers, "worker"))
     if shown.items_per_second:
         parts.append(f"{shown.items_per_second:,.3g}/s")
     if shown.seconds_left is not None and counts.ended < counts.total:
@@ -114,9 +115,9 @@ def transfer_line(transfer: Transfer) -> str:
         if total and done < total:
             parts.append(f"{format_duration(timedelta(seconds=(total - done) / rate))} left")
     if transfer.files_total:
-        parts.append(f"{transfer.files:,} of {transfer.files_total:,} files")
+        parts.append(f"{transfer.files:,} of {counted(transfer.files_total, 'file')}")
     elif transfer.files:
-        parts.append(f"{transfer.files:,} files")
+        parts.append(counted(transfer.files, "file"))
     return "  ".join(parts)
 
 

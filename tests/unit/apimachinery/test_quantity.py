@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from moorage.apimachinery.quantity import (
     amount,
+    counted,
     format_amount,
     format_bytes,
     format_milli,
@@ -156,3 +157,9 @@ def test_a_unit_multiplies(number, unit):
         "u": Fraction(1, 10**6),
     }
     assert parse_quantity(f"{number:f}{unit}") == Fraction(number) * scale[unit]
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0 items"), (1, "1 item"), (2, "2 items"), (1200, "1,200 items")])
+def test_a_number_comes_with_its_noun(count, text):
+    assert counted(count, "item") == text
+    assert counted(count, "copy", "copies").endswith("copy" if count == 1 else "copies")

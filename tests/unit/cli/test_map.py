@@ -251,10 +251,10 @@ def test_results_come_in_the_items_order_and_say_what_is_missing(typed, tmp_path
     assert "1 of 5 are missing: 1 failed" in done.err
     failed = typed("items", "--failed", "m")
     assert failed.out.splitlines() == [
-        "ITEM   STATE   TRIES   TIME   MEMORY   VALUE   REASON",
-        "3      dead    1       -      -        d3      error: no d3",
+        "INDEX   ITEM   STATE    TRIES   TIME   MEMORY   REASON",
+        "3       d3     failed   1       -      -        error: no d3",
     ]
-    assert typed("retry", "m").out == "m: 1 items will be run again\n"
+    assert typed("retry", "m").out == "m: 1 item will be run again\n"
     typed.work("m")
     file = tmp_path / "found.csv"
     done = typed("results", "m", "-o", str(file))
@@ -490,3 +490,33 @@ def test_results_are_written_as_parquet_with_a_type_for_each_column(typed, tmp_p
     table = parquet.read_table(file)
     assert [str(column.type) for column in table.schema] == ["int64", "string"]
     assert table.to_pylist()[0] == {"item": 0, "twice": '["d0", "d0"]'}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--range", "5:8"), "3 items (5 to 7) on 1 worker (more: --parallelism)"),
+        (("--range", "5:6"), "1 item (5) on 1 worker (more: --parallelism)"),
+        (("--range", "0:10:3", "--parallelism", "8"), "4 items (0 to 9) on at most 8 workers"),
+    ],
+)
+def test_a_new_map_says_which_items_it_has_and_how_many_workers(typed, words, message):
+    done = typed("create", "m", *words, *WORDS)
+    assert done.err.splitlines()[-1] == f"{message}; follow it with: moor map status --watch m"
+
+
+def test_items_have_an_index_a_value_and_the_tries_that_were_started(typed):
+    typed("create", "m", "--range", "5:8", "--retries", "0", *WORDS)
+    typed.work("m", failing=frozenset({1}))
+    rows = [line.split()[:4] for line in typed("items", "m").out.splitlines()]
+    assert rows == [
+        ["INDEX", "ITEM", "STATE", "TRIES"],
+        ["0", "5", "done", "1"],
+        ["1", "6", "failed", "1"],
+        ["2", "7", "done", "1"],
+    ]
+    assert "  index 1: 6  error: " in typed("status", "m").out
+    for word in ("failed", "dead"):
+        assert len(typed("items", "m", "--state", word).out.splitlines()) == 2
+    refused = typed("items", "m", "--state", "over")
+    assert refused.err == "error: invalid state 'over': use ready, waiting, running, done, failed\n"

@@ -37,7 +37,7 @@ ingress     http://127.0.0.1:8081
 kubeconfig  /d/kubeconfig
 processes   supervisor 1, services -
 logs        /d/log
-node        node-1: Ready, 2 GPUs a100, 1 pods
+node        node-1: Ready, 2 GPUs a100, 1 pod
 pods        1 Running
 disk        3.0 MiB in the data folder, 5.0 GiB free
 stop        moor down"""

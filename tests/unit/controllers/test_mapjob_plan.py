@@ -160,6 +160,19 @@ def test_the_workers_follow_the_queue(view, jobs, more, wanted, reason):
 
 
 @pytest.mark.parametrize(
+    ("dead", "message"),
+    [
+        (0, "every item is done"),
+        (1, "every item has ended; 1 item failed"),
+        (2, "every item has ended; 2 items failed"),
+    ],
+)
+def test_a_map_that_is_over_says_how_many_items_failed(dead, message):
+    decided = plan(seen(a_map(state="finished", items={"ready": 0, "dead": dead}), a_job()))
+    assert (decided.working.reason, decided.working.message) == ("Finished", message)
+
+
+@pytest.mark.parametrize(
     ("view", "pods", "reason"),
     [
         (a_map(), [a_pod(number, reason="OOMKilled", code=137) for number in range(FEW)], "OutOfMemory"),

@@ -19,6 +19,7 @@ from enum import StrEnum
 from math import ceil
 
 from moorage.apimachinery.moments import moment
+from moorage.apimachinery.quantity import counted
 from moorage.model.mapjob import ACCEPTED, CANCELLED, COMPLETE, FAILED, FINISHED, PAUSED, RUNNING, MapView
 
 PROBE = 10  # workers of a map of which none was heard yet; with a preflight one
@@ -204,6 +205,11 @@ class _Pass:
 
     # --- how many
 
+    def _finished_text(self) -> str:
+        """That all is over: how many failed, where some did."""
+        dead = self.items.dead
+        return f"every item has ended; {counted(dead, 'item')} failed" if dead else "every item is done"
+
     def _wanted(self, failed: Word | None) -> tuple[int, Word]:
         if failed is not None and failed.status:
             return 0, Word(status=False, reason=failed.reason, message="stopped; see the condition Failed")
@@ -214,7 +220,7 @@ class _Pass:
                 status=False, reason="NotAccepted", message="the server has not put it into the queue (yet)"
             )
         if self.state == FINISHED:
-            return 0, Word(status=False, reason="Finished", message="every item is done or dead")
+            return 0, Word(status=False, reason="Finished", message=self._finished_text())
         if self.state == CANCELLED:
             return 0, Word(status=False, reason="Cancelled")
         if self.state == PAUSED:  # what is begun may end; nothing new is given out
@@ -249,7 +255,7 @@ class _Pass:
         message = {
             "Working": "as many workers as the items can use",
             "Parallelism": "as many workers as parallelism allows",
-            "RestartLimit": f"{self.lost} workers were lost; no more than {self.map.restart_limit} are replaced",
+            "RestartLimit": f"{self.lost:,} workers were lost; no more than {self.map.restart_limit} are replaced",
             "Probing": "the first workers try; the others come when one has taken an item",
             "Nodes": "as many workers as the nodes could hold, and a few",
             "Quota": "a quota of the namespace allows no more",
@@ -366,7 +372,7 @@ class _Pass:
     def _complete(self) -> Word:
         if self.state != FINISHED:
             return Word(status=False, reason="Cancelled" if self.state == CANCELLED else "Unfinished")
-        message = f"{self.items.done} items done, {self.items.dead} dead"
+        message = f"{counted(self.items.done, 'item')} done, {self.items.dead:,} failed"
         return Word(status=True, reason="ItemsFailed" if self.items.dead else "Finished", message=message)
 
     def _failed(self) -> Word | None:

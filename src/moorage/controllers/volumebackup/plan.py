@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from moorage.apimachinery.moments import moment, rfc3339
+from moorage.apimachinery.quantity import counted
 from moorage.model.schedule import last_moment, next_moment
 from moorage.model.volumebackup import FAILED, IDLE, RUNNING, BackupView, Kept, backup_job, restore_job
 
@@ -201,7 +202,7 @@ def _restoring(seen: Seen, restores: Sequence[JobSeen]) -> tuple[tuple[str, str,
         return (wish.id, RUNNING, job.waiting), []
     result = job.result or {}
     if job.succeeded:
-        return (wish.id, "Done", f"{_number(result.get('files')):,} files of {wish.backup}"), []
+        return (wish.id, "Done", f"{counted(_number(result.get('files')), 'file')} of {wish.backup}"), []
     return (wish.id, FAILED, str(result.get("message") or "its process was killed, or its node was lost")), []
 
 

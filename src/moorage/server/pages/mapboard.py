@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 from moorage.api.maps import FINISHED, Map, MapItem, MapState
 from moorage.apimachinery.moments import format_duration, rfc3339, span_of
+from moorage.apimachinery.quantity import counted
 from moorage.decide.maps.facts import MapFact, MapPlan
 from moorage.model.mapjob import MapView
 from moorage.model.names import COMMAND_ANNOTATION
@@ -167,7 +168,7 @@ def _troubles(mapjob: MapView) -> tuple[str, ...]:
 
 
 def _plan_words(plan: MapPlan) -> str:
-    return f"{plan.nodes} nodes {plan.machine}, {plan.market}, {plan.pods} workers"
+    return f"{counted(plan.nodes or 0, 'node')} {plan.machine}, {plan.market}, {counted(plan.pods or 0, 'worker')}"
 
 
 def _plan_rows(planned: Planned) -> tuple[tuple[str, str, str], ...]:

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from moorage.actions import mapjobs, maps
+from moorage.actions.maps import WORDS
 from moorage.api.errors import ErrorCode
 from moorage.api.maps import MapChange, MapItem, MapState
 from moorage.apimachinery.integers import integer_or
@@ -33,7 +34,6 @@ STATES = (
     ("done", "Done"),
     ("dead", "Failed"),
 )
-_STATE_WORDS = {"leased": "running", "dead": "failed", "large": "ready"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,7 +245,7 @@ def item_row(item: MapItem) -> ItemRow:
     return ItemRow(
         item=item.item,
         value=value if len(value) <= VALUE_CHARACTERS else value[:VALUE_CHARACTERS] + "…",
-        state=_STATE_WORDS.get(item.state, item.state),
+        state=WORDS.get(item.state, item.state),
         tries=str(item.tries + item.losses) if item.tries + item.losses else "",
         took="" if item.seconds is None else f"{item.seconds:,.3g} s",
         why=f"{failure.cause}: {failure.message}".strip(": ") if failure is not None else "",

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from moorage.actions import mapjobs, maps
 from moorage.api.maps import MapPolicy, MapWorkers, NewMap
 from moorage.apimachinery.api import Api
+from moorage.apimachinery.quantity import counted
 from moorage.decide.maps.mapjob import MapJobPlan, MapRequest, takes_item
 from moorage.decide.runs.request import Caller
 from moorage.decide.runs.timelimit import parse_time
@@ -82,7 +83,7 @@ async def submit(desk: Desk, request: Request) -> Response:
         api = context.acting(user)
         if is_check:
             plan = await _check(context, api, map_request, caller)
-            headline = f"map {namespace}/{body.name} would be made with {items.count:,} items"
+            headline = f"map {namespace}/{body.name} would be made with {counted(items.count, 'item')}"
             verdict = Verdict(tone="good", headline=headline, lines=(_workers_words(workers),))
             return form_page(desk, request, HERE, replace(form, verdict=verdict, remarks=plan.notes))
         mark = mark_of(user.name, f"map\0{namespace}\0{body.request}", body)

@@ -12,7 +12,7 @@ from starlette.responses import HTMLResponse, Response
 from moorage.actions import backups, volumes
 from moorage.actions.backups import Backup, NewBackup
 from moorage.apimachinery.moments import moment
-from moorage.apimachinery.quantity import format_bytes
+from moorage.apimachinery.quantity import counted, format_bytes
 from moorage.errors import ApiError, MoorageError
 from moorage.server.inputs import number
 from moorage.server.pages.board import When, ago, owner_hues
@@ -142,7 +142,9 @@ async def _live(desk: Desk, request: Request) -> str:
 
 
 def _backup_row(desk: Desk, backup: Backup) -> BackupRow:
-    size = f"{format_bytes(backup.bytes)}, {backup.files or 0:,} files" if backup.bytes is not None else ""
+    size = (
+        f"{format_bytes(backup.bytes)}, {counted(backup.files or 0, 'file')}" if backup.bytes is not None else ""
+    )
     return BackupRow(
         backup=backup.backup,
         name=backup.name,
