@@ -10,6 +10,7 @@ from typing import overload
 
 from moorage.clock import format_duration, parse_rfc3339, rfc3339, rfc3339_micro
 
+_NOTHING = (datetime(1970, 1, 1, tzinfo=UTC), datetime(1, 1, 1, tzinfo=UTC))  # Unix' and Go's times of zero
 SPAN_MAX_SECONDS = 100 * 365 * 86400  # a span that, added to any moment of our time, still gives a date
 
 __all__ = ["format_duration", "moment", "parse_rfc3339", "rfc3339", "rfc3339_micro", "span_of", "whole_seconds"]
@@ -24,8 +25,13 @@ def span_of(seconds: float) -> timedelta:
 
 
 def moment(text: str | None) -> datetime | None:
-    """Read an optional `metav1.Time`; None and the empty string are None. Raises ValueError naming the text."""
-    return parse_rfc3339(text) if text else None
+    """Read an optional `metav1.Time`; None, the empty string and a time of nothing are None.
+
+    A kubelet says of a container that could not start that it started in 1970; Go's own zero is in the year 1.
+    Raises ValueError naming the text.
+    """
+    when = parse_rfc3339(text) if text else None
+    return None if when in _NOTHING else when
 
 
 @overload

@@ -349,11 +349,8 @@ def _how_it_ended(pod: PodView) -> str:
 
 
 def _ran(pod: PodView, now: datetime) -> str:
-    if pod.started is None:
-        return ""
-    if pod.ended is None and pod.phase != "Running":
-        return ""
-    return format_duration((pod.ended or now) - pod.started)
+    time = pod.running_time(now)
+    return "" if time is None else format_duration(time)
 
 
 def _memory(pod: PodView) -> str:

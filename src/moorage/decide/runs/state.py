@@ -81,6 +81,12 @@ class PodView:
     uid: str = ""
     gone: bool = False  # its object is not there: these are kept facts
 
+    def running_time(self, now: datetime) -> timedelta | None:
+        """How long its container ran; None: it did not start, or nobody knows when it ended."""
+        if self.started is None or (self.ended is None and self.phase != "Running"):
+            return None
+        return max(timedelta(), (self.ended or now) - self.started)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptView:

@@ -182,8 +182,8 @@ def _times(run: RunView, now: datetime, *, private: bool) -> Iterable[Fact]:
         yield Fact(name="Waits for", when=ago(run.created, now))
     if run.started is not None:
         yield Fact(name="Started", when=ago(run.started, now), note="ago")
-        if run.state.ended:
-            yield Fact(name="Ran for", text=span((run.ended or now) - run.started))
+        if run.state.ended and run.ended is not None:
+            yield Fact(name="Ran for", text=span(run.ended - run.started))
     if run.ended is not None:
         yield Fact(name="Ended", when=ago(run.ended, now), note="ago")
     if private and run.time_left is not None and not run.state.ended:
@@ -230,13 +230,13 @@ def _pods(pods: Sequence[PodView], now: datetime, *, private: bool, chosen: str)
 
 
 def _pod(pod: PodView, now: datetime, *, private: bool, chosen: str) -> PodRow:
-    took = "" if pod.started is None else span((pod.ended or now) - pod.started)
+    time = pod.running_time(now)
     measured: Any = pod.peak_memory_bytes if private else None
     return PodRow(
         name=pod.name,
         phase=pod.phase,
         node=pod.node,
-        took=took,
+        took="" if time is None else span(time),
         exit_code="" if pod.exit_code is None else str(pod.exit_code),
         is_bad=bool(pod.exit_code),
         reason=pod.reason,

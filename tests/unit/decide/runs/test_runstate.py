@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage.apimachinery.moments import rfc3339
-from moorage.decide.runs.state import State, checkpoint_warning, exit_code_of, view_run, view_runs
+from moorage.apimachinery.moments import moment, rfc3339
+from moorage.decide.runs.state import PodView, State, checkpoint_warning, exit_code_of, view_run, view_runs
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
@@ -343,6 +343,35 @@ def test_times_before_the_pods_creation_are_absent():
     run = view_run([a_job(end="Failed")], [pod], now=NOON)
     assert (run.started, run.pods[0].started, run.exit_code, run.reason) == (None, None, 128, "StartError")
     assert run.pods[0].ended == NOON - timedelta(minutes=2)
+
+
+@pytest.mark.parametrize("nothing", ["1970-01-01T00:00:00Z", "0001-01-01T00:00:00Z"])
+def test_a_time_of_nothing_is_no_time(nothing):
+    assert moment(nothing) is None
+    assert moment("1970-01-01T00:00:01Z") == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
+    ended = {"exitCode": 128, "reason": "StartError", "startedAt": nothing, "finishedAt": nothing}
+    pod = a_pod(phase="Failed")
+    del pod["metadata"]["creationTimestamp"]
+    pod["status"] = {"phase": "Failed", "containerStatuses": [{"state": {"terminated": ended}}]}
+    assert view_run([a_job(end="Failed")], [pod], now=NOON).pods[0].running_time(NOON) is None
+
+
+@pytest.mark.parametrize(
+    ("phase", "started", "ended", "time"),
+    [
+        pytest.param("Running", 5, None, timedelta(minutes=5), id="it runs"),
+        pytest.param("Succeeded", 5, 2, timedelta(minutes=3), id="it ended"),
+        pytest.param("Failed", 5, None, None, id="lost: nobody knows when it ended"),
+        pytest.param("Failed", None, 2, None, id="it did not start"),
+        pytest.param("Failed", 2, 5, timedelta(), id="two clocks"),
+    ],
+)
+def test_the_running_time_of_a_pod_is_known_or_absent(phase, started, ended, time):
+    def at(minutes):
+        return None if minutes is None else NOON - timedelta(minutes=minutes)
+
+    pod = PodView(name="p", attempt=1, phase=phase, started=at(started), ended=at(ended))
+    assert pod.running_time(NOON) == time
 
 
 def test_a_node_whose_clock_is_slow_still_says_when_it_began():
