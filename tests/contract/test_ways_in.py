@@ -415,6 +415,14 @@ RUNS = [
         code="bad_request",
         message="'project=-' is not a label requirement",
     ),
+    Case(
+        name="an invalid moment",
+        moor=["jobs", "--since", "yesterday"],
+        rest=("GET", f"/api/v1/jobs?namespace={NAMESPACE}&since=yesterday", None),
+        sdk=lambda client: list(client.jobs.list(since="yesterday")),
+        code="bad_request",
+        message="invalid since 'yesterday': use a span, a day or a time",
+    ),
     submitting(
         "the name is taken",
         seed=a_run("train"),

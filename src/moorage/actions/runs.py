@@ -178,11 +178,12 @@ def select_runs(
     state: str | None = None,
     active: bool = False,
     gpu_type: str | None = None,
+    since: datetime | None = None,
     selector: str | None = None,
     sort: str | None = None,
     limit: int | None = None,
 ) -> tuple[RunView, ...]:
-    """The runs that match all that is given; `active`: that have not ended.
+    """The runs that match all that is given; `active`: that have not ended; `since`: created then or later.
 
     An owner is found by the full name or by what a label keeps of it. `sort` is one of SORTS; None keeps the order
     of the runs. `limit` counts after the sort. `selector` is of the labels that users gave.
@@ -204,6 +205,7 @@ def select_runs(
         and (owners is None or run.owner in owners)
         and state in (None, str(run.state))
         and gpu_type in (None, run.gpu_type)
+        and (since is None or (run.created is not None and run.created >= since))
         and labelled.matches(run.labels)
         and not (active and run.state.ended)
     ]

@@ -70,6 +70,10 @@ class JobChoice(Query):
         Text | None,
         about("Only runs whose labels match, such as project=vision,stage!=test; only where you may read Jobs."),
     ] = None
+    since: Annotated[
+        Text | None,
+        about("Only runs created from this moment on: a span before now (2h, 7d), a day or RFC 3339."),
+    ] = None
     sort: Annotated[Text | None, about("age (newest first), gpus (most first) or name.")] = None
     limit: Annotated[
         Annotated[int, msgspec.Meta(ge=1, le=PAGE_MOST)] | None, about("At most this number of runs.")

@@ -63,7 +63,7 @@ class AuditQuery(Query):
         about("Only entries with this text in action or path."),
     ] = ""
     since: Annotated[
-        str | None, about("Only entries from this moment on: RFC 3339, or a span before now, such as 24h.")
+        str | None, about("Only entries from this moment on: a span before now (24h, 7d), a day or RFC 3339.")
     ] = None
     before: Annotated[Count, about("The `next` of the previous page; 0: the newest entries.")] = 0
     limit: Annotated[Count, about("Entries per page, 1 to 500.")] = 100

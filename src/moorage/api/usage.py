@@ -13,7 +13,7 @@ class TopQuery(Query):
     """A window of time, and what its use is summed up by."""
 
     by: Annotated[Text, about("What rows are summed up by: user, run, type or gpu.")] = "user"
-    since: Annotated[Text, about("Start of the window: a span before now (24h, 7d) or RFC 3339.")] = "24h"
+    since: Annotated[Text, about("Start of the window: a span before now (24h, 7d), a day or RFC 3339.")] = "24h"
     until: Annotated[Text | None, about("End of the window, written as `since`; left out: now.")] = None
 
 

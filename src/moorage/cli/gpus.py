@@ -94,7 +94,10 @@ def gpus(target: Target, free: bool, by: str, watch: bool, output: str) -> int:
     }
 )
 @click.option(
-    "--since", default="24h", show_default=True, help="Start of the period: 24h or 7d ago, or an RFC 3339 time."
+    "--since",
+    default="24h",
+    show_default=True,
+    help="Start of the period: 24h or 7d ago, a day such as 2026-01-31, or an RFC 3339 time.",
 )
 @click.option(
     "--by", type=click.Choice(list(BY)), default="user", show_default=True, help="Print one sum for each of these."

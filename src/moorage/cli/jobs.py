@@ -21,6 +21,7 @@ from moorage.cli.session import Problems, Session, Target, in_session, target_op
 from moorage.cli.watching import Listing, Source, follow, watch_option
 from moorage.decide.runs.state import PodView, RunView, State, checkpoint_warning
 from moorage.decide.runs.timelimit import format_seconds
+from moorage.decide.since import moment_before
 from moorage.errors import ApiError, NotFound
 from moorage.model.names import RUN_LABEL
 
@@ -39,13 +40,15 @@ HEADERS = (
     "CHECKPOINT",
 )
 
+CHOICES = ("active", "state", "gpu_type", "selector")  # options that leave runs out
+
 
 @console.command(
     examples={
-        "moor jobs --mine --active": "your runs that have not ended",
+        "moor jobs --mine --active --watch": "your runs that have not ended, kept up to date",
         "moor jobs --all-namespaces --state running --sort gpus": "who uses the cluster most",
+        "moor jobs --since 24h --state failed": "what failed in the last day",
         "moor jobs -l 'project=vision,stage!=test'": "the runs with, and without, a label",
-        "moor jobs --watch": "keep the list up to date",
     }
 )
 @click.option("-A", "--all-namespaces", is_flag=True, help="Runs of all namespaces.")
@@ -71,20 +74,34 @@ HEADERS = (
     metavar="SELECTOR",
     help="Only runs whose labels match, such as project=vision,stage!=test.",
 )
+@click.option(
+    "--since",
+    default=None,
+    help="Only runs created since: 2h or 7d ago, a day such as 2026-01-31, or an RFC 3339 time.",
+)
 @click.option("--sort", type=click.Choice(SORTS), default="age", show_default=True, help="Order of the runs.")
 @click.option("--limit", type=click.IntRange(1), default=None, help="At most this number of runs.")
 @watch_option
 @console.output_option
 @target_options
 def jobs(
-    target: Target, all_namespaces: bool, mine: bool, owner: str | None, watch: bool, output: str, **choice: Any
+    target: Target,
+    all_namespaces: bool,
+    mine: bool,
+    owner: str | None,
+    since: str | None,
+    watch: bool,
+    output: str,
+    **choice: Any,
 ) -> int:
     """List the runs of a namespace, newest first."""
 
     async def read(session: Session) -> Listing:
         namespace = None if all_namespaces else session.namespace
+        start = None if since is None else moment_before(since, session.clock.now(), "since")
         runs = await list_runs(session.api, namespace, session.clock.now)
-        runs = select_runs(runs, owner=await session.user() if mine else owner, **choice)
+        runs = select_runs(runs, owner=await session.user() if mine else owner, since=start, **choice)
+        is_chosen = any((mine, owner, since, *(choice[name] for name in CHOICES)))
         where = "in any namespace" if all_namespaces else f"in namespace {session.namespace}"
         now = session.clock.now
         return Listing(
@@ -92,7 +109,9 @@ def jobs(
             rows=lambda: [([run.namespace] if all_namespaces else []) + _row(run, now()) for run in runs],
             items=[_as_json(run) for run in runs],
             names=[run.name for run in runs],
-            nothing=f"no runs {where}; start one: moor run -- python train.py",
+            nothing=f"no run {where} matches"
+            if is_chosen
+            else f"no runs {where}; start one: moor run -- python train.py",
             keys=[f"{run.namespace}/{run.name}" for run in runs],
         )
 

@@ -210,7 +210,7 @@ def rotate_keys(target: Target) -> int:
     }
 )
 @click.option("--user", "person", default=None, help="Only changes by this user.")
-@click.option("--since", default=None, help="Start: 24h or 7d ago, or an RFC 3339 time.")
+@click.option("--since", default=None, help="Start: 24h or 7d ago, a day such as 2026-01-31, or an RFC 3339 time.")
 @click.option("--action", default=None, help="Only actions with this text, such as 'delete run' or drain.")
 @click.option(
     "--limit", type=click.IntRange(1, 500), default=50, show_default=True, help="Maximum number of entries."

@@ -230,17 +230,19 @@ class AsyncJobs(Group):
         namespace: str | None = None,
         all_namespaces: bool = False,
         gpu_type: str | None = None,
+        since: str | None = None,
         selector: str | None = None,
         sort: str | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[Job]:
         """The runs of a namespace, or of all, newest first; of one owner, in one state (such as Waiting).
 
+        `since`: created then or later; such as 2h or 7d ago, a day (2026-01-31) or an RFC 3339 time.
         `selector`: of their labels, such as project=vision,stage!=test, where you may read Jobs.
         `sort`: age, gpus (most first) or name. `limit`: at most this number, after the sort.
         """
         where = None if all_namespaces else await self._in(namespace)
-        params = {"namespace": where, "owner": owner, "state": state, "selector": selector}
+        params = {"namespace": where, "owner": owner, "state": state, "since": since, "selector": selector}
         params |= {"gpuType": gpu_type, "sort": sort, "limit": None if limit is None else str(limit)}
         for job in (await self._json("GET", "/api/v1/jobs", params=params))["jobs"]:
             yield read(Job, job)

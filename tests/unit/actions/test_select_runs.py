@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import pytest
 
 from moorage.actions.runs import select_runs
@@ -30,6 +32,10 @@ def a_job(name: str, *, gpus: int, hour: int, kind: str, **labels: str) -> dict:
     }
 
 
+def at(hour: str) -> datetime:
+    return datetime.fromisoformat(f"2026-11-21T{hour}:00:00Z")
+
+
 JOBS = [
     a_job("c", gpus=1, hour=9, kind="a100", project="vision", stage="test"),
     a_job("a", gpus=8, hour=8, kind="h100", project="vision"),
@@ -46,6 +52,8 @@ JOBS = [
         ({"sort": "gpus", "limit": 1}, ["a"]),
         ({"gpu_type": "a100", "sort": "age"}, ["b", "c"]),
         ({"state": "Running"}, []),
+        ({"since": at("09")}, ["b", "c"]),
+        ({"since": at("11")}, []),
         ({"selector": ""}, ["b", "c", "a"]),
         ({"selector": "project=vision,stage!=test"}, ["a"]),
         ({"selector": "project in (vision,speech)", "sort": "name"}, ["a", "c"]),

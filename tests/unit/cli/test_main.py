@@ -77,7 +77,8 @@ def test_every_command_of_the_table_exists_and_explains_itself(name, capsys):
         (["run"], "error: no command given\nhint: moor run [OPTIONS] -- python train.py\n"),
         (
             ["jobs", "--nope"],
-            "error: no such option '--nope'\nhint: did you mean --mine or --owner? Or see `moor jobs --help`\n",
+            "error: no such option '--nope'\n"
+            "hint: did you mean --mine or --since or --owner? Or see `moor jobs --help`\n",
         ),
         (
             ["volume", "lst"],

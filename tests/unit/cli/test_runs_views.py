@@ -145,6 +145,14 @@ def test_an_empty_listing_says_what_to_do_on_stderr(at_noon):
     assert done.err == "no runs in namespace default; start one: moor run -- python train.py\n"
 
 
+def test_runs_are_chosen_by_when_they_were_created(at_noon):
+    at_noon.api.put(JOBS, a_job())
+    assert at_noon("jobs", "--since", "2h", "-o", "name").out == "train\n"
+    assert at_noon("jobs", "--since", rfc3339(NOON)[:10], "-o", "name").out == "train\n"
+    done = at_noon("jobs", "--since", "30m")
+    assert (done.code, done.out, done.err) == (0, "", "no run in namespace default matches\n")
+
+
 def test_a_listing_is_for_programs_too(at_noon):
     job = a_job()
     job["status"] |= {"failed": 2, "active": 1}

@@ -119,6 +119,16 @@ async def test_jobs_are_listed_by_owner_and_by_namespace(ada):
     assert ("/jobs/team/train" in lab, "/jobs/lab/other" in lab) == (False, True)
 
 
+async def test_jobs_are_listed_since_a_moment(ada):
+    ada.site.run("train", namespace="team", owner="ada")
+    await known(ada.site)
+    day = (await ada.get("/jobs?since=24h")).text
+    assert ("/jobs/team/train" in day, "of the last 24h" in day) == (True, True)
+    ada.site.clock.advance(48 * 3600)
+    assert "You have no run of the last 24h." in (await ada.get("/jobs?since=24h")).text
+    assert (await ada.get("/jobs?since=soon")).status == 400
+
+
 async def test_a_node_and_a_gpu_type_have_pages_for_everybody(site):
     async with site.running():
         site.node("n1")

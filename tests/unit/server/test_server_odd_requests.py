@@ -44,7 +44,7 @@ NUMBERS = [
     "/login/cli?challenge=" + "x" * 43 + "&state=s&port=",
 ]
 CODES = {"bad_request", "not_found", "forbidden", "invalid", "odd_path"}
-MOMENTS = ["/api/v1/top?since=", "/api/v1/top?until=", "/api/v1/audit?since="]
+MOMENTS = ["/api/v1/top?since=", "/api/v1/top?until=", "/api/v1/audit?since=", "/api/v1/jobs?since="]
 FILTERS = ['[]', '"a"', "1", '{"label":1}', '{"label":[1]}', '{"status":"abc"}', '{"x":{"y":{}}}', "{", "NaN",
            '{"label":["a"],"odd":["b"]}', "[" * 300, '{"label":' * 2000,
            '{"label":[' + "9" * 5000 + "]}"]  # fmt: skip

@@ -8,12 +8,12 @@ from typing import Any
 from moorage.api.errors import ErrorCode
 from moorage.api.people import AUDIT_PAGE, AuditEntry, AuditPage, AuditQuery
 from moorage.apimachinery.moments import rfc3339_micro
+from moorage.decide.since import moment_before
 from moorage.errors import Forbidden
 from moorage.model.names import GROUP
 from moorage.server.context import Context
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.identity.auth import User
-from moorage.server.rest.top import moment_before
 
 
 async def show_audit(call: Call[None, AuditQuery]) -> AuditPage:

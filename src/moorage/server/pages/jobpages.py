@@ -20,6 +20,7 @@ from moorage.actions.runs import cancel_run, events_of_run, get_deleted, jobs_of
 from moorage.apimachinery.api import PodApi
 from moorage.apimachinery.resources import JOBS, Obj
 from moorage.decide.runs.state import PodView, RunView, State, attempt_of
+from moorage.decide.since import moment_before
 from moorage.errors import ApiError, BadRequest, MoorageError, NotFound
 from moorage.present.explanation import explanation_view
 from moorage.server.context import Context
@@ -184,42 +185,47 @@ PAGES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Which runs a list has: one's own, or all of those that `owner` and `namespace` choose (empty: any)."""
+    """Which runs a list has: one's own, or all of those that the other fields choose (empty: any)."""
 
     is_mine: bool
     owner: str = ""
     namespace: str = ""
+    since: str = ""  # as the address has it, such as 24h; empty: from the start
 
     @property
     def fields(self) -> list[tuple[str, str]]:
         """The choice as fields of an address; an empty one stands for the default."""
         whose = "" if self.is_mine or self.owner or self.namespace else "all"
-        return [("whose", whose), ("owner", self.owner), ("namespace", self.namespace)]
+        return [("whose", whose), ("owner", self.owner), ("namespace", self.namespace), ("since", self.since)]
 
     @property
     def words(self) -> str:
         """Whose runs, for a heading; empty for the two lists that have a link of their own."""
         parts = [f"of {self.owner}"] if self.owner else []
         parts += [f"in namespace {self.namespace}"] if self.namespace else []
+        if self.since:
+            parts.append(f"since {self.since}" if "-" in self.since else f"of the last {self.since}")
         return " ".join(parts)
 
 
 def _choice(request: Request) -> Choice:
     user: User = request.state.user
     asked = request.query_params
-    owner, namespace = asked.get("owner", "")[:CHOICE_MAX], asked.get("namespace", "")[:CHOICE_MAX]
+    owner, namespace, since = (asked.get(name, "")[:CHOICE_MAX] for name in ("owner", "namespace", "since"))
     is_all = bool(owner or namespace) or not user.account or asked.get("whose") == "all"
-    return Choice(is_mine=not is_all, owner=owner, namespace=namespace)
+    return Choice(is_mine=not is_all, owner=owner, namespace=namespace, since=since)
 
 
 async def _listed(desk: Desk, request: Request) -> Shown[JobRow]:
     user, chosen = request.state.user, _choice(request)
+    now = desk.context.now()
     runs = select_runs(
         await desk.runs(),
         owner=user.name if chosen.is_mine else chosen.owner or None,
         namespace=chosen.namespace or None,
+        since=moment_before(chosen.since, now, "since") if chosen.since else None,
     )
-    rows, _ = job_rows(runs, desk.context.now(), most=None)
+    rows, _ = job_rows(runs, now, most=None)
     wanted = wanted_of(request.query_params, more=chosen.fields)
     return page_of(rows, wanted, HERE, words=words_of, state=lambda row: row.state, states=JOB_STATES)
 

@@ -29,6 +29,7 @@ from moorage.apimachinery.resources import JOBS, Obj
 from moorage.decide.runs.kept import kept_pods_of
 from moorage.decide.runs.request import Caller
 from moorage.decide.runs.state import RunView, view_run
+from moorage.decide.since import moment_before
 from moorage.decide.usage.gpus import gpu_type
 from moorage.errors import ApiError
 from moorage.kube.serverurl import server_url
@@ -47,6 +48,8 @@ ONE = f"{ALL}/{{namespace}}/{{name}}"
 async def list_jobs(call: Call[None, JobChoice]) -> JobList:
     """List runs, with the facts that everybody may see."""
     cluster, choice = await call.context.ready(), call.query
+    now = call.context.now()
+    since = None if choice.since is None else moment_before(choice.since, now, "since")
     known = cluster.runs()
     if choice.selector is not None:
         known = await _readable(call, known)
@@ -56,12 +59,12 @@ async def list_jobs(call: Call[None, JobChoice]) -> JobList:
         owner=choice.owner,
         state=choice.state,
         gpu_type=choice.gpu_type,
+        since=since,
         selector=choice.selector,
         sort=choice.sort,
         limit=choice.limit,
     )
-    now = call.context.now().replace(microsecond=0)
-    return JobList(now=now, jobs=tuple(runs.summary_of(run) for run in chosen))
+    return JobList(now=now.replace(microsecond=0), jobs=tuple(runs.summary_of(run) for run in chosen))
 
 
 async def create_job(call: Call[NewJob, None]) -> tuple[int, Job]:

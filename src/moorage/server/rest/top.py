@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from moorage.api.errors import ErrorCode
 from moorage.api.usage import Top, TopQuery, TopRow
-from moorage.apimachinery.moments import parse_rfc3339, rfc3339
-from moorage.decide.runs.timelimit import parse_time
+from moorage.apimachinery.moments import rfc3339
+from moorage.decide.since import moment_before
 from moorage.decide.usage.intervals import By, UsageRow, top
 from moorage.errors import UsageError
 from moorage.server.context import Context
@@ -49,23 +49,6 @@ async def use(context: Context, *, since: datetime, until: datetime, by: By) -> 
     """Read the store off the event loop and sum up. Raises StorageError."""
     rows = await asyncio.to_thread(context.usage.overlapping, since, until)
     return top(rows, since=since, until=until, by=by, now=context.now())
-
-
-def moment_before(text: str, now: datetime, field: str) -> datetime:
-    """Read "24h" (so long before now) or an RFC 3339 moment. Raises UsageError with the parameter."""
-    try:
-        return now - timedelta(seconds=parse_time(text))
-    except ValueError:
-        pass
-    try:
-        return parse_rfc3339(text)
-    except ValueError as error:
-        raise UsageError(
-            f"invalid {field} {text!r}: use a span or a moment",
-            hint="write a span such as 24h, 7d or 90m, or a moment such as 2026-01-31T12:00:00Z",
-            code=ErrorCode.BAD_REQUEST,
-            field=field,
-        ) from error
 
 
 def _row(row: UsageRow) -> TopRow:
