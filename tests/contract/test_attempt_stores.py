@@ -90,6 +90,15 @@ def test_what_is_written_is_read_again_whole(store: AttemptStore) -> None:
     assert store.run("lab", "other") == store.run("' OR 1=1 --", "train") == KeptRun()
 
 
+def test_the_pods_of_many_jobs_are_read_by_the_uids_of_these(store: AttemptStore) -> None:
+    pods = [a_pod(f"p{at}", job_uid=f"j{at % 1500}", attempt=1 + at // 1500) for at in range(3000)]
+    store.write([], pods)
+    assert store.pods_of(f"j{at}" for at in range(1, 1500)) == tuple(
+        sorted((pod for pod in pods if pod.job_uid != "j0"), key=lambda pod: (pod.attempt, pod.name))
+    )
+    assert store.pods_of([]) == store.pods_of(["no", "' OR 1=1 --"]) == ()
+
+
 def test_what_is_gone_is_no_longer_open(store: AttemptStore) -> None:
     store.write([an_attempt(), an_attempt(2)], [a_pod(), a_pod("p2")])
     store.write([an_attempt(gone=NOON)], [a_pod(gone=NOON)])

@@ -151,7 +151,9 @@ class JobSummary(Answer, frozen=True):
     reason: Annotated[str, about("Why it waits or ended; empty: nothing to say.")] = ""
     gpus: Annotated[int, about("GPUs that it asks for.")] = 0
     gpu_type: Annotated[str, about("GPU type that it runs on, else asks for; empty: any, or none.")] = ""
-    node: Annotated[str, about("Node that its newest pod runs on; empty: not placed.")] = ""
+    node: Annotated[
+        str, about("Node of its newest pod, also when that pod is gone; empty: not placed, or not kept.")
+    ] = ""
     created: Annotated[Time | None, about("When the run was submitted.")] = None
     started: Annotated[Time | None, about("When it first started; null: not yet.")] = None
     ended: Annotated[Time | None, about("When it ended; null: not yet.")] = None

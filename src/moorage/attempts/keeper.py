@@ -189,6 +189,11 @@ class Keeper:
         """What is kept of the newest run of this name. Raises StorageError."""
         return await self._store.do(lambda store: store.run(namespace, name))
 
+    async def read_pods(self, jobs: Iterable[str]) -> tuple[KeptPod, ...]:
+        """What is kept of the pods of Jobs, by their uids. Raises StorageError."""
+        uids = list(jobs)
+        return await self._store.do(lambda store: store.pods_of(uids))
+
     async def read_log(self, uid: str) -> KeptLog:
         """The kept end of a pod's log, what is in memory too. Raises StorageError."""
         if (kept := self._logs.get(uid)) is not None:

@@ -57,6 +57,7 @@ PODS = Table(
     ),
     keys=1,
 )  # fmt: skip
+PODS_BY_JOB = Table(PODS.name, ("job_uid",), types=(_TEXT,), keys=1)  # to be read by
 _SELECT_JOBS = f"SELECT {', '.join(JOBS.columns)} FROM {JOBS.name}"
 _SELECT_PODS = f"SELECT {', '.join(PODS.columns)} FROM {PODS.name}"
 
@@ -93,6 +94,11 @@ class AttemptStore:
         return KeptRun(
             attempts=tuple(_job(row) for row in job_rows if not row[-1]), pods=tuple(_pod(row) for row in pod_rows)
         )
+
+    def pods_of(self, jobs: Iterable[str]) -> tuple[KeptPod, ...]:
+        """The pods of the Jobs with these uids; the oldest attempt first."""
+        rows = self._db.by_keys(PODS_BY_JOB, [(uid,) for uid in sorted(set(jobs))], columns=PODS.columns)
+        return tuple(sorted(map(_pod, rows), key=lambda pod: (pod.attempt, _stamp(pod.created), pod.name)))
 
     def run(self, namespace: str, name: str) -> KeptRun:
         """The newest run of this name, oldest attempt first; empty where nothing is kept."""

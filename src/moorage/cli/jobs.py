@@ -15,7 +15,7 @@ from moorage.apimachinery.moments import format_duration, rfc3339
 from moorage.apimachinery.quantity import format_bytes
 from moorage.apimachinery.resources import EVENTS, JOBS, PODS, Obj
 from moorage.cli import console
-from moorage.cli.kept import AskedKept, erase_kept
+from moorage.cli.kept import AskedKept, erase_kept, with_kept
 from moorage.cli.names import complete
 from moorage.cli.session import Problems, Session, Target, in_session, target_options
 from moorage.cli.watching import Listing, Source, follow, watch_option
@@ -101,6 +101,7 @@ def jobs(
         start = None if since is None else moment_before(since, session.clock.now(), "since")
         runs = await list_runs(session.api, namespace, session.clock.now)
         runs = select_runs(runs, owner=await session.user() if mine else owner, since=start, **choice)
+        runs = await with_kept(session, namespace, runs)
         is_chosen = any((mine, owner, since, *(choice[name] for name in CHOICES)))
         where = "in any namespace" if all_namespaces else f"in namespace {session.namespace}"
         now = session.clock.now

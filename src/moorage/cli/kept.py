@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from urllib.parse import quote
 
+from moorage.api.jobs import JobList
 from moorage.api.kept import Erased, KeptLog, KeptRun
 from moorage.cli import console
 from moorage.cli.session import Session
+from moorage.decide.runs.state import RunView
 from moorage.errors import Forbidden, MoorageError, NotFound, NotReady
 
 
@@ -42,6 +46,37 @@ class AskedKept:
         if not self._noted:
             console.note(text)
         self._noted = True
+
+
+async def with_kept(session: Session, namespace: str | None, runs: Sequence[RunView]) -> tuple[RunView, ...]:
+    """Runs of a list, each without a pod with what the server keeps of its pods: one question for all of them.
+
+    `namespace` None: of all. Where there is no server, or it gives no answer, the runs as they are.
+    """
+    if not any(_has_lost_pods(run) for run in runs):
+        return tuple(runs)
+    try:
+        listed = await session.server.ask(JobList, "GET", "/api/v1/jobs", params={"namespace": namespace})
+    except MoorageError:
+        return tuple(runs)
+    known = {(job.namespace, job.name, job.created): job for job in listed.jobs}
+    return tuple(
+        replace(
+            run,
+            node=job.node,
+            gpu_type=job.gpu_type,
+            started=job.started,
+            exit_code=job.exit_code,
+            reason=job.reason,
+        )
+        if _has_lost_pods(run) and (job := known.get((run.namespace, run.name, run.created))) is not None
+        else run
+        for run in runs
+    )
+
+
+def _has_lost_pods(run: RunView) -> bool:
+    return not run.pods and (run.state.ended or run.attempts[-1].state == "Failed" or bool(run.retries))
 
 
 async def erase_kept(session: Session, name: str) -> int:

@@ -7,8 +7,9 @@ import json
 import msgspec
 import pytest
 
+from moorage.api.jobs import JobList, JobSummary
 from moorage.api.kept import KeptLog
-from moorage.apimachinery.resources import JOBS
+from moorage.apimachinery.resources import JOBS, PODS
 from moorage.clock import rfc3339
 from moorage.decide.runs.kept import Seen, plan
 from moorage.errors import Forbidden, ServerError
@@ -66,6 +67,39 @@ def test_facts_of_a_pod_that_is_gone_stand_among_the_attempts(gone):
     ]
     (pod,) = json.loads(gone("show", "train", "-o", "json").out)["history"][0]["pods"]
     assert (pod["node"], pod["gone"], pod["ended"]) == ("gpu-1", True, "2026-11-21T12:30:00Z")
+
+
+def test_the_list_shows_the_node_of_a_pod_that_is_gone_where_the_server_keeps_it(gone):
+    ended = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}
+    gone.api.put(JOBS, JOB | {"status": {"conditions": [ended]}})
+    assert gone("jobs").out.splitlines()[1].split()[5] == "-"
+    summary = JobSummary(namespace="default", name="train", created=NOON, node="gpu-1", exit_code=3, started=NOON)
+    listed = JobList(now=NOON, jobs=(summary,))
+    gone.server.answers["/api/v1/jobs"] = msgspec.to_builtins(listed)
+    gone.server.asked.clear()
+    assert gone("jobs").out.splitlines()[1].split()[5] == "gpu-1"
+    assert gone.server.asked == [("/api/v1/jobs", {"namespace": "default"})]
+    (run,) = json.loads(gone("jobs", "-A", "-o", "json").out)
+    assert (run["node"], run["exitCode"], run["started"]) == ("gpu-1", 3, rfc3339(NOON))
+    other = msgspec.structs.replace(summary, created=NOON.replace(minute=1))  # an earlier run of the same name
+    gone.server.answers["/api/v1/jobs"] = msgspec.to_builtins(JobList(now=NOON, jobs=(other,)))
+    assert gone("jobs").out.splitlines()[1].split()[5] == "-"
+
+
+def test_a_list_asks_no_server_where_all_pods_are_there(gone):
+    gone.api.put(PODS, POD)
+    gone.server.asked.clear()
+    assert gone("jobs").out.splitlines()[1].split()[5] == "gpu-1"
+    assert gone.server.asked == []
+
+
+def test_a_list_says_nothing_of_a_server_that_cannot_be_asked(gone):
+    async def away(*_, **__):
+        raise ServerError("Moorage's server at http://x does not answer", status=0)
+
+    gone.server.ask = away
+    done = gone("jobs")
+    assert (done.code, done.err) == (0, "")
 
 
 def test_the_kept_log_is_printed_and_says_where_it_begins(gone):

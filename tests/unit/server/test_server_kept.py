@@ -8,9 +8,10 @@ import json
 
 import pytest
 
+from moorage.api.kept import KeptPod
 from moorage.apimachinery.resources import JOBS, NAMESPACES, PODS
 from moorage.clock import rfc3339
-from moorage.errors import ServerError
+from moorage.errors import ServerError, StorageError
 from moorage.testing.clock import NOON
 
 pytestmark = pytest.mark.anyio
@@ -97,6 +98,64 @@ async def test_facts_and_log_of_a_pod_that_is_gone_are_shown(ada):
     page = (await ada("/jobs/lab/train")).text
     assert "one\ntwo" in page
     assert (await ada("/jobs/lab/train/log")).text == "one\ntwo\n"
+
+
+async def test_lists_show_the_nodes_of_pods_that_are_gone_by_one_look_into_the_store(ada):
+    site, keeper, lookups = ada.site, ada.site.service.keeper, []
+    names = [f"run-{number:02}" for number in range(60)]
+    jobs = [site.run(name, pod=False) for name in names]
+    pods = [
+        KeptPod(
+            uid=f"pod-of-{name}",
+            job_uid=job["metadata"]["uid"],
+            namespace="lab",
+            run=name,
+            attempt=1,
+            name=f"{name}-x",
+            node=f"node-of-{name}",
+            phase="Failed",
+            started=NOON,
+            exit_code=3,
+            gone=NOON,
+        )
+        for name, job in zip(names, jobs, strict=True)
+    ]
+    for job in jobs:
+        site.api.put(JOBS, job | {"spec": job["spec"] | {"suspend": True}})
+    site.run("running", node="n1")
+    await site.until(
+        lambda: len([job for job in site.service.cluster.jobs.all() if job["spec"].get("suspend")]) == 60
+    )
+    await keeper._store.do(lambda store: store.write([], pods))
+    whole = keeper.read_pods
+
+    async def counted(uids):
+        lookups.append(list(uids))
+        return await whole(lookups[-1])
+
+    keeper.read_pods = counted
+    listed = (await ada("/api/v1/jobs?limit=61")).json["jobs"]
+    assert {job["name"]: job["node"] for job in listed} == {name: f"node-of-{name}" for name in names} | {
+        "running": "n1"
+    }
+    assert {(job["exitCode"], job["started"]) for job in listed if job["name"] in names} == {(3, rfc3339(NOON))}
+    assert [len(uids) for uids in lookups] == [60]
+    page = (await ada("/jobs?whose=all")).text
+    assert page.count("/nodes/node-of-run-") == 50  # the rows of a page
+    assert [len(uids) for uids in lookups] == [60, 50]
+    assert (await ada("/api/v1/jobs?state=Running")).json["jobs"][0]["node"] == "n1"
+    assert len(lookups) == 2  # where all pods are there the store is not asked
+
+
+async def test_a_store_that_cannot_be_read_stands_in_the_way_of_no_list(ada):
+    await ada.keep()
+    assert [job["node"] for job in (await ada("/api/v1/jobs")).json["jobs"]] == ["n1"]
+
+    async def broken(_):
+        raise StorageError("the disk is gone")
+
+    ada.site.service.keeper.read_pods = broken
+    assert [job["node"] for job in (await ada("/api/v1/jobs")).json["jobs"]] == [""]
 
 
 async def test_a_deleted_run_is_shown_as_it_stood(ada):

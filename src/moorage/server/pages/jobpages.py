@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import cast
 
@@ -43,7 +43,7 @@ from moorage.server.pages.paging import Shown, page_of, wanted_of
 from moorage.server.pages.rows import JOB_STATES, JobRow, job_rows, words_of
 from moorage.server.problems import Problem, as_problem
 from moorage.server.rest.explain import explained
-from moorage.server.rest.jobs import view_of
+from moorage.server.rest.jobs import view_of, with_kept
 
 HERE = "/jobs"
 ONE = f"{HERE}/{{namespace}}/{{name}}"
@@ -227,7 +227,11 @@ async def _listed(desk: Desk, request: Request) -> Shown[JobRow]:
     )
     rows, _ = job_rows(runs, now, most=None)
     wanted = wanted_of(request.query_params, more=chosen.fields)
-    return page_of(rows, wanted, HERE, words=words_of, state=lambda row: row.state, states=JOB_STATES)
+    shown = page_of(rows, wanted, HERE, words=words_of, state=lambda row: row.state, states=JOB_STATES)
+    known = {(run.namespace, run.name): run for run in runs}
+    views = await with_kept(desk.context, [known[row.namespace, row.name] for row in shown.rows])
+    full = tuple(replace(row, node=run.node) for row, run in zip(shown.rows, views, strict=True))
+    return replace(shown, rows=full)
 
 
 async def _list(desk: Desk, request: Request, listed: Shown[JobRow]) -> str:

@@ -16,22 +16,22 @@ from typing import Any, cast
 from starlette.responses import StreamingResponse
 
 from moorage.actions import runs
-from moorage.actions.kept import kept_of
+from moorage.actions.kept import kept_of, misses_pods
 from moorage.actions.runfacts import runner_source
 from moorage.actions.runlogs import Cut, Event, Line, RunLog, Unreadable
 from moorage.actions.submit import request_of, submit_run
 from moorage.api.jobs import Job, JobChoice, JobEnd, JobList, JobLogs, JobSummary, NewJob
-from moorage.api.kept import KeptRun
+from moorage.api.kept import KeptPod, KeptRun
 from moorage.apimachinery.api import PodApi
 from moorage.apimachinery.meta import labels_of
 from moorage.apimachinery.quantity import format_bytes
 from moorage.apimachinery.resources import JOBS, Obj
-from moorage.decide.runs.kept import kept_pods_of
+from moorage.decide.runs.kept import kept_pods_of, uid_of
 from moorage.decide.runs.request import Caller
 from moorage.decide.runs.state import RunView, view_run
 from moorage.decide.since import moment_before
 from moorage.decide.usage.gpus import gpu_type
-from moorage.errors import ApiError
+from moorage.errors import ApiError, StorageError
 from moorage.kube.serverurl import server_url
 from moorage.model.names import RUN_LABEL
 from moorage.server.context import Context
@@ -64,7 +64,8 @@ async def list_jobs(call: Call[None, JobChoice]) -> JobList:
         sort=choice.sort,
         limit=choice.limit,
     )
-    return JobList(now=now.replace(microsecond=0), jobs=tuple(runs.summary_of(run) for run in chosen))
+    shown = await with_kept(call.context, chosen)
+    return JobList(now=now.replace(microsecond=0), jobs=tuple(runs.summary_of(run) for run in shown))
 
 
 async def create_job(call: Call[NewJob, None]) -> tuple[int, Job]:
@@ -186,6 +187,34 @@ def view_of(context: Context, jobs: Sequence[Obj], kept: KeptRun | None = None) 
     types = {node["metadata"]["name"]: gpu_type(labels_of(node)) for node in nodes}
     gone = kept_pods_of(kept or KeptRun(), jobs)
     return view_run(jobs, pods, now=context.now(), node_types=types, kept=gone)
+
+
+async def with_kept(context: Context, chosen: Sequence[RunView]) -> tuple[RunView, ...]:
+    """Runs of a list, with what is kept of their pods that are gone: one look into the store for all of them.
+
+    A store that cannot be read stands in the way of no list.
+    """
+    cluster, jobs_of = context.cluster, dict[tuple[str, str], list[Obj]]()
+    for run in chosen:
+        jobs = cluster.jobs_of_run(run.namespace, run.name)
+        if misses_pods(jobs, cluster.pods_of_run(run.namespace, run.name)):
+            jobs_of[run.namespace, run.name] = jobs
+    if not jobs_of:
+        return tuple(chosen)
+    try:
+        pods = await context.keeper.read_pods(uid_of(job) for jobs in jobs_of.values() for job in jobs)
+    except StorageError as error:
+        log.warning("runs are listed without what is kept of them", extra={"error": str(error)})
+        return tuple(chosen)
+    kept: dict[tuple[str, str], list[KeptPod]] = {}
+    for pod in pods:
+        kept.setdefault((pod.namespace, pod.run), []).append(pod)
+    return tuple(
+        view_of(context, jobs_of[key], KeptRun(pods=tuple(kept[key])))
+        if (key := (run.namespace, run.name)) in jobs_of and key in kept
+        else run
+        for run in chosen
+    )
 
 
 async def _readable(call: Call[Any, JobChoice], known: Sequence[RunView]) -> tuple[RunView, ...]:
