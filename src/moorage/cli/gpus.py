@@ -91,6 +91,7 @@ def gpus(target: Target, free: bool, by: str, watch: bool, output: str) -> int:
     examples={
         "moor top": "GPU-hours of each user in the last day",
         "moor top --since 7d --by run": "GPU-hours of each run in a week",
+        "moor top --watch": "keep the sums up to date",
     }
 )
 @click.option(
@@ -102,16 +103,16 @@ def gpus(target: Target, free: bool, by: str, watch: bool, output: str) -> int:
 @click.option(
     "--by", type=click.Choice(list(BY)), default="user", show_default=True, help="Print one sum for each of these."
 )
+@watch_option
 @console.output_option
 @target_options
-def top(target: Target, since: str, by: str, output: str) -> int:
+def top(target: Target, since: str, by: str, watch: bool, output: str) -> int:
     """Show GPU-hours by user, run, GPU type, or single GPU and its users."""
 
-    async def work(session: Session) -> int:
+    async def read(session: Session) -> Listing:
         params = {"since": since, "by": by}
         rows = (await session.server.ask(Top, "GET", "/api/v1/top", params=params)).rows
-        console.print_listing(
-            output,
+        return Listing(
             headers=(BY[by], "GPU-HOURS", "GPUS-NOW", "CPU-HOURS", "MEMORY-GIB-HOURS", "PODS"),
             rows=lambda: [
                 [
@@ -128,6 +129,11 @@ def top(target: Target, since: str, by: str, output: str) -> int:
             names=[row.name for row in rows],
             nothing=f"nothing was used since {since}" if "-" in since else f"nothing was used in the last {since}",
         )
+
+    async def work(session: Session) -> int:
+        if watch:
+            return await follow(session, (), lambda: read(session), output=output)
+        (await read(session)).show(output)
         return 0
 
     return in_session(target, work)

@@ -4,7 +4,8 @@ On a terminal the table is redrawn when something changed, on the alternate scre
 the window and leaves what was above untouched. Ctrl-C ends it with exit code 0, and the last table stays. In a
 pipe, changed rows are appended, as by kubectl.
 
-Objects are watched, not polled. Only where the user may not list them is the server asked again and again.
+Objects are watched, not polled. The server is asked again and again only where the user may not list them, and for
+what grows with time alone.
 """
 
 from __future__ import annotations
@@ -28,7 +29,12 @@ from moorage.errors import Forbidden, Unauthorized
 TOGETHER_SECONDS = 0.2  # changes of this time are shown at once: a run's Job and pod change together
 AGES_SECONDS = 5.0  # on a terminal ages are drawn again after this time
 POLL_SECONDS = 2.0  # where nothing can be watched
-VOLATILE = frozenset({"AGE", "SINCE", "EXPECTED-UNTIL", "TIME-LEFT", "CHECKPOINT"})  # time alone changes these
+VOLATILE = frozenset(  # columns that time alone changes
+    {
+        *("AGE", "SINCE", "EXPECTED-UNTIL", "TIME-LEFT", "CHECKPOINT"),
+        *("GPU-HOURS", "CPU-HOURS", "MEMORY-GIB-HOURS"),
+    }
+)
 ENTER, LEAVE, REDRAW = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l", "\x1b[H\x1b[J"
 
 watch_option = click.option("-w", "--watch", is_flag=True, help="Keep the output up to date until Ctrl-C.")
@@ -73,11 +79,14 @@ class Source:
 async def follow(
     session: Session, sources: Sequence[Source], read: Callable[[], Awaitable[Listing]], *, output: str
 ) -> int:
-    """Show a listing, and again after each change, until it is interrupted. Return the exit code."""
+    """Show a listing, and again after each change, until it is interrupted. Return the exit code.
+
+    Without sources it is read again every POLL_SECONDS.
+    """
     screen = Screen() if output in console.TABLES and sys.stdout.isatty() else Appended(output)
     changed = asyncio.Event()
     listing = await read()
-    watched = await can_watch(session, sources)
+    watched = bool(sources) and await can_watch(session, sources)
     tasks = [asyncio.create_task(_watch(session, source, changed)) for source in sources if watched]
     try:
         screen.start()

@@ -100,6 +100,37 @@ async def test_names_of_changed_rows_are_appended(moor, capsys):
 
 
 @pytest.mark.anyio
+async def test_what_grows_with_time_is_read_again_after_a_while(moor, capsys):
+    clock, hours = FakeClock(), [0.5, 0.6, 0.7]
+    session = Session(api=moor.api, namespace="lab", server=moor.server, clock=clock)
+
+    async def read() -> Listing:
+        value = hours.pop(0)
+        users = ["ada"] if hours else ["ada", "bob"]
+        return Listing(
+            headers=("USER", "GPU-HOURS"),
+            rows=lambda: [[user, str(value)] for user in users],
+            items=[{"name": user} for user in users],
+            names=users,
+            nothing="nothing",
+        )
+
+    task, printed = asyncio.create_task(follow(session, (), read, output="table")), ""
+    async with asyncio.timeout(60):
+        while "bob" not in printed:
+            clock.advance(1.0)
+            await asyncio.sleep(0)
+            printed += capsys.readouterr().out
+    task.cancel()
+    assert await task == 0
+    assert [line.split() for line in printed.splitlines()] == [
+        ["USER", "GPU-HOURS"],
+        ["ada", "0.5"],
+        ["bob", "0.7"],
+    ]
+
+
+@pytest.mark.anyio
 async def test_what_the_user_may_not_list_cannot_be_watched(moor):
     session = Session(api=moor.api, namespace="lab", server=moor.server)
     assert await can_watch(session, [Source(PODS, "lab")])
