@@ -312,6 +312,10 @@ CONFIG = Setting(
     name="MOORAGE_CONFIG", kind=path(), default=None, readers=(COMMANDS,),
     meaning="Folder of the logins of `moor login`.", usual="moorage in $XDG_CONFIG_HOME or ~/.config",
 )  # fmt: skip
+PRICES = Setting(
+    name="MOORAGE_PRICES", kind=path(), default=None, readers=(COMMANDS,),
+    meaning="Price file of `moor machines`: what each machine type costs for an hour.", usual="none: no prices",
+)  # fmt: skip
 COMPLETION_SECONDS = Setting(
     name="MOORAGE_COMPLETION_SECONDS", kind=number(0.1, 60), default=1, readers=(COMMANDS,),
     meaning="Longest time that the completion of a name in a shell waits for the cluster.",

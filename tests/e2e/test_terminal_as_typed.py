@@ -33,12 +33,16 @@ def on_terminal(cluster: Cluster, *words: str, columns: int, **env: str) -> Term
 
 
 @pytest.mark.parametrize("columns", [60, 200])
-@pytest.mark.parametrize("words", ["jobs", "nodes", "gpus", "gpus --by node"])
+@pytest.mark.parametrize("words", ["jobs", "nodes", "gpus", "gpus --by node", "machines"])
 def test_no_line_of_a_table_is_wrapped(cluster, run, words, columns):
     with on_terminal(cluster, *words.split(), columns=columns) as terminal:
         assert terminal.wait() == 0
         shown = without_controls(terminal.output).splitlines()
-    table = shown[: next((at for at, line in enumerate(shown) if "GPUs are free" in line), len(shown))]
+    table = shown[
+        : next(
+            (at for at, line in enumerate(shown) if "GPUs are free" in line or line == "ask for one:"), len(shown)
+        )
+    ]
     assert max(text_width(line) for line in table) <= columns
 
 
@@ -96,10 +100,11 @@ def test_a_watched_list_in_a_pipe_gets_the_changed_rows(cluster, run):
         assert process.wait(60) == 0
 
 
-@pytest.mark.parametrize("words", ["nodes", "gpus", "workspace list"])
+@pytest.mark.parametrize("words", ["nodes", "gpus", "machines", "workspace list"])
 def test_other_lists_can_be_watched_too(cluster, words):
     with on_terminal(cluster, *words.split(), "--watch", columns=120) as terminal:
-        terminal.read_until("NAME" if words == "nodes" else "NODE" if words == "gpus" else "no workspaces")
+        first = {"nodes": "NAME", "gpus": "NODE", "machines": "TYPE"}
+        terminal.read_until(first.get(words, "no workspaces"))
         terminal.type("\x03")
         assert terminal.wait() == 0
 

@@ -33,7 +33,7 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     ("Maps", "notify", "moorage.cli.notify:notify", "Send a test notification"),
     ("GPUs", "gpus", "moorage.cli.gpus:gpus", "Show every GPU: free, or who holds it"),
     ("GPUs", "top", "moorage.cli.gpus:top", "Show GPU-hours by user, run, type or GPU"),
-    ("GPUs", "machines", "moorage.cli.machines:machines", "Show machines by type: total, used, waited for"),
+    ("GPUs", "machines", "moorage.cli.machines:machines", "List types of machines: size, free, price, how to ask"),
     ("GPUs", "reserve", "moorage.cli.reserve:reserve", "Reserve machines for a period"),
     ("GPUs", "simulate", "moorage.cli.simulate:simulate", "Try packing policies on a trace of pods"),
     (

@@ -48,6 +48,14 @@ TYPE_LABEL = "node.kubernetes.io/instance-type"
 REGION_LABEL = "topology.kubernetes.io/region"
 QUOTA_RESOURCES = ("nodes", "cpus", "gpus", "disk", "pods")
 SPOT, ON_DEMAND = "spot", "on-demand"
+_MARKET_LABELS = {  # label of a node → its value for spot; others mean on demand
+    "karpenter.sh/capacity-type": "spot",
+    "eks.amazonaws.com/capacityType": "SPOT",
+    "kubernetes.azure.com/scalesetpriority": "spot",
+    "cloud.google.com/gke-spot": "true",
+    "cloud.google.com/gke-preemptible": "true",
+    "node.moorage.dev/spot": "true",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +186,12 @@ def parse_quota(text: str) -> Quota:
         )
     fields = {"resource": match["resource"], "limit": match["limit"], "region": match["region"] or ""}
     return _quota({**fields, "spot": bool(match["spot"])}, text)
+
+
+def market_of(labels: Mapping[str, str]) -> str:
+    """SPOT or ON_DEMAND, by the labels that clouds and Karpenter give their nodes; empty: they do not say."""
+    values = [labels[label] == spot for label, spot in _MARKET_LABELS.items() if label in labels]
+    return (SPOT if any(values) else ON_DEMAND) if values else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

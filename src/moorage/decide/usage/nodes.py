@@ -16,6 +16,7 @@ from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import Amounts, PodInfo, is_gpu, parse_node, parse_pod, used_on
 from moorage.decide.usage.gpus import gpu_type
 from moorage.model.names import RUN_LABEL
+from moorage.model.prices import REGION_LABEL, TYPE_LABEL, market_of
 
 PRESSURES = ("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable")
 
@@ -35,6 +36,9 @@ class NodeView:
     reason: str  # why it takes no pods, or what it lacks; empty: nothing is wrong
     cordoned: bool
     created: datetime | None
+    instance_type: str  # by its label, as are the next two; empty: it bears none
+    region: str
+    market: str  # spot or on-demand
     gpu_type: str  # empty: it has no GPUs
     gpus: int
     gpus_used: int
@@ -72,6 +76,9 @@ def _view(obj: Obj, pods: list[PodInfo]) -> NodeView:
         reason=_reason(obj, ready=node.ready, cordoned=node.unschedulable),
         cordoned=node.unschedulable,
         created=moment(obj["metadata"].get("creationTimestamp")),
+        instance_type=node.labels.get(TYPE_LABEL, ""),
+        region=node.labels.get(REGION_LABEL, ""),
+        market=market_of(node.labels),
         gpu_type=gpu_type(node.labels) if node.gpus else "",
         gpus=node.gpus,
         gpus_used=_gpus(used),

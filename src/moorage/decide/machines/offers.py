@@ -1,0 +1,97 @@
+"""Which machines a user may ask for: the types of a cluster's nodes, what is free of them, and how to ask.
+
+Nodes of one type and size are one offer. What is free counts on nodes that take pods now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from moorage.api.nodes import Node
+from moorage.decide.usage.gpus import UNKNOWN_TYPE
+from moorage.decide.usage.nodes import NodeState
+from moorage.model.prices import ON_DEMAND, Offer, PriceSheet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineOffer:
+    """Nodes of one type and size. CPU in millicores, memory in bytes, both of one node."""
+
+    type: str  # instance type; empty: the nodes bear none
+    region: str
+    market: str  # spot or on-demand; empty: the nodes do not say
+    gpu_type: str  # empty: no GPUs
+    gpus: int  # of one node
+    cpu: int
+    memory: int
+    nodes: int
+    ready: int  # of these, those that take pods
+    free_gpus: int  # on the nodes that are ready
+    together: int  # most free GPUs on one node
+    free_cpu: int
+    free_memory: int
+
+    @property
+    def all_gpus(self) -> int:
+        return self.gpus * self.nodes
+
+    @property
+    def name(self) -> str:
+        """Its type, else its GPUs, else what it is."""
+        return self.type or (f"{self.gpus}x{self.gpu_type}" if self.gpus else "cpu")
+
+
+def offers_of(nodes: Iterable[Node]) -> tuple[MachineOffer, ...]:
+    """The offers, those with GPUs first."""
+    groups: dict[tuple[object, ...], list[Node]] = {}
+    for node in nodes:
+        key = (
+            node.instance_type, node.region, node.market, node.gpu_type, node.gpus, node.cpu_millicores,
+            node.memory_bytes,
+        )  # fmt: skip
+        groups.setdefault(key, []).append(node)
+    offers = [_offer(group) for group in groups.values()]
+    offers.sort(key=lambda offer: (not offer.gpus, offer.gpu_type, offer.name, offer.region, offer.market))
+    return tuple(offers)
+
+
+def how_to_ask(offer: MachineOffer) -> str:
+    """The command that starts a run on one whole machine, without what runs there already."""
+    if not offer.gpus:
+        return f"moor run --cpu {max(1, offer.cpu // 1000)} -- COMMAND"
+    kind = "" if offer.gpu_type == UNKNOWN_TYPE else f" --gpu-type {offer.gpu_type}"
+    return f"moor run --gpus {offer.gpus}{kind} -- COMMAND"
+
+
+def price_of(offer: MachineOffer, sheet: PriceSheet) -> Offer | None:
+    """Its price for an hour: of its market, or on demand where the nodes do not say; None: not in the file."""
+    market = offer.market or ON_DEMAND
+    return next(
+        (
+            known
+            for known in sheet.offers
+            if known.machine.name == offer.type and known.region in ("", offer.region) and known.market == market
+        ),
+        None,
+    )
+
+
+def _offer(nodes: list[Node]) -> MachineOffer:
+    first, ready = nodes[0], [node for node in nodes if node.state == NodeState.READY]
+    free = [max(0, node.gpus - node.gpus_used) for node in ready]
+    return MachineOffer(
+        type=first.instance_type,
+        region=first.region,
+        market=first.market,
+        gpu_type=first.gpu_type,
+        gpus=first.gpus,
+        cpu=first.cpu_millicores,
+        memory=first.memory_bytes,
+        nodes=len(nodes),
+        ready=len(ready),
+        free_gpus=sum(free),
+        together=max(free, default=0),
+        free_cpu=sum(max(0, node.cpu_millicores - node.cpu_used_millicores) for node in ready),
+        free_memory=sum(max(0, node.memory_bytes - node.memory_used_bytes) for node in ready),
+    )
