@@ -13,6 +13,7 @@ from moorage.actions.runs import jobs_of_run, missing_attempt, pods_of_run
 from moorage.api.kept import KeptLog, KeptRun
 from moorage.apimachinery.api import PodApi
 from moorage.apimachinery.meta import annotations_of
+from moorage.apimachinery.quantity import format_bytes
 from moorage.apimachinery.resources import Obj
 from moorage.clock import Clock
 from moorage.decide.runs.kept import kept_pods_of, view_deleted
@@ -47,6 +48,10 @@ class Cut:
 
     pod: str
     most_bytes: int
+
+    @property
+    def text(self) -> str:
+        return f"earlier lines of {self.pod} were dropped: the last {format_bytes(self.most_bytes)} are kept"
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from moorage.errors import ApiError, NotFound
 from moorage.model.names import RUN_LABEL
 
 EVENTS_SHOWN = 8
+LOST = "unknown: no kubelet reported the end of the pod: its node was lost, or the pod was removed by force"
 HEADERS = (
     "NAME",
     "OWNER",
@@ -263,6 +264,8 @@ def show_text(run: RunView, events: Sequence[str], now: datetime) -> str:
             )
     headers = ("ATTEMPT", "POD", "NODE", "PHASE", "REASON", "RAN", "MEMORY")
     lines.append(console.plain_table_for_terminal(headers, rows, indent="  "))
+    if any(pod.is_lost for pod in run.pods):
+        lines.append(f"  {LOST}")
     lines += _messages(run)
     if events:
         lines += ["", "Events", *(f"  {event}" for event in events)]
@@ -363,6 +366,8 @@ def _phase(pod: PodView) -> str:
 
 def _how_it_ended(pod: PodView) -> str:
     code = f"exit code {pod.exit_code}" if pod.exit_code is not None else ""
+    if pod.is_lost:
+        code = "exit code unknown"
     if pod.reason == "Error":
         return code
     return f"{pod.reason} ({code})" if pod.reason and code else pod.reason or code
@@ -370,11 +375,15 @@ def _how_it_ended(pod: PodView) -> str:
 
 def _ran(pod: PodView, now: datetime) -> str:
     time = pod.running_time(now)
-    return "" if time is None else format_duration(time)
+    if time is None:
+        return "unknown" if pod.is_lost else ""
+    return format_duration(time)
 
 
 def _memory(pod: PodView) -> str:
     limit = f"limit {format_bytes(pod.memory_limit_bytes)}" if pod.memory_limit_bytes else "no limit"
+    if pod.peak_memory_bytes is None and pod.is_lost:
+        return f"peak unknown, {limit}"
     return f"peak {format_bytes(pod.peak_memory_bytes)}, {limit}" if pod.peak_memory_bytes else limit
 
 

@@ -13,7 +13,6 @@ import click
 from moorage.actions.runlogs import Began, Broke, Cut, Ended, Event, Gone, Line, RunLog, Unreadable, Waits
 from moorage.apimachinery.informer import Informer
 from moorage.apimachinery.moments import format_duration
-from moorage.apimachinery.quantity import format_bytes
 from moorage.apimachinery.resources import JOBS, PODS, Obj
 from moorage.cli import console
 from moorage.cli.kept import AskedKept
@@ -200,8 +199,8 @@ class Printer:
             case Began(run, pod):
                 self._announce(run, pod)
                 self._places[pod.name] = len(self._places)
-            case Cut(pod, most_bytes):
-                console.note(f"kept of {pod}: the last {format_bytes(most_bytes)}")
+            case Cut():
+                console.note(event.text)
             case Gone(pod):
                 console.note(f"the logs of {pod} are gone with the pod, and nothing is kept of them")
             case Unreadable(pod, message):

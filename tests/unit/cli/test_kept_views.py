@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import msgspec
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from moorage.api.jobs import JobList, JobSummary
 from moorage.api.kept import KeptLog
 from moorage.apimachinery.resources import JOBS, PODS
+from moorage.cli.jobs import LOST
 from moorage.clock import rfc3339
 from moorage.decide.runs.kept import Seen, plan
 from moorage.errors import Forbidden, ServerError
@@ -62,11 +64,24 @@ def gone(moor):
 
 def test_facts_of_a_pod_that_is_gone_stand_among_the_attempts(gone):
     lines = gone("show", "train").out.splitlines()
-    assert [line.split() for line in lines if "train-x" in line] == [
-        ["1", "train-x", "gpu-1", "Failed,", "gone", "Deleted", "30m", "no", "limit"]
+    assert [re.split(" {2,}", line.strip()) for line in lines if "train-x" in line] == [
+        ["1", "train-x", "gpu-1", "Failed, gone", "Deleted (exit code unknown)", "30m", "peak unknown, no limit"]
     ]
+    assert f"  {LOST}" in lines
     (pod,) = json.loads(gone("show", "train", "-o", "json").out)["history"][0]["pods"]
     assert (pod["node"], pod["gone"], pod["ended"]) == ("gpu-1", True, "2026-11-21T12:30:00Z")
+
+
+def test_what_a_lost_node_never_reported_is_shown_as_unknown(gone):
+    (pod,) = gone.server.answers[KEPT]["pods"]
+    gone.server.answers[KEPT]["pods"] = [pod]
+    pod |= {"ended": None, "reason": "DeletionByTaintManager", "memoryLimitBytes": 2**30}
+    lines = gone("show", "train").out.splitlines()
+    assert [re.split(" {2,}", line.strip())[4:] for line in lines if "train-x" in line] == [
+        ["DeletionByTaintManager (exit code unknown)", "unknown", "peak unknown, limit 1Gi"]
+    ]
+    pod |= {"exitCode": 3, "ended": rfc3339(NOON)}
+    assert "unknown" not in gone("show", "train").out
 
 
 def test_the_list_shows_the_node_of_a_pod_that_is_gone_where_the_server_keeps_it(gone):
@@ -105,7 +120,7 @@ def test_a_list_says_nothing_of_a_server_that_cannot_be_asked(gone):
 def test_the_kept_log_is_printed_and_says_where_it_begins(gone):
     done = gone("logs", "train")
     assert (done.code, done.out) == (0, "one\ntwo\n")
-    assert done.err == "note: kept of train-x: the last 1Mi\n"
+    assert done.err == "note: earlier lines of train-x were dropped: the last 1Mi are kept\n"
     assert gone("logs", "train", "--tail", "1") == type(done)(0, "two\n", "")
 
 

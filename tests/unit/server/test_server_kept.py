@@ -172,9 +172,12 @@ async def test_where_the_beginning_is_cut_the_log_says_how_much_is_kept(ada):
     many = b"".join(b"2026-11-21T12:00:00Z %d a line of a long log\n" % at for at in range(60_000))
     await ada.keep(many)
     first, second = (await ada(f"{ONE}/logs")).text.splitlines()[:2]
-    assert first == "--- kept of train-x: the last 1Mi"
+    assert first == "--- earlier lines of train-x were dropped: the last 1Mi are kept"
     assert second.endswith("a line of a long log")
     assert "---" not in (await ada(f"{ONE}/logs?tail=5")).text
+    assert "---" not in (await ada("/jobs/lab/train/log")).text  # as its end alone is shown there
+    searched = (await ada("/jobs/lab/train/log?q=59999")).text
+    assert searched == f"{first}\n59999 a line of a long log\n"
 
 
 async def test_who_may_not_read_logs_or_jobs_gets_nothing_that_is_kept(stranger):

@@ -87,6 +87,11 @@ class PodView:
             return None
         return max(timedelta(), (self.ended or now) - self.started)
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether it ran and is gone, and no kubelet reported its end: a lost node, or a removal by force."""
+        return self.gone and self.started is not None and self.exit_code is None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptView:

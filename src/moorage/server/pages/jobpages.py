@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from moorage.actions.kept import kept_of, lines_of
+from moorage.actions.runlogs import Cut
 from moorage.actions.runs import cancel_run, events_of_run, get_deleted, jobs_of_run, missing_run, select_runs
 from moorage.apimachinery.api import PodApi
 from moorage.apimachinery.resources import JOBS, Obj
@@ -377,8 +378,8 @@ async def _kept_log(context: Context, user: User, run: RunView, pod: PodView, qu
         return ""
     except ApiError as error:
         raise as_problem(error) from error
-    lines, _ = lines_of(kept, now=context.now(), tail=None if query else LINES)
+    lines, is_cut = lines_of(kept, now=context.now(), tail=None if query else LINES)
     tail = Tail(query)
     for line in lines:
         tail.add(line + b"\n")
-    return tail.text()
+    return (f"--- {Cut(pod.name, kept.most_bytes).text}\n" if is_cut else "") + tail.text()

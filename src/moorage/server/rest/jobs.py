@@ -24,7 +24,6 @@ from moorage.api.jobs import Job, JobChoice, JobEnd, JobList, JobLogs, JobSummar
 from moorage.api.kept import KeptPod, KeptRun
 from moorage.apimachinery.api import PodApi
 from moorage.apimachinery.meta import labels_of
-from moorage.apimachinery.quantity import format_bytes
 from moorage.apimachinery.resources import JOBS, Obj
 from moorage.decide.runs.kept import kept_pods_of, uid_of
 from moorage.decide.runs.request import Caller
@@ -245,7 +244,7 @@ async def _text(events: AsyncGenerator[Event]) -> AsyncGenerator[bytes]:
             if isinstance(event, Line):
                 yield event.text + b"\n"
             elif isinstance(event, Cut):
-                yield f"--- kept of {event.pod}: the last {format_bytes(event.most_bytes)}\n".encode()
+                yield f"--- {event.text}\n".encode()
             elif isinstance(event, Unreadable):
                 log.warning("a log could not be read", extra={"pod": event.pod, "error": event.message})
                 yield f"--- the log of {event.pod} cannot be read: {event.message}\n".encode()
