@@ -21,6 +21,7 @@ from moorage.apimachinery.resources import (
 )
 from moorage.errors import ApiError, Conflict, Forbidden, Invalid, NotFound, ServerError
 from moorage.localcluster.apiserver.client import InProcessClient
+from moorage.localcluster.apiserver.subresources.admitting import session_options
 
 pytestmark = pytest.mark.anyio
 Respond = Callable[[Obj], Obj]
@@ -369,3 +370,44 @@ async def test_an_answer_that_cannot_be_used_follows_the_failure_policy(
         return
     with pytest.raises(ServerError, match='failed calling webhook "hook.example.com"'):
         await api.create(CONFIGMAPS, a_map())
+
+
+async def test_an_eviction_is_reviewed_as_one_and_a_refusal_keeps_the_pod(
+    api: InProcessClient, hook: tuple[Hook, Obj]
+) -> None:
+    made, config = hook
+    spec = {"containers": [{"name": "c", "image": "x"}]}
+    await api.create(PODS, {"metadata": {"name": "p", "namespace": "default"}, "spec": spec})
+    rules = [
+        {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"], "resources": ["pods", "pods/eviction"]}
+    ]
+    await api.create(VALIDATING_WEBHOOKS, configuration(config, rules=rules))
+    made.answer = lambda _: {"allowed": False, "status": {"message": "not now"}}
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"}}
+    with pytest.raises(Forbidden, match="not now"):
+        await api.create_subresource(PODS, "p", "eviction", eviction, "default")
+    assert await api.get(PODS, "p", "default")
+    made.answer = lambda _: {"allowed": True}
+    await api.create_subresource(PODS, "p", "eviction", eviction, "default")
+    assert [
+        (asked["operation"], asked["kind"], asked["resource"]["resource"], asked["subResource"], asked["name"])
+        for asked in made.asked
+    ] == [("CREATE", {"group": "policy", "version": "v1", "kind": "Eviction"}, "pods", "eviction", "p")] * 2
+    with pytest.raises(NotFound):
+        await api.get(PODS, "p", "default")
+
+
+def test_a_session_is_reviewed_with_the_options_that_its_query_names() -> None:
+    query = {"command": ["echo", "hi"], "stdin": ["true"], "tty": ["false"], "container": ["main"]}
+    assert session_options("exec", query) == {
+        "apiVersion": "v1",
+        "kind": "PodExecOptions",
+        "stdin": True,
+        "container": "main",
+        "command": ["echo", "hi"],
+    }
+    assert session_options("portforward", {"ports": ["8080", "x"]}) == {
+        "apiVersion": "v1",
+        "kind": "PodPortForwardOptions",
+        "ports": [8080],
+    }

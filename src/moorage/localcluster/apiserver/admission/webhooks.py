@@ -317,6 +317,9 @@ def _check_shape(response: Obj) -> None:
 def _review(asked: Admission, obj: Obj | None) -> Obj:
     where = asked.kind.resource
     kind = {"group": where.group, "version": where.version, "kind": where.kind}
+    if asked.subresource and obj is not None and obj.get("kind"):  # such as Eviction of policy/v1
+        group, _, version = str(obj.get("apiVersion", "")).rpartition("/")
+        kind = {"group": group, "version": version, "kind": str(obj["kind"])}
     resource = {"group": where.group, "version": where.version, "resource": where.plural}
     request: Obj = {
         "uid": str(uuid.uuid4()),

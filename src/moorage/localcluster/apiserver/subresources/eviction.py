@@ -13,6 +13,7 @@ from moorage.localcluster.apiserver.core import Core
 from moorage.localcluster.apiserver.kinds.builtin import BuiltinCodec
 from moorage.localcluster.apiserver.kinds.kind import Kind
 from moorage.localcluster.apiserver.pipeline.calls import Call, DeleteOptions
+from moorage.localcluster.apiserver.subresources.admitting import admit
 from moorage.localcluster.apiserver.subresources.binding import with_condition_true
 from moorage.localcluster.apiserver.subresources.bodies import SUCCESS, read_named
 from moorage.localcluster.apiserver.wire.options import delete_options_of
@@ -27,6 +28,7 @@ async def evict(core: Core, call: Call, kind: Kind, name: str, namespace: str | 
     options = delete_options_of(options_body, {})
     if options_body.get("dryRun"):
         call.dry_run = True
+    await admit(core, call, "CREATE", eviction, namespace=namespace, name=name, subresource="eviction")
     pod = core.pipeline.view(kind, core.pipeline.read(kind, name, namespace))
     phase = (pod.get("status") or {}).get("phase")
     free = phase in ("Succeeded", "Failed", "Pending") or bool(pod["metadata"].get("deletionTimestamp"))
@@ -52,7 +54,7 @@ async def evict(core: Core, call: Call, kind: Kind, name: str, namespace: str | 
         options = DeleteOptions(
             grace_period_seconds=options.grace_period_seconds, uid=options.uid, propagation=options.propagation
         )
-    await core.pipeline.remove(call, kind, name, namespace, options)
+    await core.pipeline.remove(call, kind, name, namespace, options, admit=False)  # as upstream: it was above
     return dict(SUCCESS)
 
 

@@ -21,6 +21,7 @@ from moorage.errors import ApiError, BadRequest, NotFound, ServerError
 from moorage.localcluster.apiserver.auth.users import User
 from moorage.localcluster.apiserver.core import Core, Running
 from moorage.localcluster.apiserver.pipeline.calls import Call
+from moorage.localcluster.apiserver.subresources.admitting import admit, session_options
 from moorage.localcluster.apiserver.subresources.containers import container_of
 from moorage.localcluster.apiserver.subresources.portforward import serve_ports
 from moorage.localcluster.apiserver.wire.websocket import Receive, Scope, Send, Socket
@@ -97,6 +98,8 @@ async def serve(core: Core, user: User, scope: Scope, receive: Receive, send: Se
     query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
     pod = authorise(core, user, namespace, name, subresource)
     container = check(pod, subresource, query)
+    options = session_options(subresource, query)
+    await admit(core, Call(user=user), "CONNECT", options, namespace=namespace, name=name, subresource=subresource)
     offered = [str(subprotocol) for subprotocol in scope.get("subprotocols") or ()]
     if subresource == "portforward":
         await serve_ports(core.port_source, pod, query, offered, receive, send)
