@@ -117,6 +117,9 @@ def choose_kubeconfig(target: Target, env: Mapping[str, str]) -> Path | None:
     return running_kubeconfig(default_folder())
 
 
+FIELD_MANAGER = "moor"  # as which the command line marks what it creates and changes
+
+
 def _log_warning(text: str) -> None:
     log.warning("warning of the API server", extra={"warning": text})
 
@@ -144,7 +147,7 @@ async def open_cluster(target: Target, *, warned: Callable[[str], None] = _log_w
             warned(text)
 
     async with AsyncExitStack() as stack:
-        api = await stack.enter_async_context(KubeClient(connection, warned=warn))
+        api = await stack.enter_async_context(KubeClient(connection, warned=warn, field_manager=FIELD_MANAGER))
         server = server_of(api, connection)
         stack.push_async_callback(server.close)
         yield Cluster(api=api, namespace=target.namespace or connection.namespace or NAMESPACE, server=server)

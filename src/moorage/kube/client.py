@@ -57,6 +57,9 @@ _ESCAPED = re.compile(r"\\(.)")
 
 _REPEATABLE = frozenset({"GET", "PUT", "PATCH", "DELETE"})
 _BUSY = frozenset({429, 503})
+Writing = Callable[[str, str], None]
+"""Called with the HTTP method and the path of the object, for a new one too."""
+
 _JSON = "application/json"
 _DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
 
@@ -68,12 +71,22 @@ class KubeClient:
     """
 
     def __init__(
-        self, connection: Connection, *, clock: Clock = SYSTEM, warned: Callable[[str], None] | None = None
+        self,
+        connection: Connection,
+        *,
+        clock: Clock = SYSTEM,
+        warned: Callable[[str], None] | None = None,
+        field_manager: str = "",
     ) -> None:
-        """`warned` hears the warnings that come with answers to writes, such as those of admission."""
+        """`warned` hears the warnings that come with answers to writes, such as those of admission.
+
+        `field_manager`: as whom creations and changes are marked; empty: the API server takes the user agent.
+        """
         self.connection = connection
         self._clock = clock
         self._warned = warned
+        self._field_manager = field_manager
+        self.writing: Writing | None = None  # hears of each write, just before it is sent
         self._credentials = Credentials(connection, clock)
         self._session: aiohttp.ClientSession | None = None
         self._borrowed = False  # the session is another client's, which closes it
@@ -181,13 +194,16 @@ class KubeClient:
     ) -> Obj:
         namespace = namespace or (obj.get("metadata") or {}).get("namespace")
         path = resource.path(namespace=_required(resource, namespace))
-        return await self._call("POST", path, body=obj, params={"dryRun": "All"} if dry_run else None)
+        self._tell("POST", f"{path}/{(obj.get('metadata') or {}).get('name', '')}")
+        params = self._managed() | ({"dryRun": "All"} if dry_run else {})
+        return await self._call("POST", path, body=obj, params=params)
 
     async def update(self, resource: Resource, obj: Obj, *, subresource: str | None = None) -> Obj:
         meta = obj["metadata"]
         namespace = _required(resource, meta.get("namespace"))
         path = resource.path(namespace=namespace, name=meta["name"], subresource=subresource)
-        return await self._call("PUT", path, body=obj)
+        self._tell("PUT", path)
+        return await self._call("PUT", path, body=obj, params=self._managed())
 
     async def patch(
         self,
@@ -201,12 +217,13 @@ class KubeClient:
         field_manager: str | None = None,
         force: bool = False,
     ) -> Obj:
-        params = {}
+        params = self._managed()
         if field_manager or kind == "apply":
             params["fieldManager"] = field_manager or "moorage"
         if force:
             params["force"] = "true"
         path = resource.path(namespace=_required(resource, namespace), name=name, subresource=subresource)
+        self._tell("PATCH", path)
         return await self._call("PATCH", path, body=patch, params=params, content_type=CONTENT_TYPES[kind])
 
     async def delete(
@@ -227,12 +244,14 @@ class KubeClient:
         if propagation is not None:
             options["propagationPolicy"] = propagation
         path = resource.path(namespace=_required(resource, namespace), name=name)
+        self._tell("DELETE", path)
         await self._read("DELETE", path, body=options)
 
     async def create_subresource(
         self, resource: Resource, name: str, subresource: str, body: Obj, namespace: str | None = None
     ) -> Obj:
         path = resource.path(namespace=_required(resource, namespace), name=name, subresource=subresource)
+        self._tell("POST", path)
         return await self._call("POST", path, body=body)
 
     # --- beyond Api
@@ -312,6 +331,13 @@ class KubeClient:
         return resources
 
     # --- plumbing
+
+    def _managed(self) -> dict[str, str]:
+        return {"fieldManager": self._field_manager} if self._field_manager else {}
+
+    def _tell(self, method: str, path: str) -> None:
+        if self.writing is not None:
+            self.writing(method, path)
 
     async def _page(
         self, resource: Resource, path: str, params: dict[str, str], limit: int | None, cont: str | None
@@ -468,6 +494,7 @@ class KubeClient:
 
         from moorage.kube.exec import PING_SECONDS
 
+        self._tell("CONNECT", path)
         session = self._session or await self._open()
         headers: list[tuple[str, str]] = []
         if (authorization := await self._credentials.authorization()) is not None:

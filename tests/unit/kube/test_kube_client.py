@@ -128,6 +128,32 @@ async def test_each_patch_has_its_content_type(scene: Scene) -> None:
     assert scene.asked[-1]["query"] == {"fieldManager": "moorage", "force": "true"}
 
 
+async def test_writes_are_marked_and_told_before_they_are_sent(scene: Scene) -> None:
+    writes: list[tuple[str, str]] = []
+    pod = {"metadata": {"name": "p", "namespace": "lab"}}
+    async with KubeClient(Connection(server=scene.url, token="t"), field_manager="moor") as first:
+        client = first.as_user("ada")
+        client.writing = lambda method, path: writes.append((method, path))
+        for _ in range(6):
+            scene.answer({})
+        await first.create(PODS, pod, dry_run=True)
+        await first.update(PODS, pod)
+        await first.patch(NODES, "n", {})
+        await client.create(PODS, pod)
+        await client.delete(PODS, "p", "lab")
+        await client.create_subresource(PODS, "p", "eviction", {}, "lab")
+    assert [asked["query"] for asked in scene.asked] == [
+        {"fieldManager": "moor", "dryRun": "All"},
+        {"fieldManager": "moor"},
+        {"fieldManager": "moor"},
+        {},  # who acts for another does not speak for the program of the other
+        {},
+        {},
+    ]
+    path = "/api/v1/namespaces/lab/pods/p"
+    assert writes == [("POST", path), ("DELETE", path), ("POST", f"{path}/eviction")]
+
+
 async def test_a_deletion_carries_its_options(scene: Scene) -> None:
     scene.answer({})
     async with client_of(scene) as client:
