@@ -48,7 +48,8 @@ def run_line(body: NewJob) -> str:
         words += _option(option, value)
     words += _repeated("--volume", body.volumes)
     words += _repeated("--dataset", body.datasets)
-    words += _repeated("--env", _variables(body.env))
+    words += _repeated("--env", _pairs(body.env))
+    words += _repeated("--label", _pairs(body.labels))
     words += ["--host-env"] if body.host_env else []
     return shlex.join([*words, "--", *body.command])
 
@@ -72,7 +73,7 @@ def map_line(namespace: str, body: NewMap, workers: MapWorkers, items: Iterable[
         words += _option(option, value)
     words += _repeated("--volume", workers.volumes)
     words += _repeated("--dataset", workers.datasets)
-    words += _repeated("--env", _variables(workers.env))
+    words += _repeated("--env", _pairs(workers.env))
     words += ["--host-env"] if workers.host_env else []
     return shlex.join([*words, "--", *workers.command])
 
@@ -99,5 +100,5 @@ def _repeated(name: str, values: Iterable[str]) -> list[str]:
     return [word for value in values for word in (name, value)]
 
 
-def _variables(env: Mapping[str, str]) -> Iterable[str]:
-    return (f"{name}={value}" for name, value in env.items())
+def _pairs(values: Mapping[str, str]) -> Iterable[str]:
+    return (f"{name}={value}" for name, value in values.items())

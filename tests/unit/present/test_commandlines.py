@@ -47,13 +47,14 @@ def test_a_run_is_the_command_that_starts_it():
         volumes=["data:/data"],
         datasets=["images:/images"],
         env={"A": "1 2"},
+        labels={"project": "vision"},
         retries=1,
         restart_limit=0,
     )
     assert run_line(body) == (
         "moor run -n team --name train --gpus 2 --gpu-type a100 --memory 8Gi --time 2h --checkpoint ckpt:20Gi"
         " --retries 1 --restart-limit 0 --volume data:/data --dataset images:/images --env 'A=1 2'"
-        " -- python train.py 'two words'"
+        " --label project=vision -- python train.py 'two words'"
     )
     assert run_line(NewJob(command=["true"], namespace="team")) == "moor run -n team -- true"
 

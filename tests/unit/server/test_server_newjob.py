@@ -8,9 +8,11 @@ from urllib.parse import urlencode
 
 import pytest
 
+from moorage.apimachinery.meta import labels_of
 from moorage.apimachinery.resources import JOBS, NAMESPACES, PVCS
 from moorage.decide.runs.job import plan_run
 from moorage.decide.runs.request import Caller, ClusterFacts, RunRequest
+from moorage.model.labels import user_labels
 from moorage.server.pages.jobform import folder_note, given_of, read_job
 
 pytestmark = pytest.mark.anyio
@@ -131,12 +133,23 @@ async def test_each_refusal_stands_beside_its_field_and_what_was_typed_stays(ada
         ({"command": "python 'a"}, "command", "close each quotation mark"),
         ({"gpus": "many"}, "gpus", "many"),
         ({"env": "A"}, "env", "nvalid variable 'A': use NAME=VALUE"),
+        ({"labels": "vision"}, "labels", "nvalid label 'vision': use KEY=VALUE, one on each line"),
+        ({"labels": "moorage.dev/run=x"}, "labels", "abel 'moorage.dev/run' is reserved"),
     ],
 )
 async def test_what_cannot_be_read_is_told_beside_its_field(ada, form, name, says):
     page = await ada.post("/jobs/new", **({"command": "true", "namespace": "team", "image": "x"} | form))
     assert page.status == 422
     assert says in problem_at(page.text, name)
+
+
+async def test_a_run_has_the_labels_of_its_form(ada):
+    form = {"command": "true", "namespace": "team", "image": "x", "labels": "project=vision\r\n\r\nstage=test\r\n"}
+    check = await ada.post("/jobs/new", **form, do="check")
+    assert "--label project=vision --label stage=test -- true" in check.text
+    await ada.post("/jobs/new", **form)
+    [job] = (await ada.jobs()).items
+    assert user_labels(labels_of(job)) == {"project": "vision", "stage": "test"}
 
 
 async def test_run_again_fills_the_form_in(ada):
@@ -166,6 +179,7 @@ REQUEST = RunRequest(
     volumes=("data:/data:ro",),
     datasets=("images:/images",),
     env=("A=1",),
+    labels=("stage=test", "project=vision"),
     working_dir="code:project",
     retries=2,
     restart_limit=3,
@@ -196,6 +210,7 @@ def test_the_form_of_a_run_asks_for_the_same_again():
         "workingDir": "code:project",
         "retries": "2",
         "restartLimit": "3",
+        "labels": "project=vision\nstage=test",
     }
     assert read_job(given).volumes == ["data:/data:ro"]
     assert folder_note(plan.job) == ""

@@ -148,13 +148,13 @@ class Reader:
         """The lines of an area that are not empty."""
         return [line.strip() for line in self._given.get(name, "").splitlines() if line.strip()]
 
-    def variables(self, name: str) -> dict[str, str]:
-        """Lines NAME=VALUE."""
+    def pairs(self, name: str, label: str, usage: str) -> dict[str, str]:
+        """Lines such as NAME=VALUE; `usage` is what a line looks like."""
         pairs = {}
         for line in self.lines(name):
             key, sign, value = line.partition("=")
             if not sign:
-                self.refuse(name, f"invalid variable {line[:60]!r}: use NAME=VALUE, one on each line")
+                self.refuse(name, f"invalid {label} {line[:60]!r}: use {usage}, one on each line")
             pairs[key.strip()] = value
         return pairs
 

@@ -20,6 +20,7 @@ from moorage.decide.runs.request import Defaults
 from moorage.decide.runs.timelimit import format_seconds
 from moorage.decide.usage.gpus import GpuView
 from moorage.model.dataset import claim_name, reader_claim_name, used_datasets
+from moorage.model.labels import user_labels
 from moorage.model.names import (
     CHECKPOINT_ANNOTATION,
     CHECKPOINT_ENV,
@@ -101,6 +102,13 @@ def job_fields(around: Around) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
             kind="number",
             hint="Seconds to end in; 30 if empty.",
             most=86400,
+        ),
+        Field(
+            name="labels",
+            label="Labels",
+            kind="area",
+            example="project=vision",
+            hint="KEY=VALUE, one on each line. They group runs: moor jobs -l project=vision lists them.",
         ),
         Field(name="priorityClass", label="Priority class"),
         Field(name="gpuResource", label="GPU resource", example=DEFAULT_GPU_RESOURCE, hint="For slices of GPUs."),
@@ -202,7 +210,8 @@ def read_job(given: Mapping[str, str], *, dry_run: bool = False) -> NewJob:
         "namespace": given.get("namespace", ""),
         "name": reader.text("name"),
         "image": reader.text("image"),
-        "env": reader.variables("env"),
+        "env": reader.pairs("env", "variable", "NAME=VALUE"),
+        "labels": reader.pairs("labels", "label", "KEY=VALUE"),
         "gpus": reader.number("gpus", 0, "number of GPUs"),
         "gpuType": reader.text("gpuType"),
         "gpuResource": reader.text("gpuResource"),
@@ -266,6 +275,7 @@ def given_of(job: Obj) -> dict[str, str]:
         "workingDir": f"{work_claim}:{working_dir.removeprefix(WORK_PATH).strip('/')}" if work_claim else "",
         "retries": str(job["spec"].get("backoffLimit") or 0),
         "restartLimit": notes.get(RESTART_LIMIT_ANNOTATION, ""),
+        "labels": "\n".join(f"{key}={value}" for key, value in user_labels(labels_of(job)).items()),
         "priorityClass": str(spec.get("priorityClassName") or ""),
         "hostEnv": "yes" if template_notes.get(HOST_ENV_ANNOTATION) == "true" else "",
     }

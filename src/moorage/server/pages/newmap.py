@@ -148,7 +148,7 @@ def read_map(given: Mapping[str, str]) -> tuple[NewMap, MapWorkers, Items]:
         "parallelism": reader.number("parallelism", 1, "number of workers"),
         "slots": reader.number("slots", 1, "number of slots"),
         "image": reader.text("image"),
-        "env": reader.variables("env"),
+        "env": reader.pairs("env", "variable", "NAME=VALUE"),
         "cpu": reader.text("cpu"),
         "memory": reader.text("memory"),
         "gpus": reader.number("gpus", 0, "number of GPUs"),
