@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from moorage.apimachinery.resources import EVENTS, NAMESPACES
 from moorage.clock import rfc3339
-from moorage.decide.runs.state import view_run
+from moorage.decide.runs.state import PodView, view_run
+from moorage.errors import ServerError
 from moorage.server.pages.jobboard import Fact, job_model
 from moorage.server.pages.jobpages import LOG_BYTES, Tail
 from moorage.testing.clock import NOON
@@ -220,6 +222,48 @@ def test_facts_of_a_run_that_ended():
     public = job_model(view_run([job], [pod], now=NOON), job, NOON, private=False)
     assert [fact.name for fact in public.asks] == ["GPUs", "Node"]
     assert (public.labels, public.attempts[0].pods[0].memory) == ((), "")
+
+
+@pytest.mark.parametrize(
+    ("pod", "ran"),
+    [
+        pytest.param({"phase": "Running", "started": NOON - timedelta(minutes=9)}, "9m", id="running: until now"),
+        pytest.param(
+            {"phase": "Failed", "started": NOON - timedelta(minutes=9), "ended": NOON - timedelta(minutes=4)},
+            "5m",
+            id="ended",
+        ),
+        pytest.param({"phase": "Pending"}, "", id="not begun"),
+        pytest.param({"phase": "Failed", "gone": True}, "", id="gone before it had a node"),
+        pytest.param({"phase": "Failed", "gone": True, "node": "n1"}, "unknown", id="gone: nobody saw it begin"),
+        pytest.param(
+            {"phase": "Failed", "gone": True, "node": "n1", "started": NOON - timedelta(days=9)},
+            "unknown",
+            id="lost with its node",
+        ),
+    ],
+)
+def test_how_long_a_pod_ran_is_unknown_where_nobody_saw_its_end(pod, ran):
+    run = view_run([{"metadata": {"name": "train"}, "spec": {"template": {"spec": {}}}}], [], now=NOON)
+    attempt = replace(run.attempts[0], pods=(PodView(name="train-x", attempt=1, **pod),))
+    model = job_model(replace(run, attempts=(attempt,)), {}, NOON, private=True)
+    [row] = model.attempts[0].pods
+    assert (row.took, row.is_gone, model.has_gone_pods) == (ran, "gone" in pod, "gone" in pod)
+
+
+async def test_a_log_of_a_node_that_is_away_cannot_be_read_now(ada):
+    async def away(*_, **__):
+        raise ServerError("dial tcp 10.0.0.7:10250: connect: no route to host")
+        yield b""
+
+    ada.api.logs = away
+    ada.site.node("n1")
+    ada.site.run("train", namespace="team", node="n1")
+    await known(ada.site)
+    page = await ada.get("/jobs/team/train")
+    assert "no route to host" in page.text
+    assert "The log cannot be read now." in page.text
+    assert "members of its namespace can read its log" not in page.text
 
 
 async def test_a_run_that_was_created_just_now_has_its_page(ada, monkeypatch):

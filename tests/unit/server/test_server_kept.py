@@ -97,6 +97,9 @@ async def test_facts_and_log_of_a_pod_that_is_gone_are_shown(ada):
     assert (missing.status, missing.json["hint"]) == (404, "it has only 1")
     page = (await ada("/jobs/lab/train")).text
     assert "one\ntwo" in page
+    assert 'Failed <span class="pill">gone</span> <small>Deleted</small>' in page
+    assert "A pod marked" in page
+    assert "train-x, its last lines, kept after the pod was gone" in page
     assert (await ada("/jobs/lab/train/log")).text == "one\ntwo\n"
 
 
@@ -177,7 +180,19 @@ async def test_where_the_beginning_is_cut_the_log_says_how_much_is_kept(ada):
     assert "---" not in (await ada(f"{ONE}/logs?tail=5")).text
     assert "---" not in (await ada("/jobs/lab/train/log")).text  # as its end alone is shown there
     searched = (await ada("/jobs/lab/train/log?q=59999")).text
-    assert searched == f"{first}\n59999 a line of a long log\n"
+    mark = f'<span class="cut">{first.removeprefix("--- ")}</span>'
+    assert searched == f"{mark}\n59999 a line of a long log\n"
+
+
+async def test_the_page_marks_where_a_kept_log_begins(ada):
+    few = b"".join(b"2026-11-21T12:00:00Z %d %s\n" % (at, b"<" * 6000) for at in range(300))
+    await ada.keep(few)
+    mark = '<span class="cut">earlier lines of train-x were dropped: the last 1Mi are kept</span>\n'
+    first, second = (await ada("/jobs/lab/train/log")).text.split("\n")[:2]
+    assert f"{first}\n" == mark
+    assert second.endswith("&lt;")
+    assert mark in (await ada("/jobs/lab/train")).text
+    assert mark in (await ada("/jobs/lab/train/log?q=299")).text
 
 
 async def test_who_may_not_read_logs_or_jobs_gets_nothing_that_is_kept(stranger):

@@ -7,17 +7,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from moorage.apimachinery.meta import labels_of
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.quantity import format_bytes
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import is_gpu
 from moorage.decide.runs.events import RunEvent
 from moorage.decide.runs.state import AttemptView, PodView, RunView, State, checkpoint_warning
-from moorage.model.labels import user_labels
 from moorage.model.names import HOST_IMAGE
 from moorage.server.pages.board import When, ago, owner_hues, run_tone, span, type_name
 
+UNKNOWN = "unknown"  # a time that nobody saw
 _ATTEMPT_TONES = {"Running": "good", "Waiting": "wait", "Suspended": "wait", "Succeeded": "done"}
 
 
@@ -47,6 +46,7 @@ class PodRow:
     message: str
     memory: str
     is_chosen: bool
+    is_gone: bool  # its object is not there: these are kept facts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +90,10 @@ class JobModel:
     attempts: tuple[AttemptRow, ...]
     restarts: str
 
+    @property
+    def has_gone_pods(self) -> bool:
+        return any(pod.is_gone for attempt in self.attempts for pod in attempt.pods)
+
 
 def job_model(run: RunView, job: Obj, now: datetime, *, private: bool, chosen: str = "") -> JobModel:
     """Everything on a run's page at one moment. `job` is its newest Job, `chosen` the pod whose log is shown."""
@@ -106,7 +110,7 @@ def job_model(run: RunView, job: Obj, now: datetime, *, private: bool, chosen: s
         command=run.command if private else "",
         asks=tuple(_asks(run, job, private=private)),
         times=tuple(_times(run, now, private=private)),
-        labels=_labels(job) if private else (),
+        labels=tuple(run.labels.items()) if private else (),
         warning=checkpoint_warning(run, now),
         attempts=tuple(
             _attempt(attempt, now, private=private, chosen=chosen) for attempt in reversed(run.attempts)
@@ -182,8 +186,8 @@ def _times(run: RunView, now: datetime, *, private: bool) -> Iterable[Fact]:
         yield Fact(name="Waits for", when=ago(run.created, now))
     if run.started is not None:
         yield Fact(name="Started", when=ago(run.started, now), note="ago")
-        if run.state.ended and run.ended is not None:
-            yield Fact(name="Ran for", text=span(run.ended - run.started))
+        if run.state.ended:
+            yield Fact(name="Ran for", text=span(run.ended - run.started) if run.ended else UNKNOWN)
     if run.ended is not None:
         yield Fact(name="Ended", when=ago(run.ended, now), note="ago")
     if private and run.time_left is not None and not run.state.ended:
@@ -207,11 +211,6 @@ def _restarts(run: RunView) -> str:
     return f"{words}, {run.retries} retries" if run.retries else words
 
 
-def _labels(job: Obj) -> tuple[tuple[str, str], ...]:
-    """The labels that a person set."""
-    return tuple(user_labels(labels_of(job)).items())
-
-
 def _attempt(attempt: AttemptView, now: datetime, *, private: bool, chosen: str) -> AttemptRow:
     cause = attempt.cause.value if attempt.cause else ""
     why = attempt.message if private and attempt.message else attempt.reason
@@ -230,17 +229,26 @@ def _pods(pods: Sequence[PodView], now: datetime, *, private: bool, chosen: str)
 
 
 def _pod(pod: PodView, now: datetime, *, private: bool, chosen: str) -> PodRow:
-    time = pod.running_time(now)
     measured: Any = pod.peak_memory_bytes if private else None
     return PodRow(
         name=pod.name,
         phase=pod.phase,
         node=pod.node,
-        took=("unknown" if pod.is_lost else "") if time is None else span(time),
-        exit_code="unknown" if pod.is_lost else "" if pod.exit_code is None else str(pod.exit_code),
+        took=_ran(pod, now),
+        exit_code=UNKNOWN if pod.is_lost else "" if pod.exit_code is None else str(pod.exit_code),
         is_bad=bool(pod.exit_code),
         reason=pod.reason,
         message=pod.message if private else "",
         memory="" if measured is None else format_bytes(measured),
         is_chosen=pod.name == chosen,
+        is_gone=pod.gone,
     )
+
+
+def _ran(pod: PodView, now: datetime) -> str:
+    """How long its container ran; empty: it has not begun. Of a pod lost with its node nobody knows the end."""
+    if pod.started is None:
+        return UNKNOWN if pod.gone and pod.node else ""
+    if pod.ended is None and pod.phase != "Running":
+        return UNKNOWN
+    return span((pod.ended or now) - pod.started)

@@ -16,13 +16,13 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from moorage.actions.kept import kept_of, lines_of
-from moorage.actions.runlogs import Cut
+from moorage.actions.runlogs import Cut, container_of
 from moorage.actions.runs import cancel_run, events_of_run, get_deleted, jobs_of_run, missing_run, select_runs
 from moorage.apimachinery.api import PodApi
 from moorage.apimachinery.resources import JOBS, Obj
 from moorage.decide.runs.state import PodView, RunView, State, attempt_of
 from moorage.decide.since import moment_before
-from moorage.errors import ApiError, BadRequest, MoorageError, NotFound
+from moorage.errors import ApiError, BadRequest, MoorageError, NotFound, ServerError
 from moorage.present.explanation import explanation_view
 from moorage.server.context import Context
 from moorage.server.identity.auth import User
@@ -85,7 +85,7 @@ async def show(desk: Desk, request: Request) -> Response:
         try:
             text = await _log(context, user, run, chosen, query)
         except Problem as error:
-            problem, may_read = error, False
+            problem = error
     return desk.page(
         request,
         "job.html",
@@ -129,7 +129,7 @@ async def log(desk: Desk, request: Request) -> Response:
     if chosen is None:
         return HTMLResponse("")
     text = await _log(desk.context, request.state.user, run, chosen, _query(request))
-    return HTMLResponse(escape(text), STOP_ASKING if run.state.ended else 200)
+    return HTMLResponse(text, STOP_ASKING if run.state.ended else 200)
 
 
 async def ask_cancel(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
@@ -313,18 +313,17 @@ def _query(request: Request) -> str:
 
 
 async def _log(context: Context, user: User, run: RunView, pod: PodView, query: str) -> str:
-    """The end of what a pod has printed, or the end of its lines that contain `query` in any case.
+    """The end of what a pod has printed, or the end of its lines that contain `query` in any case, as HTML.
 
-    Read as the user; of a pod that is gone, what is kept. Raises Problem.
+    Read as the user; of a pod that is gone, or whose node is away, what is kept. Raises Problem.
     """
     if pod.gone:
         return await _kept_log(context, user, run, pod, query)
     api = cast(PodApi, context.acting(user))
-    obj = context.cluster.pods.get(pod.name, run.namespace)
-    containers = ((obj or {}).get("spec") or {}).get("containers") or [{}]
+    container = container_of(context.cluster.pods.get(pod.name, run.namespace) or {})
     tail, wanted = Tail(query), None if query else LINES
     try:
-        lines = api.logs(pod.name, run.namespace, container=containers[0].get("name"), tail_lines=wanted)
+        lines = api.logs(pod.name, run.namespace, container=container, tail_lines=wanted)
         async with aclosing(cast(AsyncGenerator[bytes, None], lines)) as chunks:
             async for chunk in chunks:
                 tail.add(chunk)
@@ -334,9 +333,13 @@ async def _log(context: Context, user: User, run: RunView, pod: PodView, query: 
         return await _kept_log(context, user, run, pod, query)
     except BadRequest:
         return ""  # its container has not begun
+    except ServerError as error:
+        if kept := await _kept_log(context, user, run, pod, query):
+            return kept
+        raise as_problem(error) from error
     except ApiError as error:
         raise as_problem(error) from error
-    return tail.text()
+    return escape(tail.text())
 
 
 class Tail:
@@ -371,7 +374,10 @@ class Tail:
 
 
 async def _kept_log(context: Context, user: User, run: RunView, pod: PodView, query: str) -> str:
-    """The kept end of a log, or of its lines that contain `query`; empty where nothing is kept. Raises Problem."""
+    """The kept end of a log, or of its lines that contain `query`; empty where nothing is kept. Raises Problem.
+
+    Where earlier lines are not kept, a line above says so.
+    """
     try:
         kept = await KeptForUser(context, user).log(run.namespace, run.name, pod.uid)
     except NotFound:
@@ -382,4 +388,5 @@ async def _kept_log(context: Context, user: User, run: RunView, pod: PodView, qu
     tail = Tail(query)
     for line in lines:
         tail.add(line + b"\n")
-    return (f"--- {Cut(pod.name, kept.most_bytes).text}\n" if is_cut else "") + tail.text()
+    mark = f'<span class="cut">{escape(Cut(pod.name, kept.most_bytes).text)}</span>\n' if is_cut else ""
+    return mark + escape(tail.text())
