@@ -34,6 +34,7 @@ from moorage.server.pages import (
     userpages,
     volumepage,
     volumepages,
+    workspacepage,
     workspacepages,
 )
 from moorage.server.pages.clusterpages import Board, page_routes
@@ -84,6 +85,7 @@ DOCKER_ENDPOINTS = (*containerroutes.ENDPOINTS, *execroutes.ENDPOINTS)
 DESK_PAGES = (
     mappages,
     workspacepages,
+    workspacepage,
     volumepages,
     volumepage,
     datasetpages,

@@ -8,7 +8,8 @@ import pytest
 
 from moorage.apimachinery.resources import NAMESPACES, PODS, PVCS, SECRETS, STORAGECLASSES
 from moorage.model.dataset import DATASET_OF_LABEL, DATASETS, make_dataset
-from moorage.model.workspace import WORKSPACES
+from moorage.model.workspace import BUILT_IN, WORKSPACES, App
+from moorage.server.pages.rows import OWN_TYPE, type_rows
 
 pytestmark = pytest.mark.anyio
 
@@ -90,6 +91,51 @@ async def test_a_wrong_workspace_is_told_on_the_form_which_keeps_what_was_typed(
     assert (answer.status, says in answer.text) == (422, True)
     assert 'value="3Gi"' in answer.text
     assert (await ada.api.list(WORKSPACES)).items == []
+
+
+async def printed(pod, namespace, *, container, **_):
+    """The log of the pod of `lab`."""
+    assert (pod, namespace, container) == ("ws-lab-x", "team", "workspace")
+    yield b"Traceback\nNo module named 'jupyter' <here>\n"
+
+
+async def test_a_workspace_that_does_not_start_has_a_page_with_its_log(ada):
+    ada.api.logs = printed
+    waiting = {"reason": "Crashes", "message": "its application ended with exit code 1"}
+    status = {"phase": "Failed", "waitingFor": waiting, "pod": "ws-lab-x", "node": "n1", "home": "lab-home"}
+    ada.api.put(WORKSPACES, WORKSPACE | {"status": status})
+    listed = (await ada.get("/workspaces")).text
+    assert 'href="/workspaces/team/lab"' in listed
+    assert 'href="/workspaces/team/lab#log"' in listed
+    page = await ada.get("/workspaces/team/lab")
+    assert page.status == 200
+    assert "Its application ended with exit code 1" in page.text
+    assert "No module named &#x27;jupyter&#x27; &lt;here&gt;" in page.text
+    for href in ("/nodes/n1", "/volumes/team/lab-home", "/workspaces/team/lab/delete"):
+        assert f'href="{href}"' in page.text
+    assert "Failed" in (await ada.get("/workspaces/team/lab/live")).text
+    assert "Traceback" in (await ada.get("/workspaces/team/lab/log")).text
+    assert (await ada.get("/workspaces/team/none")).status == 404
+
+
+async def test_the_types_of_workspaces_are_listed_with_what_they_give(ada):
+    page = (await ada.get("/workspaces")).text
+    assert "Types of workspaces" in page
+    assert "JupyterLab: notebooks, a terminal and your files" in page
+    assert "quay.io/jupyter/base-notebook:latest" in page
+
+
+def test_a_type_of_an_administrator_is_said_to_be_one():
+    own = App(command=["rstudio", "--port=1", "x"], image="rstudio:1")
+    apps = {**BUILT_IN, "codeserver": own, "rstudio": own}
+    assert [(row.name, row.words == OWN_TYPE, row.runs) for row in type_rows(apps, on_processes=False)] == [
+        ("codeserver", True, "rstudio:1"),
+        ("jupyterlab", False, "quay.io/jupyter/base-notebook:latest"),
+        ("rstudio", True, "rstudio:1"),
+    ]
+    assert [row.runs for row in type_rows(apps, on_processes=True)] == ["rstudio --port=1", "jupyter lab"] + [
+        "rstudio --port=1"
+    ]
 
 
 async def test_a_workspace_opens_by_the_platforms_login_or_by_its_token(ada):

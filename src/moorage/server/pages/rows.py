@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, TypeVar
@@ -18,6 +18,7 @@ from moorage.errors import QuantityError
 from moorage.model import dataset as datasets
 from moorage.model import workspace as workspaces
 from moorage.model.storageclass import RWO
+from moorage.model.workspace import App
 from moorage.server.pages.board import When, ago, owner_hues, run_tone
 
 SHOWN = 200  # rows of one page
@@ -28,6 +29,11 @@ _WORKSPACE_TONES = {
     workspaces.WAITING: "wait",
     workspaces.FAILED: "bad",
 }
+_TYPE_WORDS = {
+    workspaces.JUPYTERLAB: "JupyterLab: notebooks, a terminal and your files",
+    workspaces.CODESERVER: "code-server: Visual Studio Code in the browser",
+}
+OWN_TYPE = "An application that an administrator added"
 JOB_STATES = tuple(str(state) for state in State)
 WORKSPACE_STATES = (
     workspaces.RUNNING, workspaces.STARTING, workspaces.WAITING, workspaces.STOPPING, workspaces.STOPPED,
@@ -60,6 +66,15 @@ class Owned(Protocol):
 
 
 Thing = TypeVar("Thing", bound=Owned)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypeRow:
+    """One type of workspaces. `runs`: its image, or its program on a local cluster."""
+
+    name: str
+    words: str
+    runs: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +195,18 @@ def workspace_row(item: Workspace, hue: int, now: datetime) -> WorkspaceRow:
         home=item.home,
         switch="" if state == "Deleting" else "stop" if wanted else "start",
         can_open=state == workspaces.RUNNING and bool(item.url),
+    )
+
+
+def type_rows(apps: Mapping[str, App], *, on_processes: bool) -> tuple[TypeRow, ...]:
+    """The types that a new workspace may have, by name."""
+    return tuple(
+        TypeRow(
+            name=name,
+            words=_TYPE_WORDS.get(name, OWN_TYPE) if app is workspaces.BUILT_IN.get(name) else OWN_TYPE,
+            runs=" ".join(app.command[:2])[:80] if on_processes or not app.image else app.image,
+        )
+        for name, app in sorted(apps.items())
     )
 
 

@@ -32,8 +32,9 @@ from moorage.server.pages.desk import (
     problem_to_show,
     read_form,
 )
+from moorage.server.pages.formpages import may_make
 from moorage.server.pages.paging import Shown, page_of, wanted_of
-from moorage.server.pages.rows import WORKSPACE_STATES, WorkspaceRow, rows, words_of, workspace_row
+from moorage.server.pages.rows import WORKSPACE_STATES, WorkspaceRow, rows, type_rows, words_of, workspace_row
 from moorage.server.problems import Problem
 
 HERE = "/workspaces"
@@ -184,7 +185,8 @@ async def _listed(desk: Desk, request: Request) -> Shown[WorkspaceRow]:
 
 async def _list(desk: Desk, request: Request, listed: Shown[WorkspaceRow]) -> str:
     rights = await desk.allowed(request, CONTROLS, (row.namespace for row in listed.rows))
-    return fragment("workspaces_live.html", list=listed, rights=rights)
+    can_make = await may_make(desk, request.state.user, WORKSPACES)
+    return fragment("workspaces_live.html", list=listed, rights=rights, can_make=can_make)
 
 
 async def _list_page(
@@ -192,6 +194,7 @@ async def _list_page(
 ) -> Response:
     field = (problem.field if problem is not None else None) or ""
     listed = await _listed(desk, request)
+    namespaces = await desk.places_to_make(request.state.user, WORKSPACES)
     return desk.page(
         request,
         "workspaces.html",
@@ -202,8 +205,8 @@ async def _list_page(
         given=given or {},
         wrong=INPUT_OF.get(field, field),
         unfolded=given is not None or "new" in request.query_params,
-        namespaces=await desk.places_to_make(request.state.user, WORKSPACES),
-        kinds=sorted(desk.context.gateway.apps),
+        namespaces=namespaces,
+        kinds=type_rows(desk.context.gateway.apps, on_processes=desk.on_processes()),
         gpu_types=_gpu_types(desk),
         on_processes=desk.on_processes(),
     )
