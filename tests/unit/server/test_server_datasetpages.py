@@ -88,7 +88,9 @@ async def test_a_dataset_has_a_page_with_its_progress_and_its_users(ada):
     assert "512 of 1Ki, 2 files" in page
     assert "50 %" in page
     assert '<a href="/jobs/team/train">train</a>' in page
-    assert "lab, ended" in page
+    assert '<a class="place" href="/jobs?whose=all&amp;namespace=lab">lab</a>, ended' in page
+    listed = (await ada.get("/datasets")).text
+    assert '<a href="/jobs/team/train">train</a>' in listed
     assert 'href="/datasets/team/images"' in (await ada.get("/datasets")).text
 
 

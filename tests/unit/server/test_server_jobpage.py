@@ -141,12 +141,24 @@ async def test_a_node_and_a_gpu_type_have_pages_for_everybody(site):
         assert 'href="/jobs/lab/train"' in node.text
         assert 'href="/gpus/a100"' in node.text
         assert "1 of 16 requested" in node.text
+        assert '<span class="run" title="train"><a href="/jobs/lab/train">train</a></span>' in node.text
+        assert '<a href="/jobs?owner=ada">ada</a></strong>' in node.text
         kind = (await site.ask("/gpus/a100")).text
         assert 'href="/nodes/n1"' in kind
         assert 'href="/jobs/lab/train"' in kind
         assert (await site.ask("/nodes/n2")).status == (await site.ask("/gpus/h100")).status == 404
         assert "train" in (await site.ask("/nodes/n1/live")).text
         assert "train" in (await site.ask("/gpus/a100/live")).text
+
+
+async def test_who_waits_for_a_gpu_is_named_by_links(site):
+    async with site.running():
+        site.node("n1", gpus=1)
+        site.run("wide", gpus=4)
+        await site.until(lambda: site.service.cluster.pods_of_run("lab", "wide"))
+        page = (await site.ask("/")).text
+        assert '<a class="name" href="/jobs/lab/wide">wide</a>' in page
+        assert '<a class="plain-link" href="/explain/lab/wide">' in page
 
 
 def test_a_search_keeps_the_last_lines_that_match_in_any_case():

@@ -8,6 +8,7 @@ import pytest
 
 from moorage.apimachinery.resources import NAMESPACES, PODS, PVCS
 from moorage.model.volumebackup import BACKUPS
+from moorage.model.workspace import WORKSPACES
 
 pytestmark = pytest.mark.anyio
 
@@ -57,7 +58,27 @@ async def test_a_volume_has_a_page_that_names_who_mounts_it(ada):
     assert '<a href="/jobs/team/train">train</a>' in page
     assert "No backup yet." in page
     assert 'id="resize"' in page
-    assert 'href="/volumes/team/data"' in (await ada.get("/volumes")).text
+    listed = (await ada.get("/volumes")).text
+    assert 'href="/volumes/team/data"' in listed
+    assert '<a href="/jobs/team/train">train</a>' in listed
+
+
+async def test_a_home_names_the_workspace_that_mounts_it(ada):
+    ada.api.put(WORKSPACES, {"metadata": {"name": "lab", "namespace": "team"}, "spec": {"type": "jupyterlab"}})
+    volume = {"name": "home", "persistentVolumeClaim": {"claimName": "data"}}
+    labels = {"moorage.dev/workspace": "lab"}
+    ada.api.put(
+        PODS,
+        {
+            "metadata": {"name": "ws-lab-x", "namespace": "team", "labels": labels},
+            "spec": {"containers": [], "volumes": [volume]},
+            "status": {"phase": "Running"},
+        },
+    )
+    service = ada.site.service
+    await ada.site.until(lambda: service.cluster.pods.get("ws-lab-x", "team"))
+    await ada.site.until(lambda: service.gateway.workspaces.get("lab", "team"))
+    assert '<a href="/workspaces/team/lab">ws-lab-x</a>' in (await ada.get("/volumes/team/data")).text
     assert (await ada.get("/volumes/team/none")).status == 404
 
 

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from urllib.parse import quote
 
 from moorage.apimachinery.moments import rfc3339
 from moorage.decide.explain.types import Explanation
@@ -45,7 +46,9 @@ class Tile:
     state: str
     owner: str = ""
     hue: int = 0
+    owner_href: str = ""  # the runs of its owner
     run: str = ""
+    href: str = ""  # the page of its run
     since: When | None = None
     left: When | None = None
     overdue: bool = False
@@ -84,6 +87,7 @@ class QueueRow:
     place: int
     name: str
     namespace: str
+    href: str  # its page, or where it is explained if it is of no run
     owner: str
     hue: int
     asks: str
@@ -269,7 +273,9 @@ def _tile(gpu: Gpu, hues: dict[str, int], now: datetime, usuals: Mapping[tuple[s
         state=str(gpu.state),
         owner="no owner" if holder.owner == NOBODY else holder.owner,
         hue=hues.get(holder.owner, 0),
+        owner_href="" if holder.owner == NOBODY else f"/jobs?owner={quote(holder.owner)}",
         run=holder.run or holder.pod,
+        href=f"/jobs/{holder.namespace}/{holder.run}" if holder.run else "",
         since=ago(holder.since, now),
         left=left,
         overdue=overdue,
@@ -279,6 +285,7 @@ def _tile(gpu: Gpu, hues: dict[str, int], now: datetime, usuals: Mapping[tuple[s
 
 def _queue_row(place: int, waiting: Waiting, hues: dict[str, int], now: datetime) -> QueueRow:
     explanation, start = waiting.explanation, ""
+    page, name = ("jobs", explanation.run) if explanation.run else ("explain", explanation.name)
     if explanation.likely is not None and explanation.likely.at > now:
         usual = explanation.likely.usual
         start = f"usually starts by {about(explanation.likely.at, now)}"
@@ -289,8 +296,9 @@ def _queue_row(place: int, waiting: Waiting, hues: dict[str, int], now: datetime
         start = "cannot run here as it is"
     return QueueRow(
         place=place,
-        name=explanation.run or explanation.name,
+        name=name,
         namespace=explanation.namespace,
+        href=f"/{page}/{explanation.namespace}/{name}",
         owner=explanation.owner,
         hue=hues.get(explanation.owner, 0),
         asks=_asks(explanation.gpus, ", ".join(explanation.gpu_types)),

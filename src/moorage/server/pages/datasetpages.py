@@ -41,7 +41,7 @@ class UseRow:
     namespace: str
     name: str
     is_active: bool
-    is_run: bool
+    href: str  # empty: it has no page
 
 
 async def show_list(desk: Desk, request: Request) -> Response:
@@ -147,13 +147,13 @@ async def _one(desk: Desk, request: Request) -> str:
     namespace, name = key_in(request)
     context = desk.context
     dataset = await datasets.get_dataset(context.acting(request.state.user), namespace, name)
-    cluster = await context.ready()
+    await context.ready()
     uses = [
         UseRow(
             namespace=use.namespace,
             name=use.name,
             is_active=use.active,
-            is_run=bool(cluster.jobs_of_run(use.namespace, use.name)),
+            href=desk.address_of(use.namespace, use.name),
         )
         for use in dataset.used_by
     ]
@@ -164,7 +164,7 @@ async def _one(desk: Desk, request: Request) -> str:
 
 async def _list(desk: Desk, request: Request, listed: Shown[DatasetRow]) -> str:
     rights = await desk.allowed(request, CONTROLS, (row.namespace for row in listed.rows))
-    return fragment("datasets_live.html", list=listed, rights=rights)
+    return fragment("datasets_live.html", list=listed, rights=rights, address_of=desk.address_of)
 
 
 def _each_once(listed: Iterable[Dataset]) -> list[Dataset]:

@@ -16,12 +16,12 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from moorage.apimachinery.api import Api
-from moorage.apimachinery.meta import key_of
+from moorage.apimachinery.meta import key_of, labels_of
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import NAMESPACES, Resource
 from moorage.decide.runs.state import RunView
 from moorage.errors import ApiError, MoorageError
-from moorage.model.names import is_dns_label
+from moorage.model.names import WORKSPACE_LABEL, is_dns_label
 from moorage.server.context import Context
 from moorage.server.identity.auth import User
 from moorage.server.inputs import read_bytes
@@ -172,6 +172,16 @@ class Desk:
         runs = cluster.runs()
         self._runs = (cluster.version, now, runs)
         return runs
+
+    def address_of(self, namespace: str, name: str) -> str:
+        """The page of what mounts a volume: a run, a workspace by its name or pod; empty: it has no page."""
+        context = self.context
+        if context.cluster.jobs_of_run(namespace, name):
+            return f"/jobs/{namespace}/{name}"
+        pod = context.cluster.pods.get(name, namespace)
+        workspace = labels_of(pod).get(WORKSPACE_LABEL, "") if pod is not None else name
+        is_known = bool(workspace) and context.gateway.workspaces.get(workspace, namespace) is not None
+        return f"/workspaces/{namespace}/{workspace}" if is_known else ""
 
     def on_processes(self) -> bool:
         """Whether this is a local cluster, whose pods are processes of this machine."""

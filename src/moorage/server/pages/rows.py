@@ -133,6 +133,11 @@ class VolumeRow:
     used_by: tuple[str, ...]
 
     @property
+    def users(self) -> tuple[tuple[str, str], ...]:
+        """Namespace and name of what mounts it."""
+        return tuple((self.namespace, user) for user in self.used_by)
+
+    @property
     def share(self) -> int:
         """Percent in use, rounded down, at most 100."""
         return min(100, 100 * (self.used or 0) // self.total) if self.total else 0
@@ -154,7 +159,7 @@ class DatasetRow:
     done: int
     total: int
     readers: tuple[str, ...]
-    used_by: tuple[str, ...]
+    users: tuple[tuple[str, str], ...]  # namespace and name of what mounts it
     filled: When | None
     is_shared: bool  # by another namespace, whose it is
 
@@ -295,7 +300,7 @@ def dataset_row(item: Dataset, hue: int, now: datetime) -> DatasetRow:
         done=done,
         total=total,
         readers=tuple(reader.tenant for reader in item.readers),
-        used_by=tuple(f"{use.namespace}/{use.name}" for use in item.used_by if use.active),
+        users=tuple((use.namespace, use.name) for use in item.used_by if use.active),
         filled=ago(moment(item.filled_at), now) if state == datasets.READY else None,
         is_shared=item.reason == SHARED,
     )
@@ -323,7 +328,7 @@ def words_of(row: WorkspaceRow | JobRow | VolumeRow | DatasetRow) -> tuple[str, 
         case VolumeRow():
             return (*texts, row.storage_class, *row.used_by)
         case DatasetRow():
-            return (*texts, row.source, *row.used_by)
+            return (*texts, row.source, *("/".join(user) for user in row.users))
 
 
 def volume_state(row: VolumeRow) -> str:

@@ -41,10 +41,10 @@ class BackupRow:
 
 @dataclass(frozen=True, slots=True)
 class UserRow:
-    """Who mounts a volume. A run has a page."""
+    """Who mounts a volume."""
 
     name: str
-    is_run: bool
+    href: str  # empty: it has no page
 
 
 async def show(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
@@ -124,14 +124,15 @@ async def _live(desk: Desk, request: Request) -> str:
     """What a volume's page shows, read as the user. Raises NotFound."""
     namespace, name = key_in(request)
     context = desk.context
-    api, cluster = context.acting(request.state.user), await context.ready()
+    await context.ready()
+    api = context.acting(request.state.user)
     volume, used = await volumes.get_volume(api, namespace, name), await context.volume_use.used()
     row = volume_row(
         replace(volume, used_bytes=used.get((namespace, name))),
         owner_hues([volume.owner])[volume.owner],
         context.now(),
     )
-    users = [UserRow(user, bool(cluster.jobs_of_run(namespace, user))) for user in volume.used_by]
+    users = [UserRow(user, desk.address_of(namespace, user)) for user in volume.used_by]
     try:
         listed: Sequence[Backup] | None = await backups.list_backups(api, namespace, name)
     except (ApiError, MoorageError):  # they may not be read, or this cluster has no backups

@@ -138,7 +138,7 @@ async def _listed(desk: Desk, request: Request) -> Shown[VolumeRow]:
 
 async def _list(desk: Desk, request: Request, listed: Shown[VolumeRow]) -> str:
     rights = await desk.allowed(request, CONTROLS, (row.namespace for row in listed.rows))
-    return fragment("volumes_live.html", list=listed, rights=rights)
+    return fragment("volumes_live.html", list=listed, rights=rights, address_of=desk.address_of)
 
 
 async def _list_page(
