@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage.decide.usage.gpus import Counts
-from moorage.server.pages.board import HUES, owner_hues, span, spoken, type_name
+from moorage.decide.runs.state import view_run
+from moorage.decide.usage.gpus import Counts, GpuView
+from moorage.decide.usage.intervals import UsageRow
+from moorage.server.pages.board import HUES, lay_out, owner_hues, span, spoken, type_name, why_words
+from moorage.testing.clock import NOON
 
 
 @given(st.sets(st.text(min_size=1, max_size=8), max_size=20))
@@ -48,6 +52,22 @@ def test_spans_are_short(seconds, want):
 )
 def test_gpu_types_read_as_people_say_them(label, want):
     assert type_name(label) == want
+
+
+def test_a_reason_of_kubernetes_is_said_in_words():
+    run = view_run([{"metadata": {"name": "train"}, "spec": {"template": {"spec": {}}}}], [], now=NOON)
+    assert why_words(replace(run, reason="Unschedulable")) == "no node has room for it now"
+    assert why_words(replace(run, reason="exit code 1")) == "exit code 1"
+    assert why_words(replace(run, reason="Waiting")) == ""
+
+
+@pytest.mark.parametrize(
+    ("hours", "want"), [(0.009, "0.01"), (0.4, "0.40"), (1.26, "1.3"), (99.9, "99.9"), (1234.5, "1,234")]
+)
+def test_few_gpu_hours_are_not_shown_as_none(hours, want):
+    users = [UsageRow(name="ada", gpu_time=timedelta(hours=hours))]
+    model = lay_out(view=GpuView(), waiting=[], waiting_more=0, runs=[], users=users, now=NOON)
+    assert [row.hours for row in model.users] == [want]
 
 
 def test_what_is_spoken_is_a_sentence():

@@ -133,9 +133,7 @@ def test_a_type_of_an_administrator_is_said_to_be_one():
         ("jupyterlab", False, "quay.io/jupyter/base-notebook:latest"),
         ("rstudio", True, "rstudio:1"),
     ]
-    assert [row.runs for row in type_rows(apps, on_processes=True)] == ["rstudio --port=1", "jupyter lab"] + [
-        "rstudio --port=1"
-    ]
+    assert [row.runs for row in type_rows(apps, on_processes=True)] == ["rstudio", "jupyter lab", "rstudio"]
 
 
 async def test_a_workspace_opens_by_the_platforms_login_or_by_its_token(ada):

@@ -92,7 +92,7 @@ async def test_who_may_get_the_map_sees_what_failed_and_what_it_printed_as_text(
     assert page.status == 200
     assert "the end &lt;script&gt;" in page.text
     assert "<script>alert" not in page.text
-    for said in ("50 %", "make {item}", "at most 3,600, 7 replaced", "the quota allows 400 workers"):
+    for said in ("50 %", "make {item}", "at most 3,600, 7 replaced", "The quota allows 400 workers."):
         assert said in page.text
     for said in ("38 nodes n1, spot, 3,600 workers", "150,000", "12.16 USD", "0.00 USD of items alone", "20m"):
         assert said in page.text

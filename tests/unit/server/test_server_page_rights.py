@@ -67,3 +67,20 @@ async def test_who_only_looks_and_who_cannot_be_asked_about_see_no_control():
     asked = Asked()
     assert (await allowed(asked, PAGE, CONTROLS, ["a"]), asked.asked) == (Allowed(), [])
     assert await allowed(Asked(fails=True), ADA, CONTROLS, ["a"]) == Allowed()
+
+
+@pytest.mark.anyio
+async def test_who_may_not_press_a_button_gets_no_page_that_asks_before_it(site):
+    headers = {"authorization": "Bearer kube-token", "accept": "text/html"}
+    site.api.with_token = lambda *_: site.api
+    async with site.running():
+        site.run("train", namespace="team")
+        await site.until(lambda: site.service.cluster.jobs_of_run("team", "train"))
+        for path, what in (
+            ("/jobs/team/train/cancel", "cancel runs in namespace team"),
+            ("/volumes/team/data/resize", "resize volumes in namespace team"),
+            ("/maps/team/squares/delete", "delete maps in namespace team"),
+            ("/admin/nodes/n1/drain", "drain nodes"),
+        ):
+            page = await site.ask(path, headers=headers, token=False)
+            assert (page.status, f"You may not {what}." in page.text) == (403, True), page.text

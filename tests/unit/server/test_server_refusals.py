@@ -18,6 +18,12 @@ HTMX = {"accept": "*/*", "hx-request": "true"}
 SIGN_IN, AGAIN, HOME = ("/login", "Sign in with an account"), ("/", "Try again"), ("/", "All GPUs")
 
 
+RBAC = (
+    'serviceaccounts is forbidden: User "system:serviceaccount:moorage-users:mia" cannot list resource'
+    ' "serviceaccounts" in API group "" in the namespace "moorage-users"'
+)
+
+
 @pytest.mark.parametrize(
     ("problem", "path", "is_known", "has_login", "want"),
     [
@@ -25,6 +31,11 @@ SIGN_IN, AGAIN, HOME = ("/login", "Sign in with an account"), ("/", "Try again")
             Problem(404, "not_found", "run team/x not found", "use `moor jobs`"), "/jobs/team/x", True, False,
             Refusal(title="There is nothing here", message="Run team/x not found.", hint="Use moor jobs.",
                     links=(("/jobs", "All jobs"), HOME)), id="back to the list it is of",
+        ),
+        pytest.param(
+            Problem(403, "forbidden", RBAC, "ask one of them"), "/admin/users/mia", True, True,
+            Refusal(title="You may not do this", message="You may not list user accounts.",
+                    hint="Ask one of them.", links=(HOME,)), id="a list of administrators refuses them too",
         ),
         pytest.param(
             Problem(418, "teapot", "no coffee"), "/what", True, True,

@@ -608,8 +608,8 @@ async def test_the_page_of_a_run_says_what_the_command_line_says(site):
     async with site.running():
         answer = await site.ask("/explain/lab/second")
         assert answer.status == 200
-        assert "run lab/second waits: needs 1 GPU; none is free" in answer.text
-        assert '<td role="cell">first</td>' in answer.text
+        assert "<h1>Run lab/second waits: needs 1 GPU; none is free</h1>" in answer.text
+        assert '<td role="cell"><a href="/jobs/lab/first">first</a></td>' in answer.text
         assert "<i>bob" not in answer.text
         assert (await site.ask("/explain/lab/none")).status == 404
 

@@ -27,6 +27,11 @@ _RUN_TONES = {
     State.SUCCEEDED: "done",
     State.CANCELLED: "done",
 }
+_WHY = {  # Kubernetes' reasons of waiting
+    "Unschedulable": "no node has room for it now",
+    "SchedulingGated": "it is held back for now",
+    "ContainerCreating": "its container is being created",
+}
 RUN_ORDER = {State.RUNNING: 0, State.RESTARTING: 1, State.WAITING: 2}  # what has ended comes after
 
 
@@ -178,6 +183,13 @@ def node_cards(nodes: Iterable[NodeGpus], now: datetime) -> tuple[NodeCard, ...]
     return tuple(_node_card(node, hues, now, {}) for node in known)
 
 
+def why_words(run: RunView) -> str:
+    """Why a run waits or ended, in words; empty: its state says all."""
+    if run.reason == str(run.state):
+        return ""
+    return _WHY.get(run.reason, run.reason)
+
+
 def run_tone(state: State) -> str:
     """How the state of a run is coloured; one that went wrong is bad."""
     return _RUN_TONES.get(state, "bad")
@@ -317,7 +329,7 @@ def _run_row(run: RunView, hues: dict[str, int], now: datetime) -> RunRow:
         namespace=run.namespace,
         state=str(run.state),
         tone=run_tone(run.state),
-        reason=run.reason,
+        reason=why_words(run),
         owner=run.owner,
         hue=hues.get(run.owner, 0),
         gpus=_asks(run.gpus, run.gpu_type),
@@ -336,13 +348,19 @@ def _user_rows(rows: Sequence[UsageRow], hues: dict[str, int]) -> tuple[UserRow,
         UserRow(
             name=row.name,
             hue=hues.get(row.name, 0),
-            hours=f"{row.gpu_hours:.1f}" if row.gpu_hours < 100 else f"{row.gpu_hours:,.0f}",
+            hours=_hours(row.gpu_hours),
             percent=round(100 * (row.gpu_time / most), 1) if most else 0.0,
             running=row.running_gpus,
         )
         for row in rows
         if row.gpu_time
     )
+
+
+def _hours(hours: float) -> str:
+    """Two digits after the point below one hour, so that a short run is not shown as none."""
+    digits = 2 if hours < 1 else 1 if hours < 100 else 0
+    return f"{hours:,.{digits}f}"
 
 
 def _asks(gpus: int, kind: str) -> str:

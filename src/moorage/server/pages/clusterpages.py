@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -24,9 +25,10 @@ from moorage.decide.explain.line import turn
 from moorage.decide.explain.public import as_public
 from moorage.decide.explain.snapshot import pod_of_job, snapshot
 from moorage.decide.explain.storage import Storage
+from moorage.decide.explain.types import Explanation
 from moorage.decide.runs.forecast import History
 from moorage.decide.runs.state import RunView, State, attempt_of, view_runs
-from moorage.decide.usage.gpus import gpu_type, view_gpus
+from moorage.decide.usage.gpus import NOBODY, gpu_type, view_gpus
 from moorage.decide.usage.intervals import By, UsageRow
 from moorage.errors import StorageError
 from moorage.model.names import MACHINE_GATE, RUN_LABEL
@@ -302,7 +304,22 @@ async def show_explanation(board: Board, request: Request) -> Response:
     namespace, name = request.path_params["namespace"], request.path_params["name"]
     explanation = await explained(board.context, namespace, name, request.state.user)
     page = templates().get_template("explain.html")
-    return HTMLResponse(page.render(view=explanation_view(explanation), **framed("", request)))
+    names = links_of(explanation)
+    return HTMLResponse(page.render(view=explanation_view(explanation), names=names, **framed("", request)))
+
+
+def links_of(explanation: Explanation) -> dict[str, str]:
+    """Name of a node, user or run in the tables of an explanation → its page."""
+    links: dict[str, str] = {verdict.node: f"/nodes/{verdict.node}" for verdict in explanation.verdicts}
+    links |= {held.node: f"/nodes/{held.node}" for held in explanation.held_by if held.node}
+    pods = [(held.holder.owner, held.holder.namespace, held.holder.run) for held in explanation.held_by]
+    pods += [(waiter.owner, waiter.namespace, waiter.run) for waiter in explanation.line]
+    for owner, namespace, run in pods:
+        if owner != NOBODY:
+            links[owner] = f"/jobs?owner={quote(owner)}"
+        if run:
+            links[run] = f"/jobs/{namespace}/{run}"
+    return links
 
 
 async def show_cluster(board: Board, request: Request) -> Response:

@@ -124,7 +124,7 @@ PAGES = (
     Page(method="GET", path=f"{ONE}/live", handler=live, live=True),
     Page(method="POST", path=f"{ONE}/fill", handler=refill),
     Page(method="POST", path=f"{ONE}/share", handler=share),
-    Page(method="GET", path=f"{ONE}/delete", handler=ask_delete),
+    Page(method="GET", path=f"{ONE}/delete", handler=ask_delete, controls=("delete dataset",)),
     Page(method="POST", path=f"{ONE}/delete", handler=delete),
 )
 
@@ -158,13 +158,16 @@ async def _one(desk: Desk, request: Request) -> str:
         for use in dataset.used_by
     ]
     row = dataset_row(dataset, owner_hues([dataset.owner])[dataset.owner], context.now())
-    rights = await desk.allowed(request, ("change dataset", "delete dataset"), [namespace])
+    rights = await desk.allowed(request, ("change dataset", "delete dataset", "create run"), [namespace])
     return fragment("dataset_live.html", row=row, dataset=dataset, uses=uses, rights=rights)
 
 
 async def _list(desk: Desk, request: Request, listed: Shown[DatasetRow]) -> str:
     rights = await desk.allowed(request, CONTROLS, (row.namespace for row in listed.rows))
-    return fragment("datasets_live.html", list=listed, rights=rights, address_of=desk.address_of)
+    can_make = await may_make(desk, request.state.user, DATASETS)
+    return fragment(
+        "datasets_live.html", list=listed, rights=rights, address_of=desk.address_of, can_make=can_make
+    )
 
 
 def _each_once(listed: Iterable[Dataset]) -> list[Dataset]:

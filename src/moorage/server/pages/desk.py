@@ -22,6 +22,7 @@ from moorage.apimachinery.resources import NAMESPACES, Resource
 from moorage.decide.runs.state import RunView
 from moorage.errors import ApiError, MoorageError
 from moorage.model.names import WORKSPACE_LABEL, is_dns_label
+from moorage.present.forbidden import plain
 from moorage.server.context import Context
 from moorage.server.identity.auth import User
 from moorage.server.inputs import read_bytes
@@ -45,12 +46,16 @@ Handler = Callable[["Desk", Request], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A row of a table of pages. `live`: a part that an open page asks for again and again."""
+    """A row of a table of pages. `live`: a part that an open page asks for again and again.
+
+    `controls`: the page only asks before something is done; who may press none of them gets no such page.
+    """
 
     method: str
     path: str
     handler: Handler
     live: bool = False
+    controls: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,11 +111,23 @@ class Desk:
         @functools.wraps(page.handler)
         async def guarded(request: Request) -> Response:
             try:
+                await self._check(request, page.controls)
                 return await page.handler(self, request)
             except ApiError as error:
                 raise as_problem(error) from error  # the asker's own: rights of the cluster decided
 
         return guarded
+
+    async def _check(self, request: Request, controls: Sequence[str]) -> None:
+        """Raises Problem 403 for who may press none of the controls; who has no account is refused later."""
+        if not controls or not request.state.user.account:
+            return
+        namespace = request.path_params.get("namespace", "")
+        rights = await self.allowed(request, controls, [namespace] if namespace else [])
+        if not any(rights.may(control, namespace) for control in controls):
+            where = f" in namespace {namespace}" if namespace else ""
+            hint = "an administrator can give you a role that allows it"
+            raise Problem(403, "forbidden", f"you may not {controls[0]}s{where}", hint)
 
     async def places(self, user: User, verb: str, resource: Resource) -> list[str] | None:
         """The namespaces in which the user may do this; None: in all. Raises ApiError."""
@@ -255,6 +272,7 @@ def outcome(request: Request) -> str:
 def problem_to_show(error: Exception) -> Problem:
     """The problem as a page shows it; what is not the asker's fault is logged."""
     problem = as_problem(error) if isinstance(error, ApiError) else problem_of(error)
+    problem.message = plain(problem.message)
     if problem.status >= 500:
         log.warning("a page could not do what it was asked", extra={"error": problem.message})
     return problem

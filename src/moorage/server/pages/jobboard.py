@@ -14,7 +14,7 @@ from moorage.apimachinery.scheduling import is_gpu
 from moorage.decide.runs.events import RunEvent
 from moorage.decide.runs.state import AttemptView, PodView, RunView, State, checkpoint_warning
 from moorage.model.names import HOST_IMAGE
-from moorage.server.pages.board import When, ago, owner_hues, run_tone, span, type_name
+from moorage.server.pages.board import When, ago, owner_hues, run_tone, span, type_name, why_words
 
 UNKNOWN = "unknown"  # a time that nobody saw
 _ATTEMPT_TONES = {"Running": "good", "Waiting": "wait", "Suspended": "wait", "Succeeded": "done"}
@@ -104,7 +104,7 @@ def job_model(run: RunView, job: Obj, now: datetime, *, private: bool, chosen: s
         hue=owner_hues([run.owner])[run.owner],
         state=str(run.state),
         tone=run_tone(run.state),
-        why=run.reason if run.reason != str(run.state) else "",
+        why=why_words(run),
         has_ended=run.state.ended,
         private=private,
         command=run.command if private else "",
@@ -237,7 +237,7 @@ def _pod(pod: PodView, now: datetime, *, private: bool, chosen: str) -> PodRow:
         took=_ran(pod, now),
         exit_code=UNKNOWN if pod.is_lost else "" if pod.exit_code is None else str(pod.exit_code),
         is_bad=bool(pod.exit_code),
-        reason=pod.reason,
+        reason="" if pod.reason == "Error" else pod.reason,  # the exit code says it
         message=pod.message if private else "",
         memory="" if measured is None else format_bytes(measured),
         is_chosen=pod.name == chosen,

@@ -179,7 +179,7 @@ PAGES = (
     Page(method="GET", path=f"{ONE}/why", handler=why, live=True),
     Page(method="GET", path=f"{ONE}/events", handler=events, live=True),
     Page(method="GET", path=f"{ONE}/log", handler=log, live=True),
-    Page(method="GET", path=f"{ONE}/cancel", handler=ask_cancel),
+    Page(method="GET", path=f"{ONE}/cancel", handler=ask_cancel, controls=("cancel run", "delete run")),
     Page(method="POST", path=f"{ONE}/cancel", handler=cancel),
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -119,7 +120,7 @@ PAGES = (
     Page(method="GET", path=HERE, handler=show_list),
     Page(method="POST", path=HERE, handler=create),
     Page(method="GET", path=f"{HERE}/live", handler=live_list, live=True),
-    Page(method="GET", path=f"{ONE}/cancel", handler=ask_cancel),
+    Page(method="GET", path=f"{ONE}/cancel", handler=ask_cancel, controls=("delete reservation",)),
     Page(method="POST", path=f"{ONE}/cancel", handler=cancel),
 )
 
@@ -134,7 +135,9 @@ def machine_lines(
         gpu = size.get("gpu") or {}
         words = f"{size['cpu']} CPU, {size['memory']}" + (f", {gpu['num']} × {gpu['type']}" if gpu else "")
         ready = Cell(
-            text="Ready" if is_ready else "Not ready", tone="good" if is_ready else "wait", note=row["reason"]
+            text="Ready" if is_ready else "Not ready",
+            tone="good" if is_ready else "wait",
+            note="" if is_ready else row["reason"],
         )
         lines.append(
             Line(
@@ -181,7 +184,9 @@ def reservation_lines(objs: Iterable[Obj], rights: Allowed) -> list[Line]:
                 cells=(
                     Cell(text=phase or "new", tone=TONES.get(phase, "done"), note=str(message or "")),
                     Cell(text=f"{spec['count']} × {spec['machineGroup']}/{spec['machineType']}"),
-                    Cell(text=f"user {spec['user']}" if spec.get("user") else f"namespace {namespace}"),
+                    Cell(text=f"user {spec['user']}", href=f"/jobs?owner={quote(spec['user'])}")
+                    if spec.get("user")
+                    else Cell(text=f"namespace {namespace}", href=f"/jobs?whose=all&namespace={namespace}"),
                     Cell(text=_time(spec["from"])),
                     Cell(text=_time(spec["to"])),
                     Cell(text=str(status.get("held") or "")),

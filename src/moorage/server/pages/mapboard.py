@@ -163,7 +163,10 @@ def _troubles(mapjob: MapView) -> tuple[str, ...]:
     return tuple(
         condition.message
         for condition, bad in conditions
-        if condition is not None and condition.status == bad and condition.message
+        if condition is not None
+        and condition.status == bad
+        and condition.message
+        and condition.reason != "Finished"  # its state says so
     )
 
 

@@ -157,9 +157,9 @@ PAGES = (
     Page(method="POST", path=f"{ONE}/resume", handler=resume),
     Page(method="POST", path=f"{ONE}/retry", handler=retry),
     Page(method="POST", path=f"{ONE}/workers", handler=set_workers),
-    Page(method="GET", path=f"{ONE}/cancel", handler=ask_cancel),
+    Page(method="GET", path=f"{ONE}/cancel", handler=ask_cancel, controls=("change map",)),
     Page(method="POST", path=f"{ONE}/cancel", handler=cancel),
-    Page(method="GET", path=f"{ONE}/delete", handler=ask_delete),
+    Page(method="GET", path=f"{ONE}/delete", handler=ask_delete, controls=("delete map",)),
     Page(method="POST", path=f"{ONE}/delete", handler=delete),
     Page(method="GET", path=f"{ONE}/items", handler=show_items),
 )

@@ -97,7 +97,7 @@ PAGES = (
     Page(method="GET", path=f"{HERE}/live", handler=live_list, live=True),
     Page(method="POST", path=f"{ONE}/cordon", handler=cordon),
     Page(method="POST", path=f"{ONE}/uncordon", handler=uncordon),
-    Page(method="GET", path=f"{ONE}/drain", handler=ask_drain),
+    Page(method="GET", path=f"{ONE}/drain", handler=ask_drain, controls=("drain node",)),
     Page(method="POST", path=f"{ONE}/drain", handler=drain),
 )
 

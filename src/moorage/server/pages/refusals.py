@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.types import Scope
 
+from moorage.present.forbidden import plain
 from moorage.server.identity.auth import SECURITY_HEADERS, Auth
 from moorage.server.pages.clusterpages import fragment, framed, templates
 from moorage.server.problems import Problem, answer, raised
@@ -83,11 +84,12 @@ def refusal_of(problem: Problem, path: str, *, is_known: bool, has_login: bool =
         part = path.split("/")[1] if path.startswith("/") else ""
         if part == "admin":
             part = "/".join(path.split("/")[1:3])
-        back = ((LIST_OF.get(part, f"/{part}"), LISTS[part]),) if part in LISTS else ()
+        is_closed = problem.status == 403 and part.startswith("admin/")  # the list would refuse them too
+        back = ((LIST_OF.get(part, f"/{part}"), LISTS[part]),) if part in LISTS and not is_closed else ()
         links = (*back, HOME)
     return Refusal(
         title=TITLES.get(problem.status, OTHER_TITLE),
-        message=sentence(problem.message),
+        message=sentence(plain(problem.message)),
         hint="" if problem.status == 401 else sentence(problem.hint or ""),
         links=links,
     )

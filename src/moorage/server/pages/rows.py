@@ -19,7 +19,7 @@ from moorage.model import dataset as datasets
 from moorage.model import workspace as workspaces
 from moorage.model.storageclass import RWO
 from moorage.model.workspace import App
-from moorage.server.pages.board import When, ago, owner_hues, run_tone
+from moorage.server.pages.board import When, ago, owner_hues, run_tone, why_words
 
 SHOWN = 200  # rows of one page
 _WORKSPACE_TONES = {
@@ -209,10 +209,16 @@ def type_rows(apps: Mapping[str, App], *, on_processes: bool) -> tuple[TypeRow, 
         TypeRow(
             name=name,
             words=_TYPE_WORDS.get(name, OWN_TYPE) if app is workspaces.BUILT_IN.get(name) else OWN_TYPE,
-            runs=" ".join(app.command[:2])[:80] if on_processes or not app.image else app.image,
+            runs=_program(app) if on_processes or not app.image else app.image,
         )
         for name, app in sorted(apps.items())
     )
+
+
+def _program(app: App) -> str:
+    """The program of a type, with its first word where that is no option: "jupyter lab"."""
+    words = [word for word in app.command[:2] if not word.startswith("-")]
+    return " ".join(words)[:80]
 
 
 def size_words(item: Workspace) -> str:
@@ -249,7 +255,7 @@ def job_row(run: RunView, hue: int, now: datetime) -> JobRow:
         hue=hue,
         state=str(run.state),
         tone=run_tone(run.state),
-        why=run.reason if run.reason != str(run.state) else "",
+        why=why_words(run),
         gpus=gpus,
         node=run.node,
         age=ago(run.created, now),
@@ -270,7 +276,7 @@ def volume_row(item: Volume, hue: int, _: datetime) -> VolumeRow:
         used=used,
         total=total,
         words=item.size if used is None else f"{format_bytes(used)} of {item.size} in use",
-        mode="one node" if item.modes in ((RWO,), ("ReadWriteOncePod",)) else "many nodes",
+        mode="one node at a time" if item.modes in ((RWO,), ("ReadWriteOncePod",)) else "many nodes at a time",
         storage_class=item.storage_class,
         used_by=item.used_by,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
+from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -144,7 +145,7 @@ def lines_of(objs: Iterable[Obj]) -> list[Line]:
                 head=Cell(text=name, href=f"{HERE}/{name}"),
                 cells=(
                     state,
-                    Cell(text=str(spec["namespace"])),
+                    Cell(text=str(spec["namespace"]), href=f"/jobs?whose=all&namespace={spec['namespace']}"),
                     Cell(text=some([*admins.get("people", ()), *admins.get("groups", ())])),
                     Cell(text=str(status.get("people", ""))),
                     Cell(text=str(status.get("nodes", ""))),
@@ -169,7 +170,7 @@ def sections_of(obj: Obj, used: Mapping[str, Any], *, may_change: bool) -> tuple
             ]
     facts = (
         ("State", _state(obj)),
-        ("Namespace", Cell(text=spec["namespace"], href=f"/jobs?whose=all&q={spec['namespace']}%2F")),
+        ("Namespace", Cell(text=spec["namespace"], href=f"/jobs?whose=all&namespace={spec['namespace']}")),
         ("People", Cell(text=str(status.get("people", "")))),
         ("Nodes of its own", Cell(text=", ".join(f"{key}={value}" for key, value in selector.items()) or "none")),
         ("Hosts", Cell(text=ingress.get("domain") or "any that nobody else has")),
@@ -219,7 +220,8 @@ def _member(tenant: str, person: str, kind: str, role: str, number: int, *, may_
         fields=(("role", role), (field, person)),
     )
     cells = (Cell(text=kind), Cell(text=role))
-    return Line(head=Cell(text=person), cells=cells, buttons=(remove,) if may_change else ())
+    href = f"/jobs?owner={quote(person)}" if kind == "user" else ""
+    return Line(head=Cell(text=person, href=href), cells=cells, buttons=(remove,) if may_change else ())
 
 
 def _state(obj: Obj) -> Cell:

@@ -164,7 +164,7 @@ PAGES = (
     Page(method="GET", path=ONE, handler=show),
     Page(method="POST", path=f"{ONE}/groups", handler=set_groups),
     Page(method="POST", path=f"{ONE}/password", handler=set_password),
-    Page(method="GET", path=f"{ONE}/disable", handler=ask_disable),
+    Page(method="GET", path=f"{ONE}/disable", handler=ask_disable, controls=("change user",)),
     Page(method="POST", path=f"{ONE}/disable", handler=disable),
     Page(method="POST", path=f"{ONE}/enable", handler=enable),
     Page(method="POST", path=f"{ONE}/sessions/{{session}}/end", handler=end_session),
@@ -249,7 +249,7 @@ def sections_of(
         ("Groups", Cell(text=", ".join(account.groups) or "none")),
         ("Created", Cell(when=ago(account.created, now))),
         ("Last seen", Cell(when=ago(max((session.used for session in own), default=None), now))),
-        ("Runs", Cell(text="All runs of this user", href=f"/jobs?whose=all&q={quote(account.name)}")),
+        ("Runs", Cell(text="All runs of this user", href=f"/jobs?owner={quote(account.name)}")),
     )
     switch = (
         Button(id="enable", words="Enable", to=f"{at}/enable", of=account.name, is_form=True)

@@ -23,7 +23,7 @@ from moorage.server.problems import Problem
 
 HERE = "/volumes"
 ONE = f"{HERE}/{{namespace}}/{{name}}"
-CONTROLS = ("resize volume", "delete volume", "create backup", "restore backup")
+CONTROLS = ("resize volume", "delete volume", "create backup", "restore backup", "create run")
 KEPT = 7  # backups, where nobody says how many
 
 

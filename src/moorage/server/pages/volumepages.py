@@ -28,6 +28,7 @@ from moorage.server.pages.desk import (
     problem_to_show,
     read_form,
 )
+from moorage.server.pages.formpages import may_make
 from moorage.server.pages.paging import Shown, page_of, wanted_of
 from moorage.server.pages.rows import VOLUME_STATES, VolumeRow, rows, volume_row, volume_state, words_of
 from moorage.server.problems import Problem
@@ -117,9 +118,9 @@ PAGES = (
     Page(method="GET", path=HERE, handler=show_list),
     Page(method="POST", path=HERE, handler=create),
     Page(method="GET", path=f"{HERE}/live", handler=live_list, live=True),
-    Page(method="GET", path=f"{ONE}/resize", handler=ask_size),
+    Page(method="GET", path=f"{ONE}/resize", handler=ask_size, controls=("resize volume",)),
     Page(method="POST", path=f"{ONE}/resize", handler=resize),
-    Page(method="GET", path=f"{ONE}/delete", handler=ask_delete),
+    Page(method="GET", path=f"{ONE}/delete", handler=ask_delete, controls=("delete volume",)),
     Page(method="POST", path=f"{ONE}/delete", handler=delete),
 )
 
@@ -138,7 +139,8 @@ async def _listed(desk: Desk, request: Request) -> Shown[VolumeRow]:
 
 async def _list(desk: Desk, request: Request, listed: Shown[VolumeRow]) -> str:
     rights = await desk.allowed(request, CONTROLS, (row.namespace for row in listed.rows))
-    return fragment("volumes_live.html", list=listed, rights=rights, address_of=desk.address_of)
+    can_make = await may_make(desk, request.state.user, PVCS)
+    return fragment("volumes_live.html", list=listed, rights=rights, address_of=desk.address_of, can_make=can_make)
 
 
 async def _list_page(
@@ -155,7 +157,7 @@ async def _list_page(
         list=listed,
         given=given or {},
         wrong="size" if field == "spec.resources.requests.storage" else field,
-        unfolded=given is not None,
+        unfolded=given is not None or "new" in request.query_params,
         namespaces=await desk.places_to_make(request.state.user, PVCS),
         classes=await visible_storage_classes(desk.context, request.state.user),
         modes=MODES,

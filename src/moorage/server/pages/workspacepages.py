@@ -141,7 +141,7 @@ PAGES = (
     Page(method="POST", path=f"{ONE}/start", handler=start),
     Page(method="POST", path=f"{ONE}/stop", handler=stop),
     Page(method="GET", path=f"{ONE}/open", handler=open_workspace),
-    Page(method="GET", path=f"{ONE}/delete", handler=ask_delete),
+    Page(method="GET", path=f"{ONE}/delete", handler=ask_delete, controls=("delete workspace",)),
     Page(method="POST", path=f"{ONE}/delete", handler=delete),
 )
 
