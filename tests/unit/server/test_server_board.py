@@ -62,7 +62,8 @@ def test_a_reason_of_kubernetes_is_said_in_words():
 
 
 @pytest.mark.parametrize(
-    ("hours", "want"), [(0.009, "0.01"), (0.4, "0.40"), (1.26, "1.3"), (99.9, "99.9"), (1234.5, "1,234")]
+    ("hours", "want"),
+    [(0.0025, "< 0.01"), (0.009, "0.01"), (0.4, "0.40"), (1.26, "1.3"), (99.9, "99.9"), (1234.5, "1,234")],
 )
 def test_few_gpu_hours_are_not_shown_as_none(hours, want):
     users = [UsageRow(name="ada", gpu_time=timedelta(hours=hours))]

@@ -359,6 +359,8 @@ def _user_rows(rows: Sequence[UsageRow], hues: dict[str, int]) -> tuple[UserRow,
 
 def _hours(hours: float) -> str:
     """Two digits after the point below one hour, so that a short run is not shown as none."""
+    if hours < 0.005:
+        return "< 0.01"
     digits = 2 if hours < 1 else 1 if hours < 100 else 0
     return f"{hours:,.{digits}f}"
 
