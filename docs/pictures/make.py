@@ -7,6 +7,7 @@ without Chromium (MOORAGE_CHROMIUM, or `chromium` in PATH) the photographs are l
 
 from __future__ import annotations
 
+import asyncio
 import html
 import json
 import os
@@ -20,8 +21,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from moorage.kube.client import KubeClient
+from moorage.model.manifests import ROLEBINDINGS
+from moorage.model.people import subjects_of
+
 HERE = Path(__file__).parent
-DIGITS = HERE.parents[1] / "examples" / "digits"
+DIGITS = HERE.parents[1] / "src" / "moorage" / "cli" / "demo" / "files"
 Scene = list[tuple[str, list[str]]]  # commands, each with the lines that it printed
 UP = "moor up --nodes 2 --gpus 2 --gpu-type a100"
 RUN = "moor run --name {name} --gpus {gpus} --time 1h --checkpoint {name} -- python train.py --epochs 9000"
@@ -84,14 +89,11 @@ class Machine:
 
 def record(machine: Machine) -> list[Scene]:
     """Each scene as its commands with the lines that they printed."""
-    sys.path.insert(0, str(DIGITS))  # the examples are no package
-    from demo import Demo
-
     node = ""
     scenes = []
     for number, commands in enumerate(SCENES):
         if number == 1:
-            Demo(Path(machine.env["MOORAGE_DATA"]), []).let_in("ada", "grace", "linus")
+            asyncio.run(let_in(Path(machine.env["MOORAGE_KUBECONFIG"]), "ada", "grace", "linus"))
             machine.moor(RUN.format(name="baseline", gpus=1), extra_first="--as linus --gpu-type a100")
             digits = machine.wait("digits", lambda run: bool(run.get("checkpointAt")))
             node = str(digits["node"])
@@ -103,7 +105,7 @@ def record(machine: Machine) -> list[Scene]:
             if number == 2 and command == "moor jobs":
                 machine.wait("digits", lambda run: run.get("restarts") == 1 and run["state"] == "Running")
             typed = command.format(node=node)
-            ports = "--port 0 --api-port 0" if command == UP else ""
+            ports = "--port 0 --api-port 0 --ingress-port 0" if command == UP else ""
             scene.append((typed, tidy(machine.moor(typed, extra=ports))))
         scenes.append(scene)
     machine.moor(f"moor uncordon {node}")  # for the photographs: all runs but the last have their GPUs
@@ -111,6 +113,17 @@ def record(machine: Machine) -> list[Scene]:
     machine.moor(RUN.format(name="late", gpus=1))
     machine.wait("late", lambda run: run.get("reason") == "Unschedulable")
     return scenes
+
+
+async def let_in(kubeconfig: Path, *people: str) -> None:
+    """What an administrator does once: these people may work in the namespace `default`."""
+    binding = {
+        "metadata": {"name": "team"},
+        "subjects": [subject for person in people for subject in subjects_of(person)],
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"},
+    }
+    async with KubeClient.from_kubeconfig(kubeconfig) as api:
+        await api.create(ROLEBINDINGS, binding, "default")
 
 
 def tidy(text: str) -> list[str]:
