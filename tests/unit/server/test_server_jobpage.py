@@ -151,6 +151,18 @@ async def test_a_node_and_a_gpu_type_have_pages_for_everybody(site):
         assert "train" in (await site.ask("/gpus/a100/live")).text
 
 
+async def test_a_page_opened_before_the_first_pod_gets_the_log_when_there_is_one(ada):
+    ada.site.node("n1")
+    ada.site.run("train", namespace="team", node="n1", pod=False)
+    await ada.site.until(lambda: ada.site.service.cluster.jobs_of_run("team", "train"))
+    asks_again = 'hx-get="/jobs/team/train/log/part"'
+    assert asks_again in (await ada.get("/jobs/team/train")).text
+    ada.site.run("train", namespace="team", node="n1")
+    await known(ada.site)
+    part = (await ada.get("/jobs/team/train/log/part")).text
+    assert ("step 1 loss=2" in part, asks_again in part, "<html" in part) == (True, False, False)
+
+
 async def test_who_waits_for_a_gpu_is_named_by_links(site):
     async with site.running():
         site.node("n1", gpus=1)

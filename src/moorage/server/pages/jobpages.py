@@ -75,17 +75,9 @@ async def live_list(desk: Desk, request: Request) -> Response:
 
 async def show(desk: Desk, request: Request) -> Response:
     """The web page of one run: why it waits, its facts, attempts and events, the end of its log."""
-    context, user = desk.context, request.state.user
-    run = await _run(context, request)
+    run = await _run(desk.context, request)
     chosen = _chosen(run, request.query_params.get("pod"))
-    query = _query(request)
-    may_read = await context.auth.may_read_pods(user, run.namespace)
-    text, problem = "", None
-    if may_read and chosen is not None:
-        try:
-            text = await _log(context, user, run, chosen, query)
-        except Problem as error:
-            problem = error
+    part, problem = await _log_part(desk, request, run, chosen)
     return desk.page(
         request,
         "job.html",
@@ -97,9 +89,7 @@ async def show(desk: Desk, request: Request) -> Response:
         events=await _events(desk, request, run),
         run=run,
         chosen=chosen,
-        may_read=may_read,
-        log=text,
-        query=query,
+        log_part=part,
         goes_on=not run.state.ended,
     )
 
@@ -171,6 +161,15 @@ async def cancel(desk: Desk, request: Request) -> Response:
     return done(f"{HERE}/{namespace}/{name}", "cancelled", f"{namespace}/{name}")
 
 
+async def log_part(desk: Desk, request: Request) -> Response:
+    """The section with the log, for a page that was opened before the run had a pod."""
+    run = await _run(desk.context, request)
+    part, problem = await _log_part(desk, request, run, _chosen(run, request.query_params.get("pod")))
+    if problem is not None:
+        raise problem
+    return HTMLResponse(part)
+
+
 PAGES = (
     Page(method="GET", path=HERE, handler=show_list),
     Page(method="GET", path=f"{HERE}/live", handler=live_list, live=True),
@@ -179,6 +178,7 @@ PAGES = (
     Page(method="GET", path=f"{ONE}/why", handler=why, live=True),
     Page(method="GET", path=f"{ONE}/events", handler=events, live=True),
     Page(method="GET", path=f"{ONE}/log", handler=log, live=True),
+    Page(method="GET", path=f"{ONE}/log/part", handler=log_part, live=True),
     Page(method="GET", path=f"{ONE}/cancel", handler=ask_cancel, controls=("cancel run", "delete run")),
     Page(method="POST", path=f"{ONE}/cancel", handler=cancel),
 )
@@ -310,6 +310,31 @@ def _chosen(run: RunView, asked: str | None) -> PodView | None:
 def _query(request: Request) -> str:
     """What is searched for in the log; empty: all of it is shown."""
     return request.query_params.get("q", "").strip()[:QUERY_MAX]
+
+
+async def _log_part(
+    desk: Desk, request: Request, run: RunView, chosen: PodView | None
+) -> tuple[str, Problem | None]:
+    """The section with the log of a pod, and why it cannot be read."""
+    context, user, query = desk.context, request.state.user, _query(request)
+    may_read = await context.auth.may_read_pods(user, run.namespace)
+    text, problem = "", None
+    if may_read and chosen is not None:
+        try:
+            text = await _log(context, user, run, chosen, query)
+        except Problem as error:
+            problem = error
+    part = fragment(
+        "job_log.html",
+        run=run,
+        chosen=chosen,
+        may_read=may_read,
+        problem=problem,
+        log=text,
+        query=query,
+        goes_on=not run.state.ended,
+    )
+    return part, problem
 
 
 async def _log(context: Context, user: User, run: RunView, pod: PodView, query: str) -> str:
