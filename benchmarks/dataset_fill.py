@@ -265,7 +265,7 @@ def measure(folder: Path, given: argparse.Namespace) -> int:
             started = time.monotonic()
             size = str(int(total * 1.2) + (64 << 20))
             url = f"http://127.0.0.1:{port}/files/"
-            moor(env, "dataset", "create", "bench", "--from", url, "--size", size)
+            moor(env, "dataset", "create", "bench", "--source", url, "--size", size)
             thread.start()
             while True:
                 one = json.loads(moor(env, "dataset", "show", "bench", "-o", "json"))

@@ -178,7 +178,7 @@ def test_a_member_copies_files_to_a_volume_and_back_and_fills_a_dataset(typed, s
     back = typed("volume", "cp", "data:/photos", str(tmp_path / "back"))
     assert back.returncode == 0, back.stderr
     assert (tmp_path / "back" / "inner" / "a.jpg").read_bytes() == b"picture"
-    filled = typed("dataset", "create", "photos", "--from", str(photos), "--size", "10Mi")
+    filled = typed("dataset", "create", "photos", "--source", str(photos), "--size", "10Mi")
     assert (filled.returncode, filled.stdout) == (0, "photos\n"), filled.stderr
     assert [row.split()[0] for row in typed("volume", "list").stdout.splitlines()[1:]] == [
         "data",
@@ -195,7 +195,7 @@ async def test_a_member_gives_the_credentials_of_a_private_source_by_a_secret(
     typed, server, people, unique, api, private_source
 ):
     log_in(typed, server, people["member"])
-    words = ("dataset", "create", "--size", "10Mi", "--wait", "--from", private_source)
+    words = ("dataset", "create", "--size", "10Mi", "--wait", "--source", private_source)
     denied = typed(*words, "photos")
     assert denied.returncode == 1
     assert "answered HTTP 403: the dataset names no Secret with credentials" in denied.stderr
@@ -210,6 +210,6 @@ async def test_a_member_gives_the_credentials_of_a_private_source_by_a_secret(
         SECRETS, "photos-keys", {"stringData": {"MOORAGE_HTTP_AUTHORIZATION": "Bearer right"}}, f"{unique}-a"
     )
     typed("dataset", "refill", "again")
-    read = typed("dataset", "create", "third", "--size", "10Mi", "--wait", "--from", private_source, "--secret",
+    read = typed("dataset", "create", "third", "--size", "10Mi", "--wait", "--source", private_source, "--secret",
                  "photos-keys")  # fmt: skip
     assert read.returncode == 0, read.stderr

@@ -48,7 +48,7 @@ def test_a_dataset_is_made_with_what_was_typed(moor):
     ],
 )
 def test_a_secret_that_is_missing_is_named_with_the_command_that_creates_it(moor, url, keys):
-    done = moor("dataset", "create", "p", "--from", url, "--secret", "aws")
+    done = moor("dataset", "create", "p", "--source", url, "--secret", "aws")
     assert (done.code, moor.api.named(DATASETS)) == (2, [])
     assert done.err == (
         f"error: Secret 'aws' not found in namespace default: it must hold the credentials for {url}\n"
@@ -58,7 +58,7 @@ def test_a_secret_that_is_missing_is_named_with_the_command_that_creates_it(moor
 
 def test_who_may_not_look_at_secrets_may_name_one(moor):
     moor.api.refuse["get", "secrets"] = Forbidden("secrets is forbidden")
-    assert moor("dataset", "create", "p", "--from", "s3://b/x", "--secret", "aws").code == 0
+    assert moor("dataset", "create", "p", "--source", "s3://b/x", "--secret", "aws").code == 0
 
 
 @pytest.mark.parametrize(
@@ -282,21 +282,21 @@ def test_a_members_helper_pod_runs_the_image_that_the_server_names(member):
 def test_without_an_image_nothing_is_made_and_the_way_on_is_said(member, photos):
     member.server.answers.clear()
     member("volume", "create", "data")
-    for words in (["volume", "cp", str(photos), "data:/"], ["dataset", "create", "p", "--from", str(photos)]):
+    for words in (["volume", "cp", str(photos), "data:/"], ["dataset", "create", "p", "--source", str(photos)]):
         done = member(*words)
         assert (done.code, "Moorage's image is not known" in done.err, "--image" in done.err) == (2, True, True)
     assert (member.api.named(PODS), member.api.named(PVCS)) == ([], ["data"])
 
 
 def test_a_helper_that_does_not_start_leaves_no_volume_behind(member, photos):
-    done = member("dataset", "create", "p", "--from", str(photos))
+    done = member("dataset", "create", "p", "--source", str(photos))
     assert (done.code, "ended at once" in done.err) == (1, True)
     assert (member.api.named(PODS), member.api.named(PVCS), member.api.named(DATASETS)) == ([], [], [])
 
 
 def test_a_volume_that_an_earlier_command_began_stays(member, photos):
     member("volume", "create", "dataset-p-upload")
-    assert member("dataset", "create", "p", "--from", str(photos)).code == 1
+    assert member("dataset", "create", "p", "--source", str(photos)).code == 1
     assert member.api.named(PVCS) == ["dataset-p-upload"]
 
 
@@ -309,6 +309,6 @@ def test_a_name_that_is_taken_is_refused_before_a_file_is_copied(member, photos)
 
 def test_a_folder_with_links_is_refused_before_a_file_is_copied(member, photos):
     (photos / "b.jpg").symlink_to("a.jpg")
-    done = member("dataset", "create", "p", "--from", str(photos))
+    done = member("dataset", "create", "p", "--source", str(photos))
     assert (done.code, "has 1 links or special files in it, such as 'b.jpg'" in done.err) == (2, True)
     assert (member.api.named(PODS), member.api.named(PVCS)) == ([], [])

@@ -156,7 +156,7 @@ class Mounts:
             self._remarks.refuse(
                 "datasets",
                 f"dataset {name!r} not found in namespace {namespace}",
-                f"available: {names}" if names else f"create it first: moor dataset create {name} --from SOURCE",
+                f"available: {names}" if names else f"create it first: moor dataset create {name} --source SOURCE",
             )
             return None
         phase, claim = known[name]
