@@ -286,3 +286,23 @@ def test_commands_without_data_are_told_where_the_cluster_runs(data, tmp_path):
     assert (lost.returncode, str(data) in lost.stderr, "export MOORAGE_DATA=" in lost.stderr) == (1, True, True)
     assert f"a cluster runs in {data}: export MOORAGE_DATA={data}" in typed("status").stdout
     assert typed("jobs", MOORAGE_DATA=str(data)).returncode == 0
+
+
+@pytest.mark.xdist_group("up")
+def test_a_run_from_a_folder_in_the_data_folder_says_why_it_cannot_start(data):
+    assert up(data, "--nodes", "1", "--ingress-port", "0").returncode == 0
+    project = data / "project"
+    project.mkdir()
+    env = os.environ | {"NO_COLOR": "1", "MOORAGE_DATA": str(data), "MOORAGE_KUBECONFIG": str(data / "kubeconfig")}
+
+    def typed(*words: str) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-m", "moorage.cli.main", *words]
+        return subprocess.run(argv, capture_output=True, text=True, check=False, env=env, cwd=project, timeout=120)
+
+    done = typed("run", "--name", "inside", "--memory", "64Mi", "--follow", "--", "pwd")
+    if done.returncode == 0:
+        pytest.skip("this machine cannot keep pods from a folder: they see it")
+    why = f'the working directory "{project}" lies in the data folder "{data}" of the cluster'
+    assert (done.returncode, why in done.stderr) == (128, True), done.stderr
+    logs = typed("logs", "-f", "inside")
+    assert (logs.returncode, why in logs.stderr, logs.stderr.endswith("; it has no logs\n")) == (0, True, True)

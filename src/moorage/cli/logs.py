@@ -74,7 +74,12 @@ def logs(
             attempt=attempt,
             kept=AskedKept(session),
         )
-        await (_follow(session, log, name, prefix=prefix) if follow else _print(log, prefix=prefix))
+        if not follow:
+            await _print(log, prefix=prefix)
+            return 0
+        run = await _follow(session, log, name, prefix=prefix)
+        if run.started is None:
+            console.say(f"{_ending(run)}; it has no logs")
         return 0
 
     return in_session(target, work)
@@ -90,15 +95,19 @@ async def follow_to_the_end(session: Session, name: str) -> int:
             f"\ndetached; the run continues. Follow it again: moor logs -f {name}   Stop it: moor cancel {name}"
         )
         raise
-    message = f"{run.name}: {run.state}"
-    if run.reason and run.reason != str(run.state):
-        message += f" ({run.reason})"
-    if run.started and run.ended:
-        message += f" after {format_duration(run.ended - run.started)}"
-    if run.state is not State.SUCCEEDED:
-        message += f"; see moor show {run.name}"
-    console.say(message)
+    console.say(_ending(run) + (f"; see moor show {run.name}" if run.state is not State.SUCCEEDED else ""))
     return exit_code_of(run)
+
+
+def _ending(run: RunView) -> str:
+    """How a run has ended; of one that has never started, also what stood against it."""
+    text = f"{run.name}: {run.state}"
+    if run.reason and run.reason != str(run.state):
+        text += f" ({run.reason})"
+    if run.started and run.ended:
+        text += f" after {format_duration(run.ended - run.started)}"
+    cause = next((pod.message for pod in reversed(run.pods) if pod.message), "") if run.started is None else ""
+    return f"{text}: {cause}" if cause else text
 
 
 async def _print(log: RunLog, *, prefix: bool | None = None) -> None:

@@ -704,6 +704,21 @@ def test_a_pod_does_not_see_the_folder_of_the_platform(platform: Platform, mount
     assert (world.output(), world.state()["fenceError"]) == (platform.seen(), "")
 
 
+@pytest.mark.parametrize("below", [".", "project"])
+def test_a_working_directory_that_pods_do_not_see_is_a_start_error_that_says_so(
+    platform: Platform, below: str
+) -> None:
+    world, folder = platform.world, platform.folder / below
+    folder.mkdir(exist_ok=True)
+    world.launch(world.container("true", workingDir=str(folder), hidden=str(platform.folder)))
+    assert world.end()["phase"] == "Failed"
+    assert (world.terminated()["reason"], world.terminated()["message"]) == (
+        "StartError",
+        f'the working directory "{folder}" lies in the data folder "{platform.folder}" of the cluster,'
+        " which pods do not see: start the run from another folder",
+    )
+
+
 def test_a_fenced_pod_moves_and_links_files_between_folders(platform: Platform) -> None:
     world = platform.world
     volume = world.root / "nodes" / "volume"

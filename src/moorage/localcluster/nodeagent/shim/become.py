@@ -12,7 +12,7 @@ from .landlock import enter_domain
 from .mounts import MountRefused, enter_mounts
 from .processes import CONTAINER_MARK, UID_MARK
 from .programs import StartError, find_program
-from .volumes import MountFailed, Point, translate
+from .volumes import MountFailed, Point, is_below, translate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -98,6 +98,15 @@ def fork(container: Container, mode: str, hidden: str, pod: dict[str, Any], fold
     return "", ""
 
 
+def _is_hidden(path: str, hidden: str, shown: list[str]) -> bool:
+    """Whether a path leads into the folder that pods do not see, and into none of those shown in it."""
+    path, hidden = os.path.realpath(path), os.path.realpath(hidden)
+    if path != hidden and not is_below(path, hidden):
+        return False
+    places = [os.path.realpath(place) for place in shown if place]
+    return not any(path == place or is_below(path, place) for place in places)
+
+
 def _exec(
     argv: list[str],
     env: dict[str, str],
@@ -137,6 +146,12 @@ def _exec(
             enter_domain()
         except OSError as error:
             raise FenceRefused(str(error)) from error
+    mounted = [str(mount["mountPath"]) for mount in mounts]
+    if hidden and _is_hidden(workdir, hidden, [kept, *mounted]):
+        raise StartError(
+            f'the working directory "{workdir}" lies in the data folder "{hidden}" of the cluster,'
+            " which pods do not see: start the run from another folder"
+        )
     try:
         os.chdir(workdir)
     except OSError as error:
