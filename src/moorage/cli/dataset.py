@@ -224,6 +224,12 @@ def _way_out(dataset: Dataset, secret: str) -> str:
     )
 
 
+def _phase_text(dataset: Dataset) -> str:
+    """The phase, and why; a reason that only repeats the phase is left out."""
+    why = dataset.message or ("" if dataset.reason == dataset.phase else dataset.reason)
+    return f"{dataset.phase}: {why}" if why else dataset.phase
+
+
 async def _follow(session: Session, name: str, secret: str = "") -> int:
     """Wait until it is ready: a line for each phase and reason, and progress on a terminal.
 
@@ -237,7 +243,7 @@ async def _follow(session: Session, name: str, secret: str = "") -> int:
             if (dataset.phase, dataset.reason) != printed:
                 printed = (dataset.phase, dataset.reason)
                 bar.end_line()
-                console.say(f"{dataset.phase}: {dataset.message or dataset.reason}".rstrip(": "))
+                console.say(_phase_text(dataset))
             if dataset.phase == READY:
                 return 0
             if dataset.phase == FAILED:
@@ -322,7 +328,7 @@ def show(target: Target, name: str, output: str) -> int:
             return 0
         rows = [
             ("name", item.name),
-            ("phase", f"{item.phase} ({item.reason})" if item.reason else item.phase),
+            ("phase", f"{item.phase} ({item.reason})" if item.reason not in ("", item.phase) else item.phase),
             ("", item.message),
             ("source", item.source),
             ("files", "" if item.files is None else f"{item.files:,}"),

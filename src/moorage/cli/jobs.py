@@ -398,6 +398,8 @@ def _messages(run: RunView) -> list[str]:
     if killed is not None and run.state is State.OOM_KILLED:
         limit = f" of {format_bytes(killed.memory_limit_bytes)}" if killed.memory_limit_bytes else ""
         peak = f"; it had reached {format_bytes(killed.peak_memory_bytes)}" if killed.peak_memory_bytes else ""
+        if (killed.peak_memory_bytes or 0) > (killed.memory_limit_bytes or 0) > 0:
+            peak += " when that was measured: a program can grow past its limit between two measurements"
         lines.append(f"  killed for its memory: it grew beyond the limit{limit}{peak}")
         lines.append("  hint: run it again with a higher --memory")
     return ["", *lines] if lines else []

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from moorage.apimachinery.backoff import DoublingDelay
+from moorage.apimachinery.quantity import counted
 from moorage.model.dataset import (
     CLONE,
     DATASET_FINALIZER,
@@ -376,7 +377,7 @@ def _plan_ready(seen: Seen, status: NewStatus) -> Plan:
     actions += [Unshare(namespace, claim) for namespace, claim in seen.strangers]
     if has_finalizer and not wanted and not seen.strangers:
         actions.append(SetFinalizer(False))
-    message = f"{status.files:,} files, {status.bytes:,} bytes"
+    message = f"{counted(status.files or 0, 'file')}, {counted(status.bytes or 0, 'byte')}"
     if status.revision != dataset.revision:
         message += "; its source was changed since, which changes nothing: make another dataset"
     shared = None
@@ -504,9 +505,14 @@ def _progress(result: Mapping[str, Any] | None) -> FillProgress | None:
 def _words(progress: FillProgress | None) -> str:
     if progress is None:
         return ""
-    of_files = "" if progress.files_total is None else f" of {progress.files_total:,}"
-    of_bytes = "" if progress.bytes_total is None else f" of {progress.bytes_total:,}"
-    return f"{progress.phase}: {progress.files:,}{of_files} files, {progress.bytes:,}{of_bytes} bytes"
+    files = _part(progress.files, progress.files_total, "file")
+    size = _part(progress.bytes, progress.bytes_total, "byte")
+    return f"{progress.phase}: {files}, {size}"
+
+
+def _part(count: int, total: int | None, noun: str) -> str:
+    """How much of how many: "3 of 10 files", or "1 file" where the total is not known."""
+    return counted(count, noun) if total is None else f"{count:,} of {counted(total, noun)}"
 
 
 def _used_by(seen: Seen) -> tuple[Use, ...]:

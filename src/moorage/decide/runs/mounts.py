@@ -177,9 +177,14 @@ class Mounts:
             self.continued = newest.run
             is_mine = newest.owner in (self._caller.user, label_value(self._caller.user))
             maker = f"your run {newest.run}" if is_mine else f"run {newest.run} of {newest.owner}"
-            written = f", written {rfc3339(newest.at)}" if newest.at is not None else "; none was reported yet"
             volume = f"volume {claim} ({has})" if has else f"volume {claim}"
-            self._remarks.note(f"continues the checkpoint of {maker}, on {volume}{written}")
+            if newest.at is not None:
+                written = f"written {rfc3339(newest.at)}"
+                self._remarks.note(f"continues the checkpoint of {maker}, on {volume}, {written}")
+            else:
+                self._remarks.note(
+                    f"uses the same checkpoint volume as {maker}: {volume}; no checkpoint is known there yet"
+                )
             if not is_mine:
                 self._remarks.note(
                     f"the checkpoint on volume {claim} is {newest.owner}'s: your run writes over it;"

@@ -182,8 +182,6 @@ def _away_from_gpus(
         return [{"matchExpressions": list(away)}]
     if any(not node.gpus and node.labels.get(GPU_PRESENT_LABEL) == "true" for node in nodes):
         remarks.note("nodes without GPUs have GPU labels here, so this run is not kept off GPU nodes")
-    elif any(node.gpus for node in nodes) and len(nodes) > 1:
-        remarks.note("every node here has GPUs, so this run takes CPU and memory beside them")
     _check_size(request, facts, nodes, remarks)
     return []
 

@@ -37,8 +37,8 @@ async def read_audit(
     """A page of the log, for REST and pages. `action`: a text in what was done, in any case. Raises Forbidden."""
     if not await context.auth.may(user, "get", "audit", group=GROUP):
         raise Forbidden(
-            "the audit log is for administrators",
-            hint="they may `get` audit.moorage.dev",
+            "only administrators of the cluster may read the audit log",
+            hint="ask one of them",
             code=ErrorCode.FORBIDDEN,
         )
     await context.audit_log.flush()

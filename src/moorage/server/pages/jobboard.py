@@ -175,6 +175,8 @@ def _peak(run: RunView) -> Fact:
     limit = pod.memory_limit_bytes
     peak = pod.peak_memory_bytes or 0
     note = f"{100 * peak // limit} % of {format_bytes(limit)}" if limit else ""
+    if limit and peak > limit:
+        note += "; it grew past the limit between two measurements"
     return Fact(name="Peak memory", text=format_bytes(peak), note=note)
 
 
