@@ -52,7 +52,8 @@ def test_the_attempts_of_a_run_fit_the_terminal(cluster, run, columns):
         assert terminal.wait() == 0
         shown = without_controls(terminal.output).splitlines()
     table = shown[shown.index("Attempts") + 1 :][:2]
-    assert table[0].startswith("  ATTEMPT   POD")
+    assert table[0].startswith("  ATTEMPT   ")
+    assert {"PHASE", "REASON"} <= set(table[0].split())
     assert max(text_width(line) for line in table) <= columns
 
 

@@ -232,11 +232,23 @@ def table_for_terminal(headers: Sequence[str], rows: Sequence[Sequence[str]], *,
     )
 
 
-def plain_table_for_terminal(headers: Sequence[str], rows: Sequence[Sequence[str]], *, indent: str = "") -> str:
-    """A table within a text for `show`: fitted to a terminal, without colour, each line after `indent`."""
+def plain_table_for_terminal(
+    headers: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    indent: str = "",
+    kept: frozenset[str] = KEPT,
+) -> str:
+    """A table within a text for `show`: fitted to a terminal, without colour, each line after `indent`.
+
+    `kept`: heads of columns that a narrow terminal shows before others.
+    """
     width = terminal_width(sys.stdout)
     fitted = format_table(
-        headers, _visible_rows(rows), width=None if width is None else max(1, width - len(indent))
+        headers,
+        _visible_rows(rows),
+        width=None if width is None else max(1, width - len(indent)),
+        kept=kept,
     )
     return "\n".join(indent + line for line in fitted.splitlines())
 

@@ -263,7 +263,7 @@ def show_text(run: RunView, events: Sequence[str], now: datetime) -> str:
                 ]
             )
     headers = ("ATTEMPT", "POD", "NODE", "PHASE", "REASON", "RAN", "MEMORY")
-    lines.append(console.plain_table_for_terminal(headers, rows, indent="  "))
+    lines.append(console.plain_table_for_terminal(headers, rows, indent="  ", kept=frozenset({"PHASE", "REASON"})))
     if any(pod.is_lost for pod in run.pods):
         lines.append(f"  {LOST}")
     lines += _messages(run)

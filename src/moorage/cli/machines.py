@@ -237,6 +237,12 @@ async def _group(session: Session, group: str) -> _Answer:
     except NotFound as error:
         raise NotReady("this cluster has no kind Machine", hint="install Moorage's definitions first") from error
     shown = [machine for machine in all_machines if group_of(machine) == group]
+    if not shown:
+        groups = sorted({group_of(machine) for machine in all_machines})
+        raise NotFound(
+            f"machine group {group!r} not found",
+            hint=f"there are: {', '.join(groups)}" if groups else "this cluster has none; see moor machines",
+        )
     booked = booked_of(await _calendar(session))
     rows = [row for machine in shown for row in rows_of(machine, booked)]
     return _Answer(
@@ -245,7 +251,7 @@ async def _group(session: Session, group: str) -> _Answer:
             rows=lambda: [_cells(row) for row in rows],
             items=rows,
             names=[_type(row) for row in rows],
-            nothing=f"machine group {group} not found",
+            nothing=f"machine group {group} has no machine type",
         ),
         tuple(_notes(shown)),
     )

@@ -150,7 +150,8 @@ def status_text(facts: Mapping[str, Any], *, option: str) -> str:
         lines.append(f"problem     {error}")
     for node in facts.get("nodes", ()):
         gpus = f", {counted(node['gpus'], 'GPU')} {node['gpuType']}".rstrip() if node["gpus"] else ""
-        lines.append(f"node        {node['name']}: {node['state']}{gpus}, {counted(node['pods'], 'pod')}")
+        state = node["state"].replace(",", ", ")
+        lines.append(f"node        {node['name']}: {state}{gpus}, {counted(node['pods'], 'pod')}")
     if "pods" in facts:
         lines.append("pods        " + (", ".join(f"{n} {phase}" for phase, n in facts["pods"].items()) or "none"))
     if used:

@@ -43,18 +43,19 @@ def format_table(
     *,
     width: int | None = None,
     paint: Paint | None = None,
+    kept: frozenset[str] = KEPT,
 ) -> str:
     """Columns as kubectl writes them: upper-case heads, three blanks between, no lines.
 
     With a width (of a terminal, at least 1), no line is longer: columns at the right go first, then cells
-    are cut. Without one, every cell is whole.
+    are cut. Without one, every cell is whole. `kept`: heads of columns that stay as long as any beside the first.
     """
     cells = [list(headers), *(list(row) for row in rows)]
     natural = [max(text_width(row[at]) for row in cells) for at in range(len(headers))]
     columns = list(range(len(headers)))
     widths = natural
     if width is not None and _line_width(natural) > width:
-        columns = choose_columns(headers, natural, width)
+        columns = choose_columns(headers, natural, width, kept)
         widths = share_width([natural[at] for at in columns], width)
     lines = []
     for number, row in enumerate(cells):
@@ -67,15 +68,17 @@ def format_table(
     return "\n".join(lines)
 
 
-def choose_columns(headers: Sequence[str], natural: Sequence[int], width: int) -> list[int]:
-    """The columns to show in this width: those on the right go first, the first one and states last."""
+def choose_columns(
+    headers: Sequence[str], natural: Sequence[int], width: int, kept: frozenset[str] = KEPT
+) -> list[int]:
+    """The columns to show in this width: those on the right go first, the first one and those `kept` last."""
     columns = list(range(len(headers)))
     wanted = [min(size, max(COMFORTABLE, len(name))) for name, size in zip(headers, natural, strict=True)]
     for least in (wanted, [min(size, LEAST) for size in wanted]):
-        for at in sorted(columns[1:], key=lambda at: (headers[at] in KEPT, -at)):
+        for at in sorted(columns[1:], key=lambda at: (headers[at] in kept, -at)):
             if _line_width([least[at] for at in columns]) <= width:
                 return columns
-            if headers[at] in KEPT and least is wanted:
+            if headers[at] in kept and least is wanted:
                 break  # it stays, with shorter cells beside it
             columns.remove(at)
     return columns

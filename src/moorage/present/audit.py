@@ -40,6 +40,8 @@ KNOWN: tuple[tuple[str, re.Pattern[str], str, str], ...] = tuple(
         ("DELETE", "/login", "log out", "logged out"),
         ("POST", "/logout", "log out", "logged out"),
         ("POST", "/login/password", "change the password", "changed the password"),
+        ("PATCH", r"/maps/([^/]+/[^/]+)", r"change map \1", r"changed map \1"),
+        ("POST", r"/maps/([^/]+/[^/]+)/items", r"add items to map \1", r"added items to map \1"),
         ("POST", r"/containers/create", "create a container", "created a container"),
         ("POST", r"/containers/([^/]+)/start", r"start container \1", r"started container \1"),
         ("POST", r"/containers/([^/]+)/stop", r"stop container \1", r"stopped container \1"),

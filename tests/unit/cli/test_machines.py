@@ -90,7 +90,8 @@ def test_machines_of_the_kind_stand_beside_the_nodes_and_a_group_shows_who_holds
         *("lab", "big", "2", "1", "1"), *("-",) * 4, *("4", "CPU,", "8Gi", "False", "(NoRoom)"),
     ]  # fmt: skip
     assert group.err == "note: lab: one place has no node\n"
-    assert lab("machines", "other").err == "machine group other not found\n"
+    other = lab("machines", "other")
+    assert (other.code, other.err) == (1, "error: machine group 'other' not found\nhint: there are: lab\n")
 
 
 def test_the_quota_of_the_namespace_is_told(lab):

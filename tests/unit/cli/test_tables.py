@@ -117,3 +117,9 @@ def test_states_have_colours_and_the_table_is_the_same_without_them():
     assert "\x1b[33mWaiting\x1b[0m" in coloured
     assert "\x1b[31mFailed\x1b[0m" in coloured
     assert re.sub(r"\x1b\[\d+m", "", coloured) == plain
+
+
+def test_columns_that_are_kept_stay_before_those_on_their_left():
+    headers, row = ("ATTEMPT", "POD", "NODE", "PHASE", "REASON"), ["1", "p" * 40, "n" * 40, "Failed", "OOMKilled"]
+    narrow = format_table(headers, [row], width=40, kept=frozenset({"PHASE", "REASON"}))
+    assert narrow.splitlines() == ["ATTEMPT   PHASE    REASON", "1         Failed   OOMKilled"]

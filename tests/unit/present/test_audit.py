@@ -55,6 +55,14 @@ def an_entry(method: str, path: str, what: str = "", status: int = 200, **fields
             an_entry("POST", "/api/v1/jobs", "start run default/a1", 409),
             "ada tried to start run default/a1: failed (409), by REST from 10.0.0.7",
         ),
+        (
+            an_entry("PATCH", "/api/v1/maps/default/squares"),
+            "ada changed map default/squares, by REST from 10.0.0.7",
+        ),
+        (
+            an_entry("POST", "/api/v1/maps/default/squares/items", status=403),
+            "ada may not add items to map default/squares: refused (403), by REST from 10.0.0.7",
+        ),
         (an_entry("PUT", "/odd"), "ada sent PUT /odd, on a page from 10.0.0.7"),
         (an_entry("POST", "/odd", "juggle x"), "ada did this: juggle x, on a page from 10.0.0.7"),
         (
