@@ -83,11 +83,19 @@ def test_both_databases_keep_people_beside_the_queue(where: Path | str) -> None:
         assert store.take_code("old", NOON) is None
 
         row = AuditEntry(
-            at=NOON, person="ada", method="POST", path="/", status=201, what="100% of ?", address="::1"
+            at=NOON,
+            person="ada",
+            method="POST",
+            path="/",
+            status=201,
+            what="100% of ?",
+            address="::1",
+            client="moor",
         )
         store.note([row, row])
         (newest, first) = store.audit(person="ada")
-        assert (newest.what, newest.number > first.number) == ("100% of ?", True)
+        assert (newest.what, newest.client, newest.number > first.number) == ("100% of ?", "moor", True)
+        assert store.audit(namespace="lab") == []
         assert store.forget_audit(NOON + HOUR) == 2
         assert queue.list_maps(None) == []
         open_sessions(where).close()  # opened again: nothing to migrate

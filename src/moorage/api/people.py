@@ -62,6 +62,11 @@ class AuditQuery(Query):
         msgspec.Meta(max_length=200),
         about("Only entries with this text in action or path."),
     ] = ""
+    namespace: Annotated[
+        str,
+        msgspec.Meta(max_length=63),
+        about("Only entries of objects in this namespace."),
+    ] = ""
     since: Annotated[
         str | None, about("Only entries from this moment on: a span before now (24h, 7d), a day or RFC 3339.")
     ] = None
@@ -75,11 +80,16 @@ class AuditEntry(Answer, frozen=True):
     number: Annotated[int, about("Number of the entry; newer entries have higher numbers.")]
     at: Annotated[str, about("When the request came, RFC 3339 with microseconds.")]
     person: Annotated[str, about("Name of the person; empty: not known.")]
-    method: Annotated[str, about("HTTP method of the request.")]
-    path: Annotated[str, about("Path of the request.")]
+    method: Annotated[
+        str, about("HTTP method of the request; for the Kubernetes API: create, update, delete or connect.")
+    ]
+    path: Annotated[str, about("Path of the request; for the Kubernetes API: path of the object.")]
     what: Annotated[str, about("What was done, such as start run team/train; empty: see the path.")]
-    address: Annotated[str, about("IP address that the request came from.")]
+    address: Annotated[str, about("IP address that the request came from; empty: not known.")]
     status: Annotated[int, about("HTTP status of the answer; 0: no single request.")]
+    client: Annotated[
+        str, about("Program that sent it to the Kubernetes API, as it names itself; empty: not known.")
+    ] = ""
 
 
 class AuditPage(Answer, frozen=True):

@@ -74,7 +74,7 @@ def objects() -> dict[str, list[Obj]]:
         make_tenant_roles,
         make_workspace_roles,
     )
-    from moorage.webhooks.config import webhook_configurations
+    from moorage.webhooks.config import audit_configuration, webhook_configurations
 
     scheduler = kube_scheduler_configuration(extender_url(), token=TOKEN)
     return {
@@ -87,7 +87,7 @@ def objects() -> dict[str, list[Obj]]:
         "config.yaml": [*make_info(__version__), make_scheduler_config(dump([scheduler]))],
         **{f"{service.name}.yaml": make_service(service, version=__version__) for service in ALL},
         "kubelets.yaml": make_kubelets_account(),
-        "registration.yaml": webhook_configurations(),
+        "registration.yaml": [*webhook_configurations(), audit_configuration()],
     }
 
 

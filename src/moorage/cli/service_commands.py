@@ -72,7 +72,20 @@ def operator(kubeconfig: Path | None) -> None:
     required=True,
     help="Key of the certificate (PEM).",
 )
-def webhook(kubeconfig: Path | None, host: str, port: int, tls_cert: Path, tls_key: Path) -> None:
+@click.option(
+    "--audit-token-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
+    help="File with the token in the API server's paths; without it no change is recorded for moor audit.",
+)
+def webhook(
+    kubeconfig: Path | None,
+    host: str,
+    port: int,
+    tls_cert: Path,
+    tls_key: Path,
+    audit_token_file: Path | None,
+) -> None:
     """Run the admission webhook: it sets owners, fills in defaults and enforces guardrails."""
     for path in (tls_cert, tls_key):
         if not path.exists():
@@ -87,6 +100,7 @@ def webhook(kubeconfig: Path | None, host: str, port: int, tls_cert: Path, tls_k
                 sockets={"webhook": sock},
                 certificate=tls_cert,
                 key=tls_key,
+                audit_token_file=audit_token_file,
             )
         )
 

@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import gc
 import json
 import logging
@@ -17,7 +18,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
@@ -53,12 +54,14 @@ from moorage.model.people import LOCAL
 from moorage.model.retention import USAGE_DAYS
 
 if TYPE_CHECKING:
+    from moorage.api.auditrecords import AuditRecords
     from moorage.decide.rates import Rate
     from moorage.kube.client import KubeClient
     from moorage.kube.config import Connection
     from moorage.server.identity.logins import LoginSettings
     from moorage.server.identity.oidc import ProviderSettings
     from moorage.server.service import ServerService
+    from moorage.webhooks.trail import Send
 
 log = logging.getLogger("moorage.services")
 
@@ -89,6 +92,8 @@ class Settings:
     key: Path | None = None
     ca_pem: bytes = b""
     policy: str = "pack"  # how the extender packs
+    audit_token: str = ""  # by which the webhook knows the API server; empty: it is in `audit_token_file`
+    audit_token_file: Path | None = None
     scheduler_token: str = ""  # what a scheduler must know to call the extender; empty: nothing
     install: bool = False  # make namespace, CRDs, webhook configuration and ConfigMap ourselves
     ready_fd: int | None = None
@@ -146,6 +151,7 @@ def _works(
     works: list[tuple[str, Coroutine[Any, Any, None]]] = []
     informers = Informers()  # each asks as the part that needs it first; the parts of this process end together
     sockets = settings.sockets
+    servers: list[ServerService] = []
     for part, api in apis.items():
         if part == "operator":
             from moorage.controllers.manager import run_operator
@@ -173,7 +179,9 @@ def _works(
         elif part == "webhook":
             from moorage.webhooks.app import Webhook
 
-            webhook = Webhook(api, informers=informers)
+            # by an administrator's certificate the server would not know the webhook: they are one process then
+            send = None if settings.tokens or "server" not in apis else _to(servers)
+            webhook = Webhook(api, informers=informers, is_token=_audit_token(settings), send=send)
             works.append(("webhook cache", webhook.run()))
             works.append(
                 (
@@ -190,11 +198,28 @@ def _works(
             ready.append(webhook.wait_synced())
         elif part == "server":
             service = _server(api, settings, informers)
+            servers.append(service)
             works.append(("server caches", service.run()))
             works.append(("server", serve(service.app, sockets["server"], stop=stop)))
             cluster = service.cluster
             ready.append(wait_synced(cluster.nodes, cluster.pods, cluster.jobs))
     return works
+
+
+def _to(servers: list[ServerService]) -> Send:
+    async def send(records: AuditRecords) -> None:
+        await servers[0].changes.take(records)
+
+    return send
+
+
+def _audit_token(settings: Settings) -> Callable[[str], bool]:
+    from moorage.server.identity.auth import same
+    from moorage.webhooks.trail import TokenFile
+
+    if settings.audit_token_file is not None:
+        return TokenFile(settings.audit_token_file)
+    return functools.partial(same, settings.audit_token)
 
 
 def _server(api: KubeClient, settings: Settings, informers: Informers) -> ServerService:
@@ -298,11 +323,17 @@ async def _install(api: Api, settings: Settings) -> None:
 
 
 async def _install_webhook(api: Api, settings: Settings) -> None:
-    from moorage.webhooks.config import webhook_configurations
+    from moorage.webhooks.config import audit_configuration, webhook_configurations
 
     port = settings.sockets["webhook"].getsockname()[1]
     url, is_local = f"https://127.0.0.1:{port}", bool(settings.tokens)
-    for config in webhook_configurations(url=url, ca_pem=settings.ca_pem, conditions=not is_local):
+    known: dict[str, Any] = {
+        "url": url,
+        "ca_pem": settings.ca_pem,
+        "conditions": not is_local,
+        "token": settings.audit_token,
+    }
+    for config in (*webhook_configurations(**known), audit_configuration(**known)):
         mutating = config["kind"] == "MutatingWebhookConfiguration"
         await _ensure(api, MUTATING_WEBHOOKS if mutating else VALIDATING_WEBHOOKS, config)
 
@@ -445,6 +476,7 @@ def _start_all(options: argparse.Namespace) -> None:
                 key=pki.key,
                 ca_pem=pki.ca_pem.encode(),
                 policy=table.PACKING_POLICY.read(os.environ),
+                audit_token=derived_token(tokens["webhook"], "audit"),
                 scheduler_token=derived_token(tokens["extender"]) if local else "",
                 install=True,
                 ready_fd=options.ready_fd,

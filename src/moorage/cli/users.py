@@ -204,8 +204,8 @@ def rotate_keys(target: Target) -> int:
 @console.command(
     examples={
         "moor audit": "the newest changes",
-        "moor audit --user ada --limit 20": "those of one user",
         "moor audit --since 24h --action 'delete run'": "those of a kind, of the last day",
+        "moor audit -n vision --user ada": "those of one user in a namespace",
         "moor audit -o wide": "a table with the answer to each request",
     }
 )
@@ -220,12 +220,17 @@ def rotate_keys(target: Target) -> int:
 def audit(
     target: Target, person: str | None, since: str | None, action: str | None, limit: int, output: str
 ) -> int:
-    """Show who changed what through Moorage's server, newest first, in sentences. For administrators.
+    """Show who changed what on the web, by REST, kubectl or `moor`, newest first. For administrators.
 
-    Times are UTC. What goes to the Kubernetes API itself, by kubectl or by a command such as run, is in the API
-    server's own audit log.
+    Times are UTC. With -n, only changes in that namespace. A deletion does not tell which program sent it.
     """
-    asked = {"user": person, "since": since, "action": action, "limit": str(limit)}
+    asked = {
+        "user": person,
+        "since": since,
+        "action": action,
+        "namespace": target.namespace,
+        "limit": str(limit),
+    }
 
     async def work(session: Session) -> int:
         params = {key: value for key, value in asked.items() if value}
@@ -237,12 +242,12 @@ def audit(
             return 0
         console.print_listing(
             output,
-            headers=("TIME", "USER", "ADDRESS", "ACTION", "STATUS"),
+            headers=("TIME", "USER", "FROM", "ACTION", "STATUS"),
             rows=lambda: [
                 [
                     entry.at,
                     entry.person or "-",
-                    entry.address,
+                    entry.address or entry.client,
                     entry.what or f"{entry.method} {entry.path}",
                     str(entry.status),
                 ]
@@ -250,7 +255,9 @@ def audit(
             ],
             items=[msgspec.to_builtins(entry) for entry in page.entries],
             names=[str(entry.number) for entry in page.entries],
-            nothing="no entry matches" if person or since or action else "no entries in the audit log",
+            nothing="no entry matches"
+            if person or since or action or target.namespace
+            else "no entries in the audit log",
         )
         return 0
 

@@ -24,9 +24,9 @@ def verbs_path(token: str = "") -> str:
     return f"{VERBS_PATH}/{token}" if token else VERBS_PATH
 
 
-def derived_token(secret: str) -> str:
+def derived_token(secret: str, purpose: str = "scheduler") -> str:
     """A token for the path from a secret that both sides hold, and from which the secret cannot be told."""
-    return hashlib.sha256(f"scheduler {secret}".encode()).hexdigest()[:48]
+    return hashlib.sha256(f"{purpose} {secret}".encode()).hexdigest()[:48]
 
 
 def kube_scheduler_configuration(

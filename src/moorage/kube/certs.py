@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import contextlib
 import logging
 import secrets
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,8 @@ from moorage.clock import SYSTEM, Clock
 from moorage.errors import AlreadyExists, ApiError, Conflict, NotFound
 from moorage.kube.objects import make_object
 from moorage.model.names import (
+    AUDIT_CONFIGURATION,
+    AUDIT_TOKEN,
     EXTENDER_SECRET,
     PAGE_SECRET,
     SYSTEM_NAMESPACE,
@@ -146,21 +149,26 @@ async def ensure_certificate(api: Api, *, clock: Clock = SYSTEM, namespace: str 
     """One pass: the Secret holds a good certificate, and the registrations trust its authority."""
     registrations = [
         (resource, registration)
-        for resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS)
-        if (registration := await _get(api, resource, WEBHOOK_CONFIGURATION)) is not None
+        for resource, name in (
+            (MUTATING_WEBHOOKS, WEBHOOK_CONFIGURATION),
+            (VALIDATING_WEBHOOKS, WEBHOOK_CONFIGURATION),
+            (VALIDATING_WEBHOOKS, AUDIT_CONFIGURATION),
+        )
+        if (registration := await _get(api, resource, name)) is not None
     ]
     names = service_names(namespace=namespace)
     now = clock.now()
     secret = await _get(api, SECRETS, WEBHOOK_TLS_SECRET, namespace)
     data = contents(secret)
+    token = data.get(AUDIT_TOKEN) or secrets.token_hex(TOKEN_BYTES).encode()
     # parsing takes 140 ms of imports and a few of work: off the loop
     reason = await asyncio.to_thread(why_renew, data, names, now=now) if secret is not None else "there is none"
     if reason is not None:
         issued = await asyncio.to_thread(issue, names, now=now)
         trusted = await asyncio.to_thread(bundle, issued.authority, data.get("ca.crt", b""), now=now)
-        data = {"tls.crt": issued.certificate, "tls.key": issued.key, "ca.crt": trusted}
+        data = {"tls.crt": issued.certificate, "tls.key": issued.key, "ca.crt": trusted, AUDIT_TOKEN: token}
         # trusted before it is used: registrations first, then the Secret that pods mount
-        await _trust(api, registrations, trusted)
+        await _trust(api, registrations, trusted, token)
         try:
             await _store(api, secret, data, namespace)
         except (AlreadyExists, Conflict):
@@ -168,7 +176,11 @@ async def ensure_certificate(api: Api, *, clock: Clock = SYSTEM, namespace: str 
             return
         log.info("made a certificate for the webhook", extra={"reason": reason, "secret": WEBHOOK_TLS_SECRET})
         return
-    await _trust(api, registrations, data["ca.crt"])
+    if AUDIT_TOKEN not in data:  # of an older version
+        with contextlib.suppress(Conflict):  # then another wrote one, which the next pass reads
+            await _store(api, secret, data | {AUDIT_TOKEN: token}, namespace)
+        return
+    await _trust(api, registrations, data["ca.crt"], token)
 
 
 def contents(secret: Mapping[str, Any] | None) -> dict[str, bytes]:
@@ -194,14 +206,16 @@ def make_secret(name: str, namespace: str, data: Mapping[str, bytes], *, type_: 
     )
 
 
-def trusting(registration: Obj, authority: bytes) -> Obj | None:
-    """A webhook registration that trusts `authority`; None when it does already, or asks a URL and not a Service.
+def trusting(registration: Obj, authority: bytes, token: bytes) -> Obj | None:
+    """A webhook registration that trusts `authority` and asks under `token`.
+
+    None when it does already, or asks a URL and not a Service.
 
     Registrations by URL are not ours to mend: `moor up` gives them its own certificate.
     """
     text = base64.b64encode(authority).decode()
     webhooks = [
-        webhook | {"clientConfig": webhook["clientConfig"] | {"caBundle": text}}
+        webhook | {"clientConfig": _under(webhook["clientConfig"], token) | {"caBundle": text}}
         if "service" in webhook["clientConfig"]
         else webhook
         for webhook in registration.get("webhooks") or ()
@@ -209,9 +223,16 @@ def trusting(registration: Obj, authority: bytes) -> Obj | None:
     return registration | {"webhooks": webhooks} if webhooks != (registration.get("webhooks") or []) else None
 
 
-async def _trust(api: Api, registrations: Sequence[tuple[Resource, Obj]], authority: bytes) -> None:
+def _under(client: Obj, token: bytes) -> Obj:
+    """`/audit` as `/audit/TOKEN`: by it the webhook knows that the API server asks, and not just anybody."""
+    service = client["service"]
+    first = str(service.get("path") or "").strip("/").partition("/")[0]
+    return client | {"service": service | {"path": f"/{first}/{token.decode()}"}} if first else client
+
+
+async def _trust(api: Api, registrations: Sequence[tuple[Resource, Obj]], authority: bytes, token: bytes) -> None:
     for resource, registration in registrations:
-        if (better := trusting(registration, authority)) is not None:
+        if (better := trusting(registration, authority, token)) is not None:
             await api.update(resource, better)  # guarded by its resourceVersion
             log.info("the registration trusts the webhook's certificate", extra={"resource": str(resource)})
 

@@ -24,6 +24,8 @@ from moorage.apimachinery.resources import (
     Resource,
 )
 from moorage.model.names import (
+    AUDIT_CONFIGURATION,
+    AUDIT_TOKEN,
     DEFAULT_PRIORITY,
     EXTENDER_SECRET,
     GROUP,
@@ -185,7 +187,7 @@ OPERATOR = Service(
             group="admissionregistration.k8s.io",
             resources=("mutatingwebhookconfigurations", "validatingwebhookconfigurations"),
             verbs=("get", "update"),
-            names=(WEBHOOK_CONFIGURATION,),
+            names=(WEBHOOK_CONFIGURATION, AUDIT_CONFIGURATION),  # they trust the certificate that it makes
         ),
     ),
     among_people=(Rule(resources=("serviceaccounts",), verbs=LIST),),  # who is in which group
@@ -208,7 +210,7 @@ WEBHOOK = Service(
     port=8443,
     service_port=443,
     https=True,
-    args=("--tls-cert", "/tls/tls.crt", "--tls-key", "/tls/tls.key"),
+    args=("--tls-cert", "/tls/tls.crt", "--tls-key", "/tls/tls.key", "--audit-token-file", f"/tls/{AUDIT_TOKEN}"),
     # not optional: the kubelet starts the pod once the operator has made the Secret
     volumes=({"name": "tls", "secret": {"secretName": WEBHOOK_TLS_SECRET}},),
     mounts=({"name": "tls", "mountPath": "/tls", "readOnly": True},),
@@ -526,7 +528,8 @@ def make_network_policies() -> list[Obj]:
 
     The ports are open to every source because those who call cannot be told by selectors: the API server and
     kube-scheduler run in the hosts' network, people come through an ingress, workers from tenants' namespaces.
-    The extender and the server tell callers apart by tokens; the webhook answers anybody, and changes nothing.
+    The extender and the server tell callers apart by tokens; the webhook answers anybody, and records only
+    what comes with the API server's token.
     """
     closed: Obj = {"podSelector": {}, "policyTypes": ["Ingress"]}
     policies = [

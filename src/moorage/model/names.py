@@ -16,8 +16,11 @@ METRICS_ROLE = "moorage-metrics-reader"  # ClusterRole; may `get` /metrics of th
 INFO_CONFIGMAP = "moorage"  # in SYSTEM_NAMESPACE; data: serverUrl, version
 KUBELETS_ACCOUNT = "moorage-kubelets"  # a ServiceAccount in SYSTEM_NAMESPACE: may read kubelets' statistics
 WEBHOOK_CONFIGURATION = "moorage"  # the name of the mutating and of the validating webhook configuration
+AUDIT_CONFIGURATION = "moorage-audit"  # the name of the one that records changes, and judges none
+WEBHOOK_USER = f"system:serviceaccount:{SYSTEM_NAMESPACE}:moorage-webhook"  # as the API server names the service
 WEBHOOK_SERVICE = "moorage-webhook"  # in SYSTEM_NAMESPACE
 WEBHOOK_TLS_SECRET = "moorage-webhook-tls"  # in SYSTEM_NAMESPACE: tls.crt, tls.key, ca.crt
+AUDIT_TOKEN = "audit-token"  # in WEBHOOK_TLS_SECRET; in the paths at which the API server asks the webhook
 EXTENDER_SECRET = "moorage-extender"  # in SYSTEM_NAMESPACE: token, what a scheduler puts into its path
 PAGE_SECRET = "moorage-page"  # in SYSTEM_NAMESPACE: token, the web page's
 

@@ -8,6 +8,7 @@ from moorage.api.people import AuditEntry
 
 NOBODY = "somebody unknown"
 PAST = {  # how an action begins → the same in the past
+    "attach": "attached",
     "cancel": "cancelled",
     "change": "changed",
     "check": "checked",
@@ -18,16 +19,20 @@ PAST = {  # how an action begins → the same in the past
     "drain": "drained",
     "end": "ended",
     "erase": "erased",
+    "forward": "forwarded",
     "grant": "granted",
     "open": "opened",
     "pause": "paused",
+    "request": "requested",
     "resize": "resized",
     "restart": "restarted",
     "resume": "resumed",
     "retry": "retried",
+    "run": "ran",
     "share": "shared",
     "start": "started",
     "stop": "stopped",
+    "suspend": "suspended",
     "take": "took",
     "uncordon": "uncordoned",
 }
@@ -55,7 +60,10 @@ _PREFIX = re.compile(r"^/(v1\.\d+|api/v1)(?=/)")
 
 
 def sentence(entry: AuditEntry) -> str:
-    """Such as `ada cancelled run default/a1, by REST from 10.0.0.7`; what failed says so and how."""
+    """Such as `ada cancelled run default/a1, by REST from 10.0.0.7`; what failed says so and how.
+
+    What came to the Kubernetes API names the program: `ada deleted run default/a1, by kubectl`.
+    """
     if not entry.status:  # no single request: the text is a sentence already
         return entry.what
     where = f" from {entry.address}" if entry.address else ""
@@ -72,14 +80,26 @@ def deed(entry: AuditEntry) -> str:
         return f"{person} {done}"
     if entry.status == 403:
         return f"{person} may not {action}: refused (403)"
+    if _is_kubernetes(entry):
+        return f"{person} tried to {action}: refused by a guardrail ({entry.status})"
     return f"{person} tried to {action}: failed ({entry.status})"
 
 
 def way(entry: AuditEntry) -> str:
-    """How a request came: by REST (programs and the command line), by Docker's API, or on a page."""
+    """How a request came: by REST (programs and the command line), by Docker's API, or on a page.
+
+    Of requests to the Kubernetes API it is the program, where it is known; a deletion does not tell.
+    """
+    if _is_kubernetes(entry):
+        return f"by {entry.client}" if entry.client else "through the Kubernetes API"
     if entry.path.startswith("/api/"):
         return "by REST"
     return "by Docker" if _DOCKER.match(entry.path) else "on a page"
+
+
+def _is_kubernetes(entry: AuditEntry) -> bool:
+    """Its verbs are in lower case; HTTP's methods are not."""
+    return entry.method.islower()
 
 
 def _action(entry: AuditEntry) -> tuple[str, str]:

@@ -322,6 +322,8 @@ def _app(queue: Any) -> ASGIApp:
         logins=nothing,
         sessions=nothing,
         audit_log=nothing,
+        changes=nothing,
+        own_writes=nothing,
         gateway=nothing,
         limiter=nothing,
         volume_use=nothing,

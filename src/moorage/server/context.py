@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, cast
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from moorage.server.docker.followers import Followers
     from moorage.server.gateway.gateway import Gateway
     from moorage.server.identity.audit import AuditLog
+    from moorage.server.identity.changes import Changes, OwnWrites
     from moorage.server.identity.logins import Logins
     from moorage.server.identity.sessions import SessionDesk
     from moorage.server.ratelimit import Limiter
@@ -53,6 +55,8 @@ class Context:
     logins: Logins
     sessions: SessionDesk
     audit_log: AuditLog
+    changes: Changes
+    own_writes: OwnWrites
     gateway: Gateway
     limiter: Limiter
     volume_use: VolumeUse
@@ -80,9 +84,11 @@ class Context:
         act = getattr(self.api, "with_token" if user.token else "as_user", None)
         if act is None or not (user.token or is_account(user.account)):
             raise Problem(501, "cannot_act", "this server cannot act for its users", "ask whoever runs it")
-        if user.token:
-            return cast(Api, act(user.token, user.account if user.borrowed else ""))
-        return cast(Api, act(user.account))  # the API server gives an account its groups
+        # the API server gives an account its groups
+        acting = act(user.token, user.account if user.borrowed else "") if user.token else act(user.account)
+        if hasattr(acting, "writing"):  # its requests are in the audit log by what they come from
+            acting.writing = functools.partial(self.own_writes.note, user.account)
+        return cast(Api, acting)
 
     def audit(self, request: HTTPConnection, verb: str, what: str) -> None:
         """Say more of what a request does than its path tells; the audit log has every change anyway."""

@@ -36,6 +36,7 @@ from moorage.server.docker.followers import Followers
 from moorage.server.gateway.gateway import Gateway
 from moorage.server.identity.audit import AuditLog
 from moorage.server.identity.auth import Auth
+from moorage.server.identity.changes import Changes, OwnWrites
 from moorage.server.identity.logins import Logins, LoginSettings
 from moorage.server.identity.oidc import Provider, ProviderSettings
 from moorage.server.identity.pagesessions import PageSessions
@@ -119,6 +120,8 @@ class ServerService:
         self.provider = Provider(provider, clock=clock) if provider is not None else None
         self.logins = Logins(api, self.people, self.desk, provider=self.provider, settings=settings, clock=clock)
         self.audit = AuditLog(self.desk, days=settings.audit_days, clock=clock)
+        own_writes = OwnWrites(clock=clock)
+        self.changes = Changes(self.audit, own_writes, self.people, clock=clock)
         self.auth = self._make_auth(api, page_token, page_person, clock)
         self.gateway = Gateway(
             api, self.auth, clock=clock, people=self.people, desk=self.desk, audit=self.audit, informers=shared
@@ -136,6 +139,8 @@ class ServerService:
             logins=self.logins,
             sessions=self.desk,
             audit_log=self.audit,
+            changes=self.changes,
+            own_writes=own_writes,
             gateway=self.gateway,
             limiter=Limiter(rate, clock=clock),
             volume_use=VolumeUse(self.cluster, self._kubelets, clock=clock),

@@ -1,5 +1,6 @@
-"""The admission endpoints: `POST /mutate`, `POST /validate`, `GET /healthz`, `GET /readyz`.
+"""The admission endpoints: `POST /mutate`, `/validate` and `/audit`; `GET /healthz`, `GET /readyz`.
 
+`/audit` admits everything at once. What it and `/validate` are asked about becomes a record for the server.
 Stateless but for caches of tenants, guardrail policies, namespaces, nodes, Ingresses, PriorityClasses and failed
 pods, so any number of replicas may run.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -54,7 +56,9 @@ from moorage.decide.admission.review import MASTERS, OPERATOR, TEMPLATES, Refusa
 from moorage.decide.admission.shape import misshapen
 from moorage.decide.admission.templates import CONTAINERS_MAX, WORKLOADS, container_count
 from moorage.decide.admission.tenancy import inject, judge_pod
+from moorage.decide.audit.changes import Change
 from moorage.errors import ApiError, DocumentError, NotFound
+from moorage.kube.client import KubeClient
 from moorage.model.machine import MACHINES
 from moorage.model.mapjob import MAPJOBS, check_mapjob
 from moorage.model.names import GUARD_LABEL, INFO_CONFIGMAP, SYSTEM_NAMESPACE
@@ -65,6 +69,7 @@ from moorage.model.tenant import TENANTS, defaults_of, tenant_of
 from moorage.model.workspace import WORKSPACES, BadWorkspace, check_workspace, parse_platform
 from moorage.webhooks.kills import KillDesk
 from moorage.webhooks.machines import MachineDesk
+from moorage.webhooks.trail import Send, ServerPost, Trail
 
 log = logging.getLogger(__name__)
 
@@ -106,23 +111,50 @@ class _Kind(msgspec.Struct, frozen=True):
     group: str = ""
 
 
+class _Resource(msgspec.Struct, frozen=True):
+    resource: str = ""
+    group: str = ""
+    version: str = "v1"
+
+
 class _Asked(msgspec.Struct, frozen=True, rename="camel"):
     uid: str
     kind: _Kind
     operation: str
+    resource: _Resource = _Resource()
+    name: str = ""
     namespace: str = ""
     sub_resource: str = ""
     user_info: _User = _User()
     object: dict[str, Any] | None = None
     old_object: dict[str, Any] | None = None
+    options: dict[str, Any] | None = None
+    dry_run: bool | None = None
 
 
 class Webhook:
     """The service: `app` to serve over TLS, `run` to keep its caches current."""
 
-    def __init__(self, api: Api, *, clock: Clock = SYSTEM, informers: Informers | None = None) -> None:
+    def __init__(
+        self,
+        api: Api,
+        *,
+        clock: Clock = SYSTEM,
+        informers: Informers | None = None,
+        send: Send | None = None,
+        is_token: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        """`send`: hands audit records over; None: by HTTP to the server that INFO_CONFIGMAP names.
+
+        `is_token`: whether a path's token is the API server's. Anybody can connect, so nothing else is recorded.
+        """
+        self._is_token = is_token
         shared = informers or Informers()
         self._api, self._clock = api, clock
+        self._post = ServerPost(api, lambda: self._server) if isinstance(api, KubeClient) else None
+        self._server = ""  # its address
+        sending = send or self._post
+        self._trail = Trail(sending, clock=clock) if sending is not None else None
         self._tenants = shared.of(api, TENANTS)
         self._nodes = shared.of(api, NODES)
         self._policies = shared.of(api, POLICIES)
@@ -151,8 +183,15 @@ class Webhook:
         self._info.on_change(self._info_changed)
         self.app = Starlette(
             routes=[
-                Route("/mutate", self._mutate, methods=["POST"]),
-                Route("/validate", self._validate, methods=["POST"]),
+                *(
+                    Route(path, handler, methods=["POST"])
+                    for name, handler in (
+                        ("/mutate", self._mutate),
+                        ("/validate", self._validate),
+                        ("/audit", self._audit),
+                    )
+                    for path in (name, f"{name}/{{token}}")
+                ),
                 Route("/healthz", self._healthz, methods=["GET"]),
                 Route("/readyz", self._readyz, methods=["GET"]),
             ]
@@ -166,8 +205,17 @@ class Webhook:
         )
 
     async def run(self) -> None:
-        """Keep the caches current until cancelled."""
+        """Keep the caches current, and send audit records, until cancelled."""
+        try:
+            await self._run()
+        finally:
+            if self._post is not None:
+                await self._post.close()
+
+    async def _run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
+            if self._trail is not None:
+                tasks.create_task(self._trail.run(), name="audit records")
             tasks.create_task(self._follow(TENANTS, self._tenants), name="informer tenants")
             tasks.create_task(self._follow(POLICIES, self._policies), name="informer policies")
             tasks.create_task(self._follow(MACHINES, self._machines), name="informer machines")
@@ -295,6 +343,34 @@ class Webhook:
     async def _validate(self, http: HttpRequest) -> Response:
         return await self._answer(http, mutating=False)
 
+    async def _audit(self, http: HttpRequest) -> Response:
+        """Admit at once, whatever it is; the record is sent later."""
+        try:
+            body = await read_body(http.receive, _BODY_MAX_BYTES)
+            asked = parse_json(body, _Review, bytes_max=_BODY_MAX_BYTES).request
+        except (BodyTooLong, ClientLeft, DocumentError) as error:
+            return PlainTextResponse(f"invalid AdmissionReview: {error}", 400)  # the failure policy is Ignore
+        self._record(http, asked)
+        return _review({"uid": asked.uid, "allowed": True})
+
+    def _record(self, http: HttpRequest, asked: _Asked, status: int = 200) -> None:
+        if self._trail is None or asked.dry_run or not self._is_token(http.path_params.get("token", "")):
+            return
+        where = asked.resource
+        change = Change(
+            operation=asked.operation,
+            group=where.group,
+            plural=where.resource,
+            version=where.version,
+            namespace=asked.namespace,
+            name=asked.name,
+            subresource=asked.sub_resource,
+            obj=asked.object,
+            old=asked.old_object,
+            options=asked.options or {},
+        )
+        self._trail.note(change, account=asked.user_info.username, status=status)
+
     async def _healthz(self, _: HttpRequest) -> Response:
         return PlainTextResponse("ok")
 
@@ -319,13 +395,16 @@ class Webhook:
             return PlainTextResponse(NOT_SYNCED, 503)
         if not self._kills.synced and asked.kind.kind == "Pod" and mutating and len(self._policies):
             await self._kills.settle()
-        asked = await self._by_person(asked)
+        by_account, asked = asked, await self._by_person(asked)
         try:
             verdict = self.decide(asked, mutating=mutating)
         except Exception as error:  # a defect that somebody's object brings out must not let the object pass
             log.exception("an object could not be judged", extra=_of(asked))
+            self._record(http, by_account, 500)
             message = f"the admission webhook failed on this object: {error!r}; its log has more"
             return _review(_refusal(asked.uid, 500, "InternalError", message))
+        if verdict.refusals or not mutating:  # what is admitted is asked about again, to be validated
+            self._record(http, by_account, 422 if verdict.refusals else 200)
         return _review(_response(asked, verdict))
 
     async def _by_person(self, asked: _Asked) -> _Asked:
@@ -359,6 +438,7 @@ class Webhook:
 
     def _info_changed(self, _before: Obj | None, after: Obj | None) -> None:
         data = (after or {}).get("data") or {}
+        self._server = str(data.get("serverUrl") or "")
         try:
             domain = parse_platform(data).domain
         except BadWorkspace as error:  # then workspaces have no hosts

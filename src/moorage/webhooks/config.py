@@ -7,6 +7,11 @@ Three registrations, by what happens while the webhook is down:
 - `….guard`: in namespaces that are guarded and no tenant's they pass without it (Ignore, or as the admin chooses).
 - `hosts.guard`: what names hosts waits for it in every guarded namespace (Fail).
 
+A configuration of its own, `moorage-audit`, brings before `/audit` what the others do not: deletions, sessions in
+pods, nodes, namespaces, volumes, and namespaces that are not guarded. It judges nothing and stops nothing (Ignore,
+one second). An admin who deletes it has fewer entries in the audit log. Secrets are in none of the rules: a review
+holds the whole object, and no service of ours may read a Secret.
+
 No pod is reviewed twice. Where the cluster evaluates match conditions, Kubernetes' own controllers update what is
 there without a review: jobs end, garbage goes. Requests in our own namespace and kube-system are not sent to the
 webhook, so that our pods can be made while it is down.
@@ -23,7 +28,9 @@ from typing import Literal
 from moorage.apimachinery.resources import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, Obj
 from moorage.decide.admission.hosts import KINDS as HOST_KINDS
 from moorage.decide.admission.review import OPERATOR
+from moorage.decide.audit.changes import COMPONENTS
 from moorage.model.names import (
+    AUDIT_CONFIGURATION,
     GROUP,
     GUARD_LABEL,
     SYSTEM_NAMESPACE,
@@ -33,6 +40,7 @@ from moorage.model.names import (
     WEBHOOK_SERVICE,
 )
 
+AUDIT_TIMEOUT_SECONDS = 1  # the least that Kubernetes takes; a webhook that hangs delays each request by this much
 TIMEOUT_SECONDS = 5  # an answer takes milliseconds; a webhook that hangs delays each create by this much
 SERVICE_PORT = 443
 KINDS = ("machines", "machinenodepools", "reservations", "mapjobs", "workspaces")  # of ours, judged everywhere
@@ -41,6 +49,16 @@ RULES = (  # (group, plurals): pods, and whatever holds a template of theirs, wh
     ("batch", ("jobs", "cronjobs")),
     ("apps", ("deployments", "replicasets", "statefulsets", "daemonsets")),
     (GROUP, ("mapjobs", "workspaces")),
+)
+# (group, operations, resources) that are recorded; the guardrails' own reviews tell of what they judge
+AUDITED = (
+    *((group, ("DELETE",), plurals) for group, plurals in RULES if group != GROUP),
+    (GROUP, ("DELETE",), KINDS),
+    (GROUP, ("CREATE", "UPDATE", "DELETE"), ("datasets", "guardrailpolicies", "tenants", "volumebackups")),
+    ("", ("UPDATE", "DELETE"), ("nodes",)),
+    ("", ("CREATE", "UPDATE", "DELETE"), ("namespaces", "persistentvolumeclaims")),
+    ("", ("CREATE",), ("pods/eviction",)),
+    ("", ("CONNECT",), ("pods/attach", "pods/exec", "pods/portforward")),
 )
 HOST_RULES = tuple((group, tuple(plural for plural, _ in kinds)) for group, kinds in HOST_KINDS.items())
 
@@ -59,6 +77,13 @@ NOT_KUBERNETES: Obj = {
     " || request.userInfo.username.startsWith('system:serviceaccount:kube-system:')))",
 }
 
+NOT_A_COMPONENT: Obj = {
+    "name": "not-a-component",
+    "expression": "!("
+    + " || ".join(f"request.userInfo.username.startsWith('{prefix}')" for prefix in COMPONENTS)
+    + ")",
+}
+
 FailurePolicy = Literal["Ignore", "Fail"]
 
 
@@ -69,6 +94,7 @@ def webhook_configurations(
     ca_pem: bytes = b"",
     failure_policy: FailurePolicy = "Ignore",
     conditions: bool | None = None,
+    token: str = "",
 ) -> list[Obj]:
     """The mutating and the validating configuration, in this order.
 
@@ -77,7 +103,8 @@ def webhook_configurations(
     which fills it in. `failure_policy` is that of guarded namespaces that are no tenant's: with "Ignore", the
     default, work goes on there while the webhook is down; with "Fail" nothing gets past. `conditions`: whether the
     cluster evaluates match conditions (CEL), which the local one does not; None: only a cluster of its own has a
-    Service, so yes behind one.
+    Service, so yes behind one. `token`: by which the webhook knows the API server and records what it is asked
+    about; empty leaves it to the operator.
     """
     if conditions is None:
         conditions = url is None
@@ -85,9 +112,9 @@ def webhook_configurations(
     def hook(name: str, path: str, **fields: object) -> Obj:
         made: Obj = {
             "name": name,
-            "clientConfig": _client(path, url, service, ca_pem),
+            "clientConfig": _client(path, url, service, ca_pem, token),
             "admissionReviewVersions": ["v1"],
-            "sideEffects": "None",
+            "sideEffects": "NoneOnDryRun",  # a record of what was asked for
             "timeoutSeconds": TIMEOUT_SECONDS,
             "matchPolicy": "Equivalent",
         }
@@ -139,8 +166,55 @@ def webhook_configurations(
     ]
 
 
-def _client(path: str, url: str | None, service: tuple[str, str], ca_pem: bytes) -> Obj:
+def audit_configuration(
+    *,
+    url: str | None = None,
+    service: tuple[str, str] = (SYSTEM_NAMESPACE, WEBHOOK_SERVICE),
+    ca_pem: bytes = b"",
+    conditions: bool | None = None,
+    token: str = "",
+) -> Obj:
+    """What is recorded beside what the guardrails judge; the options are those of `webhook_configurations`."""
+    if conditions is None:
+        conditions = url is None
+    common: Obj = {
+        "clientConfig": _client("/audit", url, service, ca_pem, token),
+        "admissionReviewVersions": ["v1"],
+        "sideEffects": "NoneOnDryRun",
+        "timeoutSeconds": AUDIT_TIMEOUT_SECONDS,
+        "matchPolicy": "Equivalent",
+        "failurePolicy": "Ignore",
+    } | ({"matchConditions": [NOT_A_COMPONENT]} if conditions else {})
+    unguarded = [{"key": GUARD_LABEL, "operator": "NotIn", "values": ["enabled"]}]
+    return {
+        "apiVersion": VALIDATING_WEBHOOKS.api_version,
+        "kind": VALIDATING_WEBHOOKS.kind,
+        "metadata": {"name": AUDIT_CONFIGURATION},
+        "webhooks": [
+            {"name": "changes.audit.moorage.dev", "rules": [_audited(*rule) for rule in AUDITED]} | common,
+            {
+                "name": "unguarded.audit.moorage.dev",
+                "rules": _rules((group, plurals) for group, plurals in RULES if group != GROUP),
+                "namespaceSelector": {"matchExpressions": unguarded},
+            }
+            | common,
+        ],
+    }
+
+
+def _audited(group: str, operations: tuple[str, ...], plurals: tuple[str, ...]) -> Obj:
+    return {
+        "apiGroups": [group],
+        "apiVersions": ["*"] if group == GROUP else ["v1"],
+        "operations": list(operations),
+        "resources": list(plurals),
+        "scope": "*",
+    }
+
+
+def _client(path: str, url: str | None, service: tuple[str, str], ca_pem: bytes, token: str) -> Obj:
     namespace, name = service
+    path = f"{path}/{token}" if token else path
     client: Obj = (
         {"url": url.rstrip("/") + path}
         if url is not None

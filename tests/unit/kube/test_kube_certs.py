@@ -119,6 +119,46 @@ def test_a_certificate_is_renewed_thirty_days_before_it_ends():
     assert why_renew(data, [*NAMES, "other"], now=NOON) == "it does not name other"
 
 
+async def test_the_registration_that_records_trusts_it_too(api):
+    api.put(VALIDATING_WEBHOOKS, a_registration({"service": {}}) | {"metadata": {"name": "moorage-audit"}})
+    await ensure_certificate(api, clock=FakeClock())
+    audit = await api.get(VALIDATING_WEBHOOKS, "moorage-audit")
+    bundle = base64.b64decode(audit["webhooks"][0]["clientConfig"]["caBundle"])
+    assert bundle == (await stored(api))["ca.crt"]
+
+
+async def test_the_api_server_asks_under_a_token_that_a_new_certificate_leaves_as_it_is(api):
+    service = {"name": "moorage-webhook", "path": "/audit"}
+    api.put(VALIDATING_WEBHOOKS, a_registration({"service": service}) | {"metadata": {"name": "moorage-audit"}})
+
+    async def path():
+        audit = await api.get(VALIDATING_WEBHOOKS, "moorage-audit")
+        return audit["webhooks"][0]["clientConfig"]["service"]["path"]
+
+    clock = FakeClock()
+    await ensure_certificate(api, clock=clock)
+    first = await stored(api)
+    token = first["audit-token"].decode()
+    assert (len(token), await path()) == (48, f"/audit/{token}")
+    clock.advance(LIFETIME)
+    await ensure_certificate(api, clock=clock)
+    assert (await stored(api))["tls.crt"] != first["tls.crt"]
+    assert await path() == f"/audit/{token}"
+
+
+async def test_the_secret_of_an_older_version_gets_a_token_and_keeps_its_certificate(api):
+    await ensure_certificate(api, clock=FakeClock())
+    secret = await api.get(SECRETS, "moorage-webhook-tls", "moorage-system")
+    before = await stored(api)
+    del secret["data"]["audit-token"]
+    api.put(SECRETS, secret)
+    await ensure_certificate(api, clock=FakeClock())
+    after = await stored(api)
+    assert after.pop("audit-token")
+    del before["audit-token"]
+    assert after == before
+
+
 async def test_without_a_secret_one_is_made_after_the_registrations_trust_it(api):
     await ensure_certificate(api, clock=FakeClock())
     data = await stored(api)
@@ -172,8 +212,8 @@ async def test_without_registrations_the_certificate_is_made_all_the_same():
 
 def test_a_registration_by_url_is_left_alone():
     by_url = {"url": "https://127.0.0.1:1/mutate", "caBundle": "x"}
-    assert trusting(a_registration(by_url), b"PEM") is None
-    mended = trusting(a_registration(by_url, {"service": {}}), b"PEM")
+    assert trusting(a_registration(by_url), b"PEM", b"token") is None
+    mended = trusting(a_registration(by_url, {"service": {}}), b"PEM", b"token")
     assert mended is not None
     assert [webhook["clientConfig"].get("caBundle") for webhook in mended["webhooks"]] == ["x", "UEVN"]
 

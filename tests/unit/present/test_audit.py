@@ -23,6 +23,7 @@ def an_entry(method: str, path: str, what: str = "", status: int = 200, **fields
         what=what,
         address=fields.get("address", "10.0.0.7"),
         status=status,
+        client=fields.get("client", ""),
     )
 
 
@@ -65,6 +66,20 @@ def an_entry(method: str, path: str, what: str = "", status: int = 200, **fields
         ),
         (an_entry("PUT", "/odd"), "ada sent PUT /odd, on a page from 10.0.0.7"),
         (an_entry("POST", "/odd", "juggle x"), "ada did this: juggle x, on a page from 10.0.0.7"),
+        (
+            an_entry(
+                "update", "/apis/batch/v1/namespaces/t/jobs/a1", "cancel run t/a1", address="", client="moor"
+            ),
+            "ada cancelled run t/a1, by moor",
+        ),
+        (
+            an_entry("delete", "/api/v1/namespaces/t/pods/p", "delete pod t/p", address=""),
+            "ada deleted pod t/p, through the Kubernetes API",
+        ),
+        (
+            an_entry("create", "/api/v1/namespaces/t/pods/p", "create pod t/p", 422, address="", client="kubectl"),
+            "ada tried to create pod t/p: refused by a guardrail (422), by kubectl",
+        ),
         (
             an_entry("", "", "7 more requests of strangers were refused; the server's log has them", 0, person=""),
             "7 more requests of strangers were refused; the server's log has them",

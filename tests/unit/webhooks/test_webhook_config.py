@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import base64
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from moorage.apimachinery.selectors import label_selector_of
 from moorage.decide.admission.review import TEMPLATES
-from moorage.webhooks.config import webhook_configurations
+from moorage.decide.audit.changes import COMPONENTS
+from moorage.webhooks.config import audit_configuration, webhook_configurations
 
 NAME = "kubernetes.io/metadata.name"
 GUARD = {"moorage.dev/guard": "enabled"}
@@ -140,3 +142,56 @@ def test_where_the_cluster_can_tell_updates_by_kubernetes_and_the_operators_of_p
         for match_condition in hook.get("matchConditions", []):  # what is made is always reviewed
             assert match_condition["expression"].startswith("!(request.operation == 'UPDATE' && ")
     assert not any("matchConditions" in hook for hook in hooks(url="https://127.0.0.1:8443"))
+
+
+# --- what is recorded
+
+
+@pytest.mark.parametrize("options", [{}, {"url": "https://127.0.0.1:1", "ca_pem": b"PEM"}])
+def test_what_records_stops_nothing(options):
+    made = audit_configuration(**options)
+    assert (made["kind"], made["metadata"]["name"]) == ("ValidatingWebhookConfiguration", "moorage-audit")
+    for hook in made["webhooks"]:
+        assert (hook["failurePolicy"], hook["timeoutSeconds"], hook["sideEffects"]) == (
+            "Ignore",
+            1,
+            "NoneOnDryRun",
+        )
+        client = hook["clientConfig"]
+        assert (client.get("url") or client["service"]["path"]).endswith("/audit")
+        assert ("matchConditions" in hook) is (not options)
+
+
+def test_no_change_is_brought_twice_to_be_recorded():
+    """By the guardrails' own reviews or by the registration that records: by one of them."""
+
+    def reviews(labels):
+        recording = audit_configuration()["webhooks"]
+        judging = [hook for hook in hooks() if hook["clientConfig"]["service"]["path"] == "/validate"]
+        for hook in (*recording, *judging):
+            if label_selector_of(hook.get("namespaceSelector") or {}).matches(labels):
+                for rule in hook["rules"]:
+                    for operation in rule["operations"]:
+                        yield from ((rule["apiGroups"][0], plural, operation) for plural in rule["resources"])
+
+    for labels in ({NAME: "x"}, GUARD | {NAME: "lab"}, TENANT | {NAME: "lab"}):
+        many = Counter(reviews(labels))
+        twice = {(plural, operation) for (_, plural, operation), count in many.items() if count > 1}
+        # of our kinds with templates two reviews tell the same: the server keeps one of them
+        assert {plural for plural, _ in twice} <= {"mapjobs", "workspaces"}
+        for plural, group in (
+            ("jobs", "batch"),
+            ("pods", ""),
+            ("workspaces", "moorage.dev"),
+            ("datasets", "moorage.dev"),
+        ):
+            assert {operation for operation in ("CREATE", "DELETE") if many[(group, plural, operation)]} == {
+                "CREATE",
+                "DELETE",
+            }
+
+
+def test_kubernetes_own_parts_and_ours_are_not_asked_about_where_conditions_are_evaluated():
+    (condition,) = audit_configuration()["webhooks"][0]["matchConditions"]
+    for prefix in COMPONENTS:
+        assert f"request.userInfo.username.startsWith('{prefix}')" in condition["expression"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from moorage.clock import SYSTEM, Clock, rfc3339
 from moorage.decide.rates import Bucket, Rate, take
@@ -35,6 +35,7 @@ class AuditLog:
         self._waiting: deque[AuditEntry] = deque(maxlen=WAITING_MAX)
         self._strangers: Bucket | None = None
         self._left_out = 0  # requests of strangers that are in the log alone
+        self._programs_left_out = 0  # changes by programs likewise
 
     def note(
         self,
@@ -46,16 +47,23 @@ class AuditLog:
         address: str,
         status: int,
         is_stranger: bool = False,
+        client: str = "",
+        at: datetime | None = None,
+        only_log: bool = False,
     ) -> None:
-        """`is_stranger`: it was refused, and nobody knows whose it was, whatever name it gave."""
+        """`is_stranger`: it was refused, and nobody knows whose it was, whatever name it gave.
+
+        `at`: when it was, if not now. `only_log`: it becomes no row; how many there are is told each hour.
+        """
         entry = AuditEntry(
-            at=self._clock.now(),
+            at=at or self._clock.now(),
             person=person[:253],
             method=method,
             path=path[:PATH_MAX],
             what=what[:PATH_MAX],
             address=address[:64],
             status=status,
+            client=client[:64],
         )
         log.info(
             "audit",
@@ -67,8 +75,12 @@ class AuditLog:
                 "what": entry.what,
                 "address": entry.address,
                 "status": entry.status,
+                "client": entry.client,
             },
         )
+        if only_log:
+            self._programs_left_out += 1
+            return
         if is_stranger:
             self._strangers, wait = take(self._strangers, STRANGERS, self._clock.monotonic())
             if wait:
@@ -90,10 +102,14 @@ class AuditLog:
             await asyncio.shield(self.flush())
 
     def sum_up(self) -> None:
-        """Note how many requests of strangers are in the log alone since the last time, if there are any."""
+        """Note how many requests are in the log alone since the last time, if there are any."""
         count, self._left_out = self._left_out, 0
         if count:
             what = f"{count} more requests of strangers were refused; the server's log has them"
+            self.note(person="", method="", path="", what=what, address="", status=0)
+        count, self._programs_left_out = self._programs_left_out, 0
+        if count:
+            what = f"{count} more changes by programs were made; the server's log has them"
             self.note(person="", method="", path="", what=what, address="", status=0)
 
     async def flush(self) -> None:

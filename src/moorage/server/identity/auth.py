@@ -22,6 +22,7 @@ from starlette.datastructures import Headers
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from moorage.api.auditrecords import RECORDS_PATH
 from moorage.apimachinery.addresses import PORTS, is_odd_path, parse_authority, parse_origin
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.cache import BoundedCache
@@ -361,6 +362,8 @@ class Gate:
         path, state = scope["path"], scope["state"]
         if method in LOOKS or path in LOOKING_PATHS or has_own_auth(path):
             return
+        if path == RECORDS_PATH and status < 400:
+            return  # records are entries themselves
         user = state.get("user")
         person = state.get("audit_person") or (user.name if user is not None else "")
         self._audit.note(

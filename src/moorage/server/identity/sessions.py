@@ -82,6 +82,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     address: str = ""
     status: int = 0
     number: int = 0
+    client: str = ""  # the program, as it names itself; empty: not known
 
 
 def new_token() -> str:
@@ -262,8 +263,8 @@ class SessionStore:
         with self._db.transaction():
             for entry in entries:
                 self._db.run(
-                    "INSERT INTO audit_log (at, person, method, path, what, address, status)"
-                    " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    "INSERT INTO audit_log (at, person, method, path, what, address, status, client)"
+                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                     to_microseconds(entry.at),
                     entry.person,
                     entry.method,
@@ -271,13 +272,17 @@ class SessionStore:
                     entry.what,
                     entry.address,
                     entry.status,
+                    entry.client,
                 )
 
     def audit(
         self, *, person: str | None = None, action: str = "", before: int = 0, limit: int = AUDIT_PAGE,
-        since: datetime | None = None, until: datetime | None = None,
+        since: datetime | None = None, until: datetime | None = None, namespace: str = "",
     ) -> list[AuditEntry]:  # fmt: skip
-        """The newest entries first; `before`: older than this number; `action`: a text in what was done."""
+        """The newest entries first; `before`: older than this number; `action`: a text in what was done.
+
+        `namespace`: only what names it, in the action or as a part of the path.
+        """
         wheres: list[str] = ["number > 0"]
         values: list[str | int] = []
         if person is not None:
@@ -291,13 +296,16 @@ class SessionStore:
             values.append(to_microseconds(until))
         if action:
             wheres.append("lower(what || ' ' || method || ' ' || path) LIKE ? ESCAPE '!'")
-            text = action.lower().replace("!", "!!").replace("%", "!%").replace("_", "!_")
-            values.append(f"%{text}%")
+            values.append(f"%{_escaped(action.lower())}%")
+        if namespace:
+            text = _escaped(namespace)
+            wheres.append("(what LIKE ? ESCAPE '!' OR path LIKE ? ESCAPE '!' OR path LIKE ? ESCAPE '!')")
+            values += [f"% {text}/%", f"%/{text}/%", f"%/namespaces/{text}"]
         if before:
             wheres.append("number < ?")
             values.append(before)
         rows = self._db.rows(
-            "SELECT at, person, method, path, what, address, status, number FROM audit_log"
+            "SELECT at, person, method, path, what, address, status, number, client FROM audit_log"
             f" WHERE {' AND '.join(wheres)} ORDER BY number DESC LIMIT ?",
             *values,
             limit,
@@ -305,7 +313,7 @@ class SessionStore:
         return [
             AuditEntry(
                 at=from_microseconds(row[0]), person=row[1], method=row[2], path=row[3], what=row[4],
-                address=row[5], status=int(row[6]), number=int(row[7]),
+                address=row[5], status=int(row[6]), number=int(row[7]), client=row[8],
             )
             for row in rows
         ]  # fmt: skip
@@ -385,6 +393,11 @@ async def rotate_keys(api: Api) -> int:
     patch["metadata"] = {"resourceVersion": secret["metadata"]["resourceVersion"]}
     await api.patch(SECRETS, KEYS_SECRET, patch, PEOPLE_NAMESPACE)
     return min(KEYS_KEPT, len(names) + 1)
+
+
+def _escaped(text: str) -> str:
+    """For LIKE … ESCAPE '!'."""
+    return text.replace("!", "!!").replace("%", "!%").replace("_", "!_")
 
 
 def _opened(keys: Iterable[bytes], sealed: bytes) -> str | None:

@@ -30,17 +30,19 @@ async def show(desk: Desk, request: Request) -> Response:
     asked = request.query_params
     person, action = asked.get("user", "").strip()[:253], asked.get("q", "").strip()[:TEXT_MAX]
     since, until = asked.get("since", ""), asked.get("until", "")
+    namespace = asked.get("namespace", "").strip()[:63]
     page = await read_audit(
         desk.context,
         request.state.user,
         person=person or None,
         action=action,
+        namespace=namespace,
         since=time_of(since, "since"),
         until=time_of(until, "until"),
         before=number(asked.get("before") or "0", "before"),
         limit=PAGE_SIZE,
     )
-    fields = [("user", person), ("q", action), ("since", since), ("until", until)]
+    fields = [("user", person), ("q", action), ("namespace", namespace), ("since", since), ("until", until)]
     return desk.page(
         request,
         "audit.html",
@@ -86,7 +88,7 @@ def lines_of(entries: Iterable[AuditEntry], now: datetime) -> list[Line]:
                     note=f"{way(entry)}: {entry.method} {entry.path}" if entry.status else "",
                 ),
                 Cell(text=str(entry.status or ""), tone="" if entry.status < 400 else "bad"),
-                Cell(text=entry.address),
+                Cell(text=entry.address or entry.client),
             ),
         )
         for entry in entries

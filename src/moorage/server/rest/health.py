@@ -59,7 +59,7 @@ async def metrics(call: Call[None, None]) -> Response:
     now = context.now()
     rows = await use(context, since=now - USE_WINDOW, until=now, by=By.USER)
     kept = (context.keeper.kept_bytes, context.keeper.streams)
-    body = await asyncio.to_thread(exposition, view, rows, context.limiter.refused, kept)
+    body = await asyncio.to_thread(exposition, view, rows, context.limiter.refused, kept, context.changes.lost)
     return Response(body, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
@@ -84,6 +84,7 @@ class Metrics:
     held: Gauge
     hours: Gauge
     limited: Counter
+    lost: Counter
     kept_bytes: Gauge
     followed: Gauge
 
@@ -114,19 +115,28 @@ def make_metrics() -> Metrics:
         limited=Counter(
             "moorage_requests_limited", "Requests refused with 429, as their user sent too many", registry=registry
         ),
+        lost=Counter(
+            "moorage_audit_records_lost",
+            "Changes in the Kubernetes API that are not in the audit log, as the server was away too long",
+            registry=registry,
+        ),
         kept_bytes=gauge("moorage_kept_log_bytes", "Bytes on the disk of kept logs, at the last look"),
         followed=gauge("moorage_log_streams", "Logs of pods that the server reads now"),
     )
 
 
 def exposition(
-    view: GpuView, rows: tuple[UsageRow, ...], refused: int = 0, kept: tuple[int, int] = (0, 0)
+    view: GpuView, rows: tuple[UsageRow, ...], refused: int = 0, kept: tuple[int, int] = (0, 0), lost: int = 0
 ) -> bytes:
-    """The metrics in Prometheus' text format. `kept`: bytes of kept logs, and how many logs are read now."""
+    """The metrics in Prometheus' text format. `kept`: bytes of kept logs, and how many logs are read now.
+
+    `lost`: audit records that had no room.
+    """
     from prometheus_client import generate_latest
 
     metrics = make_metrics()
     metrics.limited.inc(refused)
+    metrics.lost.inc(lost)
     metrics.kept_bytes.set(kept[0])
     metrics.followed.set(kept[1])
     for node in view.nodes:
