@@ -72,8 +72,8 @@ class AsyncContainers(Group):
         key: str | None = None,
     ) -> Container:
         """Make a container; `start` starts it. `cpu`: a number, or as 500m; `memory`: bytes, or as 8Gi;
-        `volumes`: `NAME:/path[:ro]`; `ports`: of the container → of its Service; `body`: more fields of Docker's, over the
-        others; `key`: asking again with it gives the same one (None: a key of this call's own)."""
+        `volumes`: `NAME:/path[:ro]`; `ports`: of the container → of its Service; `body`: more fields of Docker's,
+        over the others; `key`: asking again with it gives the same one (None: a key of this call's own)."""
         host: dict[str, Any] = {"Binds": list(volumes), "AutoRemove": auto_remove}
         if cpu is not None:
             host["NanoCpus"] = round(parse_quantity(str(cpu)) * 10**9)
