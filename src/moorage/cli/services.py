@@ -330,10 +330,10 @@ async def _install_webhook(api: Api, settings: Settings) -> None:
     known: dict[str, Any] = {
         "url": url,
         "ca_pem": settings.ca_pem,
-        "conditions": not is_local,
         "token": settings.audit_token,
     }
-    for config in (*webhook_configurations(**known), audit_configuration(**known)):
+    configurations = webhook_configurations(**known, conditions=not is_local)
+    for config in (*configurations, audit_configuration(**known, conditions=True)):
         mutating = config["kind"] == "MutatingWebhookConfiguration"
         await _ensure(api, MUTATING_WEBHOOKS if mutating else VALIDATING_WEBHOOKS, config)
 

@@ -293,12 +293,30 @@ async def test_a_deleted_configuration_is_not_called_any_more(
         {"name": "short"},
         {"sideEffects": "Some"},
         {"timeoutSeconds": 60},
-        {"matchConditions": [{"name": "x", "expression": "true"}]},
+        {"matchConditions": [{"name": "x", "expression": "object.spec.replicas > 3"}]},
+        {"matchConditions": [{"name": "x", "expression": "true"}] * 2},
+        {"matchConditions": [{"name": "", "expression": "true"}]},
+        {"matchConditions": [{"name": "x", "expression": ""}]},
+        {"matchConditions": [{"name": f"x{at}", "expression": "true"} for at in range(65)]},
     ],
 )
 async def test_a_configuration_that_cannot_work_is_refused(api: InProcessClient, more: Obj) -> None:
     with pytest.raises(Invalid):
         await api.create(MUTATING_WEBHOOKS, configuration({"url": "https://127.0.0.1/x"}, **more))
+
+
+async def test_a_request_that_meets_not_every_condition_is_not_sent(
+    api: InProcessClient, hook: tuple[Hook, Obj]
+) -> None:
+    made, config = hook
+    conditions = [
+        {"name": "made", "expression": "request.operation == 'CREATE'"},
+        {"name": "named", "expression": "!request.name.startsWith('quiet-')"},
+    ]
+    await api.create(VALIDATING_WEBHOOKS, configuration(config, matchConditions=conditions))
+    for name in ("quiet-a", "loud-a"):
+        await api.create(CONFIGMAPS, a_map(name))
+    assert [request["name"] for request in made.asked] == ["loud-a"]
 
 
 async def test_the_configurations_themselves_are_not_sent_to_webhooks(

@@ -1,7 +1,7 @@
 """Admission webhooks: `admission.k8s.io/v1` reviews sent to the URLs of the stored configurations.
 
-Only `clientConfig.url` is served; there is no service network. `matchConditions` (CEL) are refused when the
-configuration is created.
+Only `clientConfig.url` is served; there is no service network. Of `matchConditions` (CEL) comparisons of text are
+evaluated; a configuration with others is refused.
 https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/
 """
 
@@ -24,6 +24,7 @@ from moorage.apimachinery.documents import parse_json
 from moorage.apimachinery.resources import MUTATING_WEBHOOKS, NAMESPACES, VALIDATING_WEBHOOKS, Obj
 from moorage.apimachinery.selectors import label_selector_of
 from moorage.errors import ApiError, BadRequest, DocumentError, Forbidden, ServerError
+from moorage.localcluster.apiserver.admission.conditions import parse_condition, request_fields
 from moorage.localcluster.apiserver.kinds.kind import Kind
 from moorage.localcluster.apiserver.pipeline.calls import Admission
 from moorage.localcluster.apiserver.pipeline.pipeline import Pipeline
@@ -167,7 +168,11 @@ class Webhooks:
             labels = self._namespace_labels(asked, obj)
             if labels is not None and not label_selector_of(selector).matches(labels):
                 return False
-        return True
+        conditions = hook.spec.get("matchConditions")
+        if not conditions:
+            return True
+        fields = request_fields(_review(asked, obj)["request"])
+        return all(parse_condition(condition["expression"])(fields) for condition in conditions)
 
     def _rule_matches(self, rule: Mapping[str, Any], hook: Webhook, asked: Admission) -> bool:
         where = asked.kind.resource

@@ -11,10 +11,13 @@ from datetime import datetime
 from typing import Any
 
 from moorage.apimachinery.resources import Obj
+from moorage.localcluster.apiserver.admission.conditions import Unsupported, parse_condition
 from moorage.localcluster.apiserver.kinds.cells import created, size
 from moorage.localcluster.apiserver.kinds.kind import Rules
 from moorage.localcluster.apiserver.types.fields import FieldErrors
 from moorage.localcluster.apiserver.types.metadata import name_problems
+
+CONDITIONS_MAX = 64  # as in kube-apiserver
 
 
 def _default(obj: Obj) -> None:
@@ -62,8 +65,7 @@ def _validate(obj: Obj, errors: FieldErrors) -> None:
                 hook["timeoutSeconds"],
                 "the timeout value must be between 1 and 30 seconds",
             )
-        if hook.get("matchConditions"):
-            errors.forbidden(f"{path}.matchConditions", "CEL is not evaluated by the local cluster")
+        _check_conditions(f"{path}.matchConditions", hook.get("matchConditions") or [], errors)
         # where it is: an https URL
         config = hook.get("clientConfig") or {}
         if ("url" in config) == ("service" in config):
@@ -80,6 +82,27 @@ def _validate(obj: Obj, errors: FieldErrors) -> None:
                 config["url"].partition(":")[0],
                 "'https' is the only allowed URL scheme; desired format: https://host[/path]",
             )
+
+
+def _check_conditions(path: str, conditions: Sequence[Obj], errors: FieldErrors) -> None:
+    if len(conditions) > CONDITIONS_MAX:
+        errors.invalid(path, len(conditions), f"must have at most {CONDITIONS_MAX} items")
+    names = set()
+    for at, condition in enumerate(conditions):
+        where, name = f"{path}[{at}]", condition.get("name") or ""
+        if not name:
+            errors.required(f"{where}.name")
+        elif name in names:
+            errors.duplicate(f"{where}.name", name)
+        names.add(name)
+        expression = condition.get("expression") or ""
+        if not expression:
+            errors.required(f"{where}.expression")
+            continue
+        try:
+            parse_condition(expression)
+        except Unsupported as error:
+            errors.invalid(f"{where}.expression", expression, f"the local cluster cannot evaluate it: {error}")
 
 
 def _webhooks_changed(new: Obj, old: Obj) -> bool:
