@@ -113,6 +113,42 @@ def test_a_port_of_the_run_is_one_here_until_ctrl_c(cluster, server):
     assert (child.returncode, out, err) == (0, "", "Ctrl-C stops it\n")
 
 
+def test_on_a_local_cluster_a_port_that_the_run_holds_itself_needs_no_forwarding(cluster, server):
+    if cluster.kind != "local":
+        pytest.skip("only pods of a local cluster share this machine's ports")
+    typed = [sys.executable, "-m", "moorage.cli.main", "port-forward", server, str(PORT)]
+    child = subprocess.Popen(
+        typed, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=cluster.environment()
+    )
+    try:
+        assert child.stdout is not None
+        line = child.stdout.readline()
+        assert re.fullmatch(rf"http://127\.0\.0\.1:{PORT} is port {PORT} of pod {server}\S* itself\n", line), line
+        with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/page", timeout=PATIENCE) as answer:
+            assert answer.read() == b"hello"
+    finally:
+        child.send_signal(signal.SIGINT)
+        _, err = child.communicate(timeout=PATIENCE)
+    note = "note: the pod is a process of this machine and has its ports: nothing is forwarded\n"
+    assert (child.returncode, err) == (0, f"{note}Ctrl-C stops it\n")
+    other = cluster.moor("port-forward", server, f"{PORT}:80", check=False)
+    assert re.match(rf"error: port {PORT} of 127\.0\.0\.1 is taken by pod {server}\S* itself\nhint:", other.stderr)
+
+
+def test_on_a_local_cluster_a_second_run_on_the_port_is_told_why_it_cannot_have_it(cluster, server, tmp_path):
+    if cluster.kind != "local":
+        pytest.skip("only pods of a local cluster share this machine's ports")
+    code = f"import http.server; http.server.HTTPServer(('127.0.0.1', {PORT}), http.server.BaseHTTPRequestHandler)"
+    try:
+        words = ("--memory", "128Mi", "--name", f"{server}-2", "--follow", "--", sys.executable, "-c", code)
+        done = cluster.moor("run", *words, cwd=tmp_path, check=False)
+        again = cluster.moor("logs", f"{server}-2")
+    finally:
+        cluster.moor("cancel", "--delete", f"{server}-2", check=False)
+    why = "runs of a local cluster share the ports of this machine: give each run another port, or port 0"
+    assert (done.returncode, why in done.stderr, why in again.stderr) == (1, True, True), done.stderr
+
+
 def test_a_request_that_ends_its_side_still_gets_its_answer(cluster, server):
     typed = [sys.executable, "-m", "moorage.cli.main", "port-forward", server, f":{PORT}"]
     child = subprocess.Popen(typed, stdout=subprocess.PIPE, text=True, env=cluster.environment())

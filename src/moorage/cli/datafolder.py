@@ -358,15 +358,33 @@ def port_holder(port: int, proc: Path = Path("/proc")) -> str:
 
     Empty where it cannot be known: it belongs to another user, or this is not Linux.
     """
-    sockets = {f"socket:[{inode}]" for inode in _listeners(port, proc)}
-    if not sockets:
-        return ""
-    for folder in proc.glob("[0-9]*"):
+    for folder in _holders(port, proc):
         with contextlib.suppress(OSError):
-            for fd in (folder / "fd").iterdir():
-                if os.readlink(fd) in sockets:
-                    return f"{(folder / 'comm').read_text().strip()} (process {folder.name})"
+            return f"{(folder / 'comm').read_text().strip()} (process {folder.name})"
     return ""
+
+
+def pod_on_port(port: int, proc: Path = Path("/proc")) -> str:
+    """The uid of the pod whose process listens on a port of this machine; empty: none does, or it is not known.
+
+    Pods whose nodes run processes of this machine share its ports.
+    """
+    mark = b"MOORAGE_POD_UID="
+    for folder in _holders(port, proc):
+        with contextlib.suppress(OSError):
+            for word in (folder / "environ").read_bytes().split(b"\0"):
+                if word.startswith(mark):
+                    return word.removeprefix(mark).decode("ascii", "replace")
+    return ""
+
+
+def _holders(port: int, proc: Path) -> Iterator[Path]:
+    """Folders in /proc of the processes that listen on a port."""
+    sockets = {f"socket:[{inode}]" for inode in _listeners(port, proc)}
+    for folder in proc.glob("[0-9]*") if sockets else ():
+        with contextlib.suppress(OSError):
+            if any(os.readlink(fd) in sockets for fd in (folder / "fd").iterdir()):
+                yield folder
 
 
 def _listeners(port: int, proc: Path) -> Iterator[str]:

@@ -117,8 +117,18 @@ async def _print(log: RunLog, *, prefix: bool | None = None) -> None:
     async with contextlib.aclosing(log.read()) as events:
         async for event in events:
             printer.print(event)
+    _say_about_ports(run, printer)
     if not printer.has_begun:
         console.say(f"{run.name} has no logs yet: {run.state}" + (f", {run.reason}" if run.reason else ""))
+
+
+def _say_about_ports(run: RunView, printer: Printer) -> None:
+    """What to do about a run that failed because its port was taken."""
+    if run.state is State.FAILED and printer.has_taken_port:
+        console.note(
+            "a port that the run listens on is taken; runs of a local cluster share the ports of this machine:"
+            " give each run another port, or port 0 for any free one"
+        )
 
 
 async def _follow(session: Session, log: RunLog, name: str, *, prefix: bool | None = None) -> RunView:
@@ -132,9 +142,13 @@ async def _follow(session: Session, log: RunLog, name: str, *, prefix: bool | No
     ):
         async for event in events:
             if isinstance(event, Ended) and event.run is not None:
+                _say_about_ports(event.run, printer)
                 return event.run
             printer.print(event)
     raise NotFound(f"the run {name} was deleted while it was followed")
+
+
+_TAKEN = (b"ddress already in use", b"EADDRINUSE")  # as libc, Go and Node say it
 
 
 class OneRun:
@@ -196,6 +210,7 @@ class Printer:
         self._colour = console.has_colour(sys.stdout)
         self._places: dict[str, int] = {}  # pod → its place, which gives its colour
         self._last_text = ""
+        self.has_taken_port = False  # whether a line tells of a port that was taken
 
     @property
     def has_begun(self) -> bool:
@@ -244,6 +259,7 @@ class Printer:
             self._last_text = text
 
     def _print_line(self, pod: str, line: bytes) -> None:
+        self.has_taken_port |= any(word in line for word in _TAKEN)
         if not (len(self._places) > 1 if self._prefix is None else self._prefix):
             console.raw(line)
             return

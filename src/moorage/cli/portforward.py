@@ -15,7 +15,9 @@ import click
 
 from moorage.actions.runpods import PodPlace, running_pod_of_run, running_pod_of_workspace
 from moorage.apimachinery.integers import integer_or
+from moorage.apimachinery.resources import PODS
 from moorage.cli import console, terminal
+from moorage.cli.datafolder import pod_on_port
 from moorage.cli.names import complete
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.cli.wait import views_of
@@ -119,10 +121,17 @@ async def _forward(
         await stack.enter_async_context(terminal.ending_with_reader())
         connections = await stack.enter_async_context(_connections(opener))
         for forward in forwards:
-            server = await _listen(address, forward, connections)
+            shown = f"[{address}]" if ":" in address else address
+            try:
+                server = await _listen(address, forward, connections)
+            except PortTaken as error:
+                if not await _is_its_own(session, opener.pod, forward, error):
+                    raise
+                console.show(f"http://{shown}:{forward.local} is port {forward.remote} of pod {opener.pod} itself")
+                console.note("the pod is a process of this machine and has its ports: nothing is forwarded")
+                continue
             stack.callback(server.close)
             local = server.sockets[0].getsockname()[1]
-            shown = f"[{address}]" if ":" in address else address
             console.show(f"forwarding http://{shown}:{local} to port {forward.remote} of pod {opener.pod}")
         sys.stdout.flush()
         console.say("Ctrl-C stops it")
@@ -136,6 +145,21 @@ async def _forward(
                 end.cancel()
             await asyncio.gather(*ends, return_exceptions=True)
     return 0
+
+
+async def _is_its_own(session: Session, pod: str, forward: Forward, error: PortTaken) -> bool:
+    """Whether the pod itself listens on the taken port, and that is the wanted one.
+
+    Raises PortTaken where another pod of this machine has it, or the pod has it under another number.
+    """
+    holder = pod_on_port(forward.local)
+    if not holder:
+        return False
+    uid = str((await session.api.get(PODS, pod, session.namespace))["metadata"].get("uid"))
+    if holder == uid and forward.local == forward.remote:
+        return True
+    who = f"pod {pod} itself" if holder == uid else "another pod that runs on this machine"
+    raise PortTaken(f"{error.message} by {who}", hint=error.hint) from error
 
 
 class _Opener:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from moorage.apimachinery.resources import JOBS
+from moorage.cli.datafolder import pod_on_port
 from moorage.cli.portforward import Forward, parse_forward
 from moorage.errors import Forbidden, UsageError
 from moorage.testing.clock import NOON, FakeClock
@@ -135,3 +136,21 @@ def test_a_refusal_names_what_was_typed(moor, words, doing):
     moor.api.refuse["list", "jobs"] = Forbidden(RBAC)
     done = moor(*words)
     assert (done.code, done.err) == (1, f"error: ada may not {doing} in namespace default\n{NO_TEAM}")
+
+
+@pytest.mark.parametrize(
+    ("environ", "uid"),
+    [
+        (b"PATH=/bin\0MOORAGE_POD_UID=u-1\0", "u-1"),
+        (b"PATH=/bin\0", ""),
+    ],
+)
+def test_the_pod_that_listens_on_a_port_is_known_by_its_process(tmp_path, environ, uid):
+    (tmp_path / "net").mkdir()
+    line = "0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 77 1"
+    (tmp_path / "net" / "tcp").write_text(f"head\n{line}\n")
+    process = tmp_path / "4711"
+    (process / "fd").mkdir(parents=True)
+    (process / "fd" / "3").symlink_to("socket:[77]")
+    (process / "environ").write_bytes(environ)
+    assert (pod_on_port(8080, tmp_path), pod_on_port(8081, tmp_path)) == (uid, "")
