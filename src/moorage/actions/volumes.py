@@ -22,6 +22,7 @@ from moorage.model.names import OWNER_ANNOTATION, OWNER_LABEL, RUN_LABEL
 from moorage.model.storageclass import ROX, RWX, SHORT, ClassView, parse_class
 
 VOLUME = Kind(PVCS, "volume")
+SIZE_LEAST_BYTES = 1024 * 1024  # less is a forgotten unit
 Used = Mapping[tuple[str, str], int]
 """(namespace, claim) → bytes in use, of the volumes that a node reported."""
 
@@ -180,6 +181,13 @@ def parse_size(text: str) -> Fraction:
     if size <= 0:
         raise UsageError(
             f"invalid size {text!r}: use more than zero, such as 10Gi", code=ErrorCode.INVALID, field="size"
+        )
+    if size < SIZE_LEAST_BYTES:
+        raise UsageError(
+            f"invalid size {text!r}: less than 1 MiB",
+            hint=f"the unit may be missing: {text}Gi",
+            code=ErrorCode.INVALID,
+            field="size",
         )
     return size
 

@@ -76,6 +76,8 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     ),
 )
 
+TYPED = "moorage.typed"  # in the meta of click's context: the words after the command, as they were typed
+
 # other words that people type, from Docker, kubectl and the shell
 ALIASES: dict[str, str] = {
     "ls": "jobs",
@@ -87,6 +89,41 @@ ALIASES: dict[str, str] = {
     "ws": "workspace",
     "vol": "volume",
     "ds": "dataset",
+}
+
+# words that other tools have for what is done here by another command; they are no commands, so nothing happens by
+# accident
+MEANT: dict[str, str] = {
+    "delete": "moor cancel --delete NAME",
+    "remove": "moor cancel --delete NAME",
+    "retry": "moor rerun NAME",
+    "restart": "moor rerun NAME",
+    "submit": "moor run -- COMMAND",
+    "create": "moor run -- COMMAND",
+    "start": "moor run -- COMMAND",
+    "sbatch": "moor run -- COMMAND",
+    "srun": "moor run --follow -- COMMAND",
+    "squeue": "moor jobs",
+    "scancel": "moor cancel NAME",
+    "sinfo": "moor nodes",
+    "queue": "moor jobs",
+    "history": "moor jobs",
+    "info": "moor show NAME",
+    "events": "moor show NAME",
+    "why": "moor explain NAME",
+    "shell": "moor exec NAME",
+    "ssh": "moor exec NAME",
+    "attach": "moor logs -f NAME",
+    "tail": "moor logs -f NAME",
+    "forward": "moor port-forward NAME PORT",
+    "cp": "moor volume cp SOURCE DESTINATION",
+    "notebook": "moor workspace create NAME",
+    "jupyter": "moor workspace create NAME",
+    "results": "moor map results NAME",
+    "config": "moor kubeconfig",
+    "teams": "moor whoami",
+    "namespaces": "moor whoami",
+    "version": "moor --version",
 }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from moorage.cli.commands import ALIASES, COMMANDS, find_command, load
+from moorage.cli.commands import ALIASES, COMMANDS, MEANT, TYPED, find_command, load
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +26,17 @@ Usage: moor COMMAND [OPTIONS]
 TAIL = """\
 `moor COMMAND --help` explains a command; `moor --version` prints the version.
 """
+MEANT_OPTIONS = {
+    ("moor jobs", "--failed"): "--state failed",
+    ("moor jobs", "--running"): "--state running",
+    ("moor jobs", "--waiting"): "--state waiting",
+    ("moor jobs", "--all"): "--all-namespaces",
+    ("moor run", "--gpu"): "--gpus",
+    ("moor run", "--mem"): "--memory",
+    ("moor run", "--cpus"): "--cpu",
+    ("moor run", "--timeout"): "--time",
+    ("moor run", "--detach"): "nothing: `moor run` returns at once, and --follow waits",
+}
 INTERRUPTED = 130  # 128 + SIGINT, as shells say it
 
 
@@ -107,6 +118,9 @@ def _unknown(word: str) -> int:
             f"moor has no option {word}", "options follow the command: moor run --gpus 1 -- python train.py"
         )
         return 2
+    if word in MEANT:
+        _say_error(f"moor has no command {word!r}", f"did you mean `{MEANT[word]}`?")
+        return 2
     from difflib import get_close_matches
 
     near = get_close_matches(word, [*(name for _, name, _, _ in COMMANDS), *ALIASES], n=1)
@@ -152,6 +166,7 @@ def _invoke(command: click.Command, name: str, words: Sequence[str], opener: Any
 
     try:
         with command.make_context(f"moor {name}", list(words), obj=opener) as context:
+            context.meta[TYPED] = tuple(words)
             return command.invoke(context)
     except click.exceptions.Exit as done:
         return done.exit_code
@@ -159,8 +174,17 @@ def _invoke(command: click.Command, name: str, words: Sequence[str], opener: Any
 
 def _in_our_words(error: click.UsageError) -> tuple[str, str]:
     """click's message as ours look: no capital, no full stop; what may have been meant goes into the hint."""
+    import click
+
     message = error.format_message().replace(". Did you mean", " (Did you mean").partition(" (Did you mean")[0]
     message = message.rstrip(".").replace("\n", " ")
+    if option := MEANT_OPTIONS.get(
+        ((error.ctx.info_name if error.ctx else "") or "", getattr(error, "option_name", ""))
+    ):
+        return message[:1].lower() + message[1:], f"did you mean {option}? Or "
+    example = next(iter(getattr(error.ctx.command, "examples", ())), "") if error.ctx else ""
+    if isinstance(error, click.MissingParameter) and example:
+        return message[:1].lower() + message[1:], f"such as: {example}   Or "
     meant = " or ".join(getattr(error, "possibilities", None) or ())
     return message[:1].lower() + message[1:], f"did you mean {meant}? Or " if meant else ""
 

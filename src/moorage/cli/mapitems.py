@@ -95,12 +95,17 @@ def parse_range(text: str) -> range:
             raise ValueError
         span = range(*numbers)
     except ValueError as error:
-        raise UsageError(
-            f"invalid --range {text}: use A:B or A:B:STEP", hint="0:100 counts from 0 to 99, 0:100:10 by tens"
-        ) from error
+        raise UsageError(f"invalid --range {text}: use A:B or A:B:STEP", hint=_range_hint(text)) from error
     if len(span) > RANGE_MAX:
         raise UsageError(f"--range {text} has {len(span):,} numbers; at most {RANGE_MAX:,}")
     return span
+
+
+def _range_hint(text: str) -> str:
+    """For a single number what was meant, else how ranges are written."""
+    if text.isascii() and text.isdigit() and 1 < len(text) < 10 and int(text) > 1:
+        return f"0:{text} counts from 0 to {int(text) - 1}"
+    return "0:100 counts from 0 to 99, 0:100:10 by tens"
 
 
 def _matches(pattern: str) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
@@ -18,6 +19,7 @@ from moorage.api.explain import Explanation, PodQuestion
 from moorage.apimachinery.documents import parse_yaml
 from moorage.apimachinery.resources import Obj
 from moorage.cli import console
+from moorage.cli.commands import TYPED
 from moorage.cli.runoptions import request_from, run_options
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.decide.runs.names import generated_name
@@ -78,11 +80,27 @@ def run(
         )
         raise UsageError("no command given", hint=hint)
     target = replace(target, namespace=target.namespace or namespace)
+    _note_misplaced(command)
 
     async def work(session: Session) -> int:
         return await submit(session, _of_notebook(request), follow=follow, dry_run=dry_run)
 
     return in_session(target, work)
+
+
+def _note_misplaced(command: Sequence[str]) -> None:
+    """Note options of `moor run` behind the command, which gets them; with `--` this is meant."""
+    context = click.get_current_context()
+    if "--" in context.meta.get(TYPED, ()):
+        return
+    known = {option for parameter in context.command.params for option in parameter.opts}
+    long = [word for word in command[1:] if word.startswith("--")]
+    options = [word for word in long if word.partition("=")[0] in known]
+    if options:
+        console.note(
+            f"after the command, {' and '.join(options)} goes to {command[0]}, not to moor;"
+            " options of moor run come before the command"
+        )
 
 
 @console.command(

@@ -217,6 +217,7 @@ def test_classes_say_what_they_can_do(moor):
         (["volume", "create", "Data"], 2, "error: invalid volume name 'Data'"),
         (["volume", "create", "d", "--size", "big"], 2, "error: invalid quantity 'big'"),
         (["volume", "create", "d", "--size", "0"], 2, "error: invalid size '0'"),
+        (["volume", "create", "d", "--size", "10"], 2, "error: invalid size '10': less than 1 MiB\nhint: the"),
         (["volume", "create", "there"], 1, "error: the name 'there' is taken: another volume"),
         (["volume", "delete", "none", "--yes"], 1, "error: volume 'none' not found in namespace default"),
     ],

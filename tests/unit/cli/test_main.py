@@ -14,8 +14,8 @@ import pytest
 
 from moorage import __version__
 from moorage.apimachinery.resources import PVCS
-from moorage.cli.commands import ALIASES, COMMANDS, load
-from moorage.cli.main import help_text, main
+from moorage.cli.commands import ALIASES, COMMANDS, MEANT, find_command, load
+from moorage.cli.main import MEANT_OPTIONS, help_text, main
 
 
 def test_the_help_names_every_command_with_one_line(capsys):
@@ -64,6 +64,18 @@ def test_every_command_of_the_table_exists_and_explains_itself(name, capsys):
     assert capsys.readouterr().out.startswith(f"Usage: moor {name}")
 
 
+def test_words_of_other_tools_lead_to_commands_and_options_that_exist():
+    for word, meant in MEANT.items():
+        assert find_command(word) is None
+        first = meant.split()[1]
+        assert first == "--version" or find_command(first) is not None, meant
+    for (command, _), option in MEANT_OPTIONS.items():
+        match = find_command(command.removeprefix("moor "))
+        assert match is not None
+        known = {name for parameter in load(match[1]).params for name in parameter.opts}
+        assert option.split()[0] in known or option.startswith("nothing"), option
+
+
 @pytest.mark.parametrize(
     ("words", "err"),
     [
@@ -85,7 +97,24 @@ def test_every_command_of_the_table_exists_and_explains_itself(name, capsys):
             "error: no such command 'lst'\nhint: did you mean list? Or see `moor volume --help`\n",
         ),
         (["descrbe"], "error: moor has no command 'descrbe'\nhint: did you mean `moor describe`?\n"),
-        (["volume", "create"], "error: missing argument 'NAME'\nhint: see `moor volume create --help`\n"),
+        (
+            ["volume", "create"],
+            "error: missing argument 'NAME'\n"
+            "hint: such as: moor volume create data --size 50Gi   Or see `moor volume create --help`\n",
+        ),
+        (
+            ["delete", "x"],
+            "error: moor has no command 'delete'\nhint: did you mean `moor cancel --delete NAME`?\n",
+        ),
+        (["retry", "x"], "error: moor has no command 'retry'\nhint: did you mean `moor rerun NAME`?\n"),
+        (
+            ["jobs", "--failed"],
+            "error: no such option '--failed'\nhint: did you mean --state failed? Or see `moor jobs --help`\n",
+        ),
+        (
+            ["run", "--gpu", "1", "--", "true"],
+            "error: no such option '--gpu'\nhint: did you mean --gpus? Or see `moor run --help`\n",
+        ),
     ],
 )
 def test_wrong_usage_is_one_error_one_hint_and_exit_code_2(words, err, capsys):

@@ -75,6 +75,12 @@ def test_what_is_no_range_is_refused(text):
         parse_range(text)
 
 
+def test_a_single_number_is_hinted_at_the_range_that_was_meant():
+    with pytest.raises(UsageError) as refused:
+        parse_range("10")
+    assert refused.value.hint == "0:10 counts from 0 to 9"
+
+
 def test_rows_of_a_query_are_objects_and_single_columns_are_values(tmp_path):
     file = tmp_path / "races.db"
     connection = sqlite3.connect(file)

@@ -87,6 +87,31 @@ def test_everything_wrong_is_told_at_once_and_nothing_is_made(local):
     assert not local.api.named(JOBS)
 
 
+def test_a_script_that_is_typed_without_its_interpreter_is_hinted_at_it(local):
+    done = local("run", "--", "train-me.py")
+    assert (done.code, done.err.splitlines()[-1]) == (
+        2,
+        "hint: name the program that runs it: moor run -- python train-me.py",
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "noted"),
+    [
+        (
+            ("python3", "train.py", "--name", "x", "--gpus=1"),
+            "note: after the command, --name and --gpus=1 goes to python3, not to moor; options of moor run",
+        ),
+        (("--", "python3", "train.py", "--name", "x"), ""),
+        (("python3", "train.py", "--epochs", "3"), ""),
+    ],
+)
+def test_options_behind_the_command_are_noted(local, words, noted):
+    done = local("run", "--dry-run", *words)
+    assert done.code == 0
+    assert (noted in done.err) if noted else ("after the command" not in done.err)
+
+
 def test_a_checkpoint_makes_volume_secret_and_job_in_this_order_and_the_secret_goes_with_the_job(local):
     assert local("run", "--checkpoint", "digits", "--name", "train", "--", "true").code == 0
     made = [(call.resource, call.name) for call in local.api.calls if call.verb == "create"]

@@ -17,6 +17,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 
 from moorage.apimachinery.resources import Obj
 from moorage.decide.runs.gputypes import gpu_taints
@@ -239,8 +240,17 @@ def _check_command(request: RunRequest, caller: Caller, facts: ClusterFacts, rem
         remarks.refuse(
             "command",
             f"the command {command[0]!r} does not exist on this machine",
-            "check its spelling, or give its path; on this cluster it runs with your own PATH",
+            _missing_program_hint(command[0]),
         )
+
+
+def _missing_program_hint(program: str) -> str:
+    """What to type instead of a program that does not exist: a script needs its interpreter."""
+    interpreters = {".py": "python", ".sh": "bash", ".R": "Rscript", ".jl": "julia"}
+    interpreter = interpreters.get(PurePosixPath(program).suffix)
+    if interpreter:
+        return f"name the program that runs it: moor run -- {interpreter} {program}"
+    return "check its spelling, or give its path; on this cluster it runs with your own PATH"
 
 
 def _check_archive(caller: Caller, remarks: Remarks) -> None:

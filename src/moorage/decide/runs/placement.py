@@ -32,7 +32,8 @@ def place(request: RunRequest, facts: ClusterFacts, remarks: Remarks) -> Placeme
     wishes = (("gpuType", "GPU type", request.gpu_type), ("gpuResource", "GPU resource", request.gpu_resource))
     for field, noun, value in wishes:
         if value is not None and not request.gpus:
-            remarks.refuse(field, f"{noun} {value!r} without GPUs", "give the number of GPUs, 1 or more")
+            hint = "give the number of GPUs too, such as --gpus 1"
+            remarks.refuse(field, f"{noun} {value!r} without GPUs", hint)
             return Placement(None)
     if request.gpus > 0:
         resource, terms = _with_gpus(request, facts, remarks)

@@ -126,7 +126,7 @@ def problems(facts: ClusterFacts = LOCAL, caller: Caller = ADA, **options: Any) 
             {"gpu_type": "a100"},
             "gpuType",
             "GPU type 'a100' without GPUs",
-            "give the number of GPUs, 1 or more",
+            "give the number of GPUs too, such as --gpus 1",
             id="a type alone",
         ),
         pytest.param(
