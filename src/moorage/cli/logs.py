@@ -75,7 +75,7 @@ def logs(
             kept=AskedKept(session),
         )
         if not follow:
-            await _print(log, prefix=prefix)
+            await _print(log, prefix=prefix, whole=tail is None and since_seconds is None)
             return 0
         run = await _follow(session, log, name, prefix=prefix)
         if run.started is None:
@@ -110,8 +110,8 @@ def _ending(run: RunView) -> str:
     return f"{text}: {cause}" if cause else text
 
 
-async def _print(log: RunLog, *, prefix: bool | None = None) -> None:
-    """What there is now."""
+async def _print(log: RunLog, *, prefix: bool | None = None, whole: bool = True) -> None:
+    """What there is now. `whole`: all lines were asked for, so that none means that nothing was printed."""
     run = await log.open(follow=False)
     printer = Printer(prefix=len(log.due(run)) > 1 if prefix is None else prefix, announces=False)
     async with contextlib.aclosing(log.read()) as events:
@@ -120,6 +120,9 @@ async def _print(log: RunLog, *, prefix: bool | None = None) -> None:
     _say_about_ports(run, printer)
     if not printer.has_begun:
         console.say(f"{run.name} has no logs yet: {run.state}" + (f", {run.reason}" if run.reason else ""))
+    elif whole and printer.is_silent:
+        silence = "printed nothing" if run.state.ended else "has printed nothing yet"
+        console.say(f"{run.name} {silence}: {run.state}")
 
 
 def _say_about_ports(run: RunView, printer: Printer) -> None:
@@ -211,12 +214,20 @@ class Printer:
         self._places: dict[str, int] = {}  # pod → its place, which gives its colour
         self._last_text = ""
         self.has_taken_port = False  # whether a line tells of a port that was taken
+        self._is_silent = True
+
+    @property
+    def is_silent(self) -> bool:
+        """Neither a line nor a word on why there is none."""
+        return self._is_silent
 
     @property
     def has_begun(self) -> bool:
         return bool(self._places)
 
     def print(self, event: Event) -> None:
+        if isinstance(event, Line | Cut | Gone | Unreadable | Broke):
+            self._is_silent = False
         match event:
             case Line(pod, text):
                 self._print_line(pod, text)
@@ -226,7 +237,7 @@ class Printer:
             case Cut():
                 console.note(event.text)
             case Gone(pod):
-                console.note(f"the logs of {pod} are gone with the pod, and nothing is kept of them")
+                console.note(f"the pod {pod} is gone, and no line of its log is kept; it may have printed nothing")
             case Unreadable(pod, message):
                 console.note(f"the logs of {pod} cannot be read: {message}")
             case Broke():

@@ -214,7 +214,7 @@ def _until_lines(explanation: Explanation) -> list[str]:
     if explanation.until is None or explanation.until.since is None or explanation.state != "running":
         return []
     until = until_text(explanation.until, explanation.usual, explanation.now)
-    return [f"It runs since {_clock(explanation.until.since)}; {until}"]
+    return [f"It has run since {_clock(explanation.until.since)}; {until}"]
 
 
 def _missing_section(explanation: Explanation) -> Section | None:

@@ -254,6 +254,22 @@ def test_a_member_is_hinted_at_the_lists_that_they_may_read(moor):
     )
 
 
+@pytest.mark.parametrize(
+    ("job", "pod", "words", "err"),
+    [
+        (a_job(), a_pod(), (), "train has printed nothing yet: Running\n"),
+        (a_job(end="Complete"), a_pod(phase="Succeeded", code=0), (), "train printed nothing: Succeeded\n"),
+        (a_job(), a_pod(), ("--tail", "0"), ""),
+    ],
+)
+def test_a_run_that_printed_nothing_says_so(moor, job, pod, words, err):
+    moor.api.put(JOBS, job)
+    moor.api.put(PODS, pod)
+    moor.api.pod_logs["train-abc"] = []
+    done = moor("logs", "train", *words)
+    assert (done.code, done.out, done.err) == (0, "", err)
+
+
 def test_logs_of_one_pod_are_printed_as_they_are(moor):
     moor.api.put(JOBS, a_job())
     moor.api.put(PODS, a_pod())

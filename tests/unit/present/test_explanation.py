@@ -139,7 +139,7 @@ def test_what_outlived_its_like_has_an_unknown_end():
 def test_a_run_that_has_its_place_is_told_until_when():
     found = ask(a_pod(node="n1", expected=7200), [a_node()], history=past(1.5, 1.5, 1.5, 1.5, 1.5, name="me"))
     assert explain_text(found).splitlines()[1] == (
-        "It runs since 05 Jan 11:00 UTC; usually done by about 12:30 UTC (5 of 5 like it: same name),"
+        "It has run since 05 Jan 11:00 UTC; usually done by about 12:30 UTC (5 of 5 like it: same name),"
         " until 05 Jan 13:00 UTC at the latest (in 60m)"
     )
 
