@@ -67,7 +67,12 @@ def item_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 metavar="SQL",
                 help="Items: rows of a query, or the values of a single column.",
             ),
-            click.option("--database", default=None, metavar="URL", help="sqlite:///file.db or postgresql://…"),
+            click.option(
+                "--database",
+                default=None,
+                metavar="URL",
+                help="Database of --query: sqlite:///file.db or postgresql://…",
+            ),
             click.option(
                 "--format",
                 "format_",
@@ -96,7 +101,12 @@ def item_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("name")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @item_options
-@click.option("--function", default=None, metavar="MODULE:NAME", help="Call this for each item, loaded once.")
+@click.option(
+    "--function",
+    default=None,
+    metavar="MODULE:NAME",
+    help="Call this Python function for each item; a worker loads it once.",
+)
 @click.option("--parallelism", type=int, default=1, show_default=True, help="Maximum number of workers.")
 @click.option(
     "--slots",
@@ -114,7 +124,11 @@ def item_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--gpu-resource", default=None, help="What is counted as a GPU, such as nvidia.com/mig-1g.10gb.")
 @click.option("--volume", "volumes", multiple=True, metavar="NAME:/PATH[:ro]", help="Mount a volume. Repeatable.")
 @click.option(
-    "--dataset", "datasets", multiple=True, metavar="[NAMESPACE/]NAME:/PATH", help="Mount a dataset, read-only."
+    "--dataset",
+    "datasets",
+    multiple=True,
+    metavar="[NAMESPACE/]NAME:/PATH",
+    help="Mount a dataset, read-only. Repeatable.",
 )
 @click.option(
     "--env",
@@ -160,7 +174,12 @@ def item_options(command: Callable[..., Any]) -> Callable[..., Any]:
     metavar="PATH",
     help="Path that must be writable (default: other volumes). Repeatable.",
 )
-@click.option("--notify", multiple=True, metavar="TARGET", help="https://… or mailto:ADDRESS. Repeatable.")
+@click.option(
+    "--notify",
+    multiple=True,
+    metavar="TARGET",
+    help="Send a notice of the first failure and of the end: https://… or mailto:ADDRESS. Repeatable.",
+)
 @click.option("--open", "open_", is_flag=True, help="More items will be added; see `moor map add`.")
 @click.option(
     "--machines", type=_FILE, default=None, help="Machine types with prices, for a plan; see `moor plan`."
@@ -254,7 +273,7 @@ def list_(target: Target, all_namespaces: bool, output: str) -> int:
     multiple=True,
     metavar="|".join(STATES),
     shell_complete=lambda *_: list(STATES),
-    help="Only items in this state. Repeatable.",
+    help="Only items in this state; leased: a worker runs it, dead: it failed for good. Repeatable.",
 )
 @click.option(
     "--limit", type=click.IntRange(1), default=None, help="Maximum number of items (default: 100 in a table)."

@@ -65,7 +65,13 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option(
     "--market", type=click.Choice(["spot", "on-demand"]), default=None, help="Only offers of this market."
 )
-@click.option("--quota", "quotas", multiple=True, metavar="[REGION/][spot-]RESOURCE=N", help="Repeatable.")
+@click.option(
+    "--quota",
+    "quotas",
+    multiple=True,
+    metavar="[REGION/][spot-]RESOURCE=N",
+    help="Limit of your provider, such as us-west1/cpus=576. Repeatable.",
+)
 @click.option("--nodes", "nodes", type=int, multiple=True, help="Exactly this number of nodes. Repeatable.")
 @click.option(
     "--deadline", default=None, metavar="TIME", help="The map must end within this time, in 9 of 10 cases."

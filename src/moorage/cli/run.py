@@ -118,7 +118,8 @@ def _note_misplaced(command: Sequence[str]) -> None:
 def rerun(target: Target, run: str, command: tuple[str, ...], follow: bool, dry_run: bool, **given: Any) -> int:
     """Run again what a run ran, also one that has ended. Options typed here replace those of that run.
 
-    The code is that of the current directory; on a local cluster, that of the run's own.
+    The files of the current directory are sent along; on a local cluster, the command starts in the directory of
+    that run.
     """
 
     async def work(session: Session) -> int:

@@ -37,7 +37,7 @@ OPTIONS = (
         "datasets",
         multiple=True,
         metavar="[NAMESPACE/]NAME:/PATH",
-        help="Mount a dataset, read-only.",
+        help="Mount a dataset, read-only. Repeatable.",
     ),
     click.option(
         "--env",
@@ -60,7 +60,9 @@ OPTIONS = (
     ),
     click.option("--working-dir", default=None, metavar="NAME:PATH", help="Start in this folder of a volume."),
     renamed("--workdir", "--working-dir"),
-    click.option("--image", default=None, help="Container image."),
+    click.option(
+        "--image", default=None, help="Container image (default: the tenant's; a local cluster needs none)."
+    ),
     click.option(
         "--host-env",
         is_flag=True,
@@ -77,7 +79,11 @@ OPTIONS = (
     renamed("--grace", "--grace-period", type=int),
     click.option("--priority-class", default=None, help="PriorityClass of the pods."),
     click.option(
-        "--retries", type=int, default=0, help="Try again after a failure, but not after a kill for memory."
+        "--retries",
+        type=int,
+        default=0,
+        show_default=True,
+        help="Further tries after the command fails; none after a kill for memory.",
     ),
     click.option(
         "--restart-limit",

@@ -57,7 +57,7 @@ def workspace() -> None:
     "kind",
     default="jupyterlab",
     show_default=True,
-    help="jupyterlab, codeserver or a template.",
+    help="jupyterlab, codeserver or another type that your administrator offers.",
     shell_complete=complete("workspace_types"),
 )
 @click.option(
@@ -102,7 +102,12 @@ def workspace() -> None:
     help="Volume of the home folder, created if missing (default: NAME-home).",
 )
 @click.option("--home-size", default=None, help="Size of a new home volume (default 10Gi).")
-@click.option("--access", type=click.Choice(["login", "token"]), default=None, help="Who may open it, and how.")
+@click.option(
+    "--access",
+    type=click.Choice(["login", "token"]),
+    default=None,
+    help="login: those who may edit in the namespace; token: all who have its address.",
+)
 @click.option("--start", default=None, metavar="CRON", help="Start it on this schedule, such as '0 8 * * 1-5'.")
 @click.option("--stop", default=None, metavar="CRON", help="Stop it on this schedule.")
 @click.option("--time-zone", default=None, metavar="ZONE", help="Time zone of --start and --stop (default UTC).")
