@@ -27,17 +27,38 @@ STEPS = "import time\nfor i in range(3600): print('step', i, flush=True); time.s
 PAGES = (
     "/",
     "/workspaces",
+    "/workspaces?new=",
+    "/workspaces/default/lab",
     "/jobs",
     "/jobs?whose=all",
+    "/jobs/new",
+    "/jobs/new?from=default/train",
     "/jobs/default/train",
     "/jobs/default/train/cancel",
     "/volumes",
+    "/volumes/default/data",
     "/volumes/default/data/resize",
     "/volumes/default/data/delete",
     "/datasets",
+    "/datasets/new",
+    "/datasets/default/images",
     "/datasets/default/images/delete",
     "/maps",
+    "/maps/new",
+    "/maps/default/squares",
+    "/maps/default/squares/items",
     "/explain/default/train",
+    "/nodes/node-1",
+    "/gpus/a100",
+    "/admin/users",
+    "/admin/users/ada",
+    "/admin/tenants",
+    "/admin/tenants/team",
+    "/admin/nodes",
+    "/admin/nodes/node-1/drain",
+    "/admin/machines",
+    "/admin/reservations",
+    "/admin/audit",
 )
 UNNAMED = """() => [...document.querySelectorAll(
   'input:not([type=hidden]), select, textarea, button, a')].filter(one => {
@@ -112,7 +133,7 @@ def kubectl(cluster, *args, obj=None):
     return done.stdout
 
 
-def add_template(cluster, name="light"):
+def add_template(cluster, name="light", template=LIGHT):
     kubectl(
         cluster, "apply", "-f", "-",
         obj={
@@ -123,7 +144,7 @@ def add_template(cluster, name="light"):
                 "namespace": "moorage-system",
                 "labels": {"moorage.dev/workspace-template": name},
             },
-            "data": {"template.yaml": yaml.safe_dump(LIGHT)},
+            "data": {"template.yaml": yaml.safe_dump(template)},
         },
     )  # fmt: skip
 
@@ -178,6 +199,10 @@ def test_pages_of_jobs_volumes_and_datasets_serve_everybody(own_cluster, browser
     cluster = own_cluster
     cluster.moor("run", "--name", "train", "--gpus", "1", "--", "python3", "-uc", STEPS)
     cluster.moor("dataset", "create", "images", "--source", "https://nowhere.invalid/x/", "--size", "1Gi")
+    cluster.moor("map", "create", "squares", "--range", "0:3", "--", "echo", "{item}")
+    cluster.moor("workspace", "create", "lab", "--type", "codeserver", "--stopped")
+    cluster.moor("user", "create", "ada", "--password-stdin", stdin="a password of some length\n")
+    cluster.moor("tenant", "create", "team", "--admin", "ada")
     person = Person(cluster, browser)
     page = person.page
 
@@ -249,6 +274,109 @@ def test_pages_of_jobs_volumes_and_datasets_serve_everybody(own_cluster, browser
     page.wait_for_url("**/login")
     person.go("/workspaces")
     assert page.locator("h1").inner_text() in ("Sign in", "This page needs its token")
+
+
+COUNT = "i=0; while true; do i=$((i+1)); echo step $i; sleep 1; done"
+
+
+def test_a_newcomer_starts_a_run_sees_why_it_waits_cancels_it_and_runs_it_again(own_cluster, browser):
+    cluster = own_cluster
+    for number in range(4):
+        cluster.moor("run", "--name", f"hog-{number}", "--gpus", "1", "--cpu", "100m", "--", "sleep", "3600")
+    person = Person(cluster, browser)
+    page = person.page
+    person.go("/jobs")
+    page.get_by_role("link", name="New job").click()
+    page.locator("#h-gpus").get_by_text("0 of 4 are free").wait_for()
+
+    # what is refused stands beside its field, and what was written stays
+    page.locator("#f-name").fill("First")
+    page.locator("#f-command").fill(COUNT)
+    page.locator("#more-summary").click()
+    page.locator("#f-labels").fill("project=vision\nstage=test")
+    page.locator("#check").click()
+    page.locator("#p-name").get_by_text("nvalid run name 'First'").wait_for()
+    assert page.locator("#f-command").input_value() == COUNT
+    person.trouble.clear()  # Chromium reports the 422
+
+    # a check says what would happen, and shows the command
+    page.locator("#f-name").fill("first")
+    page.locator("#check").click()
+    page.locator("#verdict").get_by_text("would start now").wait_for()
+    line = page.locator("#line").inner_text()
+    assert line.startswith("moor run -n default --name first --label project=vision --label stage=test -- sh -c")
+    page.locator("#f-gpus").fill("1")
+    page.locator("#check").click()
+    page.locator("#verdict").get_by_text("Run default/first waits").wait_for()
+
+    # it waits, says why, and starts by itself
+    page.locator("#send").click()
+    page.get_by_role("status").get_by_text("default/first is submitted").wait_for()
+    page.get_by_role("heading", name="Why is it waiting?").wait_for()
+    page.locator("#live-job").get_by_text("project=vision").wait_for()
+    cluster.moor("cancel", "hog-0")
+    page.locator("#log-text").get_by_text("step 2", exact=False).wait_for()
+    page.locator("#live-job .pill", has_text="Running").wait_for()
+
+    # cancelled: its log stays
+    page.locator("#cancel").click()
+    page.get_by_role("button", name="Cancel the run").click()
+    page.locator("#live-job .pill", has_text="Cancelled").wait_for()
+    page.reload()
+    page.locator("#log-text").get_by_text("step 2", exact=False).wait_for()
+
+    # again, with another command, to its end
+    page.locator("#again").click()
+    assert page.locator("#f-command").input_value() == COUNT
+    assert page.locator("#f-labels").input_value() == "project=vision\nstage=test"
+    page.locator("#f-command").fill("echo step one && echo last step")
+    page.locator("#f-gpus").fill("0")
+    page.locator("#send").click()
+    page.locator("#live-job .pill", has_text="Succeeded").wait_for()
+    page.reload()
+    page.locator("#f-q").fill("LAST")
+    page.locator("#search-log").click()
+    assert page.locator("#log-text").inner_text().strip() == "last step"
+    with page.expect_download() as download:
+        page.locator("#download-log").click()
+    assert "step one" in download.value.path().read_text()
+    assert person.trouble == []
+
+
+def test_a_gpu_tile_leads_to_its_run_its_node_and_its_owner(own_cluster, browser):
+    own_cluster.moor("run", "--name", "train", "--gpus", "1", "--cpu", "100m", "--", "sleep", "3600")
+    person = Person(own_cluster, browser)
+    page = person.page
+    tile = page.locator(".tile.used")
+    tile.get_by_role("link", name="train").click()
+    page.locator("h1", has_text="train").wait_for()
+    node = page.locator("#live-job a[href^='/nodes/']").first
+    where = node.inner_text()
+    node.click()
+    page.locator("h1", has_text=where).wait_for()
+    tile.get_by_role("link").first.click()
+    page.locator("#live-jobs").get_by_role("link", name="train", exact=True).wait_for()
+    assert person.trouble == []
+
+
+def test_a_workspace_that_cannot_start_says_why_and_shows_its_log(own_cluster, browser):
+    cluster = own_cluster
+    broken = {**LIGHT, "command": ["sh", "-c", "echo no such program >&2; exit 3"]}
+    add_template(cluster, "broken", broken)
+    person = Person(cluster, browser)
+    page = person.page
+    person.go("/workspaces")
+    page.locator("#make").click()
+    page.locator("#f-name").fill("lab")
+    page.locator("#f-kind").select_option("broken")
+    page.locator("#f-cpu").fill("100m")
+    page.locator("#f-memory").fill("128Mi")
+    page.get_by_role("button", name="Create and start").click()
+    page.locator("#live-workspaces .pill", has_text="Failed").wait_for()
+    page.locator("#live-workspaces").get_by_role("link", name="Log").click()
+    page.locator("#live-workspace").get_by_text("exit code 3").wait_for()
+    page.locator("#log-text").get_by_text("no such program").wait_for()
+    assert person.trouble == []
 
 
 def test_forms_need_no_script(own_cluster, browser):
