@@ -111,6 +111,9 @@ def site(own_cluster: Any) -> Site:
         cluster.moor("volume", "create", f"data-{role}", "-n", "team", "--size", "1Gi")
         source = ("--source", "https://nowhere.invalid/x/", "--size", "1Gi")
         cluster.moor("dataset", "create", f"images-{role}", "-n", "team", *source)
+        cluster.moor("workspace", "create", f"lab-{role}", "-n", "team", "--type", "codeserver", "--stopped")
+        items = ("--range", "0:9", "--cpu", "100m", "--", "sleep", "3600")
+        cluster.moor("map", "create", f"squares-{role}", "-n", "team", *items)
     base = json.loads(cluster.moor("status", "--data", str(cluster.home), "-o", "json").stdout)["page"]
     base = base.partition("/?")[0]
     return Site(base, {role: log_in(base, name) for role, name in people.items()})
@@ -164,15 +167,65 @@ CONTROLS = (
     ),
     ("/jobs?whose=all", 'href="/jobs/team/train-{role}/cancel"', "/jobs/team/train-{role}/cancel", {}),
     ("/volumes", 'href="/volumes/team/data-{role}/delete"', "/volumes/team/data-{role}/delete", {}),
+    ("/jobs", 'id="new"', "/jobs/new", {"command": "true", "namespace": "team", "do": "check"}),
+    (
+        "/maps",
+        'id="new"',
+        "/maps/new",
+        {"name": "more-{role}", "command": "true {{item}}", "namespace": "team", "range": "0:1"},
+    ),
+    (
+        "/datasets",
+        'id="new"',
+        "/datasets/new",
+        {"name": "more-{role}", "url": "volume:none", "namespace": "team", "size": "1Gi"},
+    ),
+    ("/workspaces", 'id="make"', "/workspaces", {"name": "lab-{role}", "namespace": "team", "kind": "codeserver"}),
+    (
+        "/workspaces",
+        'action="/workspaces/team/lab-{role}/start"',
+        "/workspaces/team/lab-{role}/start",
+        {},
+    ),
+    (
+        "/workspaces/team/lab-{role}",
+        'href="/workspaces/team/lab-{role}/delete"',
+        "/workspaces/team/lab-{role}/delete",
+        {},
+    ),
+    ("/maps/team/squares-{role}", 'id="pause"', "/maps/team/squares-{role}/pause", {}),
+    ("/maps/team/squares-{role}", 'id="workers"', "/maps/team/squares-{role}/workers", {"workers": "2"}),
+    ("/maps/team/squares-{role}", 'id="cancel"', "/maps/team/squares-{role}/cancel", {}),
+    ("/maps/team/squares-{role}", 'id="delete"', "/maps/team/squares-{role}/delete", {}),
+)
+# Pages that ask before something is done: who may not do it gets none.
+ASKING = (
+    ("/jobs?whose=all", "/jobs/team/train-{role}/cancel"),
+    ("/workspaces", "/workspaces/team/lab-{role}/delete"),
+    ("/volumes", "/volumes/team/data-{role}/resize"),
+    ("/volumes", "/volumes/team/data-{role}/delete"),
+    ("/datasets", "/datasets/team/images-{role}/delete"),
+    ("/maps/team/squares-{role}", "/maps/team/squares-{role}/cancel"),
+    ("/maps/team/squares-{role}", "/maps/team/squares-{role}/delete"),
+    ("/admin/users/mia", "/admin/users/mia/disable"),
+    ("/admin/nodes", "/admin/nodes/node-1/drain"),
 )
 
 
 def test_a_button_is_shown_to_whom_it_is_not_refused_for_rights_and_hidden_from_the_others(site: Site) -> None:
-    differences = []
+    differences: list[tuple[object, ...]] = []
     for role in (*ROLES, CLUSTER):
+        for page, asking in ASKING:
+            to = asking.format(role=role)
+            shown, status = (
+                f'href="{to}"' in site.ask(role, page.format(role=role)).text,
+                site.ask(role, to).status,
+            )
+            if shown != (status == 200):
+                differences.append((role, to, shown, status))
         for page, mark, path, form in CONTROLS:
             filled = {key: value.format(role=role) for key, value in form.items()} if form is not None else None
-            shown = mark.format(role=role) in site.ask(role, page).text
+            shown = mark.format(role=role) in site.ask(role, page.format(role=role)).text
             answer = site.ask(role, path.format(role=role), filled)
             if shown == (answer.status == 403):
                 differences.append((role, page, mark, shown, answer.status))
