@@ -76,7 +76,8 @@ def facts_of(item: Workspace, now: datetime) -> Iterable[Fact]:
     if item.image:
         yield Fact(name="Image", text=item.image)
     if item.home:
-        yield Fact(name="Home", text=item.home, href=f"/volumes/{item.namespace}/{item.home}")
+        is_made = bool(item.pod or item.ready_at)  # at its first start
+        yield Fact(name="Home", text=item.home, href=f"/volumes/{item.namespace}/{item.home}" if is_made else "")
     for volume in item.volumes:
         yield Fact(name="Volume", text=volume, href=f"/volumes/{item.namespace}/{volume}")
     yield Fact(name="Created", when=ago(item.created, now), note="ago")
