@@ -181,4 +181,4 @@ def test_machines_says_how_many_are_kept_by_the_calendar_now(gpus: Any) -> None:
     gpus.api.put(RESERVATIONS, a_reservation(phase="Preparing") | {"metadata": {"name": "b", "namespace": "lab"}})
     (row,) = json.loads(gpus("machines", "-o", "json").out)
     assert row["booked"] == 3
-    assert "BOOKED" in gpus("machines").out
+    assert "BOOKED" in gpus("machines", "gpu").out

@@ -67,6 +67,9 @@ def test_a_node_is_shown_with_what_its_unfinished_pods_ask_for():
         "runs": ("lab/train",),
         "taints": ("gpu=yes:NoSchedule",),
         "version": "v1.33.0",
+        "instance_type": "",
+        "market": "",
+        "region": "",
     }
 
 
