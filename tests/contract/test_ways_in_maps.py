@@ -417,7 +417,7 @@ CASES = [
     adding("no map to add to", "n", closed=False, code="not_found", message=NO_MAP),
     Case(name="items of an unknown state", moor=["items", "m", "--state", "lost"],
          rest=[("GET", f"{MAPS}/m/items?state=lost", None)], code="bad_request",
-         message="invalid state 'lost': use ready, waiting, leased, done, dead"),
+         message="invalid state 'lost': use ready, waiting, running, done, failed"),
     Case(name="a limit is set", moor=["limits", "set", "mysql", "40"],
          rest=[("PUT", "/api/v1/limits/mysql", {"capacity": 40})]),
 ]  # fmt: skip

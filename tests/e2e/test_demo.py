@@ -55,12 +55,15 @@ def interrupt_a_demo(folder: Path, env: dict[str, str]) -> str:
 @pytest.mark.skipif(not MOOR.exists(), reason="moor is not installed beside this Python; run `make setup`")
 def test_a_demo_starts_after_an_interrupted_one_and_each_command_to_try_works(tmp_path):
     folder = tmp_path / "demo"
-    browser = tmp_path / "bin" / "xdg-open"
-    browser.parent.mkdir()
+    browser = tmp_path / "browser"
     browser.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/opened\n')
     browser.chmod(0o755)
     env = {key: value for key, value in os.environ.items() if not key.startswith(("MOORAGE_", "KUBECONFIG"))}
-    env |= {"PATH": f"{browser.parent}:/usr/local/bin:/usr/bin:/bin", "MOORAGE_SERVER": "http://127.0.0.1:1"}
+    env |= {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "BROWSER": str(browser),
+        "MOORAGE_SERVER": "http://127.0.0.1:1",
+    }
     try:
         assert "stopped; start again: moor demo" in interrupt_a_demo(folder, env)
         assert processes_of(folder) == []
