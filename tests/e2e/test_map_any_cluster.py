@@ -161,7 +161,7 @@ async def test_a_map_is_made_scaled_down_as_items_run_out_and_over_when_they_are
         done += await maps.finish("tail", "w", number, 2)
         number += 2
     over = await until("the end", lambda: maps.has("tail", "Complete", "True"))
-    assert over["message"] == "60 items done, 0 dead"
+    assert over["message"] == "60 items done, 0 failed"
     await maps.until_running("tail", 0)
 
 
