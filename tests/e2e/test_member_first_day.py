@@ -174,7 +174,7 @@ def test_a_member_copies_files_to_a_volume_and_back_and_fills_a_dataset(typed, s
     (photos / "inner" / "a.jpg").write_bytes(b"picture")
     typed("volume", "create", "data", "--size", "10Mi")
     to_volume = typed("volume", "cp", str(photos), "data:/photos")
-    assert (to_volume.returncode, "1 files, 7 B copied" in to_volume.stderr) == (0, True), to_volume.stderr
+    assert (to_volume.returncode, "1 file, 7 B copied" in to_volume.stderr) == (0, True), to_volume.stderr
     back = typed("volume", "cp", "data:/photos", str(tmp_path / "back"))
     assert back.returncode == 0, back.stderr
     assert (tmp_path / "back" / "inner" / "a.jpg").read_bytes() == b"picture"
