@@ -185,7 +185,7 @@ def test_a_workspace_is_made_opened_stopped_and_deleted_with_the_keyboard_alone(
     page.locator("#live-workspaces .pill", has_text="Running").wait_for()
     person.press("delete-default--lab")
     assert page.locator("h1").inner_text() == "Delete workspace lab?"
-    person.tab_to("f-home")
+    person.tab_to("f-deleteHome")
     page.keyboard.press("Space")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")

@@ -134,7 +134,7 @@ def status_text(facts: Mapping[str, Any], *, option: str) -> str:
     if not facts["running"]:
         line = f"not running ({facts['data']}); `moor up{option}` starts it"
         if login:
-            line = f"local       no cluster runs on this machine; `moor up{option}` starts one"
+            line = f"local       no cluster runs in {facts['data']}; `moor up{option}` starts one"
         kept = [f"disk        {used}; remove it: moor down --erase{option}"] if used else []
         return "\n".join([*login, line, *kept, *others])
     lines = [

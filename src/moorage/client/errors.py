@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from moorage.api.errors import ErrorAnswer, ErrorCode
@@ -28,7 +30,7 @@ def decode_error(status: int, data: bytes | None) -> ApiError:
 
 def no_answer(url: str, error: BaseException) -> ServerError:
     """The error for a server that cannot be reached, or that breaks off."""
-    reason = str(error) or type(error).__name__
+    reason = re.sub(r" ssl:\S+", "", str(error)) or type(error).__name__  # aiohttp says so of plain http too
     return ServerError(f"Moorage's server at {url} does not answer: {reason}", status=0, hint="check the address")
 
 

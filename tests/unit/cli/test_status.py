@@ -76,7 +76,7 @@ def test_who_is_logged_in_reads_where_as_whom_and_what_runs_there():
 logged in   https://moorage.example.com as ada
 team        vision: member, namespace vision
 runs        2 Running, 1 Waiting in namespace vision; list them: moor jobs
-local       no cluster runs on this machine; `moor up` starts one"""
+local       no cluster runs in /d; `moor up` starts one"""
     )
     assert status_text(RUNNING | {"login": LOGIN}, option="").splitlines()[-4:-2] == [
         "stop        moor down",

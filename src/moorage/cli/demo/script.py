@@ -288,7 +288,7 @@ def next_steps(place: Place, *, option: str) -> Sequence[str]:
         ("moor jobs", "all runs: whose, where, in which state"),
         ("moor show train", "its attempts, memory and checkpoints"),
         ("moor run --gpus 1 --follow -- python3 train.py", "a run of your own"),
-        ("moor map items pictures --limit 5", "items of the map, with their results"),
+        ("moor map items pictures --limit 5", "items of the map, and how each ended"),
         ("moor dataset show exam", "its files, and who read them"),
         ("moor workspace open gallery", "the gallery, in your browser"),
         (f"moor demo --down{option}", "stop the cluster, remove all that the demo made"),
