@@ -74,7 +74,9 @@ def kubectl(cluster: Cluster, *args: str, stdin: str | None = None) -> str:
 
 
 def usage(cluster: Cluster) -> dict[str, int]:
-    rows: list[dict[str, Any]] = json.loads(cluster.moor("machines", "-o", "json").stdout)
+    rows: list[dict[str, Any]] = json.loads(
+        cluster.moor("machines", "gpu-machines", "-o", "json", check=False).stdout or "[]"
+    )
     return {} if not rows else rows[0]["usage"] or {}
 
 
@@ -90,7 +92,7 @@ def test_the_seeds_manifest_works_as_its_text_says(own_cluster: Cluster) -> None
     until(own_cluster, maximum=1, reserved=0, used=1, waiting=0)
     kubectl(own_cluster, "apply", "-f", "-", stdin=GUEST.format(name="bob"))
     until(own_cluster, maximum=1, reserved=0, used=1, waiting=1)
-    shown = own_cluster.moor("machines").stdout.split("\n")
+    shown = own_cluster.moor("machines", "gpu-machines").stdout.split("\n")
     assert shown[1].split()[:6] == ["gpu-machines", "compute-xmedium", "1", "0", "1", "1"]
 
     (services,) = services_of(own_cluster.home)
