@@ -92,7 +92,9 @@ def test_a_drain_is_told_with_its_evictions(cluster: Cluster) -> None:
         cluster.moor("drain", node)
     finally:
         cluster.moor("uncordon", node)
-    told = until(lambda: sentences(cluster, "--action", f"node {node}"), lambda lines: "uncordoned" in lines[-1])
+    told = until(
+        lambda: sentences(cluster, "--action", f"node {node}"), lambda lines: "uncordoned" in "".join(lines[-1:])
+    )
     assert told[-2:] == [f"cordoned node {node}, by moor", f"uncordoned node {node}, by moor"]
 
 

@@ -186,7 +186,7 @@ async def test_by_the_page_of_moor_up_acts_who_started_it(cluster: Cluster, serv
         assert status_of(urllib.request.Request(url, body, headers, method="POST")) == 201
         gone = urllib.request.Request(f"{url}/{urllib.parse.quote(name)}", headers=headers, method="DELETE")
         assert status_of(gone) == 204
-        entries = json.loads(cluster.moor("audit", "--limit", "2", "-o", "json").stdout)
+        entries = json.loads(cluster.moor("audit", "--action", name, "-o", "json").stdout)
         entries = entries["items"] if isinstance(entries, dict) else entries
         assert [(one["person"], one["what"]) for one in entries] == [
             (config["user"], f"delete user {name}"),
