@@ -273,7 +273,7 @@ def list_(target: Target, all_namespaces: bool, output: str) -> int:
     multiple=True,
     metavar="|".join(STATES),
     shell_complete=lambda *_: list(STATES),
-    help="Only items in this state; leased: a worker runs it, dead: it failed for good. Repeatable.",
+    help="Only items in this state; running: a worker has it, failed: for good. Repeatable.",
 )
 @click.option(
     "--limit", type=click.IntRange(1), default=None, help="Maximum number of items (default: 100 in a table)."

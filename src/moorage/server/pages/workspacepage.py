@@ -85,7 +85,7 @@ def facts_of(item: Workspace, now: datetime) -> Iterable[Fact]:
         yield Fact(name="Ready", when=ago(item.ready_at, now), note="ago")
     if schedule := item.schedule:
         hours = [f"{key} {schedule[key]}" for key in ("start", "stop") if schedule.get(key)]
-        yield Fact(name="Schedule", text=", ".join(hours), note=schedule.get("timezone") or "UTC")
+        yield Fact(name="Schedule", text=", ".join(hours), note=schedule.get("timeZone") or "UTC")
 
 
 async def _workspace(desk: Desk, request: Request) -> Workspace:
