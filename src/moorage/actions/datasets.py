@@ -118,7 +118,7 @@ async def create_dataset(api: Api, obj: Obj, *, mark: str = "", dry_run: bool = 
 
 
 async def _check_secret(api: Api, obj: Obj) -> None:
-    """Raise UsageError where the Secret that a dataset names is missing; return where the asker may not know."""
+    """Raise UsageError where the Secret that a dataset names is missing; return where the caller may not know."""
     source, namespace = obj["spec"]["source"], obj["metadata"]["namespace"]
     name, url = str(source.get("secret") or ""), str(source["url"])
     if not name:

@@ -21,7 +21,7 @@ from moorage.model.names import RUN_LABEL
 
 
 async def explain_run(api: Api, namespace: str, name: str, now: Now, kept: Kept | None = None) -> Explanation:
-    """Why a run, a Job or a pod waits, from what the asker may read; of a run that has ended, how.
+    """Why a run, a Job or a pod waits, from what the caller may read; of a run that has ended, how.
 
     `kept`: gives the facts of pods and Jobs that are gone. Raises NotFound; Forbidden without nodes.
     """
@@ -142,7 +142,7 @@ async def _get(api: Api, resource: Resource, namespace: str, name: str) -> Obj |
 
 
 async def _listed(api: Api, resource: Resource, namespace: str | None = None) -> list[Obj] | None:
-    """None: the asker may not read them, or the cluster does not know the kind."""
+    """None: the caller may not read them, or the cluster does not know the kind."""
     try:
         return (await api.list(resource, namespace)).items
     except ApiError:

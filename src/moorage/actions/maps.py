@@ -1,6 +1,6 @@
 """Maps in the queue: make, list, change and delete them; their items, results, output and limits.
 
-Whether the asker may do so is decided before, by the rights on `mapjobs.moorage.dev`. What stands around a map on
+Whether the caller may do so is decided before, by the rights on `mapjobs.moorage.dev`. What stands around a map on
 a cluster, its MapJob and workers, is in `mapjobs`.
 """
 
@@ -110,7 +110,7 @@ def name_taken(namespace: str, name: str) -> AlreadyExists:
 
 
 async def list_maps(queue: Queue, namespace: str | None, may_list: Callable[[str], Awaitable[bool]]) -> list[Map]:
-    """The maps of a namespace (None: of all) in which the asker may list them."""
+    """The maps of a namespace (None: of all) in which the caller may list them."""
     stored = await queue.read(lambda store: store.list_maps(namespace))
     shown = {name: await may_list(name) for name in {each.namespace for each in stored}}
     return [await show_map(queue, each) for each in stored if shown[each.namespace]]

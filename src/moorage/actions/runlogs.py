@@ -109,7 +109,7 @@ class RunWatch(Protocol):
 
 
 class RunLog:
-    """The log of one run, read as the asker. `open` first, then `read` or `follow` once.
+    """The log of one run, read as the caller. `open` first, then `read` or `follow` once.
 
     `tail`: the last lines of each pod; `attempt` None: all; `kept`: gives the logs of pods that are gone.
     """
@@ -316,7 +316,7 @@ class RunLog:
         return wanted and pod.name not in self._streams and has_log
 
     async def _check_readable(self, run: RunView, *, follow: bool) -> None:
-        """Raises ApiError where the asker may not read the log: before its first line."""
+        """Raises ApiError where the caller may not read the log: before its first line."""
         pod = next((pod for pod in reversed(run.pods) if self._is_due(pod) and not pod.gone), None)
         if pod is None:
             if gone := [pod for pod in run.pods if self._is_due(pod)]:

@@ -116,7 +116,7 @@ async def node_types(api: Api) -> dict[str, str]:
 
 
 async def no_such_run(api: Api, namespace: str, name: str) -> NotFound:
-    """The error for a run that does not exist, with the names like it that the asker may list."""
+    """The error for a run that does not exist, with the names like it that the caller may list."""
     try:
         jobs = (await api.list(JOBS, namespace, label_selector=RUN_LABEL)).items
     except ApiError:
@@ -136,7 +136,7 @@ async def _may_list_everywhere(api: Api) -> bool:
 def missing_run(namespace: str, name: str, known: Iterable[str] = (), *, everywhere: bool = True) -> NotFound:
     """The error for a run that does not exist; `known` are the runs of its namespace.
 
-    `everywhere`: whether the asker may list the runs of all namespaces.
+    `everywhere`: whether the caller may list the runs of all namespaces.
     """
     near = get_close_matches(name, sorted(set(known)), n=NEAR_NAMES)
     if near:

@@ -91,8 +91,7 @@ ALIASES: dict[str, str] = {
     "ds": "dataset",
 }
 
-# words that other tools have for what is done here by another command; they are no commands, so nothing happens by
-# accident
+# Words of other tools for what another command does here. They are not commands: nothing is done by mistake.
 MEANT: dict[str, str] = {
     "delete": "moor cancel --delete NAME",
     "remove": "moor cancel --delete NAME",

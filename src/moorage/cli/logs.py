@@ -214,12 +214,7 @@ class Printer:
         self._places: dict[str, int] = {}  # pod → its place, which gives its colour
         self._last_text = ""
         self.has_taken_port = False  # whether a line tells of a port that was taken
-        self._is_silent = True
-
-    @property
-    def is_silent(self) -> bool:
-        """Neither a line nor a word on why there is none."""
-        return self._is_silent
+        self.is_silent = True  # neither a line nor a word on why there is none
 
     @property
     def has_begun(self) -> bool:
@@ -227,7 +222,7 @@ class Printer:
 
     def print(self, event: Event) -> None:
         if isinstance(event, Line | Cut | Gone | Unreadable | Broke):
-            self._is_silent = False
+            self.is_silent = False
         match event:
             case Line(pod, text):
                 self._print_line(pod, text)

@@ -178,15 +178,16 @@ def _in_our_words(error: click.UsageError) -> tuple[str, str]:
 
     message = error.format_message().replace(". Did you mean", " (Did you mean").partition(" (Did you mean")[0]
     message = message.rstrip(".").replace("\n", " ")
+    message = message[:1].lower() + message[1:]
     if option := MEANT_OPTIONS.get(
         ((error.ctx.info_name if error.ctx else "") or "", getattr(error, "option_name", ""))
     ):
-        return message[:1].lower() + message[1:], f"did you mean {option}? Or "
+        return message, f"did you mean {option}? Or "
     example = next(iter(getattr(error.ctx.command, "examples", ())), "") if error.ctx else ""
     if isinstance(error, click.MissingParameter) and example:
-        return message[:1].lower() + message[1:], f"such as: {example}   Or "
+        return message, f"such as: {example}   Or "
     meant = " or ".join(getattr(error, "possibilities", None) or ())
-    return message[:1].lower() + message[1:], f"did you mean {meant}? Or " if meant else ""
+    return message, f"did you mean {meant}? Or " if meant else ""
 
 
 def _say_error(message: str, hint: str | None) -> None:

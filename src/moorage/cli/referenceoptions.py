@@ -28,7 +28,7 @@ from moorage.cli.commands import COMMANDS, load
 from moorage.cli.referencekinds import cell
 from moorage.cli.renamed import RenamedOption
 from moorage.cli.session import target_options
-from moorage.decide.runs.runfile import FIELDS
+from moorage.decide.runs.runfile import FIELDS, camel
 from moorage.model.dataset import DatasetSource, DatasetSpec
 from moorage.model.workspace import Home, Resources, Schedule, WorkspaceSpec
 from moorage.sdk.aio import AsyncClient, AsyncDatasets, AsyncJobs, AsyncVolumes, AsyncWorkspaces
@@ -154,7 +154,7 @@ def options_of(subject: Subject) -> dict[str, Option]:
             put(REST, name, spelling, meaning, default)
     if subject.has_file:
         for name in FIELDS:
-            put(FILE, name_of(name), _camel(name))
+            put(FILE, name_of(name), camel(name))
     for parameter in _parameters(subject.python):
         put(PYTHON, name_of(parameter.name), parameter.name, default=_default(parameter))
     for typed in _typed(subject):
@@ -304,8 +304,3 @@ def _default(owner: click.Option | inspect.Parameter) -> object:
     if default is inspect.Parameter.empty or not isinstance(default, str | int | float):
         return None
     return default
-
-
-def _camel(name: str) -> str:
-    first, *others = name.split("_")
-    return first + "".join(word.capitalize() for word in others)

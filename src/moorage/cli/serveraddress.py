@@ -7,9 +7,9 @@ import socket
 import ssl
 from urllib.parse import urlsplit
 
+from moorage.client.transport import LOOPBACK
 from moorage.errors import MoorageError, NotFound, NotReady, ServerError, UsageError
 
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 PROBE_SECONDS = 3.0  # patience with the other scheme, of a host that is known to answer
 
 

@@ -213,7 +213,7 @@ def delete(target: Target, name: str) -> int:
 
 
 async def _has_account(session: Session, person: str) -> bool:
-    """Whether a person has an account; also true where the asker may not know."""
+    """Whether a person has an account; also true where the caller may not know."""
     try:
         return await find_account(session.api, person) is not None
     except MoorageError:

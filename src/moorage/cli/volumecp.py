@@ -82,7 +82,7 @@ async def copy_in(
 
 
 async def helper_runtime(session: Session, image: str = "") -> Runtime:
-    """What a helper pod runs: this image, else what the server says, else what the asker can see of the cluster.
+    """What a helper pod runs: this image, else what the server says, else what the caller can see of the cluster.
 
     Raises UsageError where none of them knows an image.
     """

@@ -70,7 +70,7 @@ class MapClient:
         return await self._connection.ask(Map, "GET", _path(namespace, name), patience=_patience(patient))
 
     async def maps(self, namespace: str | None) -> tuple[Map, ...]:
-        """The maps of a namespace, or of all: those that the asker may see."""
+        """The maps of a namespace, or of all: those that the caller may see."""
         path = "/api/v1/maps" + (f"/{quote(namespace, safe='')}" if namespace else "")
         return (await self._connection.ask(MapList, "GET", path)).maps
 

@@ -56,7 +56,7 @@ def ending_headline(run: RunView, now: datetime) -> str:
         return f"{who} is restarting: attempt {run.attempts[-1].number} was disrupted"
     by = _CANCELLED_BY.fullmatch(run.reason) if run.state is State.CANCELLED else None
     verb = _verb(run) + (f" by {by['user']}" if by else "")
-    at = f" at {_clock(run.ended)} ({format_duration(now - run.ended)} ago)" if run.ended else ""
+    at = f" at {moment_text(run.ended)} ({format_duration(now - run.ended)} ago)" if run.ended else ""
     return f"{who} {verb}{at}{_where(run)}"
 
 
@@ -174,5 +174,6 @@ def _newest(run: RunView) -> PodView | None:
     return pods[-1] if pods else None
 
 
-def _clock(when: datetime) -> str:
-    return when.strftime("%d %b %H:%M UTC")
+def moment_text(moment: datetime) -> str:
+    """A day and a time of it, to the minute: "20 Nov 14:05 UTC"."""
+    return moment.strftime("%d %b %H:%M UTC")

@@ -17,7 +17,7 @@ from moorage.decide.runs.forecast import Usual
 from moorage.decide.usage.gpus import Holder
 from moorage.model.machine import FAIR
 from moorage.model.names import MACHINE_GATE
-from moorage.present.ending import STARTING, ending_headline, ending_lines
+from moorage.present.ending import STARTING, ending_headline, ending_lines, moment_text
 
 LINE_SHOWN = 10
 NODES_SHOWN = 20  # of a large cluster the rest is summed up by reason
@@ -214,7 +214,7 @@ def _until_lines(explanation: Explanation) -> list[str]:
     if explanation.until is None or explanation.until.since is None or explanation.state != "running":
         return []
     until = until_text(explanation.until, explanation.usual, explanation.now)
-    return [f"It has run since {_clock(explanation.until.since)}; {until}"]
+    return [f"It has run since {moment_text(explanation.until.since)}; {until}"]
 
 
 def _missing_section(explanation: Explanation) -> Section | None:
@@ -248,7 +248,11 @@ def _holders_section(explanation: Explanation) -> Section | None:
 def held_row(held: HeldBy, now: datetime) -> tuple[str, ...]:
     """A holder as a row: owner, run, amount, node, since when, until when."""
     holder = held.holder
-    since = f"since {_clock(holder.since)} ({format_duration(now - holder.since)})" if holder.since else "starting"
+    since = (
+        f"since {moment_text(holder.since)} ({format_duration(now - holder.since)})"
+        if holder.since
+        else "starting"
+    )
     amount = amount_text(held.resource, held.amount) if held.resource else ""
     if held.reserved_for:
         return (
@@ -275,7 +279,7 @@ def until_text(holder: Holder, usual: Usual | None, now: datetime) -> str:
     if limit is not None and limit <= now:
         parts.append("past its time limit")
     elif limit is not None:
-        parts.append(f"until {_clock(limit)} at the latest (in {format_duration(limit - now)})")
+        parts.append(f"until {moment_text(limit)} at the latest (in {format_duration(limit - now)})")
     elif not parts or (usual is not None and usual.total is None):
         parts.append("end unknown")
     return ", ".join(parts)
@@ -294,7 +298,7 @@ def about(moment: datetime, now: datetime) -> str:
     day = moment.replace(hour=0, minute=0, second=0, microsecond=0)
     size = timedelta(minutes=step)
     rounded = day + -(-(moment - day) // size) * size
-    return f"about {_clock(rounded)}" if rounded.date() != now.date() else f"about {rounded:%H:%M} UTC"
+    return f"about {moment_text(rounded)}" if rounded.date() != now.date() else f"about {rounded:%H:%M} UTC"
 
 
 def _line_section(explanation: Explanation) -> Section | None:
@@ -310,7 +314,7 @@ def _line_section(explanation: Explanation) -> Section | None:
             waiter.owner,
             waiter.run or waiter.pod,
             gpus_text(waiter.gpus),
-            f"since {_clock(waiter.created)}" if waiter.created else "",
+            f"since {moment_text(waiter.created)}" if waiter.created else "",
             f"priority {waiter.priority}",
         )
         for waiter in explanation.line[:LINE_SHOWN]
@@ -368,7 +372,7 @@ def _earliest_text(explanation: Explanation, earliest: Earliest) -> str:
         return f"It could start {after}now" + (f", on {earliest.node}" if earliest.node else "")
     span = format_duration(earliest.at - explanation.now)
     return (
-        f"It could start {after}at {_clock(earliest.at)} (in {span}){where}, if all keep their time limits;"
+        f"It could start {after}at {moment_text(earliest.at)} (in {span}){where}, if all keep their time limits;"
         " earlier if somebody ends sooner"
     )
 
@@ -423,10 +427,6 @@ def _of_type(missing: Missing) -> str:
     return amount_text(missing.resource, missing.asks) + (
         f" of type {' or '.join(missing.gpu_types)}" if missing.gpu_types else ""
     )
-
-
-def _clock(moment: datetime) -> str:
-    return moment.strftime("%d %b %H:%M UTC")
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:

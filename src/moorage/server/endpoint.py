@@ -119,7 +119,7 @@ class Endpoint(Generic[B, Q]):
         return DescribedRoute(self.path, endpoint, self.method, self.described)
 
     async def respond(self, context: Context, request: Request) -> Response:
-        """Decode, call, encode. An ApiError is the asker's own: cluster rights decided."""
+        """Decode, call, encode. An ApiError is the caller's own: cluster rights decided."""
         call: Call[Any, Any] = Call(
             context=context,
             user=getattr(request.state, "user", NOBODY),

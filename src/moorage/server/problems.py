@@ -94,7 +94,7 @@ def answer(problem: Problem, headers: dict[str, str] | None = None) -> Response:
 
 
 def problem_of(error: Exception) -> Problem:
-    """What an error is to the asker. Errors nobody foresaw are named no further than `internal_error`."""
+    """What an error is to the caller. Errors nobody foresaw are named no further than `internal_error`."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, HTTPException):
@@ -121,7 +121,7 @@ def problem_of(error: Exception) -> Problem:
 
 
 def raised(request: Request, error: Exception) -> tuple[Problem, dict[str, str]]:
-    """What a route raised, and the headers to send with it. What is not the asker's fault is logged.
+    """What a route raised, and the headers to send with it. What is not the caller's fault is logged.
 
     What nobody foresaw is logged by the ASGI server, to which Starlette hands it on.
     """

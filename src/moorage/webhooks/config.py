@@ -102,9 +102,8 @@ def webhook_configurations(
     (namespace, name) that listens on 443. `ca_pem`: who signed its certificate; empty leaves it to the operator,
     which fills it in. `failure_policy` is that of guarded namespaces that are no tenant's: with "Ignore", the
     default, work goes on there while the webhook is down; with "Fail" nothing gets past. `conditions`: whether the
-    cluster evaluates match conditions (CEL), which the local one does not; None: only a cluster of its own has a
-    Service, so yes behind one. `token`: by which the webhook knows the API server and records what it is asked
-    about; empty leaves it to the operator.
+    configurations have match conditions (CEL); None: only behind a Service. `token`: by which the webhook knows
+    the API server and records what it is asked about; empty leaves that to the operator.
     """
     if conditions is None:
         conditions = url is None

@@ -21,6 +21,7 @@ NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
     ],
 )
 def test_a_schedule_names_its_time_zone(schedule, text, zone):
-    obj = plan_workspace(NewWorkspace(name="lab", namespace="vision", spec={"schedule": schedule}))
+    spec = {"type": "jupyterlab", "schedule": schedule}
+    obj = plan_workspace(NewWorkspace(name="lab", namespace="vision", spec=spec))
     facts = {fact.name: fact for fact in facts_of(workspace_of(obj), NOW)}
     assert (facts["Schedule"].text, facts["Schedule"].note) == (text, zone)

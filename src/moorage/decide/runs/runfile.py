@@ -54,7 +54,7 @@ def parse_run_file(document: Any) -> dict[str, Any]:
         if field is None:
             problems.append(_unknown(str(key)))
         elif field in options:
-            problems.append((f"{key}: {_camel(field)} is given twice", None))
+            problems.append((f"{key}: {camel(field)} is given twice", None))
         elif value is not None:
             try:
                 options[field] = _value(field, str(key), value)
@@ -129,7 +129,7 @@ def _plain(name: str) -> str:
     return name.replace("-", "").replace("_", "").lower()
 
 
-def _camel(field: str) -> str:
+def camel(field: str) -> str:
     """A name of Python as JSON and YAML have it: gpu_type → gpuType."""
     first, *others = field.split("_")
     return first + "".join(word.capitalize() for word in others)
@@ -140,7 +140,7 @@ def _unknown(key: str) -> tuple[str, str | None]:
     other = next((new for old, new in OTHER_NAMES.items() if _plain(old) == _plain(key)), None)
     if other is not None:
         return f"unknown field {key!r}: use {other!r}", None
-    names = {_plain(field): _camel(field) for field in FIELDS}
+    names = {_plain(field): camel(field) for field in FIELDS}
     near = get_close_matches(_plain(key), list(names), n=1)
     hint = f"did you mean {names[near[0]]}?" if near else f"use {', '.join(names.values())}"
     return f"unknown field {key!r}", hint
@@ -193,23 +193,21 @@ def _command(path: str, value: Any) -> tuple[str, ...]:
 
 def _env(path: str, value: Any) -> tuple[str, ...]:
     """NAME=VALUE, or NAME alone for the caller's own, from a mapping or a list."""
-    if isinstance(value, Mapping):
-        for name, text in value.items():
-            if isinstance(text, Mapping | list | bool):
-                raise UsageError(f"{path}.{name}: invalid value {text!r}: use a text", hint="put it in quotes")
-        return tuple(str(name) if text is None else f"{name}={text}" for name, text in value.items())
-    if isinstance(value, list) and all(isinstance(item, str) for item in value):
-        return tuple(value)
-    raise UsageError(f"{path}: invalid value {value!r}: use NAME: VALUE, or a list of NAME=VALUE")
+    return _pairs(path, value, "NAME", bare=True)
 
 
 def _labels(path: str, value: Any) -> tuple[str, ...]:
     """KEY=VALUE, from a mapping or a list."""
+    return _pairs(path, value, "KEY", bare=False)
+
+
+def _pairs(path: str, value: Any, word: str, *, bare: bool) -> tuple[str, ...]:
+    """Pairs of a mapping or a list. `word`: what their left side is called; `bare`: it may stand alone."""
     if isinstance(value, Mapping):
-        for key, text in value.items():
-            if isinstance(text, bool) or not isinstance(text, str | int | float):
-                raise UsageError(f"{path}.{key}: invalid value {text!r}: use a text", hint="put it in quotes")
-        return tuple(f"{key}={text}" for key, text in value.items())
+        for name, text in value.items():
+            if isinstance(text, bool) or not (isinstance(text, str | int | float) or (bare and text is None)):
+                raise UsageError(f"{path}.{name}: invalid value {text!r}: use a text", hint="put it in quotes")
+        return tuple(str(name) if text is None else f"{name}={text}" for name, text in value.items())
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return tuple(value)
-    raise UsageError(f"{path}: invalid value {value!r}: use KEY: VALUE, or a list of KEY=VALUE")
+    raise UsageError(f"{path}: invalid value {value!r}: use {word}: VALUE, or a list of {word}=VALUE")

@@ -204,7 +204,7 @@ class Forwarder:
     ) -> None:
         """Stream one request and its answer. Raises Unreachable before anything was answered.
 
-        `holds` returns when the asker may no longer be served; then the answer is cut off.
+        `holds` returns when the caller may no longer be served; then the answer is cut off.
         """
         import aiohttp
         import yarl

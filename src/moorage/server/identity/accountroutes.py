@@ -1,6 +1,6 @@
 """/api/v1/users: accounts, for those who may write ServiceAccounts and Secrets in their namespace.
 
-Everything is done as the asker: the rights of the cluster decide.
+Everything is done as the caller: the rights of the cluster decide.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ async def change_account(call: Call[AccountChange, None]) -> Account:
 
 
 async def apply_change(context: Context, api: Api, person: str, change: AccountChange) -> Account:
-    """Change an account as the asker, and end its sessions where nobody may stay logged in; for REST and pages."""
+    """Change an account as the caller; for REST and pages. End its sessions where nobody may stay logged in."""
     account = await people.change_account(api, person, change)
     if people.ends_sessions(change):
         await context.logins.end_all(person, "an administrator changed the account")

@@ -64,6 +64,6 @@ def list_page(
 
 
 async def require(desk: Desk, request: Request, control: str, what: str) -> None:
-    """Raise Forbidden for who may not see this; for pages that read what the server knows, not the asker."""
+    """Raise Forbidden for who may not see this; for pages that read what the server knows, not the caller."""
     if not (await desk.allowed(request, (control,))).may(control):
         raise Forbidden(f"you may not see {what}", hint="this page is for administrators")

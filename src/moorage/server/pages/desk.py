@@ -114,7 +114,7 @@ class Desk:
                 await self._check(request, page.controls)
                 return await page.handler(self, request)
             except ApiError as error:
-                raise as_problem(error) from error  # the asker's own: rights of the cluster decided
+                raise as_problem(error) from error  # the caller's own: rights of the cluster decided
 
         return guarded
 
@@ -145,7 +145,7 @@ class Desk:
         return [namespace for namespace, is_allowed in zip(known, answers, strict=True) if is_allowed]
 
     async def allowed(self, request: Request, controls: Iterable[str], namespaces: Iterable[str] = ()) -> Allowed:
-        """Which of these controls the asker may press, in those namespaces."""
+        """Which of these controls the caller may press, in those namespaces."""
         return await allowed(self.context.auth, request.state.user, controls, namespaces)
 
     async def everywhere(
@@ -270,7 +270,7 @@ def outcome(request: Request) -> str:
 
 
 def problem_to_show(error: Exception) -> Problem:
-    """The problem as a page shows it; what is not the asker's fault is logged."""
+    """The problem as a page shows it; what is not the caller's fault is logged."""
     problem = as_problem(error) if isinstance(error, ApiError) else problem_of(error)
     problem.message = plain(problem.message)
     if problem.status >= 500:

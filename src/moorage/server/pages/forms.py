@@ -58,7 +58,7 @@ class Form:
     back: str
     button: str
     can_check: bool = False
-    can_send: bool = True  # False: the asker may make such a thing nowhere
+    can_send: bool = True  # False: the caller may make such a thing nowhere
     fields: tuple[Field, ...]
     folded: tuple[Field, ...] = ()
     notes: tuple[str, ...] = ()  # what is to be known before: free GPUs, quotas

@@ -249,8 +249,7 @@ def _pod(pod: PodView, now: datetime, *, private: bool, chosen: str) -> PodRow:
 
 def _ran(pod: PodView, now: datetime) -> str:
     """How long its container ran; empty: it has not begun. Of a pod lost with its node nobody knows the end."""
-    if pod.started is None:
-        return UNKNOWN if pod.gone and pod.node else ""
-    if pod.ended is None and pod.phase != "Running":
-        return UNKNOWN
-    return span((pod.ended or now) - pod.started)
+    time = pod.running_time(now)
+    if time is not None:
+        return span(time)
+    return UNKNOWN if pod.started or (pod.gone and pod.node) else ""

@@ -1,7 +1,7 @@
 """The web pages of jobs: /jobs, and one per run with its facts, attempts, events and log.
 
 Everybody who may look sees the owner and the state of a run. Who may get its Job sees its command, limits and
-messages too. Its events and its log are read as the asker.
+messages too. Its events and its log are read as the caller.
 """
 
 from __future__ import annotations
@@ -346,14 +346,8 @@ async def _log(context: Context, user: User, run: RunView, pod: PodView, query: 
         return await _kept_log(context, user, run, pod, query)
     api = cast(PodApi, context.acting(user))
     container = container_of(context.cluster.pods.get(pod.name, run.namespace) or {})
-    tail, wanted = Tail(query), None if query else LINES
     try:
-        lines = api.logs(pod.name, run.namespace, container=container, tail_lines=wanted)
-        async with aclosing(cast(AsyncGenerator[bytes, None], lines)) as chunks:
-            async for chunk in chunks:
-                tail.add(chunk)
-                if tail.size > SEARCH_BYTES:
-                    break
+        tail = await read_tail(api, pod.name, run.namespace, container, query)
     except NotFound:
         return await _kept_log(context, user, run, pod, query)
     except BadRequest:
@@ -365,6 +359,18 @@ async def _log(context: Context, user: User, run: RunView, pod: PodView, query: 
     except ApiError as error:
         raise as_problem(error) from error
     return escape(tail.text())
+
+
+async def read_tail(api: PodApi, pod: str, namespace: str, container: str | None, query: str = "") -> Tail:
+    """The end of a pod's log, or of its lines that contain `query`. Raises ApiError."""
+    tail = Tail(query)
+    lines = api.logs(pod, namespace, container=container, tail_lines=None if query else LINES)
+    async with aclosing(cast(AsyncGenerator[bytes, None], lines)) as chunks:
+        async for chunk in chunks:
+            tail.add(chunk)
+            if tail.size > SEARCH_BYTES:
+                break
+    return tail
 
 
 class Tail:

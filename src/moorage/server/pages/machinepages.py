@@ -261,7 +261,7 @@ async def _machines(desk: Desk, request: Request) -> tuple[Shown[Line], list[str
 
 
 async def _optional(api: Api, kind: Any) -> list[Obj]:
-    """Those that the asker may list; none where they may not."""
+    """Those that the caller may list; none where they may not."""
     try:
         return (await api.list(kind)).items
     except ApiError:

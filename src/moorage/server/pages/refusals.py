@@ -1,4 +1,4 @@
-"""Refusals in the shape that the asker reads: a page, a note on the open page (htmx), or JSON for programs.
+"""Refusals in the shape that the caller reads: a page, a note on the open page (htmx), or JSON for programs.
 
 A browser asks for `text/html`, htmx sends `HX-Request`. Whoever does neither gets JSON; so does all below /api/.
 """

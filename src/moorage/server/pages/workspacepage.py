@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
-from contextlib import aclosing
+from collections.abc import Iterable
 from datetime import datetime
 from html import escape
 from typing import cast
@@ -20,7 +19,7 @@ from moorage.server.pages.board import ago, owner_hues
 from moorage.server.pages.clusterpages import fragment
 from moorage.server.pages.desk import Desk, Page, key_in
 from moorage.server.pages.jobboard import Fact
-from moorage.server.pages.jobpages import LINES, Tail
+from moorage.server.pages.jobpages import read_tail
 from moorage.server.pages.rows import size_words, workspace_row
 from moorage.server.pages.workspacepages import CONTROLS, HERE, ONE
 from moorage.server.problems import Problem, as_problem
@@ -105,12 +104,9 @@ async def _log(desk: Desk, request: Request, item: Workspace) -> str:
     """The last lines of its pod, as HTML; empty where it has none. Read as the user. Raises Problem."""
     if not item.pod:
         return ""
-    api, tail = cast(PodApi, desk.context.acting(request.state.user)), Tail()
+    api = cast(PodApi, desk.context.acting(request.state.user))
     try:
-        lines = api.logs(item.pod, item.namespace, container=CONTAINER, tail_lines=LINES)
-        async with aclosing(cast(AsyncGenerator[bytes, None], lines)) as chunks:
-            async for chunk in chunks:
-                tail.add(chunk)
+        tail = await read_tail(api, item.pod, item.namespace, CONTAINER)
     except (BadRequest, NotFound):
         return ""  # its container has not begun, or its pod is gone
     except ApiError as error:

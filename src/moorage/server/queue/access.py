@@ -14,7 +14,7 @@ from moorage.server.endpoint import Call
 
 
 async def map_of(call: Call[Any, Any], verb: str = "get") -> Stored:
-    """The map of the path, where the asker may do this with it now. Raises NotFound and Forbidden.
+    """The map of the path, where the caller may do this with it now. Raises NotFound and Forbidden.
 
     To have made it gives no right: who left a team has none in its namespace.
     """
@@ -36,7 +36,7 @@ async def allow(call: Call[Any, Any], verb: str, namespace: str) -> None:
 async def while_allowed(
     call: Call[Any, Any], namespace: str, chunks: AsyncIterator[bytes]
 ) -> AsyncIterator[bytes]:
-    """An answer that lasts, for as long as the asker may `get` maps there; then it ends."""
+    """An answer that lasts, for as long as the caller may `get` maps there; then it ends."""
     async for chunk in chunks:
         try:
             await allow(call, "get", namespace)

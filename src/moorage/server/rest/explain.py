@@ -23,8 +23,7 @@ from moorage.decide.explain.public import as_public
 from moorage.decide.explain.snapshot import concerning, snapshot
 from moorage.decide.explain.storage import Storage
 from moorage.decide.explain.types import Explanation
-from moorage.decide.runs.kept import kept_pods_of
-from moorage.decide.runs.state import RunView, attempt_of, view_run
+from moorage.decide.runs.state import RunView, attempt_of
 from moorage.errors import NotFound, QuantityError, UsageError
 from moorage.model.names import MACHINE_GATE, RUN_LABEL
 from moorage.present.explanationanswer import make_explanation
@@ -33,6 +32,7 @@ from moorage.server.context import Context
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.identity.auth import User
 from moorage.server.kept import KeptForUser
+from moorage.server.rest.jobs import view_of
 
 ALL = "/api/v1/explain"
 BODY_BYTES = 3 * 1024 * 1024  # etcd's own limit on an object is half of it
@@ -137,8 +137,7 @@ async def _run_of(context: Context, job: Obj | None, kept: KeptForUser) -> RunVi
     jobs, pods = context.cluster.jobs_of_run(namespace, name), context.cluster.pods_of_run(namespace, name)
     if not jobs:
         return None
-    gone = kept_pods_of(await kept_of(kept, namespace, name, jobs, pods), jobs)
-    return view_run(jobs, pods, now=context.now(), kept=gone)
+    return view_of(context, jobs, await kept_of(kept, namespace, name, jobs, pods))
 
 
 def _find_pod(cluster: Cluster, namespace: str, name: str) -> tuple[Obj, Obj | None]:

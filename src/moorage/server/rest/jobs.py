@@ -1,6 +1,6 @@
 """/api/v1/jobs: runs started, listed, shown, followed and cancelled as `moor run` and its kin do it.
 
-A run's public fields are for everybody; all else is read and done as the asker: cluster rights decide.
+A run's public fields are for everybody; all else is read and done as the caller: cluster rights decide.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
 
 
 async def known_run(call: Call[Any, Any]) -> RunView:
-    """As the server knows it; one that was only just made, as the asker does; one that was deleted, from what is
+    """As the server knows it; one that was only just made, as the caller does; one that was deleted, from what is
     kept. Raises NotFound."""
     kept = KeptForUser(call.context, call.user)
     cluster = await call.context.ready()
@@ -217,7 +217,7 @@ async def with_kept(context: Context, chosen: Sequence[RunView]) -> tuple[RunVie
 
 
 async def _readable(call: Call[Any, JobChoice], known: Sequence[RunView]) -> tuple[RunView, ...]:
-    """The runs whose labels the asker may read: a selector tells what the labels are."""
+    """The runs whose labels the caller may read: a selector tells what the labels are."""
     chosen = [run for run in known if call.query.namespace in (None, run.namespace)]
     namespaces = sorted({run.namespace for run in chosen})
     rights = await asyncio.gather(*(_may_read_in(call, namespace) for namespace in namespaces))

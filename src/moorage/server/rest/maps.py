@@ -231,7 +231,7 @@ ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
 
 
 def lasting(call: Call[Any, Any], pages: AsyncIterator[list[Any]]) -> Response:
-    """Pages as lines of JSON, for as long as the asker may read them."""
+    """Pages as lines of JSON, for as long as the caller may read them."""
 
     async def lines() -> AsyncIterator[bytes]:
         async for page in pages:

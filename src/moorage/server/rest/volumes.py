@@ -1,4 +1,4 @@
-"""/api/v1/volumes: listed with real use, made, resized, deleted as the asker: cluster rights decide."""
+"""/api/v1/volumes: listed with real use, made, resized, deleted as the caller: cluster rights decide."""
 
 from __future__ import annotations
 

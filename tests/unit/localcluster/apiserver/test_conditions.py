@@ -11,18 +11,16 @@ from moorage.localcluster.apiserver.admission.conditions import (
     FIELDS,
     Unsupported,
     parse_condition,
-    request_fields,
 )
 from moorage.webhooks.config import audit_configuration, webhook_configurations
 
-REQUEST = request_fields(
-    {
-        "name": "train",
-        "operation": "UPDATE",
-        "resource": {"group": "", "version": "v1", "resource": "pods"},
-        "userInfo": {"username": "system:node:n1"},
-    }
-)
+REQUEST = dict.fromkeys(FIELDS, "") | {
+    "name": "train",
+    "operation": "UPDATE",
+    "resource.version": "v1",
+    "resource.resource": "pods",
+    "userInfo.username": "system:node:n1",
+}
 
 
 @pytest.mark.parametrize(

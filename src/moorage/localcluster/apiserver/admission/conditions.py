@@ -11,11 +11,11 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 Request = Mapping[str, str]  # field, such as userInfo.username → its text
 Value = str | bool
-Term = Callable[[Request], Value]
 
 FIELDS: Final = (
     "name",
@@ -45,29 +45,26 @@ class Unsupported(ValueError):
     """The expression is no CEL, or more of it than is understood here."""
 
 
-def request_fields(request: Mapping[str, Any]) -> Request:
-    """The fields of an AdmissionReview's request that conditions may read; one that is not set is empty."""
-    fields = {}
-    for path in FIELDS:
-        value: Any = request
-        for part in path.split("."):
-            value = (value or {}).get(part)
-        fields[path] = value or ""
-    return fields
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A part of an expression: how it reads a request, and whether it gives text instead of true or false."""
+
+    read: Callable[[Request], Value]
+    is_text: bool = False
 
 
 @functools.lru_cache(maxsize=256)
 def parse_condition(expression: str) -> Callable[[Request], bool]:
-    """The condition as a function of `request_fields`. Raises Unsupported."""
+    """The condition as a function of the request's FIELDS; one that is not set is empty. Raises Unsupported."""
     if len(expression) > LENGTH_MAX:
         raise Unsupported(f"{len(expression)} characters; at most {LENGTH_MAX}")
     parser = _Parser(_tokens(expression))
     term = parser.either(0)
     if parser.ahead is not None:
         raise Unsupported(f"unexpected {parser.ahead[1]!r}")
-    if not parser.is_condition(term):
+    if term.is_text:
         raise Unsupported("the result is text; it must be true or false")
-    return lambda request: bool(term(request))
+    return lambda request: bool(term.read(request))
 
 
 def _tokens(expression: str) -> list[tuple[str, str]]:
@@ -88,26 +85,21 @@ class _Parser:
     def __init__(self, tokens: list[tuple[str, str]]) -> None:
         self._tokens = tokens
         self._at = 0
-        self._texts: set[int] = set()  # ids of the terms that are text
-        self._terms: list[Term] = []  # keeps them alive, so that no id comes twice
 
     @property
     def ahead(self) -> tuple[str, str] | None:
         return self._tokens[self._at] if self._at < len(self._tokens) else None
 
-    def is_condition(self, term: Term) -> bool:
-        return id(term) not in self._texts
-
     def either(self, depth: int) -> Term:
         term = self._all(depth)
         while self._took("||"):
-            term = self._joined(term, self._all(depth), "||", any)
+            term = _joined(term, self._all(depth), "||", any)
         return term
 
     def _all(self, depth: int) -> Term:
         term = self._equal(depth)
         while self._took("&&"):
-            term = self._joined(term, self._equal(depth), "&&", all)
+            term = _joined(term, self._equal(depth), "&&", all)
         return term
 
     def _equal(self, depth: int) -> Term:
@@ -116,17 +108,17 @@ class _Parser:
         if not is_equality and not self._took("!="):
             return left
         right = self._not(depth)
-        if self.is_condition(left) != self.is_condition(right):
+        if left.is_text != right.is_text:
             raise Unsupported("text is compared with a condition")
-        return self._made(lambda request: (left(request) == right(request)) is is_equality)
+        return Term(lambda request: (left.read(request) == right.read(request)) is is_equality)
 
     def _not(self, depth: int) -> Term:
         if depth > DEPTH_MAX:
             raise Unsupported(f"more than {DEPTH_MAX} levels")
         if self._took("!"):
             term = self._not(depth + 1)
-            self._check_condition(term, "!")
-            return self._made(lambda request: not term(request))
+            _check_condition(term, "!")
+            return Term(lambda request: not term.read(request))
         return self._called(self._primary(depth))
 
     def _called(self, term: Term, name: str = "") -> Term:
@@ -135,25 +127,25 @@ class _Parser:
                 return term
             name = self._next()[1][1:]
         call = _CALLS.get(name)
-        if call is None or self.is_condition(term):
+        if call is None or not term.is_text:
             raise Unsupported(f"cannot call {name!r}; known: {', '.join(_CALLS)}, of text")
         self._expect("(")
         kind, text = self._next()
         if kind != "text":
             raise Unsupported(f"{name} takes text in quotes, not {text!r}")
         self._expect(")")
-        return self._made(lambda request: call(str(term(request)), text[1:-1]))
+        return Term(lambda request: call(str(term.read(request)), text[1:-1]))
 
     def _primary(self, depth: int) -> Term:
         kind, text = self._next()
         if kind == "text":
-            return self._made(lambda _: text[1:-1], is_text=True)
+            return Term(lambda _: text[1:-1], is_text=True)
         if text == "(":
             term = self.either(depth + 1)
             self._expect(")")
             return term
         if text in ("true", "false"):
-            return self._made(lambda _: text == "true")
+            return Term(lambda _: text == "true")
         path, _, method = text.rpartition(".")
         if kind == "name" and self.ahead == ("operator", "(") and path:
             return self._called(self._field(path), method)
@@ -163,22 +155,7 @@ class _Parser:
         field = path.removeprefix("request.")
         if field == path or field not in FIELDS:
             raise Unsupported(f"unknown field {path!r}; known: {', '.join(f'request.{name}' for name in FIELDS)}")
-        return self._made(lambda request: request[field], is_text=True)
-
-    def _made(self, term: Term, *, is_text: bool = False) -> Term:
-        self._terms.append(term)
-        if is_text:
-            self._texts.add(id(term))
-        return term
-
-    def _joined(self, left: Term, right: Term, operator: str, join: Callable[[Iterable[Value]], bool]) -> Term:
-        self._check_condition(left, operator)
-        self._check_condition(right, operator)
-        return self._made(lambda request: join(term(request) for term in (left, right)))
-
-    def _check_condition(self, term: Term, operator: str) -> None:
-        if not self.is_condition(term):
-            raise Unsupported(f"{operator} takes conditions, not text")
+        return Term(lambda request: request[field], is_text=True)
 
     def _took(self, operator: str) -> bool:
         if self.ahead == ("operator", operator):
@@ -195,3 +172,14 @@ class _Parser:
     def _expect(self, operator: str) -> None:
         if not self._took(operator):
             raise Unsupported(f"{operator!r} is missing")
+
+
+def _joined(left: Term, right: Term, operator: str, join: Callable[[Iterable[Value]], bool]) -> Term:
+    _check_condition(left, operator)
+    _check_condition(right, operator)
+    return Term(lambda request: join(term.read(request) for term in (left, right)))
+
+
+def _check_condition(term: Term, operator: str) -> None:
+    if term.is_text:
+        raise Unsupported(f"{operator} takes conditions, not text")

@@ -24,7 +24,7 @@ from moorage.apimachinery.documents import parse_json
 from moorage.apimachinery.resources import MUTATING_WEBHOOKS, NAMESPACES, VALIDATING_WEBHOOKS, Obj
 from moorage.apimachinery.selectors import label_selector_of
 from moorage.errors import ApiError, BadRequest, DocumentError, Forbidden, ServerError
-from moorage.localcluster.apiserver.admission.conditions import parse_condition, request_fields
+from moorage.localcluster.apiserver.admission.conditions import Request, parse_condition
 from moorage.localcluster.apiserver.kinds.kind import Kind
 from moorage.localcluster.apiserver.pipeline.calls import Admission
 from moorage.localcluster.apiserver.pipeline.pipeline import Pipeline
@@ -171,7 +171,7 @@ class Webhooks:
         conditions = hook.spec.get("matchConditions")
         if not conditions:
             return True
-        fields = request_fields(_review(asked, obj)["request"])
+        fields = _condition_fields(asked)
         return all(parse_condition(condition["expression"])(fields) for condition in conditions)
 
     def _rule_matches(self, rule: Mapping[str, Any], hook: Webhook, asked: Admission) -> bool:
@@ -317,6 +317,21 @@ def _check_shape(response: Obj) -> None:
     ):
         if value is not None and not isinstance(value, wanted):
             raise TypeError(f"response.{name} must be a {wanted.__name__}")
+
+
+def _condition_fields(asked: Admission) -> Request:
+    """The fields of a review's request that match conditions may read: those of `conditions.FIELDS`."""
+    where = asked.kind.resource
+    return {
+        "name": asked.name or "",
+        "namespace": asked.namespace or "",
+        "operation": asked.operation,
+        "subResource": asked.subresource or "",
+        "resource.group": where.group,
+        "resource.version": where.version,
+        "resource.resource": where.plural,
+        "userInfo.username": asked.call.user.name,
+    }
 
 
 def _review(asked: Admission, obj: Obj | None) -> Obj:
