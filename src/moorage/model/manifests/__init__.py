@@ -1,0 +1,113 @@
+"""What a cluster needs to run Moorage's services: pure builders of plain objects.
+
+`moor manifests` and `moor install` put them together with the CustomResourceDefinitions, the registration of the
+webhook and the scheduler configuration. Each service has an account of its own with only the verbs it uses.
+
+Belongs here: objects of Kubernetes that we ship, a module per subject; `parts` holds what they share.
+Does not belong here: values of an installation (`decide.install`), writing to a cluster (`actions.install`).
+"""
+
+from moorage.model.manifests.config import (
+    SCHEDULER_CONFIGMAP,
+    TOKEN,
+    make_info,
+    make_namespace,
+    make_people_namespace,
+    make_scheduler_config,
+)
+from moorage.model.manifests.deployments import IMAGE, USAGE_SIZE, USER_ID, make_deployment, make_service
+from moorage.model.manifests.machines import BUDGET_MIN, RESERVE_ROLE, make_machine_objects
+from moorage.model.manifests.network import make_network_policies, make_server_address
+from moorage.model.manifests.parts import (
+    CLUSTERROLEBINDINGS,
+    CLUSTERROLES,
+    LIST,
+    NETWORKPOLICIES,
+    PART_OF,
+    RBAC,
+    READ,
+    ROLEBINDINGS,
+    ROLES,
+    WRITE,
+    Rule,
+    Service,
+    make_binding,
+    make_object,
+)
+from moorage.model.manifests.rights import (
+    LOCAL_ADMIN,
+    TENANT_ROLES,
+    TENANT_RULES,
+    make_kubelets_account,
+    make_local_admin,
+    make_rights,
+    make_tenant_roles,
+    make_workspace_roles,
+)
+from moorage.model.manifests.services import (
+    ALL,
+    EXTENDER,
+    EXTENDER_SERVICE,
+    OPERATOR,
+    OPERATOR_LEASE,
+    QUEUE_SECRET,
+    SERVER,
+    SERVER_SERVICE,
+    USAGE_CLAIM,
+    WEBHOOK,
+    extender_url,
+    host_names,
+)
+
+__all__ = [
+    "ALL",
+    "BUDGET_MIN",
+    "CLUSTERROLEBINDINGS",
+    "CLUSTERROLES",
+    "EXTENDER",
+    "EXTENDER_SERVICE",
+    "IMAGE",
+    "LIST",
+    "LOCAL_ADMIN",
+    "NETWORKPOLICIES",
+    "OPERATOR",
+    "OPERATOR_LEASE",
+    "PART_OF",
+    "QUEUE_SECRET",
+    "RBAC",
+    "READ",
+    "RESERVE_ROLE",
+    "ROLEBINDINGS",
+    "ROLES",
+    "SCHEDULER_CONFIGMAP",
+    "SERVER",
+    "SERVER_SERVICE",
+    "TENANT_ROLES",
+    "TENANT_RULES",
+    "TOKEN",
+    "USAGE_CLAIM",
+    "USAGE_SIZE",
+    "USER_ID",
+    "WEBHOOK",
+    "WRITE",
+    "Rule",
+    "Service",
+    "extender_url",
+    "host_names",
+    "make_binding",
+    "make_deployment",
+    "make_info",
+    "make_kubelets_account",
+    "make_local_admin",
+    "make_machine_objects",
+    "make_namespace",
+    "make_network_policies",
+    "make_object",
+    "make_people_namespace",
+    "make_rights",
+    "make_scheduler_config",
+    "make_server_address",
+    "make_service",
+    "make_tenant_roles",
+    "make_workspace_roles",
+]

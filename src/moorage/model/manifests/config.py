@@ -1,0 +1,65 @@
+"""Namespaces, and the ConfigMaps by which clients find the server and kube-scheduler the extender."""
+
+from __future__ import annotations
+
+from moorage.apimachinery.resources import CONFIGMAPS, NAMESPACES, Obj
+from moorage.model.manifests.parts import PART_OF, RBAC, ROLEBINDINGS, ROLES, Rule, make_binding, make_object
+from moorage.model.manifests.services import EXTENDER_SERVICE, SERVER_SERVICE
+from moorage.model.names import EXTENDER_SECRET, INFO_CONFIGMAP, SYSTEM_NAMESPACE
+from moorage.model.people import PEOPLE_NAMESPACE
+
+SCHEDULER_CONFIGMAP = "moorage-scheduler"
+TOKEN = "TOKEN"  # in that ConfigMap, where whoever copies it puts the extender's
+
+
+def make_namespace() -> Obj:
+    """Our own namespace, under the strictest Pod Security standard."""
+    labels = PART_OF | {"pod-security.kubernetes.io/enforce": "restricted"}
+    return make_object(NAMESPACES, SYSTEM_NAMESPACE, None, labels=labels)
+
+
+def make_people_namespace() -> Obj:
+    """Where people's accounts are; no pods run there."""
+    labels = PART_OF | {"pod-security.kubernetes.io/enforce": "restricted"}
+    return make_object(NAMESPACES, PEOPLE_NAMESPACE, None, labels=labels)
+
+
+def make_info(
+    version: str,
+    server_url: str = f"http://{SERVER_SERVICE}.{SYSTEM_NAMESPACE}.svc",
+    *,
+    public_url: str = "",
+    workspace_url: str = "",
+    ingress_class: str = "",
+) -> list[Obj]:
+    """The ConfigMap by which clients find the server, and everybody's right to read it.
+
+    `public_url`: where people find it; `workspace_url` (`https://*.apps.example.org`): where their workspaces are,
+    behind `ingress_class`. An admin fills them in; see `moorage.model.workspace.parse_platform`.
+    """
+    reading = Rule(resources=("configmaps",), verbs=("get",), names=(INFO_CONFIGMAP,))
+    data = {
+        "serverUrl": server_url,
+        "version": version,
+        "publicUrl": public_url,
+        "workspaceUrl": workspace_url,
+        "ingressClass": ingress_class,
+        "ingressTlsSecret": "",
+    }
+    everybody = {"kind": "Group", "apiGroup": RBAC, "name": "system:authenticated"}
+    return [
+        make_object(CONFIGMAPS, INFO_CONFIGMAP, data=data),
+        make_object(ROLES, "moorage-info", rules=[reading.to_obj()]),
+        make_binding(ROLEBINDINGS, "moorage-info", "Role", "moorage-info", everybody),
+    ]
+
+
+def make_scheduler_config(text: str) -> Obj:
+    """The ConfigMap that holds a KubeSchedulerConfiguration as YAML, for whoever runs kube-scheduler."""
+    note = (
+        "# For kube-scheduler's --config. One that runs as a static pod does not resolve names of the cluster:\n"
+        f"# put the cluster IP of the Service {EXTENDER_SERVICE} in the place of its name.\n"
+        f"# In the place of {TOKEN} put what this prints:\n"
+        f"# kubectl -n {SYSTEM_NAMESPACE} get secret {EXTENDER_SECRET} -o jsonpath='{{.data.token}}' | base64 -d\n"
+    )
+    return make_object(CONFIGMAPS, SCHEDULER_CONFIGMAP, data={"scheduler.yaml": note + text})

@@ -1,0 +1,101 @@
+"""A service as objects: its account, Deployment, Service, disruption budget and claim."""
+
+from __future__ import annotations
+
+from moorage.apimachinery.resources import DEPLOYMENTS, PDBS, PVCS, SERVICEACCOUNTS, SERVICES, Obj
+from moorage.model.manifests.parts import Service, make_object
+from moorage.model.manifests.rights import make_rights
+from moorage.model.manifests.services import SERVER, USAGE_CLAIM
+
+IMAGE = "moorage"  # set by whoever deploys: `kustomize edit set image moorage=registry/moorage:tag`
+USER_ID = 65532  # as the Containerfile makes it
+USAGE_SIZE = "5Gi"  # kept logs, at most 2Gi; intervals of GPU use, some 200 bytes each; the queue of maps
+
+
+def make_service(service: Service, *, version: str) -> list[Obj]:
+    """Everything of one service: account, rights, Deployment, and what its pods need."""
+    name = service.full_name
+    objects = [
+        make_object(SERVICEACCOUNTS, name, labels=service.labels, automountServiceAccountToken=False),
+        *make_rights(service),
+        make_deployment(service, version=version),
+    ]
+    if service.port is not None:
+        port = {"name": "https" if service.https else "http", "port": service.service_port, "targetPort": "main"}
+        spec = {"selector": {"app.kubernetes.io/name": name}, "ports": [port]}
+        objects.append(make_object(SERVICES, name, labels=service.labels, spec=spec))
+    budget = {"maxUnavailable": 1, "selector": {"matchLabels": {"app.kubernetes.io/name": name}}}
+    objects.append(make_object(PDBS, name, labels=service.labels, spec=budget))
+    if service is SERVER:
+        claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": USAGE_SIZE}}}
+        objects.append(make_object(PVCS, USAGE_CLAIM, labels=service.labels, spec=claim))
+    return objects
+
+
+def make_deployment(service: Service, *, version: str) -> Obj:
+    """The Deployment of one service: not root, nothing writable, no privileges, limits equal to requests."""
+    selector = {"app.kubernetes.io/name": service.full_name}
+    resources = {"cpu": "250m", "memory": service.memory}
+    container: Obj = {
+        "name": service.name,
+        "image": f"{IMAGE}:{version}",
+        "args": [service.name, *service.args],
+        "resources": {"requests": resources, "limits": dict(resources)},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+    if service.env:
+        container["env"] = list(service.env)
+    if service.port is not None:
+        container["ports"] = [{"name": "main", "containerPort": service.port}]
+        container |= _probes(service)
+    if service.mounts:
+        container["volumeMounts"] = list(service.mounts)
+    pod: Obj = {
+        "serviceAccountName": service.full_name,
+        "automountServiceAccountToken": True,
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER_ID,
+            "runAsGroup": USER_ID,
+            "fsGroup": USER_ID,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [container],
+    }
+    if service.replicas > 1:
+        pod["topologySpreadConstraints"] = [
+            {
+                "maxSkew": 1,
+                "topologyKey": "kubernetes.io/hostname",
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": selector},
+            }
+        ]
+    if service.volumes:
+        pod["volumes"] = list(service.volumes)
+    spec: Obj = {
+        "replicas": service.replicas,
+        "selector": {"matchLabels": selector},
+        "template": {"metadata": {"labels": service.labels}, "spec": pod},
+    }
+    if service.recreate:
+        spec["strategy"] = {"type": "Recreate"}
+    return make_object(DEPLOYMENTS, service.full_name, labels=service.labels, spec=spec)
+
+
+def _probes(service: Service) -> Obj:
+    def asks(path: str) -> Obj:
+        return {"path": path, "port": "main"} | ({"scheme": "HTTPS"} if service.https else {})
+
+    return {
+        "startupProbe": {"httpGet": asks("/healthz"), "periodSeconds": 2, "failureThreshold": 60},
+        "readinessProbe": {"httpGet": asks("/readyz"), "periodSeconds": 5, "timeoutSeconds": 3},
+        "livenessProbe": {
+            "httpGet": asks("/healthz"), "periodSeconds": 20, "timeoutSeconds": 5, "failureThreshold": 3
+        },
+    }  # fmt: skip

@@ -1,0 +1,63 @@
+"""What machines and reservations stand on: priorities, their budget, and who may see and book."""
+
+from __future__ import annotations
+
+from moorage.apimachinery.resources import PDBS, PRIORITYCLASSES, Obj
+from moorage.model.manifests.parts import (
+    CLUSTERROLEBINDINGS,
+    CLUSTERROLES,
+    RBAC,
+    READ,
+    Rule,
+    make_binding,
+    make_object,
+)
+from moorage.model.names import (
+    DEFAULT_PRIORITY,
+    GROUP,
+    GUEST_PRIORITY,
+    KEPT,
+    RESERVATION_BUDGET,
+    RESERVATION_LABEL,
+    RESERVATION_PRIORITY,
+)
+
+RESERVE_ROLE = "moorage-reserve"  # may write in the calendar
+BUDGET_MIN = 1_000_000  # reservations that must stay: more than there can be
+
+
+def make_machine_objects() -> list[Obj]:
+    """What reservations stand on: priorities and their budget; and everybody's right to see machines.
+
+    The budget never allows a disruption; a reservation that is promised to a guest is not under it. Everybody sees
+    the calendar too; the role that writes in it is for the admin to bind.
+    """
+    descriptions = {
+        RESERVATION_PRIORITY: "Holds a place for a machine's guest. Autoscalers ignore what is lower.",
+        GUEST_PRIORITY: "Takes the place of a machine's reservation.",
+        DEFAULT_PRIORITY: "Pods that name no class: they do not push out what holds a machine's place.",
+    }
+    classes = [
+        make_object(
+            PRIORITYCLASSES,
+            name,
+            None,
+            value=-10 if name == RESERVATION_PRIORITY else 0,
+            preemptionPolicy="PreemptLowerPriority" if name == GUEST_PRIORITY else "Never",
+            globalDefault=name == DEFAULT_PRIORITY,
+            description=text,
+        )
+        for name, text in descriptions.items()
+    ]
+    kept = {"matchLabels": {RESERVATION_LABEL: KEPT}}
+    budget = {"minAvailable": BUDGET_MIN, "selector": kept, "unhealthyPodEvictionPolicy": "IfHealthyBudget"}
+    seeing = Rule(group=GROUP, resources=("machines", "reservations"), verbs=READ)
+    booking = Rule(group=GROUP, resources=("reservations",), verbs=("create", "update", "patch", "delete"))
+    everybody = {"kind": "Group", "apiGroup": RBAC, "name": "system:authenticated"}
+    return [
+        *classes,
+        make_object(PDBS, RESERVATION_BUDGET, spec=budget),
+        make_object(CLUSTERROLES, "moorage-machines", None, rules=[seeing.to_obj()]),
+        make_object(CLUSTERROLES, RESERVE_ROLE, None, rules=[booking.to_obj()]),
+        make_binding(CLUSTERROLEBINDINGS, "moorage-machines", "ClusterRole", "moorage-machines", everybody),
+    ]

@@ -1,0 +1,159 @@
+"""Rights: of each service's account, of tenants' people, and of those who edit a namespace."""
+
+from __future__ import annotations
+
+from moorage.apimachinery.resources import SERVICEACCOUNTS, Obj
+from moorage.model.manifests.parts import (
+    CLUSTERROLEBINDINGS,
+    CLUSTERROLES,
+    LIST,
+    PART_OF,
+    RBAC,
+    READ,
+    ROLEBINDINGS,
+    ROLES,
+    WRITE,
+    Rule,
+    Service,
+    make_binding,
+    make_object,
+)
+from moorage.model.names import GROUP, KUBELETS_ACCOUNT, METRICS_ROLE, SYSTEM_NAMESPACE
+from moorage.model.people import PEOPLE_NAMESPACE, account_name
+from moorage.model.workspace import OPEN_VERB
+
+LOCAL_ADMIN = "moorage-local-admin"  # binds who started a local cluster
+TENANT_ROLES = {role: f"moorage:tenant-{role}" for role in ("admin", "member", "viewer")}
+
+# quotas and policies of tenants, and their people's roles: those three, and no other, may it give
+TENANT_RULES = (
+    Rule(group=GROUP, resources=("tenants",), verbs=LIST),
+    Rule(group=GROUP, resources=("tenants/status",), verbs=("patch",)),
+    Rule(group=GROUP, resources=("tenants/finalizers",), verbs=("update",)),
+    Rule(resources=("namespaces",), verbs=("get", "create", "patch")),
+    Rule(resources=("resourcequotas",), verbs=(*READ, "create", "update", "delete")),
+    Rule(group="networking.k8s.io", resources=("networkpolicies",), verbs=(*READ, "create", "update", "delete")),
+    Rule(group=RBAC, resources=("rolebindings",), verbs=(*READ, "create", "update", "delete")),
+    Rule(group=RBAC, resources=("clusterroles",), verbs=("bind",), names=tuple(TENANT_ROLES.values())),
+)
+
+
+def make_rights(service: Service) -> list[Obj]:
+    """Roles and bindings of one service's account."""
+    name = service.full_name
+    account = {"kind": "ServiceAccount", "name": name, "namespace": SYSTEM_NAMESPACE}
+    rights: list[Obj] = []
+    if service.everywhere:
+        rules = [rule.to_obj() for rule in (*service.everywhere, *(TENANT_RULES if service.for_tenants else ()))]
+        rights.append(make_object(CLUSTERROLES, name, None, labels=service.labels, rules=rules))
+        rights.append(make_binding(CLUSTERROLEBINDINGS, name, "ClusterRole", name, account))
+    if service.at_home:
+        rules = [rule.to_obj() for rule in service.at_home]
+        rights.append(make_object(ROLES, name, labels=service.labels, rules=rules))
+        rights.append(make_binding(ROLEBINDINGS, name, "Role", name, account))
+    if service.among_people:
+        rules = [rule.to_obj() for rule in service.among_people]
+        rights.append(make_object(ROLES, name, PEOPLE_NAMESPACE, labels=service.labels, rules=rules))
+        rights.append(make_binding(ROLEBINDINGS, name, "Role", name, account, PEOPLE_NAMESPACE))
+    return rights
+
+
+def make_tenant_roles() -> list[Obj]:
+    """The roles of a tenant's people, to be bound in its namespace, and that of who reads metrics."""
+    looking = (
+        Rule(
+            resources=(
+                "pods", "pods/log", "pods/status", "services", "endpoints", "configmaps", "persistentvolumeclaims",
+                "events", "resourcequotas", "limitranges", "serviceaccounts", "replicationcontrollers",
+            ),
+            verbs=READ,
+        ),
+        Rule(group="apps", resources=("deployments", "replicasets", "statefulsets", "daemonsets"), verbs=READ),
+        Rule(group="batch", resources=("jobs", "cronjobs"), verbs=READ),
+        Rule(group="networking.k8s.io", resources=("ingresses", "networkpolicies"), verbs=READ),
+        Rule(group="discovery.k8s.io", resources=("endpointslices",), verbs=READ),
+        Rule(group="policy", resources=("poddisruptionbudgets",), verbs=READ),
+        Rule(group=GROUP, resources=("volumebackups",), verbs=READ),
+        Rule(group=GROUP, resources=("workspaces", "datasets", "mapjobs", "reservations"), verbs=READ),
+    )  # fmt: skip
+    working = (
+        Rule(
+            resources=("pods", "services", "configmaps", "secrets", "persistentvolumeclaims"),
+            verbs=(*READ, *WRITE),
+        ),
+        Rule(resources=("pods/exec", "pods/attach", "pods/portforward"), verbs=("get", "create")),
+        Rule(resources=("pods/eviction",), verbs=("create",)),
+        Rule(
+            group="apps",
+            resources=("deployments", "statefulsets", "replicasets", "deployments/scale", "statefulsets/scale"),
+            verbs=WRITE,
+        ),
+        Rule(group="batch", resources=("jobs", "cronjobs"), verbs=WRITE),
+        Rule(group="networking.k8s.io", resources=("ingresses",), verbs=WRITE),
+        Rule(group="policy", resources=("poddisruptionbudgets",), verbs=WRITE),
+        Rule(group=GROUP, resources=("workspaces", "datasets", "volumebackups", "mapjobs"), verbs=WRITE),
+        Rule(group=GROUP, resources=("workspaces",), verbs=("open",)),
+    )
+    ruling = (
+        Rule(group=GROUP, resources=("reservations",), verbs=WRITE),
+        Rule(group=RBAC, resources=("roles", "rolebindings"), verbs=(*READ, *WRITE)),
+        Rule(resources=("serviceaccounts",), verbs=WRITE),
+    )
+    chosen = {"viewer": looking, "member": looking + working, "admin": looking + working + ruling}
+    metrics = {"nonResourceURLs": ["/metrics"], "verbs": ["get"]}  # to be bound to Prometheus' account
+    roles = [
+        make_object(CLUSTERROLES, TENANT_ROLES[role], None, rules=[rule.to_obj() for rule in rules])
+        for role, rules in chosen.items()
+    ]
+    return [*roles, make_object(CLUSTERROLES, METRICS_ROLE, None, rules=[metrics])]
+
+
+def make_workspace_roles() -> list[Obj]:
+    """What the roles of namespaces may do with workspaces: who may edit there makes and opens them.
+
+    https://kubernetes.io/docs/reference/access-authn-authz/rbac/#aggregated-clusterroles
+    """
+    changing = Rule(
+        group=GROUP,
+        resources=("workspaces",),
+        verbs=("create", "update", "patch", "delete", "deletecollection", OPEN_VERB),
+    )
+    seeing = Rule(group=GROUP, resources=("workspaces",), verbs=READ)
+    into = "rbac.authorization.k8s.io/aggregate-to-"
+    return [
+        make_object(
+            CLUSTERROLES,
+            "moorage-workspaces-edit",
+            None,
+            labels=PART_OF | {f"{into}edit": "true", f"{into}admin": "true"},
+            rules=[changing.to_obj()],
+        ),
+        make_object(
+            CLUSTERROLES,
+            "moorage-workspaces-view",
+            None,
+            labels=PART_OF | {f"{into}view": "true", f"{into}edit": "true", f"{into}admin": "true"},
+            rules=[seeing.to_obj()],
+        ),
+    ]
+
+
+def make_kubelets_account() -> list[Obj]:
+    """The account under which kubelets are asked what volumes hold. No pod runs as it; see `kube.kubelets`.
+
+    `nodes/stats` lets it read statistics at a kubelet. `nodes/proxy` would let it run commands in every pod.
+    https://kubernetes.io/docs/reference/access-authn-authz/kubelet-authn-authz/#kubelet-authorization
+    """
+    name, reading = KUBELETS_ACCOUNT, Rule(resources=("nodes/stats",), verbs=("get",))
+    account = {"kind": "ServiceAccount", "name": name, "namespace": SYSTEM_NAMESPACE}
+    return [
+        make_object(SERVICEACCOUNTS, name, automountServiceAccountToken=False),
+        make_object(CLUSTERROLES, name, None, rules=[reading.to_obj()]),
+        make_binding(CLUSTERROLEBINDINGS, name, "ClusterRole", name, account),
+    ]
+
+
+def make_local_admin(person: str) -> Obj:
+    """All rights for who started a cluster of their own; for `moor up`."""
+    account = {"kind": "ServiceAccount", "name": account_name(person), "namespace": PEOPLE_NAMESPACE}
+    return make_binding(CLUSTERROLEBINDINGS, LOCAL_ADMIN, "ClusterRole", "cluster-admin", account)
