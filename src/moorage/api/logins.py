@@ -114,6 +114,9 @@ class ClusterAddress(Answer, frozen=True, omit_defaults=True):
         str, about("Certificate of its authority, PEM in base64; left out: the system's authorities.")
     ] = ""
     insecure: Annotated[bool, about("Whether clients skip the check of the certificate.")] = False
+    internal: Annotated[
+        bool, about("Whether only pods reach this URL: no administrator has set kubernetesUrl.")
+    ] = False
 
 
 class ClusterToken(Answer, frozen=True):

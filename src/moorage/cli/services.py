@@ -362,7 +362,7 @@ def login_settings(env: Mapping[str, str]) -> LoginSettings:
     return LoginSettings(
         local=table.LOCAL_ACCOUNTS.read(env),
         public_url=table.PUBLIC_URL.read(env).rstrip("/"),
-        cluster={"server": address} if address else {},
+        cluster={"server": address, "chosen": True} if address else {},
         behind_proxy=table.BEHIND_PROXY.read(env),
         audit_days=table.AUDIT_KEPT_DAYS.read(env),
     )
@@ -400,6 +400,8 @@ def with_cluster(settings: LoginSettings | None, connection: Connection) -> Logi
         known["caData"] = base64.b64encode(connection.ca_pem).decode()
     elif connection.insecure:
         known["insecure"] = True
+    if connection.in_pod:
+        known["internal"] = True
     return dataclasses.replace(settings, cluster=known | dict(settings.cluster))
 
 

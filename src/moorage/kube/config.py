@@ -22,6 +22,9 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 EXEC_API_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 
 
+POD = "the pod's service account"  # a source
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecPlugin:
     """A command that prints an ExecCredential."""
@@ -55,6 +58,11 @@ class Connection:
     exec_plugin: ExecPlugin | None = None
     impersonate_user: str = ""
     impersonate_groups: tuple[str, ...] = ()
+
+    @property
+    def in_pod(self) -> bool:
+        """Whether it is a pod's own, by an address that pods alone may reach."""
+        return self.source == POD
 
 
 def load_connection(
@@ -101,7 +109,7 @@ def in_cluster(env: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -> Connec
     return Connection(
         server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
         namespace=namespace or "default",
-        source="the pod's service account",
+        source=POD,
         ca_pem=ca,
         token_file=folder / "token",
     )

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-from urllib.parse import urlsplit
-
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.resources import CONFIGMAPS
 from moorage.errors import ApiError
+from moorage.model.info import Info, is_internal, parse_info
 from moorage.model.names import INFO_CONFIGMAP, SYSTEM_NAMESPACE
 
 
 async def server_url(api: Api) -> str:
     """The address of Moorage's server as pods reach it; empty when this cluster has none (or hides it)."""
-    return str((await _info(api)).get("serverUrl") or "")
+    return (await platform_info(api)).server_url
 
 
 async def public_url(api: Api) -> str:
     """The address of Moorage's server as people reach it; empty when nobody has set one."""
-    data = await _info(api)
-    url = str(data.get("publicUrl") or data.get("serverUrl") or "").rstrip("/")
-    host = urlsplit(url).hostname or ""
-    return "" if host.endswith((".svc", ".svc.cluster.local")) else url
+    info = await platform_info(api)
+    url = info.public_url or info.server_url
+    return "" if is_internal(url) else url
 
 
-async def _info(api: Api) -> Mapping[str, Any]:
+async def platform_info(api: Api) -> Info:
     """What the cluster's ConfigMap says of the platform; empty when there is none (or it is hidden)."""
     try:
         info = await api.get(CONFIGMAPS, INFO_CONFIGMAP, SYSTEM_NAMESPACE)
     except ApiError:
-        return {}
-    return info.get("data") or {}
+        return Info()
+    return parse_info(info.get("data") or {})

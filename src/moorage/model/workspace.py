@@ -23,6 +23,7 @@ from moorage.apimachinery.meta import annotations_of, is_deleting, labels_of
 from moorage.apimachinery.quantity import parse_quantity
 from moorage.apimachinery.resources import Resource
 from moorage.errors import DocumentError, MoorageError, QuantityError
+from moorage.model.info import parse_info
 from moorage.model.machine import Fault
 from moorage.model.names import (
     GROUP,
@@ -376,7 +377,8 @@ def parse_platform(data: Mapping[str, str]) -> Platform:
     Raises BadWorkspace for a workspaceUrl of another form.
     """
     text = (data.get("workspaceUrl") or "").strip()
-    page = (data.get("publicUrl") or data.get("serverUrl") or "").strip().rstrip("/")
+    info = parse_info(data)
+    page = info.public_url or info.server_url
     if not text:
         return Platform(page=page)
     match = _WORKSPACE_URL.fullmatch(text.lower())

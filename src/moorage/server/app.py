@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -103,8 +101,8 @@ DESK_PAGES = (
 )
 
 
-def create_app(context: Context, *, hosts: Iterable[str] = ()) -> Starlette:
-    """Make the server. Somebody else runs the parts of `context`; `hosts` are its names beside loopback."""
+def create_app(context: Context) -> Starlette:
+    """Make the server. Somebody else runs the parts of `context`."""
     board, desk, refuse = Board(context), Desk(context), Refuse(context.auth)
     routes: list[BaseRoute] = [
         *work.routes(context),
@@ -125,10 +123,8 @@ def create_app(context: Context, *, hosts: Iterable[str] = ()) -> Starlette:
             Middleware(
                 Gate,
                 auth=context.auth,
-                hosts=tuple(hosts),
                 audit=context.audit_log,
                 refuse=refuse,
-                behind_proxy=context.logins.settings.behind_proxy,
             ),
             Middleware(RateLimit, limiter=context.limiter, refuse=refuse),
             Middleware(AdminLinks, auth=context.auth),

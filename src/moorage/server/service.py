@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import cast
-from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 
@@ -127,7 +126,8 @@ class ServerService:
             api, self.auth, clock=clock, people=self.people, desk=self.desk, audit=self.audit, informers=shared
         )
         self._kubelets = Kubelets(api, clock=clock) if isinstance(api, KubeClient) else NoKubelets()
-        public = urlsplit(settings.public_url).hostname
+        self.logins.addresses.allow(hosts)
+        self.gateway.info.on_change(self.logins.addresses.follow)
         self.context = Context(
             api=api,
             cluster=self.cluster,
@@ -151,7 +151,7 @@ class ServerService:
             followers=Followers(self.desk, clock=clock),
             execs=Execs(self.desk, clock=clock),
         )
-        self.app: Starlette = create_app(self.context, hosts=(*hosts, public) if public else hosts)
+        self.app: Starlette = create_app(self.context)
 
     def _make_auth(self, api: Api, page_token: str, page_person: str, clock: Clock) -> Auth:
         return Auth(

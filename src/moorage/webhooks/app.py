@@ -59,6 +59,7 @@ from moorage.decide.admission.tenancy import inject, judge_pod
 from moorage.decide.audit.changes import Change
 from moorage.errors import ApiError, DocumentError, NotFound
 from moorage.kube.client import KubeClient
+from moorage.model.info import parse_info
 from moorage.model.machine import MACHINES
 from moorage.model.mapjob import MAPJOBS, check_mapjob
 from moorage.model.names import GUARD_LABEL, INFO_CONFIGMAP, SYSTEM_NAMESPACE
@@ -444,7 +445,8 @@ class Webhook:
         except BadWorkspace as error:  # then workspaces have no hosts
             log.warning("workspaces have no hosts", extra={"error": error.message})
             domain = ""
-        self._reserved = reserved_hosts(domain, data.get("publicUrl") or "", data.get("serverUrl") or "")
+        info = parse_info(data)
+        self._reserved = reserved_hosts(domain, *info.public_urls, info.server_url)
 
     def _claims(self) -> tuple[Claim, ...]:
         if self._taken is None:

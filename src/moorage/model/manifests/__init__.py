@@ -16,6 +16,7 @@ from moorage.model.manifests.config import (
     make_scheduler_config,
 )
 from moorage.model.manifests.deployments import IMAGE, USAGE_SIZE, USER_ID, make_deployment, make_service
+from moorage.model.manifests.ingress import make_ingress
 from moorage.model.manifests.machines import BUDGET_MIN, RESERVE_ROLE, make_machine_objects
 from moorage.model.manifests.network import make_network_policies, make_server_address
 from moorage.model.manifests.parts import (
@@ -97,6 +98,7 @@ __all__ = [
     "make_binding",
     "make_deployment",
     "make_info",
+    "make_ingress",
     "make_kubelets_account",
     "make_local_admin",
     "make_machine_objects",

@@ -29,22 +29,31 @@ def make_info(
     server_url: str = f"http://{SERVER_SERVICE}.{SYSTEM_NAMESPACE}.svc",
     *,
     public_url: str = "",
+    kubernetes_url: str = "",
+    kubernetes_ca: str = "",
+    trusted_proxies: str = "",
     workspace_url: str = "",
     ingress_class: str = "",
+    tls_secret: str = "",
 ) -> list[Obj]:
     """The ConfigMap by which clients find the server, and everybody's right to read it.
 
-    `public_url`: where people find it; `workspace_url` (`https://*.apps.example.org`): where their workspaces are,
-    behind `ingress_class`. An admin fills them in; see `moorage.model.workspace.parse_platform`.
+    `public_url`: where people find it, several with commas between them; `kubernetes_url`: where they find the
+    Kubernetes API, with the certificate `kubernetes_ca`; `trusted_proxies`: networks, as `10.0.0.0/8`;
+    `workspace_url` (`https://*.apps.example.org`): where their workspaces are, behind `ingress_class`. An admin
+    fills them in; see `moorage.model.info` and `moorage.model.workspace.parse_platform`.
     """
     reading = Rule(resources=("configmaps",), verbs=("get",), names=(INFO_CONFIGMAP,))
     data = {
         "serverUrl": server_url,
         "version": version,
         "publicUrl": public_url,
+        "kubernetesUrl": kubernetes_url,
+        "kubernetesCa": kubernetes_ca,
+        "trustedProxies": trusted_proxies,
         "workspaceUrl": workspace_url,
         "ingressClass": ingress_class,
-        "ingressTlsSecret": "",
+        "ingressTlsSecret": tls_secret,
     }
     everybody = {"kind": "Group", "apiGroup": RBAC, "name": "system:authenticated"}
     return [

@@ -146,8 +146,8 @@ class Gateway:
             api, ENDPOINTSLICES, label_selector=WORKSPACE_LABEL, indexes={"service": _by_service}
         )
         self._templates = shared.of(api, CONFIGMAPS, SYSTEM_NAMESPACE, label_selector=TEMPLATE_LABEL)
-        self._info = shared.of(api, CONFIGMAPS, SYSTEM_NAMESPACE, field_selector=f"metadata.name={INFO_CONFIGMAP}")
-        self._info.on_change(self._read_platform)
+        self.info = shared.of(api, CONFIGMAPS, SYSTEM_NAMESPACE, field_selector=f"metadata.name={INFO_CONFIGMAP}")
+        self.info.on_change(self._read_platform)
         self.platform = Platform()
         self._forwarder = Forwarder(clock=clock)
         self._key: bytes | None = None
@@ -159,14 +159,14 @@ class Gateway:
         """Follow workspaces and where they answer, until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                for informer in (self.workspaces, self._slices, self._templates, self._info):
+                for informer in (self.workspaces, self._slices, self._templates, self.info):
                     tasks.create_task(informer.run(), name=f"informer {informer.resource}")
         finally:
             await self._forwarder.close()
 
     async def synced(self) -> None:
         """Return when workspaces, and where they answer, were listed once."""
-        await wait_synced(self.workspaces, self._slices, self._templates, self._info)
+        await wait_synced(self.workspaces, self._slices, self._templates, self.info)
 
     def _read_platform(self, _: Obj | None, after: Obj | None) -> None:
         try:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from http.cookies import CookieError, SimpleCookie
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode
 
 from starlette.datastructures import Headers
 from starlette.responses import RedirectResponse, Response
@@ -56,7 +56,6 @@ PAGE_USER = "page"
 SERVICE_ACCOUNT = "system:serviceaccount:"
 AUTHENTICATED = "system:authenticated"
 
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})  # kubelets ask for these under the pod's address
 METRICS_PATH = "/metrics"  # Prometheus asks with a token that may `get` this path
 OPEN_PREFIX = "/static/"
@@ -307,7 +306,7 @@ class Auth:
 
 
 class Gate:
-    """The ASGI layer before the routes. `hosts` are the allowed names beside loopback; "*" allows all."""
+    """The ASGI layer before the routes."""
 
     def __init__(
         self,
@@ -316,16 +315,12 @@ class Gate:
         auth: Auth,
         audit: AuditLog,
         refuse: Refuses,
-        hosts: Iterable[str] = (),
-        behind_proxy: bool = False,
     ) -> None:
-        """`behind_proxy`: the last address in X-Forwarded-For is the client's."""
         self._app = app
         self._audit = audit
         self._refuse = refuse
-        self._behind_proxy = behind_proxy
         self._auth = auth
-        self._hosts = LOOPBACK | {host.lower() for host in hosts}
+        self._addresses = auth.logins.addresses
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -378,12 +373,12 @@ class Gate:
 
     def _address(self, scope: Scope) -> str:
         """Who asks, as far as the network tells; behind a proxy of ours, what it says."""
-        if self._behind_proxy:
+        client = _client(scope)
+        if self._addresses.believes(client):
             forwarded = Headers(scope=scope).getlist("x-forwarded-for")
             if forwarded and (last := forwarded[-1].rpartition(",")[2].strip()):
                 return last
-        client = scope.get("client")
-        return str(client[0]) if client else ""
+        return client
 
     async def _judge(self, scope: Scope) -> Response | None:
         """The answer that ends the request here; None lets it through."""
@@ -401,14 +396,15 @@ class Gate:
                     "remove //, dot segments and backslashes, and their escapes",
                 ),
             )
-        if path not in OPEN_PATHS and not self._is_our_host(headers.get("host", "")):
+        if path not in OPEN_PATHS and not self._addresses.is_ours(headers.get("host", "")):
             return self._refuse(
                 scope,
                 Problem(
                     400,
                     "foreign_host",
                     f"this server does not answer to the name {headers.get('host', '')!r}",
-                    "use the address that `moor status` prints, or start the server with that name allowed",
+                    "use the address that `moor status` prints; an administrator adds others to publicUrl in the"
+                    " ConfigMap moorage of namespace moorage-system",
                 ),
             )
         if path in OPEN_PATHS or path.startswith(OPEN_PREFIX) or has_own_auth(path):
@@ -451,19 +447,12 @@ class Gate:
             )
         return None
 
-    def _is_our_host(self, host: str) -> bool:
-        try:
-            return parse_authority(host).host in self._hosts or "*" in self._hosts
-        except ValueError:
-            return False
-
     def _scheme(self, scope: Scope, headers: Headers) -> str:
         """By which scheme browsers reach us: as the proxy before us tells, or the public address, or as we see."""
-        if self._behind_proxy and (forwarded := headers.getlist("x-forwarded-proto")):
+        if self._addresses.believes(_client(scope)) and (forwarded := headers.getlist("x-forwarded-proto")):
             return forwarded[-1].rpartition(",")[2].strip().lower()
-        public = urlsplit(self._auth.logins.settings.public_url)
-        if public.netloc and public.netloc.lower() == headers.get("host", "").lower():
-            return public.scheme.lower()
+        if public := self._addresses.scheme_of(headers.get("host", "")):
+            return public
         seen: str = scope["scheme"]
         return {"ws": "http", "wss": "https"}.get(seen, seen)
 
@@ -498,6 +487,12 @@ class Gate:
             "send `Authorization: Bearer TOKEN` with the token of a session, of the page, or of Kubernetes",
         )
         return self._refuse(scope, problem, {"www-authenticate": "Bearer"})
+
+
+def _client(scope: Scope) -> str:
+    """The address that the connection comes from; empty where it is not known."""
+    client = scope.get("client")
+    return str(client[0]) if client else ""
 
 
 def hardened(headers: Iterable[tuple[bytes, bytes]], path: str) -> list[tuple[bytes, bytes]]:

@@ -212,7 +212,7 @@ def _asked(request: Request) -> str:
 
 
 def _base(logins: Logins, request: Request) -> str:
-    return logins.settings.public_url.rstrip("/") or f"{request.url.scheme}://{request.headers['host']}"
+    return logins.addresses.base(request.url.scheme, request.headers["host"])
 
 
 def _is_secure(logins: Logins, request: Request) -> bool:

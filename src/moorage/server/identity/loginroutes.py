@@ -104,7 +104,7 @@ async def change_password(call: Call[PasswordChange, None]) -> None:
 
 async def cluster_address(call: Call[None, None]) -> ClusterAddress:
     """Show the address and the certificate of the Kubernetes API, for a kubeconfig."""
-    return msgspec.convert(dict(call.context.logins.settings.cluster), ClusterAddress)
+    return msgspec.convert(dict(call.context.logins.addresses.cluster()), ClusterAddress)
 
 
 async def list_sessions(call: Call[None, None]) -> LoginSessionList:

@@ -40,6 +40,7 @@ from moorage.clock import SYSTEM, Clock
 from moorage.errors import ApiError, MoorageError
 from moorage.model.people import LOCAL, NAME_MAX, OIDC, SOURCE_ANNOTATION, check_person, is_disabled
 from moorage.model.retention import AUDIT_DAYS
+from moorage.server.addresses import Addresses
 from moorage.server.identity.attempts import Attempts, Origin
 from moorage.server.identity.oidc import Provider, ProviderAway, Refused, challenge_of, new_verifier
 from moorage.server.identity.people import People
@@ -74,7 +75,7 @@ class LoginSettings:
 
     local: bool = True  # local accounts may log in
     public_url: str = ""  # where browsers find this server; empty: where they asked
-    cluster: Mapping[str, object] = field(default_factory=dict)  # server, caData, insecure: of the Kubernetes API
+    cluster: Mapping[str, object] = field(default_factory=dict)  # of the Kubernetes API; see `Addresses`
     behind_proxy: bool = False  # the last address in X-Forwarded-For is the client's
     audit_days: int = AUDIT_DAYS
 
@@ -147,6 +148,11 @@ class Logins:
         self._api, self._people, self._desk, self._clock = api, people, desk, clock
         self.provider = provider
         self.settings = settings or LoginSettings()
+        self.addresses = Addresses(
+            public_url=self.settings.public_url,
+            behind_proxy=self.settings.behind_proxy,
+            cluster=self.settings.cluster,
+        )
         self._sealer = Sealer(api, clock=clock)
         self._believed: BoundedCache[bytes, Session] = BoundedCache(
             KEPT, keep_seconds=BELIEVED_SECONDS, clock=clock
@@ -167,7 +173,7 @@ class Logins:
     @property
     def is_set_up(self) -> bool:
         """Whether an administrator has prepared it for people to come in by their browsers."""
-        return self.provider is not None or bool(self.settings.public_url)
+        return self.provider is not None or bool(self.addresses.public_url)
 
     # --- who
 
