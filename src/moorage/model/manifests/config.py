@@ -55,6 +55,7 @@ def make_info(
         "ingressClass": ingress_class,
         "ingressTlsSecret": tls_secret,
     }
+    data = {key: text for key, text in data.items() if text}  # an absent key is the admin's: no apply resets it
     everybody = {"kind": "Group", "apiGroup": RBAC, "name": "system:authenticated"}
     return [
         make_object(CONFIGMAPS, INFO_CONFIGMAP, data=data),
