@@ -1554,3 +1554,98 @@ STORIES: dict[str, Steps] = {
     "quotas": WITHIN_QUOTAS,
     "quotas in scopes": IN_SCOPES,
 }
+
+
+# --- what a mutating webhook is shown, and what becomes of its patch
+
+
+@dataclass(frozen=True, slots=True)
+class Mutated:
+    """A creation that a webhook of the test is asked about, and answers with these JSON patches."""
+
+    name: str
+    path: str
+    body: Any
+    patch: tuple[Any, ...] = ()
+
+
+_HOOKED_CONTAINER = {"name": "c", "image": "example.test/none:1"}
+_HOOKED_POD = {"containers": [_HOOKED_CONTAINER]}
+_HOOKED_LABELS = {"app": "x"}
+_HOOKED_JOB = {"template": {"spec": _HOOKED_POD | {"restartPolicy": "Never"}}}
+_FAIL_ON_137 = {"rules": [{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [137]}}]}
+
+
+def _add(path: str, value: Any) -> Any:
+    return {"op": "add", "path": path, "value": value}
+
+
+MUTATED = (
+    Mutated("a job", "/apis/batch/v1/namespaces/{ns}/jobs", {"metadata": {"name": "plain"}, "spec": _HOOKED_JOB}),
+    Mutated(
+        "a job that gets a failure policy beside the default replacement policy",
+        "/apis/batch/v1/namespaces/{ns}/jobs",
+        {"metadata": {"name": "refused"}, "spec": _HOOKED_JOB},
+        (_add("/spec/podFailurePolicy", _FAIL_ON_137),),
+    ),
+    Mutated(
+        "a job that gets both policies",
+        "/apis/batch/v1/namespaces/{ns}/jobs",
+        {"metadata": {"name": "both"}, "spec": _HOOKED_JOB},
+        (_add("/spec/podFailurePolicy", _FAIL_ON_137), _add("/spec/podReplacementPolicy", "Failed")),
+    ),
+    Mutated(
+        "a cron job that gets a failure policy",
+        "/apis/batch/v1/namespaces/{ns}/cronjobs",
+        {"metadata": {"name": "nightly"}, "spec": {"schedule": "0 3 * * *", "jobTemplate": {"spec": _HOOKED_JOB}}},
+        (_add("/spec/jobTemplate/spec/podFailurePolicy", _FAIL_ON_137),),
+    ),
+    Mutated(
+        "a pod that gets a limit: its request follows",
+        "/api/v1/namespaces/{ns}/pods",
+        {"metadata": {"name": "limited"}, "spec": _HOOKED_POD},
+        (_add("/spec/containers/0/resources", {"limits": {"memory": "1Gi"}}),),
+    ),
+    Mutated(
+        "a pod that has a limit: its request was there, and stays",
+        "/api/v1/namespaces/{ns}/pods",
+        {
+            "metadata": {"name": "raised"},
+            "spec": {"containers": [_HOOKED_CONTAINER | {"resources": {"limits": {"memory": "1Gi"}}}]},
+        },
+        (_add("/spec/containers/0/resources/limits", {"memory": "2Gi"}),),
+    ),
+    Mutated(
+        "a pod that gets another class of the same value",
+        "/api/v1/namespaces/{ns}/pods",
+        {"metadata": {"name": "calm"}, "spec": _HOOKED_POD},
+        (_add("/spec/priorityClassName", "calm"), _add("/spec/preemptionPolicy", "Never")),
+    ),
+    Mutated(
+        "a pod that gets another class, and keeps what the first one said",
+        "/api/v1/namespaces/{ns}/pods",
+        {"metadata": {"name": "torn"}, "spec": _HOOKED_POD},
+        (_add("/spec/priorityClassName", "calm"),),
+    ),
+    Mutated(
+        "a deployment",
+        "/apis/apps/v1/namespaces/{ns}/deployments",
+        {
+            "metadata": {"name": "web"},
+            "spec": {
+                "selector": {"matchLabels": _HOOKED_LABELS},
+                "template": {"metadata": {"labels": _HOOKED_LABELS}, "spec": _HOOKED_POD},
+            },
+        },
+        (_add("/spec/template/spec/containers/0/ports", [{"containerPort": 80}]),),
+    ),
+    Mutated(
+        "a claim",
+        "/api/v1/namespaces/{ns}/persistentvolumeclaims",
+        {
+            "metadata": {"name": "data"},
+            "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+        },
+        (_add("/metadata/labels", _HOOKED_LABELS),),
+    ),
+)

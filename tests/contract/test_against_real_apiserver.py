@@ -12,12 +12,15 @@ the fingerprints of what the real one answered last; `MOORAGE_RENEW=1` with KUBE
 from __future__ import annotations
 
 import asyncio
+import base64
+import difflib
 import hashlib
 import json
 import os
 import re
 import runpy
 import socket
+import ssl
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,11 +29,13 @@ from typing import Any
 import aiohttp
 import pytest
 import yaml
+from aiohttp import web
 
 from moorage.testing.cluster import control_plane
 
 TOLD = runpy.run_path(str(Path(__file__).with_name("requests_for_both.py")))
 STORIES, Step, Until, PARTS = TOLD["STORIES"], TOLD["Step"], TOLD["Until"], TOLD["PARTS"]
+MUTATED = TOLD["MUTATED"]
 
 ASSETS = os.environ.get("KUBEBUILDER_ASSETS")
 RENEW = bool(os.environ.get("MOORAGE_RENEW"))
@@ -290,6 +295,120 @@ async def test_ours_tells_the_story_as_the_real_one_did(ours: Server, story: str
     mine = {name: fingerprint(one) for name, one in (await tell(ours, story)).items()}
     wrong = unexpected(story, json.loads(FINGERPRINTS.read_text())[story], mine)
     assert not wrong, "the words are shown by a run with KUBEBUILDER_ASSETS\n" + "\n".join(wrong)
+
+
+# --- mutating webhooks: what they are shown, and what becomes of their patches
+
+WEBHOOK_STORY = "a mutating webhook"  # the key of its fingerprints
+WEBHOOK_NAMESPACE = "hooked"
+
+
+class Asked:
+    """A webhook that notes what it is asked about, and answers with the patch of the moment."""
+
+    def __init__(self) -> None:
+        self.patch: tuple[Any, ...] = ()
+        self.seen: list[Any] = []
+
+    async def answer(self, request: web.Request) -> web.Response:
+        review = json.loads(await request.read())
+        self.seen.append(review["request"]["object"])
+        response = {"uid": review["request"]["uid"], "allowed": True}
+        if self.patch:
+            encoded = base64.b64encode(json.dumps(self.patch).encode()).decode()
+            response |= {"patchType": "JSONPatch", "patch": encoded}
+        return web.json_response(
+            {"apiVersion": review["apiVersion"], "kind": "AdmissionReview", "response": response}
+        )
+
+
+@pytest.fixture
+async def webhook(keys: Any) -> AsyncIterator[tuple[Asked, dict[str, str]]]:
+    """The webhook, and the clientConfig that leads to it."""
+    asked, app = Asked(), web.Application()
+    app.router.add_post("/", asked.answer)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(keys.certificate, keys.key)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
+        await site.start()
+        port = runner.addresses[0][1]
+        bundle = base64.b64encode(keys.ca_pem.encode()).decode()
+        yield asked, {"url": f"https://127.0.0.1:{port}/", "caBundle": bundle}
+    finally:
+        await runner.cleanup()
+
+
+async def mutated(server: Server, asked: Asked, client: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """What the webhook was shown and what the server answered, by the names of `MUTATED`."""
+    ns = WEBHOOK_NAMESPACE
+    rule = {"apiGroups": ["*"], "apiVersions": ["*"], "operations": ["CREATE"], "resources": ["*"]}
+    hook = {
+        "name": "sees.example.test",
+        "clientConfig": client,
+        "rules": [rule],
+        "admissionReviewVersions": ["v1"],
+        "sideEffects": "None",
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": ns}},
+    }
+    group = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+    calm = {"metadata": {"name": "calm"}, "value": 0, "preemptionPolicy": "Never"}
+    account = {"metadata": {"name": "default"}, "automountServiceAccountToken": False}
+    for path, body in (
+        ("/api/v1/namespaces", {"metadata": {"name": ns}}),
+        ("/api/v1/namespaces/{ns}/serviceaccounts", account),
+        ("/apis/scheduling.k8s.io/v1/priorityclasses", calm),
+        (group, {"metadata": {"name": "sees"}, "webhooks": [hook]}),
+    ):
+        made = await server.ask(Step("prepare", "POST", path, body), ns)
+        assert made.status == 201, made
+    told: dict[str, dict[str, Any]] = {}
+    try:
+        probe = Step("probe", "POST", "/api/v1/namespaces/{ns}/configmaps?dryRun=All", {"metadata": {"name": "p"}})
+        deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
+        asked.patch, asked.seen = (), []
+        while not asked.seen:
+            await server.ask(probe, ns)
+            assert asyncio.get_running_loop().time() < deadline, f"{server.name} never asked the webhook"
+        for case in MUTATED:
+            asked.patch, asked.seen = case.patch, []
+            answer = await server.ask(Step(case.name, "POST", case.path, case.body), ns)
+            told[case.name] = {"seen": [put_alike(one) for one in asked.seen]} | parts(answer)
+    finally:
+        await server.ask(Step("remove", "DELETE", f"{group}/sees"), ns)
+    return told
+
+
+def fingerprints_of(told: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    return {name: fingerprint(one) for name, one in told.items()}
+
+
+@against_both
+@pytest.mark.anyio
+async def test_both_servers_show_a_webhook_the_same_and_do_the_same_with_its_patch(
+    real: Server, ours: Server, webhook: tuple[Asked, dict[str, str]]
+) -> None:
+    theirs, mine = await mutated(real, *webhook), await mutated(ours, *webhook)
+    wrong = []
+    for name, answer in theirs.items():
+        one, other = (json.dumps(each, indent=1, sort_keys=True).splitlines() for each in (answer, mine[name]))
+        wrong += [f"{name}: {line}" for line in difflib.unified_diff(one, other, "real", "ours", n=1, lineterm="")]
+    assert not wrong, "\n" + "\n".join(wrong)
+    kept = json.loads(FINGERPRINTS.read_text())
+    if RENEW:
+        kept |= {WEBHOOK_STORY: fingerprints_of(theirs)}
+        FINGERPRINTS.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
+    assert kept[WEBHOOK_STORY] == fingerprints_of(theirs), "renew the fingerprints"
+
+
+@pytest.mark.anyio
+async def test_ours_shows_a_webhook_what_the_real_one_did(
+    ours: Server, webhook: tuple[Asked, dict[str, str]]
+) -> None:
+    mine = fingerprints_of(await mutated(ours, *webhook))
+    assert mine == json.loads(FINGERPRINTS.read_text())[WEBHOOK_STORY]
 
 
 # --- the comparison itself, which needs no server

@@ -79,6 +79,28 @@ async def test_the_ready_made_policy_fills_in_and_denies(api, policy):
     assert "resources.limits[nvidia.com/gpu]" in refused.value.message
 
 
+def a_plain_job(**spec: Any) -> Obj:
+    container = {"name": "c", "image": "example.test/none:1", "command": ["true"]}
+    pod = {"restartPolicy": "Never", "containers": [container]}
+    return {"metadata": {"generateName": "plain-"}, "spec": spec | {"template": {"spec": pod}}}
+
+
+@pytest.mark.cluster("api")
+@pytest.mark.parametrize(
+    "spec", [{}, {"podReplacementPolicy": "TerminatingOrFailed"}, {"backoffLimit": 3}], ids=str
+)
+async def test_a_plain_job_is_admitted_under_the_ready_made_policy(api, policy, spec):
+    async def is_filled() -> bool:
+        made = await api.create(JOBS, a_plain_job(**spec), policy, dry_run=True)
+        return made["spec"].get("podFailurePolicy") is not None
+
+    await until("the webhook to know the policy", is_filled)
+    made = await api.create(JOBS, a_plain_job(**spec), policy)
+    rule = {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [137]}}
+    assert made["spec"]["podFailurePolicy"] == {"rules": [rule]}
+    assert made["spec"]["podReplacementPolicy"] == "Failed"
+
+
 @pytest.mark.cluster("api")
 @pytest.mark.parametrize("rules", [{"memoryLimit": {"level": "maybe"}}, {"gpuType": {"level": "fill"}}, None])
 async def test_a_policy_that_is_none_is_refused_by_its_schema(api, unique, rules):

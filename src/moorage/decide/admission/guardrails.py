@@ -37,7 +37,7 @@ _CHANGED_OF_PODS = (
     "restartPolicy",
     "schedulingGates",
 )
-_CHANGED_OF_JOBS = ("backoffLimit", "podFailurePolicy")
+_CHANGED_OF_JOBS = ("backoffLimit", "podFailurePolicy", "podReplacementPolicy")
 _NOTHING: tuple[Any, ...] = (None, {}, [], "")
 
 

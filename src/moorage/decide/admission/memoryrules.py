@@ -11,6 +11,7 @@ from moorage.decide.admission.findings import Filled, Finding, Subject
 from moorage.decide.admission.templates import GUARANTEED
 
 KILLED = 137  # 128 + SIGKILL: how a container that was killed for its memory ends
+_REPLACED_WHEN_FAILED = "Failed"  # podReplacementPolicy: a new pod only once the old one has ended
 
 
 # --- the rules
@@ -176,6 +177,11 @@ def fill_restart_bomb(subject: Subject) -> Iterator[Filled]:
         text = f"exit code {KILLED} fails the Job"
         rules = {"rules": [{"action": "FailJob", "onExitCodes": on_exit}]}
         yield Filled(Finding("restartBomb", where, "", text), rules)
+        # the API server sets defaults before it asks us, and this one is invalid beside a podFailurePolicy
+        if template.job.get("podReplacementPolicy") not in (None, _REPLACED_WHEN_FAILED):
+            where = (*template.job_path, "podReplacementPolicy")
+            text = f"set to {_REPLACED_WHEN_FAILED}, the only value allowed beside a podFailurePolicy"
+            yield Filled(Finding("restartBomb", where, "", text), _REPLACED_WHEN_FAILED)
 
 
 def _escalates(subject: Subject) -> bool:

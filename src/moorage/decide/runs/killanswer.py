@@ -74,6 +74,8 @@ def answer(pod: Mapping[str, Any], known: Known, rule: BombRule, *, may_raise: b
             return Raise(newest, memory)
     if known.held > len(mine) - rule.allowed:
         return Pass()
+    if (pod.get("spec") or {}).get("nodeName"):
+        return Pass()  # it goes to no other node, and the API server refuses a gate beside a node
     return Hold(newest)
 
 

@@ -237,6 +237,12 @@ def test_one_without_any_bound_gets_one_above_what_was_measured():
     assert isinstance(answer(a_pod(limit=None, request=None), Known(kills=(nobody_measured,)), RAISES), Hold)
 
 
+def test_a_pod_whose_node_is_named_is_not_held():
+    pod = a_pod()
+    pod["spec"]["nodeName"] = "node-1"
+    assert answer(pod, Known(kills=(a_kill(),)), HOLDS) == Pass()
+
+
 def test_a_limit_over_the_whole_pod_is_not_raised_but_held():
     pod = a_pod()
     pod["spec"]["resources"] = {"limits": {"memory": "2Gi"}}

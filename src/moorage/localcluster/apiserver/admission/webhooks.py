@@ -340,6 +340,8 @@ def _review(asked: Admission, obj: Obj | None) -> Obj:
     if asked.subresource and obj is not None and obj.get("kind"):  # such as Eviction of policy/v1
         group, _, version = str(obj.get("apiVersion", "")).rpartition("/")
         kind = {"group": group, "version": version, "kind": str(obj["kind"])}
+    elif obj is not None and asked.kind.has_status and not asked.kind.custom and "status" not in obj:
+        obj = {**obj, "status": {}}  # of built-in kinds the real server sends an empty one
     resource = {"group": where.group, "version": where.version, "resource": where.plural}
     request: Obj = {
         "uid": str(uuid.uuid4()),

@@ -23,6 +23,8 @@ _MODES = {"ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX",
 
 def _default(obj: Obj) -> None:
     own_spec(obj).setdefault("volumeMode", "Filesystem")
+    if not obj.get("status"):
+        obj["status"] = {"phase": "Pending"}
 
 
 def _prepare(obj: Obj) -> None:

@@ -75,11 +75,10 @@ class Writer(Reader):
             "generation",
         ):
             meta.pop(key, None)
-        meta["uid"] = str(uuid.uuid4())
-        meta["creationTimestamp"] = rfc3339(self.clock.now())
+        for key in ("uid", "creationTimestamp"):
+            meta.pop(key, None)  # given after mutating admission
         if call.applying:
             obj = with_manager(obj, call, kind, None, rfc3339(self.clock.now()))
-            meta = obj["metadata"]
         # fill in defaults, then let admission change the object
         kind.rules.default(obj)
         request = Admission(
@@ -112,6 +111,8 @@ class Writer(Reader):
         self, call: Call, kind: Kind, obj: Obj, namespace: str | None, request: Admission, errors: FieldErrors
     ) -> Obj:
         rules = kind.rules
+        obj["metadata"]["uid"] = str(uuid.uuid4())
+        obj["metadata"]["creationTimestamp"] = rfc3339(self.clock.now())
         rules.prepare_create(obj)
         if rules.generation is not None:
             obj["metadata"]["generation"] = 1
@@ -423,15 +424,24 @@ class Writer(Reader):
         return decoded.obj, decoded.errors
 
     async def _mutate(self, request: Admission, obj: Obj, errors: FieldErrors) -> tuple[Obj, FieldErrors]:
-        for admitter in self.admitters:
+        """Let every admitter change the object. Those before one that replaced it (a webhook) look once more.
+
+        https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/#reinvocation-policy
+        """
+        for at, admitter in enumerate(self.admitters):
             changed = await admitter.mutate(replace(request, obj=obj))
             if changed is not None and changed is not obj:
-                quiet = Call(user=request.call.user)
-                obj, errors = self._decode(quiet, request.kind, changed)
-                if request.operation == "CREATE":
-                    for key in ("uid", "creationTimestamp"):
-                        obj["metadata"].setdefault(key, request.obj["metadata"][key] if request.obj else "")
-                request.kind.rules.default(obj)
+                obj, errors = self._complete(request, changed)
+                for earlier in self.admitters[:at]:
+                    again = await earlier.mutate(replace(request, obj=obj))
+                    if again is not None and again is not obj:
+                        obj, errors = self._complete(request, again)
+        return obj, errors
+
+    def _complete(self, request: Admission, changed: Obj) -> tuple[Obj, FieldErrors]:
+        """What an admitter has made of the object, read and with defaults anew."""
+        obj, errors = self._decode(Call(user=request.call.user), request.kind, changed)
+        request.kind.rules.default(obj)
         return obj, errors
 
     async def admit(self, request: Admission) -> None:
