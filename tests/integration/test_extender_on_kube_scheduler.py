@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import random
 import re
@@ -23,11 +24,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
-from moorage.apimachinery.resources import NODES, PODS, Obj
+from moorage.apimachinery.resources import EVENTS, LEASES, NAMESPACES, NODES, PODS, SERVICEACCOUNTS, Obj
 from moorage.clock import SYSTEM, rfc3339
-from moorage.extender.config import HTTP_TIMEOUT
 from moorage.kube.client import KubeClient
+from moorage.model.manifests import CLUSTERROLEBINDINGS, ROLEBINDINGS, ROLES
+from moorage.model.names import SYSTEM_NAMESPACE
+from moorage.model.schedulerconfig import FIRST_KEY, HTTP_TIMEOUT, SECOND_KEY, scheduler_files
+from moorage.model.secondscheduler import make_second_scheduler
 from moorage.testing.cluster import ControlPlane, control_plane
 from moorage.testing.waiting import wait_until
 
@@ -35,6 +40,7 @@ ASSETS = os.environ.get("KUBEBUILDER_ASSETS")
 GPU = "nvidia.com/gpu"
 NODES_MADE, NODE_GPUS = 20, 8
 PATIENCE_SECONDS = 180.0
+GRANTING = (CLUSTERROLEBINDINGS, ROLES, ROLEBINDINGS)
 SIZES = (1, 1, 2, 1, 1, 4, 1, 1)
 
 pytestmark = [
@@ -66,14 +72,17 @@ async def make_nodes(plane: ControlPlane) -> None:
             await api.patch(NODES, name, {"spec": {"taints": None}})
 
 
-async def make_pods(plane: ControlPlane, count: int, *, start: int = 0, sizes: tuple[int, ...] = SIZES) -> None:
+async def make_pods(
+    plane: ControlPlane, count: int, *, start: int = 0, sizes: tuple[int, ...] = SIZES, scheduler: str = ""
+) -> None:
     async with KubeClient.from_kubeconfig(plane.kubeconfig) as api:
 
         async def make(number: int) -> None:
             limits = {"cpu": "1", "memory": "1Gi", GPU: str(sizes[number % len(sizes)])}
             container = {"name": "main", "image": "none", "resources": {"limits": limits, "requests": limits}}
             meta = {"name": f"pod-{number}", "namespace": "default"}
-            pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"containers": [container]}}
+            spec = {"containers": [container]} | ({"schedulerName": scheduler} if scheduler else {})
+            pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
             await api.create(PODS, pod)
 
         await asyncio.gather(*(make(number) for number in range(start, start + count)))
@@ -106,10 +115,13 @@ def held(pods: list[Obj]) -> dict[str, int]:
 class Extender:
     """`moor extender`, which can be killed and started again at the same port."""
 
-    def __init__(self, plane: ControlPlane, policy: str = "pack") -> None:
+    def __init__(self, plane: ControlPlane, policy: str = "pack", token: str = "") -> None:
         self.url = f"http://127.0.0.1:{plane.ports['extender']}"
         self._argv = [sys.executable, "-m", "moorage.cli.main", "extender", "--kubeconfig", str(plane.kubeconfig)]
         self._argv += ["--host", "127.0.0.1", "--port", str(plane.ports["extender"]), "--policy", policy]
+        if token:
+            (token_file := plane.kubeconfig.with_name("extender-token")).write_text(token)
+            self._argv += ["--token-file", str(token_file)]
         self._log = plane.kubeconfig.with_name("extender.log")
         self.start()
 
@@ -142,8 +154,8 @@ class Extender:
 
 
 @contextlib.contextmanager
-def an_extender(plane: ControlPlane, policy: str = "pack") -> Iterator[Extender]:
-    extender = Extender(plane, policy)
+def an_extender(plane: ControlPlane, policy: str = "pack", token: str = "") -> Iterator[Extender]:
+    extender = Extender(plane, policy, token)
     try:
         wait_until("the extender", extender.is_ready)
         yield extender
@@ -216,3 +228,77 @@ def test_an_extender_that_hangs_costs_each_pod_its_time_out_and_no_more(plane: C
             thread.join()
     assert len(waited) == 6  # asked once for each, and each was scheduled all the same
     assert max(waited) < 5  # kube-scheduler's own time-out, were ours not in force; ours is 0.5
+
+
+TOKEN = "t" * 32
+
+
+async def install_second_scheduler(plane: ControlPlane) -> Path:
+    """Apply what deploy/scheduler has, but for the pods; returns a kubeconfig with the rights of its account."""
+    async with KubeClient.from_kubeconfig(plane.kubeconfig) as api:
+        resources = {resource.kind: resource for resource in (SERVICEACCOUNTS, *GRANTING)}
+        await api.create(
+            NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM_NAMESPACE}}
+        )
+        for obj in make_second_scheduler():
+            if obj["kind"] in resources:
+                await api.create(resources[obj["kind"]], obj, obj["metadata"].get("namespace"))
+        asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        made = await api.create_subresource(
+            SERVICEACCOUNTS, "moorage-scheduler", "token", asked, namespace=SYSTEM_NAMESPACE
+        )
+    config = yaml.safe_load(plane.kubeconfig.read_text())
+    config["users"][0]["user"] = {"token": made["status"]["token"]}
+    path = plane.kubeconfig.with_name("second-kubeconfig")
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+async def observed(plane: ControlPlane, components: set[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Which scheduler placed each pod, once these have; and who holds the leases of schedulers."""
+    async with KubeClient.from_kubeconfig(plane.kubeconfig) as api:
+        events = [event for event in (await api.list(EVENTS, "default")).items if event["reason"] == "Scheduled"]
+        placed = {
+            event["involvedObject"]["name"]: event.get("reportingComponent") or event["source"]["component"]
+            for event in events
+        }
+        assert set(placed.values()) <= components
+        leases = (await api.list(LEASES)).items
+        held_by = {
+            f"{lease['metadata']['namespace']}/{lease['metadata']['name']}": lease["spec"]["holderIdentity"]
+            for lease in leases
+            if lease["metadata"]["name"].endswith("scheduler")
+        }
+    return placed, held_by
+
+
+def test_the_first_and_the_second_scheduler_work_side_by_side_and_both_ask(plane: ControlPlane) -> None:
+    """The files are those of the Secret; only addresses and kubeconfigs are this machine's."""
+    second_rights = asyncio.run(install_second_scheduler(plane))
+    with an_extender(plane, token=TOKEN) as extender:
+        files = scheduler_files(TOKEN, name_url=extender.url, address_url=extender.url, percentage=10)
+        first, second = (json.loads(files[key]) for key in (FIRST_KEY, SECOND_KEY))
+        first["clientConnection"]["kubeconfig"] = str(plane.kubeconfig)
+        second["clientConnection"] = {"kubeconfig": str(second_rights)}  # a pod has its account instead
+        asyncio.run(make_pods(plane, 20, sizes=(1,)))
+        asyncio.run(make_pods(plane, 20, start=20, sizes=(1,), scheduler="moorage-scheduler"))
+        plane.start_scheduler_with(json.dumps(first))
+        plane.start_scheduler_with(json.dumps(second), port="second")
+        pods = all_bound(plane, 40)
+        wait_until("the extender has seen every binding", lambda: extender.used() == held(pods))
+        assert set(
+            extender.metrics(r'moorage_extender_requests_total\{code="(\d+)",verb="prioritize"\} (\S+)')
+        ) == {"200"}
+        assert sum(extender.outcomes().values()) == 40
+
+        def is_told() -> tuple[dict[str, str], dict[str, str]] | None:
+            placed, leases = asyncio.run(observed(plane, {"default-scheduler", "moorage-scheduler"}))
+            return (placed, leases) if len(placed) == 40 else None
+
+        placed, leases = wait_until("events of every pod", is_told)
+    assert Counter(placed.values()) == {"default-scheduler": 20, "moorage-scheduler": 20}
+    assert {name for name, scheduler in placed.items() if scheduler == "moorage-scheduler"} == {
+        f"pod-{number}" for number in range(20, 40)
+    }
+    assert set(leases) == {"kube-system/kube-scheduler", "moorage-system/moorage-scheduler"}
+    assert all(leases.values())

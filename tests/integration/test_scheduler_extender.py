@@ -19,9 +19,9 @@ from moorage.apimachinery.resources import NODES, PODS, Obj
 from moorage.apimachinery.serving import serve
 from moorage.extender.app import create_app
 from moorage.extender.cache import ExtenderCache
-from moorage.extender.config import kube_scheduler_configuration
 from moorage.localcluster.scheduler.extenders import parse_extenders
 from moorage.localcluster.scheduler.scheduler import Scheduler
+from moorage.model.schedulerconfig import kube_scheduler_configuration
 from moorage.testing.fakepods import FakePodApi
 
 pytestmark = pytest.mark.anyio

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,26 +57,21 @@ def manifests(write: Path | None, check: Path | None) -> None:
 
 def objects() -> dict[str, list[Obj]]:
     """Every object, by the file it stands in, in an order that `kubectl apply -f` can take."""
-    from moorage.extender.config import kube_scheduler_configuration
     from moorage.model.crds import all_crds
     from moorage.model.manifests import (
         ALL,
-        TOKEN,
-        extender_url,
         make_info,
         make_kubelets_account,
         make_machine_objects,
         make_namespace,
         make_network_policies,
         make_people_namespace,
-        make_scheduler_config,
         make_service,
         make_tenant_roles,
         make_workspace_roles,
     )
     from moorage.webhooks.config import audit_configuration, webhook_configurations
 
-    scheduler = kube_scheduler_configuration(extender_url(), token=TOKEN)
     return {
         "namespace.yaml": [make_namespace(), make_people_namespace()],
         **{f"crds/{crd['metadata']['name']}.yaml": [crd] for crd in all_crds()},
@@ -84,7 +79,7 @@ def objects() -> dict[str, list[Obj]]:
         "machines.yaml": make_machine_objects(),
         "tenants.yaml": make_tenant_roles(),
         "workspaces.yaml": make_workspace_roles(),
-        "config.yaml": [*make_info(__version__), make_scheduler_config(dump([scheduler]))],
+        "config.yaml": make_info(__version__),
         **{f"{service.name}.yaml": make_service(service, version=__version__) for service in ALL},
         "kubelets.yaml": make_kubelets_account(),
         "registration.yaml": [*webhook_configurations(), audit_configuration()],
@@ -92,15 +87,10 @@ def objects() -> dict[str, list[Obj]]:
 
 
 def tree() -> dict[str, str]:
-    """Path → text of every file, the kustomization among them."""
+    """Path → text of every file, the kustomizations among them."""
     files = {path: NOTE + dump(objs) for path, objs in objects().items()}
-    kustomization = {
-        "apiVersion": "kustomize.config.k8s.io/v1beta1",
-        "kind": "Kustomization",
-        "resources": list(files),
-    }
     by_hand = {path: BY_HAND + dump(objs) for path, objs in optional_objects().items()}
-    return files | by_hand | {"kustomization.yaml": NOTE + dump([kustomization])}
+    return files | by_hand | _scheduler_tree() | {"kustomization.yaml": _kustomization(files)}
 
 
 def optional_objects() -> dict[str, list[Obj]]:
@@ -108,6 +98,32 @@ def optional_objects() -> dict[str, list[Obj]]:
     from moorage.model.policy import gpu_cluster_policy
 
     return {"optional/gpu-cluster-policy.yaml": [gpu_cluster_policy()]}
+
+
+def _scheduler_tree() -> dict[str, str]:
+    """The folder `scheduler`: a second kube-scheduler, or a patch for the first. A kustomization of its own."""
+    from moorage.model.secondscheduler import (
+        SCHEDULER_IMAGE,
+        SCHEDULER_VERSION,
+        make_kubeadm_patch,
+        make_second_scheduler,
+    )
+
+    images = [{"name": SCHEDULER_IMAGE, "newTag": SCHEDULER_VERSION}]
+    return {
+        "scheduler/scheduler.yaml": NOTE + dump(make_second_scheduler()),
+        "scheduler/kustomization.yaml": _kustomization(["scheduler.yaml"], images=images),
+        "scheduler/kubeadm/kube-scheduler0+json.yaml": NOTE + dump([make_kubeadm_patch()]),
+    }
+
+
+def _kustomization(resources: Iterable[str], **more: object) -> str:
+    kustomization = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": list(resources),
+    }
+    return NOTE + dump([kustomization | more])
 
 
 def write_tree(folder: Path, files: Mapping[str, str]) -> None:
@@ -129,7 +145,7 @@ def stale_files(folder: Path, files: Mapping[str, str]) -> list[str]:
     return sorted(differing | (_generated(folder) - set(files)))
 
 
-def dump(objs: Sequence[Obj]) -> str:
+def dump(objs: Sequence[Any]) -> str:
     """Objects as YAML documents; keys in the order given, long texts in one piece."""
     import yaml
 

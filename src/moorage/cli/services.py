@@ -456,8 +456,8 @@ def _start_all(options: argparse.Namespace) -> None:
             sockets = stack.enter_context(listening(ports))
         for sock in sockets.values():
             sock.setblocking(False)
-        from moorage.extender.config import derived_token
         from moorage.localcluster.apiserver.pki import ensure_pki
+        from moorage.model.schedulerconfig import derived_token
 
         pki = ensure_pki(folder.path / "pki")
         local = options.kubeconfig is None

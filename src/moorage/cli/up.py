@@ -162,8 +162,8 @@ def _say_other_ports(wanted: Mapping[str, int], taken: Mapping[str, int]) -> Non
 
 def _write_access(folder: DataFolder, config: Config, tokens: Mapping[str, str]) -> None:
     """Certificates, kubeconfig and scheduler configuration: all that both children read when they start."""
-    from moorage.extender.config import derived_token, kube_scheduler_configuration
     from moorage.localcluster.apiserver.pki import ensure_pki
+    from moorage.model.schedulerconfig import derived_token, kube_scheduler_configuration
 
     pki = ensure_pki(folder.path / "pki")
     folder.write_kubeconfig(

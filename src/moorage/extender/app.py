@@ -8,7 +8,7 @@
 
 Without a token in the settings the verbs are at /scheduler/filter and /scheduler/prioritize, for anybody. What
 they do is counted, so whoever may call them can have nodes counted full that are not; a token keeps that to the
-scheduler (why it is in the path: `extender.config.verbs_path`).
+scheduler (why it is in the path: `model.schedulerconfig.verbs_path`).
 
 Field names on the wire are those of the Go types, which bear no JSON tags (`Pod`, `NodeNames`, `Host`, …);
 requests are read without regard to case, so older schedulers' lower-case names do too.
@@ -46,8 +46,8 @@ from moorage.decide.packing.policies import Ask, gpus_asked
 from moorage.decide.packing.winner import OUTVOTES, winner
 from moorage.errors import BadRequest, MoorageError, NotReady, TooLarge
 from moorage.extender.cache import ExtenderCache, ask_of, host_head, version_of, why_never
-from moorage.extender.config import VERBS_PATH, verbs_path
 from moorage.extender.ledger import Hold
+from moorage.model.schedulerconfig import VERBS_PATH, verbs_path
 
 OUTCOMES = ("right", "wrong", "again", "refused", "gone", "expired")
 BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # seconds; the timeout is 0.5

@@ -1,4 +1,6 @@
-"""The webhook's serving certificate, and tokens of web page and extender: made once, kept in Secrets, renewed.
+"""The webhook's serving certificate, tokens of web page and extender, and the configurations of kube-schedulers.
+
+All are kept in Secrets: tokens are made once, certificates renewed, configurations brought up to date.
 
 The operator's leader does this, so that the pods of the other services need no rights on Secrets: they mount them,
 and their kubelet starts them as soon as the Secrets are there.
@@ -22,20 +24,33 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from moorage.apimachinery.api import Api
-from moorage.apimachinery.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS, Obj, Resource
+from moorage.apimachinery.resources import (
+    CONFIGMAPS,
+    MUTATING_WEBHOOKS,
+    SECRETS,
+    SERVICES,
+    VALIDATING_WEBHOOKS,
+    Obj,
+    Resource,
+)
 from moorage.clock import SYSTEM, Clock
 from moorage.errors import AlreadyExists, ApiError, Conflict, NotFound
 from moorage.kube.objects import make_object
+from moorage.model.manifests import EXTENDER_SERVICE, extender_url
 from moorage.model.names import (
     AUDIT_CONFIGURATION,
     AUDIT_TOKEN,
     EXTENDER_SECRET,
     PAGE_SECRET,
+    SCHEDULER_CONFIGMAP,
+    SCHEDULER_SECRET,
     SYSTEM_NAMESPACE,
     WEBHOOK_CONFIGURATION,
     WEBHOOK_SERVICE,
     WEBHOOK_TLS_SECRET,
 )
+from moorage.model.schedulerconfig import scheduler_files
+from moorage.model.secondscheduler import percentage_of
 
 log = logging.getLogger(__name__)
 
@@ -126,6 +141,7 @@ async def keep_certificates(
         try:
             for name in (PAGE_SECRET, EXTENDER_SECRET):
                 await ensure_token(api, name, namespace=namespace)
+            await ensure_scheduler_files(api, namespace=namespace)
             await ensure_certificate(api, clock=clock, namespace=namespace)
         except (ApiError, OSError) as error:
             log.warning("cannot keep the certificates", extra={"error": str(error)})
@@ -143,6 +159,33 @@ async def ensure_token(api: Api, name: str, *, namespace: str = SYSTEM_NAMESPACE
         except AlreadyExists:
             return
         log.info("made a token", extra={"secret": name})
+
+
+async def ensure_scheduler_files(api: Api, *, namespace: str = SYSTEM_NAMESPACE) -> None:
+    """Make the Secret with kube-schedulers' configurations what it should be; see `model.schedulerconfig`."""
+    token = contents(await _get(api, SECRETS, EXTENDER_SECRET, namespace)).get("token")
+    service = await _get(api, SERVICES, EXTENDER_SERVICE, namespace)
+    if not token or service is None:
+        return  # not installed yet; the next pass looks again
+    address = str((service.get("spec") or {}).get("clusterIP") or "")
+    switches = await api.list(CONFIGMAPS, namespace, field_selector=f"metadata.name={SCHEDULER_CONFIGMAP}")
+    files = scheduler_files(
+        token.decode(),
+        name_url=extender_url(),
+        address_url=extender_url("" if address == "None" else address),
+        percentage=percentage_of(next(iter(switches.items), None)),
+    )
+    secret = await _get(api, SECRETS, SCHEDULER_SECRET, namespace)
+    wanted = make_secret(SCHEDULER_SECRET, namespace, files)
+    if secret is None:
+        with contextlib.suppress(AlreadyExists):
+            await api.create(SECRETS, wanted)
+    elif contents(secret) != files:
+        with contextlib.suppress(Conflict):  # the next pass reads again
+            await api.update(SECRETS, secret | {"data": wanted["data"]})
+    else:
+        return
+    log.info("wrote the configurations of kube-schedulers", extra={"secret": SCHEDULER_SECRET})
 
 
 async def ensure_certificate(api: Api, *, clock: Clock = SYSTEM, namespace: str = SYSTEM_NAMESPACE) -> None:

@@ -13,7 +13,7 @@ VERSION = "v1alpha1"
 
 SYSTEM_NAMESPACE = "moorage-system"
 METRICS_ROLE = "moorage-metrics-reader"  # ClusterRole; may `get` /metrics of the server
-INFO_CONFIGMAP = "moorage"  # in SYSTEM_NAMESPACE; data: serverUrl, version
+INFO_CONFIGMAP = "moorage"  # in SYSTEM_NAMESPACE; data: serverUrl, version, pauseImage, …
 KUBELETS_ACCOUNT = "moorage-kubelets"  # a ServiceAccount in SYSTEM_NAMESPACE: may read kubelets' statistics
 WEBHOOK_CONFIGURATION = "moorage"  # the name of the mutating and of the validating webhook configuration
 AUDIT_CONFIGURATION = "moorage-audit"  # the name of the one that records changes, and judges none
@@ -22,6 +22,10 @@ WEBHOOK_SERVICE = "moorage-webhook"  # in SYSTEM_NAMESPACE
 WEBHOOK_TLS_SECRET = "moorage-webhook-tls"  # in SYSTEM_NAMESPACE: tls.crt, tls.key, ca.crt
 AUDIT_TOKEN = "audit-token"  # in WEBHOOK_TLS_SECRET; in the paths at which the API server asks the webhook
 EXTENDER_SECRET = "moorage-extender"  # in SYSTEM_NAMESPACE: token, what a scheduler puts into its path
+SCHEDULER_NAME = "moorage-scheduler"  # spec.schedulerName of pods for the second kube-scheduler
+SCHEDULER_LEASE = "moorage-scheduler"  # in SYSTEM_NAMESPACE: which replica of it schedules
+SCHEDULER_SECRET = "moorage-scheduler"  # in SYSTEM_NAMESPACE: configurations of kube-schedulers, with our token
+SCHEDULER_CONFIGMAP = "moorage-scheduler"  # in SYSTEM_NAMESPACE, where the second one is installed; see schedulers
 PAGE_SECRET = "moorage-page"  # in SYSTEM_NAMESPACE: token, the web page's
 
 # namespaces

@@ -199,7 +199,7 @@ class ControlPlane:
     ) -> None:
         """kube-scheduler with the configuration that we ship; without the extender all else stays the same.
         `stock`: as it comes, without anything of ours. `plugins`: a pluginConfig for its profile."""
-        from moorage.extender.config import kube_scheduler_configuration
+        from moorage.model.schedulerconfig import kube_scheduler_configuration
 
         config: dict[str, Any] = kube_scheduler_configuration(f"http://127.0.0.1:{self.ports['extender']}")
         config = config | {
@@ -214,13 +214,21 @@ class ControlPlane:
             config["profiles"] = [
                 dict(profile) | {"pluginConfig": list(plugins)} for profile in config["profiles"]
             ]
-        (self._home / "scheduler.yaml").write_text(yaml.safe_dump(config))
+        self.start_scheduler_with(yaml.safe_dump(config))
+
+    def start_scheduler_with(self, config: str, *, port: str = "sched") -> None:
+        """kube-scheduler with this KubeSchedulerConfiguration; `port`: "sched", or "second" for one beside it.
+
+        Who may ask it is up to the control plane: an administrator's rights answer that here.
+        """
+        file = self._home / f"{port}.yaml"
+        file.write_text(config)
         self.start(
             "kube-scheduler",
-            "--config=scheduler.yaml",
-            f"--secure-port={self.ports['sched']}",
+            f"--config={file}",
+            f"--secure-port={self.ports[port]}",
             "--bind-address=127.0.0.1",
-            "--cert-dir=schedcerts",
+            f"--cert-dir={port}certs",
         )
 
 
@@ -231,7 +239,7 @@ def control_plane(assets: Path, home: Path, *, need_accounts: bool = False) -> I
     `need_accounts`: pods need their service account to exist, as by default; who makes it is up to the caller.
     """
     home.mkdir(parents=True, exist_ok=True)
-    ports = _free_ports("etcd", "peer", "api", "kcm", "sched", "extender", "webhook", "server")
+    ports = _free_ports("etcd", "peer", "api", "kcm", "sched", "second", "extender", "webhook", "server")
     token = secrets.token_urlsafe(16)
     (home / "tokens.csv").write_text(f'{token},admin,admin,"system:masters"\n')
     for word in (["genrsa", "-out", "sa.key", "2048"], ["rsa", "-in", "sa.key", "-pubout", "-out", "sa.pub"]):

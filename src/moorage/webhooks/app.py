@@ -53,6 +53,7 @@ from moorage.decide.admission.hosts import (
 from moorage.decide.admission.injection import Injected, is_guest
 from moorage.decide.admission.priority import judge_priority
 from moorage.decide.admission.review import MASTERS, OPERATOR, TEMPLATES, Refusal, Request, Verdict
+from moorage.decide.admission.scheduler import choose_scheduler
 from moorage.decide.admission.shape import misshapen
 from moorage.decide.admission.templates import CONTAINERS_MAX, WORKLOADS, container_count
 from moorage.decide.admission.tenancy import inject, judge_pod
@@ -62,10 +63,11 @@ from moorage.kube.client import KubeClient
 from moorage.model.info import parse_info
 from moorage.model.machine import MACHINES
 from moorage.model.mapjob import MAPJOBS, check_mapjob
-from moorage.model.names import GUARD_LABEL, INFO_CONFIGMAP, SYSTEM_NAMESPACE
+from moorage.model.names import GUARD_LABEL, INFO_CONFIGMAP, SCHEDULER_CONFIGMAP, SYSTEM_NAMESPACE
 from moorage.model.people import PEOPLE_NAMESPACE, account_in, person_in
 from moorage.model.policy import POLICIES, Policy, policy_for
 from moorage.model.reservation import RESERVATIONS
+from moorage.model.secondscheduler import scheduler_name
 from moorage.model.tenant import TENANTS, defaults_of, tenant_of
 from moorage.model.workspace import WORKSPACES, BadWorkspace, check_workspace, parse_platform
 from moorage.webhooks.kills import KillDesk
@@ -165,13 +167,23 @@ class Webhook:
         self._classes = shared.of(api, PRIORITYCLASSES)
         self._ingresses = shared.of(api, INGRESSES, keep=slim_ingress)
         self._info = shared.of(api, CONFIGMAPS, SYSTEM_NAMESPACE, field_selector=f"metadata.name={INFO_CONFIGMAP}")
+        self._switch = shared.of(
+            api, CONFIGMAPS, SYSTEM_NAMESPACE, field_selector=f"metadata.name={SCHEDULER_CONFIGMAP}"
+        )
         self._desk = MachineDesk(self._machines, self._reservations, clock)
         self._kills = KillDesk(api)
         self._people = shared.of(api, SERVICEACCOUNTS, PEOPLE_NAMESPACE)
         self._known = {
             resource: asyncio.Event() for resource in (TENANTS, POLICIES, MACHINES, RESERVATIONS)
         }  # listed, or no kind here (yet)
-        self._needed = (self._nodes, self._namespaces, self._classes, self._ingresses, self._info)
+        self._needed = (
+            self._nodes,
+            self._namespaces,
+            self._classes,
+            self._ingresses,
+            self._info,
+            self._switch,
+        )
         self._away: tuple[Obj, ...] | None = None
         self._reserved: tuple[str, ...] = ()
         self._taken: tuple[Claim, ...] | None = None
@@ -256,8 +268,10 @@ class Webhook:
         if refusals:
             return Verdict((), refusals, verdict.warnings)
         patches = (*guest.patches, *verdict.patches)
-        if mutating and kind == "Pod" and asked.operation == "CREATE" and not is_guest(guest.pod):
-            patches = (*patches, *inject(asked.object, tenant_of(asked.namespace, self._tenants.all())))
+        if mutating and kind == "Pod" and asked.operation == "CREATE":
+            if not is_guest(guest.pod):
+                patches = (*patches, *inject(asked.object, tenant_of(asked.namespace, self._tenants.all())))
+            patches = (*patches, *choose_scheduler(guest.pod, self._scheduler()))
         return Verdict(patches, (), (*guest.warnings, *verdict.warnings))
 
     def _of_tenants(self, asked: _Asked, *, mutating: bool) -> tuple[Refusal, ...]:
@@ -447,6 +461,9 @@ class Webhook:
             domain = ""
         info = parse_info(data)
         self._reserved = reserved_hosts(domain, *info.public_urls, info.server_url)
+
+    def _scheduler(self) -> str:
+        return scheduler_name(self._switch.get(SCHEDULER_CONFIGMAP, SYSTEM_NAMESPACE))
 
     def _claims(self) -> tuple[Claim, ...]:
         if self._taken is None:

@@ -12,8 +12,8 @@ from moorage.apimachinery.resources import NODES, PODS, Obj
 from moorage.decide.packing.winner import OUTVOTES
 from moorage.extender.app import create_app
 from moorage.extender.cache import ExtenderCache
-from moorage.extender.config import kube_scheduler_configuration
 from moorage.localcluster.scheduler.extenders import Extender, parse_extenders
+from moorage.model.schedulerconfig import kube_scheduler_configuration
 from moorage.testing.fakeapi import FakeApi
 
 pytestmark = pytest.mark.anyio

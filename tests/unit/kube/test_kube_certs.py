@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import json
 import ssl
 from datetime import timedelta
 from typing import Any
@@ -12,14 +13,15 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from moorage.apimachinery.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS
-from moorage.errors import ServerError
+from moorage.apimachinery.resources import CONFIGMAPS, MUTATING_WEBHOOKS, SECRETS, SERVICES, VALIDATING_WEBHOOKS
+from moorage.errors import NotFound, ServerError
 from moorage.kube.certs import (
     CHECK_SECONDS,
     LIFETIME,
     RENEW_BEFORE,
     contents,
     ensure_certificate,
+    ensure_scheduler_files,
     ensure_token,
     issue,
     keep_certificates,
@@ -28,6 +30,7 @@ from moorage.kube.certs import (
     why_renew,
 )
 from moorage.model.names import EXTENDER_SECRET, PAGE_SECRET
+from moorage.model.secondscheduler import make_scheduler_switch
 from moorage.testing.clock import NOON, FakeClock
 from moorage.testing.fakeapi import FakeApi
 
@@ -226,6 +229,51 @@ async def test_a_token_is_made_once_and_never_changed(name):
     assert len(contents(first)["token"]) >= 32
     await ensure_token(api, name)
     assert await api.get(SECRETS, name, "moorage-system") == first
+
+
+def the_extender(address: str = "10.96.0.9") -> FakeApi:
+    fake = FakeApi()
+    fake.put(
+        SERVICES,
+        {"metadata": {"name": "moorage-extender", "namespace": "moorage-system"}, "spec": {"clusterIP": address}},
+    )
+    return fake
+
+
+async def scheduler_urls(api: FakeApi) -> list[str]:
+    secret = await api.get(SECRETS, "moorage-scheduler", "moorage-system")
+    configs = [json.loads(text) for text in contents(secret).values()]
+    return [config["extenders"][0]["urlPrefix"] for config in configs]
+
+
+async def test_kube_schedulers_find_their_configurations_with_the_token_in_a_secret():
+    api = the_extender()
+    await ensure_scheduler_files(api)
+    with pytest.raises(NotFound):  # there is no token yet
+        await scheduler_urls(api)
+    await ensure_token(api, EXTENDER_SECRET)
+    await ensure_scheduler_files(api)
+    token = contents(await api.get(SECRETS, EXTENDER_SECRET, "moorage-system"))["token"].decode()
+    assert await scheduler_urls(api) == [
+        f"http://moorage-extender.moorage-system.svc:8888/scheduler/{token}",
+        f"http://10.96.0.9:8888/scheduler/{token}",
+    ]
+    api.calls.clear()
+    await ensure_scheduler_files(api)
+    assert writes(api) == []
+
+
+async def test_the_configurations_follow_the_address_of_the_extender_and_the_admins_choice():
+    api = the_extender()
+    await ensure_token(api, EXTENDER_SECRET)
+    await ensure_scheduler_files(api)
+    service = await api.get(SERVICES, "moorage-extender", "moorage-system")
+    api.put(SERVICES, service | {"spec": {"clusterIP": "10.96.0.10"}})
+    api.put(CONFIGMAPS, make_scheduler_switch(50))
+    await ensure_scheduler_files(api)
+    assert (await scheduler_urls(api))[1].startswith("http://10.96.0.10:8888/scheduler/")
+    files = contents(await api.get(SECRETS, "moorage-scheduler", "moorage-system")).values()
+    assert {json.loads(text)["percentageOfNodesToScore"] for text in files} == {50}
 
 
 async def test_an_api_that_is_away_is_asked_again_later(api):

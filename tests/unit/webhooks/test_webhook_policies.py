@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from moorage.apimachinery.resources import NAMESPACES, NODES
+from moorage.apimachinery.resources import CONFIGMAPS, NAMESPACES, NODES
 from moorage.model.policy import POLICIES
+from moorage.model.secondscheduler import make_scheduler_switch
 from moorage.testing.clock import FakeClock
 from moorage.testing.fakeapi import FakeApi
 from moorage.webhooks.app import Webhook
@@ -46,15 +47,20 @@ async def running(api: FakeApi) -> AsyncIterator[Webhook]:
             await task
 
 
-async def asked(webhook: Webhook, namespace: str, path: str = "/mutate") -> Any:
+def a_deployment() -> Any:
     spec = {"template": {"metadata": {}, "spec": {"containers": [{"name": "c"}]}}}
+    return {"kind": "Deployment", "metadata": {"name": "web"}, "spec": spec}
+
+
+async def asked(webhook: Webhook, namespace: str, path: str = "/mutate", obj: Any = None) -> Any:
+    obj = obj or a_deployment()
     request = {
         "uid": "u",
-        "kind": {"group": "apps", "version": "v1", "kind": "Deployment"},
+        "kind": {"group": "apps" if obj["kind"] == "Deployment" else "", "version": "v1", "kind": obj["kind"]},
         "namespace": namespace,
         "operation": "CREATE",
         "userInfo": {"username": "ada"},
-        "object": {"metadata": {"name": "web"}, "spec": spec},
+        "object": obj,
     }
     body = json.dumps({"request": request}).encode()
     sent: list[Any] = []
@@ -119,3 +125,28 @@ async def test_a_policy_that_comes_changes_or_goes_counts_from_then_on(api):
         await until(False)
         api.remove(POLICIES, "p")
         await until(True)
+
+
+async def test_a_gpu_pod_goes_to_the_second_scheduler_as_long_as_one_is_installed(api):
+    container = {"name": "c", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    pod = {
+        "kind": "Pod",
+        "metadata": {"name": "p", "labels": {}, "annotations": {}},
+        "spec": {"containers": [container]},
+    }
+
+    async def chosen(webhook: Webhook) -> Any:
+        answer = await asked(webhook, "mine", obj=pod)
+        patches = json.loads(base64.b64decode(answer.get("patch") or "W10="))
+        return next((patch["value"] for patch in patches if patch["path"] == "/spec/schedulerName"), None)
+
+    async with running(api) as webhook:
+        assert await chosen(webhook) is None
+        api.put(CONFIGMAPS, make_scheduler_switch())
+        async with asyncio.timeout(SECONDS):
+            while await chosen(webhook) != "moorage-scheduler":  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        api.remove(CONFIGMAPS, "moorage-scheduler", "moorage-system")
+        async with asyncio.timeout(SECONDS):
+            while await chosen(webhook) is not None:  # noqa: ASYNC110
+                await asyncio.sleep(0)

@@ -15,7 +15,7 @@ from moorage.apimachinery.informer import index_by_label
 from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.meta import Key, is_deleting, key_of, labels_of
 from moorage.apimachinery.moments import rfc3339
-from moorage.apimachinery.resources import NODES, PODS, Obj
+from moorage.apimachinery.resources import CONFIGMAPS, NODES, PODS, Obj
 from moorage.apimachinery.scheduling import NodeInfo, parse_node
 from moorage.clock import Clock
 from moorage.controllers.loop import Loop, LoopMetrics
@@ -57,10 +57,12 @@ from moorage.model.machine import MACHINES, NODE_POOLS, Pool, group_of, parse_ma
 from moorage.model.names import (
     MACHINE_GROUP_LABEL,
     PLACE_PREFIX,
+    SCHEDULER_CONFIGMAP,
     SYSTEM_NAMESPACE,
     WAITS_ANNOTATION,
 )
 from moorage.model.reservation import RESERVATIONS, bookings_of
+from moorage.model.secondscheduler import scheduler_name
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +98,17 @@ class MachineController:
             indexes={"group": index_by_label(MACHINE_GROUP_LABEL)},
         )
         self.reservations = shared.of(api, RESERVATIONS, indexes={"group": _group_index})
-        self.informers = (self.machines, self._node_pools, self._nodes, self.pods, self.reservations)
+        self._switch = shared.of(
+            api, CONFIGMAPS, SYSTEM_NAMESPACE, field_selector=f"metadata.name={SCHEDULER_CONFIGMAP}"
+        )
+        self.informers = (
+            self.machines,
+            self._node_pools,
+            self._nodes,
+            self.pods,
+            self.reservations,
+            self._switch,
+        )
         self.loop = Loop("machine", self.reconcile, clock=clock, metrics=metrics)
         self._written: dict[str, tuple[float, Obj | None]] = {}  # by uid: when, and the pod as it then was
         self._read: dict[str, tuple[str, Reservation | Guest]] = {}  # by uid: resourceVersion, parsed
@@ -283,7 +295,13 @@ class MachineController:
         match action:
             case Add(kind, name, alone):
                 pod = make_reservation(
-                    machine, pool, pool.types[kind], name, alone=alone, on_processes=on_processes
+                    machine,
+                    pool,
+                    pool.types[kind],
+                    name,
+                    alone=alone,
+                    on_processes=on_processes,
+                    gpu_scheduler=scheduler_name(self._switch.get(SCHEDULER_CONFIGMAP, SYSTEM_NAMESPACE)),
                 )
                 with contextlib.suppress(AlreadyExists):
                     self._wrote(await self._api.create(PODS, pod))

@@ -17,7 +17,7 @@ from moorage.apimachinery.meta import (
 )
 from moorage.apimachinery.moments import moment, rfc3339, span_of
 from moorage.apimachinery.resources import Obj
-from moorage.apimachinery.scheduling import parse_pod
+from moorage.apimachinery.scheduling import is_gpu, parse_pod
 from moorage.decide.admission.injection import tolerations_of
 from moorage.decide.machines.reservation import Guest, Plan, Reservation, Share
 from moorage.model.machine import NODE_POOLS, MachineType, Pool, group_of
@@ -137,9 +137,19 @@ def is_on_processes(nodes: Iterable[Mapping[str, Any]]) -> bool:
 
 
 def make_reservation(
-    machine: Mapping[str, Any], pool: Pool, kind: MachineType, name: str, *, alone: bool, on_processes: bool
+    machine: Mapping[str, Any],
+    pool: Pool,
+    kind: MachineType,
+    name: str,
+    *,
+    alone: bool,
+    on_processes: bool,
+    gpu_scheduler: str = "",
 ) -> Obj:
-    """The pod that holds one place of a type on whichever node of the pool offers it; `alone`: no other type."""
+    """The pod that holds one place of a type on whichever node of the pool offers it; `alone`: no other type.
+
+    `gpu_scheduler`: the scheduler of places with GPUs, which is that of their guests; empty: the cluster's own.
+    """
     container: Obj = {
         "name": "place",
         "image": PAUSE_IMAGE,
@@ -150,6 +160,7 @@ def make_reservation(
         container |= {"image": HOST_IMAGE, "command": ["sleep", "infinity"]}
     offers = {"key": MACHINE_TYPE_PREFIX + kind.name, "operator": "In", "values": [pool.group]}
     security: Obj = {"seccompProfile": {"type": "RuntimeDefault"}, "runAsNonRoot": True, "runAsUser": USER_ID}
+    chosen = {"schedulerName": gpu_scheduler} if gpu_scheduler and any(map(is_gpu, kind.texts)) else {}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -179,6 +190,7 @@ def make_reservation(
                     }
                 }
             },
+            **chosen,
         },
     }
 

@@ -8,12 +8,9 @@ Does not belong here: values of an installation (`decide.install`), writing to a
 """
 
 from moorage.model.manifests.config import (
-    SCHEDULER_CONFIGMAP,
-    TOKEN,
     make_info,
     make_namespace,
     make_people_namespace,
-    make_scheduler_config,
 )
 from moorage.model.manifests.deployments import IMAGE, USAGE_SIZE, USER_ID, make_deployment, make_service
 from moorage.model.manifests.ingress import make_ingress
@@ -80,12 +77,10 @@ __all__ = [
     "RESERVE_ROLE",
     "ROLEBINDINGS",
     "ROLES",
-    "SCHEDULER_CONFIGMAP",
     "SERVER",
     "SERVER_SERVICE",
     "TENANT_ROLES",
     "TENANT_RULES",
-    "TOKEN",
     "USAGE_CLAIM",
     "USAGE_SIZE",
     "USER_ID",
@@ -107,7 +102,6 @@ __all__ = [
     "make_object",
     "make_people_namespace",
     "make_rights",
-    "make_scheduler_config",
     "make_server_address",
     "make_service",
     "make_tenant_roles",

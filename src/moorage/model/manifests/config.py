@@ -1,15 +1,12 @@
-"""Namespaces, and the ConfigMaps by which clients find the server and kube-scheduler the extender."""
+"""Namespaces, and the ConfigMap by which clients find the server."""
 
 from __future__ import annotations
 
 from moorage.apimachinery.resources import CONFIGMAPS, NAMESPACES, Obj
 from moorage.model.manifests.parts import PART_OF, RBAC, ROLEBINDINGS, ROLES, Rule, make_binding, make_object
-from moorage.model.manifests.services import EXTENDER_SERVICE, SERVER_SERVICE
-from moorage.model.names import EXTENDER_SECRET, INFO_CONFIGMAP, SYSTEM_NAMESPACE
+from moorage.model.manifests.services import SERVER_SERVICE
+from moorage.model.names import INFO_CONFIGMAP, SYSTEM_NAMESPACE
 from moorage.model.people import PEOPLE_NAMESPACE
-
-SCHEDULER_CONFIGMAP = "moorage-scheduler"
-TOKEN = "TOKEN"  # in that ConfigMap, where whoever copies it puts the extender's
 
 
 def make_namespace() -> Obj:
@@ -62,14 +59,3 @@ def make_info(
         make_object(ROLES, "moorage-info", rules=[reading.to_obj()]),
         make_binding(ROLEBINDINGS, "moorage-info", "Role", "moorage-info", everybody),
     ]
-
-
-def make_scheduler_config(text: str) -> Obj:
-    """The ConfigMap that holds a KubeSchedulerConfiguration as YAML, for whoever runs kube-scheduler."""
-    note = (
-        "# For kube-scheduler's --config. One that runs as a static pod does not resolve names of the cluster:\n"
-        f"# put the cluster IP of the Service {EXTENDER_SERVICE} in the place of its name.\n"
-        f"# In the place of {TOKEN} put what this prints:\n"
-        f"# kubectl -n {SYSTEM_NAMESPACE} get secret {EXTENDER_SECRET} -o jsonpath='{{.data.token}}' | base64 -d\n"
-    )
-    return make_object(CONFIGMAPS, SCHEDULER_CONFIGMAP, data={"scheduler.yaml": note + text})

@@ -11,6 +11,8 @@ from moorage.model.names import (
     INFO_CONFIGMAP,
     KUBELETS_ACCOUNT,
     PAGE_SECRET,
+    SCHEDULER_CONFIGMAP,
+    SCHEDULER_SECRET,
     SYSTEM_NAMESPACE,
     WEBHOOK_CONFIGURATION,
     WEBHOOK_TLS_SECRET,
@@ -94,7 +96,7 @@ OPERATOR = Service(
         Rule(group="coordination.k8s.io", resources=("leases",), verbs=("create",)),
         Rule(group="coordination.k8s.io", resources=("leases",), verbs=("get", "update"), names=(OPERATOR_LEASE,)),
         Rule(resources=("secrets",), verbs=("create",)),
-        Rule(resources=("secrets",), verbs=("get", "update"), names=(WEBHOOK_TLS_SECRET,)),
+        Rule(resources=("secrets",), verbs=("get", "update"), names=(WEBHOOK_TLS_SECRET, SCHEDULER_SECRET)),
         Rule(resources=("secrets",), verbs=("get",), names=(PAGE_SECRET, EXTENDER_SECRET, GATEWAY_SECRET)),
         Rule(resources=("configmaps",), verbs=LIST),  # templates of workspaces, and where they are reached
     ),
@@ -121,8 +123,8 @@ WEBHOOK = Service(
         Rule(group="networking.k8s.io", resources=("ingresses",), verbs=LIST),  # which hosts are taken
         Rule(group="scheduling.k8s.io", resources=("priorityclasses",), verbs=LIST),
     ),
-    # which hosts are the platform's
-    at_home=(Rule(resources=("configmaps",), verbs=LIST, names=(INFO_CONFIGMAP,)),),
+    # which hosts are the platform's, and which scheduler places GPU pods
+    at_home=(Rule(resources=("configmaps",), verbs=LIST, names=(INFO_CONFIGMAP, SCHEDULER_CONFIGMAP)),),
 )
 
 EXTENDER = Service(
@@ -204,6 +206,7 @@ SERVER = Service(
 ALL = (OPERATOR, WEBHOOK, EXTENDER, SERVER)
 
 
-def extender_url() -> str:
-    """Where kube-scheduler reaches the extender, if it can resolve names of the cluster."""
-    return f"http://{EXTENDER_SERVICE}.{SYSTEM_NAMESPACE}.svc:{EXTENDER.service_port}"
+def extender_url(address: str = "") -> str:
+    """Where kube-scheduler reaches the extender; `address`: its cluster IP, for hosts, which know no Services."""
+    host = f"[{address}]" if ":" in address else address or f"{EXTENDER_SERVICE}.{SYSTEM_NAMESPACE}.svc"
+    return f"http://{host}:{EXTENDER.service_port}"

@@ -1,15 +1,23 @@
-"""The scheduler configuration to ship, so that our points decide where GPU pods go.
+"""The scheduler configurations to ship, so that our points decide where GPU pods go.
 
+`kube_scheduler_configuration` is what all of them share. A second kube-scheduler in a pod takes
+`second_scheduler_configuration`. The cluster's own takes `first_scheduler_configuration`. The operator keeps both
+in the Secret SCHEDULER_SECRET, because the extender's token is part of them.
 https://kubernetes.io/docs/reference/config-api/kube-scheduler-config.v1/
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 
 from moorage.apimachinery.resources import Obj
+from moorage.model.names import SCHEDULER_LEASE, SCHEDULER_NAME, SYSTEM_NAMESPACE
 
+DEFAULT_SCHEDULER = "default-scheduler"  # the API server writes it into pods that name none
+KUBEADM_KUBECONFIG = "/etc/kubernetes/scheduler.conf"
+SECOND_KEY, FIRST_KEY = "scheduler.yaml", "first-scheduler.yaml"  # of the Secret SCHEDULER_SECRET
 WEIGHT = 5
 HTTP_TIMEOUT = "500ms"
 NODES_TO_SCORE_PERCENT = 10  # what kube-scheduler itself takes from 5,000 nodes on; at least 100 nodes
@@ -64,7 +72,7 @@ def kube_scheduler_configuration(
     With `gpu_profile` a second scheduler profile of that name is added, in which the default resource scores are
     off, for pods whose `spec.schedulerName` says so. Extenders serve all profiles.
     """
-    profiles: Sequence[Obj] = ({"schedulerName": "default-scheduler"},)
+    profiles: Sequence[Obj] = ({"schedulerName": DEFAULT_SCHEDULER},)
     if gpu_profile is not None:
         off = [{"name": "NodeResourcesFit"}, {"name": "NodeResourcesBalancedAllocation"}]
         profiles = (*profiles, {"schedulerName": gpu_profile, "plugins": {"score": {"disabled": off}}})
@@ -85,3 +93,55 @@ def kube_scheduler_configuration(
             }
         ],
     }
+
+
+def second_scheduler_configuration(url: str, *, token: str, percentage: int = NODES_TO_SCORE_PERCENT) -> Obj:
+    """For a kube-scheduler in a pod beside the cluster's own: a name and a lease of its own.
+
+    Without `clientConnection` it asks the API server with the rights of its pod. Both would otherwise wait for one
+    lease, `kube-system/kube-scheduler`, and only the first would schedule.
+    """
+    shared = kube_scheduler_configuration(url, token=token, percentage=percentage)
+    return shared | {
+        "profiles": [{"schedulerName": SCHEDULER_NAME}],
+        "leaderElection": {
+            "leaderElect": True,
+            "resourceLock": "leases",
+            "resourceName": SCHEDULER_LEASE,
+            "resourceNamespace": SYSTEM_NAMESPACE,
+        },
+    }
+
+
+def first_scheduler_configuration(
+    url: str,
+    *,
+    token: str,
+    kubeconfig: str = KUBEADM_KUBECONFIG,
+    percentage: int = NODES_TO_SCORE_PERCENT,
+) -> Obj:
+    """For the cluster's own kube-scheduler, which schedules all pods that name no other.
+
+    `kubeconfig`: where it finds its rights; kubeadm's path by default. With `--config`, kube-scheduler ignores
+    `--kubeconfig` and stops without `clientConnection`. `url` has an address: in the hosts' network the names of
+    Services mean nothing.
+    """
+    shared = kube_scheduler_configuration(url, token=token, percentage=percentage)
+    return shared | {
+        "clientConnection": {"kubeconfig": kubeconfig},
+        "leaderElection": {"leaderElect": True},
+    }
+
+
+def scheduler_files(token: str, *, name_url: str, address_url: str, percentage: int) -> dict[str, bytes]:
+    """The contents of the Secret SCHEDULER_SECRET. JSON is YAML too, and kube-scheduler reads it.
+
+    `name_url`: the extender by the name of its Service, for pods; `address_url`: by its cluster IP, for hosts.
+    """
+    second = second_scheduler_configuration(name_url, token=token, percentage=percentage)
+    first = first_scheduler_configuration(address_url, token=token, percentage=percentage)
+    return {key: _text(config) for key, config in ((SECOND_KEY, second), (FIRST_KEY, first))}
+
+
+def _text(config: Obj) -> bytes:
+    return (json.dumps(config, indent=2) + "\n").encode()
