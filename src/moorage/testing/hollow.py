@@ -39,6 +39,7 @@ class HollowNodes:
         cpu: str = "16",
         memory: str = "64Gi",
         labels: dict[str, str] | None = None,
+        beat_seconds: float = 5.0,
     ) -> None:
         self._api = api
         self.names = names
@@ -46,6 +47,8 @@ class HollowNodes:
         self._gpu_type = gpu_type
         self._cpu, self._memory = cpu, memory
         self._labels = labels or {}
+        self._beat_seconds = beat_seconds
+        self._own = frozenset(names)
         self._lost: set[str] = set()
         self._pods, self._nodes = Informer(api, PODS), Informer(api, NODES)
         self._queue: WorkQueue[Key] = WorkQueue()
@@ -83,7 +86,7 @@ class HollowNodes:
         self._lost.add(name)
 
     async def beat(self) -> None:
-        """One round of heartbeats of all that are not lost; it happens every five seconds anyhow."""
+        """One round of heartbeats of all that are not lost; it happens every `beat_seconds` anyhow."""
         await asyncio.gather(*(self._be_well(name) for name in self.names if name not in self._lost))
 
     async def finish(self, namespace: str, pod: str, exit_code: int, reason: str | None = None) -> None:
@@ -147,7 +150,7 @@ class HollowNodes:
     async def _beat(self) -> None:
         while True:
             await self.beat()
-            await asyncio.sleep(5)
+            await asyncio.sleep(self._beat_seconds)
 
     async def _be_well(self, name: str) -> None:
         """Say that the node lives; and that it is Ready where the node controller has come to doubt that, as a
@@ -159,7 +162,7 @@ class HollowNodes:
                 await self._api.patch(NODES, name, {"status": {"conditions": [_is_well()]}}, subresource="status")
 
     def _changed(self, _before: Obj | None, after: Obj | None) -> None:
-        if after is not None and after["spec"].get("nodeName") in self.names:
+        if after is not None and after["spec"].get("nodeName") in self._own:
             self._queue.add(key_of(after))
 
     async def _work(self) -> None:
@@ -178,7 +181,7 @@ class HollowNodes:
     async def _step(self, key: Key) -> None:
         pod = self._pods.get(key.name, key.namespace)
         node = pod["spec"].get("nodeName") if pod is not None else None
-        if pod is None or node not in self.names or node in self._lost:
+        if pod is None or node not in self._own or node in self._lost:
             return  # gone, or another of its name that is not ours yet
         phase = (pod.get("status") or {}).get("phase")
         finished = phase in ("Succeeded", "Failed")
