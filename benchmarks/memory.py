@@ -138,7 +138,7 @@ class Bench:
         assert job is not None
         if not is_condition_true(job, "Complete"):
             self.failed.append(f"{name}: {job.get('status')}")
-        await cancel_run(self._api, NAMESPACE, name, by="bench", now=SYSTEM.now, delete=True)
+        await cancel_run(self._api, NAMESPACE, name, by="bench", delete=True)
         await self._until(lambda: self.jobs.get(name, NAMESPACE) is None)
         self.live.discard(name)
         if self.delete_events:

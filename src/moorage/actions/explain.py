@@ -29,10 +29,10 @@ async def explain_run(api: Api, namespace: str, name: str, now: Now, kept: Kept 
     try:
         pod, job = await _find_pod(api, namespace, name)
     except NotFound:
-        if (deleted := await get_deleted(kept, namespace, name, now)) is None:
+        if (deleted := await get_deleted(kept, namespace, name)) is None:
             raise
         return explain(pod_of_run(deleted), nodes=(), pods=(), now=now(), run=deleted)
-    run = await _run_of(api, job, now, kept)
+    run = await _run_of(api, job, kept)
     nodes, pods = await asyncio.gather(api.list(NODES), api.list(PODS))
     claims, volumes, classes, machines, events = await asyncio.gather(
         _listed(api, PVCS, namespace),
@@ -95,12 +95,12 @@ def pod_for(job: Obj, pods: Iterable[Obj]) -> Obj:
     return pod
 
 
-async def _run_of(api: Api, job: Obj | None, now: Now, kept: Kept) -> RunView | None:
+async def _run_of(api: Api, job: Obj | None, kept: Kept) -> RunView | None:
     """The run that a Job belongs to; None: it belongs to none."""
     name = labels_of(job).get(RUN_LABEL) if job is not None else None
     if job is None or not name:
         return None
-    return await get_run(api, job["metadata"].get("namespace") or "default", name, now, kept)
+    return await get_run(api, job["metadata"].get("namespace") or "default", name, kept)
 
 
 def is_suspended(job: Obj | None) -> bool:

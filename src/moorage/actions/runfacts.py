@@ -88,7 +88,7 @@ async def read_facts(api: Api, request: RunRequest, *, around: Awaitable[Around]
         process_runtime=known.on_processes or any(_runtime(obj).startswith(PROCESS_RUNTIME) for obj in nodes),
         defaults=defaults_of(namespace, tenants.items if tenants is not None else list(known.tenants)),
         claims=None if claims is None else {obj["metadata"]["name"]: _size(obj) for obj in claim_objs},
-        checkpoints=checkpoint_uses(view_runs(jobs.items, (), now=EPOCH)) if request.checkpoint else {},
+        checkpoints=checkpoint_uses(view_runs(jobs.items, ())) if request.checkpoint else {},
         datasets=None if datasets is None else {obj["metadata"]["name"]: _dataset(obj) for obj in datasets.items},
         taken=frozenset(
             name for job in jobs.items for name in (job["metadata"]["name"], labels_of(job).get(RUN_LABEL)) if name

@@ -159,7 +159,7 @@ class RunLog:
             jobs = await jobs_of_run(self._api, self._namespace, self._name)
         except NotFound:
             self._kept_run = await self._kept.run(self._namespace, self._name)
-            run = view_deleted(self._kept_run, now=self._clock.now())
+            run = view_deleted(self._kept_run)
             if run is None:
                 raise
             self._pods = {pod.name: pod for pod in run.pods}
@@ -301,7 +301,7 @@ class RunLog:
 
     def _view(self, jobs: Sequence[Obj], pods: Sequence[Obj]) -> RunView:
         self._containers |= {pod["metadata"]["name"]: container_of(pod) for pod in pods}
-        run = view_run(jobs, pods, now=self._clock.now(), kept=kept_pods_of(self._kept_run, jobs))
+        run = view_run(jobs, pods, kept=kept_pods_of(self._kept_run, jobs))
         self._pods |= {pod.name: pod for pod in run.pods}
         return run
 

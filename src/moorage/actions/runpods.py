@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from moorage.actions.objects import get_object
 from moorage.actions.runlogs import container_of
-from moorage.actions.runs import Now, jobs_of_run, missing_attempt, pods_of_run
+from moorage.actions.runs import jobs_of_run, missing_attempt, pods_of_run
 from moorage.actions.workspaces import WORKSPACE
 from moorage.api.errors import ErrorCode
 from moorage.apimachinery.api import Api
@@ -28,12 +28,12 @@ class PodPlace:
 
 
 async def running_pod_of_run(
-    api: Api, namespace: str, name: str, now: Now, *, attempt: int | None = None, pod: str | None = None
+    api: Api, namespace: str, name: str, *, attempt: int | None = None, pod: str | None = None
 ) -> PodPlace:
     """The newest running pod of a run; of one attempt, or the named one. Raises NotFound, NotReady, ApiError."""
     jobs = await jobs_of_run(api, namespace, name)
     pods = await pods_of_run(api, namespace, name)
-    chosen = choose_pod(view_run(jobs, pods, now=now()), attempt=attempt, pod=pod)
+    chosen = choose_pod(view_run(jobs, pods), attempt=attempt, pod=pod)
     return PodPlace(chosen.name, _container(pods, chosen.name))
 
 

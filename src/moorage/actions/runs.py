@@ -54,33 +54,33 @@ class Cancelled:
 # -- reading
 
 
-async def list_runs(api: Api, namespace: str | None, now: Now) -> tuple[RunView, ...]:
+async def list_runs(api: Api, namespace: str | None) -> tuple[RunView, ...]:
     """The runs of a namespace (None: of all), newest first. Raises ApiError."""
     jobs, pods, types = await asyncio.gather(
         api.list(JOBS, namespace, label_selector=RUN_LABEL),
         api.list(PODS, namespace, label_selector=RUN_LABEL),
         node_types(api),
     )
-    return view_runs(jobs.items, pods.items, now=now(), node_types=types)
+    return view_runs(jobs.items, pods.items, node_types=types)
 
 
-async def get_run(api: Api, namespace: str, name: str, now: Now, kept: Kept | None = None) -> RunView:
+async def get_run(api: Api, namespace: str, name: str, kept: Kept | None = None) -> RunView:
     """A run with its attempts; what is gone of it, or the whole run, from what is `kept`. Raises NotFound."""
     kept = kept or NothingKept()
     try:
         jobs = await jobs_of_run(api, namespace, name)
     except NotFound:
-        if (run := await get_deleted(kept, namespace, name, now)) is None:
+        if (run := await get_deleted(kept, namespace, name)) is None:
             raise
         return run
     pods, types = await asyncio.gather(pods_of_run(api, namespace, name), node_types(api))
     gone = kept_pods_of(await kept_of(kept, namespace, name, jobs, pods), jobs)
-    return view_run(jobs, pods, now=now(), node_types=types, kept=gone)
+    return view_run(jobs, pods, node_types=types, kept=gone)
 
 
-async def get_deleted(kept: Kept, namespace: str, name: str, now: Now) -> RunView | None:
+async def get_deleted(kept: Kept, namespace: str, name: str) -> RunView | None:
     """A run whose Jobs are gone; None: nothing is kept of it."""
-    return view_deleted(await kept.run(namespace, name), now=now()) if is_run_name(name) else None
+    return view_deleted(await kept.run(namespace, name)) if is_run_name(name) else None
 
 
 async def jobs_of_run(api: Api, namespace: str, name: str) -> list[Obj]:
@@ -229,9 +229,7 @@ def _label_selector(text: str | None) -> LabelSelector:
 # -- cancelling
 
 
-async def cancel_run(
-    api: Api, namespace: str, name: str, *, by: str, now: Now, delete: bool | None = False
-) -> Cancelled:
+async def cancel_run(api: Api, namespace: str, name: str, *, by: str, delete: bool | None = False) -> Cancelled:
     """Stop a run: its pods get their grace period, and no attempt follows. Checkpoints are kept.
 
     `delete`: remove it too, with its pods (None: if it has ended). A run that has ended stays as it ended.
@@ -240,7 +238,7 @@ async def cancel_run(
     jobs = sorted(await jobs_of_run(api, namespace, name), key=attempt_of)
     first, last = jobs[0], jobs[-1]
     if delete is None:
-        delete = view_run(jobs, await pods_of_run(api, namespace, name), now=now()).state.ended
+        delete = view_run(jobs, await pods_of_run(api, namespace, name)).state.ended
     live = [job for job in jobs if not (is_condition_true(job, "Complete") or is_condition_true(job, "Failed"))]
     settled = (
         is_condition_true(last, "Complete")
@@ -279,9 +277,9 @@ def summary_of(run: RunView) -> JobSummary:
     return JobSummary(**_public(run))
 
 
-def job_of(run: RunView, *, private: bool = True, notes: Iterable[str] = ()) -> Job:
+def job_of(run: RunView, now: datetime, *, private: bool = True, notes: Iterable[str] = ()) -> Job:
     """A run with its attempts. Without `private`, only what everybody may know of it."""
-    left = run.time_left if private else None
+    left = run.time_left(now) if private else None
     return Job(
         **_public(run),
         history=tuple(_attempt(attempt, private=private) for attempt in run.attempts),

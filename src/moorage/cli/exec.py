@@ -78,9 +78,7 @@ def exec_(
         tty = False
 
     async def work(session: Session) -> int:
-        place = await running_pod_of_run(
-            session.api, session.namespace, name, session.clock.now, attempt=attempt, pod=pod
-        )
+        place = await running_pod_of_run(session.api, session.namespace, name, attempt=attempt, pod=pod)
         process = await cast(ExecApi, session.api).exec(
             place.pod,
             session.namespace,

@@ -100,7 +100,7 @@ def jobs(
     async def read(session: Session) -> Listing:
         namespace = None if all_namespaces else session.namespace
         start = None if since is None else moment_before(since, session.clock.now(), "since")
-        runs = await list_runs(session.api, namespace, session.clock.now)
+        runs = await list_runs(session.api, namespace)
         runs = select_runs(runs, owner=await session.user() if mine else owner, since=start, **choice)
         runs = await with_kept(session, namespace, runs)
         is_chosen = any((mine, owner, since, *(choice[name] for name in CHOICES)))
@@ -109,7 +109,7 @@ def jobs(
         return Listing(
             headers=(("NAMESPACE", *HEADERS) if all_namespaces else HEADERS),
             rows=lambda: [([run.namespace] if all_namespaces else []) + _row(run, now()) for run in runs],
-            items=[_as_json(run) for run in runs],
+            items=[_as_json(run, now()) for run in runs],
             names=[run.name for run in runs],
             nothing=f"no run {where} matches"
             if is_chosen
@@ -141,9 +141,9 @@ def show(target: Target, name: str, output: str) -> int:
     """Show a run: its attempts, how each ended, memory, checkpoint, events."""
 
     async def work(session: Session) -> int:
-        run = await get_run(session.api, session.namespace, name, session.clock.now, AskedKept(session))
+        run = await get_run(session.api, session.namespace, name, AskedKept(session))
         if output != "text":
-            console.print_document(_as_json(run), output)
+            console.print_document(_as_json(run, session.clock.now()), output)
             return 0
         events = await _events_of(session, run)
         console.show(show_text(run, events, session.clock.now()))
@@ -202,7 +202,6 @@ async def _cancel(session: Session, name: str, *, delete: bool, forget: bool) ->
             session.namespace,
             name,
             by=await session.user(),
-            now=session.clock.now,
             delete=delete or forget,
         )
         outcome = f"{name} {done.outcome}"
@@ -219,9 +218,9 @@ async def _cancel(session: Session, name: str, *, delete: bool, forget: bool) ->
     return f"{outcome}; {erased}" if outcome else f"{name} was deleted before; {erased}"
 
 
-def _as_json(run: RunView) -> Any:
+def _as_json(run: RunView, now: datetime) -> Any:
     """A run for programs, as the REST API gives it."""
-    return msgspec.to_builtins(job_of(run))
+    return msgspec.to_builtins(job_of(run, now))
 
 
 def show_text(run: RunView, events: Sequence[str], now: datetime) -> str:
@@ -311,8 +310,8 @@ def _event_text(event: Obj, now: datetime) -> str:
 
 def _row(run: RunView, now: datetime) -> list[str]:
     left = ""
-    if run.time_left is not None and not run.state.ended:
-        left = format_duration(run.time_left)
+    if run.deadline is not None and not run.state.ended:
+        left = format_duration(run.deadline - now)
     checkpoint = ""
     if run.checkpoint:
         checkpoint = f"{format_duration(now - run.checkpoint_at)} ago" if run.checkpoint_at else "none yet"
@@ -343,10 +342,10 @@ def _asks(run: RunView) -> str:
 
 
 def _time_text(run: RunView, now: datetime) -> str:
-    if run.time_left is None or run.state.ended:
+    if run.deadline is None or run.state.ended:
         return ""
-    ends = rfc3339(now + run.time_left)
-    return f"{format_seconds(max(0, int(run.time_left.total_seconds())))} left, until {ends}"
+    left = format_seconds(max(0, int((run.deadline - now).total_seconds())))
+    return f"{left} left, until {rfc3339(run.deadline)}"
 
 
 def _checkpoint_text(run: RunView, now: datetime) -> str:

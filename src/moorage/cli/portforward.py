@@ -83,9 +83,7 @@ def port_forward(
         async def find() -> PodPlace:
             if kind in ("workspace", "ws"):
                 return await running_pod_of_workspace(session.api, session.namespace, rest)
-            return await running_pod_of_run(
-                session.api, session.namespace, rest, session.clock.now, attempt=attempt, pod=pod
-            )
+            return await running_pod_of_run(session.api, session.namespace, rest, attempt=attempt, pod=pod)
 
         async def ended() -> None:
             await (_until_ended(session, rest) if kind not in ("workspace", "ws") else asyncio.Event().wait())

@@ -135,7 +135,7 @@ async def views_of(session: Session, name: str) -> AsyncGenerator[RunView | None
             if not jobs:
                 yield None
                 return
-            yield view_run(jobs, watch.pods_of_run(session.namespace, name), now=session.clock.now())
+            yield view_run(jobs, watch.pods_of_run(session.namespace, name))
             await watch.beyond(version)
 
 

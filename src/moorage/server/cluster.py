@@ -13,11 +13,12 @@ from moorage.apimachinery.resources import EVENTS, JOBS, NODES, PODS, PVCS, PVS,
 from moorage.apimachinery.scheduling import is_gpu
 from moorage.clock import SYSTEM, Clock
 from moorage.decide.explain.storage import Storage, storage_of
-from moorage.decide.runs.state import RunView, view_runs
-from moorage.decide.usage.gpus import GpuView, gpu_type, view_gpus
+from moorage.decide.runs.state import RunView
+from moorage.decide.usage.gpus import GpuView, view_gpus
 from moorage.errors import ApiError
 from moorage.model.machine import MACHINES
 from moorage.model.names import PROCESS_RUNTIME, RUN_LABEL
+from moorage.server.runindex import RunIndex
 
 LISTED_SECONDS = 3.0  # what is listed for an answer serves others this long
 COALESCE_SECONDS = 1.0  # changes within one are told as one
@@ -49,6 +50,7 @@ class Cluster:
         for informer in (self.pods, self.jobs):
             informer.add_index(BY_RUN, index_by_label(RUN_LABEL))
             informer.add_index(BY_CONTROLLER, index_by_controller)
+        self._runs = RunIndex(nodes=self.nodes, jobs=self.jobs, pods=self.pods, by_run=BY_RUN)
         self._listed: dict[tuple[Resource, str | None], tuple[float, list[Obj] | None]] = {}
         self.version = 0
         self.closed = False
@@ -94,14 +96,13 @@ class Cluster:
 
     def runs(self) -> tuple[RunView, ...]:
         """Every run, newest first."""
-        kinds = {node["metadata"]["name"]: gpu_type(labels_of(node)) for node in self.nodes.all()}
-        return view_runs(self.jobs.all(), self.pods.all(), now=self._clock.now(), node_types=kinds)
+        return self._runs.all()
 
     def pods_of_run(self, namespace: str, run: str) -> list[Obj]:
-        return [pod for pod in self.pods.by_index(BY_RUN, run) if pod["metadata"].get("namespace") == namespace]
+        return self._runs.pods_of(namespace, run)
 
     def jobs_of_run(self, namespace: str, run: str) -> list[Obj]:
-        return [job for job in self.jobs.by_index(BY_RUN, run) if job["metadata"].get("namespace") == namespace]
+        return self._runs.jobs_of(namespace, run)
 
     def run_names(self, namespace: str) -> set[str]:
         """The runs of a namespace."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import pytest
 
 from moorage.actions.runpods import choose_pod
@@ -29,7 +27,7 @@ def a_run(*pods: PodView, state: State = State.RUNNING, reason: str = "") -> Run
     )
     return RunView(
         namespace="lab", name="train", owner="ada", state=state, gpus=0, gpu_type="", node="", created=NOON,
-        started=None, ended=None, time_left=timedelta(0), restarts=0, restart_limit=20, retries=0, checkpoint="",
+        started=None, ended=None, deadline=None, restarts=0, restart_limit=20, retries=0, checkpoint="",
         checkpoint_at=None, checkpoint_checked_at=None, command="python train.py", requests={}, reason=reason,
         exit_code=None, attempts=attempts,
     )  # fmt: skip

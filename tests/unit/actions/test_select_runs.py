@@ -9,7 +9,6 @@ import pytest
 from moorage.actions.runs import select_runs
 from moorage.decide.runs.state import view_runs
 from moorage.errors import UsageError
-from moorage.testing.clock import NOON
 
 
 def a_job(name: str, *, gpus: int, hour: int, kind: str, **labels: str) -> dict:
@@ -63,7 +62,7 @@ JOBS = [
     ],
 )
 def test_runs_are_chosen_and_sorted(choice, want):
-    runs = view_runs(JOBS, [], now=NOON)
+    runs = view_runs(JOBS, [])
     assert [run.name for run in select_runs(runs, **choice)] == want
 
 

@@ -78,7 +78,7 @@ def a_pod(code: int | None = None, why: str = "Error", *, phase: str = "Failed",
 
 
 def ask(job, *pods, kept=()):
-    run = view_run([job], pods, now=NOON, kept=kept)
+    run = view_run([job], pods, kept=kept)
     pod = pods[-1] if pods else a_pod()
     return explain(pod, nodes=(), pods=pods, now=NOON, run=run, suspended=job["spec"]["suspend"])
 
@@ -219,7 +219,7 @@ def test_a_run_between_two_attempts_says_what_disrupted_it():
 
 def test_a_deleted_run_says_how_it_ended_before():
     kept = plan(Seen(deleted={"j1": (a_job(), NOON)}, now=NOON))
-    run = view_deleted(kept, now=NOON)
+    run = view_deleted(kept)
     assert run is not None
     text = explain_text(explain(a_pod(), nodes=(), pods=(), now=NOON, run=run))
     assert text == (

@@ -55,7 +55,7 @@ def test_gpu_types_read_as_people_say_them(label, want):
 
 
 def test_a_reason_of_kubernetes_is_said_in_words():
-    run = view_run([{"metadata": {"name": "train"}, "spec": {"template": {"spec": {}}}}], [], now=NOON)
+    run = view_run([{"metadata": {"name": "train"}, "spec": {"template": {"spec": {}}}}], [])
     assert why_words(replace(run, reason="Unschedulable")) == "no node has room for it now"
     assert why_words(replace(run, reason="exit code 1")) == "exit code 1"
     assert why_words(replace(run, reason="Waiting")) == ""

@@ -219,7 +219,7 @@ def test_facts_of_a_run_that_ended():
         "spec": {"nodeName": "n1", "containers": [{"resources": {"limits": {"memory": "4Gi"}}}]},
         "status": {"phase": "Succeeded", "containerStatuses": [{"state": {"terminated": terminated}}]},
     }
-    model = job_model(view_run([job], [pod], now=NOON), job, NOON, private=True, chosen="train-x")
+    model = job_model(view_run([job], [pod]), job, NOON, private=True, chosen="train-x")
     assert model.asks == (
         Fact(name="GPUs", text="none"),
         Fact(name="Node", text="n1", href="/nodes/n1"),
@@ -243,7 +243,7 @@ def test_facts_of_a_run_that_ended():
     [attempt] = model.attempts
     [row] = attempt.pods
     assert (row.node, row.took, row.exit_code, row.memory, row.is_chosen) == ("n1", "40m", "0", "1Gi", True)
-    public = job_model(view_run([job], [pod], now=NOON), job, NOON, private=False)
+    public = job_model(view_run([job], [pod]), job, NOON, private=False)
     assert [fact.name for fact in public.asks] == ["GPUs", "Node"]
     assert (public.labels, public.attempts[0].pods[0].memory) == ((), "")
 
@@ -268,7 +268,7 @@ def test_facts_of_a_run_that_ended():
     ],
 )
 def test_how_long_a_pod_ran_is_unknown_where_nobody_saw_its_end(pod, ran):
-    run = view_run([{"metadata": {"name": "train"}, "spec": {"template": {"spec": {}}}}], [], now=NOON)
+    run = view_run([{"metadata": {"name": "train"}, "spec": {"template": {"spec": {}}}}], [])
     attempt = replace(run.attempts[0], pods=(PodView(name="train-x", attempt=1, **pod),))
     model = job_model(replace(run, attempts=(attempt,)), {}, NOON, private=True)
     [row] = model.attempts[0].pods

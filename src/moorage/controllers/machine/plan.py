@@ -235,9 +235,7 @@ def _relabelled(
     https://kubernetes.io/docs/reference/using-api/server-side-apply/#clearing-managedfields
     """
     meta = reservation["metadata"]
-    changed: Obj = {"resourceVersion": meta["resourceVersion"], "labels": dict(labels)}
-    if meta.get("managedFields"):
-        changed["managedFields"] = [{}]
+    changed: Obj = {"resourceVersion": meta["resourceVersion"], "labels": dict(labels), "managedFields": [{}]}
     return {"metadata": changed, "status": {"conditions": list(conditions)}}
 
 

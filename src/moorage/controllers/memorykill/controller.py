@@ -62,10 +62,10 @@ class MemoryKillController:
         shared = informers or Informers()
         self._api, self._clock, self._events = api, clock, events
         by_owner = {"owner": index_by_controller}
-        self._failed = shared.of(api, PODS, field_selector="status.phase=Failed", indexes=by_owner, keep=_bare)
-        self._marked = shared.of(api, PODS, label_selector=MEMORY_LABEL, indexes=by_owner, keep=_bare)
+        self._failed = shared.of(api, PODS, field_selector="status.phase=Failed", indexes=by_owner)
+        self._marked = shared.of(api, PODS, label_selector=MEMORY_LABEL, indexes=by_owner)
         self._keepers = {
-            keeper: shared.of(api, keeper, label_selector=MEMORY_KILLS, indexes={"uid": _uid}, keep=_bare)
+            keeper: shared.of(api, keeper, label_selector=MEMORY_KILLS, indexes={"uid": _uid})
             for keeper in KEEPERS.values()
         }
         self._gone = Vanished()
@@ -226,7 +226,3 @@ def _owner_key(pod: Obj) -> Iterable[Key]:
 
 def _uid(obj: Obj) -> Iterable[str]:
     return (obj["metadata"]["uid"],)
-
-
-def _bare(obj: Obj) -> Obj:
-    return obj | {"metadata": {key: value for key, value in obj["metadata"].items() if key != "managedFields"}}

@@ -196,14 +196,14 @@ def kept_pods_of(kept: KeptRun, jobs: Iterable[Obj]) -> tuple[PodView, ...]:
     return tuple(kept_view(pod) for pod in kept.pods if pod.job_uid in uids)
 
 
-def view_deleted(kept: KeptRun, *, now: datetime) -> RunView | None:
+def view_deleted(kept: KeptRun) -> RunView | None:
     """A run whose Jobs are gone, from what is kept; None: nothing is kept of one that is gone."""
     attempts = [attempt for attempt in kept.attempts if attempt.document]
     if not attempts:
         return None
     jobs: list[Any] = [attempt.document for attempt in attempts]
     types = {pod.node: pod.gpu_type for pod in kept.pods if pod.gpu_type}
-    run = view_run(jobs, (), now=now, node_types=types, kept=kept_pods_of(kept, jobs))
+    run = view_run(jobs, (), node_types=types, kept=kept_pods_of(kept, jobs))
     gone = max((attempt.gone for attempt in attempts if attempt.gone), default=None)
     ends = [pod.ended for pod in run.pods if pod.ended]
     return replace(
@@ -211,7 +211,7 @@ def view_deleted(kept: KeptRun, *, now: datetime) -> RunView | None:
         state=State.DELETED,
         reason=f"was {run.state}" if run.state.ended else "deleted before it ended",
         ended=run.ended or max(ends, default=gone),
-        time_left=None,
+        deadline=None,
         attempts=tuple(_deleted_attempt(attempt) for attempt in run.attempts),
     )
 

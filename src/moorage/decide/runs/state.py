@@ -122,7 +122,7 @@ class RunView:
     created: datetime | None
     started: datetime | None
     ended: datetime | None
-    time_left: timedelta | None
+    deadline: datetime | None  # when its running pod is killed; None: no limit, or nothing runs
     restarts: int
     restart_limit: int
     retries: int  # pods that Kubernetes made after a pod of the same attempt failed by itself (--retries)
@@ -141,9 +141,13 @@ class RunView:
     def pods(self) -> tuple[PodView, ...]:
         return tuple(pod for attempt in self.attempts for pod in attempt.pods)
 
+    def time_left(self, now: datetime) -> timedelta | None:
+        """Until its time limit, negative beyond it; None: it has no limit, or does not run."""
+        return None if self.deadline is None else self.deadline - now
+
 
 def view_runs(
-    jobs: Iterable[Obj], pods: Iterable[Obj], *, now: datetime, node_types: Mapping[str, str] | None = None
+    jobs: Iterable[Obj], pods: Iterable[Obj], *, node_types: Mapping[str, str] | None = None
 ) -> tuple[RunView, ...]:
     """Every run among the Jobs, newest first. `node_types`: node name → GPU type, where the caller may know."""
     by_run: dict[tuple[str, str], list[Obj]] = {}
@@ -154,20 +158,20 @@ def view_runs(
     for pod in pods:
         if name := labels_of(pod).get(RUN_LABEL):
             pods_of.setdefault((pod["metadata"].get("namespace") or "default", name), []).append(pod)
-    views = [
-        view_run(attempts, pods_of.get(key, ()), now=now, node_types=node_types)
-        for key, attempts in by_run.items()
-    ]
-    views.sort(key=lambda view: (view.namespace, view.name))
-    views.sort(key=lambda view: view.created.timestamp() if view.created else 0.0, reverse=True)
-    return tuple(views)
+    views = [view_run(attempts, pods_of.get(key, ()), node_types=node_types) for key, attempts in by_run.items()]
+    return newest_first(views)
+
+
+def newest_first(runs: Iterable[RunView]) -> tuple[RunView, ...]:
+    """The order of every list of runs: by creation, then by name."""
+    by_name = sorted(runs, key=lambda run: (run.namespace, run.name))
+    return tuple(sorted(by_name, key=lambda run: run.created.timestamp() if run.created else 0.0, reverse=True))
 
 
 def view_run(
     jobs: Sequence[Obj],
     pods: Iterable[Obj],
     *,
-    now: datetime,
     node_types: Mapping[str, str] | None = None,
     kept: Sequence[PodView] = (),
 ) -> RunView:
@@ -204,7 +208,7 @@ def view_run(
         created=moment(first["metadata"].get("creationTimestamp")),
         started=min(starts) if starts else None,
         ended=ended,
-        time_left=live.deadline - now if live and live.deadline else None,
+        deadline=live.deadline if live else None,
         restarts=attempts[-1].number - 1,
         restart_limit=limit,
         retries=sum(_retries(job) for job in ordered),

@@ -154,7 +154,7 @@ def render(
 ) -> Sections:
     """From objects to HTML. Takes about a second for 5,000 pods, so it is called in a thread."""
     kinds = {node["metadata"]["name"]: gpu_type(labels_of(node)) for node in nodes}
-    runs = view_runs(jobs, pods, now=now, node_types=kinds)
+    runs = view_runs(jobs, pods, node_types=kinds)
     explainer = Explainer(snapshot(nodes, pods, history=past, machines=machines))
     line, more = waiting_line(explainer, runs, jobs, now, storages or {})
     usuals = {

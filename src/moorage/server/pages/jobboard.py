@@ -192,10 +192,9 @@ def _times(run: RunView, now: datetime, *, private: bool) -> Iterable[Fact]:
             yield Fact(name="Ran for", text=span(run.ended - run.started) if run.ended else UNKNOWN)
     if run.ended is not None:
         yield Fact(name="Ended", when=ago(run.ended, now), note="ago")
-    if private and run.time_left is not None and not run.state.ended:
-        end = now + run.time_left
-        words = "past its limit" if end <= now else f"{span(run.time_left)} left"
-        yield Fact(name="Time left", when=When(words, rfc3339(end)), say="left")
+    if private and run.deadline is not None and not run.state.ended:
+        words = "past its limit" if run.deadline <= now else f"{span(run.deadline - now)} left"
+        yield Fact(name="Time left", when=When(words, rfc3339(run.deadline)), say="left")
     if run.checkpoint:
         href = f"/volumes/{run.namespace}/{run.checkpoint}" if private else ""
         yield Fact(name="Checkpoints on", text=run.checkpoint, href=href)

@@ -153,7 +153,7 @@ async def cancel(desk: Desk, request: Request) -> Response:
     delete = run.state.ended or bool(form.get("delete"))
     context.audit(request, "delete run" if delete else "cancel run", f"{namespace}/{name}")
     try:
-        await cancel_run(context.acting(user), namespace, name, by=user.name, now=context.now, delete=delete)
+        await cancel_run(context.acting(user), namespace, name, by=user.name, delete=delete)
     except (Problem, MoorageError) as error:
         return await ask_cancel(desk, request, problem_to_show(error))
     if delete:
@@ -293,7 +293,7 @@ async def _run(context: Context, request: Request) -> RunView:
         except (ApiError, Problem):
             jobs = []
     if not jobs:
-        if (run := await get_deleted(kept, namespace, name, context.now)) is not None:
+        if (run := await get_deleted(kept, namespace, name)) is not None:
             return run
         raise missing_run(namespace, name, cluster.run_names(namespace), everywhere=False)
     return view_of(context, jobs, await kept_of(kept, namespace, name, jobs, cluster.pods_of_run(namespace, name)))

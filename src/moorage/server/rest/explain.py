@@ -85,7 +85,7 @@ async def explained(context: Context, namespace: str, name: str, user: User) -> 
     try:
         pod, job = _find_pod(cluster, namespace, name)
     except NotFound:
-        if (deleted := await get_deleted(kept, namespace, name, context.now)) is None:
+        if (deleted := await get_deleted(kept, namespace, name)) is None:
             raise
         explanation = explain_pod(pod_of_run(deleted), nodes=(), pods=(), now=context.now(), run=deleted)
         return explanation if is_readable else as_public(explanation)

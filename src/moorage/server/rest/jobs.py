@@ -89,13 +89,13 @@ async def create_job(call: Call[NewJob, None]) -> tuple[int, Job]:
     )
     run = view_of(context, submitted.jobs)
     call.audit("start run", f"{run.namespace}/{run.name}")
-    return 200 if body.dry_run else 201, runs.job_of(run, private=False, notes=notes)
+    return 200 if body.dry_run else 201, runs.job_of(run, context.now(), private=False, notes=notes)
 
 
 async def show_job(call: Call[None, None]) -> Job:
     """Show a run with its attempts. Only those who may read its Job see its command and messages."""
     run = await known_run(call)
-    return runs.job_of(run, private=await _may_read(call, run))
+    return runs.job_of(run, call.context.now(), private=await _may_read(call, run))
 
 
 async def end_job(call: Call[None, JobEnd]) -> JobSummary | None:
@@ -105,9 +105,7 @@ async def end_job(call: Call[None, JobEnd]) -> JobSummary | None:
     """
     context, delete, what = call.context, call.query.delete, f"{call.namespace}/{call.name}"
     call.audit("delete run" if delete else "cancel run", what)
-    ended = await runs.cancel_run(
-        call.api, call.namespace, call.name, by=call.user.name, now=context.now, delete=delete
-    )
+    ended = await runs.cancel_run(call.api, call.namespace, call.name, by=call.user.name, delete=delete)
     if ended.is_deleted:
         call.audit("delete run", what)
         return None
@@ -156,7 +154,7 @@ async def known_run(call: Call[Any, Any]) -> RunView:
         except ApiError:
             jobs = []
     if not jobs:
-        run = await runs.get_deleted(kept, call.namespace, call.name, call.context.now)
+        run = await runs.get_deleted(kept, call.namespace, call.name)
         if run is None:
             raise runs.missing_run(call.namespace, call.name, cluster.run_names(call.namespace), everywhere=False)
         return run
@@ -185,7 +183,7 @@ def view_of(context: Context, jobs: Sequence[Obj], kept: KeptRun | None = None) 
     nodes = [node for name in names if name and (node := cluster.nodes.get(name)) is not None]
     types = {node["metadata"]["name"]: gpu_type(labels_of(node)) for node in nodes}
     gone = kept_pods_of(kept or KeptRun(), jobs)
-    return view_run(jobs, pods, now=context.now(), node_types=types, kept=gone)
+    return view_run(jobs, pods, node_types=types, kept=gone)
 
 
 async def with_kept(context: Context, chosen: Sequence[RunView]) -> tuple[RunView, ...]:

@@ -169,11 +169,11 @@ def test_a_run_shown_from_what_is_kept_is_the_run_that_was_seen(data):
         )
         for number, code in enumerate(codes, 1)
     ]
-    before = view_run(jobs, pods, now=NOON, node_types={"gpu-1": "a100"})
+    before = view_run(jobs, pods, node_types={"gpu-1": "a100"})
     known = kept(jobs=jobs, pods=pods)
     gone = {obj["metadata"]["uid"]: (obj, NOON) for obj in (*jobs, *pods)}
     known = kept(known, deleted=gone)
-    run = view_deleted(known, now=NOON)
+    run = view_deleted(known)
     assert run is not None
     assert (run.state, run.name, run.namespace, run.owner) == (State.DELETED, "train", "lab", "ada")
     assert (run.command, run.requests, run.created, run.started) == (
@@ -199,17 +199,17 @@ def test_gone_pods_stand_before_those_that_are_there_and_do_not_change_the_state
     jobs, live = [a_job()], a_pod("p2")
     live["metadata"]["creationTimestamp"] = rfc3339(NOON)
     known = kept(jobs=jobs, deleted={"p1": (a_pod(), NOON - 10 * MINUTE)}, pods=[live])
-    run = view_run(jobs, [live], now=NOON, kept=kept_pods_of(known, jobs))
+    run = view_run(jobs, [live], kept=kept_pods_of(known, jobs))
     assert [(pod.name, pod.gone) for pod in run.pods] == [("train-p1", True), ("train-p2", False)]
     assert (run.state, run.node) == (State.RUNNING, "gpu-1")
-    waiting = view_run(jobs, [], now=NOON, kept=kept_pods_of(known, jobs))
-    assert waiting.state is view_run(jobs, [], now=NOON).state is State.WAITING
+    waiting = view_run(jobs, [], kept=kept_pods_of(known, jobs))
+    assert waiting.state is view_run(jobs, []).state is State.WAITING
 
 
 def test_the_pods_of_an_earlier_run_of_the_name_are_left_out():
     known = kept(jobs=[a_job(uid="old")], deleted={"p1": (a_pod(job="old"), NOON)})
     jobs = [a_job()]
-    assert view_run(jobs, [], now=NOON, kept=kept_pods_of(known, jobs)).pods == ()
+    assert view_run(jobs, [], kept=kept_pods_of(known, jobs)).pods == ()
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_the_pods_of_an_earlier_run_of_the_name_are_left_out():
 )
 def test_a_deleted_run_says_how_it_stood(job, reason):
     known = kept(kept(jobs=[copy.deepcopy(job)]), deleted={"j1": (job, NOON)})
-    run = view_deleted(known, now=NOON)
+    run = view_deleted(known)
     assert run is not None
     assert (run.state, run.reason, run.state.ended) == (State.DELETED, reason, True)
 
@@ -230,13 +230,13 @@ def test_a_deleted_run_says_how_it_stood(job, reason):
 def test_a_deleted_run_has_its_users_labels():
     job = a_job()
     job["metadata"]["labels"] |= {"project": "vision", "batch.kubernetes.io/job-name": "train"}
-    run = view_deleted(kept(kept(jobs=[copy.deepcopy(job)]), deleted={"j1": (job, NOON)}), now=NOON)
+    run = view_deleted(kept(kept(jobs=[copy.deepcopy(job)]), deleted={"j1": (job, NOON)}))
     assert run is not None
     assert run.labels == {"project": "vision"}
 
 
 def test_of_nothing_kept_nothing_is_shown():
-    assert view_deleted(KeptRun(), now=NOON) is None
+    assert view_deleted(KeptRun()) is None
 
 
 def test_facts_of_a_pod_without_status_are_few():

@@ -240,14 +240,14 @@ BY_CODE = POLICY | {
     ],
 )
 def test_a_run_stands_as_its_newest_attempt_and_the_cause_say(jobs, pods, state, reason):
-    run = view_run(jobs, pods, now=NOON)
+    run = view_run(jobs, pods)
     assert (run.state, run.reason) == (state, reason)
 
 
 def test_what_a_run_holds_and_how_long_it_may_go_on():
-    run = view_run([a_job()], [a_pod(deadline=3600)], now=NOON, node_types={"node-1": "a100"})
+    run = view_run([a_job()], [a_pod(deadline=3600)], node_types={"node-1": "a100"})
     assert (run.owner, run.gpus, run.gpu_type, run.node) == ("ada", 2, "a100", "node-1")
-    assert run.time_left == timedelta(minutes=55)
+    assert run.time_left(NOON) == timedelta(minutes=55)
 
 
 @pytest.mark.parametrize(
@@ -281,13 +281,13 @@ def test_what_a_run_holds_and_how_long_it_may_go_on():
     ],
 )
 def test_pods_replaced_after_failures_are_counted_apart_from_restarts(jobs, restarts, retries):
-    run = view_run(jobs, [], now=NOON)
+    run = view_run(jobs, [])
     assert (run.restarts, run.retries) == (restarts, retries)
 
 
 def test_peak_and_limit_of_memory_are_read_from_the_pod():
     pod = a_pod(annotations={"localcluster.moorage.dev/peak-memory-bytes": "1073741900"})
-    [found] = view_run([a_job()], [pod], now=NOON).pods
+    [found] = view_run([a_job()], [pod]).pods
     assert (found.memory_limit_bytes, found.peak_memory_bytes) == (2**30, 1073741900)
 
 
@@ -309,12 +309,12 @@ def test_peak_and_limit_of_memory_are_read_from_the_pod():
 )
 def test_a_long_run_that_writes_no_checkpoint_is_warned_of(minutes, at, warning):
     notes = {"checkpoint": "digits"} | ({"checkpoint_at": ago(minutes=at)} if at else {})
-    run = view_run([a_job(**notes)], [a_pod(started=ago(minutes=minutes))], now=NOON)
+    run = view_run([a_job(**notes)], [a_pod(started=ago(minutes=minutes))])
     assert checkpoint_warning(run, NOON) == warning
 
 
 def test_a_run_without_a_checkpoint_volume_is_not_warned_of():
-    run = view_run([a_job()], [a_pod(started=ago(hours=5))], now=NOON)
+    run = view_run([a_job()], [a_pod(started=ago(hours=5))])
     assert checkpoint_warning(run, NOON) == ""
 
 
@@ -328,7 +328,7 @@ def test_a_run_without_a_checkpoint_volume_is_not_warned_of():
     ],
 )
 def test_following_ends_with_the_jobs_own_code(jobs, pods, code):
-    assert exit_code_of(view_run(jobs, pods, now=NOON)) == code
+    assert exit_code_of(view_run(jobs, pods)) == code
 
 
 def test_times_before_the_pods_creation_are_absent():
@@ -340,7 +340,7 @@ def test_times_before_the_pods_creation_are_absent():
         "status": {"phase": "Failed", "containerStatuses": [{"state": {"terminated": ended}}]}
     }
     pod["metadata"]["creationTimestamp"] = ago(minutes=3)
-    run = view_run([a_job(end="Failed")], [pod], now=NOON)
+    run = view_run([a_job(end="Failed")], [pod])
     assert (run.started, run.pods[0].started, run.exit_code, run.reason) == (None, None, 128, "StartError")
     assert run.pods[0].ended == NOON - timedelta(minutes=2)
 
@@ -353,7 +353,7 @@ def test_a_time_of_nothing_is_no_time(nothing):
     pod = a_pod(phase="Failed")
     del pod["metadata"]["creationTimestamp"]
     pod["status"] = {"phase": "Failed", "containerStatuses": [{"state": {"terminated": ended}}]}
-    assert view_run([a_job(end="Failed")], [pod], now=NOON).pods[0].running_time(NOON) is None
+    assert view_run([a_job(end="Failed")], [pod]).pods[0].running_time(NOON) is None
 
 
 @pytest.mark.parametrize(
@@ -382,13 +382,13 @@ def test_a_node_whose_clock_is_slow_still_says_when_it_began():
         }
     }
     pod["metadata"]["creationTimestamp"] = ago(minutes=3)
-    assert view_run([a_job()], [pod], now=NOON).started == NOON - timedelta(minutes=4)
+    assert view_run([a_job()], [pod]).started == NOON - timedelta(minutes=4)
 
 
 def test_jobs_that_are_no_runs_are_left_out():
     other = a_job()
     del other["metadata"]["labels"]["moorage.dev/run"]
-    assert [run.name for run in view_runs([other, a_job()], [], now=NOON)] == ["train"]
+    assert [run.name for run in view_runs([other, a_job()], [])] == ["train"]
 
 
 ends = st.sampled_from([None, "Complete", "Failed"])
@@ -415,7 +415,7 @@ def test_every_run_has_a_state_that_agrees_with_its_last_job(found, pods, ended)
     jobs = [a_job(at, end=end, reason=reason) for at, (end, reason) in enumerate(found, start=1)]
     if ended:
         jobs[0]["metadata"]["annotations"]["moorage.dev/ended"] = ended
-    run = view_run(jobs, pods, now=NOON)
+    run = view_run(jobs, pods)
     last = found[-1][0]
     assert (run.state is State.SUCCEEDED) == (last == "Complete")
     if last == "Failed":
