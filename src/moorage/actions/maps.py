@@ -308,7 +308,7 @@ async def output(
             return
         try:
             async with asyncio.timeout(END_LOOK_SECONDS):
-                await outputs.news(stored.map.id)
+                await outputs.news(stored.map.id, after=after)
         except TimeoutError:
             last = await _has_ended(queue, stored)
 

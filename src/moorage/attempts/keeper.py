@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -22,7 +23,7 @@ from moorage.apimachinery.backoff import DoublingDelay
 from moorage.apimachinery.informer import Informer, wait_synced
 from moorage.apimachinery.meta import Key, annotations_of, key_of, labels_of
 from moorage.apimachinery.resources import Obj
-from moorage.attempts.logs import LogEnd, LogFolder
+from moorage.attempts.logs import LogEnd, Logs
 from moorage.attempts.reading import NewLines, Read, Splitter, Stop, Wanted, plan_reads
 from moorage.attempts.store import AttemptStore
 from moorage.clock import SYSTEM, Clock
@@ -40,6 +41,8 @@ RETRY = DoublingDelay(5.0, 300.0)  # seconds before a log that could not be read
 LEAVE_SECONDS = 30.0  # that the log of a pod that is gone may still take
 SWEEP_SECONDS = 600.0  # between two looks for what is kept no longer
 BUFFER_BYTES = 64 * 1024  # of a log in memory; more goes to the disk at once
+WATCHED = timedelta(minutes=2)  # a server remembers so long what went while another records
+DIRTY_MOST = 10_000  # changes that such a server remembers
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"  # annotation of a pod, as kubectl reads it
 
 
@@ -92,15 +95,16 @@ class _Log:
 
 
 class Keeper:
-    """Feeds a store and a folder from informers that somebody else runs, and from the logs of pods.
+    """Feeds a store and kept logs from informers that somebody else runs, and from the logs of pods.
 
-    `api` None: logs cannot be read, and facts alone are kept.
+    `api` None: logs cannot be read, and facts alone are kept. Of several servers on a database one runs it; the
+    others answer readers, and remember what is deleted for when they take over.
     """
 
     def __init__(
         self,
         store: StoreThread[AttemptStore],
-        logs: LogFolder,
+        logs: Logs,
         *,
         api: LogApi | None,
         jobs: Informer,
@@ -120,6 +124,7 @@ class Keeper:
         self._changed = asyncio.Event()
         self._logs: dict[str, _Log] = {}
         self._next_look = self._next_sweep = 0.0
+        self._running = False
         self.kept_bytes = 0  # of logs on the disk, at the last sweep
         jobs.on_change(self._hear_job)
         pods.on_change(self._hear_pod)
@@ -132,7 +137,7 @@ class Keeper:
     async def run(self) -> None:
         """Keep until cancelled. What fails is tried again, and logged at its first failure."""
         await wait_synced(self._jobs, self._pods, self._nodes)
-        failing = False
+        failing, self._running, self._next_look = False, True, -math.inf
         try:
             while True:
                 try:
@@ -147,13 +152,15 @@ class Keeper:
             await self.close()
 
     async def close(self) -> None:
-        """Stop reading, and write what is in memory."""
+        """Stop reading, and write what is in memory. What cannot be written is read again by the next keeper."""
+        self._running = False
         tasks = [log.task for log in self._logs.values() if log.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         with contextlib.suppress(StorageError):
             await self._flush_all()
+        self._logs.clear()
 
     async def step(self, *, everything: bool) -> None:
         """One pass: write the facts that changed (or look at all), then see to the logs. Raises StorageError."""
@@ -363,11 +370,21 @@ class Keeper:
     def _hear(self, kind: str, before: Obj | None, after: Obj | None) -> None:
         if not any(obj is not None and is_of_run(obj) for obj in (before, after)):
             return
+        now = self._clock.now()
         if before is not None and (after is None or uid_of(after) != uid_of(before)):
-            self._deleted[uid_of(before)] = (before, self._clock.now())
+            self._deleted[uid_of(before)] = (before, now)
         if after is not None:
             self._dirty.add((kind, key_of(after)))
         self._changed.set()
+        if not self._running:
+            self._leave_to_another(now)
+
+    def _leave_to_another(self, now: datetime) -> None:
+        """Forget what the server that records has seen long ago. Who takes over looks at everything first."""
+        for uid in [uid for uid, (_, at) in self._deleted.items() if now - at > WATCHED]:
+            del self._deleted[uid]
+        if len(self._dirty) > DIRTY_MOST:
+            self._dirty.clear()
 
     async def _change_or_turn(self) -> None:
         """Wait for a change, or until it is time to look at the logs."""

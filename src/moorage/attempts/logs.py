@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from moorage.errors import StorageError, StorageFull
 
@@ -42,6 +43,39 @@ class LogSize:
     uid: str
     bytes: int
     changed: float
+
+
+class Logs(Protocol):
+    """Where the ends of logs are kept. Safe for threads, as long as only one at a time appends to a log.
+
+    Methods raise StorageError.
+    """
+
+    keep_bytes: int
+
+    def append(self, uid: str, data: bytes) -> None:
+        """Add whole lines to a pod's log, and drop what is too much of it."""
+        ...
+
+    def read(self, uid: str) -> LogEnd:
+        """The kept end of a pod's log; empty where nothing is kept."""
+        ...
+
+    def finish(self, uid: str) -> None:
+        """Note that a log was read to its end: no more is to come."""
+        ...
+
+    def is_finished(self, uid: str) -> bool: ...
+
+    def erase(self, uid: str) -> None:
+        """Delete a pod's log, if there is one."""
+        ...
+
+    def sizes(self) -> list[LogSize]:
+        """Every log, the longest unchanged first."""
+        ...
+
+    def close(self) -> None: ...
 
 
 class LogFolder:
@@ -82,13 +116,7 @@ class LogFolder:
             folder = self._folder(uid)
             segments = _segments(folder) if folder.is_dir() else []
             parts = [part for _, name in segments if (part := _read(folder / name)) is not None]
-        data = b"".join(parts)
-        data = data[: data.rfind(b"\n") + 1]
-        cut = bool(segments) and segments[0][0] > 1
-        if len(data) > self.keep_bytes:
-            at = data.find(b"\n", len(data) - self.keep_bytes - 1) + 1
-            data, cut = data[at:] or data[data[:-1].rfind(b"\n") + 1 :], True
-        return LogEnd(data, cut)
+        return end_of(b"".join(parts), cut=bool(segments) and segments[0][0] > 1, keep_bytes=self.keep_bytes)
 
     def finish(self, uid: str) -> None:
         """Note that a log was read to its end: no more is to come."""
@@ -120,6 +148,9 @@ class LogFolder:
                     sizes.append(LogSize(entry.name, sum(stat.st_size for stat in stats), changed))
         return sorted(sizes, key=lambda size: (size.changed, size.uid))
 
+    def close(self) -> None:
+        """Nothing is held open."""
+
     def _folder(self, uid: str) -> Path:
         if not _UID.fullmatch(uid) or uid.startswith("."):
             raise StorageError(f"invalid uid {uid[:80]!r} of a pod: use letters, digits, '-', '_' and '.'")
@@ -129,6 +160,15 @@ class LogFolder:
         full = [name for _, name in _segments(folder) if name.endswith(".z")]
         for name in full[:-FULL_SEGMENTS]:
             (folder / name).unlink(missing_ok=True)
+
+
+def end_of(data: bytes, *, cut: bool, keep_bytes: int) -> LogEnd:
+    """The last whole lines within `keep_bytes`, and one at least. `cut`: there were lines before `data`."""
+    data = data[: data.rfind(b"\n") + 1]
+    if len(data) > keep_bytes:
+        at = data.find(b"\n", len(data) - keep_bytes - 1) + 1
+        data, cut = data[at:] or data[data[:-1].rfind(b"\n") + 1 :], True
+    return LogEnd(data, cut)
 
 
 def _names(folder: Path) -> list[str]:

@@ -1,27 +1,37 @@
-"""What the items of maps have printed, kept when their pods are gone: one SQLite file, bounded for each map.
+"""What the items of maps have printed, kept when their pods are gone, and bounded for each map.
 
-Best effort beside the queue's promises: a crash of the machine may cost the last seconds (`synchronous = NORMAL`),
-and beyond its bound a map's oldest output goes.
+It is in one SQLite file, or in PostgreSQL, where every server reads and adds the same. Best effort beside the
+queue's promises: a crash of the machine may cost a file its last seconds (`synchronous = NORMAL`), and beyond its
+bound a map's oldest output goes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from moorage.sql.database import Database, Row
 from moorage.sql.migrations import Schema
-from moorage.sql.sqlite import SqliteDatabase
+from moorage.sql.opening import is_postgres, open_database
 from moorage.sql.thread import StoreThread
 
 MAP_BYTES = 256 * 1024 * 1024  # of output kept for one map
 ROW_BYTES = 64  # counted for each part beside its output
 FREED_AT_ONCE = 8  # one part in so many of the bound goes at a time
 PAGE_BYTES = 1024 * 1024
+ROWS_FIRST, ROWS_MOST = 16, 1024  # read by one statement; a part may have 2 MiB
+SHARED_SECONDS = 1.0  # between two looks for what another server has added
 
 SCHEMA = Schema("moorage.queue", "outputs.", folder="migrations/outputs")
-_PAGE = "SELECT id, item, lease, at, pod, output FROM outputs WHERE map = ?1 AND id > ?2"
+_PAGE = "SELECT id, item, lease, at, pod, output FROM outputs WHERE map = ? AND id > ?"
+_GROW = """
+INSERT INTO output_sizes (map, bytes) VALUES (?, ?)
+ON CONFLICT (map) DO UPDATE SET bytes = output_sizes.bytes + excluded.bytes
+"""
+_COUNT = "INSERT INTO output_sizes SELECT map, SUM(LENGTH(output) + ?) FROM outputs GROUP BY map"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +47,12 @@ class Part:
 
 
 class Outputs:
-    """All calls may be made from one event loop; the file is read and written in a thread."""
+    """All calls may be made from one event loop; the database is read and written in a thread."""
 
-    def __init__(self, path: Path, *, map_bytes: int = MAP_BYTES) -> None:
+    def __init__(self, where: Path | str, *, map_bytes: int = MAP_BYTES) -> None:
         self._map_bytes = map_bytes
-        self._file = StoreThread("outputs", lambda: SqliteDatabase(path, SCHEMA, durable=False))
-        self._sizes: dict[int, int] = {}
+        self._shared = is_postgres(where)
+        self._file = StoreThread("outputs", lambda: _open(where))
         self._news: dict[int, asyncio.Event] = {}
 
     async def add(self, of: int, pod: str, parts: Sequence[tuple[int, int, int, bytes]]) -> None:
@@ -55,80 +65,113 @@ class Outputs:
         """The next parts in the order in which they came, up to about 1 MiB of them; none: that is all so far."""
         return await self._file.do(lambda db: _page(db, of, item, after))
 
-    async def news(self, of: int) -> None:
-        """Wait until something is added."""
-        await self._news.setdefault(of, asyncio.Event()).wait()
+    async def news(self, of: int, *, after: int = 0) -> None:
+        """Wait until something is added beyond the part `after`, here or at another server."""
+        event = self._news.setdefault(of, asyncio.Event())
+        if not self._shared:
+            await event.wait()
+            return
+        look = "SELECT 1 FROM outputs WHERE map = ? AND id > ? LIMIT 1"
+        while not await self._file.do(lambda db: db.rows(look, of, after)):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(event.wait(), SHARED_SECONDS)
+                return
 
     async def keep_only(self, maps: Iterable[int]) -> None:
         """Forget the output of all other maps."""
         known = set(maps)
-        await self._file.do(lambda db: self._forget(db, known))
+        await self._file.do(lambda db: _forget(db, known))
         for of in self._news.keys() - known:  # a follower that went away left its event
             self._news.pop(of).set()
 
     async def bound(self, groups: Iterable[Sequence[int]], most: int) -> None:
         """Of each group of maps, the oldest maps' output goes first until at most so many bytes are left."""
         wanted = [sorted(group) for group in groups]
-        await self._file.do(lambda db: self._bound(db, wanted, most))
+        await self._file.do(lambda db: _bound(db, wanted, most))
 
     def close(self) -> None:
         self._file.close()
 
-    def _add(self, db: SqliteDatabase, of: int, pod: str, parts: Sequence[tuple[int, int, int, bytes]]) -> None:
-        if of not in self._sizes:
-            ((size,),) = db.rows("SELECT SUM(LENGTH(output) + ?) FROM outputs WHERE map = ?", ROW_BYTES, of)
-            self._sizes[of] = size or 0
+    def _add(self, db: Database, of: int, pod: str, parts: Sequence[tuple[int, int, int, bytes]]) -> None:
         with db.transaction():
+            db.run(_GROW, of, sum(len(part[3]) + ROW_BYTES for part in parts))  # the row is locked from here
             db.run_each(
                 "INSERT INTO outputs (map, item, lease, at, pod, output) VALUES (?, ?, ?, ?, ?, ?)",
                 [(of, item, lease, at, pod, output) for item, lease, at, output in parts],
             )
-            self._sizes[of] += sum(len(part[3]) + ROW_BYTES for part in parts)
-            if self._sizes[of] > self._map_bytes:
-                self._free(db, of)
+            ((size,),) = db.rows("SELECT bytes FROM output_sizes WHERE map = ?", of)
+            if size > self._map_bytes:
+                _free(db, of, size, self._map_bytes - self._map_bytes // FREED_AT_ONCE)
 
-    def _free(self, db: SqliteDatabase, of: int) -> None:
-        wanted = self._map_bytes - self._map_bytes // FREED_AT_ONCE
-        last, size = 0, self._sizes[of]
-        for at, length in db.each("SELECT id, LENGTH(output) FROM outputs WHERE map = ? ORDER BY id", of):
+
+def _open(where: Path | str) -> Database:
+    db = open_database(where, SCHEMA, durable=False)
+    if not is_postgres(where):  # older code may have added without counting
+        with db.transaction():
+            db.run("DELETE FROM output_sizes")
+            db.run(_COUNT, ROW_BYTES)
+    return db
+
+
+def _free(db: Database, of: int, size: int, wanted: int) -> None:
+    """Delete the oldest parts of a map until at most `wanted` bytes are left."""
+    last = 0
+    while size > wanted:
+        statement = "SELECT id, LENGTH(output) FROM outputs WHERE map = ? AND id > ? ORDER BY id LIMIT ?"
+        rows = db.rows(statement, of, last, ROWS_MOST)
+        for id_, length in rows:
+            last, size = id_, size - length - ROW_BYTES
             if size <= wanted:
                 break
-            last, size = at, size - length - ROW_BYTES
-        db.run("DELETE FROM outputs WHERE map = ? AND id <= ?", of, last)
-        self._sizes[of] = size
-
-    def _forget(self, db: SqliteDatabase, known: set[int]) -> None:
-        with db.transaction():
-            for (of,) in db.rows("SELECT DISTINCT map FROM outputs"):
-                if of not in known:
-                    db.run("DELETE FROM outputs WHERE map = ?", of)
-        for of in self._sizes.keys() - known:
-            del self._sizes[of]
-
-    def _bound(self, db: SqliteDatabase, groups: list[list[int]], most: int) -> None:
-        rows = db.rows("SELECT map, SUM(LENGTH(output) + ?) FROM outputs GROUP BY map", ROW_BYTES)
-        sizes: dict[int, int] = {of: size for of, size in rows}
-        with db.transaction():
-            for group in groups:
-                whole = sum(sizes.get(of, 0) for of in group)
-                for of in group:
-                    if whole <= most:
-                        break
-                    whole -= sizes.get(of, 0)
-                    db.run("DELETE FROM outputs WHERE map = ?", of)
-                    self._sizes.pop(of, None)
-
-
-def _page(db: SqliteDatabase, of: int, item: int | None, after: int) -> list[Part]:
-    if item is None:
-        rows = db.each(f"{_PAGE} ORDER BY id", of, after)
-    else:
-        rows = db.each(f"{_PAGE} AND item = ?3 ORDER BY id", of, after, item)
-    parts: list[Part] = []
-    size = 0
-    for row in rows:
-        parts.append(Part(*row))
-        size += len(parts[-1].output) + ROW_BYTES
-        if size >= PAGE_BYTES:
+        if not rows:
             break
+    db.run("DELETE FROM outputs WHERE map = ? AND id <= ?", of, last)
+    db.run("UPDATE output_sizes SET bytes = ? WHERE map = ?", size, of)
+
+
+def _forget(db: Database, known: set[int]) -> None:
+    for (of,) in db.rows("SELECT map FROM output_sizes"):
+        if of not in known:
+            _delete(db, of)
+
+
+def _delete(db: Database, of: int) -> None:
+    with db.transaction():
+        db.run("DELETE FROM output_sizes WHERE map = ?", of)  # locks it, so nobody adds meanwhile
+        db.run("DELETE FROM outputs WHERE map = ?", of)
+
+
+def _bound(db: Database, groups: list[list[int]], most: int) -> None:
+    sizes: dict[int, int] = dict(db.rows("SELECT map, bytes FROM output_sizes"))
+    for group in groups:
+        whole = sum(sizes.get(of, 0) for of in group)
+        for of in group:
+            if whole <= most:
+                break
+            whole -= sizes.get(of, 0)
+            _delete(db, of)
+
+
+def _part(row: Row) -> Part:
+    id_, item, lease, at, pod, output = row
+    return Part(id_, item, lease, at, pod, bytes(output))
+
+
+def _page(db: Database, of: int, item: int | None, after: int) -> list[Part]:
+    parts: list[Part] = []
+    size, limit = 0, ROWS_FIRST
+    while size < PAGE_BYTES:
+        if item is None:
+            rows = db.rows(f"{_PAGE} ORDER BY id LIMIT ?", of, after, limit)
+        else:
+            rows = db.rows(f"{_PAGE} AND item = ? ORDER BY id LIMIT ?", of, after, item, limit)
+        for row in rows:
+            parts.append(_part(row))
+            after, size = parts[-1].id, size + len(parts[-1].output) + ROW_BYTES
+            if size >= PAGE_BYTES:
+                break
+        if len(rows) < limit:
+            break
+        mean = size // len(parts)
+        limit = max(ROWS_FIRST, min(ROWS_MOST, (PAGE_BYTES - size) // mean + 1))
     return parts

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
+import socket
 from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
@@ -15,11 +17,12 @@ from moorage.apimachinery.api import Api, LogApi
 from moorage.apimachinery.informer import Informer
 from moorage.apimachinery.informers import Informers
 from moorage.attempts.keeper import Keeper, Limits
-from moorage.attempts.logs import LogFolder
-from moorage.attempts.store import open_attempts
+from moorage.attempts.logs import LogFolder, Logs
+from moorage.attempts.logtable import LogTable
+from moorage.attempts.store import AttemptStore, open_attempts
 from moorage.clock import SYSTEM, Clock
 from moorage.decide.rates import Rate
-from moorage.errors import MoorageError
+from moorage.errors import MoorageError, StorageError
 from moorage.kube.client import KubeClient
 from moorage.kube.kubelets import Kubelets
 from moorage.model.retention import USAGE_DAYS
@@ -41,31 +44,46 @@ from moorage.server.identity.oidc import Provider, ProviderSettings
 from moorage.server.identity.pagesessions import PageSessions
 from moorage.server.identity.people import People
 from moorage.server.identity.sessions import SessionDesk
+from moorage.server.moving import move_logs, move_usage
 from moorage.server.queue.maps import MapBridge
 from moorage.server.ratelimit import Limiter
 from moorage.server.rest.checkpointreports import CheckpointReports
 from moorage.server.rest.past import PastRuns
 from moorage.server.tenants import KnownTenants
 from moorage.server.volumeuse import NoKubelets, VolumeUse
+from moorage.sql import leases
+from moorage.sql.leases import Leader, LeaseTable
+from moorage.sql.opening import is_postgres, open_database
 from moorage.sql.thread import StoreThread
 from moorage.usage.recorder import Recorder
 from moorage.usage.store import UsageStore
 
 log = logging.getLogger(__name__)
 
+RECORDING = "recording"  # the task of the server that records: use, attempts, logs
 SWEEP_SECONDS = 600.0  # between two looks for output of maps that are gone
+
+
+def _leader(database: str | None, clock: Clock) -> tuple[StoreThread[LeaseTable] | None, Leader]:
+    """The campaign for RECORDING; nobody else stands for it where the database is a file."""
+    holder = f"{socket.gethostname()}-{secrets.token_hex(4)}"
+    if database is None:
+        return None, Leader(None, RECORDING, holder=holder, clock=clock)
+    table = StoreThread("leases", lambda: LeaseTable(open_database(database, leases.SCHEMA)))
+    return table, Leader(table, RECORDING, holder=holder, clock=clock)
 
 
 class ServerService:
     """Serve `app` (with uvicorn or another ASGI server) while `run` runs.
 
     `usage_db` is made when it is missing; its folder must exist. Raises StorageError when it cannot be used.
+    `database` is a `postgresql://` address: then nothing is kept in that folder, and servers may share it.
     `queue_db` is a file (by default `queue.db` beside `usage_db`) or a `postgresql://` address; `run` opens it,
     and an outage of it stops nothing but maps.
     `page_person` acts by the page's token; without one it only looks.
     `people_db` likewise, for sessions and the audit log (`people.db`); `provider` is where people log in.
     `attempts_db` likewise, for facts of runs' pods (`attempts.db`); their logs are in the folder `attempts` beside
-    `usage_db`; `kept`: how much of both.
+    `usage_db`, or in PostgreSQL with them; `kept`: how much of both.
     `rate`: how often one person may ask. `usage_days`: how long is kept who used which GPUs.
     `quota`: what the maps of one namespace may take.
     Informers that are given are run by the giver. `hosts` are names it answers to beside loopback.
@@ -76,6 +94,7 @@ class ServerService:
         api: Api,
         *,
         usage_db: Path,
+        database: str | None = None,
         queue_db: Path | str | None = None,
         page_token: str,
         page_person: str = "",
@@ -95,7 +114,7 @@ class ServerService:
         informers: Informers | None = None,
     ) -> None:
         shared = informers or Informers()
-        self.usage = UsageStore(usage_db)
+        self.usage = UsageStore(database or usage_db)
         self.cluster = Cluster(api, clock=clock, nodes=nodes, pods=pods, jobs=jobs, informers=shared)
         self.recorder = Recorder(
             self.usage,
@@ -104,17 +123,20 @@ class ServerService:
             clock=clock,
             keep=timedelta(days=usage_days),
         )
-        database = attempts_db or usage_db.with_name("attempts.db")
-        self._attempts = StoreThread("attempts", lambda: open_attempts(database))
-        self.keeper = self._make_keeper(api, usage_db.with_name("attempts"), kept or Limits(), clock)
-        where = usage_db.with_name("queue.db") if queue_db is None else queue_db
+        self._files = usage_db.parent if database is not None else None  # of a server that had no PostgreSQL
+        attempts = database or attempts_db or usage_db.with_name("attempts.db")
+        self._attempts = StoreThread("attempts", lambda: open_attempts(attempts))
+        self._leases, self.leader = _leader(database, clock)
+        self._logs = self._make_logs(attempts, usage_db.with_name("attempts"), kept or Limits(), clock)
+        self.keeper = self._make_keeper(api, kept or Limits(), clock)
+        where = database or (usage_db.with_name("queue.db") if queue_db is None else queue_db)
         self._quota = quota or Quota()
         self.queue = Queue(lambda: open_store(where, self._quota), clock=clock)
-        self.outputs = Outputs(usage_db.with_name("outputs.db"))
+        self.outputs = Outputs(database or usage_db.with_name("outputs.db"))
         self._clock = clock
         self.maps = MapBridge(api, self.queue, clock=clock, informers=shared)
         self.people = People(api, informers=shared)
-        self.desk = SessionDesk(usage_db.with_name("people.db") if people_db is None else people_db)
+        self.desk = SessionDesk(database or (usage_db.with_name("people.db") if people_db is None else people_db))
         settings = logins or LoginSettings()
         self.provider = Provider(provider, clock=clock) if provider is not None else None
         self.logins = Logins(api, self.people, self.desk, provider=self.provider, settings=settings, clock=clock)
@@ -164,10 +186,20 @@ class ServerService:
             clock=clock,
         )
 
-    def _make_keeper(self, api: Api, folder: Path, limits: Limits, clock: Clock) -> Keeper:
+    def _make_logs(self, attempts: Path | str, folder: Path, limits: Limits, clock: Clock) -> Logs:
+        if not is_postgres(attempts):
+            return LogFolder(folder, keep_bytes=limits.log_bytes)
+        return LogTable(
+            str(attempts),
+            keep_bytes=limits.log_bytes,
+            term=lambda: None if self.leader.term is None else (RECORDING, self.leader.term),
+            clock=clock,
+        )
+
+    def _make_keeper(self, api: Api, limits: Limits, clock: Clock) -> Keeper:
         return Keeper(
             self._attempts,
-            LogFolder(folder, keep_bytes=limits.log_bytes),
+            self._logs,
             api=cast(LogApi, api) if hasattr(api, "logs") else None,
             jobs=self.cluster.jobs,
             pods=self.cluster.pods,
@@ -181,11 +213,9 @@ class ServerService:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.cluster.run())
-                tasks.create_task(self.recorder.run())
-                tasks.create_task(self.keeper.run())
+                tasks.create_task(self.leader.run(self._record))
                 tasks.create_task(self.queue.run())
                 tasks.create_task(self.maps.run())
-                tasks.create_task(self._sweep_outputs())
                 tasks.create_task(self.people.run())
                 tasks.create_task(self.logins.run())
                 tasks.create_task(self.audit.run())
@@ -194,11 +224,28 @@ class ServerService:
             self.cluster.close()
             self.outputs.close()
             self._attempts.close()
+            self._logs.close()
             self.usage.close()
+            if self._leases is not None:
+                self._leases.close()
             self.desk.close()
             if self.provider is not None:
                 await self.provider.close()
             await self._kubelets.close()
+
+    async def _record(self) -> None:
+        """What one server on a database does at a time."""
+        if self._files is not None:
+            try:
+                await self._attempts.do(AttemptStore.open)  # its tables are there before the logs'
+                await asyncio.to_thread(move_usage, self._files, self.usage)
+                await asyncio.to_thread(move_logs, self._files, self._logs)
+            except StorageError as error:
+                log.error("files could not be moved into PostgreSQL", extra={"error": error.message})
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.recorder.run())
+            tasks.create_task(self.keeper.run())
+            tasks.create_task(self._sweep_outputs())
 
     async def _sweep_outputs(self) -> None:
         """Forget what deleted maps have printed."""

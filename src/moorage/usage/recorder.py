@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 FORGET_SECONDS = 3600.0  # between two looks for what is kept no longer
 HEARTBEAT_SECONDS = 30.0  # so a vanished pod is charged at most this much too little
+WATCHED = timedelta(minutes=2)  # a server remembers so long what went while another records
+DIRTY_MOST = 10_000  # changes that such a server remembers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,21 +93,28 @@ class Recorder:
         self._next_beat = 0.0
         self._keep = keep
         self._next_forget = 0.0
+        self._running = False
         pods.on_change(self._hear)
 
     async def run(self) -> None:
-        """Record for ever. When the store fails, all is looked at again at the next change or heartbeat."""
+        """Record until cancelled. When the store fails, all is looked at again at the next change or heartbeat.
+
+        Of several servers on a database one runs it; the others remember what is deleted for when they take over.
+        """
         await wait_synced(self._pods, self._nodes)
-        everything, failing = True, False
-        while True:
-            try:
-                await self.record(everything=everything)
-                failing = False
-            except StorageError as error:
-                if not failing:
-                    log.error("use of GPUs is not recorded", extra={"error": str(error)})
-                failing = True
-            everything = not await self._change_before_heartbeat() or failing
+        everything, failing, self._running = True, False, True
+        try:
+            while True:
+                try:
+                    await self.record(everything=everything)
+                    failing = False
+                except StorageError as error:
+                    if not failing:
+                        log.error("use of GPUs is not recorded", extra={"error": str(error)})
+                    failing = True
+                everything = not await self._change_before_heartbeat() or failing
+        finally:
+            self._running = False
 
     async def record(self, *, everything: bool = True) -> None:
         """One pass over the pods that changed, or over all: read the store, decide, write.
@@ -148,11 +157,21 @@ class Recorder:
             self._store.apply(steps, seen=seen, now=now)
 
     def _hear(self, before: Obj | None, after: Obj | None) -> None:
+        now = self._clock.now()
         if before is not None and (after is None or _uid(after) != _uid(before)):
-            self._deleted[_uid(before)] = (before, self._clock.now())
+            self._deleted[_uid(before)] = (before, now)
         if after is not None:
             self._dirty.add(key_of(after))
         self._changed.set()
+        if not self._running:
+            self._leave_to_another(now)
+
+    def _leave_to_another(self, now: datetime) -> None:
+        """Forget what the server that records has seen long ago. Who takes over looks at everything first."""
+        for uid in [uid for uid, (_, at) in self._deleted.items() if now - at > WATCHED]:
+            del self._deleted[uid]
+        if len(self._dirty) > DIRTY_MOST:
+            self._dirty.clear()
 
     async def _change_before_heartbeat(self) -> bool:
         """Wait for whichever comes first; True when it was a change. The heartbeat is counted from the last pass

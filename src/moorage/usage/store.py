@@ -1,4 +1,4 @@
-"""GPU intervals in SQLite.
+"""GPU intervals in SQL: `usage.db`, or PostgreSQL, where servers share them.
 
 Every write is one transaction, and every row stands under its pod's uid: a process killed at any moment leaves
 the history as it was before or after a whole step, and doing a step again changes nothing.
@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any, assert_never
 
 from moorage.decide.usage.intervals import Close, Interval, Open, Reopen, Step
-from moorage.sql.database import Row, Table
+from moorage.sql.database import Database, Row, Table
 from moorage.sql.migrations import Schema
 from moorage.sql.moments import from_microseconds, to_microseconds
-from moorage.sql.sqlite import SqliteDatabase
+from moorage.sql.opening import is_postgres, open_database
 
-SCHEMA = Schema("moorage.usage", in_header=True)
+SCHEMA = Schema("moorage.usage", "usage.", in_header=True)
+_TEXT, _NUMBER = "text", "bigint"
 INTERVALS = Table(
     "intervals",
     (
@@ -39,7 +40,7 @@ INTERVALS = Table(
         "devices",
         "work",
     ),
-    types=(),  # SQLite only
+    types=(*(_TEXT,) * 4, _NUMBER, *(_TEXT,) * 3, *(_NUMBER,) * 6, *(_TEXT,) * 2),
     keys=1,
 )
 
@@ -49,32 +50,41 @@ _INSERT = (
     " ON CONFLICT (pod_uid) DO NOTHING"
 )
 _CLOSE = """
-UPDATE intervals SET ended_at = max(started_at, ?2), last_seen_at = max(last_seen_at, ?2)
-WHERE pod_uid = ?1 AND ended_at IS NULL
+UPDATE intervals SET ended_at = CASE WHEN started_at > ? THEN started_at ELSE ? END,
+    last_seen_at = CASE WHEN last_seen_at > ? THEN last_seen_at ELSE ? END
+WHERE pod_uid = ? AND ended_at IS NULL
 """
-_REOPEN = "UPDATE intervals SET ended_at = NULL WHERE pod_uid = ?1"
-_TOUCH = "UPDATE intervals SET last_seen_at = max(last_seen_at, ?2) WHERE pod_uid = ?1 AND ended_at IS NULL"
-_FORGET = "DELETE FROM intervals WHERE ended_at < ?1"
+_REOPEN = "UPDATE intervals SET ended_at = NULL WHERE pod_uid = ?"
+_TOUCH = "UPDATE intervals SET last_seen_at = ? WHERE pod_uid = ? AND ended_at IS NULL AND last_seen_at < ?"
+_FORGET = "DELETE FROM intervals WHERE ended_at < ?"
 _OPEN = "WHERE ended_at IS NULL"
-_ENDED = "WHERE ended_at > ?1 ORDER BY ended_at DESC LIMIT ?2"
-_OVERLAPPING = "WHERE started_at < ?2 AND (ended_at IS NULL OR ended_at > ?1)"
+_ENDED = "WHERE ended_at > ? ORDER BY ended_at DESC LIMIT ?"
+_OVERLAPPING = "WHERE started_at < ? AND (ended_at IS NULL OR ended_at > ?)"
 
 
 class UsageStore:
-    """The file of intervals. Methods block for a disk write: call them off the event loop. Safe for threads.
+    """The table of intervals. Methods block for a disk write: call them off the event loop. Safe for threads.
 
-    Opening raises StorageError for a file that is no database or that a newer Moorage has written,
-    StorageDamaged for one that holds less than was acknowledged.
-    Every method raises StorageError, StorageFull when the disk is.
+    A PostgreSQL is connected to when it is first used: its outage stops no server. Opening a file raises
+    StorageError for one that is no database or that a newer Moorage has written, StorageDamaged for one that holds
+    less than was acknowledged. Every method raises StorageError, StorageFull when the disk is.
     """
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, where: Path | str) -> None:
         self._lock = threading.Lock()
-        self._db = SqliteDatabase(path, SCHEMA)
+        self._where = where
+        self._open: Database | None = None if is_postgres(where) else open_database(where, SCHEMA)
+
+    @property
+    def _db(self) -> Database:
+        if self._open is None:
+            self._open = open_database(self._where, SCHEMA)
+        return self._open
 
     def close(self) -> None:
         with self._lock:
-            self._db.close()
+            if self._open is not None:
+                self._open.close()
 
     def apply(self, steps: Iterable[Step], *, seen: Iterable[str] = (), now: datetime | None = None) -> None:
         """Do all steps, and mark the open intervals of `seen` as seen at `now`, or do nothing (on an error)."""
@@ -84,19 +94,24 @@ class UsageStore:
                     case Open(interval):
                         self._db.run(_INSERT, *_row(interval))
                     case Close(uid, ended_at):
-                        self._db.run(_CLOSE, uid, to_microseconds(ended_at))
+                        at = to_microseconds(ended_at)
+                        self._db.run(_CLOSE, at, at, at, at, uid)
                     case Reopen(uid):
                         self._db.run(_REOPEN, uid)
                     case _:
                         assert_never(step)
             if now is not None:
                 at = to_microseconds(now)
-                self._db.run_each(_TOUCH, ((uid, at) for uid in seen))
+                self._db.run_each(_TOUCH, ((at, uid, at) for uid in seen))
 
     def forget(self, older: datetime) -> int:
         """Drop intervals that ended before a moment; returns how many."""
         with self._lock:
             return self._db.run(_FORGET, to_microseconds(older))
+
+    def everything(self) -> list[Interval]:
+        """Every interval, the oldest first."""
+        return self._read("ORDER BY started_at, pod_uid")
 
     def open_intervals(self) -> list[Interval]:
         return self._read(_OPEN)
@@ -108,7 +123,7 @@ class UsageStore:
 
     def overlapping(self, since: datetime, until: datetime) -> list[Interval]:
         """Intervals of which some part lies in [since, until)."""
-        return self._read(_OVERLAPPING, to_microseconds(since), to_microseconds(until))
+        return self._read(_OVERLAPPING, to_microseconds(until), to_microseconds(since))
 
     def ended(self, since: datetime, *, limit: int) -> list[Interval]:
         """Intervals that ended after `since`, the newest first, at most so many."""

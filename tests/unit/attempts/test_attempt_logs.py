@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moorage.attempts.logs import FULL_SEGMENTS, LogEnd, LogFolder
+from moorage.attempts.logs import FULL_SEGMENTS, LogFolder
 from moorage.errors import StorageError
 
 KEEP = 8 * 1024
@@ -14,14 +14,6 @@ KEEP = 8 * 1024
 
 def lines(first: int, last: int) -> bytes:
     return b"".join(b"%06d some text that a program prints\n" % at for at in range(first, last))
-
-
-def test_a_short_log_is_kept_whole(tmp_path):
-    folder = LogFolder(tmp_path / "logs", keep_bytes=KEEP)
-    assert folder.read("p1") == LogEnd()
-    folder.append("p1", lines(0, 5))
-    folder.append("p1", lines(5, 9))
-    assert folder.read("p1") == LogEnd(lines(0, 9), cut=False)
 
 
 @settings(max_examples=30, deadline=None)
@@ -61,28 +53,6 @@ def test_a_kill_between_the_compressed_segment_and_the_end_of_the_plain_one_doub
     again.append("p1", lines(1000, 1001))
     assert again.read("p1").data == segment + lines(1000, 1001)
     assert sorted(path.name for path in (tmp_path / "p1").iterdir()) == ["00000001.z", "00000002.log"]
-
-
-def test_a_line_longer_than_all_that_is_kept_is_kept_alone(tmp_path):
-    folder = LogFolder(tmp_path, keep_bytes=KEEP)
-    folder.append("p1", lines(0, 3) + b"x" * KEEP * 2 + b"\n")
-    assert folder.read("p1") == LogEnd(b"x" * KEEP * 2 + b"\n", cut=True)
-
-
-def test_a_log_read_to_its_end_says_so_until_it_is_erased(tmp_path):
-    folder = LogFolder(tmp_path, keep_bytes=KEEP)
-    assert not folder.is_finished("p1")
-    folder.finish("p1")
-    assert folder.is_finished("p1")
-    assert folder.read("p1") == LogEnd()
-    folder.append("p2", lines(0, 1))
-    assert [(size.uid, size.bytes) for size in folder.sizes()] in (
-        [("p1", 0), ("p2", len(lines(0, 1)))],
-        [("p2", len(lines(0, 1))), ("p1", 0)],
-    )
-    folder.erase("p1")
-    folder.erase("p1")
-    assert not folder.is_finished("p1")
 
 
 @pytest.mark.parametrize("uid", ["", "..", "../x", "a/b", ".hidden", "x" * 200])

@@ -1,0 +1,67 @@
+"""Every database that the server keeps: what a backup, a restore and a check of its folder go through."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from moorage.attempts import logtable
+from moorage.attempts import store as attempts
+from moorage.queue import outputs
+from moorage.queue.tables import QUEUE
+from moorage.server.identity import sessions
+from moorage.sql import leases
+from moorage.sql.migrations import Schema
+from moorage.usage import store as usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerDatabase:
+    """The tables of one schema, in the order in which rows can be inserted.
+
+    On SQLite they are in `file` of the server's folder; "": there is no such file. On PostgreSQL all schemas are
+    in one database. `needed` False: it is of use for minutes, or kept by best effort; a restore may leave it out.
+    """
+
+    name: str
+    file: str
+    schema: Schema
+    tables: tuple[str, ...]
+    needed: bool = True
+
+
+DATABASES = (
+    ServerDatabase(
+        name="maps",
+        file="queue.db",
+        schema=QUEUE,
+        tables=(
+            "maps",
+            "map_sizes",
+            "map_limits",
+            "limits",
+            "additions",
+            "sessions",
+            "items",
+            "inputs",
+            "results",
+            "failures",
+        ),
+    ),
+    ServerDatabase(
+        name="people",
+        file="people.db",
+        schema=sessions.SCHEMA,
+        tables=("login_sessions", "login_places", "login_codes", "page_sessions", "shared_values", "audit_log"),
+    ),
+    ServerDatabase(name="usage", file="usage.db", schema=usage.SCHEMA, tables=("intervals",)),
+    ServerDatabase(
+        name="attempts", file="attempts.db", schema=attempts.SCHEMA, tables=("attempt_jobs", "attempt_pods")
+    ),
+    ServerDatabase(name="logs", file="", schema=logtable.SCHEMA, tables=("kept_logs", "kept_log_parts")),
+    ServerDatabase(
+        name="outputs", file="outputs.db", schema=outputs.SCHEMA, tables=("output_sizes", "outputs"), needed=False
+    ),
+    ServerDatabase(name="leases", file="", schema=leases.SCHEMA, tables=("server_leases",), needed=False),
+)
+
+LOGS_FOLDER = "attempts"  # beside the files: the kept ends of logs, where they are not in PostgreSQL

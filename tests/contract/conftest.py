@@ -1,0 +1,41 @@
+"""Databases for suites that hold for SQLite and PostgreSQL alike."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from moorage.errors import NotReady
+from moorage.testing.postgres import Postgres, throwaway_postgres
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Postgres]:
+    with ExitStack() as stack:
+        try:
+            yield stack.enter_context(throwaway_postgres())
+        except NotReady as error:
+            pytest.skip(f"{error.message}: {error.hint}")
+
+
+@pytest.fixture
+def postgres_url(postgres_server: Postgres) -> str:
+    """An empty database of a PostgreSQL."""
+    name = f"test_{os.urandom(4).hex()}"
+    with psycopg.connect(postgres_server.url, autocommit=True) as db:
+        db.execute(f"CREATE DATABASE {name}".encode())
+    return postgres_server.url.replace("/postgres?", f"/{name}?")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
+    """An empty database: a file that is not there yet, or an address."""
+    if request.param == "sqlite":
+        return tmp_path / "some.db"
+    url: str = request.getfixturevalue("postgres_url")
+    return url
