@@ -19,6 +19,7 @@ from moorage.controllers.machine.controller import MachineController
 from moorage.controllers.machinenodepool.controller import MachineNodePoolController
 from moorage.controllers.mapjob.controller import MapJobController
 from moorage.controllers.memorykill.controller import MemoryKillController
+from moorage.controllers.priorityclass.controller import PriorityClassController
 from moorage.controllers.reservation.controller import ReservationController
 from moorage.controllers.run.controller import RunController
 from moorage.controllers.tenant.controller import TenantController
@@ -87,6 +88,7 @@ async def _run_controllers(
         machines,
         ReservationController(api, machines, clock=clock, events=events, metrics=metrics),
         MachineNodePoolController(api, clock=clock, metrics=metrics, informers=shared),
+        PriorityClassController(api, clock=clock, events=events, metrics=metrics, informers=shared),
         MemoryKillController(api, clock=clock, events=events, metrics=metrics, informers=shared),
         MapJobController(api, clock=clock, events=events, metrics=metrics, informers=shared),
         TenantController(api, clock=clock, metrics=metrics, informers=shared),

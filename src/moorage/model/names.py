@@ -91,9 +91,12 @@ MACHINE_TYPE_PREFIX = "type.machine.moorage.dev/"  # label of a node by type it 
 PLACE_PREFIX = (
     "place.machine.moorage.dev/"  # label of a node, by a guest's uid: its next place, the first was lost
 )
-RESERVATION_PRIORITY = "moorage-reservation"  # PriorityClass, value -10: autoscalers take lower ones as expendable
+RESERVATION_PRIORITY = "moorage-reservation"  # PriorityClass, may not preempt
+RESERVATION_VALUE = -10  # of that class: autoscalers take lower ones as expendable
 GUEST_PRIORITY = "moorage-guest"  # PriorityClass, value 0, may preempt
-DEFAULT_PRIORITY = "moorage-default"  # PriorityClass, value 0, may not preempt, the cluster's default
+DEFAULT_PRIORITY = "moorage-default"  # PriorityClass, value 0, may not preempt; for pods that name no class
+CLUSTER_DEFAULT_ANNOTATION = "moorage.dev/cluster-default"  # on it, "false": it never is the cluster's default
+STAND_IN_LABEL = "moorage.dev/stand-in"  # "true" on a PriorityClass: see `decide.admission.priority.stand_in_of`
 RESERVATION_BUDGET = "moorage-reservations"  # PodDisruptionBudget in SYSTEM_NAMESPACE over reservations kept
 
 # maps (docs/design/0008-mapjob.md)

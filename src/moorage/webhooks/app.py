@@ -51,7 +51,7 @@ from moorage.decide.admission.hosts import (
     slim_ingress,
 )
 from moorage.decide.admission.injection import Injected, is_guest
-from moorage.decide.admission.priority import judge_priority
+from moorage.decide.admission.priority import judge_priority, stand_in
 from moorage.decide.admission.review import MASTERS, OPERATOR, TEMPLATES, Refusal, Request, Verdict
 from moorage.decide.admission.scheduler import choose_scheduler
 from moorage.decide.admission.shape import misshapen
@@ -269,10 +269,18 @@ class Webhook:
             return Verdict((), refusals, verdict.warnings)
         patches = (*guest.patches, *verdict.patches)
         if mutating and kind == "Pod" and asked.operation == "CREATE":
-            if not is_guest(guest.pod):
-                patches = (*patches, *inject(asked.object, tenant_of(asked.namespace, self._tenants.all())))
-            patches = (*patches, *choose_scheduler(guest.pod, self._scheduler()))
+            patches = (*patches, *self._complete_pod(asked, guest.pod))
         return Verdict(patches, (), (*guest.warnings, *verdict.warnings))
+
+    def _complete_pod(self, asked: _Asked, pod: Obj) -> tuple[Obj, ...]:
+        """What a new pod gets besides: its team's nodes, a class that does not preempt, its scheduler."""
+        patches: tuple[Obj, ...] = ()
+        if not is_guest(pod):
+            tenant = tenant_of(asked.namespace, self._tenants.all())
+            patches = inject(pod, tenant)
+            if not asked.user_info.username.startswith(NODE_USERS):
+                patches = (*patches, *stand_in(pod, tenant=tenant, classes=self._classes.all()))
+        return (*patches, *choose_scheduler(pod, self._scheduler()))
 
     def _of_tenants(self, asked: _Asked, *, mutating: bool) -> tuple[Refusal, ...]:
         """What would reach into another team's nodes, hosts or turn."""

@@ -3,7 +3,8 @@
 A pod of a higher class takes the place of others; one of Kubernetes' own classes (`system-node-critical`) takes
 anybody's. So a tenant's pods have the classes that its Tenant lists, besides the cluster's default and ours for
 everybody. Classes that begin with `system-`, and those by which machines are held and handed over, are reserved,
-even where a Tenant lists them. Guests get theirs from the webhook.
+even where a Tenant lists them. Guests get theirs from the webhook. Pods of the cluster's default class get one in
+its place that does not preempt (`stand_in`).
 
 Judged on every pod, whoever makes it, since the templates of unknown kinds are not seen; and on the templates that
 are, so that the error comes at once. Total: never raises for an object that the API server let through.
@@ -15,17 +16,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from moorage.apimachinery.meta import labels_of
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import has_gate
 from moorage.decide.admission.fields import at, mapping
 from moorage.decide.admission.injection import is_guest
 from moorage.decide.admission.review import Refusal
 from moorage.decide.admission.templates import WORKLOADS
-from moorage.model.names import DEFAULT_PRIORITY, GUEST_PRIORITY, MACHINE_GATE, RESERVATION_PRIORITY
+from moorage.model.names import (
+    DEFAULT_PRIORITY,
+    GUEST_PRIORITY,
+    MACHINE_GATE,
+    RESERVATION_PRIORITY,
+    RESERVATION_VALUE,
+    STAND_IN_LABEL,
+)
 
 SYSTEM_PREFIX = "system-"  # only Kubernetes' own classes may begin so
 OURS = frozenset({GUEST_PRIORITY, RESERVATION_PRIORITY})
 _NEVER = "Never"
+_NO_CLASS: Mapping[str, Any] = {"value": 0}  # of a pod without a class: it may preempt
 
 
 def judge_priority(
@@ -60,11 +70,63 @@ def judge_priority(
     return ()
 
 
+def stand_in(
+    pod: Mapping[str, Any], *, tenant: Mapping[str, Any] | None, classes: Iterable[Mapping[str, Any]]
+) -> tuple[Obj, ...]:
+    """JSON patches that keep a new pod from preempting, where the cluster's default class would let it.
+
+    Kubernetes has set the class of a pod that names none before it asks webhooks, so one that names the cluster's
+    default looks the same and is treated alike, unless its Tenant lists the class. The value stays as it is.
+    https://github.com/kubernetes/kubernetes/blob/v1.36.0/plugin/pkg/admission/priority/admission.go
+    """
+    spec, known = mapping(pod.get("spec")), {str(item["metadata"]["name"]): item for item in classes}
+    name = spec.get("priorityClassName") or ""
+    listed = ((tenant or {}).get("spec") or {}).get("priorityClasses") or ()
+    chosen = known.get(name) if name else _NO_CLASS
+    if chosen is None or name in listed or is_guest(pod) or not (name == "" or chosen.get("globalDefault")):
+        return ()
+    other = stand_in_of(chosen, known.values()) if pushes_out(chosen) else None
+    if other is None:
+        return ()
+    values = {
+        "priorityClassName": other["metadata"]["name"],
+        "priority": _value(other),
+        "preemptionPolicy": _NEVER,
+    }
+    return tuple({"op": "add", "path": f"/spec/{key}", "value": value} for key, value in values.items())
+
+
+def pushes_out(chosen: Mapping[str, Any]) -> bool:
+    """Whether pods of a class preempt the reservations of machines."""
+    return chosen.get("preemptionPolicy") != _NEVER and _value(chosen) > RESERVATION_VALUE
+
+
+def stand_in_of(chosen: Mapping[str, Any], classes: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The class of the same value that does not preempt: the first with STAND_IN_LABEL, else moorage-default."""
+    fit = [
+        item
+        for item in classes
+        if item.get("preemptionPolicy") == _NEVER
+        and _value(item) == _value(chosen)
+        and (item["metadata"]["name"] == DEFAULT_PRIORITY or labels_of(item).get(STAND_IN_LABEL) == "true")
+    ]
+    return min(
+        fit,
+        key=lambda item: (item["metadata"]["name"] == DEFAULT_PRIORITY, item["metadata"]["name"]),
+        default=None,
+    )
+
+
 def allowed_classes(tenant: Mapping[str, Any] | None, classes: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     """The classes that pods of a tenant may name, by name."""
+    classes = list(classes)
     listed = ((tenant or {}).get("spec") or {}).get("priorityClasses") or ()
     default = {str(known["metadata"]["name"]) for known in classes if known.get("globalDefault")}
-    return tuple(sorted(name for name in {*listed, *default, DEFAULT_PRIORITY} if not _is_reserved(name)))
+    stand_ins = {
+        str(known["metadata"]["name"]) for known in classes if labels_of(known).get(STAND_IN_LABEL) == "true"
+    }
+    every = {*listed, *default, *stand_ins, DEFAULT_PRIORITY}
+    return tuple(sorted(name for name in every if not _is_reserved(name)))
 
 
 def _why_not(

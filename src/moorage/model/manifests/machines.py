@@ -20,6 +20,7 @@ from moorage.model.names import (
     RESERVATION_BUDGET,
     RESERVATION_LABEL,
     RESERVATION_PRIORITY,
+    RESERVATION_VALUE,
 )
 
 RESERVE_ROLE = "moorage-reserve"  # may write in the calendar
@@ -29,8 +30,10 @@ BUDGET_MIN = 1_000_000  # reservations that must stay: more than there can be
 def make_machine_objects() -> list[Obj]:
     """What reservations stand on: priorities and their budget; and everybody's right to see machines.
 
-    The budget never allows a disruption; a reservation that is promised to a guest is not under it. Everybody sees
-    the calendar too; the role that writes in it is for the admin to bind.
+    No class is the cluster's default here: a cluster that has one of its own refuses a second. The operator makes
+    `moorage-default` the default where there is none. The budget never allows a disruption; a reservation that is
+    promised to a guest is not under it. Everybody sees the calendar too; the role that writes in it is for the
+    admin to bind.
     """
     descriptions = {
         RESERVATION_PRIORITY: "Holds a place for a machine's guest. Autoscalers ignore what is lower.",
@@ -42,9 +45,8 @@ def make_machine_objects() -> list[Obj]:
             PRIORITYCLASSES,
             name,
             None,
-            value=-10 if name == RESERVATION_PRIORITY else 0,
+            value=RESERVATION_VALUE if name == RESERVATION_PRIORITY else 0,
             preemptionPolicy="PreemptLowerPriority" if name == GUEST_PRIORITY else "Never",
-            globalDefault=name == DEFAULT_PRIORITY,
             description=text,
         )
         for name, text in descriptions.items()

@@ -6,6 +6,7 @@ from moorage.model.manifests.parts import LIST, READ, Rule, Service
 from moorage.model.names import (
     AUDIT_CONFIGURATION,
     AUDIT_TOKEN,
+    DEFAULT_PRIORITY,
     EXTENDER_SECRET,
     GROUP,
     INFO_CONFIGMAP,
@@ -78,6 +79,11 @@ OPERATOR = Service(
         Rule(group=GROUP, resources=("volumebackups/status",), verbs=("patch",)),
         Rule(resources=("persistentvolumeclaims",), verbs=(*READ, "create", "delete")),
         Rule(resources=("persistentvolumes",), verbs=("get", "create", "patch", "delete")),
+        # which class pods have that name none; ours is made the default where there is no other
+        Rule(group="scheduling.k8s.io", resources=("priorityclasses",), verbs=LIST),
+        Rule(
+            group="scheduling.k8s.io", resources=("priorityclasses",), verbs=("patch",), names=(DEFAULT_PRIORITY,)
+        ),
         Rule(group="storage.k8s.io", resources=("storageclasses",), verbs=("list",)),
         Rule(resources=("pods/log",), verbs=("get",)),
         Rule(group=GROUP, resources=("machinenodepools",), verbs=(*LIST, "create", "patch")),

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from moorage.decide.admission.priority import allowed_classes, judge_priority
+from moorage.decide.admission.priority import allowed_classes, judge_priority, stand_in
 from moorage.decide.admission.templates import WORKLOADS
+from moorage.model.manifests.machines import make_machine_objects
+from moorage.model.names import STAND_IN_LABEL
 
 
 def a_class(name: str, value: int = 0, *, default: bool = False, policy: str = "PreemptLowerPriority") -> Any:
@@ -132,3 +134,52 @@ def test_what_was_there_before_may_be_changed_otherwise(kind: str) -> None:
     old = {"priorityClassName": "urgent", "containers": []}
     assert judge(kind, old | {"containers": [{"name": "x"}]}, old=old) == []
     assert judge(kind, {"priorityClassName": "system-node-critical"}, old=old) == ["priorityClassName"]
+
+
+CALM = a_class("calm", 1000, policy="Never") | {"metadata": {"name": "calm", "labels": {STAND_IN_LABEL: "true"}}}
+OURS = a_class("moorage-default", policy="Never")
+GUEST = {"moorage.dev/machine-type": "x", "moorage.dev/machine-group": "y"}
+
+
+def house(value: int = 0, policy: str = "PreemptLowerPriority") -> Any:
+    return a_class("house", value, default=True, policy=policy)
+
+
+def a_pod_of(name: str, value: int = 0, policy: str = "PreemptLowerPriority", labels: Any = None) -> Any:
+    spec: Any = {"priority": value, "preemptionPolicy": policy} | ({"priorityClassName": name} if name else {})
+    return {"metadata": {"labels": labels or {}}, "spec": spec}
+
+
+@pytest.mark.parametrize(
+    ("pod", "classes", "want"),
+    [
+        pytest.param(a_pod_of(""), [OURS], "moorage-default", id="no class, no default"),
+        pytest.param(a_pod_of(""), [], None, id="ours is missing"),
+        pytest.param(a_pod_of("house"), [OURS, house()], "moorage-default", id="theirs, of our value"),
+        pytest.param(a_pod_of("house", 1000), [OURS, house(1000)], None, id="theirs, of another value"),
+        pytest.param(a_pod_of("house", 1000), [OURS, house(1000), CALM], "calm", id="the admin's stand-in"),
+        pytest.param(a_pod_of("house", 0, "Never"), [OURS, house(policy="Never")], None, id="theirs is calm"),
+        pytest.param(a_pod_of("house", -10), [OURS, house(-10)], None, id="theirs is as low as reservations"),
+        pytest.param(a_pod_of("urgent", 1000), [OURS, *CLASSES, CALM], None, id="not the default"),
+        pytest.param(a_pod_of("mine"), [OURS, a_class("mine", default=True)], None, id="the Tenant lists it"),
+        pytest.param(a_pod_of("", labels=GUEST), [OURS], None, id="a machine's guest"),
+        pytest.param(a_pod_of("moorage-default", 0, "Never"), [OURS | {"globalDefault": True}], None, id="ours"),
+        pytest.param({"metadata": {}, "spec": None}, [OURS], "moorage-default", id="nothing in it"),
+    ],
+)
+def test_a_pod_of_the_default_class_gets_one_that_does_not_preempt(pod, classes, want):
+    patches = stand_in(pod, tenant=LISTS, classes=classes)
+    made = {patch["path"].rpartition("/")[2]: patch["value"] for patch in patches}
+    assert made.get("priorityClassName") == want
+    if want is not None:
+        value = (pod["spec"] or {}).get("priority", 0)
+        assert made == {"priorityClassName": want, "priority": value, "preemptionPolicy": "Never"}
+        again = {"metadata": pod["metadata"], "spec": (pod["spec"] or {}) | made}
+        assert stand_in(again, tenant=LISTS, classes=classes) == ()
+        assert judge_priority("Pod", again, None, tenant=PLAIN, classes=classes) == ()
+
+
+def test_an_installation_makes_no_class_the_default_of_the_cluster():
+    classes = [obj for obj in make_machine_objects() if obj["kind"] == "PriorityClass"]
+    assert [obj.get("globalDefault") for obj in classes] == [None, None, None]
+    assert {obj["metadata"]["name"]: obj["value"] for obj in classes}["moorage-default"] == 0

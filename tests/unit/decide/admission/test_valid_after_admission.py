@@ -1,4 +1,4 @@
-"""What admission makes of an object is valid. The API server sets defaults before it asks, and checks afterwards."""
+"""What admission makes of an object is valid: the API server sets defaults before it asks, and checks after."""
 
 from __future__ import annotations
 

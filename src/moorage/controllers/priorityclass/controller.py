@@ -1,0 +1,60 @@
+"""The cluster's default PriorityClass, kept: the reads and writes around `plan`."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import assert_never
+
+from moorage.apimachinery.api import Api
+from moorage.apimachinery.informers import Informers
+from moorage.apimachinery.meta import Key
+from moorage.apimachinery.resources import PRIORITYCLASSES
+from moorage.clock import Clock
+from moorage.controllers.loop import Loop, LoopMetrics
+from moorage.controllers.priorityclass.plan import SetDefault, Warn, plan
+from moorage.errors import NotFound
+from moorage.kube.events import EventRecorder
+from moorage.model.names import DEFAULT_PRIORITY
+
+REASON = "PushesOutReservations"
+
+
+class PriorityClassController:
+    """One per operator. `informers` are to be run by the caller. There is one key."""
+
+    def __init__(
+        self,
+        api: Api,
+        *,
+        clock: Clock,
+        events: EventRecorder,
+        metrics: LoopMetrics | None = None,
+        informers: Informers | None = None,
+    ) -> None:
+        self._api, self._events = api, events
+        self._classes = (informers or Informers()).of(api, PRIORITYCLASSES)
+        self.informers = (self._classes,)
+        self.loop = Loop("priorityclass", self.reconcile, clock=clock, metrics=metrics)
+        self.loop.hear(self._classes, lambda _: [Key("", DEFAULT_PRIORITY)])
+
+    async def reconcile(self, key: Key) -> timedelta | None:
+        """Make ours the cluster's default where there is no other, and report another that preempts."""
+        for action in plan(self._classes.all()):
+            match action:
+                case SetDefault(is_default):
+                    ours = self._classes.get(key.name)
+                    if ours is None:
+                        return None
+                    version = ours["metadata"]["resourceVersion"]
+                    body = {"metadata": {"resourceVersion": version}, "globalDefault": is_default}
+                    try:
+                        await self._api.patch(PRIORITYCLASSES, key.name, body)
+                    except NotFound:
+                        return None  # deleted meanwhile
+                case Warn(name, message):
+                    other = self._classes.get(name)
+                    if other is not None:
+                        await self._events.record(other, "Warning", REASON, message)
+                case _:
+                    assert_never(action)
+        return None
