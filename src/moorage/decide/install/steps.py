@@ -16,6 +16,7 @@ from moorage.errors import NotReady
 from moorage.model.names import SYSTEM_NAMESPACE
 from moorage.model.people import PEOPLE_NAMESPACE
 
+FIELD_MANAGER = "moorage-install"
 REGISTRATIONS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 MINIMUM = (1, 30)  # of Kubernetes: match conditions of webhooks, and scheduling gates
 # in an upgrade one after the other; the webhook first, for it must take what the others write
@@ -99,28 +100,44 @@ def plan_install(
     )
 
 
-def to_apply(wanted: Obj, live: Mapping[str, Any] | None) -> Obj:
-    """The object as it is applied on what is there.
+def to_apply(wanted: Obj, live: Mapping[str, Any] | None, replicas: Mapping[str, int]) -> Obj:
+    """The object as it is applied on what is there. `replicas`: those that an admin chose, by service.
 
     Registrations: the operator puts a token behind each path and a certificate beside it. Its path is sent back
     to it, so that an apply neither conflicts with it nor takes the token away. Claims: their spec cannot change.
+    Deployments that somebody has scaled, by hand or by an autoscaler, keep their replicas.
     """
     if live is None:
         return wanted
     if wanted["kind"] in REGISTRATIONS:
         obj = copy.deepcopy(wanted)
-        there = {str(webhook.get("name")): _service(webhook) for webhook in live.get("webhooks") or ()}
+        services = {str(webhook.get("name")): _service(webhook) for webhook in live.get("webhooks") or ()}
         for webhook in obj["webhooks"]:
             service = _service(webhook)
-            path = str(there.get(webhook["name"], {}).get("path") or "")
+            path = str(services.get(webhook["name"], {}).get("path") or "")
             if service and path.startswith(f"{service.get('path')}/"):
                 service["path"] = path
         return obj
+    if wanted["kind"] == "Deployment":
+        service = str(wanted["metadata"]["name"]).removeprefix("moorage-")
+        there = (live.get("spec") or {}).get("replicas")
+        if service in replicas or there is None or not _is_scaled(live):
+            return wanted
+        return wanted | {"spec": {**wanted["spec"], "replicas": there}}
     if wanted["kind"] == "PersistentVolumeClaim":
         spec = live.get("spec") or {}
         kept = {key: spec[key] for key in (*wanted["spec"], "storageClassName") if key in spec}
         return wanted | {"spec": kept}
     return wanted
+
+
+def _is_scaled(deployment: Mapping[str, Any]) -> bool:
+    """Whether another than us has set its replicas."""
+    return any(
+        "f:replicas" in ((entry.get("fieldsV1") or {}).get("f:spec") or {})
+        for entry in deployment["metadata"].get("managedFields") or ()
+        if entry.get("manager") != FIELD_MANAGER
+    )
 
 
 def _service(webhook: Mapping[str, Any]) -> Any:

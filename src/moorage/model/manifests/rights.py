@@ -157,3 +157,10 @@ def make_local_admin(person: str) -> Obj:
     """All rights for who started a cluster of their own; for `moor up`."""
     account = {"kind": "ServiceAccount", "name": account_name(person), "namespace": PEOPLE_NAMESPACE}
     return make_binding(CLUSTERROLEBINDINGS, LOCAL_ADMIN, "ClusterRole", "cluster-admin", account)
+
+
+def make_admin_binding(person: str) -> Obj:
+    """All rights for the first user of an installation."""
+    account = account_name(person)
+    subject = {"kind": "ServiceAccount", "name": account, "namespace": PEOPLE_NAMESPACE}
+    return make_binding(CLUSTERROLEBINDINGS, f"moorage-admin-{account}", "ClusterRole", "cluster-admin", subject)

@@ -1,0 +1,112 @@
+"""A cluster in memory that takes an installation: server-side apply, and the controllers that answer it."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from moorage.actions.install.cluster import ACCESS_REVIEWS, RESOURCES
+from moorage.apimachinery.meta import Key
+from moorage.apimachinery.resources import CRDS, DEPLOYMENTS, NAMESPACES, STORAGECLASSES, Obj, Resource
+from moorage.decide.install.steps import REGISTRATIONS
+from moorage.errors import Conflict, NotFound
+from moorage.localcluster.apiserver.wire.patch import merge_patch
+from moorage.testing.fakeapi import FakeApi
+
+IS_DEFAULT = {"storageclass.kubernetes.io/is-default-class": "true"}
+DEFAULT_CLASS = {"metadata": {"name": "fast", "annotations": IS_DEFAULT}}
+
+
+class InstallableApi(FakeApi):
+    """`FakeApi` with apply by merging. `denied`: rights that nobody has; `theirs`: fields that another has set.
+
+    Deployments come up at once unless named in `broken`.
+    """
+
+    def __init__(self, *, kubernetes: str = "v1.36.2") -> None:
+        super().__init__()
+        self.kubernetes = kubernetes
+        self.denied: set[tuple[str, str]] = set()  # verb and plural
+        self.theirs: dict[str, str] = {}  # name of an object → field
+        self.broken: set[str] = set()
+        self.fail_after: int | None = None  # applies until the connection breaks
+        self.put(STORAGECLASSES, copy.deepcopy(DEFAULT_CLASS))
+
+    async def version(self) -> Obj:
+        return {"gitVersion": self.kubernetes}
+
+    async def create(
+        self, resource: Resource, obj: Obj, namespace: str | None = None, *, dry_run: bool = False
+    ) -> Obj:
+        if resource is ACCESS_REVIEWS:
+            asked = obj["spec"]["resourceAttributes"]
+            denied = {"*"} if asked["verb"] == "*" and self.denied else set()
+            return {"status": {"allowed": not denied and (asked["verb"], asked["resource"]) not in self.denied}}
+        return await super().create(resource, obj, namespace, dry_run=dry_run)
+
+    async def raw(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = "application/json",  # noqa: ARG002
+    ) -> bytes:
+        if method == "GET":
+            return b"ok"
+        if self.fail_after is not None and "dryRun" not in (params or {}):
+            if self.fail_after == 0:
+                raise ConnectionResetError("the connection broke")
+            self.fail_after -= 1
+        resource, meta = RESOURCES[body["kind"]], body["metadata"]
+        assert path == resource.path(namespace=meta.get("namespace"), name=meta["name"])
+        if meta.get("namespace"):
+            await self.get(NAMESPACES, meta["namespace"])  # raises NotFound, as a server does
+        if meta["name"] in self.theirs and "force" not in (params or {}):
+            raise _conflict(meta["name"], self.theirs[meta["name"]])
+        try:
+            before: Obj = await self.get(resource, meta["name"], meta.get("namespace"))
+        except NotFound:
+            before = {}
+        after: Any = merge_patch(copy.deepcopy(before), copy.deepcopy(body))
+        _settle(after, self.broken)
+        if after == before or "dryRun" in (params or {}):
+            return json.dumps(after).encode()
+        return json.dumps(self.put(resource, after)).encode()
+
+    def names(self, resource: Resource) -> set[str]:
+        """Names of all objects of a kind."""
+        return {key.name for key in self._objects.get(resource, {})}
+
+    def stored(self, resource: Resource, name: str, namespace: str = "") -> Obj:
+        """The object as it is stored; raises KeyError."""
+        return self._objects[resource][Key(namespace, name)]
+
+    def has(self, resource: Resource, name: str, namespace: str = "") -> bool:
+        return Key(namespace, name) in self._objects.get(resource, {})
+
+
+def _settle(obj: Obj, broken: set[str]) -> None:
+    """What the cluster's own controllers, and our operator, make of an object."""
+    if obj["kind"] == CRDS.kind:
+        obj["status"] = {"conditions": [{"type": "Established", "status": "True"}]}
+    if obj["kind"] == DEPLOYMENTS.kind and obj["metadata"]["name"] not in broken:
+        count = obj["spec"]["replicas"]
+        obj["status"] = {"replicas": count, "updatedReplicas": count, "availableReplicas": count}
+    if obj["kind"] in REGISTRATIONS:
+        for webhook in obj["webhooks"]:
+            client = webhook["clientConfig"]
+            client["caBundle"] = base64.b64encode(b"authority").decode()
+            if not client["service"]["path"].endswith("/token"):
+                client["service"]["path"] += "/token"
+
+
+def _conflict(name: str, field: str) -> Conflict:
+    cause = {"reason": "FieldManagerConflict", "message": 'conflict with "kubectl-edit" using v1', "field": field}
+    error = Conflict(f"apply failed with 1 conflict: {name}")
+    error.details = {"causes": [cause]}
+    return error
