@@ -1,10 +1,13 @@
-"""The reports of `moor doctor nodes`, as people and programs read them."""
+"""The reports of `moor doctor`, as people and programs read them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from moorage.apimachinery.resources import Obj
+from moorage.decide.installcheck.checks import Verdict
+from moorage.decide.installcheck.facts import Facts
+from moorage.decide.installcheck.results import Outcome
 from moorage.decide.tools.doctor import HOLD_RULES, NodeReport
 
 
@@ -47,3 +50,45 @@ def report_json(reports: Sequence[NodeReport]) -> list[Obj]:
         }
         for report in reports
     ]
+
+
+def verdicts_text(facts: Facts, verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """A line per check; why it matters and how to fix it below those that are not in order. A last line counts."""
+    if facts.installed:
+        where = "a local cluster" if facts.local else "installed"
+        yield f"Moorage {facts.settings.get('version') or '(version not known)'}: {where}"
+    else:
+        yield "Moorage is not installed: these checks are of the cluster"
+    width = max(len(verdict.check.name) for verdict in verdicts)
+    for verdict in verdicts:
+        result, check = verdict.result, verdict.check
+        yield f"{result.outcome:<8} {check.name:<{width}}  {result.message}"
+        if result.outcome is Outcome.FOUND:
+            continue
+        required = "required" if verdict.required else "not required"
+        yield f"{'':9}why: {check.why} ({required})"
+        for fix in result.fix:
+            yield f"{'':9}fix: {fix}"
+    failed = sum(verdict.failed for verdict in verdicts)
+    counts = {outcome: sum(verdict.result.outcome is outcome for verdict in verdicts) for outcome in Outcome}
+    shown = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
+    yield f"{len(verdicts)} checks: {shown}; {failed} required {'check fails' if failed == 1 else 'checks fail'}"
+
+
+def verdicts_json(facts: Facts, verdicts: Sequence[Verdict]) -> Obj:
+    """The verdicts for programs."""
+    return {
+        "installed": facts.installed,
+        "failed": sum(verdict.failed for verdict in verdicts),
+        "checks": [
+            {
+                "name": verdict.check.name,
+                "outcome": str(verdict.result.outcome),
+                "required": verdict.required,
+                "message": verdict.result.message,
+                "why": verdict.check.why,
+                "fix": list(verdict.result.fix),
+            }
+            for verdict in verdicts
+        ],
+    }

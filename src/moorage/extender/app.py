@@ -30,7 +30,7 @@ from hmac import compare_digest
 from typing import Any
 
 import msgspec
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.applications import Starlette
@@ -266,8 +266,8 @@ class _Gpus(Collector):
         yield outcomes
 
 
-def make_metrics(cache: ExtenderCache) -> tuple[CollectorRegistry, Counter, Counter, Histogram]:
-    """The registry, and what is counted by request: answered, refused or failed, seconds."""
+def make_metrics(cache: ExtenderCache) -> tuple[CollectorRegistry, Counter, Counter, Histogram, Gauge]:
+    """The registry, and what is counted by request: answered, refused or failed, seconds, and when."""
     registry = CollectorRegistry()
     registry.register(_Gpus(cache))
     return (
@@ -276,6 +276,11 @@ def make_metrics(cache: ExtenderCache) -> tuple[CollectorRegistry, Counter, Coun
         Counter("moorage_extender_errors", "Requests refused or failed.", ("verb",), registry=registry),
         Histogram(
             "moorage_extender_request_seconds", "Time to answer.", ("verb",), buckets=BUCKETS, registry=registry
+        ),
+        Gauge(
+            "moorage_extender_last_request_timestamp_seconds",
+            "When a scheduler last asked with the right token, in Unix time; 0: never.",
+            registry=registry,
         ),
     )
 
@@ -328,8 +333,8 @@ class _App:
     """Answers the verbs itself: every pod of the cluster passes here. Starlette has the other paths."""
 
     def __init__(self, cache: ExtenderCache, token: str) -> None:
-        registry, requests, errors, seconds = make_metrics(cache)
-        self._cache, self._requests, self._errors = cache, requests, errors
+        registry, requests, errors, seconds, asked = make_metrics(cache)
+        self._cache, self._requests, self._errors, self._asked = cache, requests, errors, asked
         self._path = verbs_path(token).encode()
         self._verbs = {
             name: (answer, requests.labels(name, "200"), seconds.labels(name), name)
@@ -361,6 +366,7 @@ class _App:
         answer, answered, took, verb = known
         cache = self._cache
         began = cache.clock.monotonic()
+        self._asked.set(cache.clock.now().timestamp())
         closes = False
         try:
             try:

@@ -14,7 +14,7 @@ import re
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -307,6 +307,15 @@ class KubeClient:
     async def version(self) -> Obj:
         """`major`, `minor`, `gitVersion`, …: what `kubectl version` shows of the server."""
         return await self._call("GET", "/version")
+
+    async def date(self) -> datetime:
+        """The API server's clock, in whole seconds: the header `Date` of an answer. Raises ServerError."""
+        async with self._request("GET", "/version", read_seconds=ANSWER_SECONDS) as answer:
+            text = answer.headers.get("Date", "")
+        try:
+            return parsedate_to_datetime(text).astimezone(UTC)
+        except ValueError as error:
+            raise ServerError("the API server sends no date", status=0) from error
 
     async def discover(self) -> Resources:
         """All resources the server serves, at the version it prefers; without subresources.

@@ -316,6 +316,7 @@ async def test_metrics_tell_gpus_by_node_and_type_and_what_was_answered():
     assert 'moorage_extender_errors_total{verb="prioritize"} 1.0' in lines
     assert 'moorage_extender_request_seconds_count{verb="prioritize"} 2.0' in lines
     assert "moorage_extender_cache_synced 1.0" in lines
+    assert "moorage_extender_last_request_timestamp_seconds 0.0" not in lines
     assert any(line.startswith("moorage_extender_cache_age_seconds ") for line in lines)
 
 
