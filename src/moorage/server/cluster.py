@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from moorage.apimachinery.api import Api
@@ -14,10 +15,12 @@ from moorage.apimachinery.scheduling import is_gpu
 from moorage.clock import SYSTEM, Clock
 from moorage.decide.explain.storage import Storage, storage_of
 from moorage.decide.runs.state import RunView
-from moorage.decide.usage.gpus import GpuView, view_gpus
+from moorage.decide.usage.gpus import GpuView, NodeGpus, sum_gpus, view_gpus
+from moorage.decide.usage.nodes import NodeView, view_nodes
 from moorage.errors import ApiError
 from moorage.model.machine import MACHINES
 from moorage.model.names import PROCESS_RUNTIME, RUN_LABEL
+from moorage.server.nodeindex import NodeIndex
 from moorage.server.runindex import RunIndex
 
 LISTED_SECONDS = 3.0  # what is listed for an answer serves others this long
@@ -51,6 +54,9 @@ class Cluster:
             informer.add_index(BY_RUN, index_by_label(RUN_LABEL))
             informer.add_index(BY_CONTROLLER, index_by_controller)
         self._runs = RunIndex(nodes=self.nodes, jobs=self.jobs, pods=self.pods, by_run=BY_RUN)
+        self._gpus = NodeIndex(self.nodes, self.pods, _gpus_of)
+        self._gpu_view: tuple[tuple[NodeGpus, ...], GpuView] | None = None
+        self._node_views = NodeIndex(self.nodes, self.pods, _view_of)
         self._listed: dict[tuple[Resource, str | None], tuple[float, list[Obj] | None]] = {}
         self.version = 0
         self.closed = False
@@ -88,7 +94,15 @@ class Cluster:
         return self.version
 
     def gpus(self) -> GpuView:
-        return view_gpus(self.nodes.all(), self.pods.all())
+        """Every GPU of every node."""
+        nodes = self._gpus.all()
+        if self._gpu_view is None or self._gpu_view[0] is not nodes:
+            self._gpu_view = (nodes, sum_gpus(nodes))
+        return self._gpu_view[1]
+
+    def node_views(self) -> tuple[NodeView, ...]:
+        """Every node, by name."""
+        return self._node_views.all()
 
     def on_processes(self) -> bool:
         """Whether pods are processes of a machine, as on a local cluster: no image is pulled there."""
@@ -171,6 +185,14 @@ class Cluster:
     def _if_changed(self, before: Obj | None, after: Obj | None) -> None:
         if before is None or after is None or _face(before) != _face(after):
             self._dirty.set()
+
+
+def _gpus_of(node: Obj, pods: Sequence[Obj]) -> NodeGpus | None:
+    return next(iter(view_gpus([node], pods).nodes), None)
+
+
+def _view_of(node: Obj, pods: Sequence[Obj]) -> NodeView:
+    return view_nodes([node], pods)[0]
 
 
 def _runtime(node: Obj) -> str:

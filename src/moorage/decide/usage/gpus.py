@@ -218,7 +218,7 @@ def view_gpus(nodes: Iterable[Obj], pods: Iterable[Obj]) -> GpuView:
         there = on_node.get((obj.get("spec") or {}).get("nodeName") or "")
         if there is not None and (obj.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
             there.append((parse_pod(obj), obj))
-    return _summed([_node_gpus(node, sizes, on_node[node.name]) for node, sizes in with_gpus])
+    return sum_gpus([_node_gpus(node, sizes, on_node[node.name]) for node, sizes in with_gpus])
 
 
 def is_reservation(pod: PodInfo) -> bool:
@@ -369,7 +369,8 @@ def _count(gpus: Iterable[Gpu]) -> Counts:
     return counts
 
 
-def _summed(nodes: Sequence[NodeGpus]) -> GpuView:
+def sum_gpus(nodes: Sequence[NodeGpus]) -> GpuView:
+    """The view of all these nodes, which are sorted by name."""
     by_type: dict[str, Counts] = {}
     by_user: dict[str, int] = {}
     of_user: dict[str, dict[str, int]] = {}

@@ -6,7 +6,6 @@ from typing import Any
 
 from moorage.api.fields import Query
 from moorage.api.nodes import Nodes
-from moorage.decide.usage.nodes import view_nodes
 from moorage.present.nodesanswer import make_nodes
 from moorage.server.endpoint import Call, Endpoint
 
@@ -14,7 +13,7 @@ from moorage.server.endpoint import Call, Endpoint
 async def list_nodes(call: Call[None, Query]) -> Nodes:
     """Every node: its state, GPUs, CPU and memory with what is taken of them, and the runs on it."""
     cluster = await call.context.ready()
-    return make_nodes(view_nodes(cluster.nodes.all(), cluster.pods.all()), now=call.context.now())
+    return make_nodes(cluster.node_views(), now=call.context.now())
 
 
 ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (

@@ -1,4 +1,4 @@
-"""The views of runs that the server keeps are those that would be made anew from every object."""
+"""The views of runs and nodes that the server keeps are those that would be made anew from every object."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from moorage.apimachinery.informer import Informer, index_by_label, wait_synced
 from moorage.apimachinery.meta import labels_of
 from moorage.apimachinery.resources import JOBS, NODES, PODS, Resource
 from moorage.decide.runs.state import view_runs
-from moorage.decide.usage.gpus import gpu_type
+from moorage.decide.usage.gpus import gpu_type, sum_gpus, view_gpus
+from moorage.decide.usage.nodes import view_nodes
 from moorage.errors import NotFound
 from moorage.model.names import RUN_LABEL
+from moorage.server.nodeindex import NodeIndex
 from moorage.server.runindex import RunIndex
 from moorage.testing.fakeapi import FakeApi
 
@@ -23,7 +25,9 @@ RUNS, SPACES, TYPES = ("a", "b"), ("default", "vision"), ("a100", "t4")
 
 
 def a_node(name: str, kind: str) -> dict[str, Any]:
-    return {"metadata": {"name": name, "labels": {"nvidia.com/gpu.product": kind}}}
+    amounts = {"cpu": "4", "memory": "8Gi", "nvidia.com/gpu": "2"}
+    labels = {"nvidia.com/gpu.product": kind}
+    return {"metadata": {"name": name, "labels": labels}, "status": {"capacity": amounts, "allocatable": amounts}}
 
 
 def a_job(run: str, space: str, attempt: int) -> dict[str, Any]:
@@ -35,12 +39,13 @@ def a_job(run: str, space: str, attempt: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def a_pod(run: str, space: str, phase: str) -> dict[str, Any]:
+def a_pod(run: str, space: str, phase: str, node: str) -> dict[str, Any]:
+    container = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
     owner = {"kind": "Job", "name": f"{run}-1", "uid": f"{space}-{run}-1", "controller": True}
     meta = {"name": f"{run}-pod", "namespace": space, "uid": f"pod-{space}-{run}", "ownerReferences": [owner]}
     return {
         "metadata": meta | {"labels": {RUN_LABEL: run}},
-        "spec": {"nodeName": "n1", "containers": [{"name": "main"}]},
+        "spec": {"nodeName": node, "containers": [container]},
         "status": {"phase": phase},
     }
 
@@ -50,7 +55,7 @@ phases = st.sampled_from(("Pending", "Running"))
 changes = st.one_of(
     st.tuples(st.just(NODES), st.builds(a_node, nodes, st.sampled_from(TYPES)), st.booleans()),
     st.tuples(st.just(JOBS), st.builds(a_job, runs, spaces, st.integers(1, 2)), st.booleans()),
-    st.tuples(st.just(PODS), st.builds(a_pod, runs, spaces, phases), st.booleans()),
+    st.tuples(st.just(PODS), st.builds(a_pod, runs, spaces, phases, nodes), st.booleans()),
 )  # fmt: skip
 
 
@@ -64,6 +69,8 @@ async def follow(rounds: list[list[tuple[Resource, dict[str, Any], bool]]]) -> N
     nodes, jobs, pods = (Informer(api, resource) for resource in (NODES, JOBS, PODS))
     for informer in (jobs, pods):
         informer.add_index("run", index_by_label(RUN_LABEL))
+    gpus = NodeIndex(nodes, pods, lambda node, there: next(iter(view_gpus([node], there).nodes), None))
+    offers = NodeIndex(nodes, pods, lambda node, there: view_nodes([node], there)[0])
     index = RunIndex(nodes=nodes, jobs=jobs, pods=pods, by_run="run")
     tasks = [asyncio.create_task(informer.run()) for informer in (nodes, jobs, pods)]
     await wait_synced(nodes, jobs, pods)
@@ -82,6 +89,8 @@ async def follow(rounds: list[list[tuple[Resource, dict[str, Any], bool]]]) -> N
                     await asyncio.sleep(0)
         kinds = {node["metadata"]["name"]: gpu_type(labels_of(node)) for node in nodes.all()}
         assert index.all() == view_runs(jobs.all(), pods.all(), node_types=kinds)
+        assert sum_gpus(gpus.all()) == view_gpus(nodes.all(), pods.all())
+        assert offers.all() == view_nodes(nodes.all(), pods.all())
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
