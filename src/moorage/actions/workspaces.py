@@ -27,6 +27,7 @@ from moorage.model.names import (
     SYSTEM_NAMESPACE,
     TEMPLATE_LABEL,
 )
+from moorage.model.renamed import renamed_of, table_of, with_new_names
 from moorage.model.workspace import (
     BUILT_IN,
     LOGIN,
@@ -95,11 +96,11 @@ def plan_workspace(request: NewWorkspace, *, on_processes: bool = False) -> Obj:
 
 
 def _old_names(spec: Mapping[str, Any]) -> list[Fault]:
-    """Fields that have another name now: the API server would leave them out without a word."""
+    """Fields that have another name now: manifests may have the old one for a release, requests may not."""
     return [
-        Fault(f"spec.{table}.{old}", "", f"unknown field: use {new!r}")
-        for table, old, new in (("schedule", "timezone", "timeZone"), ("home", "storageClassName", "storageClass"))
-        if isinstance(spec.get(table), Mapping) and old in spec[table]
+        Fault(row.old_path, "", f"unknown field: use {row.new!r}")
+        for row in renamed_of(WORKSPACES.kind)
+        if row.old in (table_of({"spec": spec}, row) or {})
     ]
 
 
@@ -209,7 +210,8 @@ def host_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 def workspace_of(obj: Obj) -> Workspace:
     """A stored Workspace as people see it."""
-    meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
+    meta, status = obj["metadata"], obj.get("status") or {}
+    spec = with_new_names(WORKSPACES.kind, obj).get("spec") or {}
     waiting = status.get("waitingFor") or {}
     return Workspace(
         namespace=meta.get("namespace") or "",

@@ -20,6 +20,7 @@ from moorage.controllers.machinenodepool.controller import MachineNodePoolContro
 from moorage.controllers.mapjob.controller import MapJobController
 from moorage.controllers.memorykill.controller import MemoryKillController
 from moorage.controllers.priorityclass.controller import PriorityClassController
+from moorage.controllers.renames.controller import RenamesController
 from moorage.controllers.reservation.controller import ReservationController
 from moorage.controllers.run.controller import RunController
 from moorage.controllers.tenant.controller import TenantController
@@ -28,7 +29,10 @@ from moorage.controllers.workspace.controller import WorkspaceController
 from moorage.decide.runs.restarts import LOST_AFTER
 from moorage.kube.events import EventRecorder
 from moorage.kube.leader import Elector
+from moorage.model.mapjob import MAPJOBS
 from moorage.model.names import SYSTEM_NAMESPACE
+from moorage.model.renamed import renamed_of
+from moorage.model.workspace import WORKSPACES
 
 LEASE = "moorage-operator"
 COMPONENT = "moorage-operator"
@@ -96,6 +100,11 @@ async def _run_controllers(
         DatasetController(api, clock=clock, events=events, metrics=metrics, informers=shared),
         VolumeBackupController(api, clock=clock, events=events, metrics=metrics, informers=shared),
         WorkspaceController(api, machines, clock=clock, events=events, metrics=metrics, informers=shared),
+    ]
+    controllers += [
+        RenamesController(api, resource, clock=clock, metrics=metrics, informers=shared)
+        for resource in (WORKSPACES, MAPJOBS)
+        if renamed_of(resource.kind)
     ]
     awake = Awake(clock)
     async with asyncio.TaskGroup() as tasks:

@@ -18,6 +18,7 @@ from moorage.model.dataset import DATASETS, Dataset
 from moorage.model.machine import MACHINES, NODE_POOLS, Machine, MachineNodePool
 from moorage.model.mapjob import MAPJOBS, MapJob
 from moorage.model.policy import POLICIES, GuardrailPolicy
+from moorage.model.renamed import add_old_names
 from moorage.model.reservation import RESERVATIONS, Reservation
 from moorage.model.tenant import TENANTS, Tenant
 from moorage.model.volumebackup import BACKUPS, VolumeBackup
@@ -186,15 +187,16 @@ def _crd(kind: _Kind) -> Obj:
                     "additionalPrinterColumns": [
                         {"name": name, "type": type_, "jsonPath": path} for name, type_, path in kind.columns
                     ],
-                    "schema": {"openAPIV3Schema": _root(kind.struct)},
+                    "schema": {"openAPIV3Schema": _root(kind)},
                 }
             ],
         },
     }
 
 
-def _root(struct: type[msgspec.Struct]) -> Obj:
-    schema = structural(msgspec.json.schema(struct))
+def _root(kind: _Kind) -> Obj:
+    schema = structural(msgspec.json.schema(kind.struct))
+    add_old_names(kind.resource.kind, schema)
     own = {
         "apiVersion": {"type": "string"},
         "kind": {"type": "string"},

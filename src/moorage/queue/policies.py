@@ -1,8 +1,13 @@
-"""The policy of a map as the database has it."""
+"""The policy of a map as the database has it.
+
+It is written with the names of this release and those of the last one, which may run beside it on the same
+database, or again after it. `RENAMED` is emptied a release later.
+"""
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import msgspec
 
@@ -18,4 +23,11 @@ RENAMED = {
 def read_policy(text: str) -> Policy:
     """The policy of a row, also of one that was written before fields had their names of today."""
     fields = json.loads(text)
-    return msgspec.convert({RENAMED.get(name, name): value for name, value in fields.items()}, Policy)
+    renamed = {new: fields[old] for old, new in RENAMED.items() if old in fields}
+    return msgspec.convert(renamed | fields, Policy)
+
+
+def write_policy(policy: Policy) -> str:
+    """What `read_policy` of this release and of the last one read."""
+    fields = asdict(policy)
+    return json.dumps(fields | {old: fields[new] for old, new in RENAMED.items()}, sort_keys=True)

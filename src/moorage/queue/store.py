@@ -6,10 +6,9 @@ it is every statement of one schema, and they are read against each other.
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -36,7 +35,7 @@ from moorage.decide.maps.leasing import (
     State,
 )
 from moorage.errors import AlreadyExists, Conflict, NotFound, UsageError
-from moorage.queue.policies import read_policy
+from moorage.queue.policies import read_policy, write_policy
 from moorage.queue.quota import ITEM_BYTES, NONE, Quota, Used, check_items, check_map
 from moorage.queue.tables import FAILURES, INPUTS, ITEMS, QUEUE, RESULTS, SESSIONS
 from moorage.sql.database import Database, Row
@@ -412,7 +411,7 @@ class Store:
                 MapState.RUNNING.value,
                 0,
                 priority,
-                json.dumps(asdict(policy), sort_keys=True),
+                write_policy(policy),
                 now,
                 1.0,
                 now,
@@ -529,7 +528,7 @@ class Store:
                 (state or stored.map.state).value,
                 int(stored.map.closed if closed is None else closed),
                 stored.map.priority if priority is None else priority,
-                json.dumps(asdict(policy), sort_keys=True),
+                write_policy(policy),
                 of,
             )
             return self._stored_by_id(of)

@@ -52,6 +52,7 @@ from moorage.decide.admission.hosts import (
 )
 from moorage.decide.admission.injection import Injected, is_guest
 from moorage.decide.admission.priority import judge_priority, stand_in
+from moorage.decide.admission.renames import rename_fields
 from moorage.decide.admission.review import MASTERS, OPERATOR, TEMPLATES, Refusal, Request, Verdict
 from moorage.decide.admission.scheduler import choose_scheduler
 from moorage.decide.admission.shape import misshapen
@@ -66,6 +67,7 @@ from moorage.model.mapjob import MAPJOBS, check_mapjob
 from moorage.model.names import GUARD_LABEL, INFO_CONFIGMAP, SCHEDULER_CONFIGMAP, SYSTEM_NAMESPACE
 from moorage.model.people import PEOPLE_NAMESPACE, account_in, person_in
 from moorage.model.policy import POLICIES, Policy, policy_for
+from moorage.model.renamed import KINDS as RENAMED_KINDS
 from moorage.model.reservation import RESERVATIONS
 from moorage.model.secondscheduler import scheduler_name
 from moorage.model.tenant import TENANTS, defaults_of, tenant_of
@@ -260,14 +262,18 @@ class Webhook:
             )
             refusals += _judge_ours(kind, asked.object, asked.old_object)
         refusals += self._of_tenants(asked, mutating=mutating)
+        renames: tuple[Obj, ...] = ()
+        if mutating and kind in RENAMED_KINDS:
+            renames, clashes = rename_fields(kind, asked.object, asked.old_object)
+            refusals += clashes
         if kind not in TEMPLATES:
-            return Verdict((), refusals)
+            return Verdict(() if refusals else renames, refusals)
         guest = self._desk.admit(kind, asked.operation, asked.object) if mutating else Injected(asked.object)
         verdict = self._guard(asked, guest.pod, mutating=mutating)
         refusals = (*refusals, *guest.refusals, *verdict.refusals)
         if refusals:
             return Verdict((), refusals, verdict.warnings)
-        patches = (*guest.patches, *verdict.patches)
+        patches = (*renames, *guest.patches, *verdict.patches)
         if mutating and kind == "Pod" and asked.operation == "CREATE":
             patches = (*patches, *self._complete_pod(asked, guest.pod))
         return Verdict(patches, (), (*guest.warnings, *verdict.warnings))

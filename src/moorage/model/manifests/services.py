@@ -56,7 +56,7 @@ OPERATOR = Service(
         Rule(group=GROUP, resources=("reservations",), verbs=LIST),
         Rule(group=GROUP, resources=("reservations/status",), verbs=("patch",)),
         Rule(group=GROUP, resources=("machines/finalizers", "mapjobs/finalizers"), verbs=("update",)),
-        Rule(group=GROUP, resources=("mapjobs",), verbs=LIST),
+        Rule(group=GROUP, resources=("mapjobs",), verbs=(*LIST, "patch")),  # patch: both names of renamed fields
         Rule(group=GROUP, resources=("mapjobs/status",), verbs=("patch",)),
         Rule(group="batch", resources=("jobs",), verbs=("delete",)),  # of maps, some time after their end
         Rule(resources=("configmaps",), verbs=("create",)),  # with the worker of maps

@@ -1,0 +1,1 @@
+"""Both names of renamed fields, in every stored object."""
