@@ -38,6 +38,7 @@ SIZE_MAX = 1 << 50  # 1Pi
 SERVER = "server"
 UP = "moor up"
 EXTENDER = "extender"
+WEBHOOK = "webhook"
 OPERATOR = "operator"
 COMMANDS = "commands"
 FILLER = "filler"
@@ -275,6 +276,11 @@ SMTP_FROM = Setting(
 )  # fmt: skip
 
 # --- the other services
+
+DRAIN_SECONDS = Setting(
+    name="MOORAGE_DRAIN_SECONDS", kind=number(0, 300), default=8, readers=(SERVER, WEBHOOK, EXTENDER),
+    meaning="Time between SIGTERM and the end, for clients to go to another replica.",
+)  # fmt: skip
 
 PACKING_POLICY = Setting(
     name="MOORAGE_PACKING_POLICY", kind=choice("pack", "fragmentation", "spread"), default="pack",

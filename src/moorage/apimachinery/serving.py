@@ -40,6 +40,7 @@ FAREWELL_SECONDS = 1.0  # for a client that is not taken to read why
 LINGER_SECONDS = 30.0  # for a client to read the end of an answer on a connection that is closed
 WEBSOCKET_MESSAGES = 4  # that wait for the application, of at most 16 MiB each
 GRACE_SECONDS = 2  # open watches and log streams are cut after this when the process stops
+READY_PATH = "/readyz"
 RELOAD_SECONDS = 10.0  # how often certificate files are looked at; a kubelet renews mounted Secrets within minutes
 
 
@@ -154,6 +155,34 @@ class RawConnection:
 
     def close(self) -> None:
         self._transport.close()
+
+
+class _Draining:
+    """An application that says on each answer that its connection ends, and on /readyz that it is not ready.
+
+    So clients go elsewhere with their next request, and proxies send no new ones.
+    """
+
+    def __init__(self, app: Any, draining: asyncio.Event) -> None:
+        self._app, self._draining = app, draining
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http" or not self._draining.is_set():
+            await self._app(scope, receive, send)
+            return
+
+        async def send_last(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                headers = [*(message.get("headers") or ()), (b"connection", b"close")]
+                message = {**message, "headers": headers}
+            await send(message)
+
+        if scope["path"] != READY_PATH:
+            await self._app(scope, receive, send_last)
+            return
+        headers = [(b"content-type", b"text/plain"), (b"content-length", b"8")]
+        await send_last({"type": "http.response.start", "status": 503, "headers": headers})
+        await send_last({"type": "http.response.body", "body": b"stopping"})
 
 
 def _short_answer(status: bytes, headers: bytes = b"") -> bytes:
@@ -453,10 +482,15 @@ async def serve(
     certificate: Path | None = None,
     key: Path | None = None,
     stop: asyncio.Event | None = None,
+    draining: asyncio.Event | None = None,
+    grace_seconds: int = GRACE_SECONDS,
     clock: Clock = SYSTEM,
     most: Bounds | None = None,
 ) -> None:
     """Serve until `stop` is set or the task is cancelled; with `certificate` and `key` (PEM files) over TLS.
+
+    Requests that are under way then have `grace_seconds`. Once `draining` is set, /readyz says that we stop, and
+    each answer ends its connection.
 
     `most` bounds the connections; without it the limit of open files does (`connections.bounds`).
 
@@ -464,7 +498,7 @@ async def serve(
     """
     handshakes: set[asyncio.Task[None]] = set()
     config = uvicorn.Config(
-        app,
+        _Draining(app, draining) if draining is not None else app,
         ws_max_queue=WEBSOCKET_MESSAGES,
         loop="asyncio",
         lifespan="off",
@@ -476,7 +510,7 @@ async def serve(
         timeout_keep_alive=IDLE_SECONDS,
         ssl_certfile=certificate,
         ssl_keyfile=key,
-        timeout_graceful_shutdown=GRACE_SECONDS,
+        timeout_graceful_shutdown=grace_seconds,
     )
     config.load()
     context, config.ssl = config.ssl, None  # connections are counted first: see _Entrance

@@ -366,6 +366,10 @@ def cluster_token(url: str | None, seconds: int = PLUGIN_SECONDS) -> tuple[str, 
     return saved.kube_token, saved.kube_expires
 
 
+REPEATED = frozenset({"/api/v1/login", "/api/v1/login/token"})
+"""Where asking again does no harm: a session or a token more, which nobody has."""
+
+
 def _ask(saved: Saved, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
     """One request to the server of a login, its JSON answer. Raises ApiError.
 
@@ -373,13 +377,13 @@ def _ask(saved: Saved, method: str, path: str, body: dict[str, Any] | None = Non
     """
     import asyncio
 
-    from moorage.client.connection import Connection, Patience, at_url
+    from moorage.client.connection import REPLICA_SECONDS, Connection, Patience, at_url
 
     async def ask() -> Any:
-        patience = Patience(answer_seconds=ANSWER_SECONDS, seconds=0.0)
+        patience = Patience(answer_seconds=ANSWER_SECONDS, seconds=REPLICA_SECONDS)
         connection = Connection(at_url(saved.url, saved.token, ca=saved.ca), patience=patience)
         try:
-            return (await connection.json(method, path, body=body))[0]
+            return (await connection.json(method, path, body=body, repeat=path in REPEATED or method == "GET"))[0]
         finally:
             await connection.close()
 

@@ -96,6 +96,7 @@ def webhook(
         start(
             Settings(
                 parts=("webhook",),
+                drain_seconds=table.DRAIN_SECONDS.read(os.environ),
                 kubeconfig=kubeconfig,
                 sockets={"webhook": sock},
                 certificate=tls_cert,
@@ -136,6 +137,7 @@ def extender(kubeconfig: Path | None, host: str, port: int, policy: str, token_f
         start(
             Settings(
                 parts=("extender",),
+                drain_seconds=table.DRAIN_SECONDS.read(os.environ),
                 kubeconfig=kubeconfig,
                 sockets={"extender": sock},
                 policy=policy,
@@ -274,6 +276,7 @@ def server(
         start(
             Settings(
                 parts=("server",),
+                drain_seconds=table.DRAIN_SECONDS.read(os.environ),
                 kubeconfig=kubeconfig,
                 sockets={"server": sock},
                 data=data,

@@ -45,7 +45,7 @@ from moorage.apimachinery.resources import (
     Obj,
     Resource,
 )
-from moorage.apimachinery.serving import serve
+from moorage.apimachinery.serving import GRACE_SECONDS, serve
 from moorage.cli.datafolder import DataFolder, listening
 from moorage.clock import SYSTEM, Clock
 from moorage.errors import AlreadyExists, ApiError, MoorageError, NotFound, NotReady
@@ -68,6 +68,7 @@ log = logging.getLogger("moorage.services")
 PARTS = ("operator", "webhook", "extender", "server")
 API_WAIT_SECONDS = 60.0  # for an API server that was there before us; then the pod is started again
 LOCAL_API_WAIT_SECONDS = 1800.0  # for one that starts beside us: `moor up` gives up before
+LONG_GRACE_SECONDS = 15  # on a cluster: for requests that are under way at the end; then streams are cut
 LOCAL_INGRESS = "moorage-local"  # the class of the local cluster's ingress
 
 
@@ -97,6 +98,7 @@ class Settings:
     scheduler_token: str = ""  # what a scheduler must know to call the extender; empty: nothing
     install: bool = False  # make namespace, CRDs, webhook configuration and ConfigMap ourselves
     ready_fd: int | None = None
+    drain_seconds: float = 0.0  # between SIGTERM and the end, for clients to go elsewhere
 
 
 async def run_services(settings: Settings) -> None:
@@ -105,10 +107,11 @@ async def run_services(settings: Settings) -> None:
     from moorage.kube.config import load_connection
 
     raise_file_limit()
-    stop = asyncio.Event()
+    stop, draining = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGINT, stop.set)
+    loop.add_signal_handler(signal.SIGTERM, lambda: (stop if draining.is_set() else draining).set())
+    ending = asyncio.create_task(_end_slowly(draining, stop, settings))
     connection = load_connection(settings.kubeconfig)
     if "server" in settings.parts:
         settings.logins = with_cluster(settings.logins, connection)
@@ -125,9 +128,13 @@ async def run_services(settings: Settings) -> None:
         if settings.install:
             await _install(admin, settings)
         async with asyncio.TaskGroup() as tasks:
-            ready: list[Coroutine[Any, Any, None]] = []
-            background = [tasks.create_task(work, name=name) for name, work in _works(settings, apis, stop, ready)]
-            await asyncio.gather(*ready)
+            works = _works(settings, apis, _Signals(stop, draining))
+            background = [tasks.create_task(work, name=name) for name, work in works.behind]
+            serving = [tasks.create_task(work, name=name) for name, work in works.serving]
+            if not await _unless(stop, asyncio.gather(*works.ready)):
+                for task in (*serving, *background):
+                    task.cancel()
+                return
             if settings.install and "webhook" in settings.parts:
                 await _install_webhook(admin, settings)
             gc.collect()
@@ -136,19 +143,71 @@ async def run_services(settings: Settings) -> None:
                 tell_parent(settings.ready_fd, "services ready")
             log.info("ready", extra={"parts": settings.parts})
             await stop.wait()
-            for task in background:
+            for end_streams in works.end_streams:
+                end_streams()
+            if serving and not settings.install:  # what is under way is answered while all still works
+                await asyncio.wait(serving)
+            for task in (*serving, *background):
                 task.cancel()
+        ending.cancel()
     log.info("stopped")
 
 
-def _works(
-    settings: Settings,
-    apis: dict[str, KubeClient],
-    stop: asyncio.Event,
-    ready: list[Coroutine[Any, Any, None]],
-) -> list[tuple[str, Coroutine[Any, Any, None]]]:
-    """The endless coroutines of each part; `ready` receives what to wait for before they are of use."""
-    works: list[tuple[str, Coroutine[Any, Any, None]]] = []
+async def _end_slowly(draining: asyncio.Event, stop: asyncio.Event, settings: Settings) -> None:
+    """Stop some time after SIGTERM, so that whoever sends requests has gone elsewhere; at once after another.
+
+    Beside a local cluster there is nowhere to go, and the operator is asked nothing.
+    """
+    await draining.wait()
+    if not settings.install and settings.parts != ("operator",):
+        log.info("draining", extra={"seconds": settings.drain_seconds})
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), settings.drain_seconds)
+    stop.set()
+
+
+async def _unless(stop: asyncio.Event, work: asyncio.Future[Any]) -> bool:
+    """Wait for work; False where `stop` came first, and then the work is cancelled."""
+    waiting = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({work, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            work.cancel()
+            return False
+        await work
+        return True
+    finally:
+        waiting.cancel()
+
+
+@dataclass(frozen=True, slots=True)
+class _Signals:
+    """`draining`: answer, and send clients elsewhere. `stop`: take no more."""
+
+    stop: asyncio.Event
+    draining: asyncio.Event
+
+
+Work = tuple[str, Coroutine[Any, Any, None]]
+
+
+@dataclass(slots=True)
+class _Works:
+    """The endless coroutines of the parts, by name; what serves ends first.
+
+    `ready`: what to wait for before they are of use; `end_streams`: end what is held open, before the end.
+    """
+
+    behind: list[Work] = field(default_factory=list)
+    serving: list[Work] = field(default_factory=list)
+    ready: list[Coroutine[Any, Any, None]] = field(default_factory=list)
+    end_streams: list[Callable[[], None]] = field(default_factory=list)
+
+
+def _works(settings: Settings, apis: dict[str, KubeClient], signals: _Signals) -> _Works:
+    works = _Works()
+    grace = GRACE_SECONDS if settings.install else LONG_GRACE_SECONDS
+    answer = functools.partial(serve, stop=signals.stop, draining=signals.draining, grace_seconds=grace)
     informers = Informers()  # each asks as the part that needs it first; the parts of this process end together
     sockets = settings.sockets
     servers: list[ServerService] = []
@@ -161,48 +220,35 @@ def _works(
             operator = run_operator(
                 api, identity=identity, leader_elect=on_cluster, certificates=on_cluster, informers=informers
             )
-            works.append(("operator", operator))
+            works.behind.append(("operator", operator))
         elif part == "extender":
             from moorage.extender.app import create_app
             from moorage.extender.cache import ExtenderCache
             from moorage.extender.policies import make_policy
 
             cache = ExtenderCache(api, policy=make_policy(settings.policy))
-            works.append(("extender cache", cache.run()))
-            works.append(
-                (
-                    "extender",
-                    serve(create_app(cache, token=settings.scheduler_token), sockets["extender"], stop=stop),
-                )
-            )
-            ready.append(_set(cache.synced))
+            works.behind.append(("extender cache", cache.run()))
+            app = create_app(cache, token=settings.scheduler_token)
+            works.serving.append(("extender", answer(app, sockets["extender"])))
+            works.ready.append(_set(cache.synced))
         elif part == "webhook":
             from moorage.webhooks.app import Webhook
 
             # by an administrator's certificate the server would not know the webhook: they are one process then
             send = None if settings.tokens or "server" not in apis else _to(servers)
             webhook = Webhook(api, informers=informers, is_token=_audit_token(settings), send=send)
-            works.append(("webhook cache", webhook.run()))
-            works.append(
-                (
-                    "webhook",
-                    serve(
-                        webhook.app,
-                        sockets["webhook"],
-                        certificate=settings.certificate,
-                        key=settings.key,
-                        stop=stop,
-                    ),
-                )
-            )
-            ready.append(webhook.wait_synced())
+            works.behind.append(("webhook cache", webhook.run()))
+            by_tls = answer(webhook.app, sockets["webhook"], certificate=settings.certificate, key=settings.key)
+            works.serving.append(("webhook", by_tls))
+            works.ready.append(webhook.wait_synced())
         elif part == "server":
             service = _server(api, settings, informers)
             servers.append(service)
-            works.append(("server caches", service.run()))
-            works.append(("server", serve(service.app, sockets["server"], stop=stop)))
+            works.behind.append(("server caches", service.run()))
+            works.serving.append(("server", answer(service.app, sockets["server"])))
+            works.end_streams.append(service.end_streams)
             cluster = service.cluster
-            ready.append(wait_synced(cluster.nodes, cluster.pods, cluster.jobs))
+            works.ready.append(wait_synced(cluster.nodes, cluster.pods, cluster.jobs))
     return works
 
 

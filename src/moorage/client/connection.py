@@ -57,6 +57,7 @@ class Patience:
     seconds: float = 30.0
 
 
+REPLICA_SECONDS = 5.0  # a replica that died gets no new connections after a second or two; another answers
 USUAL = Patience()
 QUICK = Patience(answer_seconds=10.0, seconds=0.0)  # for what a command can do without
 

@@ -29,7 +29,7 @@ from moorage.api.maps import (
     Retried,
     WorkerToken,
 )
-from moorage.client.connection import Address, Backoff, Connection, Patience, at
+from moorage.client.connection import REPLICA_SECONDS, Address, Backoff, Connection, Patience, at
 from moorage.clock import SYSTEM, Clock
 from moorage.errors import ApiError
 
@@ -77,13 +77,18 @@ class MapClient:
     async def create(self, namespace: str, body: NewMap) -> Map:
         """Create a map; without `workers`, no MapJob stands for it."""
         path = f"/api/v1/maps/{quote(namespace, safe='')}"
-        return await self._connection.ask(Map, "POST", path, body=body)
+        return await self._connection.ask(Map, "POST", path, body=body, repeat=True)  # it has a `request`
 
     async def change(self, namespace: str, name: str, change: MapChange, *, patient: bool = False) -> Map:
         """Pause, resume, cancel, close … `patient`: a server that is away is waited for."""
         path = _path(namespace, name)
         return await self._connection.ask(
-            Map, "PATCH", path, body=change, patience=_patience(patient), repeat=patient
+            Map,
+            "PATCH",
+            path,
+            body=change,
+            patience=_patience(patient),
+            repeat=True,  # it sets, and adds nothing
         )
 
     async def retry(self, namespace: str, name: str) -> int:
@@ -95,7 +100,9 @@ class MapClient:
 
     async def token(self, namespace: str, name: str) -> str:
         """What the map's workers present."""
-        return (await self._connection.ask(WorkerToken, "POST", _path(namespace, name, "token"))).token
+        return (
+            await self._connection.ask(WorkerToken, "POST", _path(namespace, name, "token"), repeat=True)
+        ).token
 
     # -- items
 
@@ -123,7 +130,7 @@ class MapClient:
             data=body,
             content_type=NDJSON,
             patience=_patience(patient),
-            repeat=patient,
+            repeat=patient or first is not None or request is not None,
         )
         return answer.total
 
@@ -195,7 +202,7 @@ class MapClient:
 
     async def set_limit(self, name: str, capacity: int) -> None:
         path = f"/api/v1/limits/{quote(name, safe='')}"
-        await self._connection.ask(LimitSet, "PUT", path, body=LimitChange(capacity=capacity))
+        await self._connection.ask(LimitSet, "PUT", path, body=LimitChange(capacity=capacity), repeat=True)
 
     async def _resumed(
         self, path: str, params: dict[str, object], after_of: Callable[[bytes], int], *, silence: float | None
@@ -219,7 +226,7 @@ def _path(namespace: str, name: str, rest: str = "") -> str:
 
 
 def _patience(patient: bool) -> float:
-    return PATIENCE_SECONDS if patient else 0.0
+    return PATIENCE_SECONDS if patient else REPLICA_SECONDS
 
 
 def _take(lines: BinaryIO) -> list[bytes]:

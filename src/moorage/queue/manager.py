@@ -74,7 +74,7 @@ class Queue:
         self._tokens: BoundedCache[str, int] = BoundedCache(TOKENS_KEPT)
         self._secret: bytes | None = None
         self._samples: dict[int, deque[tuple[float, int]]] = {}
-        self._closed = False
+        self._closed = self._ending = False
 
     # -- life --------------------------------------------------------------------------------------------------
 
@@ -97,15 +97,20 @@ class Queue:
         if self._closed:
             return
         self._closed = True
-        for waiting in self._parked.values():
-            for request in waiting.values():
-                request.wake(False)
+        self.end_waits()
         if self._flushing is not None:
             await asyncio.wait({self._flushing})
         for who, executor in (("writer", self._writing), ("reader", self._reading)):
             if (store := self._stores.pop(who, None)) is not None:
                 executor.submit(store.close)
             executor.shutdown(wait=True)
+
+    def end_waits(self) -> None:
+        """Answer those who wait for items; nobody waits from now on."""
+        self._ending = True
+        for waiting in self._parked.values():
+            for request in waiting.values():
+                request.wake(False)
 
     async def _ticks(self) -> None:
         failing = False
@@ -169,7 +174,7 @@ class Queue:
         deadline = self._clock.monotonic() + asked.wait
         again = msgspec.structs.replace(asked, reports=[])
         first = reply
-        while not self._closed and is_waiting(asked, reply):
+        while not self._ending and is_waiting(asked, reply):
             left = deadline - self._clock.monotonic()
             if left <= 0 or not await self._park(of, asked.session, left):
                 break

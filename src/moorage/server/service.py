@@ -233,6 +233,11 @@ class ServerService:
                 await self.provider.close()
             await self._kubelets.close()
 
+    def end_streams(self) -> None:
+        """Answer who waits for something to happen: they ask again, at another server."""
+        self.cluster.close()
+        self.queue.end_waits()
+
     async def _record(self) -> None:
         """What one server on a database does at a time."""
         if self._files is not None:

@@ -102,6 +102,55 @@ async def test_files_that_do_not_fit_together_leave_the_old_certificate_in_use(t
         assert await is_trusted(port, first.authority)
 
 
+async def ask(port: int, path: str, *, times: int = 1) -> list[tuple[int, bool]]:
+    """The status of each answer on one connection, and whether it ends the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    answers: list[tuple[int, bool]] = []
+    for _ in range(times):
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: {NAME}\r\n\r\n".encode())
+        head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        length = int(head.partition(b"content-length: ")[2].split()[0])
+        await reader.readexactly(length)
+        answers.append((int(head.split()[1]), b"connection: close" in head))
+        if answers[-1][1]:
+            assert await reader.read() == b""
+            break
+    writer.close()
+    return answers
+
+
+async def test_a_server_that_drains_answers_all_ends_connections_and_is_not_ready():
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def app(scope, receive, send):
+        if scope["path"] == "/slow":
+            begun.set()
+            await go_on.wait()
+        headers = [(b"content-length", b"2")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    draining, stop = asyncio.Event(), asyncio.Event()
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        sock.setblocking(False)
+        port = sock.getsockname()[1]
+        server = asyncio.create_task(serve(app, sock, stop=stop, draining=draining, grace_seconds=60))
+        async with asyncio.timeout(120):
+            assert await ask(port, "/readyz", times=2) == [(200, False)] * 2
+            slow = asyncio.create_task(ask(port, "/slow"))
+            await begun.wait()
+            draining.set()
+            assert await ask(port, "/readyz", times=2) == [(503, True)]
+            assert await ask(port, "/", times=2) == [(200, True)]
+            stop.set()
+            await asyncio.sleep(0)
+            assert not slow.done()
+            go_on.set()
+            ((status, _),) = await slow
+            assert status == 200
+            await server
+
+
 async def test_connections_that_never_begin_tls_are_counted_and_make_room(tmp_path):
     issued = issue([NAME], now=SYSTEM.now())
     put(tmp_path, issued)

@@ -8,12 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from moorage.apimachinery.podsecurity import violations
 from moorage.apimachinery.resources import Obj
 from moorage.cli.manifests import objects
+from moorage.cli.services import LONG_GRACE_SECONDS
 from moorage.controllers.manager import LEASE
+from moorage.decide.install.overlay import overlay
+from moorage.decide.install.values import parse_values
 from moorage.model.manifests import ALL, OPERATOR_LEASE, Service, make_service
 from moorage.model.people import PEOPLE_NAMESPACE
-from moorage.settings import QUEUE_URL
+from moorage.settings import DRAIN_SECONDS, QUEUE_URL
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 EVERYTHING = [obj for found in objects().values() for obj in found]
@@ -87,6 +91,28 @@ def test_pods_run_without_root_and_without_a_writable_root(service: Service) -> 
         assert (service.port is None) or {"readinessProbe", "livenessProbe"} <= container.keys()
     selector = deployment["spec"]["selector"]["matchLabels"]
     assert selector.items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["one server", "two on a database"])
+def test_every_pod_that_we_ship_passes_the_restricted_level(shared: bool) -> None:
+    values = parse_values({"databaseSecret": "postgres"} if shared else {})
+    deployments = [obj for obj in overlay(EVERYTHING, values) if obj["kind"] == "Deployment"]
+    assert len(deployments) >= len(ALL)
+    for deployment in deployments:
+        template = deployment["spec"]["template"]
+        assert violations("restricted", template["metadata"], template["spec"]) == []
+        writable = [volume for volume in template["spec"].get("volumes") or () if "emptyDir" in volume]
+        assert all(volume["emptyDir"].get("sizeLimit") for volume in writable)
+        for container in template["spec"]["containers"]:
+            assert container["securityContext"]["readOnlyRootFilesystem"] is True
+
+
+def test_pods_that_are_asked_have_time_to_send_their_clients_elsewhere() -> None:
+    for service in ALL:
+        (deployment,) = [obj for obj in make_service(service, version="1") if obj["kind"] == "Deployment"]
+        seconds = deployment["spec"]["template"]["spec"].get("terminationGracePeriodSeconds")
+        if service.port is not None:
+            assert seconds >= DRAIN_SECONDS.default + LONG_GRACE_SECONDS + 30
 
 
 def test_the_server_uses_a_postgresql_where_a_secret_names_one_and_starts_without() -> None:

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 from moorage.apimachinery.resources import Obj
 from moorage.decide.install.values import InstallValues
-from moorage.model.manifests import IMAGE, QUEUE_SECRET
+from moorage.model.manifests import IMAGE, QUEUE_SECRET, USAGE_CLAIM
+from moorage.model.manifests.deployments import share_server
 from moorage.model.names import INFO_CONFIGMAP
 
 
@@ -15,6 +16,11 @@ def overlay(objects: Iterable[Obj], values: InstallValues) -> list[Obj]:
     """The objects as these values have them; the ones given are not changed. Default values change nothing."""
     changed = []
     for obj in objects:
+        if values.database_secret and (obj["kind"], obj["metadata"]["name"]) == (
+            "PersistentVolumeClaim",
+            USAGE_CLAIM,
+        ):
+            continue  # all is in the database
         match obj["kind"]:
             case "Deployment":
                 obj = _deployment(copy.deepcopy(obj), values)
@@ -31,6 +37,8 @@ def _deployment(obj: Obj, values: InstallValues) -> Obj:
     spec = obj["spec"]
     pod = spec["template"]["spec"]
     service = str(obj["metadata"]["name"]).removeprefix("moorage-")
+    if values.database_secret and service == "server":
+        share_server(obj)
     if service in values.replicas:
         spec["replicas"] = values.replicas[service]
     for container in pod["containers"]:

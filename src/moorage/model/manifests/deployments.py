@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from moorage.apimachinery.resources import DEPLOYMENTS, PDBS, PVCS, SERVICEACCOUNTS, SERVICES, Obj
 from moorage.model.manifests.parts import Service, make_object
 from moorage.model.manifests.rights import make_rights
@@ -9,6 +11,8 @@ from moorage.model.manifests.services import SERVER, USAGE_CLAIM
 
 IMAGE = "moorage"  # set by whoever deploys: `kustomize edit set image moorage=registry/moorage:tag`
 USER_ID = 65532  # as the Containerfile makes it
+GRACE_SECONDS = 60  # MOORAGE_DRAIN_SECONDS (8), 15 for requests that are under way, and the rest to close
+SCRATCH_SIZE = "1Gi"  # beside a PostgreSQL nothing is kept in the server's folder
 USAGE_SIZE = "5Gi"  # kept logs, at most 2Gi; intervals of GPU use, some 200 bytes each; the queue of maps
 
 
@@ -30,6 +34,17 @@ def make_service(service: Service, *, version: str) -> list[Obj]:
         claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": USAGE_SIZE}}}
         objects.append(make_object(PVCS, USAGE_CLAIM, labels=service.labels, spec=claim))
     return objects
+
+
+def share_server(deployment: Obj) -> None:
+    """In place: the server's Deployment where all that it keeps is in PostgreSQL. Two replicas, and no claim."""
+    spec = deployment["spec"]
+    pod = spec["template"]["spec"]
+    spec["replicas"] = 2
+    spec["strategy"] = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}}
+    pod["topologySpreadConstraints"] = _spread(spec["selector"]["matchLabels"])
+    scratch = {"name": "data", "emptyDir": {"sizeLimit": SCRATCH_SIZE}}
+    pod["volumes"] = [scratch if volume["name"] == "data" else volume for volume in pod["volumes"]]
 
 
 def make_deployment(service: Service, *, version: str) -> Obj:
@@ -67,15 +82,10 @@ def make_deployment(service: Service, *, version: str) -> Obj:
         },
         "containers": [container],
     }
+    if service.port is not None:
+        pod["terminationGracePeriodSeconds"] = GRACE_SECONDS
     if service.replicas > 1:
-        pod["topologySpreadConstraints"] = [
-            {
-                "maxSkew": 1,
-                "topologyKey": "kubernetes.io/hostname",
-                "whenUnsatisfiable": "ScheduleAnyway",
-                "labelSelector": {"matchLabels": selector},
-            }
-        ]
+        pod["topologySpreadConstraints"] = _spread(selector)
     if service.volumes:
         pod["volumes"] = list(service.volumes)
     spec: Obj = {
@@ -86,6 +96,17 @@ def make_deployment(service: Service, *, version: str) -> Obj:
     if service.recreate:
         spec["strategy"] = {"type": "Recreate"}
     return make_object(DEPLOYMENTS, service.full_name, labels=service.labels, spec=spec)
+
+
+def _spread(selector: Mapping[str, str]) -> list[Obj]:
+    return [
+        {
+            "maxSkew": 1,
+            "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": dict(selector)},
+        }
+    ]
 
 
 def _probes(service: Service) -> Obj:

@@ -167,8 +167,7 @@ def test_values_are_put_on_the_objects():
             "publicUrl": "https://moorage.example.org",
             "tlsSecret": "web-tls",
             "storageClass": "fast",
-            "databaseSecret": "postgres",
-            "replicas": {"server": 2},
+            "replicas": {"server": 1},
             "resources": {"server": {"limits": {"memory": "4Gi"}}},
             "nodeSelector": {"infra": "yes"},
             "tolerations": [{"key": "infra", "operator": "Exists"}],
@@ -181,15 +180,35 @@ def test_values_are_put_on_the_objects():
     assert by_name["PersistentVolumeClaim", "moorage-usage"]["spec"]["storageClassName"] == "fast"
     server = by_name["Deployment", "moorage-server"]["spec"]
     pod, (container,) = server["template"]["spec"], server["template"]["spec"]["containers"]
-    assert server["replicas"] == 2
+    assert server["replicas"] == 1
     assert container["image"] == "registry.example.org/moorage:1"
     assert container["resources"]["limits"] == {"cpu": "250m", "memory": "4Gi"}
-    (queue,) = [entry for entry in container["env"] if entry["name"] == "MOORAGE_QUEUE_URL"]
-    assert queue["valueFrom"] == {"secretKeyRef": {"name": "postgres", "key": "url"}}
     assert (pod["nodeSelector"], pod["imagePullSecrets"]) == ({"infra": "yes"}, [{"name": "pull"}])
     assert pod["tolerations"] == [{"key": "infra", "operator": "Exists"}]
     assert by_name["Deployment", "moorage-webhook"]["spec"]["replicas"] == 2
     assert overlay(SHIPPED, InstallValues()) == SHIPPED  # nothing of what is shipped was changed
+
+
+def test_with_a_database_the_server_has_two_replicas_and_no_volume_of_its_own():
+    values = parse_values({"databaseSecret": "postgres", "storageClass": "fast"})
+    objects = overlay(SHIPPED, values)
+    assert [obj for obj in objects if obj["kind"] == "PersistentVolumeClaim"] == []
+    (server,) = [obj["spec"] for obj in objects if obj["metadata"]["name"] == "moorage-server" and "spec" in obj
+                 and obj["kind"] == "Deployment"]  # fmt: skip
+    pod = server["template"]["spec"]
+    (container,) = pod["containers"]
+    (queue,) = [entry for entry in container["env"] if entry["name"] == "MOORAGE_QUEUE_URL"]
+    assert queue["valueFrom"] == {"secretKeyRef": {"name": "postgres", "key": "url"}}
+    assert server["replicas"] == 2
+    assert server["strategy"] == {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}}
+    assert [volume for volume in pod["volumes"] if "persistentVolumeClaim" in volume] == []
+    assert {"name": "data", "emptyDir": {"sizeLimit": "1Gi"}} in pod["volumes"]
+    assert pod["topologySpreadConstraints"][0]["labelSelector"] == {
+        "matchLabels": server["selector"]["matchLabels"]
+    }
+    three = overlay(SHIPPED, parse_values({"databaseSecret": "postgres", "replicas": {"server": 3}}))
+    assert [obj["spec"]["replicas"] for obj in three if obj["metadata"]["name"] == "moorage-server"
+            and obj["kind"] == "Deployment"] == [3]  # fmt: skip
 
 
 def test_the_info_that_is_shipped_holds_no_key_of_the_admins():
