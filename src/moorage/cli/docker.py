@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shlex
 import shutil
+import signal
 import ssl
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import click
 
-from moorage.cli import console
+from moorage.cli import console, terminal
 from moorage.cli.session import Session, Target, in_session, target_options
-from moorage.client.connection import NAMESPACE
+from moorage.client.connection import NAMESPACE, Connection
+from moorage.client.reach import By
 from moorage.errors import NotReady
 
 NAMESPACE_HEADER = "X-Moorage-Namespace"
@@ -44,14 +48,24 @@ def docker(target: Target, words: tuple[str, ...], only_env: bool, host_env: boo
     what it prints is valid as long as your token.
     """
 
-    async def work(session: Session) -> dict[str, str]:
+    async def work(session: Session) -> int:
         url, headers = await session.server.address()
         namespace = target.namespace or session.namespace
         if target.namespace or namespace != NAMESPACE:  # the kubeconfig's: "default" may mean that it names none
             headers = headers | {NAMESPACE_HEADER: namespace}
         if host_env:
             headers = headers | {HOST_ENV_HEADER: "true"}
-        return point(url, headers, Path(tempfile.mkdtemp(prefix="moor-docker-")))
+        if only_env:
+            await _refuse_forward(session)
+        made = point(url, headers, Path(tempfile.mkdtemp(prefix="moor-docker-")))
+        if only_env or program is None:
+            for name, value in made.items():
+                console.show(f"export {name}={shlex.quote(value)}")
+            return 0
+        try:
+            return await _run(program, words, {**os.environ, **made})
+        finally:
+            shutil.rmtree(made["DOCKER_CONFIG"], ignore_errors=True)
 
     program = shutil.which("docker")
     if program is None and not only_env:
@@ -59,15 +73,25 @@ def docker(target: Target, words: tuple[str, ...], only_env: bool, host_env: boo
             "the `docker` command is not installed on this machine",
             hint="install Docker's command line (it needs no daemon), or its Python package: `moor docker --env`",
         )
-    made = in_session(target, work)
-    if only_env or program is None:
-        for name, value in made.items():
-            console.show(f"export {name}={shlex.quote(value)}")
-        return 0
-    try:
-        return os.spawnve(os.P_WAIT, program, [program, *words], {**os.environ, **made})
-    finally:
-        shutil.rmtree(made["DOCKER_CONFIG"], ignore_errors=True)
+    return in_session(target, work)
+
+
+async def _run(program: str, words: Sequence[str], env: Mapping[str, str]) -> int:
+    """The exit status of the command, to which a Ctrl-C is left."""
+    child = await asyncio.create_subprocess_exec(program, *words, env=env)
+    with terminal.on_signals((signal.SIGINT,), lambda: None):
+        return await child.wait()
+
+
+async def _refuse_forward(session: Session) -> None:
+    """Raises NotReady where other programs cannot use our way to the server."""
+    way = (await session.server.site()).way if isinstance(session.server, Connection) else None
+    if way is not None and way.by is By.FORWARD:
+        raise NotReady(
+            "cannot print variables for other programs: the server is reached by a port-forward, and the way to "
+            "the server ends with this command",
+            hint="run the command under it: moor docker -- COMMAND; or ask an administrator to set publicUrl",
+        )
 
 
 def point(url: str, headers: dict[str, str], folder: Path) -> dict[str, str]:

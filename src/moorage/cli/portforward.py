@@ -22,11 +22,10 @@ from moorage.cli.names import complete
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.cli.wait import views_of
 from moorage.errors import BadRequest, MoorageError, NotFound, NotReady, PortTaken, UsageError
-from moorage.kube.ports import PIECE, PodPort, SocketOpener, open_port
+from moorage.kube.ports import PodPort, SocketOpener, join_streams, open_port
 
 PORT_MAX = 65535
 CONNECTIONS_MAX = 500  # at once; more wait to be accepted
-QUIET_SECONDS = 10.0  # so long an answer may take after our side has ended, where the pod cannot be told of that
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,11 +197,13 @@ async def _connections(opener: _Opener) -> AsyncGenerator[Connected]:
         tasks.add(task)
         try:
             async with room, await opener.open(remote) as port:
-                await _join(port, reader, writer)
+                await join_streams(port, reader, writer)
         except MoorageError as error:
             console.say(f"a connection failed: {error.message}")
         except (ConnectionError, TimeoutError):
             pass  # the client here has gone
+        except asyncio.CancelledError:
+            pass  # at the end of the block; asyncio would log a traceback
         finally:
             tasks.discard(task)
             writer.close()
@@ -213,34 +214,6 @@ async def _connections(opener: _Opener) -> AsyncGenerator[Connected]:
         for task in list(tasks):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _join(port: PodPort, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Pass bytes on in both directions until the pod's side has ended, or ours has gone."""
-
-    async def to_pod() -> None:
-        while data := await reader.read(PIECE):
-            await port.write(data)
-        await port.write_end()
-
-    async def from_pod() -> None:
-        async with contextlib.aclosing(port.pieces()) as pieces:
-            async for data in pieces:
-                writer.write(data)
-                await writer.drain()
-
-    sending, receiving = asyncio.create_task(to_pod()), asyncio.create_task(from_pod())
-    try:
-        await asyncio.wait((sending, receiving), return_when=asyncio.FIRST_COMPLETED)
-        if not receiving.done():
-            # the pod ends its side once it knows that ours has ended; where it cannot know, it gets a moment
-            await asyncio.wait((receiving,), timeout=None if port.says_end else QUIET_SECONDS)
-        if receiving.done():
-            receiving.result()
-    finally:
-        for task in (sending, receiving):
-            task.cancel()
-        await asyncio.gather(sending, receiving, return_exceptions=True)
 
 
 async def _listen(address: str, forward: Forward, connected: Connected) -> asyncio.Server:

@@ -20,6 +20,7 @@ from moorage.cli.hints import remember
 from moorage.cli.names import complete
 from moorage.client.cluster import Target as Target
 from moorage.client.cluster import open_cluster, user_of
+from moorage.client.connection import Connection
 from moorage.clock import SYSTEM, Clock
 from moorage.errors import Forbidden, MoorageError
 from moorage.errors import Problems as Problems
@@ -69,7 +70,8 @@ class Session:
         from moorage.client.maps import map_client
 
         await self.server.address()
-        return map_client(self.server.address, clock=self.clock)
+        ca = (await self.server.site()).ca if isinstance(self.server, Connection) else ""
+        return map_client(self.server.address, ca=ca, clock=self.clock)
 
 
 Opener = Callable[[Target], AbstractAsyncContextManager[Session]]

@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from moorage.apimachinery.api import Api, PodApi
 from moorage.apimachinery.resources import Resource
-from moorage.client.connection import NAMESPACE, QUICK, Connection, Finder, at
+from moorage.client.connection import NAMESPACE, QUICK, Connection, Finder, Site
 from moorage.client.datafolder import default_folder, running_folders, running_kubeconfig, way_to
-from moorage.client.logins import Known, logins_file
+from moorage.client.logins import Known, Saved, logins_file
 from moorage.errors import ApiError, MoorageError, NotReady
 from moorage.model.names import INFO_CONFIGMAP, SYSTEM_NAMESPACE
 from moorage.model.people import is_account
 from moorage.settings import KUBECONFIG
 
 if TYPE_CHECKING:
+    from moorage.client.reach import Way
     from moorage.kube.config import Connection as KubeConnection
 
 log = logging.getLogger(__name__)
@@ -65,15 +66,20 @@ async def user_of(api: Api, as_user: str | None = None, *, server: Asked | None 
     An account of a person is that person, as admission says it too: known from a login on this machine, or by the
     server.
     """
+    username = await _username(api)
+    if is_account(username):
+        return await _person_behind(username, server)
+    return username or as_user or _login()
+
+
+async def _username(api: Api) -> str:
+    """Who the API server takes us for; empty: it does not say."""
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     try:
         answer = await api.create(SELF_SUBJECT_REVIEWS, review)
     except ApiError:
-        return as_user or _login()
-    username = str(((answer.get("status") or {}).get("userInfo") or {}).get("username") or "")
-    if is_account(username):
-        return await _person_behind(username, server)
-    return username or as_user or _login()
+        return ""
+    return str(((answer.get("status") or {}).get("userInfo") or {}).get("username") or "")
 
 
 async def _person_behind(username: str, server: Asked | None) -> str:
@@ -176,32 +182,54 @@ def last_login() -> KubeConnection | None:
 
 
 def server_of(api: Api, connection: KubeConnection) -> Connection:
-    """The Moorage server of a cluster, asked with the kubeconfig's own bearer token."""
+    """The Moorage server of a cluster, asked as who the kubeconfig says."""
     return Connection(find_in_cluster(api, connection), patience=QUICK)
 
 
 def find_in_cluster(api: Api, connection: KubeConnection) -> Finder:
-    """Finds the server that the cluster's ConfigMap names. Raises NotReady where it names none."""
-    url = ""
+    """Finds the server of a cluster, by the ways of `client.reach`. Raises NotReady where there is none."""
+    failure: NotReady | None = None  # what is out of reach is not looked for again and again
 
-    async def address() -> tuple[str, Mapping[str, str]]:
-        nonlocal url
-        if not url:
-            from moorage.kube.serverurl import server_url
+    async def find(stack: AsyncExitStack) -> Site:
+        nonlocal failure
+        if failure is not None:
+            raise failure
+        try:
+            way = await _way(api, connection, stack)
+        except NotReady as error:
+            failure = error
+            raise
 
-            url = (await server_url(api)).rstrip("/")
-        if not url:
-            raise NotReady(
-                "this cluster has no Moorage server, or you may not see its address",
-                hint=f"the ConfigMap {INFO_CONFIGMAP} of namespace {SYSTEM_NAMESPACE} names it",
-            )
-        authorization = await _authorization(api, connection)
-        headers = {"Authorization": authorization} if authorization else {}
-        if connection.impersonate_user:
-            headers["Impersonate-User"] = connection.impersonate_user
-        return url, headers
+        async def address() -> tuple[str, Mapping[str, str]]:
+            if way.token:
+                return way.url, {"Authorization": f"Bearer {way.token}"}
+            authorization = await _authorization(api, connection)
+            headers = {"Authorization": authorization} if authorization else {}
+            if connection.impersonate_user:
+                headers["Impersonate-User"] = connection.impersonate_user
+            return way.url, headers
 
-    return at(address)
+        return Site(address=address, ca=way.ca, way=way)
+
+    return find
+
+
+async def _way(api: Api, connection: KubeConnection, stack: AsyncExitStack) -> Way:
+    from moorage.client.reach import needs_account, reach, ways
+    from moorage.kube.serverurl import platform_info
+
+    logins: Mapping[str, Saved] = {}
+    with contextlib.suppress(NotReady):
+        logins = Known.read().logins
+    info = await platform_info(api)
+    account = await _username(api) if needs_account(info, connection, logins) else ""
+    candidates = ways(info, connection, logins, account=account)
+    if not candidates and not info.server_url:
+        raise NotReady(
+            "this cluster has no Moorage server, or you may not see its address",
+            hint=f"the ConfigMap {INFO_CONFIGMAP} of namespace {SYSTEM_NAMESPACE} names it",
+        )
+    return await reach(api, connection, candidates, stack)
 
 
 async def _authorization(api: Api, connection: KubeConnection) -> str:

@@ -21,6 +21,8 @@ from moorage.errors import ApiError, ServerError
 if TYPE_CHECKING:
     import aiohttp
 
+    from moorage.client.reach import Way
+
 PAUSES = DoublingDelay(0.2, 5.0)  # before a request is repeated
 NAMESPACE = "default"
 JSON = "application/json"
@@ -39,6 +41,7 @@ class Site:
     address: Address
     chosen: str = ""
     ca: str = field(default="", repr=False)  # PEM; empty: the system's authorities
+    way: Way | None = None  # how it was found from a kubeconfig
 
     @property
     def namespace(self) -> str:

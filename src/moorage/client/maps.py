@@ -41,9 +41,9 @@ NDJSON = "application/x-ndjson"
 AT_ONCE = Patience(seconds=0.0)  # what is not patient fails at the first answer that does not come
 
 
-def map_client(address: Address, *, clock: Clock = SYSTEM) -> MapClient:
-    """The maps of the server at an address."""
-    return MapClient(Connection(at(address), patience=AT_ONCE, clock=clock))
+def map_client(address: Address, *, ca: str = "", clock: Clock = SYSTEM) -> MapClient:
+    """The maps of the server at an address. `ca`: PEM; empty: the system's authorities."""
+    return MapClient(Connection(at(address, ca=ca), patience=AT_ONCE, clock=clock))
 
 
 class MapClient:

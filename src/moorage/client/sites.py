@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from moorage.client.connection import NAMESPACE, Finder, Site, at_url
@@ -73,4 +73,4 @@ async def _of_cluster(given: Given, stack: AsyncExitStack) -> Site:
     cluster = await stack.enter_async_context(open_cluster(target))
     namespace = cluster.namespace
     chosen = given.namespace or ("" if namespace == NAMESPACE else namespace)
-    return Site(address=cluster.server.address, chosen=chosen)
+    return replace(await cluster.server.site(), chosen=chosen)

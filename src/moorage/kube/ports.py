@@ -8,6 +8,8 @@ https://github.com/kubernetes/enhancements/tree/master/keps/sig-api-machinery/40
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Protocol, Self
 
 from moorage.apimachinery import spdy
@@ -26,6 +28,7 @@ ERRORS, DATA = 1, 3  # numbers of our streams: a client's are odd
 DATA_CHANNEL, ERROR_CHANNEL = 0, 1
 PORT_BYTES = 2  # each channel begins with its port
 PIECE = 32 * 1024  # bytes in one message
+QUIET_SECONDS = 10.0  # so long an answer may take after our side has ended, where the pod cannot be told of that
 ERROR_MAX = 4096  # bytes of an error that are kept
 
 
@@ -153,3 +156,31 @@ async def open_port(api: SocketOpener, pod: str, namespace: str, port: int) -> P
         await socket.close()
         raise
     return connection
+
+
+async def join_streams(port: PodPort, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Pass bytes on in both directions until the pod's side has ended, or ours has gone."""
+
+    async def to_pod() -> None:
+        while data := await reader.read(PIECE):
+            await port.write(data)
+        await port.write_end()
+
+    async def from_pod() -> None:
+        async with contextlib.aclosing(port.pieces()) as pieces:
+            async for data in pieces:
+                writer.write(data)
+                await writer.drain()
+
+    sending, receiving = asyncio.create_task(to_pod()), asyncio.create_task(from_pod())
+    try:
+        await asyncio.wait((sending, receiving), return_when=asyncio.FIRST_COMPLETED)
+        if not receiving.done():
+            # the pod ends its side once it knows that ours has ended; where it cannot know, it gets a moment
+            await asyncio.wait((receiving,), timeout=None if port.says_end else QUIET_SECONDS)
+        if receiving.done():
+            receiving.result()
+    finally:
+        for task in (sending, receiving):
+            task.cancel()
+        await asyncio.gather(sending, receiving, return_exceptions=True)

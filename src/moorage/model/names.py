@@ -14,6 +14,7 @@ VERSION = "v1alpha1"
 SYSTEM_NAMESPACE = "moorage-system"
 METRICS_ROLE = "moorage-metrics-reader"  # ClusterRole; may `get` /metrics of the server
 INFO_CONFIGMAP = "moorage"  # in SYSTEM_NAMESPACE; data: serverUrl, version, pauseImage, …
+FORWARD_ROLE = "moorage-forward"  # in SYSTEM_NAMESPACE: may reach the server by a port-forward
 KUBELETS_ACCOUNT = "moorage-kubelets"  # a ServiceAccount in SYSTEM_NAMESPACE: may read kubelets' statistics
 WEBHOOK_CONFIGURATION = "moorage"  # the name of the mutating and of the validating webhook configuration
 AUDIT_CONFIGURATION = "moorage-audit"  # the name of the one that records changes, and judges none

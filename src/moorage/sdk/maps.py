@@ -211,8 +211,8 @@ class AsyncMap(Generic[R]):
         kubeconfig = None if given.kubeconfig is None else Path(given.kubeconfig)
         target = Target(context=given.context, kubeconfig=kubeconfig, namespace=given.namespace)
         cluster = await self._stack.enter_async_context(self._opener(target))
-        await cluster.server.address()  # a cluster without a server is an error at once
-        self._client = map_client(cluster.server.address)
+        site = await cluster.server.site()  # a cluster without a server is an error at once
+        self._client = map_client(cluster.server.address, ca=site.ca)
         self._stack.push_async_callback(self._client.close)
         return cluster
 

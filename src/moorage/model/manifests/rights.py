@@ -18,7 +18,7 @@ from moorage.model.manifests.parts import (
     make_binding,
     make_object,
 )
-from moorage.model.names import GROUP, KUBELETS_ACCOUNT, METRICS_ROLE, SYSTEM_NAMESPACE
+from moorage.model.names import FORWARD_ROLE, GROUP, KUBELETS_ACCOUNT, METRICS_ROLE, SYSTEM_NAMESPACE
 from moorage.model.people import PEOPLE_NAMESPACE, account_name
 from moorage.model.workspace import OPEN_VERB
 
@@ -105,7 +105,15 @@ def make_tenant_roles() -> list[Obj]:
         make_object(CLUSTERROLES, TENANT_ROLES[role], None, rules=[rule.to_obj() for rule in rules])
         for role, rules in chosen.items()
     ]
-    return [*roles, make_object(CLUSTERROLES, METRICS_ROLE, None, rules=[metrics])]
+    forwarding = (
+        Rule(resources=("pods",), verbs=("get", "list")),
+        Rule(resources=("pods/portforward",), verbs=("get", "create")),  # get: by WebSocket
+    )
+    return [
+        *roles,
+        make_object(CLUSTERROLES, METRICS_ROLE, None, rules=[metrics]),
+        make_object(ROLES, FORWARD_ROLE, rules=[rule.to_obj() for rule in forwarding]),
+    ]
 
 
 def make_workspace_roles() -> list[Obj]:
