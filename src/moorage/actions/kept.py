@@ -10,7 +10,7 @@ from moorage.api.kept import KeptLog, KeptRun
 from moorage.apimachinery.meta import is_condition_true
 from moorage.apimachinery.resources import Obj
 from moorage.attempts.reading import stamp_of, without_stamp
-from moorage.decide.runs.state import attempt_of
+from moorage.decide.runs.state import attempt_of, view_pod
 from moorage.errors import ServerError
 
 COUNTS = ("active", "terminating", "succeeded", "failed")  # of a Job's status: pods that it made
@@ -39,12 +39,14 @@ class NothingKept:
 
 
 async def kept_of(kept: Kept, namespace: str, name: str, jobs: Sequence[Obj], pods: Iterable[Obj]) -> KeptRun:
-    """What is kept of a run, where pods of it are gone; else nothing: the server need not be asked.
+    """What is kept of a run, where pods are gone or do not tell their memory; else the server is not asked.
 
     A store that cannot be read stands in the way of no run that exists.
     """
     try:
-        return await kept.run(namespace, name) if misses_pods(jobs, pods) else KeptRun()
+        pods = list(pods)
+        is_asked = misses_pods(jobs, pods) or any(lacks_peak(pod) for pod in pods)
+        return await kept.run(namespace, name) if is_asked else KeptRun()
     except ServerError:
         return KeptRun()
 
@@ -62,6 +64,12 @@ def misses_pods(jobs: Iterable[Obj], pods: Iterable[Obj]) -> bool:
         if present.get(attempt_of(job), 0) < max(made, is_stopped):
             return True
     return False
+
+
+def lacks_peak(pod: Obj) -> bool:
+    """Whether it has run, and its object does not say how much memory it used: then kubelets were asked."""
+    view = view_pod(pod)
+    return view.started is not None and view.peak_memory_bytes is None
 
 
 def lines_of(

@@ -125,6 +125,7 @@ class Keeper:
         self._logs: dict[str, _Log] = {}
         self._next_look = self._next_sweep = 0.0
         self._running = False
+        self._sampled: dict[str, int] = {}  # uid of a pod → most memory seen in use since the last write
         self.kept_bytes = 0  # of logs on the disk, at the last sweep
         jobs.on_change(self._hear_job)
         pods.on_change(self._hear_pod)
@@ -190,6 +191,15 @@ class Keeper:
                 total -= size.bytes
         self.kept_bytes = total
 
+    def note_memory(self, used: Mapping[str, int]) -> None:
+        """Memory that pods of runs use now, in bytes by their uid; the highest is kept."""
+        for pod in self._pods.all():
+            uid = uid_of(pod)
+            if is_of_run(pod) and used.get(uid, 0) > self._sampled.get(uid, 0):
+                self._sampled[uid] = used[uid]
+                self._dirty.add(("pod", key_of(pod)))
+        self._changed.set()
+
     # -- readers
 
     async def read_run(self, namespace: str, name: str) -> KeptRun:
@@ -221,6 +231,7 @@ class Keeper:
 
     async def _record(self, *, everything: bool) -> None:
         dirty, deleted, now = self._dirty, dict(self._deleted), self._clock.now()
+        sampled = dict(self._sampled)
         self._dirty = set()
         if everything:
             jobs = [job for job in self._jobs.all() if is_of_run(job)]
@@ -234,7 +245,17 @@ class Keeper:
             known = store.known([*map(uid_of, jobs), *deleted], [*map(uid_of, pods), *deleted])
             if everything:
                 known = _joined(known, store.open())
-            changes = plan(Seen(known=known, jobs=jobs, pods=pods, deleted=deleted, gpu_types=kinds, now=now))
+            changes = plan(
+                Seen(
+                    known=known,
+                    jobs=jobs,
+                    pods=pods,
+                    deleted=deleted,
+                    gpu_types=kinds,
+                    sampled=sampled,
+                    now=now,
+                )
+            )
             store.write(changes.attempts, changes.pods)
             rows = {pod.uid: pod for pod in (*known.pods, *changes.pods)}
             erased = store.forgotten(pod.job_uid for pod in rows.values())
@@ -245,6 +266,9 @@ class Keeper:
         except StorageError:
             self._dirty |= dirty
             raise
+        for uid, bytes_used in sampled.items():
+            if self._sampled.get(uid) == bytes_used:
+                del self._sampled[uid]  # it is in the store
         for uid, obj in deleted.items():
             if self._deleted.get(uid) is obj:
                 del self._deleted[uid]

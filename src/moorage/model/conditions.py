@@ -79,6 +79,7 @@ CONDITIONS: Mapping[str, tuple[ConditionType, ...]] = {
                 "Placing": "Machines are being reserved for the first time since the spec changed.",
                 "Unplaced": "No node of the pool has room for some machines.",
                 "NoNodes": "No Ready node in mode ready offers some machine type.",
+                "NotStarting": "Reservations have places, but their pods do not start, often for their image.",
                 "GroupTaken": "Another Machine has the same group.",
                 "Invalid": "A field is invalid.",
             },

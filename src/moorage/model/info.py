@@ -18,6 +18,7 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 INTERNAL = (".svc", ".svc.cluster.local")  # names of Services: only pods resolve them
 _SEPARATORS = re.compile(r"[\s,]+")
 _PEM = "-----BEGIN CERTIFICATE-----"
+PAUSE_IMAGE = "registry.k8s.io/pause:3.10"
 SYSTEM_CA = "system"  # in kubernetesCa: the authorities that every machine trusts
 
 
@@ -59,6 +60,11 @@ def parse_info(data: Mapping[str, str]) -> Info:
         trusted_proxies=tuple(networks),
         problems=tuple(problems),
     )
+
+
+def pause_image(data: Mapping[str, str]) -> str:
+    """The image of pods that only hold a place: the key pauseImage, else Kubernetes' own."""
+    return str(data.get("pauseImage") or "").strip() or PAUSE_IMAGE
 
 
 def is_internal(url: str) -> bool:

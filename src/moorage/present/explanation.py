@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from moorage.apimachinery.moments import format_duration, rfc3339
 from moorage.apimachinery.quantity import format_amount
 from moorage.decide.explain.amounts import amount_text, gpus_text
+from moorage.decide.explain.starting import Starting
 from moorage.decide.explain.types import Earliest, Explanation, HeldBy, Missing
 from moorage.decide.runs.forecast import Usual
 from moorage.decide.usage.gpus import Holder
@@ -137,7 +138,7 @@ def explanation_view(explanation: Explanation) -> ExplanationView:
         advice += [f"error: {refusal.message}"] + ([f"hint: {refusal.hint}"] if refusal.hint else [])
     advice += _blocks(explanation)
     if explanation.state in ("running", "finished"):
-        advice += [STARTING[explanation.starting]] if explanation.starting in STARTING else []
+        advice += _starting_lines(explanation)
         advice += _until_lines(explanation)
         return ExplanationView(headline=_headline(explanation, who), advice=tuple(advice))
     sections = (
@@ -168,8 +169,8 @@ def explain_text(explanation: Explanation) -> str:
 
 def _headline(explanation: Explanation, who: str) -> str:
     match explanation.state:
-        case "running" if explanation.starting:
-            return f"{who} is placed on {explanation.node}; it does not run yet ({explanation.starting})"
+        case "running" if explanation.starting is not None:
+            return _starting_headline(explanation.starting, who, explanation.node)
         case "running":
             return f"{who} is running on {explanation.node}"
         case "finished":
@@ -210,11 +211,33 @@ def _blocks(explanation: Explanation) -> list[str]:
     return lines
 
 
+def _starting_headline(starting: Starting, who: str, node: str) -> str:
+    if starting.is_unpulled:
+        kind = "init container" if starting.is_init else "container"
+        of = f" of {kind} {starting.container}" if starting.container else ""
+        image = f"image {starting.image}" if starting.image else "image"
+        return f"{who} does not start on {node}: the {image}{of} cannot be pulled ({starting.reason})"
+    return f"{who} is placed on {node}; it does not run yet ({starting.reason})"
+
+
+def _starting_lines(explanation: Explanation) -> list[str]:
+    """What the kubelet says, and what to do."""
+    starting = explanation.starting
+    if starting is None:
+        return []
+    lines = [starting.message] if starting.message and starting.is_trouble else []
+    if starting.is_trouble and not starting.is_unpulled and starting.container:
+        kind = "init container" if starting.is_init else "container"
+        lines = [f"{kind} {starting.container}: {line}" for line in lines]
+    return lines + ([STARTING[starting.reason]] if starting.reason in STARTING else [])
+
+
 def _until_lines(explanation: Explanation) -> list[str]:
     if explanation.until is None or explanation.until.since is None or explanation.state != "running":
         return []
     until = until_text(explanation.until, explanation.usual, explanation.now)
-    return [f"It has run since {moment_text(explanation.until.since)}; {until}"]
+    verb = "held its place" if explanation.starting is not None else "run"
+    return [f"It has {verb} since {moment_text(explanation.until.since)}; {until}"]
 
 
 def _missing_section(explanation: Explanation) -> Section | None:

@@ -44,6 +44,7 @@ from moorage.server.identity.oidc import Provider, ProviderSettings
 from moorage.server.identity.pagesessions import PageSessions
 from moorage.server.identity.people import People
 from moorage.server.identity.sessions import SessionDesk
+from moorage.server.memoryuse import MemoryUse
 from moorage.server.moving import move_logs, move_usage
 from moorage.server.queue.maps import MapBridge
 from moorage.server.ratelimit import Limiter
@@ -148,6 +149,7 @@ class ServerService:
             api, self.auth, clock=clock, people=self.people, desk=self.desk, audit=self.audit, informers=shared
         )
         self._kubelets = Kubelets(api, clock=clock) if isinstance(api, KubeClient) else NoKubelets()
+        self._memory_use = MemoryUse(self.cluster, self._kubelets, self.keeper.note_memory, clock=clock)
         self.logins.addresses.allow(hosts)
         self.gateway.info.on_change(self.logins.addresses.follow)
         self.context = Context(
@@ -250,6 +252,7 @@ class ServerService:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.recorder.run())
             tasks.create_task(self.keeper.run())
+            tasks.create_task(self._memory_use.run())
             tasks.create_task(self._sweep_outputs())
 
     async def _sweep_outputs(self) -> None:

@@ -1,10 +1,12 @@
 """Wraps a run's command: unpacks the shipped directory, passes signals on, reports checkpoints.
 
-    python3 runner.py [--unpack FILE --into DIR] [--report URL --token-file FILE] -- COMMAND [ARG...]
+    python3 runner.py [--unpack FILE --into DIR] [--report URL --token-file FILE] [--peak-file FILE]
+        -- COMMAND [ARG...]
 
 It ends with the command's own exit code, or 128 + n when signal n ended it; 127 when the command does not
 exist, 126 when it cannot be run, as a shell says it. With --report, the time of the newest file under
 $MOORAGE_CHECKPOINT_DIR is posted to URL. A server that is away, slow or wrong never disturbs the command.
+With --peak-file, the most memory that the container used is kept in FILE, which the kubelet reads at the end.
 
 Standard library only, one file, Python 3.8 and newer: it is mounted into images that we do not know.
 """
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -30,6 +33,11 @@ REPEAT_SECONDS = 60.0  # between two reports when nothing is new, so that "last 
 BACKOFF_SECONDS = (5.0, 300.0)  # first and longest pause after a report that failed; it doubles
 POST_SECONDS = 5.0  # patience with the server
 LAST_POST_SECONDS = 2.0  # the same after the command's end: the pod's grace period is running
+CGROUP = "/sys/fs/cgroup"  # a container sees its own here
+MEMORY_SECONDS = 1.0  # between two looks at the memory in use; a look is two small files
+PEAK_GROWTH = 1.02  # what is less is not worth a write
+PEAK_LINE = "moorage: peak-memory-bytes=%d\n"  # read by moorage.decide.runs.lastwords
+LAST_WORDS_BYTES = 4096  # a kubelet takes no more of the file
 SCAN_ENTRIES = 20000  # looked at in one scan at most: about 0.1 s
 SCRATCH_SUFFIXES = (".tmp", ".temp", ".part", ".partial", ".swp", ".lock", "~")
 FORWARDED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGWINCH")
@@ -114,6 +122,77 @@ class Reporter:
         """Go on until `stopped` (an Event) is set."""
         while not stopped.wait(CHECK_SECONDS):
             self.step(time.monotonic(), time.time())
+
+
+def memory_used(cgroup: str) -> int | None:
+    """Bytes in use by the container as kubelets count them (working set); None where nothing tells.
+
+    File pages that nobody used lately are left out: the kernel takes them away before it kills. `memory.peak` and
+    `memory.max_usage_in_bytes` count them, so whoever reads much would seem to need all that the limit allows.
+    """
+    for folder, used, inactive in (
+        (cgroup, "memory.current", "inactive_file "),
+        (os.path.join(cgroup, "memory"), "memory.usage_in_bytes", "total_inactive_file "),
+    ):
+        try:
+            with open(os.path.join(folder, used), encoding="ascii") as file:
+                total = int(file.read())
+            with open(os.path.join(folder, "memory.stat"), encoding="ascii") as file:
+                cached = next((int(line.split()[1]) for line in file if line.startswith(inactive)), 0)
+        except (OSError, ValueError, IndexError):
+            continue
+        return max(0, total - cached)
+    return None
+
+
+class MemoryWatch:
+    """Keeps the highest use of memory in the file of the container's last words.
+
+    Written on the way, because a container that is killed for its memory has no time at the end. The file is the
+    kubelet's: it is never made, and what the command itself writes there stays.
+    """
+
+    def __init__(self, path: str, cgroup: str = CGROUP) -> None:
+        self.path = path
+        self.cgroup = cgroup
+        self.peak = 0
+        self.line = b""  # as it stands in the file
+
+    def look(self) -> None:
+        """Look once, and write when the peak has grown."""
+        before = self.peak
+        self.peak = max(self.peak, memory_used(self.cgroup) or 0)
+        if self.peak > before * PEAK_GROWTH or not self.line:
+            self.write()
+
+    def write(self, last: bool = False) -> None:
+        """Put the line into the file; beside words of the command at the end alone, where there is room."""
+        line = (PEAK_LINE % self.peak).encode()
+        if not self.peak:
+            return
+        try:
+            with open(self.path, "r+b", buffering=0) as file:
+                there = file.read(LAST_WORDS_BYTES + 1)
+                if there in (b"", self.line):
+                    file.seek(0)
+                    file.write(line)  # the number grows, so the line before is covered
+                    self.line = line
+                elif last and len(there) + 1 + len(line) <= LAST_WORDS_BYTES:
+                    file.write(line if there.endswith(b"\n") else b"\n" + line)
+        except OSError:
+            pass  # no kubelet reads it
+
+    def run(self, stopped: threading.Event) -> None:
+        """Go on until `stopped` is set."""
+        self.look()
+        while not stopped.wait(MEMORY_SECONDS):
+            self.look()
+
+    def finish(self) -> None:
+        """After the command's end: the largest of its processes may have had more between two looks."""
+        largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024  # Linux counts kibibytes
+        self.peak = max(self.peak, memory_used(self.cgroup) or 0, largest)
+        self.write(last=True)
 
 
 def poster(url: str, token_file: str) -> Callable[[dict[str, Any], float], None]:
@@ -223,6 +302,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--into")
     parser.add_argument("--report")
     parser.add_argument("--token-file")
+    parser.add_argument("--peak-file")
     if "--" not in argv or argv[-1] == "--":
         parser.error("no command after --")
     cut = argv.index("--")
@@ -242,10 +322,17 @@ def main(argv: list[str]) -> int:
     if options.report and folder:
         reporter = Reporter(folder, poster(options.report, options.token_file))
         threading.Thread(target=reporter.run, args=(stopped,), daemon=True).start()
+    memory = MemoryWatch(options.peak_file) if options.peak_file else None
+    if memory is not None:
+        watching = threading.Thread(target=memory.run, args=(stopped,), daemon=True)
+        watching.start()
     code = signals.wait(child.pid)
     child.returncode = code  # it is buried already; without this Popen would look for it again
+    stopped.set()
+    if memory is not None:
+        watching.join(MEMORY_SECONDS)
+        memory.finish()
     if reporter is not None and folder:
-        stopped.set()
         final = Reporter(folder, reporter.post)  # its own: the thread may be in the middle of a report
         final.step(time.monotonic(), time.time(), LAST_POST_SECONDS, last=True)
     return code

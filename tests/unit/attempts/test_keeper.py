@@ -370,3 +370,22 @@ async def test_when_the_disk_fails_nothing_is_lost_that_the_kubelet_still_has(sc
         scene.clock.advance(301)
         await scene.turn()
         assert await scene.kept() == ["a"]
+
+
+async def test_the_highest_use_of_memory_that_kubelets_tell_is_kept(scene):
+    scene.api.job()
+    scene.api.pod()
+    async with scene.keeping() as keeper:
+        await scene.turn(everything=True)
+        seen = []
+        for used in ({"p1": 500}, {"p1": 300, "of-no-run": 7}, {}, {"p1": 900}):
+            keeper.note_memory(used)
+            await scene.turn()
+            (pod,) = (await keeper.read_run("lab", "train")).pods
+            seen.append(pod.peak_memory_bytes)
+    assert seen == [500, 500, 500, 900]
+    async with scene.keeping() as keeper:  # after a restart of the server
+        keeper.note_memory({"p1": 100})
+        await scene.turn(everything=True)
+        (pod,) = (await keeper.read_run("lab", "train")).pods
+    assert pod.peak_memory_bytes == 900

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from moorage.apimachinery.informer import wait_synced
-from moorage.apimachinery.meta import Key, is_condition_true, labels_of
-from moorage.apimachinery.resources import NODES, PODS, Obj, Resource
+from moorage.apimachinery.meta import Key, condition, is_condition_true, labels_of
+from moorage.apimachinery.resources import CONFIGMAPS, NODES, PODS, Obj, Resource
 from moorage.controllers.machine.controller import STATUS_AFTER_SECONDS, STATUS_EVERY_SECONDS, MachineController
 from moorage.decide.admission.injection import inject
 from moorage.kube.events import EventRecorder
 from moorage.model.machine import MACHINES, parse_machine
+from moorage.model.secondscheduler import make_scheduler_switch
 from moorage.testing.clock import FakeClock
 from moorage.testing.fakeapi import FakeApi
 
@@ -262,3 +263,49 @@ async def test_a_promise_to_a_guest_that_went_is_taken_back_whole() -> None:
     assert labels_of(held)["moorage.dev/reservation"] == "kept"
     assert "moorage.dev/promised-to" not in labels_of(held)
     assert not is_condition_true(held, "DisruptionTarget")
+
+
+def settings(**data: str) -> Obj:
+    return {"metadata": {"name": "moorage", "namespace": "moorage-system"}, "data": data}
+
+
+async def test_reservations_run_the_image_of_the_setting_and_take_a_new_one_when_theirs_cannot_be_pulled() -> None:
+    api = MortalApi()
+    api.put(MACHINES, MACHINE)
+    api.put(NODES, a_node())
+    api.put(CONFIGMAPS, settings(pauseImage="mirror/pause:1"))
+    async with a_controller(api) as controller:
+        await controller.reconcile(KEY)
+    (made,) = (await api.list(PODS, "moorage-system")).items
+    assert made["spec"]["containers"][0]["image"] == "mirror/pause:1"
+    waiting = {"reason": "ErrImagePull", "message": "not found"}
+    status = {"containerStatuses": [{"name": "place", "state": {"waiting": waiting}}]}
+    api.put(PODS, made | {"spec": made["spec"] | {"nodeName": "n0"}, "status": status})
+    api.put(CONFIGMAPS, settings(pauseImage="mirror/pause:2"))
+    async with a_controller(api) as controller:
+        await controller.reconcile(KEY)
+    (mended,) = (await api.list(PODS, "moorage-system")).items
+    assert mended["metadata"]["uid"] == made["metadata"]["uid"]
+    assert mended["spec"]["containers"][0]["image"] == "mirror/pause:2"
+    ready = condition(await api.get(MACHINES, "m"), "Ready") or {}
+    assert ready["reason"] == "NotStarting"
+    assert ready["message"] == (
+        "1 reservation pod does not start: image mirror/pause:1 cannot be pulled (ErrImagePull);"
+        " set pauseImage in the ConfigMap moorage-system/moorage to one that nodes can pull"
+    )
+
+
+@pytest.mark.parametrize(("gpus", "want"), [(0, None), (1, "moorage-scheduler")])
+async def test_places_with_gpus_are_of_the_scheduler_that_places_their_guests(gpus: int, want: str | None) -> None:
+    api, size = (
+        MortalApi(),
+        {"cpu": "1", "memory": "1Gi"} | ({"gpu": {"type": "nvidia.com/gpu", "num": gpus}} if gpus else {}),
+    )
+    types = [entry | {"spec": size} for entry in MACHINE["spec"]["machineTypes"]]
+    api.put(MACHINES, MACHINE | {"spec": MACHINE["spec"] | {"machineTypes": types}})
+    api.put(NODES, a_node())
+    api.put(CONFIGMAPS, make_scheduler_switch())
+    async with a_controller(api) as controller:
+        await controller.reconcile(KEY)
+    (made,) = (await api.list(PODS, "moorage-system")).items
+    assert made["spec"].get("schedulerName") == want

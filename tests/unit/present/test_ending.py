@@ -251,6 +251,6 @@ def test_a_container_that_cannot_start_says_what_to_check():
     pod = a_pod(phase="Pending", containerStatuses=[{"state": {"waiting": {"reason": "ImagePullBackOff"}}}])
     text = explain_text(explain(pod, nodes=(), pods=(), now=NOON))
     assert text == (
-        "run lab/train is placed on n1; it does not run yet (ImagePullBackOff)\n"
+        "run lab/train does not start on n1: the image cannot be pulled (ImagePullBackOff)\n"
         "Its image cannot be pulled: check its name and tag, and whether its registry needs a login"
     )

@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moorage.decide.runs.lastwords import split_last_words
 from moorage.worker import runner
 
 RUNNER = Path(runner.__file__)
@@ -303,3 +304,107 @@ def test_the_source_is_one_that_python_3_8_reads_and_imports_only_the_standard_l
         for name in ([alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""])
     }
     assert imported <= sys.stdlib_module_names
+
+
+# -- memory
+
+
+class Cgroup:
+    """A folder as a container sees its own cgroup in."""
+
+    def __init__(self, folder: Path, version: int) -> None:
+        self.folder = folder / "memory" if version == 1 else folder
+        self.folder.mkdir(exist_ok=True)
+        self.used = "memory.usage_in_bytes" if version == 1 else "memory.current"
+        self.cached = "total_inactive_file" if version == 1 else "inactive_file"
+
+    def says(self, used: object, cached: int = 0) -> None:
+        (self.folder / self.used).write_text(f"{used}\n")
+        (self.folder / "memory.stat").write_text(f"anon 5\n{self.cached} {cached}\nslab 1\n")
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_memory_in_use_is_the_working_set(tmp_path: Path, version: int) -> None:
+    cgroup = Cgroup(tmp_path, version)
+    cgroup.says(1000, cached=300)
+    assert runner.memory_used(str(tmp_path)) == 700
+    cgroup.says(100, cached=300)  # the two files are not read at one moment
+    assert runner.memory_used(str(tmp_path)) == 0
+
+
+@pytest.mark.parametrize("text", ["", "max", "1 2"])
+def test_a_cgroup_that_says_nothing_of_use_is_no_measurement(tmp_path: Path, text: str) -> None:
+    assert runner.memory_used(str(tmp_path)) is None
+    Cgroup(tmp_path, 2).says(text)
+    assert runner.memory_used(str(tmp_path)) is None
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> runner.MemoryWatch:
+    (tmp_path / "log").touch()
+    return runner.MemoryWatch(str(tmp_path / "log"), str(tmp_path))
+
+
+def test_the_highest_use_stands_in_the_file_at_any_moment(tmp_path: Path, watch: runner.MemoryWatch) -> None:
+    seen = []
+    for used in (1000, 900, 1010, 2000, 5):
+        Cgroup(tmp_path, 2).says(used)
+        watch.look()
+        seen.append((tmp_path / "log").read_text())
+    assert seen == [f"moorage: peak-memory-bytes={peak}\n" for peak in (1000, 1000, 1000, 2000, 2000)]
+    assert split_last_words(seen[-1]) == (2000, "")
+
+
+def test_what_the_program_says_stays_and_the_peak_follows_it_at_the_end(
+    tmp_path: Path, watch: runner.MemoryWatch
+) -> None:
+    Cgroup(tmp_path, 2).says(10**15)
+    watch.look()
+    (tmp_path / "log").write_text("my last words")
+    Cgroup(tmp_path, 2).says(2 * 10**15)
+    watch.look()
+    assert (tmp_path / "log").read_text() == "my last words"
+    watch.finish()
+    assert split_last_words((tmp_path / "log").read_text()) == (2 * 10**15, "my last words")
+
+
+def test_words_that_fill_the_file_are_left_alone(tmp_path: Path, watch: runner.MemoryWatch) -> None:
+    (tmp_path / "log").write_text("x" * runner.LAST_WORDS_BYTES)
+    Cgroup(tmp_path, 2).says(1000)
+    watch.finish()
+    assert (tmp_path / "log").read_text() == "x" * runner.LAST_WORDS_BYTES
+
+
+def test_without_a_kubelets_file_none_is_made(tmp_path: Path) -> None:
+    Cgroup(tmp_path, 2).says(1000)
+    watch = runner.MemoryWatch(str(tmp_path / "none"), str(tmp_path))
+    watch.look()
+    watch.finish()
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.processes
+def test_the_peak_of_a_command_is_written_where_the_kubelet_reads_it(tmp_path: Path) -> None:
+    (tmp_path / "log").touch()
+    hog = "x = bytearray(200 << 20); x[::4096] = b'1' * len(x[::4096])"
+    done = run("--peak-file", str(tmp_path / "log"), "--", sys.executable, "-c", hog)
+    assert done.returncode == 0
+    peak, rest = split_last_words((tmp_path / "log").read_text())
+    assert rest == ""
+    assert peak is not None
+    assert peak >= 200 << 20
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("", (None, "")),
+        ("out of memory", (None, "out of memory")),
+        ("moorage: peak-memory-bytes=5\n", (5, "")),
+        ("bad\nmoorage: peak-memory-bytes=5\n", (5, "bad")),
+        ("moorage: peak-memory-bytes=5\nmoorage: peak-memory-bytes=7\n", (7, "")),
+        ("moorage: peak-memory-bytes=x\n", (None, "moorage: peak-memory-bytes=x\n")),
+    ],
+)
+def test_last_words_are_split_into_the_peak_and_the_rest(text: str, want: tuple[int | None, str]) -> None:
+    assert split_last_words(text) == want

@@ -26,6 +26,7 @@ from moorage.controllers.machine.plan import (
     is_reservation,
     make_nobodys,
     make_node_pool,
+    make_other_image,
     make_promise,
     make_reservation,
     make_status,
@@ -39,6 +40,7 @@ from moorage.decide.machines.eligibility import WAITS_SEPARATOR
 from moorage.decide.machines.reservation import (
     Action,
     Add,
+    ChangeImage,
     Drop,
     Guest,
     HandOver,
@@ -53,8 +55,10 @@ from moorage.decide.machines.reservation import (
 )
 from moorage.errors import AlreadyExists, Conflict, NotFound, QuantityError
 from moorage.kube.events import EventRecorder
+from moorage.model.info import pause_image
 from moorage.model.machine import MACHINES, NODE_POOLS, Pool, group_of, parse_machine
 from moorage.model.names import (
+    INFO_CONFIGMAP,
     MACHINE_GROUP_LABEL,
     PLACE_PREFIX,
     SCHEDULER_CONFIGMAP,
@@ -101,6 +105,7 @@ class MachineController:
         self._switch = shared.of(
             api, CONFIGMAPS, SYSTEM_NAMESPACE, field_selector=f"metadata.name={SCHEDULER_CONFIGMAP}"
         )
+        self._info = shared.of(api, CONFIGMAPS, SYSTEM_NAMESPACE, field_selector=f"metadata.name={INFO_CONFIGMAP}")
         self.informers = (
             self.machines,
             self._node_pools,
@@ -108,6 +113,7 @@ class MachineController:
             self.pods,
             self.reservations,
             self._switch,
+            self._info,
         )
         self.loop = Loop("machine", self.reconcile, clock=clock, metrics=metrics)
         self._written: dict[str, tuple[float, Obj | None]] = {}  # by uid: when, and the pod as it then was
@@ -122,6 +128,7 @@ class MachineController:
         self.loop.hear(self._node_pools, lambda obj: [key_of(obj)])
         self.loop.hear(self.pods, self._machine_of)
         self.loop.hear(self._nodes, self._machines_on)
+        self.loop.hear(self._info, lambda _: [key_of(machine) for machine in self.machines.all()])
         self.loop.hear(self.reservations, lambda obj: self._machines_of_group(_group_booked(obj)))
 
     async def reconcile(self, key: Key) -> timedelta | None:
@@ -206,8 +213,16 @@ class MachineController:
             shares=shares,
             shares_at=shares_at,
             bookings=bookings_of(self.reservations.by_index("group", pool.group)),
+            image="" if self._is_on_processes(pool) else self._image(),
         )
         return seen, pods
+
+    def _image(self) -> str:
+        info = self._info.get(INFO_CONFIGMAP, SYSTEM_NAMESPACE) or {}
+        return pause_image(info.get("data") or {})
+
+    def _is_on_processes(self, pool: Pool) -> bool:
+        return is_on_processes(node for node in self._nodes.all() if node["metadata"]["name"] in pool.offers)
 
     def _current_pods(self, group: str) -> dict[str, Obj]:
         """The group's pods by uid, as the watch showed them or as we wrote them since."""
@@ -272,9 +287,7 @@ class MachineController:
     ) -> list[Conflict]:
         """Do the steps, some at once: each stands by itself. Returns the conflicts: the next pass reads again."""
         turn = asyncio.Semaphore(AT_ONCE)
-        on_processes = is_on_processes(
-            node for node in self._nodes.all() if node["metadata"]["name"] in pool.offers
-        )
+        on_processes = self._is_on_processes(pool)
 
         async def carry_out(action: Action) -> Conflict | None:
             async with turn:
@@ -301,10 +314,16 @@ class MachineController:
                     name,
                     alone=alone,
                     on_processes=on_processes,
+                    image=self._image(),
                     gpu_scheduler=scheduler_name(self._switch.get(SCHEDULER_CONFIGMAP, SYSTEM_NAMESPACE)),
                 )
                 with contextlib.suppress(AlreadyExists):
                     self._wrote(await self._api.create(PODS, pod))
+            case ChangeImage(reservation):
+                patch = make_other_image(self._image())
+                self._wrote(
+                    await self._api.patch(PODS, reservation.name, patch, SYSTEM_NAMESPACE, kind="strategic")
+                )
             case Drop(reservation):
                 await self._api.delete(PODS, reservation.name, SYSTEM_NAMESPACE, uid=reservation.uid)
                 self._written[reservation.uid] = (self._clock.monotonic(), None)

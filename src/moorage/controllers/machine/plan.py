@@ -19,12 +19,15 @@ from moorage.apimachinery.moments import moment, rfc3339, span_of
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import is_gpu, parse_pod
 from moorage.decide.admission.injection import tolerations_of
+from moorage.decide.explain.starting import starting_of
 from moorage.decide.machines.reservation import Guest, Plan, Reservation, Share
+from moorage.model.info import PAUSE_IMAGE
 from moorage.model.machine import NODE_POOLS, MachineType, Pool, group_of
 from moorage.model.names import (
     ALONE,
     BACKFILL_LABEL,
     HOST_IMAGE,
+    INFO_CONFIGMAP,
     KEPT,
     MACHINE_GATE,
     MACHINE_GROUP_LABEL,
@@ -42,7 +45,7 @@ from moorage.model.names import (
     WAITS_ANNOTATION,
 )
 
-PAUSE_IMAGE = "registry.k8s.io/pause:3.10"
+CONTAINER = "place"
 GRACE_SECONDS = 1  # zero is a force deletion, and a kubelet may still hold the device (kubernetes#130145)
 USER_ID = 65535  # the pause image's own
 DISRUPTED = "DisruptionTarget"
@@ -72,7 +75,26 @@ def reservation_of(pod: Mapping[str, Any]) -> Reservation:
         unschedulable=_is_unschedulable(pod),
         alone=labels.get(RESERVATION_LABEL) == ALONE,
         preempted=is_condition_true(pod, DISRUPTED),
+        image=str((pod["spec"].get("containers") or [{}])[0].get("image") or ""),
+        trouble=_trouble_of(pod),
     )
+
+
+def _trouble_of(pod: Mapping[str, Any]) -> str:
+    starting = starting_of(pod) if pod["spec"].get("nodeName") else None
+    if starting is None or not starting.is_trouble:
+        return ""
+    if not starting.is_unpulled:
+        return f"{starting.reason}: {starting.message}"
+    return (
+        f"image {starting.image} cannot be pulled ({starting.reason}); set pauseImage in the ConfigMap"
+        f" {SYSTEM_NAMESPACE}/{INFO_CONFIGMAP} to one that nodes can pull"
+    )
+
+
+def make_other_image(image: str) -> Obj:
+    """The strategic merge patch of a reservation's pod; of a pod's spec, the image may change."""
+    return {"spec": {"containers": [{"name": CONTAINER, "image": image}]}}
 
 
 def guest_of(pod: Mapping[str, Any]) -> Guest:
@@ -145,14 +167,16 @@ def make_reservation(
     alone: bool,
     on_processes: bool,
     gpu_scheduler: str = "",
+    image: str = PAUSE_IMAGE,
 ) -> Obj:
     """The pod that holds one place of a type on whichever node of the pool offers it; `alone`: no other type.
 
     `gpu_scheduler`: the scheduler of places with GPUs, which is that of their guests; empty: the cluster's own.
+    `image`: of a program that does nothing, where pods run in containers.
     """
     container: Obj = {
-        "name": "place",
-        "image": PAUSE_IMAGE,
+        "name": CONTAINER,
+        "image": image,
         "resources": {"requests": dict(kind.texts), "limits": dict(kind.texts)},
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }

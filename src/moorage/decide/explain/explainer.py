@@ -23,6 +23,7 @@ from moorage.decide.explain.nodes import held_by, missing, obstacles, verdict
 from moorage.decide.explain.refusals import refused_for_ever
 from moorage.decide.explain.smaller import smaller_requests
 from moorage.decide.explain.snapshot import Snapshot, parse, snapshot
+from moorage.decide.explain.starting import starting_of
 from moorage.decide.explain.storage import Storage
 from moorage.decide.explain.types import Explanation
 from moorage.decide.explain.wishes import wanted_types
@@ -92,7 +93,7 @@ class Explainer:
             return base
         if me.node:
             usual = self.lookup.usual(parsed, now)
-            return replace(base, until=parsed.holder, usual=usual, starting=_starting(pod))
+            return replace(base, until=parsed.holder, usual=usual, starting=starting_of(pod))
         case = make_case(
             parsed, base, self.lookup, storage or Storage(), tuple(events), suspended=suspended, brief=brief
         )
@@ -197,12 +198,3 @@ def _not_made(obj: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> st
 def _newest(events: list[Mapping[str, Any]]) -> str:
     events.sort(key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
     return str(events[-1].get("message") or "") if events else ""
-
-
-def _starting(obj: Mapping[str, Any]) -> str:
-    """Why a pod that has its place does not run yet; empty when it does."""
-    status = obj.get("status") or {}
-    every = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
-    reasons = [((container.get("state") or {}).get("waiting") or {}).get("reason") for container in every]
-    reason = next((str(reason) for reason in reasons if reason), "")
-    return reason or ("being started" if status.get("phase") == "Pending" else "")

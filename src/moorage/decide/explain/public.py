@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from moorage.apimachinery.scheduling import is_gpu
+from moorage.decide.explain.starting import BEING_STARTED, Starting
 from moorage.decide.explain.storage import Trouble
 from moorage.decide.explain.types import Explanation, Refusal, Verdict
 from moorage.decide.runs.state import RunView
@@ -44,7 +45,7 @@ def as_public(full: Explanation) -> Explanation:
         gates=tuple(gate if gate == MACHINE_GATE else "of another part" for gate in full.gates),
         killed="",
         smaller=(),
-        starting="being started" if full.starting else "",
+        starting=Starting(reason=BEING_STARTED) if full.starting else None,
         ended=_public_run(full.ended) if full.ended is not None else None,
         refusals=tuple(
             Refusal(code=refusal.code, message=codes.get(refusal.code, "no node accepts it as it is"), hint="")

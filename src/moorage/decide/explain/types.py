@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from moorage.decide.explain.starting import Starting
 from moorage.decide.explain.storage import Trouble
 from moorage.decide.runs.forecast import Usual
 from moorage.decide.runs.state import RunView
@@ -154,7 +155,7 @@ class Explanation:
     refusals: tuple[Refusal, ...] = ()
     until: Holder | None = None  # of a pod that has its place: since when, and its limit
     usual: Usual | None = None  # and how long what is like it took
-    starting: str = ""  # it has its place, but its containers do not run: the kubelet's reason
+    starting: Starting | None = None  # it has its place, but its containers do not run; None: they do
     ended: RunView | None = None  # the run has ended, or restarts after a disruption: how it stands
     public: bool = False  # only what everybody may know
 

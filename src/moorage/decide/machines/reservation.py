@@ -49,6 +49,8 @@ class Reservation:
     unschedulable: bool = False  # the scheduler found no room
     alone: bool = False  # under no budget, though promised to nobody
     preempted: bool = False  # the scheduler announced that it takes its place away
+    image: str = ""
+    trouble: str = ""  # why its container does not start, a reason and a sentence; empty: it does, or is about to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +107,7 @@ class Seen:
     shares: Mapping[str, Share] = field(default_factory=dict)
     shares_at: datetime | None = None
     bookings: Sequence[Booking] = ()  # of the calendar, for types of this Machine
+    image: str = ""  # what reservations are to run; empty: as they do
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +167,14 @@ class Note:
     text: str
 
 
-Action = Unmark | Drop | Keep | MoveOn | HandOver | Add | Note
+@dataclass(frozen=True, slots=True)
+class ChangeImage:
+    """Let a reservation that does not start run another image. It keeps its place."""
+
+    reservation: Reservation
+
+
+Action = Unmark | Drop | Keep | MoveOn | HandOver | Add | Note | ChangeImage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,7 +276,7 @@ def plan(seen: Seen) -> Plan:
         (guest for draft in drafts for guest in draft.waiting), key=lambda guest: _turn(guest, seen.pool, shares)
     )
     return Plan(
-        actions=(*_unmark(seen), *strays, *steps),
+        actions=(*_unmark(seen), *strays, *steps, *_other_images(seen, (*strays, *steps))),
         counts=counts,
         conditions=_conditions(seen, counts, [draft for draft in drafts if not draft.nodes]),
         misfits=tuple(misfit for draft in drafts for misfit in draft.misfits),
@@ -607,15 +617,29 @@ def _unmark(seen: Seen) -> list[Unmark]:
     ]
 
 
+def _other_images(seen: Seen, steps: Sequence[Action]) -> list[ChangeImage]:
+    """Of reservations that stay and cannot start with the image they have."""
+    going = {step.reservation.uid for step in steps if isinstance(step, Drop | HandOver | MoveOn)}
+    return [
+        ChangeImage(place)
+        for place in seen.reservations
+        if place.trouble and seen.image not in ("", place.image) and not place.ending and place.uid not in going
+    ]
+
+
 def _conditions(seen: Seen, counts: Mapping[str, Count], nodeless: Sequence[_TypePlan]) -> tuple[Condition, ...]:
     short = [f"{count.unplaced} {name}" for name, count in counts.items() if count.unplaced]
     bare = [draft.kind.name for draft in nodeless if draft.kind.available]
     making = sum(count.pending for count in counts.values())
+    troubles = [place.trouble for place in seen.reservations if place.trouble and not place.ending]
     if bare:
         message = f"No Ready node in mode ready offers {', '.join(bare)}"
         ready = Condition("Ready", "False", "NoNodes", message)
     elif short:
         ready = Condition("Ready", "False", "Unplaced", f"No node of the pool has room for {', '.join(short)}")
+    elif troubles:
+        those = f"{len(troubles)} reservation pod{'s do' if len(troubles) > 1 else ' does'} not start"
+        ready = Condition("Ready", "False", "NotStarting", f"{those}: {min(troubles)}")
     elif making and not seen.was_ready:
         ready = Condition("Ready", "False", "Placing", "Places are being made")
     else:

@@ -60,6 +60,7 @@ UNPACK_PATH = (
     "/tmp/moorage-work"  # where the runner unpacks a shipped directory; no volume, so nodes stay drainable
 )
 CONTAINER = "main"
+LAST_WORDS_FILE = "/dev/termination-log"  # Kubernetes' default terminationMessagePath
 EXIT_KILLED = 137  # 128 + SIGKILL: how a container killed for its memory ends
 
 PASSED_ON = ("PATH", "VIRTUAL_ENV", "PYTHONPATH", "CONDA_PREFIX", "LD_LIBRARY_PATH")
@@ -377,6 +378,8 @@ def _runner(settled: _Settled) -> list[str]:
     """The command line of our runner, up to the user's own command."""
     python = settled.caller.python if settled.process_runtime else "python3"
     words = [python, f"{RUNNER_PATH}/runner.py"]
+    if not settled.process_runtime:  # whose agents measure memory themselves
+        words += ["--peak-file", LAST_WORDS_FILE]
     if settled.caller.archive is not None:
         words += ["--unpack", f"{RUNNER_PATH}/work.tar.gz", "--into", UNPACK_PATH]
     if settled.checkpoint is not None and settled.server_url:

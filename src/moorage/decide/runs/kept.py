@@ -18,7 +18,7 @@ from moorage.apimachinery.meta import annotations_of, controller_ref, labels_of
 from moorage.apimachinery.moments import moment
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import parse_pod
-from moorage.decide.runs.state import AttemptView, PodView, RunView, State, attempt_of, view_pod, view_run
+from moorage.decide.runs.state import AttemptView, PodView, RunView, State, attempt_of, higher, view_pod, view_run
 from moorage.model.labels import user_labels
 from moorage.model.names import (
     ATTEMPT_LABEL,
@@ -62,6 +62,7 @@ class Seen:
     pods: Iterable[Obj] = ()
     deleted: Mapping[str, tuple[Obj, datetime]] = field(default_factory=dict)
     gpu_types: Mapping[str, str] = field(default_factory=dict)  # node → GPU type
+    sampled: Mapping[str, int] = field(default_factory=dict)  # uid of a pod → bytes of memory in use, of late
     now: datetime
 
 
@@ -92,7 +93,9 @@ def plan(seen: Seen) -> KeptRun:
         if uid not in wanted_pods and pod_row.gone is None:
             wanted_pods[uid] = gone_pod(pod_row, seen.now, ended=None)  # nobody saw it go
     for uid, facts in list(wanted_pods.items()):
-        wanted_pods[uid] = _with_what_was_known(facts, pods.get(uid))
+        known_facts = _with_what_was_known(facts, pods.get(uid))
+        peak = higher(known_facts.peak_memory_bytes, seen.sampled.get(uid))
+        wanted_pods[uid] = msgspec.structs.replace(known_facts, peak_memory_bytes=peak)
     return KeptRun(
         attempts=tuple(job for uid, job in wanted_attempts.items() if job != attempts.get(uid)),
         pods=tuple(pod for uid, pod in wanted_pods.items() if pod != pods.get(uid)),
@@ -235,7 +238,7 @@ def _with_what_was_known(pod: KeptPod, known: KeptPod | None) -> KeptPod:
         started=pod.started or known.started,
         ended=pod.ended or known.ended,
         exit_code=known.exit_code if pod.exit_code is None else pod.exit_code,
-        peak_memory_bytes=pod.peak_memory_bytes or known.peak_memory_bytes,
+        peak_memory_bytes=higher(pod.peak_memory_bytes, known.peak_memory_bytes),
         gpu_type=pod.gpu_type or known.gpu_type,
         disrupted=pod.disrupted or known.disrupted,
     )

@@ -19,6 +19,7 @@ from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import parse_pod
 from moorage.decide.explain.snapshot import pod_of_job
 from moorage.decide.explain.wishes import wanted_types
+from moorage.decide.runs.lastwords import split_last_words
 from moorage.decide.runs.restarts import AttemptSeen, Cause, PodSeen, cause_of
 from moorage.decide.usage.gpus import owner_of
 from moorage.errors import QuantityError
@@ -370,11 +371,16 @@ def _with_kept(present: list[PodView], kept: Sequence[PodView]) -> list[PodView]
     known = {pod.uid: pod for pod in kept}
     names = {pod.name for pod in present}
     return [
-        replace(pod, peak_memory_bytes=pod.peak_memory_bytes or known[pod.uid].peak_memory_bytes)
+        replace(pod, peak_memory_bytes=higher(pod.peak_memory_bytes, known[pod.uid].peak_memory_bytes))
         if pod.uid in known
         else pod
         for pod in present
     ] + [pod for pod in kept if pod.name not in names]
+
+
+def higher(peak: int | None, other: int | None) -> int | None:
+    """The higher of two measurements; None: not measured."""
+    return max((each for each in (peak, other) if each is not None), default=None)
 
 
 def view_pod(pod: Obj) -> PodView:
@@ -392,6 +398,11 @@ def view_pod(pod: Obj) -> PodView:
     accepted = _since(created, status.get("startTime"))
     deadline = spec.get("activeDeadlineSeconds")
     limits = ((spec.get("containers") or [{}])[0].get("resources") or {}).get("limits") or {}
+    limit = _bytes(limits.get("memory"))
+    written_peak, last_words = split_last_words(str(ended.get("message") or ""))
+    peaks = (_bytes(annotations_of(pod).get(PEAK_MEMORY_ANNOTATION)), written_peak)
+    if ended.get("reason") == "OOMKilled" and not any(peaks):
+        peaks = (limit, None)  # it was killed when it wanted more
     # the cause comes first: what took the pod away, then how its container ended
     reason = str(
         status.get("reason")
@@ -405,7 +416,7 @@ def view_pod(pod: Obj) -> PodView:
     message = str(
         status.get("message")
         or (disruption.get("message") if disrupted else "")
-        or ended.get("message")
+        or last_words
         or waiting.get("message")
         or (unscheduled.get("message") if unscheduled.get("status") == "False" else "")
         or ""
@@ -421,8 +432,8 @@ def view_pod(pod: Obj) -> PodView:
         exit_code=int(ended["exitCode"]) if "exitCode" in ended else None,
         reason="" if reason == "Completed" else reason,
         message=message,
-        memory_limit_bytes=_bytes(limits.get("memory")),
-        peak_memory_bytes=_bytes(annotations_of(pod).get(PEAK_MEMORY_ANNOTATION)),
+        memory_limit_bytes=limit,
+        peak_memory_bytes=max((peak for peak in peaks if peak), default=None),
         deadline=accepted + span_of(int(deadline)) if accepted and deadline else None,
         disrupted=disrupted,
         deleting=is_deleting(pod),

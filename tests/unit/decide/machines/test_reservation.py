@@ -14,6 +14,7 @@ from moorage.apimachinery.scheduling import NodeInfo, PodInfo
 from moorage.decide.machines.reservation import (
     Action,
     Add,
+    ChangeImage,
     Count,
     Drop,
     Guest,
@@ -74,6 +75,7 @@ def a_seen(**more: object) -> Seen:
     return replace(seen, **more)  # type: ignore[arg-type]
 
 
+TROUBLE = "image old:1 cannot be pulled (ErrImagePull); set pauseImage"
 R0 = Reservation(name=reservation_name("pool", "red", 0), uid="r0", type="red", node="n0")
 PLACED = {"gated": False, "place": "n0", "placed_at": NOON, "pod": None}
 
@@ -621,3 +623,33 @@ def test_whatever_is_seen_first_of_a_hand_over_no_place_alone_on_its_node_is_dro
     used = sum(1 for guest in flight.guests.values() if guest.node)
     assert (count.maximum, count.used, count.pending) == (available, used, 0)
     assert count.waiting == 0 or count.used == available
+
+
+@pytest.mark.parametrize(
+    ("image", "reservation", "want"),
+    [
+        pytest.param(
+            "new:1", replace(R0, image="old:1", trouble=TROUBLE), True, id="it gets the one of the setting"
+        ),
+        pytest.param("new:1", replace(R0, image="old:1"), False, id="it runs: left alone"),
+        pytest.param("old:1", replace(R0, image="old:1", trouble=TROUBLE), False, id="it has that one already"),
+        pytest.param("", replace(R0, image="old:1", trouble=TROUBLE), False, id="pods are processes here"),
+        pytest.param(
+            "new:1", replace(R0, image="old:1", trouble=TROUBLE, ending=True), False, id="it goes: left alone"
+        ),
+    ],
+)
+def test_a_reservation_that_cannot_start_gets_another_image(
+    image: str, reservation: Reservation, want: bool
+) -> None:
+    steps = plan(a_seen(reservations=[reservation], image=image)).actions
+    assert [step for step in steps if isinstance(step, ChangeImage)] == (
+        [ChangeImage(reservation)] if want else []
+    )
+
+
+def test_a_machine_whose_reservations_do_not_start_is_not_ready_and_says_why() -> None:
+    ready = plan(a_seen(reservations=[replace(R0, trouble=TROUBLE)])).conditions[0]
+    assert (ready.status, ready.reason) == ("False", "NotStarting")
+    assert ready.message == f"1 reservation pod does not start: {TROUBLE}"
+    assert plan(a_seen(reservations=[R0])).conditions[0].reason == "Ready"

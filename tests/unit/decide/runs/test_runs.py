@@ -635,9 +635,11 @@ def test_a_plain_run_on_this_machine_is_not_wrapped():
 def test_a_shipped_directory_is_unpacked_by_the_runner_and_needs_no_volume_that_forbids_a_drain():
     caller = Caller(user="ada", cwd="/x", runner="r", token="t", archive=SHIPPED)
     plan = planned(REAL, caller, image="x")
-    assert container(plan)["command"][:7] == [
+    assert container(plan)["command"][:9] == [
         "python3",
         "/moorage/run/runner.py",
+        "--peak-file",
+        "/dev/termination-log",
         "--unpack",
         "/moorage/run/work.tar.gz",
         "--into",

@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moorage.apimachinery.moments import moment, rfc3339
-from moorage.decide.runs.state import PodView, State, checkpoint_warning, exit_code_of, view_run, view_runs
+from moorage.decide.runs.state import (
+    PodView,
+    State,
+    checkpoint_warning,
+    exit_code_of,
+    view_pod,
+    view_run,
+    view_runs,
+)
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
@@ -425,3 +433,36 @@ def test_every_run_has_a_state_that_agrees_with_its_last_job(found, pods, ended)
     if run.state.ended:
         assert 0 <= exit_code_of(run) <= 255
     assert len(run.attempts) == len(jobs)
+
+
+GIB = 2**30
+
+
+def with_last_words(pod: dict[str, Any], text: str) -> dict[str, Any]:
+    pod["status"]["containerStatuses"][0]["state"]["terminated"]["message"] = text
+    return pod
+
+
+@pytest.mark.parametrize(
+    ("pod", "want"),
+    [
+        pytest.param(a_pod(), (None, ""), id="nothing was measured yet"),
+        pytest.param(
+            with_last_words(a_pod(phase="Failed", code=1), "boom\nmoorage: peak-memory-bytes=77\n"),
+            (77, "boom"),
+            id="its runner wrote it, beside the words of the program",
+        ),
+        pytest.param(a_pod(phase="Failed", code=137, why="OOMKilled"), (GIB, ""), id="killed at its limit"),
+        pytest.param(
+            with_last_words(a_pod(phase="Failed", code=137, why="OOMKilled"), "moorage: peak-memory-bytes=77\n"),
+            (77, ""),
+            id="killed for memory, and measured before",
+        ),
+        pytest.param(
+            a_pod(annotations={"localcluster.moorage.dev/peak-memory-bytes": "88"}), (88, ""), id="by a node agent"
+        ),
+    ],
+)
+def test_the_peak_of_memory_is_read_wherever_it_was_measured(pod: Any, want: tuple[int | None, str]) -> None:
+    view = view_pod(pod)
+    assert (view.peak_memory_bytes, view.message) == want

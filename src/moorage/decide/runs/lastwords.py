@@ -1,0 +1,19 @@
+"""The last words of a run's container: what our runner wrote there of its memory, and what its program said.
+
+A kubelet puts the contents of the file `terminationMessagePath` into the status of a container that has ended.
+https://kubernetes.io/docs/tasks/debug/debug-application/determine-reason-pod-failure/
+"""
+
+from __future__ import annotations
+
+import re
+
+_PEAK = re.compile(r"^moorage: peak-memory-bytes=(\d{1,18})\n?", re.MULTILINE)
+
+
+def split_last_words(text: str) -> tuple[int | None, str]:
+    """(the peak of memory in bytes, the rest of the message). None: our runner says nothing there."""
+    matches = list(_PEAK.finditer(text))
+    if not matches:
+        return None, text
+    return int(matches[-1][1]), _PEAK.sub("", text).strip()
