@@ -33,6 +33,8 @@ PAGE_SECRET = "moorage-page"  # in SYSTEM_NAMESPACE: token, the web page's
 TENANT_LABEL = "moorage.dev/tenant"  # on a tenant's namespace and what is made in it; key of its nodes' taint
 INGRESS_DOMAIN_ANNOTATION = "moorage.dev/ingress-domain"  # on a tenant's namespace: hosts are below this
 INGRESS_CLASS_ANNOTATION = "moorage.dev/ingress-class"  # beside it: the IngressClass to use
+RUN_AS_USER_ANNOTATION = "moorage.dev/run-as-user"  # on a namespace of Pod Security restricted: a UID, or "image"
+RUN_AS_USER = 65532  # UID of runs there, where it has no such annotation: nobody's on nodes and in images
 GUARD_LABEL = "moorage.dev/guard"  # on a namespace: "enabled" puts its pods and Jobs before our webhook
 
 # Jobs and pods

@@ -8,7 +8,6 @@ pods, so any number of replicas may run.
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +20,7 @@ from starlette.routing import Route
 
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.bodies import BodyTooLong, ClientLeft, read_body
-from moorage.apimachinery.documents import parse_json, without_depth
+from moorage.apimachinery.documents import parse_json
 from moorage.apimachinery.informer import Informer
 from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.meta import annotations_of, controller_ref, labels_of
@@ -51,13 +50,13 @@ from moorage.decide.admission.hosts import (
     slim_ingress,
 )
 from moorage.decide.admission.injection import Injected, is_guest
-from moorage.decide.admission.priority import judge_priority, stand_in
+from moorage.decide.admission.newpods import advise_job, complete_pod
+from moorage.decide.admission.priority import judge_priority
 from moorage.decide.admission.renames import rename_fields
 from moorage.decide.admission.review import MASTERS, OPERATOR, TEMPLATES, Refusal, Request, Verdict
-from moorage.decide.admission.scheduler import choose_scheduler
 from moorage.decide.admission.shape import misshapen
 from moorage.decide.admission.templates import CONTAINERS_MAX, WORKLOADS, container_count
-from moorage.decide.admission.tenancy import inject, judge_pod
+from moorage.decide.admission.tenancy import judge_pod
 from moorage.decide.audit.changes import Change
 from moorage.errors import ApiError, DocumentError, NotFound
 from moorage.kube.client import KubeClient
@@ -72,6 +71,7 @@ from moorage.model.reservation import RESERVATIONS
 from moorage.model.secondscheduler import scheduler_name
 from moorage.model.tenant import TENANTS, defaults_of, tenant_of
 from moorage.model.workspace import WORKSPACES, BadWorkspace, check_workspace, parse_platform
+from moorage.webhooks.answers import refusal, response, review, unreadable
 from moorage.webhooks.kills import KillDesk
 from moorage.webhooks.machines import MachineDesk
 from moorage.webhooks.trail import Send, ServerPost, Trail
@@ -87,23 +87,12 @@ NAME_LABEL = "kubernetes.io/metadata.name"  # on every namespace
 # characters (Go's encoding/json). That is 18 MiB, and little else is in a review. What is longer cannot be stored.
 # https://etcd.io/docs/v3.5/dev-guide/limit/
 _BODY_MAX_BYTES = 32 * 2**20
-_WARNING_MAX = 256  # characters; longer ones may be cut on their way
 
 
 class _Review(msgspec.Struct, frozen=True, rename="camel"):
     """The parts of admission.k8s.io/v1 AdmissionReview that are used."""
 
     request: _Asked
-
-
-class _AnyReview(msgspec.Struct, frozen=True):
-    """What is read of a review whose object cannot be read."""
-
-    request: _AnyRequest
-
-
-class _AnyRequest(msgspec.Struct, frozen=True):
-    uid: str
 
 
 class _User(msgspec.Struct, frozen=True):
@@ -276,17 +265,21 @@ class Webhook:
         patches = (*renames, *guest.patches, *verdict.patches)
         if mutating and kind == "Pod" and asked.operation == "CREATE":
             patches = (*patches, *self._complete_pod(asked, guest.pod))
-        return Verdict(patches, (), (*guest.warnings, *verdict.warnings))
+        warnings = (*guest.warnings, *verdict.warnings)
+        if mutating and kind == "Job" and asked.operation == "CREATE":
+            warnings = (*warnings, *advise_job(asked.object, self._namespaces.get(asked.namespace)))
+        return Verdict(patches, (), warnings)
 
     def _complete_pod(self, asked: _Asked, pod: Obj) -> tuple[Obj, ...]:
-        """What a new pod gets besides: its team's nodes, a class that does not preempt, its scheduler."""
-        patches: tuple[Obj, ...] = ()
-        if not is_guest(pod):
-            tenant = tenant_of(asked.namespace, self._tenants.all())
-            patches = inject(pod, tenant)
-            if not asked.user_info.username.startswith(NODE_USERS):
-                patches = (*patches, *stand_in(pod, tenant=tenant, classes=self._classes.all()))
-        return (*patches, *choose_scheduler(pod, self._scheduler()))
+        if asked.user_info.username.startswith(NODE_USERS):
+            return ()
+        return complete_pod(
+            pod,
+            namespace=self._namespaces.get(asked.namespace),
+            tenant=tenant_of(asked.namespace, self._tenants.all()),
+            classes=self._classes.all(),
+            scheduler=self._scheduler(),
+        )
 
     def _of_tenants(self, asked: _Asked, *, mutating: bool) -> tuple[Refusal, ...]:
         """What would reach into another team's nodes, hosts or turn."""
@@ -380,7 +373,7 @@ class Webhook:
         except (BodyTooLong, ClientLeft, DocumentError) as error:
             return PlainTextResponse(f"invalid AdmissionReview: {error}", 400)  # the failure policy is Ignore
         self._record(http, asked)
-        return _review({"uid": asked.uid, "allowed": True})
+        return review({"uid": asked.uid, "allowed": True})
 
     def _record(self, http: HttpRequest, asked: _Asked, status: int = 200) -> None:
         if self._trail is None or asked.dry_run or not self._is_token(http.path_params.get("token", "")):
@@ -416,7 +409,7 @@ class Webhook:
         try:
             asked = parse_json(body, _Review, bytes_max=_BODY_MAX_BYTES).request
         except DocumentError as error:
-            return _unreadable(body, error)
+            return unreadable(body, error)
         try:
             await asyncio.wait_for(self.wait_synced(), SYNC_SECONDS)
         except TimeoutError:
@@ -431,10 +424,10 @@ class Webhook:
             log.exception("an object could not be judged", extra=_of(asked))
             self._record(http, by_account, 500)
             message = f"the admission webhook failed on this object: {error!r}; its log has more"
-            return _review(_refusal(asked.uid, 500, "InternalError", message))
+            return review(refusal(asked.uid, 500, "InternalError", message))
         if verdict.refusals or not mutating:  # what is admitted is asked about again, to be validated
             self._record(http, by_account, 422 if verdict.refusals else 200)
-        return _review(_response(asked, verdict))
+        return review(response(asked.uid, verdict, _of(asked)))
 
     async def _by_person(self, asked: _Asked) -> _Asked:
         """The request under the person's name where a person's account made it; an owner is a person."""
@@ -564,51 +557,5 @@ def _parse(obj: Obj) -> NodeInfo | None:
         return None
 
 
-def _unreadable(body: bytes, error: DocumentError) -> Response:
-    """The answer to a review that cannot be read: a refusal, since failed calls may pass by the failure policy."""
-    try:
-        uid = msgspec.json.decode(without_depth(body), type=_AnyReview).request.uid
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return PlainTextResponse(f"invalid AdmissionReview: {error}", 400)
-    log.info("refused: the object cannot be read", extra={"error": str(error)})
-    return _review(_refusal(uid, 422, "Invalid", f"the object cannot be checked: {error}"))
-
-
-def _review(answer: Obj) -> Response:
-    review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": answer}
-    return Response(msgspec.json.encode(review), media_type="application/json")
-
-
-def _refusal(uid: str, code: int, reason: str, message: str) -> Obj:
-    return {"uid": uid, "allowed": False, "status": {"code": code, "reason": reason, "message": message}}
-
-
 def _of(asked: _Asked) -> dict[str, str]:
     return {"namespace": asked.namespace, "kind": asked.kind.kind, "user": asked.user_info.username}
-
-
-def _response(asked: _Asked, verdict: Verdict) -> Obj:
-    answer: Obj = {"uid": asked.uid, "allowed": not verdict.refusals}
-    if verdict.refusals:
-        # the API server passes code, reason and causes on to the caller, and puts our name before the message
-        causes = [
-            {
-                "reason": "FieldValueInvalid",
-                "message": refusal.message + (f" (found {refusal.value})" if refusal.value else ""),
-                "field": refusal.field,
-            }
-            for refusal in verdict.refusals
-        ]
-        answer["status"] = {
-            "code": 422,
-            "reason": "Invalid",
-            "message": "; ".join(str(refusal) for refusal in verdict.refusals),
-            "details": {"causes": causes},
-        }
-        log.info("refused", extra=_of(asked))
-    elif verdict.patches:
-        answer["patchType"] = "JSONPatch"
-        answer["patch"] = base64.b64encode(msgspec.json.encode(verdict.patches)).decode()
-    if verdict.warnings:
-        answer["warnings"] = [text[:_WARNING_MAX] for text in verdict.warnings]
-    return answer

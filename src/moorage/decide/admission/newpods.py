@@ -1,0 +1,45 @@
+"""What a new pod of a guarded namespace gets besides its guardrails, and what who creates a run is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from moorage.apimachinery.meta import annotations_of, labels_of
+from moorage.apimachinery.resources import Obj
+from moorage.decide.admission.fields import at, mapping
+from moorage.decide.admission.injection import is_guest
+from moorage.decide.admission.priority import stand_in
+from moorage.decide.admission.restricted import advice, is_ours, is_restricted, names_user, secure, user_of
+from moorage.decide.admission.scheduler import choose_scheduler
+from moorage.decide.admission.tenancy import inject
+
+
+def complete_pod(
+    pod: Obj,
+    *,
+    namespace: Mapping[str, Any] | None,
+    tenant: Obj | None,
+    classes: Iterable[Mapping[str, Any]],
+    scheduler: Any,
+) -> tuple[Obj, ...]:
+    """JSON patches: the team's nodes, a class that does not preempt, a scheduler, and what `restricted` asks for.
+
+    `namespace` None: newer than the caller's copy; `scheduler`: see `choose_scheduler`.
+    """
+    patches: tuple[Obj, ...] = ()
+    if not is_guest(pod):
+        patches = (*inject(pod, tenant), *stand_in(pod, tenant=tenant, classes=classes))
+    patches = (*patches, *choose_scheduler(pod, scheduler))
+    if namespace is not None and is_ours(labels_of(pod)) and is_restricted(labels_of(namespace)):
+        patches = (*patches, *secure(pod, user=user_of(labels_of(pod), annotations_of(namespace))))
+    return patches
+
+
+def advise_job(job: Obj, namespace: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Warnings for who creates a run in a namespace of Pod Security `restricted` and names no user."""
+    if namespace is None or not is_ours(labels_of(job)) or not is_restricted(labels_of(namespace)):
+        return ()
+    if names_user(mapping(at(job, ("spec", "template", "spec")))):
+        return ()
+    return (advice(user_of(labels_of(job), annotations_of(namespace))),)
