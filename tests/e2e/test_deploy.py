@@ -75,6 +75,17 @@ def test_the_api_server_accepts_every_object_of_the_tree(cluster, kubectl, appli
     assert len(said) == len(applied)
 
 
+@pytest.mark.parametrize("folder", ["overlays/production", "overlays/example"])
+def test_the_api_server_accepts_every_object_that_an_overlay_changes(kubectl, applied, folder):
+    base = {(one["kind"], one["metadata"]["name"]): one for one in applied}
+    rendered = [one for one in yaml.safe_load_all(kubectl("kustomize", str(DEPLOY / folder))) if one]
+    changed = [one for one in rendered if base.get((one["kind"], one["metadata"]["name"])) != one]
+    assert {one["kind"] for one in changed} >= {"Deployment", "Ingress"}
+    words = ("apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict", "-o", "name")
+    names = kubectl(*words, "-f", "-", stdin=yaml.safe_dump_all(changed)).split()
+    assert len(names) == len(changed)
+
+
 def test_the_kinds_are_established_and_shown_and_keep_out_what_they_do_not_know(kubectl, applied, unique):
     names = [one["metadata"]["name"] for one in applied if one["kind"] == "CustomResourceDefinition"]
     kubectl("wait", "--for=condition=Established", "--timeout=60s", *(f"crd/{name}" for name in names))

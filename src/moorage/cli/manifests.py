@@ -17,6 +17,7 @@ BY_HAND = (
     "# Made by `moor manifests --write`. Not applied with the rest: `kubectl apply -f` it by hand, or a\n"
     "# copy that you have changed. What the rules mean: docs/reference/guardrails.md.\n"
 )
+OWN_NOTE = "# Made by `moor manifests --write`, as an example: copy the folder, and change the copy.\n"
 NOTE = "# Made by `moor manifests --write`; change the source in src/moorage, not this file.\n"
 
 
@@ -88,9 +89,14 @@ def objects() -> dict[str, list[Obj]]:
 
 def tree() -> dict[str, str]:
     """Path → text of every file, the kustomizations among them."""
-    files = {path: NOTE + dump(objs) for path, objs in objects().items()}
+    shipped = objects()
+    base = {f"base/{path}": NOTE + dump(objs) for path, objs in shipped.items()}
+    kustomizations = {
+        "base/kustomization.yaml": _kustomization(shipped),
+        "kustomization.yaml": _kustomization(["base"]),  # overlays stand on base: kustomize lets none hold another
+    }
     by_hand = {path: BY_HAND + dump(objs) for path, objs in optional_objects().items()}
-    return files | by_hand | _scheduler_tree() | {"kustomization.yaml": _kustomization(files)}
+    return base | by_hand | _scheduler_tree() | _overlays() | kustomizations
 
 
 def optional_objects() -> dict[str, list[Obj]]:
@@ -114,6 +120,43 @@ def _scheduler_tree() -> dict[str, str]:
         "scheduler/scheduler.yaml": NOTE + dump(make_second_scheduler()),
         "scheduler/kustomization.yaml": _kustomization(["scheduler.yaml"], images=images),
         "scheduler/kubeadm/kube-scheduler0+json.yaml": NOTE + dump([make_kubeadm_patch()]),
+    }
+
+
+def _overlays() -> dict[str, str]:
+    """Folders that change the tree: for production, and an example of an admin's own on top of that."""
+    from moorage.model.manifests import IMAGE, SERVER_SERVICE, make_ingress
+    from moorage.model.manifests.production import (
+        EXAMPLE_HOST,
+        EXAMPLE_TLS_SECRET,
+        make_own_patches,
+        make_production_patches,
+    )
+    from moorage.model.names import INFO_CONFIGMAP, SYSTEM_NAMESPACE
+
+    ingress = make_ingress(f"https://{EXAMPLE_HOST}", tls_secret=EXAMPLE_TLS_SECRET)
+    settings = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": INFO_CONFIGMAP, "namespace": SYSTEM_NAMESPACE},
+        "data": {"publicUrl": f"https://{EXAMPLE_HOST}"},
+    }
+    own = {
+        "images": [{"name": IMAGE, "newName": f"registry.example.org/{IMAGE}", "newTag": __version__}],
+        "patches": [
+            {"path": "settings.yaml"},
+            {"path": "ingress-host.yaml", "target": {"kind": "Ingress", "name": SERVER_SERVICE}},
+        ],
+    }
+    return {
+        "overlays/production/ingress.yaml": NOTE + dump([ingress]),
+        "overlays/production/patches.yaml": NOTE + dump(make_production_patches()),
+        "overlays/production/kustomization.yaml": _kustomization(
+            ["../../base", "ingress.yaml"], patches=[{"path": "patches.yaml"}]
+        ),
+        "overlays/example/settings.yaml": OWN_NOTE + dump([settings]),
+        "overlays/example/ingress-host.yaml": OWN_NOTE + dump([make_own_patches()]),
+        "overlays/example/kustomization.yaml": _kustomization(["../production"], **own).replace(NOTE, OWN_NOTE),
     }
 
 

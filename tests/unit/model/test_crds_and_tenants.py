@@ -25,10 +25,14 @@ def test_stale_missing_and_leftover_files_are_named(tmp_path: Path) -> None:
     write_tree(tmp_path, tree())
     (tmp_path / "mine.yaml").write_text("a: 1")
     assert stale_files(tmp_path, tree()) == []
-    (tmp_path / "crds" / "tenants.moorage.dev.yaml").write_text("old")
-    (tmp_path / "crds" / "left.yaml").write_text("over")
-    (tmp_path / "operator.yaml").unlink()
-    assert stale_files(tmp_path, tree()) == ["crds/left.yaml", "crds/tenants.moorage.dev.yaml", "operator.yaml"]
+    (tmp_path / "base" / "crds" / "tenants.moorage.dev.yaml").write_text("old")
+    (tmp_path / "base" / "crds" / "left.yaml").write_text("over")
+    (tmp_path / "base" / "operator.yaml").unlink()
+    assert stale_files(tmp_path, tree()) == [
+        "base/crds/left.yaml",
+        "base/crds/tenants.moorage.dev.yaml",
+        "base/operator.yaml",
+    ]
     write_tree(tmp_path, tree())
     assert stale_files(tmp_path, tree()) == []
     assert (tmp_path / "mine.yaml").read_text() == "a: 1", "what others wrote is left"

@@ -23,6 +23,7 @@ from moorage.model.names import (
 from moorage.model.workspace import GATEWAY_SECRET
 
 MADE_BY_OPERATOR = (WEBHOOK_TLS_SECRET, EXTENDER_SECRET, PAGE_SECRET, GATEWAY_SECRET)
+DATABASE_VARIABLE = "MOORAGE_QUEUE_URL"
 STARTING = ("", "ContainerCreating", "PodInitializing")  # a container waits, and nothing is wrong yet
 ASKED = "moorage_extender_last_request_timestamp_seconds"  # a gauge of the extender; 0: never
 REFUSED = "moorage_extender_requests_total"
@@ -160,25 +161,20 @@ def database(facts: Facts) -> Result:
         return unread("the names of Secrets", facts.secrets)
     if isinstance(facts.deployments, Unread):
         return unread("Deployments", facts.deployments)
-    replicas = next(
-        (
-            int((obj.get("spec") or {}).get("replicas") or 0)
-            for obj in facts.deployments
-            if obj["metadata"]["name"] == SERVER.full_name
-        ),
-        1,
-    )
-    if QUEUE_SECRET not in facts.secrets:
+    server = next((obj for obj in facts.deployments if obj["metadata"]["name"] == SERVER.full_name), {})
+    replicas = int((server.get("spec") or {}).get("replicas") or 0)
+    secret, needed = _database_secret(server)
+    if secret not in facts.secrets:
         create = (
-            f"kubectl -n {SYSTEM_NAMESPACE} create secret generic {QUEUE_SECRET}"
+            f"kubectl -n {SYSTEM_NAMESPACE} create secret generic {secret}"
             " --from-literal=url='postgresql://moorage:PASSWORD@HOST/moorage'"
         )
-        if replicas > 1:
-            return missing(f"{replicas} servers need PostgreSQL, and there is no Secret {QUEUE_SECRET}", create)
+        if replicas > 1 or needed:
+            return missing(f"the server needs PostgreSQL, and there is no Secret {secret}", create)
         return in_order("files on the server's volume; use PostgreSQL for large maps and for two servers")
     if isinstance(facts.server, Unread):
         return unknown(
-            f"the Secret {QUEUE_SECRET} names PostgreSQL; whether it answers is in the server's log",
+            f"the Secret {secret} names PostgreSQL; whether it answers is in the server's log",
             f"kubectl -n {SYSTEM_NAMESPACE} logs deployment/{SERVER.full_name}",
         )
     return in_order("PostgreSQL answers the server")
@@ -301,6 +297,17 @@ def _image_of(deployment: Mapping[str, Any]) -> str:
     template = ((deployment.get("spec") or {}).get("template") or {}).get("spec") or {}
     containers: list[Obj] = template.get("containers") or [{}]
     return str(containers[0].get("image") or "")
+
+
+def _database_secret(deployment: Mapping[str, Any]) -> tuple[str, bool]:
+    """The name of the Secret with the address of PostgreSQL, and whether the server starts only with it."""
+    template = ((deployment.get("spec") or {}).get("template") or {}).get("spec") or {}
+    for container in template.get("containers") or ():
+        for entry in container.get("env") or ():
+            if entry.get("name") == DATABASE_VARIABLE:
+                source = (entry.get("valueFrom") or {}).get("secretKeyRef") or {}
+                return str(source.get("name") or QUEUE_SECRET), not source.get("optional")
+    return QUEUE_SECRET, False
 
 
 def _tag(image_name: str) -> str | None:

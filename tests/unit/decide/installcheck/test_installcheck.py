@@ -382,7 +382,7 @@ AFTER = [
         "database",
         {"deployments": tuple(obj | {"spec": obj["spec"] | {"replicas": 2}} for obj in our_deployments())},
         "missing!",
-        "2 servers need PostgreSQL",
+        "the server needs PostgreSQL, and there is no Secret moorage-queue",
     ),
     ("webhook", {"webhooks": our_webhooks()[1:]}, "missing!", "no MutatingWebhookConfiguration moorage"),
     ("webhook", {"webhooks": our_webhooks("")}, "wrong!", "caBundle"),
