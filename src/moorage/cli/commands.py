@@ -65,6 +65,7 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     ("This machine", "restore", "moorage.cli.restore:restore", "Bring back damaged files of the local cluster"),
     ("On a cluster", "install", "moorage.cli.install:install", "Install Moorage on a cluster, or change values"),
     ("On a cluster", "upgrade", "moorage.cli.install:upgrade", "Upgrade an installation to this version"),
+    ("On a cluster", "uninstall", "moorage.cli.uninstall:uninstall", "Remove Moorage from a cluster"),
     ("On a cluster", "manifests", "moorage.cli.manifests:manifests", "Print the manifests that install Moorage"),
     ("On a cluster", "operator", "moorage.cli.service_commands:operator", "Run the operator"),
     ("On a cluster", "webhook", "moorage.cli.service_commands:webhook", "Run the admission webhook"),

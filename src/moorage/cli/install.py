@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from moorage.cli import console
-from moorage.cli.installoptions import Chosen, check_namespace, install_options
+from moorage.cli.installoptions import Chosen, check_namespace, install_options, seconds_of
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.decide.install.steps import InstallPlan
 from moorage.decide.install.values import InstallValues, parse_values, parse_version
@@ -85,7 +85,7 @@ async def _work(
 
     # what is installed, and what is wanted
     api = cast("InstallApi", session.api)
-    timeout = chosen.seconds
+    timeout = seconds_of(chosen.timeout)
     standing = await actions.look(api)
     installed = standing.version if standing.is_installed else ""
     if upgrading and not installed:
@@ -93,7 +93,7 @@ async def _work(
     check_versions(installed, VERSION, downgrade=downgrade)
     document = chosen.document(standing.values, installed=standing.version, version=VERSION)
     values = parse_values(document)
-    wanted = wanted_objects(values)
+    wanted = wanted_objects(values, standing.kubernetes)
 
     # what would change
     if chosen.dry_run and output != "text":

@@ -88,15 +88,13 @@ class Chosen:
         parse_values(document, source="the values")
         return document
 
-    @property
-    def seconds(self) -> int:
-        """Raises UsageError for a time-out that is no time."""
-        try:
-            return parse_time(self.timeout)
-        except ValueError as error:
-            raise UsageError(
-                f"invalid --timeout {self.timeout!r}", hint="use a time such as 90s, 10m or 1h"
-            ) from error
+
+def seconds_of(timeout: str) -> int:
+    """Raises UsageError for a time-out that is no time."""
+    try:
+        return parse_time(timeout)
+    except ValueError as error:
+        raise UsageError(f"invalid --timeout {timeout!r}", hint="use a time such as 90s, 10m or 1h") from error
 
 
 def install_options(command: Callable[..., R]) -> Callable[..., R]:

@@ -45,6 +45,7 @@ class InstallValues:
     storage_class: str = ""  # of the server's volume; empty: the cluster's default
     pause_image: str = ""  # of the pods that hold machines' places
     scheduler: Scheduler = "configure"  # who asks the extender
+    scheduler_image: str = ""  # of a second kube-scheduler, without its tag; empty: registry.k8s.io/kube-scheduler
     database_secret: str = ""  # in moorage-system; its `url`: postgresql://…
     replicas: Mapping[str, int] = field(default_factory=dict)  # by service
     resources: Mapping[str, Obj] = field(default_factory=dict)  # by service: requests and limits
@@ -262,6 +263,7 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "storage_class": _object_name,
     "pause_image": _image,
     "scheduler": _scheduler,
+    "scheduler_image": _image,
     "database_secret": _object_name,
     "replicas": _replicas,
     "resources": _resources,
