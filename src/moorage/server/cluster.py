@@ -9,10 +9,11 @@ from typing import Any
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.informer import Informer, index_by_controller, index_by_label
 from moorage.apimachinery.informers import Informers
-from moorage.apimachinery.meta import is_condition_true, labels_of
+from moorage.apimachinery.meta import Key, is_condition_true, key_of, labels_of
 from moorage.apimachinery.resources import EVENTS, JOBS, NODES, PODS, PVCS, PVS, STORAGECLASSES, Obj, Resource
 from moorage.apimachinery.scheduling import is_gpu
 from moorage.clock import SYSTEM, Clock
+from moorage.decide.explain.snapshot import ParsedPod, parse
 from moorage.decide.explain.storage import Storage, storage_of
 from moorage.decide.runs.state import RunView
 from moorage.decide.usage.gpus import GpuView, NodeGpus, sum_gpus, view_gpus
@@ -54,6 +55,7 @@ class Cluster:
             informer.add_index(BY_RUN, index_by_label(RUN_LABEL))
             informer.add_index(BY_CONTROLLER, index_by_controller)
         self._runs = RunIndex(nodes=self.nodes, jobs=self.jobs, pods=self.pods, by_run=BY_RUN)
+        self._parsed: dict[Key, ParsedPod] = {}
         self._gpus = NodeIndex(self.nodes, self.pods, _gpus_of)
         self._gpu_view: tuple[tuple[NodeGpus, ...], GpuView] | None = None
         self._node_views = NodeIndex(self.nodes, self.pods, _view_of)
@@ -99,6 +101,17 @@ class Cluster:
         if self._gpu_view is None or self._gpu_view[0] is not nodes:
             self._gpu_view = (nodes, sum_gpus(nodes))
         return self._gpu_view[1]
+
+    def parsed(self, pod: Obj) -> ParsedPod:
+        """A pod, parsed; the same as before if it is one of `pods` that has not changed. For any thread."""
+        key = key_of(pod)
+        known = self._parsed.get(key)
+        if known is not None and known.obj is pod:
+            return known
+        parsed = parse(pod)
+        if self.pods.get(key.name, key.namespace) is pod:
+            self._parsed[key] = parsed
+        return parsed
 
     def node_views(self) -> tuple[NodeView, ...]:
         """Every node, by name."""
@@ -175,6 +188,8 @@ class Cluster:
             self._dirty.set()
 
     def _hear_pod(self, before: Obj | None, after: Obj | None) -> None:
+        if before is not None and after is None:
+            self._parsed.pop(key_of(before), None)
         if _is_shown(before) or _is_shown(after):
             self._if_changed(before, after)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
@@ -23,7 +23,7 @@ from moorage.apimachinery.scheduling import has_gate, parse_pod
 from moorage.decide.explain.explainer import Explainer
 from moorage.decide.explain.line import turn
 from moorage.decide.explain.public import as_public
-from moorage.decide.explain.snapshot import pod_of_job, snapshot
+from moorage.decide.explain.snapshot import ParsedPod, parse, pod_of_job, snapshot
 from moorage.decide.explain.storage import Storage
 from moorage.decide.explain.types import Explanation
 from moorage.decide.runs.forecast import History
@@ -129,6 +129,7 @@ class Board:
             users=users,
             now=now,
             past=past,
+            read=cluster.parsed,
             storages=storages,
             machines=machines,
         )
@@ -151,11 +152,12 @@ def render(
     past: History | None = None,
     storages: Mapping[str, Storage] | None = None,
     machines: Iterable[Obj] = (),
+    read: Callable[[Obj], ParsedPod] = parse,
 ) -> Sections:
     """From objects to HTML. Takes about a second for 5,000 pods, so it is called in a thread."""
     kinds = {node["metadata"]["name"]: gpu_type(labels_of(node)) for node in nodes}
     runs = view_runs(jobs, pods, node_types=kinds)
-    explainer = Explainer(snapshot(nodes, pods, history=past, machines=machines))
+    explainer = Explainer(snapshot(nodes, pods, history=past, machines=machines, read=read))
     line, more = waiting_line(explainer, runs, jobs, now, storages or {})
     usuals = {
         (pod.pod.namespace, pod.pod.name): usual

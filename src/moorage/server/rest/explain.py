@@ -122,7 +122,8 @@ async def _explained(
     nodes, pods, now = cluster.nodes.all(), cluster.pods.all(), context.now()
 
     def work() -> Explanation:
-        explainer = Explainer(snapshot(nodes, concerning(pod, pods), history=past, machines=machines))
+        seen = snapshot(nodes, concerning(pod, pods), history=past, machines=machines, read=cluster.parsed)
+        explainer = Explainer(seen)
         return explainer.explain(pod, now=now, storage=storage, events=events, suspended=suspended, run=run)
 
     return await asyncio.to_thread(work)
