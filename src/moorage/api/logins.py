@@ -27,6 +27,25 @@ class ByCode(Request):
     client: Annotated[Text, about("Name of the program that logs in; shown in the list of sessions.")] = ""
 
 
+class ByProof(Request):
+    """A proof by a CertificateSigningRequest that the person made; see docs/design/0017."""
+
+    name: Annotated[Text, about("Name of the CertificateSigningRequest: moorage-login- and 32 hex digits.")]
+    audience: Annotated[Text, about("URL of the server that the proof is for.")]
+    signature: Annotated[
+        Text,
+        about("ECDSA signature (P-256, SHA-256; base64) of `moorage login`, name and audience, a line each."),
+    ]
+
+
+class Proved(Answer, frozen=True):
+    """A token for whom the API server named."""
+
+    name: Annotated[str, about("Name of the user, as the API server says it.")]
+    token: Annotated[str, about("Bearer token; it is shown only here.")]
+    expires: Annotated[Time, about("When the token expires.")]
+
+
 class TokenRequest(Request):
     """A token for the Kubernetes API."""
 

@@ -188,6 +188,9 @@ def server_of(api: Api, connection: KubeConnection) -> Connection:
 
 def find_in_cluster(api: Api, connection: KubeConnection) -> Finder:
     """Finds the server of a cluster, by the ways of `client.reach`. Raises NotReady where there is none."""
+    from moorage.client.proof import Prover
+
+    prover = Prover(api, connection)
     failure: NotReady | None = None  # what is out of reach is not looked for again and again
 
     async def find(stack: AsyncExitStack) -> Site:
@@ -204,6 +207,8 @@ def find_in_cluster(api: Api, connection: KubeConnection) -> Finder:
             if way.token:
                 return way.url, {"Authorization": f"Bearer {way.token}"}
             authorization = await _authorization(api, connection)
+            if not authorization and prover.is_of_use:
+                authorization = f"Bearer {await prover.token(way.url, way.ca)}"
             headers = {"Authorization": authorization} if authorization else {}
             if connection.impersonate_user:
                 headers["Impersonate-User"] = connection.impersonate_user

@@ -42,6 +42,7 @@ KNOWN: tuple[tuple[str, re.Pattern[str], str, str], ...] = tuple(
     for method, path, action, done in (
         ("POST", "/login", "log in", "logged in"),
         ("POST", "/login/exchange", "log in", "logged in"),
+        ("POST", "/login/proof", "log in by a client certificate", "logged in by a client certificate"),
         ("DELETE", "/login", "log out", "logged out"),
         ("POST", "/logout", "log out", "logged out"),
         ("POST", "/login/password", "change the password", "changed the password"),

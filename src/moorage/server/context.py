@@ -81,6 +81,13 @@ class Context:
             raise Problem(
                 403, "only_looking", f"{user.name} may look and not change anything here", "sign in as yourself"
             )
+        if user.is_proved and not is_account(user.account):
+            raise Problem(
+                403,
+                "only_looking",
+                f"{user.name} came by a client certificate: the server cannot change anything as {user.name}",
+                "use kubectl, or a command of moor that writes with your kubeconfig; or log in: moor login URL",
+            )
         act = getattr(self.api, "with_token" if user.token else "as_user", None)
         if act is None or not (user.token or is_account(user.account)):
             raise Problem(501, "cannot_act", "this server cannot act for its users", "ask whoever runs it")

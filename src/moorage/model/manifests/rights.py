@@ -20,6 +20,7 @@ from moorage.model.manifests.parts import (
 )
 from moorage.model.names import FORWARD_ROLE, GROUP, KUBELETS_ACCOUNT, METRICS_ROLE, SYSTEM_NAMESPACE
 from moorage.model.people import PEOPLE_NAMESPACE, account_name
+from moorage.model.proofs import PROOF_ROLE
 from moorage.model.workspace import OPEN_VERB
 
 LOCAL_ADMIN = "moorage-local-admin"  # binds who started a local cluster
@@ -105,6 +106,7 @@ def make_tenant_roles() -> list[Obj]:
         make_object(CLUSTERROLES, TENANT_ROLES[role], None, rules=[rule.to_obj() for rule in rules])
         for role, rules in chosen.items()
     ]
+    proving = Rule(group="certificates.k8s.io", resources=("certificatesigningrequests",), verbs=("create",))
     forwarding = (
         Rule(resources=("pods",), verbs=("get", "list")),
         Rule(resources=("pods/portforward",), verbs=("get", "create")),  # get: by WebSocket
@@ -112,6 +114,7 @@ def make_tenant_roles() -> list[Obj]:
     return [
         *roles,
         make_object(CLUSTERROLES, METRICS_ROLE, None, rules=[metrics]),
+        make_object(CLUSTERROLES, PROOF_ROLE, None, rules=[proving.to_obj()]),
         make_object(ROLES, FORWARD_ROLE, rules=[rule.to_obj() for rule in forwarding]),
     ]
 

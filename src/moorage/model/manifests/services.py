@@ -194,6 +194,8 @@ SERVER = Service(
         Rule(group="discovery.k8s.io", resources=("endpointslices",), verbs=LIST),  # where workspaces answer
         Rule(group="authorization.k8s.io", resources=("subjectaccessreviews",), verbs=("create",)),
         Rule(group="authentication.k8s.io", resources=("tokenreviews",), verbs=("create",)),
+        # who made one has shown who they are: people with client certificates
+        Rule(group="certificates.k8s.io", resources=("certificatesigningrequests",), verbs=("get",)),
     ),
     at_home=(
         # what volumes hold, as kubelets tell it to an account that may ask for nothing else

@@ -32,6 +32,7 @@ from moorage.errors import ApiError, MoorageError
 from moorage.model.names import GROUP
 from moorage.model.people import account_groups, account_user, is_account, is_disabled, person_in
 from moorage.server.identity.people import People, groups_of
+from moorage.server.identity.proofs import PROOF_PREFIX
 from moorage.server.identity.sessions import TOKEN_PREFIX, Session
 from moorage.server.problems import Problem, problem_of
 
@@ -60,7 +61,15 @@ OPEN_PATHS = frozenset({"/healthz", "/readyz"})  # kubelets ask for these under 
 METRICS_PATH = "/metrics"  # Prometheus asks with a token that may `get` this path
 OPEN_PREFIX = "/static/"
 WAY_IN = frozenset(  # who is not known yet may ask for these
-    {"/login", "/login/oidc", "/login/callback", "/logout", "/api/v1/login", "/api/v1/login/exchange"}
+    {
+        "/login",
+        "/login/oidc",
+        "/login/callback",
+        "/logout",
+        "/api/v1/login",
+        "/api/v1/login/exchange",
+        "/api/v1/login/proof",
+    }
 )
 LOOKS = frozenset({"GET", "HEAD", "OPTIONS"})  # methods that change nothing
 LOOKING_PATHS = frozenset({"/api/v1/explain"})  # nor does a POST to these
@@ -98,6 +107,7 @@ class User:
     is_page: bool = False  # by the page's token, which many may share and which stands for nobody
     account: str = ""  # the Kubernetes user to act as; empty: may only look
     token: str = field(default="", repr=False)  # the Kubernetes token the request came with, to act by
+    is_proved: bool = False  # by a certificate: the server knows who it is, and cannot act as them
     borrowed: bool = False  # the token is another's, who may act as `account`
     session: Session | None = field(default=None, repr=False, compare=False)
     by_cookie: bool = field(default=False, compare=False)  # which a browser sends whoever made it ask
@@ -161,7 +171,10 @@ class Auth:
         if token := bearer_of(headers):
             if token.startswith(TOKEN_PREFIX):
                 return await self._by_session(token)
-            user = self._page if self.is_page_token(token) else await self.review(token)
+            if token.startswith(PROOF_PREFIX):
+                user = await self._by_proof(token)
+            else:
+                user = self._page if self.is_page_token(token) else await self.review(token)
             other = headers.get("impersonate-user", "")
             return await self._impersonated(user, other) if other and user is not None else user
         cookies = headers.get("cookie", "")
@@ -172,6 +185,12 @@ class Auth:
             if await self.page_sessions.holds(cookie_of(cookies, name)):
                 return replace(self._page, by_cookie=True)
         return None
+
+    async def _by_proof(self, token: str) -> User | None:
+        identity = await self.logins.proofs.identity(token)
+        if identity is None:
+            return None
+        return await self._as_person(User(identity.name, identity.groups, account=identity.name, is_proved=True))
 
     async def _by_session(self, token: str) -> User | None:
         session = await self.logins.session_of(token)

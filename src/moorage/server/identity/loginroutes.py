@@ -12,6 +12,7 @@ from moorage.api.errors import ErrorCode
 from moorage.api.logins import (
     ByCode,
     ByPassword,
+    ByProof,
     ClusterAddress,
     ClusterToken,
     LoggedIn,
@@ -20,6 +21,7 @@ from moorage.api.logins import (
     PasswordChange,
     Person,
     PersonTenant,
+    Proved,
     TokenRequest,
 )
 from moorage.apimachinery.meta import annotations_of
@@ -29,6 +31,7 @@ from moorage.model.tenant import memberships
 from moorage.server.context import Context
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.identity.auth import User
+from moorage.server.identity.proofs import expires
 from moorage.server.identity.sessions import Session
 from moorage.server.problems import Problem
 
@@ -53,6 +56,14 @@ async def exchange(call: Call[ByCode, None]) -> LoggedIn:
     )
     state.audit_person = session.person
     return logged_in(token, session)
+
+
+async def prove(call: Call[ByProof, None]) -> Proved:
+    """Get a token for a user whom the Kubernetes API knows by a client certificate."""
+    body = call.body
+    token, identity = await call.context.logins.proofs.take(body.name, body.audience, body.signature)
+    call.request.state.audit_person = identity.name
+    return Proved(name=identity.name, token=token, expires=expires(identity))
 
 
 async def who(call: Call[None, None]) -> Person:
@@ -143,6 +154,7 @@ ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
     Endpoint(method="POST", path=HERE, handler=log_in, body=ByPassword, answer=LoggedIn, status=201),
     Endpoint(method="DELETE", path=HERE, handler=log_out),
     Endpoint(method="POST", path=f"{HERE}/exchange", handler=exchange, body=ByCode, answer=LoggedIn, status=201),
+    Endpoint(method="POST", path=f"{HERE}/proof", handler=prove, body=ByProof, answer=Proved, status=201),
     Endpoint(
         method="POST",
         path=f"{HERE}/token",

@@ -44,6 +44,7 @@ from moorage.server.addresses import Addresses
 from moorage.server.identity.attempts import Attempts, Origin
 from moorage.server.identity.oidc import Provider, ProviderAway, Refused, challenge_of, new_verifier
 from moorage.server.identity.people import People
+from moorage.server.identity.proofs import Proofs
 from moorage.server.identity.sessions import LIFETIME, TOUCH, Sealer, Session, SessionDesk, digest, new_token
 from moorage.server.identity.shared import Key, Kind
 from moorage.server.problems import Problem
@@ -154,6 +155,7 @@ class Logins:
             cluster=self.settings.cluster,
         )
         self._sealer = Sealer(api, clock=clock)
+        self.proofs = Proofs(api, self._sealer, self.addresses, clock=clock)
         self._believed: BoundedCache[bytes, Session] = BoundedCache(
             KEPT, keep_seconds=BELIEVED_SECONDS, clock=clock
         )  # by the token's SHA-256
