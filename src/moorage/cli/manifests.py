@@ -101,9 +101,13 @@ def tree() -> dict[str, str]:
 
 def optional_objects() -> dict[str, list[Obj]]:
     """What stands beside the tree and is in no kustomization: applied by hand, by who wants it."""
+    from moorage.model.monitoring import make_monitoring
     from moorage.model.policy import gpu_cluster_policy
 
-    return {"optional/gpu-cluster-policy.yaml": [gpu_cluster_policy()]}
+    return {
+        "optional/gpu-cluster-policy.yaml": [gpu_cluster_policy()],
+        "optional/prometheus.yaml": make_monitoring(),
+    }
 
 
 def _scheduler_tree() -> dict[str, str]:

@@ -8,7 +8,7 @@ from moorage.apimachinery.meta import annotations_of
 from moorage.decide.installcheck.facts import Facts, Unread
 from moorage.decide.installcheck.results import Result, in_order, missing, some, unread, wrong
 from moorage.errors import MoorageError
-from moorage.model.names import INFO_CONFIGMAP, SYSTEM_NAMESPACE
+from moorage.model.names import SYSTEM_NAMESPACE
 from moorage.model.workspace import parse_platform
 
 DEFAULT_INGRESS = "ingressclass.kubernetes.io/is-default-class"
@@ -24,10 +24,12 @@ def ingress_class(facts: Facts) -> Result:
     if not names:
         return missing(
             "the cluster has no IngressClass",
-            "install an ingress controller (Traefik, HAProxy, Envoy Gateway): docs/howto/serve-with-tls.md",
+            "install an ingress controller (Traefik, HAProxy, Envoy Gateway): docs/howto/reach-the-server.md",
         )
     if wanted and wanted not in names:
-        return wrong(f"ingressClass is {wanted!r}; there are: {some(names)}", set_key("ingressClass", names[0]))
+        return wrong(
+            f"ingressClass is {wanted!r}; there are: {some(names)}", set_value("--ingress-class", names[0])
+        )
     defaults = sorted(
         str(obj["metadata"]["name"])
         for obj in facts.ingress_classes
@@ -40,7 +42,7 @@ def ingress_class(facts: Facts) -> Result:
     return wrong(
         f"no IngressClass is the default; there are: {some(names)}",
         f"kubectl annotate ingressclass {names[0]} {DEFAULT_INGRESS}=true",
-        set_key("ingressClass", names[0]),
+        set_value("--ingress-class", names[0]),
     )
 
 
@@ -51,14 +53,14 @@ def public_url(facts: Facts) -> Result:
             return in_order("not needed: the server listens on this machine")
         return missing(
             "publicUrl is not set: only who reaches the Kubernetes API can use Moorage",
-            set_key("publicUrl", "https://moorage.example.org"),
+            set_value("--public-url", "https://moorage.example.org"),
             bearable=True,
         )
     site = facts.public
     if site.untrusted:
         return wrong(
             f"{site.url} has a certificate that this machine does not trust: {site.error}",
-            "docs/howto/serve-with-tls.md; with an authority of your own: moor login --ca FILE",
+            "docs/howto/reach-the-server.md; with an authority of your own: moor login --ca FILE",
         )
     if site.error:
         return wrong(f"{site.url} does not answer: {site.error}", f"curl -v {site.url}/healthz")
@@ -72,7 +74,7 @@ def public_url(facts: Facts) -> Result:
         )
     if site.url.startswith("http://") and not facts.local:
         return wrong(
-            f"{site.url} has no TLS: tokens travel in the clear", "docs/howto/serve-with-tls.md", bearable=True
+            f"{site.url} has no TLS: tokens travel in the clear", "docs/howto/reach-the-server.md", bearable=True
         )
     return in_order(f"{site.url} answers")
 
@@ -81,11 +83,11 @@ def workspace_url(facts: Facts) -> Result:
     try:
         platform = parse_platform(facts.settings)
     except MoorageError as error:
-        return wrong(error.message, set_key("workspaceUrl", "https://*.apps.example.org"))
+        return wrong(error.message, set_value("--workspace-url", "https://*.apps.example.org"))
     if not platform.domain:
         return missing(
             "workspaceUrl is not set: only `moor workspace open` opens workspaces, by a port-forward",
-            set_key("workspaceUrl", "https://*.apps.example.org"),
+            set_value("--workspace-url", "https://*.apps.example.org"),
             bearable=True,
         )
     if platform.domain == "localhost" or platform.domain.endswith(".localhost"):
@@ -98,7 +100,6 @@ def workspace_url(facts: Facts) -> Result:
     return in_order(f"*.{platform.domain} resolves to {some(list(facts.workspace_addresses), 2)}")
 
 
-def set_key(key: str, value: str) -> str:
-    """How to set one key of the ConfigMap."""
-    patch = f'{{"data":{{"{key}":"{value}"}}}}'
-    return f"kubectl -n {SYSTEM_NAMESPACE} patch configmap {INFO_CONFIGMAP} --type merge -p '{patch}'"
+def set_value(option: str, value: str) -> str:
+    """How to set one value of the installation; the others stay."""
+    return f"moor install {option} '{value}'"

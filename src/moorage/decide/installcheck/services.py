@@ -27,7 +27,7 @@ DATABASE_VARIABLE = "MOORAGE_QUEUE_URL"
 STARTING = ("", "ContainerCreating", "PodInitializing")  # a container waits, and nothing is wrong yet
 ASKED = "moorage_extender_last_request_timestamp_seconds"  # a gauge of the extender; 0: never
 REFUSED = "moorage_extender_requests_total"
-APPLY = "moor manifests | kubectl apply --server-side --force-conflicts -f -"
+APPLY = "moor install"  # with the values of the last time
 
 
 def image(facts: Facts) -> Result | None:
@@ -102,7 +102,7 @@ def versions(facts: Facts) -> Result:
     if len(set(tags.values())) > 1:
         return wrong(
             "the services' images differ: " + ", ".join(f"{name} {tag}" for name, tag in sorted(tags.items())),
-            "apply the manifests again, with one image for all services",
+            "moor install --image REGISTRY/moorage:TAG",
         )
     return in_order(f"all are {facts.cli_version}")
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -499,3 +501,25 @@ def test_the_report_for_people_and_for_programs():
         "why": "pods run on nodes that are Ready",
         "fix": ["kubectl describe node n1"],
     }
+
+
+def test_every_page_that_a_fix_names_exists():
+    root = Path(__file__).parents[4]
+    named = {
+        page
+        for path in (root / "src" / "moorage" / "decide" / "installcheck").glob("*.py")
+        for page in re.findall(r"docs/[\w/-]+\.md", path.read_text())
+    }
+    assert named
+    assert {page for page in named if not (root / page).is_file()} == set()
+
+
+def test_the_page_of_symptoms_names_checks_that_there_are():
+    page = (Path(__file__).parents[4] / "docs" / "howto" / "troubleshoot-an-installation.md").read_text()
+    named = {
+        name
+        for words in re.findall(r"checks? ((?:`[a-z-]+`(?:, )?)+)", page)
+        for name in re.findall(r"`([a-z-]+)`", words)
+    }
+    assert len(named) > 10
+    assert named <= {check.name for check in CHECKS}
