@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable
 
 from moorage.actions.kept import Kept, NothingKept
+from moorage.actions.kueue import read_queue_wait
 from moorage.actions.runs import Now, get_deleted, get_run, is_run_name, no_such_run
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.meta import is_condition_true, key_of, labels_of
@@ -34,12 +35,13 @@ async def explain_run(api: Api, namespace: str, name: str, now: Now, kept: Kept 
         return explain(pod_of_run(deleted), nodes=(), pods=(), now=now(), run=deleted)
     run = await _run_of(api, job, kept)
     nodes, pods = await asyncio.gather(api.list(NODES), api.list(PODS))
-    claims, volumes, classes, machines, events = await asyncio.gather(
+    claims, volumes, classes, machines, events, queue = await asyncio.gather(
         _listed(api, PVCS, namespace),
         _listed(api, PVS),
         _listed(api, STORAGECLASSES),
         _listed(api, MACHINES),
         _events(api, namespace, pod, job),
+        read_queue_wait(api, job),
     )
     return explain(
         pod,
@@ -50,6 +52,7 @@ async def explain_run(api: Api, namespace: str, name: str, now: Now, kept: Kept 
         events=events,
         machines=machines or (),
         suspended=is_suspended(job),
+        queue=queue,
         run=run,
     )
 

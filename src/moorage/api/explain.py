@@ -195,6 +195,8 @@ class Explanation(Answer, frozen=True):
         ""
     )
     suspended: Annotated[bool, about("Whether its Job is suspended.")] = False
+    queue: Annotated[str, about("Queue of Kueue that holds its Job; empty: none does.")] = ""
+    queue_message: Annotated[str, about("What Kueue says of it, a sentence; empty: not known.")] = ""
     scheduler_says: Annotated[str, about("Last message of the scheduler; empty: none.")] = ""
     smaller: Annotated[
         tuple[SmallerRequest, ...],

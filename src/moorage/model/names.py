@@ -94,6 +94,10 @@ MACHINE_TYPE_PREFIX = "type.machine.moorage.dev/"  # label of a node by type it 
 PLACE_PREFIX = (
     "place.machine.moorage.dev/"  # label of a node, by a guest's uid: its next place, the first was lost
 )
+KEEPS_ITS_NODE = {  # on pods that are not to be moved to empty a node; kubectl drain moves them all the same
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    "karpenter.sh/do-not-disrupt": "true",
+}
 RESERVATION_PRIORITY = "moorage-reservation"  # PriorityClass, may not preempt
 RESERVATION_VALUE = -10  # of that class: autoscalers take lower ones as expendable
 GUEST_PRIORITY = "moorage-guest"  # PriorityClass, value 0, may preempt

@@ -51,6 +51,8 @@ def short_reason(explanation: Explanation, *, typed: bool = True) -> str:
         return "quota exceeded"
     if explanation.not_made:
         return "its pod cannot be created"
+    if explanation.queue is not None:
+        return f"it is in Kueue's queue {explanation.queue.queue}"
     if explanation.suspended:
         return "its Job is suspended"
     if explanation.machine is not None:
@@ -194,7 +196,9 @@ def _blocks(explanation: Explanation) -> list[str]:
         lines += [f"quota: {explanation.quota}"]
     elif explanation.not_made:
         lines += [f"its pod cannot be created: {explanation.not_made}"]
-    if explanation.suspended:
+    if explanation.queue is not None:
+        lines += [f"Kueue: {explanation.queue.message}"] if explanation.queue.message else []
+    elif explanation.suspended:
         lines += ["the Job has `suspend: true`: it starts no pod until that is removed"]
     for trouble in explanation.troubles:
         volume = f"volume {explanation.namespace}/{trouble.claim} " if trouble.claim else ""
@@ -359,8 +363,11 @@ def start_lines(explanation: Explanation) -> list[str]:
     """When it could start, and how sure that is."""
     if explanation.state == "fits":
         return []
-    if explanation.quota or explanation.not_made or explanation.troubles or explanation.suspended:
+    is_stopped = explanation.suspended and explanation.queue is None
+    if explanation.quota or explanation.not_made or explanation.troubles or is_stopped:
         return ["It cannot start until this is fixed"]
+    if explanation.queue is not None:
+        return ["It can start when Kueue admits it; the nodes below are as they are now"]
     lines = []
     if explanation.likely is not None:
         lines.append(_likely_text(explanation, explanation.likely))

@@ -64,6 +64,8 @@ def make_explanation(explanation: Explanation) -> wire.Explanation:
         quota=explanation.quota,
         not_made=explanation.not_made,
         suspended=explanation.suspended,
+        queue=explanation.queue.queue if explanation.queue else "",
+        queue_message=explanation.queue.message if explanation.queue else "",
         scheduler_says=explanation.scheduler_says,
         smaller=tuple(_smaller(smaller) for smaller in explanation.smaller),
         refusals=tuple(

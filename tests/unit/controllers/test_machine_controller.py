@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from moorage.apimachinery.informer import wait_synced
-from moorage.apimachinery.meta import Key, condition, is_condition_true, labels_of
+from moorage.apimachinery.meta import Key, annotations_of, condition, is_condition_true, labels_of
 from moorage.apimachinery.resources import CONFIGMAPS, NODES, PODS, Obj, Resource
 from moorage.controllers.machine.controller import STATUS_AFTER_SECONDS, STATUS_EVERY_SECONDS, MachineController
 from moorage.decide.admission.injection import inject
 from moorage.kube.events import EventRecorder
 from moorage.model.machine import MACHINES, parse_machine
+from moorage.model.manifests import make_machine_objects
 from moorage.model.secondscheduler import make_scheduler_switch
 from moorage.testing.clock import FakeClock
 from moorage.testing.fakeapi import FakeApi
@@ -309,3 +310,19 @@ async def test_places_with_gpus_are_of_the_scheduler_that_places_their_guests(gp
         await controller.reconcile(KEY)
     (made,) = (await api.list(PODS, "moorage-system")).items
     assert made["spec"].get("schedulerName") == want
+
+
+async def test_autoscalers_neither_empty_a_place_nor_take_it_for_expendable() -> None:
+    """Cluster Autoscaler ignores pods below a priority of -10; so low may a reservation be and no lower."""
+    api = MortalApi()
+    api.put(MACHINES, MACHINE)
+    api.put(NODES, a_node())
+    async with a_controller(api) as controller:
+        await controller.reconcile(KEY)
+    (made,) = (await api.list(PODS, "moorage-system")).items
+    assert annotations_of(made) == {
+        "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+        "karpenter.sh/do-not-disrupt": "true",
+    }
+    classes = {obj["metadata"]["name"]: obj for obj in make_machine_objects() if obj["kind"] == "PriorityClass"}
+    assert classes[made["spec"]["priorityClassName"]]["value"] == -10

@@ -16,6 +16,7 @@ from moorage.apimachinery.resources import EVENTS, JOBS, NODES, PODS, Obj, Resou
 from moorage.controllers.run.controller import RunController
 from moorage.errors import Forbidden, Invalid
 from moorage.kube.events import EventRecorder
+from moorage.model.kueue import QUEUE_LABEL, WORKLOADS
 from moorage.testing.clock import FakeClock
 from moorage.testing.fakeapi import FakeApi
 
@@ -284,3 +285,30 @@ async def test_a_node_that_falls_silent_has_its_runs_looked_at() -> None:
         api.put(NODES, {"metadata": {"name": "n1"}, "status": {}})
         key = await asyncio.wait_for(controller.loop.queue.get(), 120)
     assert key == KEY
+
+
+def queued(job: Obj) -> Obj:
+    labels = job["metadata"]["labels"] | {QUEUE_LABEL: "team-a"}
+    return job | {"metadata": job["metadata"] | {"uid": "j1", "labels": labels}}
+
+
+@pytest.mark.parametrize("version", WORKLOADS, ids=lambda resource: resource.version)
+@pytest.mark.parametrize(("ended", "want"), [("Cancelled by ada", False), ("", True)])
+async def test_kueue_does_not_resume_a_cancelled_run(version: Resource, ended: str, want: bool) -> None:
+    api = MortalApi()
+    api.put(JOBS, queued(a_job(failed=False, **({"ended": ended} if ended else {}))))
+    labels = {"kueue.x-k8s.io/job-uid": "j1"}
+    api.put(version, {"metadata": {"name": "w", "namespace": "lab", "labels": labels}, "spec": {"active": True}})
+    async with a_controller(api) as controller:
+        await controller.reconcile(KEY)
+        await controller.reconcile(KEY)
+    assert (await api.get(version, "w", "lab"))["spec"]["active"] is want
+    assert sum(call.verb == "patch" and call.resource == "workloads" for call in api.calls) == (not want)
+
+
+async def test_a_cancelled_run_in_a_queue_is_left_where_there_is_no_kueue() -> None:
+    api = MortalApi()
+    api.put(JOBS, queued(a_job(failed=False, ended="Cancelled by ada")))
+    async with a_controller(api) as controller:
+        assert await controller.reconcile(KEY) is None
+    assert api.writes == 0

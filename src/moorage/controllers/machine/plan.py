@@ -28,6 +28,7 @@ from moorage.model.names import (
     BACKFILL_LABEL,
     HOST_IMAGE,
     INFO_CONFIGMAP,
+    KEEPS_ITS_NODE,
     KEPT,
     MACHINE_GATE,
     MACHINE_GROUP_LABEL,
@@ -49,7 +50,6 @@ CONTAINER = "place"
 GRACE_SECONDS = 1  # zero is a force deletion, and a kubelet may still hold the device (kubernetes#130145)
 USER_ID = 65535  # the pause image's own
 DISRUPTED = "DisruptionTarget"
-KEEPS_ITS_NODE = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}  # those under the budget do so anyway
 
 
 def is_reservation(pod: Mapping[str, Any]) -> bool:

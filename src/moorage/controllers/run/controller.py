@@ -16,6 +16,7 @@ from moorage.apimachinery.resources import JOBS, NODES, PODS, Obj
 from moorage.clock import Clock
 from moorage.controllers.loop import Loop, LoopMetrics
 from moorage.controllers.run.plan import attempts_of, failed_status, is_lost, next_job, observe
+from moorage.decide.runs.kueue import queue_of
 from moorage.decide.runs.restarts import (
     LOST_AFTER,
     Action,
@@ -32,8 +33,9 @@ from moorage.decide.runs.restarts import (
     Suspend,
     plan,
 )
-from moorage.errors import AlreadyExists, BadRequest, Invalid, NotFound
+from moorage.errors import AlreadyExists, BadRequest, Forbidden, Invalid, NotFound
 from moorage.kube.events import EventRecorder
+from moorage.kube.kueue import deactivate
 from moorage.model.names import (
     ATTEMPTS_ANNOTATION,
     ENDED_ANNOTATION,
@@ -66,6 +68,8 @@ class RunController:
         self._pods = shared.of(api, PODS, label_selector=RUN_LABEL, indexes=by_run | {"node": index_by_node})
         self._nodes = shared.of(api, NODES)
         self.informers = (self._jobs, self._pods, self._nodes)
+        self._left_queue: set[str] = set()  # uids of Jobs that Kueue starts no more
+        self._jobs.on_change(self._forget)
         self.loop = Loop("run", self.reconcile, clock=clock, metrics=metrics)
         self.loop.hear(self._jobs, _run_of)
         self.loop.hear(self._pods, _run_of)
@@ -75,6 +79,7 @@ class RunController:
         """Bring one run (its namespace and name) a step closer to its end; return when to look again."""
         if (cached := self._observe_cached(key)) is None:
             return None
+        await self._leave_queues(key, cached)
         expected = plan(cached)
         if not expected.actions:
             return expected.look_again_in
@@ -132,6 +137,20 @@ class RunController:
         return lost_nodes
 
     # --- writes
+
+    async def _leave_queues(self, key: Key, seen: Observed) -> None:
+        """Take the Jobs of a cancelled run out of Kueue's queues, once: it would resume them."""
+        if not seen.by_user:
+            return
+        for attempt in seen.attempts:
+            job = self._jobs.get(attempt.job, key.namespace)
+            if job is None or attempt.state != "active" or not queue_of(job) or attempt.uid in self._left_queue:
+                continue
+            try:
+                if await deactivate(self._api, job):
+                    self._left_queue.add(attempt.uid)
+            except Forbidden as error:
+                log.warning("a cancelled run stays in its queue", extra={"run": str(key), "error": error.message})
 
     async def _act(
         self, key: Key, seen: Observed, action: Action, jobs: dict[int, Obj], pods: dict[str, Obj]
@@ -220,6 +239,10 @@ class RunController:
         meta = patch.get("metadata") or {}
         guarded = patch | {"metadata": meta | {"uid": attempt.uid}}
         await self._api.patch(JOBS, attempt.job, guarded, key.namespace)
+
+    def _forget(self, before: Obj | None, after: Obj | None) -> None:
+        if after is None and before is not None:
+            self._left_queue.discard(before["metadata"]["uid"])
 
     def _runs_on(self, node: Obj) -> Iterable[Key]:
         for pod in self._pods.by_index("node", node["metadata"]["name"]):

@@ -19,6 +19,7 @@ from moorage.apimachinery.meta import (
 )
 from moorage.apimachinery.moments import moment, rfc3339
 from moorage.apimachinery.resources import Obj
+from moorage.decide.runs.kueue import without_kueue
 from moorage.decide.runs.restarts import LOST_AFTER, AttemptSeen, Observed, PodSeen, StartAttempt
 from moorage.model.names import (
     ATTEMPT_LABEL,
@@ -132,6 +133,7 @@ def next_job(run: str, first: Obj, last: Obj, start: StartAttempt) -> Obj:
     for key in ("selector", "manualSelector", "ttlSecondsAfterFinished", "suspend"):
         spec.pop(key, None)
     spec["backoffLimit"] = start.backoff_limit
+    without_kueue(spec, last)
     template = spec["template"]
     template_meta = template.get("metadata") or {}
     kept = {key: value for key, value in (template_meta.get("labels") or {}).items() if key not in _JOB_LABELS}

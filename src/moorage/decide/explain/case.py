@@ -13,6 +13,7 @@ from moorage.decide.explain.lookup import Lookup
 from moorage.decide.explain.snapshot import ParsedPod, Snapshot
 from moorage.decide.explain.storage import PodVolumes, Storage, volumes_of
 from moorage.decide.explain.types import Explanation
+from moorage.decide.runs.kueue import QueueWait
 
 Used = Mapping[str, Mapping[str, int]]
 """What is used on each node, by resource."""
@@ -31,6 +32,7 @@ class Case:
     usable: Sequence[NodeInfo]  # nodes that labels, taints, cordons and volumes let it use
     events: Sequence[Obj]
     suspended: bool  # its Job is
+    queue: QueueWait | None
     brief: bool  # leaves out who holds what is missing, and smaller requests
 
     @property
@@ -60,6 +62,7 @@ def make_case(
     events: Sequence[Obj],
     *,
     suspended: bool,
+    queue: QueueWait | None,
     brief: bool,
 ) -> Case:
     pod = parsed.pod
@@ -76,6 +79,7 @@ def make_case(
         usable=[node for node in lookup.usable(pod) if volumes.refusal(node) is None],
         events=events,
         suspended=suspended,
+        queue=queue,
         brief=brief,
     )
 

@@ -28,6 +28,7 @@ from moorage.decide.explain.storage import Storage
 from moorage.decide.explain.types import Explanation
 from moorage.decide.explain.wishes import wanted_types
 from moorage.decide.runs.forecast import History
+from moorage.decide.runs.kueue import QueueWait
 from moorage.decide.runs.state import RunView, State
 from moorage.decide.usage.gpus import owner_of
 from moorage.model.names import MEMORY_GATE, MEMORY_HELD_ANNOTATION, RUN_LABEL
@@ -44,6 +45,7 @@ def explain(
     history: History | None = None,
     machines: Iterable[Obj] = (),
     suspended: bool = False,
+    queue: QueueWait | None = None,
     run: RunView | None = None,
 ) -> Explanation:
     """Explain a pod, stored or hypothetical.
@@ -52,7 +54,9 @@ def explain(
     (None: nothing, so none is called missing), `events` those of the pod and of its Job, `run` the run of the pod.
     """
     explainer = Explainer(snapshot(nodes, pods, history=history, machines=machines))
-    return explainer.explain(pod, now=now, storage=storage, events=events, suspended=suspended, run=run)
+    return explainer.explain(
+        pod, now=now, storage=storage, events=events, suspended=suspended, queue=queue, run=run
+    )
 
 
 class Explainer:
@@ -69,6 +73,7 @@ class Explainer:
         storage: Storage | None = None,
         events: Iterable[Obj] = (),
         suspended: bool = False,
+        queue: QueueWait | None = None,
         run: RunView | None = None,
         brief: bool = False,
     ) -> Explanation:
@@ -95,7 +100,14 @@ class Explainer:
             usual = self.lookup.usual(parsed, now)
             return replace(base, until=parsed.holder, usual=usual, starting=starting_of(pod))
         case = make_case(
-            parsed, base, self.lookup, storage or Storage(), tuple(events), suspended=suspended, brief=brief
+            parsed,
+            base,
+            self.lookup,
+            storage or Storage(),
+            tuple(events),
+            suspended=suspended,
+            queue=queue,
+            brief=brief,
         )
         return _explain_waiting(case)
 
@@ -126,6 +138,7 @@ def _explain_waiting(case: Case) -> Explanation:
         quota=_quota(case.obj, case.events),
         not_made=_not_made(case.obj, case.events),
         suspended=case.suspended,
+        queue=case.queue,
         scheduler_says=scheduler_message(case.obj),
         refusals=never,
     )

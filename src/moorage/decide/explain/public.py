@@ -8,6 +8,7 @@ from moorage.apimachinery.scheduling import is_gpu
 from moorage.decide.explain.starting import BEING_STARTED, Starting
 from moorage.decide.explain.storage import Trouble
 from moorage.decide.explain.types import Explanation, Refusal, Verdict
+from moorage.decide.runs.kueue import QueueWait
 from moorage.decide.runs.state import RunView
 from moorage.model.names import MACHINE_GATE
 
@@ -42,6 +43,7 @@ def as_public(full: Explanation) -> Explanation:
         quota="its namespace's quota is used up" if full.quota else "",
         not_made="its pod could not be created" if full.not_made else "",
         scheduler_says="",
+        queue=QueueWait(full.queue.queue, "") if full.queue is not None else None,
         gates=tuple(gate if gate == MACHINE_GATE else "of another part" for gate in full.gates),
         killed="",
         smaller=(),

@@ -10,6 +10,7 @@ from typing import Literal
 from moorage.decide.explain.starting import Starting
 from moorage.decide.explain.storage import Trouble
 from moorage.decide.runs.forecast import Usual
+from moorage.decide.runs.kueue import QueueWait
 from moorage.decide.runs.state import RunView
 from moorage.decide.usage.gpus import Holder
 
@@ -150,6 +151,7 @@ class Explanation:
     quota: str = ""  # the API server's own sentence
     not_made: str = ""  # why the pod cannot be created, in the API server's words
     suspended: bool = False  # the Job is
+    queue: QueueWait | None = None  # by Kueue, which holds it in a queue
     scheduler_says: str = ""
     smaller: tuple[Smaller, ...] = ()
     refusals: tuple[Refusal, ...] = ()

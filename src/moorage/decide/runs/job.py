@@ -41,6 +41,7 @@ from moorage.model.names import (
     EXPECTED_SECONDS_ANNOTATION,
     HOST_ENV_ANNOTATION,
     HOST_IMAGE,
+    KEEPS_ITS_NODE,
     MEMORY_DEFAULTED_ANNOTATION,
     OPTIONS_ANNOTATION,
     OWNER_ANNOTATION,
@@ -302,6 +303,8 @@ def _job(settled: _Settled, labels: Mapping[str, str]) -> Obj:
     pod_annotations = {
         key: annotations[key] for key in (OWNER_ANNOTATION, EXPECTED_SECONDS_ANNOTATION) if key in annotations
     }
+    if settled.checkpoint is None:  # moved, it would begin again from its start
+        pod_annotations |= KEEPS_ITS_NODE
     if settled.process_runtime and request.image and request.host_env:
         pod_annotations[HOST_ENV_ANNOTATION] = "true"
     rules: list[Obj] = [{"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]

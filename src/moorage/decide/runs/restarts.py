@@ -99,6 +99,11 @@ class Observed:
     lost_nodes: Mapping[str, datetime | None] = field(default_factory=dict)  # unreachable since; None: gone
     lost_after: timedelta = LOST_AFTER
 
+    @property
+    def by_user(self) -> bool:
+        """Whether its user cancelled it."""
+        return self.cancelled or (self.ended or "").startswith("Cancelled")
+
 
 @dataclass(frozen=True, slots=True)
 class NoteRunning:
@@ -232,8 +237,8 @@ def _advance(seen: Observed) -> list[Action]:
     if last.number > seen.made:
         actions.append(NoteMade(last.number))
     if seen.ended is not None or seen.cancelled:
-        by_user = seen.cancelled or (seen.ended or "").startswith("Cancelled")
-        if by_user and last.number > 1 and last.state == "active" and not last.suspended and not last.deleting:
+        is_live = last.state == "active" and not last.suspended and not last.deleting
+        if seen.by_user and last.number > 1 and is_live:
             actions.append(Suspend(last))
         return actions
     if last.state != "failed" or last.deleting:

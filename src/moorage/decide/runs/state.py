@@ -19,6 +19,7 @@ from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import parse_pod
 from moorage.decide.explain.snapshot import pod_of_job
 from moorage.decide.explain.wishes import wanted_types
+from moorage.decide.runs.kueue import queue_of
 from moorage.decide.runs.lastwords import split_last_words
 from moorage.decide.runs.restarts import AttemptSeen, Cause, PodSeen, cause_of
 from moorage.decide.usage.gpus import owner_of
@@ -349,11 +350,14 @@ def _view_attempt(job: Obj, pods: Sequence[PodView]) -> AttemptView:
         state, ended = "Suspended", moment(why.get("lastTransitionTime"))
     elif any(pod.phase == "Running" and not pod.gone for pod in mine):
         state = "Running"
+    reason = str((why or {}).get("reason") or "")
+    if state == "Suspended" and (queue := queue_of(job)):
+        reason = f"in Kueue's queue {queue}"
     view = AttemptView(
         number=number,
         job=job["metadata"]["name"],
         state=state,
-        reason=str((why or {}).get("reason") or ""),
+        reason=reason,
         message=str((why or {}).get("message") or ""),
         created=moment(job["metadata"].get("creationTimestamp")),
         ended=ended,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from moorage.model.kueue import KUEUE
 from moorage.model.manifests.parts import LIST, READ, Rule, Service
 from moorage.model.names import (
     AUDIT_CONFIGURATION,
@@ -86,6 +87,8 @@ OPERATOR = Service(
         ),
         Rule(group="storage.k8s.io", resources=("storageclasses",), verbs=("list",)),
         Rule(resources=("pods/log",), verbs=("get",)),
+        # where Kueue is installed: it starts cancelled runs no more
+        Rule(group=KUEUE, resources=("workloads",), verbs=("list", "patch")),
         Rule(group=GROUP, resources=("machinenodepools",), verbs=(*LIST, "create", "patch")),
         Rule(resources=("events",), verbs=("create", "get", "patch")),
         Rule(
@@ -186,6 +189,7 @@ SERVER = Service(
         Rule(resources=("persistentvolumeclaims", "persistentvolumes", "events"), verbs=("list",)),
         Rule(group="storage.k8s.io", resources=("storageclasses",), verbs=("list",)),
         Rule(group=GROUP, resources=("machines",), verbs=("list",)),
+        Rule(group=KUEUE, resources=("workloads",), verbs=("list",)),  # why Kueue holds a run
         Rule(group=GROUP, resources=("mapjobs",), verbs=(*READ, "patch")),  # patch: its finalizer
         Rule(group=GROUP, resources=("mapjobs/status",), verbs=("patch",)),
         Rule(resources=("secrets",), verbs=("create",)),  # with the token of a map's workers; none can be read

@@ -10,6 +10,7 @@ from typing import Any
 
 from moorage.actions.explain import is_suspended, pod_for, pod_of_run
 from moorage.actions.kept import kept_of
+from moorage.actions.kueue import read_queue_wait
 from moorage.actions.runs import get_deleted, missing_run
 from moorage.api.errors import ErrorCode
 from moorage.api.explain import Explanation as ExplanationAnswer
@@ -23,6 +24,7 @@ from moorage.decide.explain.public import as_public
 from moorage.decide.explain.snapshot import concerning, snapshot
 from moorage.decide.explain.storage import Storage
 from moorage.decide.explain.types import Explanation
+from moorage.decide.runs.kueue import QueueWait
 from moorage.decide.runs.state import RunView, attempt_of
 from moorage.errors import NotFound, QuantityError, UsageError
 from moorage.model.names import MACHINE_GATE, RUN_LABEL
@@ -94,7 +96,10 @@ async def explained(context: Context, namespace: str, name: str, user: User) -> 
     if job is not None and job["metadata"]["name"] != pod["metadata"]["name"]:
         events += await cluster.events_about(namespace, job["metadata"]["name"])
     storage = await cluster.storage(namespace) if parse_pod(pod).claims else Storage()
-    explanation = await _explained(context, pod, storage, tuple(events), suspended=is_suspended(job), run=run)
+    queue = await read_queue_wait(context.api, job)
+    explanation = await _explained(
+        context, pod, storage, tuple(events), suspended=is_suspended(job), queue=queue, run=run
+    )
     return explanation if is_readable else as_public(explanation)
 
 
@@ -115,6 +120,7 @@ async def _explained(
     events: tuple[Obj, ...],
     *,
     suspended: bool = False,
+    queue: QueueWait | None = None,
     run: RunView | None = None,
 ) -> Explanation:
     cluster, past = context.cluster, await context.past.history()
@@ -124,7 +130,9 @@ async def _explained(
     def work() -> Explanation:
         seen = snapshot(nodes, concerning(pod, pods), history=past, machines=machines, read=cluster.parsed)
         explainer = Explainer(seen)
-        return explainer.explain(pod, now=now, storage=storage, events=events, suspended=suspended, run=run)
+        return explainer.explain(
+            pod, now=now, storage=storage, events=events, suspended=suspended, queue=queue, run=run
+        )
 
     return await asyncio.to_thread(work)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import os
 from datetime import datetime, timedelta
@@ -934,3 +935,28 @@ def test_a_gpu_resource_that_no_node_offers_is_refused_with_those_there_are():
     plan = plan_run(request, Caller(user="ada", cwd="/"), ClusterFacts(nodes=nodes))
     [problem] = [problem for problem in plan.problems if problem.field == "gpuResource"]
     assert (problem.message, problem.hint) == ("no node has GPU resource 'mig-9g'", "available: nvidia.com/gpu")
+
+
+AUTOSCALERS = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "keeps"),
+    [
+        pytest.param(None, True, id="without a checkpoint it would begin again from its start"),
+        pytest.param("digits", False, id="with one, autoscalers may move it"),
+    ],
+)
+def test_autoscalers_empty_no_node_of_a_run_that_would_lose_all(checkpoint: str | None, keeps: bool) -> None:
+    plan = planned(REAL, image="x", checkpoint=checkpoint)
+    notes = plan.job["spec"]["template"]["metadata"]["annotations"]
+    assert {key: notes[key] for key in AUTOSCALERS if key in notes} == (AUTOSCALERS if keeps else {})
+
+
+@pytest.mark.parametrize("resource", ["nvidia.com/mig-1g.10gb", "mig-1g.10gb", "nvidia.com/gpu.shared"])
+def test_a_slice_of_a_gpu_is_asked_for_by_the_name_of_its_resource(resource: str) -> None:
+    name = resource if "/" in resource else f"nvidia.com/{resource}"
+    nodes = (NodeInfo(name="n", allocatable={"cpu": 8000, "memory": 2**36, name: 7, "nvidia.com/gpu": 1}),)
+    plan = planned(dataclasses.replace(REAL, nodes=nodes), image="x", gpus=2, gpu_resource=resource)
+    assert container(plan)["resources"]["limits"][name] == "2"
+    assert "nvidia.com/gpu" not in container(plan)["resources"]["limits"]
