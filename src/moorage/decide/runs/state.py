@@ -219,7 +219,7 @@ def view_run(
         checkpoint_at=_moment(notes.get(CHECKPOINT_AT_ANNOTATION)),
         checkpoint_checked_at=_moment(notes.get(CHECKPOINT_CHECKED_ANNOTATION)),
         command=notes.get(COMMAND_ANNOTATION, ""),
-        requests=(container.get("resources") or {}).get("requests") or {},
+        requests=_requests(container),
         reason=_reason(state, attempts[-1], ended_because),
         exit_code=0 if state is State.SUCCEEDED else done[-1].exit_code if done else None,
         attempts=attempts,
@@ -326,6 +326,12 @@ def _reason(state: State, last: AttemptView, ended_because: str) -> str:
     if newest is not None and newest.exit_code:
         return f"exit code {newest.exit_code}"
     return last.reason
+
+
+def _requests(container: Mapping[str, Any]) -> Mapping[str, str]:
+    """What a container asks for. A limit counts as a request where none is stated, as for the API server."""
+    resources = container.get("resources") or {}
+    return (resources.get("limits") or {}) | (resources.get("requests") or {})
 
 
 def _retries(job: Obj) -> int:

@@ -466,3 +466,17 @@ def with_last_words(pod: dict[str, Any], text: str) -> dict[str, Any]:
 def test_the_peak_of_memory_is_read_wherever_it_was_measured(pod: Any, want: tuple[int | None, str]) -> None:
     view = view_pod(pod)
     assert (view.peak_memory_bytes, view.message) == want
+
+
+@pytest.mark.parametrize(
+    ("resources", "want"),
+    [
+        ({}, {}),
+        ({"limits": {"memory": "64Mi"}}, {"memory": "64Mi"}),
+        ({"limits": {"memory": "64Mi", "cpu": "2"}, "requests": {"cpu": "1"}}, {"memory": "64Mi", "cpu": "1"}),
+    ],
+)
+def test_a_limit_counts_as_a_request_where_none_is_stated(resources: Any, want: dict[str, str]) -> None:
+    job = a_job()
+    job["spec"]["template"]["spec"]["containers"][0]["resources"] = resources
+    assert view_run([job], []).requests == want
