@@ -287,6 +287,10 @@ PACKING_POLICY = Setting(
     readers=(EXTENDER, UP),
     meaning="Where pods go: fullest nodes first, least GPU capacity lost, or emptiest first.",
 )  # fmt: skip
+CERTIFICATE = Setting(
+    name="MOORAGE_WEBHOOK_CERTIFICATE", kind=choice("own", "given"), default="own", readers=(OPERATOR,),
+    meaning="Who makes the webhook's certificate: the operator, or another such as cert-manager.",
+)  # fmt: skip
 IMAGE = Setting(
     name="MOORAGE_IMAGE", kind=text("the name of an image"), default="", readers=(OPERATOR, SERVER),
     meaning="Image of fillers, of volume backups and of helper pods that copy files.", usual="the service's own",

@@ -21,7 +21,7 @@ import sys
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
 
 from moorage import __version__
 from moorage import settings as table
@@ -218,7 +218,11 @@ def _works(settings: Settings, apis: dict[str, KubeClient], signals: _Signals) -
             identity = f"{socket.gethostname()}-{os.getpid()}"
             on_cluster = not settings.install
             operator = run_operator(
-                api, identity=identity, leader_elect=on_cluster, certificates=on_cluster, informers=informers
+                api,
+                identity=identity,
+                leader_elect=on_cluster,
+                certificates=certificates_of(os.environ) if on_cluster else "",
+                informers=informers,
             )
             works.behind.append(("operator", operator))
         elif part == "extender":
@@ -434,6 +438,11 @@ def provider_settings(env: Mapping[str, str]) -> ProviderSettings | None:
     )
 
 
+def certificates_of(env: Mapping[str, str]) -> Literal["own", "given"]:
+    """Who makes the webhook's certificate. Raises UsageError."""
+    return "own" if table.CERTIFICATE.read(env) == "own" else "given"
+
+
 def with_cluster(settings: LoginSettings | None, connection: Connection) -> LoginSettings:
     """The settings with the address and authority of the Kubernetes API, for the kubeconfigs of people."""
     import base64
@@ -477,6 +486,7 @@ def main() -> None:
     parser.add_argument("--fds", type=json.loads, default={})
     parser.add_argument("--ports", type=json.loads, default={})
     parser.add_argument("--kubeconfig", type=Path)
+    parser.add_argument("--parts", default=",".join(PARTS), help="parts to run; the others run elsewhere")
     parser.add_argument("--ready-fd", type=int)
     options = parser.parse_args()
     end_with_parent()
@@ -508,6 +518,7 @@ def _start_all(options: argparse.Namespace) -> None:
         tokens = folder.tokens(config.user if (config := folder.load_config()) else "")
         start(
             Settings(
+                parts=tuple(options.parts.split(",")),
                 data=folder.path,
                 kubeconfig=options.kubeconfig or folder.kubeconfig,
                 sockets=sockets,

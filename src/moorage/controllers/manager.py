@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Protocol
+from typing import Literal, Protocol
 
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.awake import Awake
@@ -48,13 +48,16 @@ class _Controller(Protocol):
     def loop(self) -> Loop: ...
 
 
+Certificates = Literal["", "own", "given"]
+
+
 async def run_operator(
     api: Api,
     *,
     identity: str,
     leader_elect: bool,
     clock: Clock = SYSTEM,
-    certificates: bool = False,
+    certificates: Certificates = "",
     lost_after: timedelta = LOST_AFTER,
     metrics: LoopMetrics | None = None,
     informers: Informers | None = None,
@@ -62,8 +65,8 @@ async def run_operator(
     """Run all controllers until cancelled; with `leader_elect`, whenever the lease is held.
 
     `informers`: of other parts of this process, which end with it; with `leader_elect` each time has its own.
-    `identity` must differ between processes. `certificates`: also make and renew the webhook's certificate (on a
-    real cluster; beside a local one `moor up` does).
+    `identity` must differ between processes. `certificates`: on a real cluster, whether the webhook's is our own
+    to make and renew, or given by another; "" beside a local one, where `moor up` makes it.
     """
 
     async def lead() -> None:
@@ -81,7 +84,7 @@ async def _run_controllers(
     api: Api,
     shared: Informers,
     clock: Clock,
-    certificates: bool,
+    certificates: Certificates,
     lost_after: timedelta,
     metrics: LoopMetrics | None,
 ) -> None:
@@ -117,4 +120,6 @@ async def _run_controllers(
         if certificates:
             from moorage.controllers.certs.controller import CertificateController
 
-            tasks.create_task(CertificateController(api, clock=clock).run(), name="certificates")
+            tasks.create_task(
+                CertificateController(api, clock=clock, ours=certificates == "own").run(), name="certificates"
+            )

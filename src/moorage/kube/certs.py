@@ -8,6 +8,9 @@ and their kubelet starts them as soon as the Secrets are there.
 Each certificate has an authority of its own whose key is thrown away at once: nobody can sign with it, so nothing
 worth stealing is stored. `ca.crt` in the Secret holds the new authority and the one before it; the API server
 trusts both, so pods may go on with the old certificate until their kubelet has brought the new one.
+
+Where somebody else makes the certificate (cert-manager), `ours=False` leaves it and the trust in it alone. The
+token of the audit log is kept in the Secret and in the registrations all the same.
 """
 
 from __future__ import annotations
@@ -134,7 +137,12 @@ def bundle(newest: bytes, before: bytes, *, now: datetime) -> bytes:
 
 
 async def keep_certificates(
-    api: Api, *, clock: Clock = SYSTEM, namespace: str = SYSTEM_NAMESPACE, check_seconds: float = CHECK_SECONDS
+    api: Api,
+    *,
+    clock: Clock = SYSTEM,
+    namespace: str = SYSTEM_NAMESPACE,
+    check_seconds: float = CHECK_SECONDS,
+    ours: bool = True,
 ) -> None:
     """See to Secrets and registrations until cancelled; failures are logged and tried again."""
     while True:
@@ -142,7 +150,10 @@ async def keep_certificates(
             for name in (PAGE_SECRET, EXTENDER_SECRET):
                 await ensure_token(api, name, namespace=namespace)
             await ensure_scheduler_files(api, namespace=namespace)
-            await ensure_certificate(api, clock=clock, namespace=namespace)
+            if ours:
+                await ensure_certificate(api, clock=clock, namespace=namespace)
+            else:
+                await ensure_audit_token(api, namespace=namespace)
         except (ApiError, OSError) as error:
             log.warning("cannot keep the certificates", extra={"error": str(error)})
         await clock.sleep(check_seconds)
@@ -190,15 +201,7 @@ async def ensure_scheduler_files(api: Api, *, namespace: str = SYSTEM_NAMESPACE)
 
 async def ensure_certificate(api: Api, *, clock: Clock = SYSTEM, namespace: str = SYSTEM_NAMESPACE) -> None:
     """One pass: the Secret holds a good certificate, and the registrations trust its authority."""
-    registrations = [
-        (resource, registration)
-        for resource, name in (
-            (MUTATING_WEBHOOKS, WEBHOOK_CONFIGURATION),
-            (VALIDATING_WEBHOOKS, WEBHOOK_CONFIGURATION),
-            (VALIDATING_WEBHOOKS, AUDIT_CONFIGURATION),
-        )
-        if (registration := await _get(api, resource, name)) is not None
-    ]
+    registrations = await _registrations(api)
     names = service_names(namespace=namespace)
     now = clock.now()
     secret = await _get(api, SECRETS, WEBHOOK_TLS_SECRET, namespace)
@@ -226,6 +229,34 @@ async def ensure_certificate(api: Api, *, clock: Clock = SYSTEM, namespace: str 
     await _trust(api, registrations, data["ca.crt"], token)
 
 
+async def ensure_audit_token(api: Api, *, namespace: str = SYSTEM_NAMESPACE) -> None:
+    """One pass beside cert-manager: the token is in its Secret, once there is one, and in the registrations."""
+    secret = await _get(api, SECRETS, WEBHOOK_TLS_SECRET, namespace)
+    if secret is None:
+        return  # its pods wait for it too
+    token = contents(secret).get(AUDIT_TOKEN)
+    if token is None:
+        token = secrets.token_hex(TOKEN_BYTES).encode()
+        data = {**(secret.get("data") or {}), AUDIT_TOKEN: base64.b64encode(token).decode()}
+        with contextlib.suppress(Conflict):  # the next pass reads what another wrote
+            await api.update(SECRETS, secret | {"data": data})
+        return
+    await _trust(api, await _registrations(api), None, token)
+
+
+async def _registrations(api: Api) -> list[tuple[Resource, Obj]]:
+    """Those that are there."""
+    return [
+        (resource, registration)
+        for resource, name in (
+            (MUTATING_WEBHOOKS, WEBHOOK_CONFIGURATION),
+            (VALIDATING_WEBHOOKS, WEBHOOK_CONFIGURATION),
+            (VALIDATING_WEBHOOKS, AUDIT_CONFIGURATION),
+        )
+        if (registration := await _get(api, resource, name)) is not None
+    ]
+
+
 def contents(secret: Mapping[str, Any] | None) -> dict[str, bytes]:
     """The data of a Secret, decoded; what is no base64 counts as missing."""
     contents = {}
@@ -249,16 +280,16 @@ def make_secret(name: str, namespace: str, data: Mapping[str, bytes], *, type_: 
     )
 
 
-def trusting(registration: Obj, authority: bytes, token: bytes) -> Obj | None:
-    """A webhook registration that trusts `authority` and asks under `token`.
+def trusting(registration: Obj, authority: bytes | None, token: bytes) -> Obj | None:
+    """A webhook registration that trusts `authority` (None: what it trusts is another's) and asks under `token`.
 
     None when it does already, or asks a URL and not a Service.
 
     Registrations by URL are not ours to mend: `moor up` gives them its own certificate.
     """
-    text = base64.b64encode(authority).decode()
+    trust = {"caBundle": base64.b64encode(authority).decode()} if authority is not None else {}
     webhooks = [
-        webhook | {"clientConfig": _under(webhook["clientConfig"], token) | {"caBundle": text}}
+        webhook | {"clientConfig": _under(webhook["clientConfig"], token) | trust}
         if "service" in webhook["clientConfig"]
         else webhook
         for webhook in registration.get("webhooks") or ()
@@ -273,7 +304,9 @@ def _under(client: Obj, token: bytes) -> Obj:
     return client | {"service": service | {"path": f"/{first}/{token.decode()}"}} if first else client
 
 
-async def _trust(api: Api, registrations: Sequence[tuple[Resource, Obj]], authority: bytes, token: bytes) -> None:
+async def _trust(
+    api: Api, registrations: Sequence[tuple[Resource, Obj]], authority: bytes | None, token: bytes
+) -> None:
     for resource, registration in registrations:
         if (better := trusting(registration, authority, token)) is not None:
             await api.update(resource, better)  # guarded by its resourceVersion

@@ -20,6 +20,7 @@ from moorage.kube.certs import (
     LIFETIME,
     RENEW_BEFORE,
     contents,
+    ensure_audit_token,
     ensure_certificate,
     ensure_scheduler_files,
     ensure_token,
@@ -274,6 +275,32 @@ async def test_the_configurations_follow_the_address_of_the_extender_and_the_adm
     assert (await scheduler_urls(api))[1].startswith("http://10.96.0.10:8888/scheduler/")
     files = contents(await api.get(SECRETS, "moorage-scheduler", "moorage-system")).values()
     assert {json.loads(text)["percentageOfNodesToScore"] for text in files} == {50}
+
+
+async def test_a_certificate_of_cert_manager_is_left_alone_and_the_token_is_kept_beside_it():
+    """It writes the Secret and the trust of the registrations; the path of the audit log is ours."""
+    api = FakeApi()
+    given = {"service": {"name": "moorage-webhook", "path": "/audit"}, "caBundle": "by cert-manager"}
+    for resource in BOTH:
+        api.put(resource, a_registration(dict(given)))
+    await ensure_audit_token(api)  # there is no Secret yet: nothing is made in its place
+    with pytest.raises(NotFound):
+        await stored(api)
+    data = {name: base64.b64encode(name.encode()).decode() for name in ("tls.crt", "tls.key", "ca.crt")}
+    meta = {"name": "moorage-webhook-tls", "namespace": "moorage-system", "annotations": {"of": "cert-manager"}}
+    api.put(SECRETS, {"metadata": meta, "type": "kubernetes.io/tls", "data": data})
+    for _ in range(2):
+        await ensure_audit_token(api)
+    contents_now = await stored(api)
+    token = contents_now.pop("audit-token").decode()
+    assert contents_now == {name: name.encode() for name in data}
+    assert (await api.get(SECRETS, "moorage-webhook-tls", "moorage-system"))["metadata"]["annotations"] == {
+        "of": "cert-manager"
+    }
+    for resource in BOTH:
+        (webhook,) = (await api.get(resource, "moorage"))["webhooks"]
+        assert webhook["clientConfig"]["caBundle"] == "by cert-manager"
+        assert webhook["clientConfig"]["service"]["path"] == f"/audit/{token}"
 
 
 async def test_an_api_that_is_away_is_asked_again_later(api):

@@ -10,8 +10,9 @@ from moorage.kube.certs import keep_certificates
 class CertificateController:
     """`run` keeps them until cancelled."""
 
-    def __init__(self, api: Api, *, clock: Clock = SYSTEM) -> None:
-        self._api, self._clock = api, clock
+    def __init__(self, api: Api, *, clock: Clock = SYSTEM, ours: bool = True) -> None:
+        """`ours` False: somebody else, such as cert-manager, makes the webhook's certificate."""
+        self._api, self._clock, self._ours = api, clock, ours
 
     async def run(self) -> None:
-        await keep_certificates(self._api, clock=self._clock)
+        await keep_certificates(self._api, clock=self._clock, ours=self._ours)
