@@ -166,7 +166,8 @@ def test_a_picture_is_small(picture):
     assert picture.stat().st_size < 400_000
 
 
-def test_the_file_of_a_run_in_the_docs_is_read():
-    text = (ROOT / "docs" / "howto" / "run-again.md").read_text()
+@pytest.mark.parametrize("page", ["run-again.md", "migrate-from-slurm.md"])
+def test_the_file_of_a_run_in_the_docs_is_read(page):
+    text = (ROOT / "docs" / "howto" / page).read_text()
     [document] = re.findall(r"^```yaml\n(.+?)^```$", text, re.MULTILINE | re.DOTALL)
     assert parse_run_file(parse_yaml(document.encode()))["gpu_type"] == "a100"

@@ -48,7 +48,7 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     ("Nodes", "drain", "moorage.cli.drain:drain", "Evict all pods of a node; runs start again elsewhere"),
     ("Nodes", "cordon", "moorage.cli.drain:cordon", "Mark a node as unschedulable"),
     ("Nodes", "uncordon", "moorage.cli.drain:uncordon", "Mark a node as schedulable"),
-    ("Nodes", "doctor", "moorage.cli.doctor:doctor", "Explain why the autoscaler keeps a node"),
+    ("Nodes", "doctor", "moorage.cli.doctor:doctor", "Check an installation; explain why a node stays"),
     ("People", "login", "moorage.cli.login:login", "Log in to a Moorage server"),
     ("People", "logout", "moorage.cli.login:logout", "Log out; revoke the session and its tokens"),
     ("People", "whoami", "moorage.cli.login:whoami", "Show the account you are logged in with"),

@@ -88,7 +88,9 @@ def objects() -> dict[str, list[Obj]]:
 
 
 def tree() -> dict[str, str]:
-    """Path → text of every file, the kustomizations among them."""
+    """Path → text of every file, the kustomizations and the Helm chart among them."""
+    from moorage.model.chart import make_chart
+
     shipped = objects()
     base = {f"base/{path}": NOTE + dump(objs) for path, objs in shipped.items()}
     kustomizations = {
@@ -96,7 +98,11 @@ def tree() -> dict[str, str]:
         "kustomization.yaml": _kustomization(["base"]),  # overlays stand on base: kustomize lets none hold another
     }
     by_hand = {path: BY_HAND + dump(objs) for path, objs in optional_objects().items()}
-    return base | by_hand | _scheduler_tree() | _overlays() | kustomizations
+    chart = {
+        f"chart/{path}": text
+        for path, text in make_chart(shipped, version=__version__, dump=dump, note=NOTE).items()
+    }
+    return base | by_hand | _scheduler_tree() | _overlays() | kustomizations | chart
 
 
 def optional_objects() -> dict[str, list[Obj]]:
