@@ -158,7 +158,7 @@ def test_the_whole_life_of_an_installation_whose_services_are_down(cluster: Clus
     node = get(cluster, NODES, "node-1")
     assert node is not None
     assert not any(
-        "moorage" in key for key in (*node["metadata"]["labels"], *node["metadata"].get("annotations", {}))
+        "moorage" in key for key in (*node["metadata"].get("labels", {}), *node["metadata"].get("annotations", {}))
     )
     assert cluster.moor("uninstall", "--yes", check=False).stderr.startswith("error: Moorage is not installed")
 

@@ -191,4 +191,4 @@ def next_lines(values: InstallValues, *, admin: str, is_new: bool) -> Iterator[s
     if is_new:
         yield "create a team: moor tenant create TEAM --member NAME"
         if values.scheduler == "configure":
-            yield "pack GPUs: point kube-scheduler at the extender (docs/howto/choose-a-packing-policy.md)"
+            yield "pack GPUs: moor install --scheduler second, or configure your own kube-scheduler"

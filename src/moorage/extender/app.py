@@ -72,7 +72,8 @@ class _Arguments(msgspec.Struct, rename={"pod": "Pod", "names": "NodeNames", "no
 _decoder = msgspec.json.Decoder(_Arguments)
 _encoder = msgspec.json.Encoder()
 _stranger = PlainTextResponse(
-    "the token in the path is missing or wrong; docs/howto/install-on-a-cluster.md says where it is\n", 401
+    "the token in the path is missing or wrong; docs/howto/pack-gpus-with-kube-scheduler.md says where it is\n",
+    401,
 )
 
 

@@ -79,12 +79,13 @@ async def several(calls: Iterable[Any]) -> list[Any]:
 async def apply(api: InstallApi, obj: Obj, *, dry_run: bool = False, force: bool = False) -> Obj:
     """Server-side apply. Raises Conflict where another has set a field, unless `force`.
 
+    Definitions of kinds are a matter of the version alone, and are always forced.
     https://kubernetes.io/docs/reference/using-api/server-side-apply/
     """
     meta = obj["metadata"]
     path = RESOURCES[obj["kind"]].path(namespace=meta.get("namespace"), name=meta["name"])
     params = {"fieldManager": FIELD_MANAGER}
-    params |= {"force": "true"} if force else {}
+    params |= {"force": "true"} if force or obj["kind"] == CRDS.kind else {}
     params |= {"dryRun": "All"} if dry_run else {}
     answer = await api.raw("PATCH", path, params=params, body=obj, content_type=CONTENT_TYPES["apply"])
     applied: Obj = parse_json(answer)

@@ -98,7 +98,7 @@ async def prepare(
     plurals = {kind: resource.plural for kind, resource in RESOURCES.items()}
     await check_rights(api, needed_rights(wanted, plurals, removing=False))
     live = await read(api, (*refs_of(wanted), *standing.written))
-    await _check_cluster(api, values, live)
+    await _check_cluster(api, wanted, values, live)
     objects = [to_apply(obj, live.get(Ref.of(obj)), values.replicas) for obj in wanted]
     tried = await try_all(api, [obj for obj in objects if Ref.of(obj) in live], force=force)
     return plan_install(objects, live, tried, standing.written)
@@ -181,10 +181,13 @@ async def _keep(api: InstallApi, kept: Kept, objects: Sequence[Ref], state: str)
     await apply(api, make_kept(record), force=True)  # nobody else writes it
 
 
-async def _check_cluster(api: InstallApi, values: InstallValues, live: Mapping[Ref, Obj]) -> None:
+async def _check_cluster(
+    api: InstallApi, wanted: Sequence[Obj], values: InstallValues, live: Mapping[Ref, Obj]
+) -> None:
     """Raises Problems for what would keep the services from coming up."""
     problems: list[tuple[str, str | None]] = []
-    if Ref("v1", PVCS.kind, SYSTEM_NAMESPACE, USAGE_CLAIM) not in live:
+    claim = Ref("v1", PVCS.kind, SYSTEM_NAMESPACE, USAGE_CLAIM)
+    if claim in refs_of(wanted) and claim not in live:  # servers that share a database have none
         classes = (await api.list(STORAGECLASSES)).items
         names = sorted(str(each["metadata"]["name"]) for each in classes)
         listed = ", ".join(names) or "none"

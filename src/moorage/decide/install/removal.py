@@ -219,7 +219,7 @@ def _goes(present: Present, removed: Sequence[Ref], delete_data: bool) -> Iterat
     if released := list(_released(present.ours)):
         yield f"our finalizers on {_named(f'{step.ref}' for step in released)}: later deletions are not blocked"
     if places := [pod for pod in present.pods if _is_reservation(pod)]:
-        yield f"{len(places)} pods that hold places of machines"
+        yield f"pods that hold places of machines: {len(places)}"
     if delete_data:
         yield from _data_goes(present, removed)
 
@@ -242,7 +242,7 @@ def _data_goes(present: Present, removed: Sequence[Ref]) -> Iterator[str]:
     if present.shared:
         yield f"DATA: {_named(map(str, present.shared))}, which share datasets"
     if present.accounts:
-        yield f"DATA: accounts of {present.accounts} people, their passwords and rights"
+        yield f"DATA: accounts, with passwords and rights: {present.accounts}"
     if any(ref.name == USAGE_CLAIM for ref in removed):
         yield f"DATA: volume {SYSTEM_NAMESPACE}/{USAGE_CLAIM}: GPU history, kept logs, map results, audit log"
     if nodes := [node["metadata"]["name"] for node in present.nodes if _is_marked(node)]:
@@ -254,8 +254,9 @@ def _stays(present: Present, delete_data: bool) -> Iterator[str]:
     if not delete_data:
         counts = _counts(present.ours)
         yield "the kinds of moorage.dev" + (f": {counts}" if counts else "")
-        yield f"accounts of {present.accounts} people in {PEOPLE_NAMESPACE}; they cannot log in meanwhile"
-        yield f"volume {SYSTEM_NAMESPACE}/{USAGE_CLAIM}: GPU history, kept logs, map results, audit log"
+        yield f"accounts in {PEOPLE_NAMESPACE}: {present.accounts}; their people cannot log in meanwhile"
+        if any(ref.name == USAGE_CLAIM for ref in present.written):
+            yield f"volume {SYSTEM_NAMESPACE}/{USAGE_CLAIM}: GPU history, kept logs, map results, audit log"
         yield f"Secrets, templates and the values of this installation in {SYSTEM_NAMESPACE}"
         if nodes := [node["metadata"]["name"] for node in present.nodes if _is_marked(node)]:
             yield f"labels and taints of machines on nodes {_named(nodes)}"

@@ -165,7 +165,7 @@ def test_places_of_machines_go_with_those_who_hold_them():
     removal = plan_removal(present(pods=[place, users]), delete_data=False)
     deleted = [step.ref for step in removal.steps if isinstance(step, Delete) and step.ref.kind == "Pod"]
     assert deleted == [Ref("v1", "Pod", "moorage-system", "place")]
-    assert "1 pods that hold places of machines" in removal.goes
+    assert "pods that hold places of machines: 1" in removal.goes
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_what_goes_and_what_stays_is_said_first(delete_data, going, staying):
     owned = "DATA: namespaces of tenants with onDelete: Delete, and all in them: team-vision"
     assert (owned in removal.goes) is delete_data
     assert (
-        "accounts of 2 people in moorage-users; they cannot log in meanwhile" in removal.stays
+        "accounts in moorage-users: 2; their people cannot log in meanwhile" in removal.stays
     ) is not delete_data
 
 
