@@ -19,6 +19,7 @@ from moorage.testing.ports import free_ports
 
 pytestmark = pytest.mark.xdist_group("reach")
 
+POD = "moorage-server-0"
 INSIDE = "http://moorage-server.moorage-system.svc"
 RELAY = """
 import asyncio
@@ -54,7 +55,7 @@ def a_server_pod(server: int, port: int) -> dict:
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }
     return {
-        "metadata": {"name": "moorage-server-0", "labels": {"app.kubernetes.io/name": "moorage-server"}},
+        "metadata": {"name": POD, "labels": {"app.kubernetes.io/name": "moorage-server"}},
         "spec": {
             "containers": [container],
             "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
@@ -144,3 +145,15 @@ def test_who_may_not_port_forward_reads_what_is_missing(outside):
         "address that you reach, or to let you port-forward: kubectl -n moorage-system create rolebinding "
         "moorage-forward-NAME --role moorage-forward --user USER\n",
     )
+
+
+def test_the_status_says_how_the_server_is_reached(outside, tmp_path):
+    folder = {"MOORAGE_DATA": str(tmp_path)}
+    shown = outside.moor("status", env=folder).stdout.splitlines()
+    assert shown[0].startswith("cluster     https://127.0.0.1:")
+    assert shown[1].startswith("server      http://127.0.0.1:")
+    assert shown[1].endswith(
+        ", by a port-forward through the Kubernetes API, to pod moorage-system/moorage-server-0"
+    )
+    facts = json.loads(outside.moor("status", "-o", "json", env=folder).stdout)
+    assert set(facts["cluster"]) == {"kubernetes", "kubeconfig", "context", "server", "reachedBy"}

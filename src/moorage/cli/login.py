@@ -24,9 +24,10 @@ from moorage.client.datafolder import default_folder, running_kubeconfig
 from moorage.client.logins import Known, Saved, known_logins
 from moorage.clock import SYSTEM, parse_rfc3339, rfc3339
 from moorage.errors import Forbidden, MoorageError, NotReady, Unauthorized, UsageError
+from moorage.model.names import INFO_CONFIGMAP, SYSTEM_NAMESPACE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from moorage.api.logins import ClusterAddress, Person
@@ -335,7 +336,16 @@ def _cluster_of(saved: Saved) -> ClusterAddress:
     from moorage.api.logins import ClusterAddress
     from moorage.api.reading import read
 
-    return read(ClusterAddress, _ask(saved, "GET", "/api/v1/login/cluster"))
+    return usable_here(read(ClusterAddress, _ask(saved, "GET", "/api/v1/login/cluster")), os.environ)
+
+
+def usable_here(cluster: ClusterAddress, env: Mapping[str, str]) -> ClusterAddress:
+    """The address of the Kubernetes API, without the URL where that is for pods and this is none."""
+    import msgspec
+
+    if cluster.internal and not env.get("KUBERNETES_SERVICE_HOST"):
+        return msgspec.structs.replace(cluster, server="")
+    return cluster
 
 
 def _person_of(saved: Saved) -> Person:
@@ -347,8 +357,10 @@ def _person_of(saved: Saved) -> Person:
 
 def _no_address(saved: Saved) -> NotReady:
     return NotReady(
-        f"{saved.url} does not know the address of its cluster's API",
-        hint="its administrator sets --kubernetes-url of `moor server`",
+        f"{saved.url} does not know at which address people reach the Kubernetes API of its cluster",
+        hint=f"its administrator sets kubernetesUrl in the ConfigMap {INFO_CONFIGMAP}: "
+        f"kubectl -n {SYSTEM_NAMESPACE} patch configmap {INFO_CONFIGMAP} -p "
+        """'{"data": {"kubernetesUrl": "https://kubernetes.example.org:6443"}}'""",
     )
 
 

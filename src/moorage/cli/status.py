@@ -40,7 +40,9 @@ PAGES = ("/jobs", "/maps", "/workspaces", "/volumes", "/datasets")  # of the web
 def status(output: str, data: Path | None) -> None:
     """Show the local cluster: addresses, processes, nodes, disk, and how to stop it; and where you are logged in.
 
-    Exits with 1 when no local cluster runs and nobody is logged in.
+    Where no local cluster runs, it shows the cluster of your kubeconfig too, and the way to its server.
+
+    Exits with 1 when no local cluster runs, nobody is logged in, and no kubeconfig leads to a server.
     """
     folder = DataFolder(data.absolute() if data else default_folder())
     folder.check_version()
@@ -66,6 +68,8 @@ def status(output: str, data: Path | None) -> None:
     if data is None:
         if login := login_facts():
             facts["login"] = login
+        if not running and (cluster := kubeconfig_facts()):
+            facts["cluster"] = cluster
         if others := [other for other in running_folders() if other != folder.path]:
             facts["others"] = [str(other) for other in others]
     if output == "json":
@@ -73,9 +77,42 @@ def status(output: str, data: Path | None) -> None:
     else:
         option = "" if folder.path == default_folder() else f" --data {folder.path}"
         console.show(status_text(facts, option=option))
-    problem = facts.get("error") if running else facts.get("login", {"error": "none"}).get("error")
-    if problem:
+    elsewhere = [facts[name] for name in ("login", "cluster") if name in facts]
+    if facts.get("error") if running else all(place.get("error") for place in elsewhere):
         raise SystemExit(1)
+
+
+def kubeconfig_facts() -> dict[str, Any]:
+    """The cluster that commands use by the kubeconfig, and how its server is reached; empty: there is none."""
+    import asyncio
+
+    from moorage.client.logins import logins_file
+    from moorage.kube.config import load_connection
+
+    try:
+        connection = load_connection()
+    except MoorageError:
+        return {}
+    if connection.source == str(logins_file()):
+        return {}
+    facts: dict[str, Any] = {"kubernetes": connection.server, "kubeconfig": connection.source}
+    if connection.context:
+        facts["context"] = connection.context
+    try:
+        return facts | asyncio.run(_server_of_kubeconfig())
+    except MoorageError as error:
+        return facts | {"error": error.message} | ({"hint": error.hint} if error.hint else {})
+
+
+async def _server_of_kubeconfig() -> dict[str, Any]:
+    from moorage.client.cluster import Target, open_cluster
+    from moorage.kube.client import KubeClient
+
+    async with open_cluster(Target()) as cluster:
+        if isinstance(cluster.api, KubeClient):
+            await cluster.api.raw("GET", "/version")  # an API server that is away is another thing to mend
+        way = (await cluster.server.site()).way
+        return {"server": way.url, "reachedBy": way.text} if way is not None else {}
 
 
 def login_facts() -> dict[str, Any]:
@@ -126,7 +163,7 @@ def status_text(facts: Mapping[str, Any], *, option: str) -> str:
     used = ""
     if disk:
         used = f"{bytes_text(disk['usedBytes'])} in the data folder, {bytes_text(disk['freeBytes'])} free"
-    login = login_lines(facts.get("login") or {})
+    login = [*login_lines(facts.get("login") or {}), *cluster_lines(facts.get("cluster") or {})]
     others = [
         f"also        a cluster runs in {other}: export MOORAGE_DATA={shlex.quote(other)}"
         for other in facts.get("others", ())
@@ -158,6 +195,19 @@ def status_text(facts: Mapping[str, Any], *, option: str) -> str:
         lines.append(f"disk        {used}")
     lines.append(f"stop        moor down{option}")
     return "\n".join([*lines, *login, *others])
+
+
+def cluster_lines(cluster: Mapping[str, Any]) -> list[str]:
+    """The cluster of the kubeconfig, and how its server is reached; none where there is no kubeconfig."""
+    if not cluster:
+        return []
+    context = f", context {cluster['context']}" if cluster.get("context") else ""
+    lines = [f"cluster     {cluster['kubernetes']} by {cluster['kubeconfig']}{context}"]
+    if error := cluster.get("error"):
+        lines.append(f"problem     {error}" + (f"; {cluster['hint']}" if cluster.get("hint") else ""))
+    elif cluster.get("server"):
+        lines.append(f"server      {cluster['server']}, by {cluster['reachedBy']}")
+    return lines
 
 
 def login_lines(login: Mapping[str, Any]) -> list[str]:

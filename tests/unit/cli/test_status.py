@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from moorage.cli.status import disk_facts, login_lines, status_text
+from moorage.cli.status import cluster_lines, disk_facts, login_lines, status_text
 from moorage.client.datafolder import way_to
 
 DISK = {"usedBytes": 3 * 2**20, "freeBytes": 5 * 2**30}
@@ -120,3 +120,22 @@ def test_the_disk_that_files_take_is_counted_in_all_folders(tmp_path):
     (tmp_path / "a" / "file").write_bytes(os.urandom(100_000))
     (tmp_path / "gone").symlink_to("nowhere")
     assert 100_000 <= disk_facts(tmp_path)["usedBytes"] < 200_000
+
+
+CLUSTER = {"kubernetes": "https://k.example:6443", "kubeconfig": "/home/ada/.kube/config", "context": "prod"}
+
+
+def test_the_cluster_of_the_kubeconfig_is_shown_with_the_way_to_its_server():
+    reached = {
+        "server": "http://127.0.0.1:4711",
+        "reachedBy": "a port-forward through the Kubernetes API, to pod p/s",
+    }
+    facts = {"data": "/d", "running": False, "cluster": CLUSTER | reached}
+    assert status_text(facts, option="").splitlines() == [
+        "cluster     https://k.example:6443 by /home/ada/.kube/config, context prod",
+        "server      http://127.0.0.1:4711, by a port-forward through the Kubernetes API, to pod p/s",
+        "local       no cluster runs in /d; `moor up` starts one",
+    ]
+    failed = {"error": "it is out of reach", "hint": "ask an administrator"}
+    assert cluster_lines(CLUSTER | failed)[1] == "problem     it is out of reach; ask an administrator"
+    assert cluster_lines({}) == []

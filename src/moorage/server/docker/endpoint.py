@@ -10,6 +10,7 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from moorage.api.errors import ErrorCode
 from moorage.errors import AlreadyExists, ApiError, BadRequest, Conflict, Forbidden, Invalid, NotFound
@@ -50,6 +51,21 @@ class DockerCall:
         namespace = self.request.headers.get(NAMESPACE_HEADER) or self.query.get("namespace") or ""
         return await Containers.of(self.context, self.user, namespace)
 
+
+class TakenOver(Response):
+    """Sends nothing: the connection speaks HTTP no more, and the head of the answer was sent with the upgrade."""
+
+    def __init__(self, request: Request) -> None:
+        super().__init__(status_code=101)
+        request.state.answered = 101  # for the audit log
+
+    async def __call__(self, _scope: Scope, _receive: Receive, _send: Send) -> None:
+        return
+
+
+HEAD_SECONDS = 0.1
+"""Between the head of an upgraded answer and the first output: the Python package docker reads the head through a
+buffer and drops what comes in the same packet. https://github.com/docker/docker-py (`_get_raw_response_socket`)"""
 
 Handler = Callable[[DockerCall], Awaitable[Response]]
 

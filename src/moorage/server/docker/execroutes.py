@@ -26,7 +26,14 @@ from moorage.decide.docker.containers import MAIN, container_id
 from moorage.errors import ApiError, MoorageError, ServerError
 from moorage.server.context import Context
 from moorage.server.docker.containers import NAMESPACE_HEADER, Containers
-from moorage.server.docker.endpoint import OURS, DockerCall, DockerEndpoint, docker_problem
+from moorage.server.docker.endpoint import (
+    HEAD_SECONDS,
+    OURS,
+    DockerCall,
+    DockerEndpoint,
+    TakenOver,
+    docker_problem,
+)
 from moorage.server.docker.execs import NOT_STARTED, Exec, Running
 from moorage.server.docker.routes import MULTIPLEXED, RAW_STREAM, read_body
 from moorage.server.inputs import number
@@ -111,8 +118,9 @@ async def start(call: DockerCall) -> Response:
     media = RAW_STREAM if exec_.tty else MULTIPLEXED
     if take is not None:
         raw = take([(b"Content-Type", media.encode()), (b"Connection", b"Upgrade"), (b"Upgrade", b"tcp")])
+        await call.context.clock.sleep(HEAD_SECONDS)
         await _over(raw, running, output)
-        return Response()
+        return TakenOver(call.request)
     return StreamingResponse(output, media_type=media)
 
 

@@ -48,7 +48,7 @@ from moorage.decide.docker.containers import (
 from moorage.decide.docker.views import inspect, matches, summary
 from moorage.errors import ApiError, DocumentError
 from moorage.server.docker.containers import HOST_ENV_HEADER, Containers
-from moorage.server.docker.endpoint import DockerCall, DockerEndpoint
+from moorage.server.docker.endpoint import HEAD_SECONDS, DockerCall, DockerEndpoint, TakenOver
 from moorage.server.docker.streams import frame
 from moorage.server.endpoint import Described
 from moorage.server.inputs import number, read_bytes, read_object
@@ -323,15 +323,16 @@ async def attach(call: DockerCall) -> Response:
         ]
     )
     try:
+        await call.context.clock.sleep(HEAD_SECONDS)
         await raw.body()
         async for chunk in lines:
             if chunk:
                 await raw.write(frame(STDOUT, chunk) if framed else chunk)
     except (ConnectionError, asyncio.IncompleteReadError, ApiError):
-        return Response()  # it has gone, or the pod has; nothing is left to be told
+        pass  # it has gone, or the pod has; nothing is left to be told
     finally:
         raw.close()
-    return Response()
+    return TakenOver(call.request)
 
 
 ENDPOINTS = (

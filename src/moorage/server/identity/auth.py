@@ -369,7 +369,8 @@ class Gate:
             else:
                 await early(scope, receive, send_guarded)
         finally:
-            self._note(scope, "CONNECT" if is_websocket else scope["method"], answered["status"] or 500)
+            status = answered["status"] or state.get("answered") or 500
+            self._note(scope, "CONNECT" if is_websocket else scope["method"], status)
 
     def _note(self, scope: Scope, method: str, status: int) -> None:
         """Every change, and every try at one, goes into the audit log; workers' reports are none of people's."""
