@@ -11,11 +11,15 @@ from typing import Any
 
 import pytest
 
-from moorage.apimachinery.resources import SUBJECTACCESSREVIEWS
+from moorage.apimachinery.resources import NAMESPACES as NAMESPACE_KIND
+from moorage.apimachinery.resources import NODES, PODS, SECRETS, SUBJECTACCESSREVIEWS
 from moorage.cli.manifests import objects
+from moorage.errors import Forbidden
 from moorage.kube.client import KubeClient
+from moorage.model.manifests import CLUSTERROLEBINDINGS, ROLEBINDINGS
 from moorage.model.names import GROUP, KUBELETS_ACCOUNT, SYSTEM_NAMESPACE
 from moorage.model.people import PEOPLE_NAMESPACE
+from moorage.model.tenant import TENANTS
 from moorage.testing.cluster import Cluster
 
 pytestmark = [pytest.mark.anyio, pytest.mark.cluster("api")]
@@ -70,6 +74,14 @@ NEVER = (
     ("sign", "certificates.k8s.io", "signers"),
     ("delete", "", "namespaces"),
     ("delete", "", "nodes"),
+    *((verb, "", "nodes/status") for verb in VERBS),
+    *((verb, RBAC, name) for verb in VERBS[3:] for name in ("roles", "clusterroles")),
+    *((verb, RBAC, "rolebindings") for verb in ("update", "patch", "delete", "deletecollection")),
+    *((verb, "apiextensions.k8s.io", "customresourcedefinitions") for verb in VERBS),
+    *((verb, "certificates.k8s.io", "certificatesigningrequests/approval") for verb in VERBS),
+    *((verb, "", "pods/eviction") for verb in VERBS),
+    *((verb, "apps", "daemonsets") for verb in VERBS),
+    *(("deletecollection", group, name) for group, name in RESOURCES),
 )  # fmt: skip
 
 
@@ -155,3 +167,88 @@ async def test_the_server_takes_tokens_of_the_account_that_reads_statistics_and_
         ):
             right = ("create", "", "serviceaccounts/token", namespace)
             assert await may(api, "moorage-server", right, name) is want, (namespace, name)
+
+
+# (what somebody could do with it, verb, group, resource, namespace, name): nobody of ours may, whatever its rules
+HARM: tuple[tuple[str, str, str, str, str, str], ...] = (
+    ("run commands in any pod", "create", "", "pods/exec", "kube-system", "etcd"),
+    ("run commands in any pod, by its kubelet", "create", "", "nodes/proxy", "", "node-1"),
+    ("reach ports of any pod", "create", "", "pods/portforward", ELSEWHERE, "x"),
+    ("read somebody's Secret", "get", "", "secrets", ELSEWHERE, "aws"),
+    ("read Kubernetes' Secrets", "list", "", "secrets", "kube-system", ""),
+    ("read the Secrets of the services at once", "list", "", "secrets", SYSTEM_NAMESPACE, ""),
+    ("read any configuration", "list", "", "configmaps", ELSEWHERE, ""),
+    ("start a pod among Kubernetes' own", "create", "", "pods", "kube-system", ""),
+    ("put a pod past the scheduler", "create", "", "pods/binding", ELSEWHERE, "x"),
+    ("be anybody", "impersonate", "", "users", "", "admin"),
+    ("be the masters", "impersonate", "", "groups", "", "system:masters"),
+    ("be a controller", "impersonate", "", "serviceaccounts", "kube-system", "namespace-controller"),
+    ("be another service", "impersonate", "", "serviceaccounts", SYSTEM_NAMESPACE, "moorage-operator"),
+    ("get a controller's token", "create", "", "serviceaccounts/token", "kube-system", "namespace-controller"),
+    ("get another service's token", "create", "", "serviceaccounts/token", SYSTEM_NAMESPACE, "moorage-operator"),
+    ("give all rights in a namespace", "bind", RBAC, "clusterroles", ELSEWHERE, "cluster-admin"),
+    ("give all rights", "bind", RBAC, "clusterroles", "", "cluster-admin"),
+    ("write more rights than it has", "escalate", RBAC, "clusterroles", "", "moorage-operator"),
+    ("change its own rights", "patch", RBAC, "clusterroles", "", "moorage-operator"),
+    ("take others' rights", "delete", RBAC, "rolebindings", ELSEWHERE, "theirs"),
+    ("lift somebody's quota", "update", "", "resourcequotas", ELSEWHERE, "theirs"),
+    ("open somebody's network", "delete", "networking.k8s.io", "networkpolicies", ELSEWHERE, "theirs"),
+    (
+        "see all that is written",
+        "update",
+        "admissionregistration.k8s.io",
+        "mutatingwebhookconfigurations",
+        "",
+        "x",
+    ),
+    ("switch off a check", "update", "admissionregistration.k8s.io", "validatingwebhookconfigurations", "", "x"),
+    ("register a webhook", "create", "admissionregistration.k8s.io", "mutatingwebhookconfigurations", "", ""),
+    ("say that a node is well", "patch", "", "nodes/status", "", "node-1"),
+    ("remove a node", "delete", "", "nodes", "", "node-1"),
+    ("remove a namespace", "delete", "", "namespaces", "", ELSEWHERE),
+    ("remove all volumes at once", "deletecollection", "", "persistentvolumes", "", ""),
+    ("change somebody's priority", "patch", "scheduling.k8s.io", "priorityclasses", "", "theirs"),
+    ("change a kind", "update", "apiextensions.k8s.io", "customresourcedefinitions", "", "tenants.moorage.dev"),
+    ("change the rules of a tenant", "patch", GROUP, "tenants", "", "lab"),
+    ("switch off guardrails", "delete", GROUP, "guardrailpolicies", "", "gpu-cluster"),
+    ("sign a certificate", "update", "certificates.k8s.io", "certificatesigningrequests/approval", "", "x"),
+)
+
+
+@pytest.mark.parametrize("account", ACCOUNTS)
+async def test_no_service_may_do_harm_that_its_work_does_not_need(cluster: Cluster, account: str) -> None:
+    async with KubeClient.from_kubeconfig(cluster.kubeconfig) as api:
+        allowed = [
+            harm
+            for harm, verb, group, resource, namespace, name in HARM
+            if await may(api, account, (verb, group, resource, namespace), name)
+        ]
+    assert allowed == []
+
+
+async def test_what_the_operator_may_not_do_is_refused_when_it_is_tried(cluster: Cluster, unique: str) -> None:
+    """Real requests in the name of the account that may most; RBAC refuses an escalation beyond the verbs, too."""
+    name = f"system:serviceaccount:{SYSTEM_NAMESPACE}:moorage-operator"
+    subject = {"kind": "ServiceAccount", "name": "moorage-operator", "namespace": SYSTEM_NAMESPACE}
+    binding = {
+        "metadata": {"name": unique, "namespace": "default"},
+        "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": "cluster-admin"},
+        "subjects": [subject],
+    }
+    pod = {"metadata": {"name": unique}, "spec": {"containers": [{"name": "c", "image": "example.test/none:1"}]}}
+    async with KubeClient.from_kubeconfig(cluster.kubeconfig) as api:
+        operator = api.as_user(name, ("system:serviceaccounts", "system:authenticated"))
+        assert (await operator.list(TENANTS)).items is not None  # it is the account, and it works
+        for what, request in (
+            ("escalate", operator.create(ROLEBINDINGS, binding, "default", dry_run=True)),
+            ("read Secrets", operator.list(SECRETS, "kube-system")),
+            ("remove a namespace", operator.delete(NAMESPACE_KIND, "kube-public")),
+            ("remove all rights", operator.delete(CLUSTERROLEBINDINGS, unique)),
+            ("start a pod", operator.create(PODS, pod, "kube-system", dry_run=True)),
+            ("change a node's status", operator.patch(NODES, unique, {"status": {}}, subresource="status")),
+        ):
+            try:
+                await request
+            except Forbidden:
+                continue
+            pytest.fail(f"the operator may {what}")

@@ -155,6 +155,42 @@ def settings_page() -> str:
     return "\n".join(out) + "\n"
 
 
+def rights_page() -> str:
+    """What the account of each service may do, and what for."""
+    from moorage.model.manifests import ALL
+    from moorage.model.manifests.parts import Rule
+    from moorage.model.manifests.rights import KUBELETS_RULE, TENANT_RULES
+    from moorage.model.names import KUBELETS_ACCOUNT, SYSTEM_NAMESPACE
+    from moorage.model.people import PEOPLE_NAMESPACE
+
+    def table(where: str, rules: tuple[Rule, ...]) -> Iterator[str]:
+        if not rules:
+            return
+        yield f"\n{where}\n\n| resources | verbs | names | what for |\n|---|---|---|---|"
+        for rule in rules:
+            resources = ", ".join(
+                f"`{name}.{rule.group}`" if rule.group else f"`{name}`" for name in rule.resources
+            )
+            names = ", ".join(f"`{name}`" for name in rule.names) or "all"
+            yield f"| {resources} | {', '.join(rule.verbs)} | {names} | {_cell(rule.why)} |"
+
+    out = [NOTE, "# Rights of the services\n"]
+    out.append(
+        f"Each service runs as an account of its own in `{SYSTEM_NAMESPACE}`, with these rights and no others."
+        " No service has `nodes/proxy`, `pods/exec` or `escalate`, and none reads Secrets of other namespaces."
+        " The server acts for people as their accounts (`impersonate`), so Kubernetes decides what they may do."
+    )
+    for service in ALL:
+        out.append(f"\n## {service.full_name}")
+        out += table("In all namespaces, and on what lives in none:", service.everywhere)
+        out += table("For tenants, in all namespaces:", TENANT_RULES if service.for_tenants else ())
+        out += table(f"In `{SYSTEM_NAMESPACE}`:", service.at_home)
+        out += table(f"In `{PEOPLE_NAMESPACE}`, where people's accounts are:", service.among_people)
+    out.append(f"\n## {KUBELETS_ACCOUNT}\n\nNo pod runs as this account: the server asks for short tokens of it.")
+    out += table("In all namespaces, and on what lives in none:", (KUBELETS_RULE,))
+    return "\n".join(out) + "\n"
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "commands.md": commands_page,
     "error-codes.md": lambda: codes_page(NOTE),
@@ -163,6 +199,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "http-api.md": lambda: routes_page(NOTE),
     "kinds.md": lambda: kinds_page(NOTE),
     "labels.md": names_page,
+    "rights.md": rights_page,
     "settings.md": settings_page,
     "metrics.md": lambda: metrics_page(NOTE),
     "options.md": lambda: options_page(NOTE),

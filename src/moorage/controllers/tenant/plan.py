@@ -11,7 +11,7 @@ from moorage.apimachinery.quantity import parse_milli
 from moorage.apimachinery.resources import NAMESPACES, NODES, Obj, Resource
 from moorage.apimachinery.scheduling import is_gpu
 from moorage.errors import QuantityError
-from moorage.model.manifests import RBAC, ROLEBINDINGS, TENANT_ROLES
+from moorage.model.manifests import RBAC, ROLEBINDINGS, TENANT_OBJECT, TENANT_ROLES
 from moorage.model.names import (
     GPU_PRESENT_LABEL,
     GUARD_LABEL,
@@ -25,7 +25,7 @@ from moorage.model.tenant import is_reserved
 
 QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
 POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
-OURS = "moorage-tenant"  # name of the ResourceQuota and of the NetworkPolicy
+OURS = TENANT_OBJECT
 POD_SECURITY = "pod-security.kubernetes.io/enforce"
 
 

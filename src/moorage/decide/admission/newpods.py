@@ -21,11 +21,11 @@ def complete_pod(
     namespace: Mapping[str, Any] | None,
     tenant: Obj | None,
     classes: Iterable[Mapping[str, Any]],
-    scheduler: Any,
+    scheduler: str,
 ) -> tuple[Obj, ...]:
     """JSON patches: the team's nodes, a class that does not preempt, a scheduler, and what `restricted` asks for.
 
-    `namespace` None: newer than the caller's copy; `scheduler`: see `choose_scheduler`.
+    `namespace` None: newer than the caller's copy. `scheduler`: empty where there is no second one.
     """
     patches: tuple[Obj, ...] = ()
     if not is_guest(pod):

@@ -34,6 +34,7 @@ from moorage.model.manifests.parts import (
 )
 from moorage.model.manifests.rights import (
     LOCAL_ADMIN,
+    TENANT_OBJECT,
     TENANT_ROLES,
     TENANT_RULES,
     make_admin_binding,
@@ -80,6 +81,7 @@ __all__ = [
     "ROLES",
     "SERVER",
     "SERVER_SERVICE",
+    "TENANT_OBJECT",
     "TENANT_ROLES",
     "TENANT_RULES",
     "USAGE_CLAIM",

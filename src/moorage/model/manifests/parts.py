@@ -29,6 +29,7 @@ class Rule:
     resources: tuple[str, ...]
     verbs: tuple[str, ...]
     names: tuple[str, ...] = ()
+    why: str = ""  # what it is used for; every rule of a service's account says so
 
     def to_obj(self) -> Obj:
         rule: Obj = {"apiGroups": [self.group], "resources": list(self.resources), "verbs": list(self.verbs)}

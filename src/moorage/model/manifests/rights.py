@@ -26,16 +26,48 @@ from moorage.model.workspace import OPEN_VERB
 LOCAL_ADMIN = "moorage-local-admin"  # binds who started a local cluster
 TENANT_ROLES = {role: f"moorage:tenant-{role}" for role in ("admin", "member", "viewer")}
 
-# quotas and policies of tenants, and their people's roles: those three, and no other, may it give
+TENANT_OBJECT = "moorage-tenant"  # name of a tenant's ResourceQuota and NetworkPolicy
+_NETWORKING = "networking.k8s.io"
+# creation cannot be tied to a name; what others made can be neither changed nor deleted
 TENANT_RULES = (
-    Rule(group=GROUP, resources=("tenants",), verbs=LIST),
-    Rule(group=GROUP, resources=("tenants/status",), verbs=("patch",)),
-    Rule(group=GROUP, resources=("tenants/finalizers",), verbs=("update",)),
-    Rule(resources=("namespaces",), verbs=("get", "create", "patch")),
-    Rule(resources=("resourcequotas",), verbs=(*READ, "create", "update", "delete")),
-    Rule(group="networking.k8s.io", resources=("networkpolicies",), verbs=(*READ, "create", "update", "delete")),
-    Rule(group=RBAC, resources=("rolebindings",), verbs=(*READ, "create", "update", "delete")),
-    Rule(group=RBAC, resources=("clusterroles",), verbs=("bind",), names=tuple(TENANT_ROLES.values())),
+    Rule(group=GROUP, resources=("tenants/status",), verbs=("patch",), why="what it reports of them"),
+    Rule(
+        group=GROUP,
+        resources=("tenants/finalizers",),
+        verbs=("update",),
+        why="a namespace that goes with its Tenant is owned by it",
+    ),
+    Rule(resources=("namespaces",), verbs=("get", "create", "patch"), why="tenants' namespaces, and their labels"),
+    Rule(resources=("resourcequotas",), verbs=(*LIST, "create"), why="a tenant's quota"),
+    Rule(
+        resources=("resourcequotas",),
+        verbs=("update", "delete"),
+        names=(TENANT_OBJECT,),
+        why="as above, by its name",
+    ),
+    Rule(group=_NETWORKING, resources=("networkpolicies",), verbs=(*LIST, "create"), why="a tenant's isolation"),
+    Rule(
+        group=_NETWORKING,
+        resources=("networkpolicies",),
+        verbs=("update", "delete"),
+        names=(TENANT_OBJECT,),
+        why="as above, by its name",
+    ),
+    Rule(group=RBAC, resources=("rolebindings",), verbs=(*LIST, "create"), why="roles of a tenant's people"),
+    Rule(
+        group=RBAC,
+        resources=("rolebindings",),
+        verbs=("update", "delete"),
+        names=tuple(TENANT_ROLES.values()),
+        why="as above, by their names",
+    ),
+    Rule(
+        group=RBAC,
+        resources=("clusterroles",),
+        verbs=("bind",),
+        names=tuple(TENANT_ROLES.values()),
+        why="those three roles, and no other, may it give",
+    ),
 )
 
 
@@ -149,13 +181,16 @@ def make_workspace_roles() -> list[Obj]:
     ]
 
 
+KUBELETS_RULE = Rule(resources=("nodes/stats",), verbs=("get",), why="what volumes hold")
+
+
 def make_kubelets_account() -> list[Obj]:
     """The account under which kubelets are asked what volumes hold. No pod runs as it; see `kube.kubelets`.
 
     `nodes/stats` lets it read statistics at a kubelet. `nodes/proxy` would let it run commands in every pod.
     https://kubernetes.io/docs/reference/access-authn-authz/kubelet-authn-authz/#kubelet-authorization
     """
-    name, reading = KUBELETS_ACCOUNT, Rule(resources=("nodes/stats",), verbs=("get",))
+    name, reading = KUBELETS_ACCOUNT, KUBELETS_RULE
     account = {"kind": "ServiceAccount", "name": name, "namespace": SYSTEM_NAMESPACE}
     return [
         make_object(SERVICEACCOUNTS, name, automountServiceAccountToken=False),

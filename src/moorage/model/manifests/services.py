@@ -22,6 +22,7 @@ from moorage.model.names import (
 from moorage.model.workspace import GATEWAY_SECRET
 
 OPERATOR_LEASE = "moorage-operator"
+LEASES = "coordination.k8s.io"
 SERVER_SERVICE = "moorage-server"
 EXTENDER_SERVICE = "moorage-extender"
 USAGE_CLAIM = "moorage-usage"
@@ -43,71 +44,159 @@ OPERATOR = Service(
     replicas=2,
     memory="256Mi",
     everywhere=(
-        Rule(group="batch", resources=("jobs",), verbs=(*READ, "create", "patch")),
-        # owner references that block deletion, where OwnerReferencesPermissionEnforcement is on
-        Rule(group="batch", resources=("jobs/finalizers",), verbs=("update",)),
-        Rule(resources=("pods",), verbs=(*LIST, "delete", "patch")),  # patch: gates are lifted
-        Rule(resources=("pods/status",), verbs=("patch",)),
-        Rule(resources=("nodes",), verbs=(*READ, "patch")),
-        Rule(resources=("namespaces",), verbs=LIST),
-        # what happened to their pods is noted on them; get: read anew before it is
-        Rule(group="apps", resources=("replicasets", "statefulsets"), verbs=(*READ, "patch")),
-        Rule(group=GROUP, resources=("machines", "guardrailpolicies"), verbs=LIST),
-        Rule(group=GROUP, resources=("machines/status", "machinenodepools/status"), verbs=("patch",)),
-        Rule(group=GROUP, resources=("reservations",), verbs=LIST),
-        Rule(group=GROUP, resources=("reservations/status",), verbs=("patch",)),
-        Rule(group=GROUP, resources=("machines/finalizers", "mapjobs/finalizers"), verbs=("update",)),
-        Rule(group=GROUP, resources=("mapjobs",), verbs=(*LIST, "patch")),  # patch: both names of renamed fields
-        Rule(group=GROUP, resources=("mapjobs/status",), verbs=("patch",)),
-        Rule(group="batch", resources=("jobs",), verbs=("delete",)),  # of maps, some time after their end
-        Rule(resources=("configmaps",), verbs=("create",)),  # with the worker of maps
-        Rule(group=GROUP, resources=("workspaces",), verbs=(*LIST, "patch")),  # patch: what their schedule says
-        Rule(group=GROUP, resources=("workspaces/status",), verbs=("patch",)),
-        Rule(group=GROUP, resources=("workspaces/finalizers",), verbs=("update",)),
-        Rule(group="apps", resources=("deployments",), verbs=(*READ, "create", "update")),
-        Rule(resources=("services",), verbs=(*READ, "create", "patch", "delete")),
-        Rule(group="networking.k8s.io", resources=("ingresses",), verbs=(*READ, "create", "patch", "delete")),
-        Rule(group="discovery.k8s.io", resources=("endpointslices",), verbs=(*READ, "create", "patch", "delete")),
-        Rule(resources=("persistentvolumeclaims",), verbs=(*LIST, "create")),
-        Rule(resources=("secrets",), verbs=("create",)),  # with tokens of workspaces; none can be read
-        Rule(resources=("resourcequotas",), verbs=("list",)),
-        # datasets: finalizers; volumes and claims, in the namespaces of readers too; the progress of fillers
-        Rule(group=GROUP, resources=("datasets",), verbs=(*LIST, "patch")),
-        Rule(group=GROUP, resources=("tenants",), verbs=LIST),
-        Rule(group=GROUP, resources=("datasets/status",), verbs=("patch",)),
-        Rule(group=GROUP, resources=("datasets/finalizers", "volumebackups/finalizers"), verbs=("update",)),
-        Rule(group=GROUP, resources=("volumebackups",), verbs=LIST),
-        Rule(group=GROUP, resources=("volumebackups/status",), verbs=("patch",)),
-        Rule(resources=("persistentvolumeclaims",), verbs=(*READ, "create", "delete")),
-        Rule(resources=("persistentvolumes",), verbs=("get", "create", "patch", "delete")),
-        # which class pods have that name none; ours is made the default where there is no other
-        Rule(group="scheduling.k8s.io", resources=("priorityclasses",), verbs=LIST),
         Rule(
-            group="scheduling.k8s.io", resources=("priorityclasses",), verbs=("patch",), names=(DEFAULT_PRIORITY,)
+            group="batch",
+            resources=("jobs",),
+            verbs=(*READ, "create", "patch", "delete"),
+            why="attempts of runs, workers of maps, fillers and backups, in the namespaces of their owners",
         ),
-        Rule(group="storage.k8s.io", resources=("storageclasses",), verbs=("list",)),
-        Rule(resources=("pods/log",), verbs=("get",)),
-        # where Kueue is installed: it starts cancelled runs no more
-        Rule(group=KUEUE, resources=("workloads",), verbs=("list", "patch")),
-        Rule(group=GROUP, resources=("machinenodepools",), verbs=(*LIST, "create", "patch")),
-        Rule(resources=("events",), verbs=("create", "get", "patch")),
+        Rule(resources=("pods",), verbs=(*LIST, "patch", "delete"), why="drains, restarts, places, gates"),
+        Rule(resources=("pods/status",), verbs=("patch",), why="why a pod of a run was ended"),
+        Rule(resources=("pods/log",), verbs=("get",), why="the progress of fillers and backups"),
+        Rule(
+            resources=("nodes",), verbs=(*READ, "patch"), why="labels, taints and cordons of drains and machines"
+        ),
+        Rule(resources=("namespaces",), verbs=LIST, why="which namespaces are guarded"),
+        Rule(
+            group="apps",
+            resources=("replicasets", "statefulsets"),
+            verbs=(*READ, "patch"),
+            why="kills for memory are noted on the owner of the pod",
+        ),
+        Rule(
+            group=GROUP,
+            resources=("machines", "guardrailpolicies", "reservations", "volumebackups", "tenants"),
+            verbs=LIST,
+            why="they are kept, or held to",
+        ),
+        Rule(
+            group=GROUP,
+            resources=("mapjobs", "workspaces", "datasets"),
+            verbs=(*LIST, "patch"),
+            why="they are kept; patch: finalizers, schedules of workspaces, both names of renamed fields",
+        ),
+        Rule(
+            group=GROUP,
+            resources=("machinenodepools",),
+            verbs=(*LIST, "create", "patch"),
+            why="one for each Machine; patch: finalizers",
+        ),
+        Rule(
+            group=GROUP,
+            resources=(
+                "machines/status",
+                "machinenodepools/status",
+                "reservations/status",
+                "mapjobs/status",
+                "workspaces/status",
+                "datasets/status",
+                "volumebackups/status",
+            ),
+            verbs=("patch",),
+            why="what it reports of them",
+        ),
+        Rule(
+            group=GROUP,
+            resources=(
+                "machines/finalizers",
+                "mapjobs/finalizers",
+                "workspaces/finalizers",
+                "datasets/finalizers",
+                "volumebackups/finalizers",
+            ),
+            verbs=("update",),
+            why="what it makes for them is owned by them: OwnerReferencesPermissionEnforcement asks for it",
+        ),
+        Rule(group="batch", resources=("jobs/finalizers",), verbs=("update",), why="as above, of pods of runs"),
+        Rule(resources=("configmaps",), verbs=("create",), why="the worker of maps; none can be read"),
+        Rule(resources=("secrets",), verbs=("create",), why="tokens of workspaces; none can be read"),
+        Rule(
+            group="apps",
+            resources=("deployments",),
+            verbs=(*READ, "create", "update"),
+            why="workspaces; they are deleted by their owner",
+        ),
+        Rule(
+            resources=("services",),
+            verbs=(*READ, "create", "patch", "delete"),
+            why="of workspaces, and the gateway's in their namespaces",
+        ),
+        Rule(
+            group="networking.k8s.io",
+            resources=("ingresses",),
+            verbs=(*READ, "create", "patch", "delete"),
+            why="of workspaces and of the server; those of others that name a taken host are reported",
+        ),
+        Rule(
+            group="discovery.k8s.io",
+            resources=("endpointslices",),
+            verbs=(*READ, "create", "patch", "delete"),
+            why="where the gateway is, in the namespaces of workspaces",
+        ),
+        Rule(resources=("resourcequotas",), verbs=("list",), why="how many workers a map may have"),
+        Rule(
+            resources=("persistentvolumeclaims",),
+            verbs=(*READ, "create", "delete"),
+            why="homes of workspaces; claims of datasets, in the namespaces of readers too",
+        ),
+        Rule(
+            resources=("persistentvolumes",),
+            verbs=("get", "create", "patch", "delete"),
+            why="the volumes of a dataset's readers",
+        ),
+        Rule(
+            group="storage.k8s.io", resources=("storageclasses",), verbs=("list",), why="how a dataset is shared"
+        ),
+        Rule(
+            group="scheduling.k8s.io",
+            resources=("priorityclasses",),
+            verbs=LIST,
+            why="whether the cluster has a default class",
+        ),
+        Rule(
+            group="scheduling.k8s.io",
+            resources=("priorityclasses",),
+            verbs=("patch",),
+            names=(DEFAULT_PRIORITY,),
+            why="ours is made the default where there is no other",
+        ),
+        Rule(
+            group=KUEUE,
+            resources=("workloads",),
+            verbs=("list", "patch"),
+            why="where Kueue is installed: it starts cancelled runs no more",
+        ),
+        Rule(resources=("events",), verbs=("create", "get", "patch"), why="what it did and found"),
         Rule(
             group="admissionregistration.k8s.io",
             resources=("mutatingwebhookconfigurations", "validatingwebhookconfigurations"),
             verbs=("get", "update"),
-            names=(WEBHOOK_CONFIGURATION, AUDIT_CONFIGURATION),  # they trust the certificate that it makes
+            names=(WEBHOOK_CONFIGURATION, AUDIT_CONFIGURATION),
+            why="they trust the certificate that it makes",
         ),
     ),
-    among_people=(Rule(resources=("serviceaccounts",), verbs=LIST),),  # who is in which group
+    among_people=(Rule(resources=("serviceaccounts",), verbs=LIST, why="who is in which group"),),
     for_tenants=True,
     at_home=(
-        Rule(resources=("pods",), verbs=("create",)),  # reservations
-        Rule(group="coordination.k8s.io", resources=("leases",), verbs=("create",)),
-        Rule(group="coordination.k8s.io", resources=("leases",), verbs=("get", "update"), names=(OPERATOR_LEASE,)),
-        Rule(resources=("secrets",), verbs=("create",)),
-        Rule(resources=("secrets",), verbs=("get", "update"), names=(WEBHOOK_TLS_SECRET, SCHEDULER_SECRET)),
-        Rule(resources=("secrets",), verbs=("get",), names=(PAGE_SECRET, EXTENDER_SECRET, GATEWAY_SECRET)),
-        Rule(resources=("configmaps",), verbs=LIST),  # templates of workspaces, and where they are reached
+        Rule(resources=("pods",), verbs=("create",), why="reservations"),
+        Rule(group=LEASES, resources=("leases",), verbs=("create",), why="one replica leads"),
+        Rule(
+            group=LEASES, resources=("leases",), verbs=("get", "update"), names=(OPERATOR_LEASE,), why="as above"
+        ),
+        Rule(resources=("secrets",), verbs=("create",), why="certificates and tokens of the services"),
+        Rule(
+            resources=("secrets",),
+            verbs=("get", "update"),
+            names=(WEBHOOK_TLS_SECRET, SCHEDULER_SECRET),
+            why="certificates are renewed; the configuration for kube-scheduler follows the extender's token",
+        ),
+        Rule(
+            resources=("secrets",),
+            verbs=("get",),
+            names=(PAGE_SECRET, EXTENDER_SECRET, GATEWAY_SECRET),
+            why="whether they are made",
+        ),
+        Rule(resources=("configmaps",), verbs=LIST, why="templates of workspaces, and where they are reached"),
     ),
 )
 
@@ -122,18 +211,34 @@ WEBHOOK = Service(
     # not optional: the kubelet starts the pod once the operator has made the Secret
     volumes=({"name": "tls", "secret": {"secretName": WEBHOOK_TLS_SECRET}},),
     mounts=({"name": "tls", "mountPath": "/tls", "readOnly": True},),
-    among_people=(Rule(resources=("serviceaccounts",), verbs=READ),),  # owners bear people's names
+    among_people=(Rule(resources=("serviceaccounts",), verbs=READ, why="owners have people's names"),),
     everywhere=(
-        Rule(resources=("nodes", "namespaces", "pods"), verbs=LIST),
-        # pods that failed, and the owners on which it is noted why
-        Rule(group="apps", resources=("replicasets", "statefulsets"), verbs=LIST),
-        Rule(group="batch", resources=("jobs",), verbs=LIST),
-        Rule(group=GROUP, resources=("tenants", "guardrailpolicies", "machines", "reservations"), verbs=LIST),
-        Rule(group="networking.k8s.io", resources=("ingresses",), verbs=LIST),  # which hosts are taken
-        Rule(group="scheduling.k8s.io", resources=("priorityclasses",), verbs=LIST),
+        Rule(resources=("nodes", "namespaces"), verbs=LIST, why="GPU types, and which policy holds where"),
+        Rule(resources=("pods",), verbs=LIST, why="pods that failed"),
+        Rule(group="apps", resources=("replicasets", "statefulsets"), verbs=LIST, why="kills noted on owners"),
+        Rule(group="batch", resources=("jobs",), verbs=LIST, why="as above"),
+        Rule(
+            group=GROUP,
+            resources=("tenants", "guardrailpolicies", "machines", "reservations"),
+            verbs=LIST,
+            why="what admission judges by",
+        ),
+        Rule(group="networking.k8s.io", resources=("ingresses",), verbs=LIST, why="which hosts are taken"),
+        Rule(
+            group="scheduling.k8s.io",
+            resources=("priorityclasses",),
+            verbs=LIST,
+            why="which classes pods may name",
+        ),
     ),
-    # which hosts are the platform's, and which scheduler places GPU pods
-    at_home=(Rule(resources=("configmaps",), verbs=LIST, names=(INFO_CONFIGMAP, SCHEDULER_CONFIGMAP)),),
+    at_home=(
+        Rule(
+            resources=("configmaps",),
+            verbs=LIST,
+            names=(INFO_CONFIGMAP, SCHEDULER_CONFIGMAP),
+            why="which hosts are the platform's, and which scheduler places GPU pods",
+        ),
+    ),
 )
 
 EXTENDER = Service(
@@ -145,7 +250,7 @@ EXTENDER = Service(
     args=("--token-file", "/token/token"),
     volumes=({"name": "token", "secret": {"secretName": EXTENDER_SECRET}},),
     mounts=({"name": "token", "mountPath": "/token", "readOnly": True},),
-    everywhere=(Rule(resources=("nodes", "pods"), verbs=LIST),),
+    everywhere=(Rule(resources=("nodes", "pods"), verbs=LIST, why="what is free, and what is used"),),
 )
 
 SERVER = Service(
@@ -180,38 +285,68 @@ SERVER = Service(
     ),
     recreate=True,
     everywhere=(
-        Rule(resources=("nodes", "pods"), verbs=LIST),
-        # the end of the log of each pod of a run is kept: it goes with the pod, and with its node
-        Rule(resources=("pods/log",), verbs=("get",)),
-        # a namespace that was made anew must not show what is kept of the old one of its name
-        Rule(resources=("namespaces",), verbs=("get",)),
-        Rule(group="batch", resources=("jobs",), verbs=(*READ, "patch")),
-        Rule(resources=("persistentvolumeclaims", "persistentvolumes", "events"), verbs=("list",)),
-        Rule(group="storage.k8s.io", resources=("storageclasses",), verbs=("list",)),
-        Rule(group=GROUP, resources=("machines",), verbs=("list",)),
-        Rule(group=KUEUE, resources=("workloads",), verbs=("list",)),  # why Kueue holds a run
-        Rule(group=GROUP, resources=("mapjobs",), verbs=(*READ, "patch")),  # patch: its finalizer
-        Rule(group=GROUP, resources=("mapjobs/status",), verbs=("patch",)),
-        Rule(resources=("secrets",), verbs=("create",)),  # with the token of a map's workers; none can be read
-        Rule(group=GROUP, resources=("workspaces",), verbs=LIST),
-        Rule(group=GROUP, resources=("tenants",), verbs=("list",)),  # what they fill in, for their own people
-        Rule(group="discovery.k8s.io", resources=("endpointslices",), verbs=LIST),  # where workspaces answer
-        Rule(group="authorization.k8s.io", resources=("subjectaccessreviews",), verbs=("create",)),
-        Rule(group="authentication.k8s.io", resources=("tokenreviews",), verbs=("create",)),
-        # who made one has shown who they are: people with client certificates
-        Rule(group="certificates.k8s.io", resources=("certificatesigningrequests",), verbs=("get",)),
+        Rule(resources=("nodes", "pods"), verbs=LIST, why="who holds which GPUs"),
+        Rule(
+            resources=("pods/log",), verbs=("get",), why="the end of each run's log is kept: it goes with the pod"
+        ),
+        Rule(
+            resources=("namespaces",), verbs=("get",), why="one made anew shows nothing of the old one of its name"
+        ),
+        Rule(group="batch", resources=("jobs",), verbs=(*READ, "patch"), why="runs; patch: reported checkpoints"),
+        Rule(
+            resources=("persistentvolumeclaims", "persistentvolumes", "events"),
+            verbs=("list",),
+            why="why somebody's run waits, told in public words",
+        ),
+        Rule(group="storage.k8s.io", resources=("storageclasses",), verbs=("list",), why="as above"),
+        Rule(group=GROUP, resources=("machines",), verbs=("list",), why="as above"),
+        Rule(group=KUEUE, resources=("workloads",), verbs=("list",), why="why Kueue holds a run"),
+        Rule(group=GROUP, resources=("mapjobs",), verbs=(*READ, "patch"), why="maps; patch: their finalizer"),
+        Rule(group=GROUP, resources=("mapjobs/status",), verbs=("patch",), why="counts of items"),
+        Rule(resources=("secrets",), verbs=("create",), why="the token of a map's workers; none can be read"),
+        Rule(group=GROUP, resources=("workspaces",), verbs=LIST, why="where the gateway leads"),
+        Rule(group=GROUP, resources=("tenants",), verbs=("list",), why="what they fill in, for their own people"),
+        Rule(group="discovery.k8s.io", resources=("endpointslices",), verbs=LIST, why="where workspaces answer"),
+        Rule(
+            group="authorization.k8s.io",
+            resources=("subjectaccessreviews",),
+            verbs=("create",),
+            why="what a person may do",
+        ),
+        Rule(
+            group="authentication.k8s.io", resources=("tokenreviews",), verbs=("create",), why="whose token it is"
+        ),
+        Rule(
+            group="certificates.k8s.io",
+            resources=("certificatesigningrequests",),
+            verbs=("get",),
+            why="who made one has shown who they are: people with client certificates",
+        ),
     ),
     at_home=(
-        # what volumes hold, as kubelets tell it to an account that may ask for nothing else
-        Rule(resources=("serviceaccounts/token",), verbs=("create",), names=(KUBELETS_ACCOUNT,)),
-        Rule(resources=("secrets",), verbs=("get",), names=(GATEWAY_SECRET,)),
-        Rule(resources=("configmaps",), verbs=LIST),  # templates of workspaces, and where they are reached
+        Rule(
+            resources=("serviceaccounts/token",),
+            verbs=("create",),
+            names=(KUBELETS_ACCOUNT,),
+            why="kubelets tell that account what volumes hold; it may ask for nothing else",
+        ),
+        Rule(
+            resources=("secrets",), verbs=("get",), names=(GATEWAY_SECRET,), why="the key of the gateway's cookies"
+        ),
+        Rule(resources=("configmaps",), verbs=LIST, why="templates of workspaces, and where they are reached"),
     ),
     among_people=(
-        # what is done for people is done as them, and for nobody else
-        Rule(resources=("serviceaccounts",), verbs=(*READ, "create", "patch", "impersonate")),
-        Rule(resources=("serviceaccounts/token",), verbs=("create",)),
-        Rule(resources=("secrets",), verbs=("get", "list", "create", "patch", "delete")),
+        Rule(
+            resources=("serviceaccounts",),
+            verbs=(*READ, "create", "patch", "impersonate"),
+            why="what is done for people is done as them, and for nobody else",
+        ),
+        Rule(resources=("serviceaccounts/token",), verbs=("create",), why="kubeconfigs and tokens of people"),
+        Rule(
+            resources=("secrets",),
+            verbs=("get", "list", "create", "patch", "delete"),
+            why="passwords, as hashes",
+        ),
     ),
 )
 
