@@ -9,8 +9,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from moorage.api.auditrecords import AuditRecord, AuditRecords
 from moorage.apimachinery.resources import JOBS, NODES, PODS
 from moorage.attempts.logs import LogFolder
 from moorage.attempts.logtable import LogTable
@@ -200,6 +202,23 @@ async def test_a_log_that_two_servers_kept_in_turns_has_each_line_once_and_both_
                 await asyncio.sleep(0.01)
                 scene.clock.advance(0.5)
         assert await scene.kept_lines(second, "p1") == wanted
+
+
+async def test_a_write_of_one_server_is_not_told_again_by_a_record_that_comes_to_the_other(scene: Scene) -> None:
+    path = "/apis/batch/v1/namespaces/lab/jobs/train"
+    async with scene.server("first") as first, scene.server("second") as second:
+        first.own_writes.note("ada", "DELETE", path)
+        await first.own_writes.tell()
+        record = AuditRecord(
+            at=scene.clock.now(), account="ada", verb="delete", path=path, action="delete run lab/train",
+            target="lab/train", client="", status=200,
+        )  # fmt: skip
+        other = msgspec.structs.replace(
+            record, path=f"{path}-2", target="lab/train-2", action="delete run lab/train-2"
+        )
+        await second.changes.take(AuditRecords(records=(record, other)))
+        rows = await second.desk.do(lambda store: store.audit())
+        assert [row.what for row in rows] == ["delete run lab/train-2"]
 
 
 async def test_what_a_server_kept_in_files_is_moved_once_it_has_a_database(scene: Scene) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from moorage.attempts.logs import FULL_SEGMENTS, SEGMENT_MIN, LogEnd, LogSize, end_of
 from moorage.clock import SYSTEM, Clock
+from moorage.errors import StorageError
 from moorage.sql.database import Database
 from moorage.sql.leases import check
 from moorage.sql.migrations import Schema
@@ -50,11 +51,14 @@ class LogTable:
         self._url, self._term, self._clock = url, term, clock
         self._segment_bytes = max(SEGMENT_MIN, keep_bytes // FULL_SEGMENTS)
         self._lock = threading.Lock()
+        self._closed = False
         self._open: Database | None = None
 
     @property
     def _db(self) -> Database:
         if self._open is None:
+            if self._closed:  # a thread was slower than the end of the server
+                raise StorageError("the kept logs are closed")
             self._open = open_database(self._url, SCHEMA)
         return self._open
 
@@ -101,6 +105,7 @@ class LogTable:
 
     def close(self) -> None:
         with self._lock:
+            self._closed = True
             if self._open is not None:
                 self._open.close()
                 self._open = None

@@ -142,8 +142,8 @@ class ServerService:
         self.provider = Provider(provider, clock=clock) if provider is not None else None
         self.logins = Logins(api, self.people, self.desk, provider=self.provider, settings=settings, clock=clock)
         self.audit = AuditLog(self.desk, days=settings.audit_days, clock=clock)
-        own_writes = OwnWrites(clock=clock)
-        self.changes = Changes(self.audit, own_writes, self.people, clock=clock)
+        self.own_writes = OwnWrites(desk=self.desk if database is not None else None, clock=clock)
+        self.changes = Changes(self.audit, self.own_writes, self.people, clock=clock)
         self.auth = self._make_auth(api, page_token, page_person, clock)
         self.gateway = Gateway(
             api, self.auth, clock=clock, people=self.people, desk=self.desk, audit=self.audit, informers=shared
@@ -164,7 +164,7 @@ class ServerService:
             sessions=self.desk,
             audit_log=self.audit,
             changes=self.changes,
-            own_writes=own_writes,
+            own_writes=self.own_writes,
             gateway=self.gateway,
             limiter=Limiter(rate, clock=clock),
             volume_use=VolumeUse(self.cluster, self._kubelets, clock=clock),
@@ -221,6 +221,7 @@ class ServerService:
                 tasks.create_task(self.people.run())
                 tasks.create_task(self.logins.run())
                 tasks.create_task(self.audit.run())
+                tasks.create_task(self.own_writes.run())
                 tasks.create_task(self.gateway.run())
         finally:
             self.cluster.close()

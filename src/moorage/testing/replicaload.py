@@ -1,7 +1,7 @@
 """Work for two servers, by our own clients and by plain ones, and the proof that nothing of it was lost.
 
 Our clients are the SDK's, the workers of maps in their pods, and what they stand on. A plain client sends each
-request once, on connections that it keeps.
+request once, on a connection of its own.
 """
 
 from __future__ import annotations
@@ -205,7 +205,8 @@ class Load:
         import aiohttp
 
         headers = {"Authorization": f"Bearer {self._token}"} if not body else {}
-        async with aiohttp.ClientSession(headers=headers) as session:
+        connector = aiohttp.TCPConnector(force_close=True)  # on one that is kept, aiohttp repeats a GET by itself
+        async with aiohttp.ClientSession(headers=headers, connector=connector) as session:
             while not self._stopping.is_set():
                 self.plain.asked[kind] += 1
                 self.plain.sent[kind] += 1

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, assert_never
 
 from moorage.decide.usage.intervals import Close, Interval, Open, Reopen, Step
+from moorage.errors import StorageError
 from moorage.sql.database import Database, Row, Table
 from moorage.sql.migrations import Schema
 from moorage.sql.moments import from_microseconds, to_microseconds
@@ -73,16 +74,20 @@ class UsageStore:
     def __init__(self, where: Path | str) -> None:
         self._lock = threading.Lock()
         self._where = where
+        self._closed = False
         self._open: Database | None = None if is_postgres(where) else open_database(where, SCHEMA)
 
     @property
     def _db(self) -> Database:
         if self._open is None:
+            if self._closed:  # a thread was slower than the end of the server
+                raise StorageError("the history of GPU use is closed")
             self._open = open_database(self._where, SCHEMA)
         return self._open
 
     def close(self) -> None:
         with self._lock:
+            self._closed = True
             if self._open is not None:
                 self._open.close()
 

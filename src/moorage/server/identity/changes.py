@@ -8,6 +8,8 @@ itself. Sessions in pods are counted one by one.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import re
 from datetime import datetime, timedelta
 from urllib.parse import unquote
@@ -16,12 +18,20 @@ from moorage.api.auditrecords import AuditRecord, AuditRecords
 from moorage.apimachinery.cache import BoundedCache
 from moorage.clock import SYSTEM, Clock
 from moorage.decide.rates import Bucket, Rate, take
-from moorage.errors import ApiError
+from moorage.errors import ApiError, StorageError
 from moorage.model.people import account_in, person_in
 from moorage.server.identity.audit import AuditLog
 from moorage.server.identity.people import People
+from moorage.server.identity.sessions import SessionDesk, SessionStore
+from moorage.server.identity.shared import Key, Kind, Value
+from moorage.sql.moments import from_microseconds, to_microseconds
+
+log = logging.getLogger(__name__)
 
 OWN_MAX = 20_000  # writes that are remembered
+OWN_WRITE = Kind("own write", 20_000)
+TELL_SECONDS = 0.1  # for the writes of a moment to go together; webhooks send records after half a second
+UNTOLD_MAX = 10_000
 OWN_SECONDS = 600.0  # a record may wait so long at a webhook, and is still known
 SAME_WRITE = timedelta(seconds=10)  # between our writing and its admission, and between two machines' clocks
 REPEAT = timedelta(seconds=10)  # a drain asks every five
@@ -42,16 +52,64 @@ _VERBS = {
 
 
 class OwnWrites:
-    """Writes that this server sent for its users; by account, verb and object, without the version of the API."""
+    """Writes that servers sent for their users; by account, verb and object, without the version of the API.
 
-    def __init__(self, *, clock: Clock = SYSTEM) -> None:
+    `desk`: where servers share a database, `run` tells the others of them. A record comes to one of the servers,
+    and later than that.
+    """
+
+    def __init__(self, *, desk: SessionDesk | None = None, clock: Clock = SYSTEM) -> None:
         self._clock = clock
+        self._desk = desk
+        self._untold: dict[Key, Value] = {}
+        self._news = asyncio.Event()
         self._writes: BoundedCache[tuple[str, str, str], datetime] = BoundedCache(
             OWN_MAX, keep_seconds=OWN_SECONDS, clock=clock
         )
 
     def note(self, account: str, method: str, path: str) -> None:
-        self._writes.put(_key(account, method, unquote(path)), self._clock.now())
+        key, now = _key(account, method, unquote(path)), self._clock.now()
+        self._writes.put(key, now)
+        if self._desk is not None and len(self._untold) < UNTOLD_MAX:
+            end = now + timedelta(seconds=OWN_SECONDS)
+            self._untold[Key(OWN_WRITE, "\0".join(key))] = Value(str(to_microseconds(now)).encode(), end)
+            self._news.set()
+
+    async def run(self) -> None:
+        """Tell the other servers, until cancelled. While the database is away, nothing is told."""
+        while True:
+            await self._news.wait()
+            await self._clock.sleep(TELL_SECONDS)
+            await self.tell()
+
+    async def tell(self) -> None:
+        """Write down what is new."""
+        self._news.clear()
+        untold, self._untold = self._untold, {}
+        if self._desk is None or not untold:
+            return
+
+        def work(store: SessionStore) -> None:
+            for key, value in untold.items():
+                store.shared.put(key, value, self._clock.now())
+
+        try:
+            await self._desk.do(work)
+        except StorageError as error:
+            log.warning(
+                "other servers do not know of writes", extra={"writes": len(untold), "error": error.message}
+            )
+
+    async def another_has(self, record: AuditRecord) -> bool:
+        """Whether a record is of a write of any server on the database."""
+        if self._desk is None:
+            return False
+        key, now = Key(OWN_WRITE, "\0".join(_key(record.account, record.verb, record.path))), self._clock.now()
+        try:
+            body = await self._desk.do(lambda store: store.shared.get(key, now))
+        except StorageError:
+            return False
+        return body is not None and abs(record.at - from_microseconds(int(body))) <= SAME_WRITE
 
     def has(self, record: AuditRecord) -> bool:
         """Whether a record is of such a write."""
@@ -72,7 +130,7 @@ class Changes:
     async def take(self, batch: AuditRecords) -> None:
         """Note the records; they are in the database when this returns, or wait for it."""
         for record in batch.records:
-            if self._own.has(record) or self._is_repeated(record):
+            if self._own.has(record) or await self._own.another_has(record) or self._is_repeated(record):
                 continue
             self._audit.note(
                 person=await self._person(record.account),
