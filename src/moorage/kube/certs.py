@@ -149,11 +149,11 @@ async def keep_certificates(
         try:
             for name in (PAGE_SECRET, EXTENDER_SECRET):
                 await ensure_token(api, name, namespace=namespace)
-            await ensure_scheduler_files(api, namespace=namespace)
             if ours:
                 await ensure_certificate(api, clock=clock, namespace=namespace)
             else:
                 await ensure_audit_token(api, namespace=namespace)
+            await ensure_scheduler_files(api, namespace=namespace)  # last: the webhook works without
         except (ApiError, OSError) as error:
             log.warning("cannot keep the certificates", extra={"error": str(error)})
         await clock.sleep(check_seconds)

@@ -14,7 +14,7 @@ import pytest
 from cryptography import x509
 
 from moorage.apimachinery.resources import CONFIGMAPS, MUTATING_WEBHOOKS, SECRETS, SERVICES, VALIDATING_WEBHOOKS
-from moorage.errors import NotFound, ServerError
+from moorage.errors import Forbidden, NotFound, ServerError
 from moorage.kube.certs import (
     CHECK_SECONDS,
     LIFETIME,
@@ -301,6 +301,27 @@ async def test_a_certificate_of_cert_manager_is_left_alone_and_the_token_is_kept
         (webhook,) = (await api.get(resource, "moorage"))["webhooks"]
         assert webhook["clientConfig"]["caBundle"] == "by cert-manager"
         assert webhook["clientConfig"]["service"]["path"] == f"/audit/{token}"
+
+
+class Refusing(FakeApi):
+    """Lets nobody read what concerns kube-schedulers, as the roles of an older version."""
+
+    async def get(self, resource: Any, name: str, namespace: str | None = None) -> Any:
+        if resource == SERVICES:
+            raise Forbidden("services is forbidden")
+        return await super().get(resource, name, namespace)
+
+
+async def test_the_certificate_is_made_though_kube_schedulers_get_no_configuration():
+    api, clock = Refusing(), FakeClock()
+    keeping = asyncio.create_task(keep_certificates(api, clock=clock))
+    async with asyncio.timeout(120):
+        while not clock._sleepers:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    keeping.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await keeping
+    assert why_renew(await stored(api), NAMES, now=NOON) is None
 
 
 async def test_an_api_that_is_away_is_asked_again_later(api):
