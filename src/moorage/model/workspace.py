@@ -286,7 +286,7 @@ BUILT_IN: Mapping[str, App] = {
         ready="/api",
         env=[Variable(name="JUPYTER_TOKEN", value="$(MOORAGE_TOKEN)")],
         token=TokenUse(header="Authorization", value="token {token}", query="token"),
-        image="quay.io/jupyter/base-notebook:latest",
+        image="quay.io/jupyter/base-notebook:2025-08-25",
         home="/home/jovyan",
         fs_group=100,
     ),
@@ -305,7 +305,7 @@ BUILT_IN: Mapping[str, App] = {
         # the password is the token; kept as its hash, that is also what its cookie holds
         env=[Variable(name="HASHED_PASSWORD", value="$(MOORAGE_TOKEN_SHA256)")],
         token=TokenUse(cookie="code-server-session", value="{sha256}"),
-        image="codercom/code-server:latest",
+        image="codercom/code-server:4.104.2",
         home="/home/coder",
         fs_group=1000,
     ),

@@ -122,7 +122,7 @@ async def test_the_types_of_workspaces_are_listed_with_what_they_give(ada):
     page = (await ada.get("/workspaces")).text
     assert "Types of workspaces" in page
     assert "JupyterLab: notebooks, a terminal and your files" in page
-    assert "quay.io/jupyter/base-notebook:latest" in page
+    assert "quay.io/jupyter/base-notebook:2025-08-25" in page
 
 
 def test_a_type_of_an_administrator_is_said_to_be_one():
@@ -130,7 +130,7 @@ def test_a_type_of_an_administrator_is_said_to_be_one():
     apps = {**BUILT_IN, "codeserver": own, "rstudio": own}
     assert [(row.name, row.words == OWN_TYPE, row.runs) for row in type_rows(apps, on_processes=False)] == [
         ("codeserver", True, "rstudio:1"),
-        ("jupyterlab", False, "quay.io/jupyter/base-notebook:latest"),
+        ("jupyterlab", False, "quay.io/jupyter/base-notebook:2025-08-25"),
         ("rstudio", True, "rstudio:1"),
     ]
     assert [row.runs for row in type_rows(apps, on_processes=True)] == ["rstudio", "jupyter lab", "rstudio"]
