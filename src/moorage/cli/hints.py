@@ -10,7 +10,7 @@ from moorage.cli.commands import COMMANDS
 
 GROUPS = frozenset({"map", "reserve", "workspace", "volume", "dataset", "doctor", "user", "tenant"})
 WITHOUT_TARGET = frozenset(
-    {"notify", "login", "logout", "whoami", "token", "kubeconfig", "up", "down", "status", "restore", "manifests"}
+    {"notify", "login", "logout", "whoami", "token", "kubeconfig", "up", "down", "status", "manifests"}
     | {"operator", "webhook", "extender", "server", "completion", "demo"}
 )
 WITHOUT_NAMESPACE = frozenset(

@@ -46,6 +46,19 @@ class Server(Protocol):
         """The answer as a Struct of `moorage.api`. Raises ApiError; NotReady when this cluster has no server."""
         ...
 
+    def stream(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, object] | None = None,
+        silence: float | None = None,
+        data: bytes | None = None,
+        content_type: str = "application/json",
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """An answer's body as it comes. Raises as `ask`."""
+        ...
+
     async def address(self) -> tuple[str, dict[str, str]]:
         """Its URL and the headers that say who asks. Raises NotReady when this cluster has no server."""
         ...

@@ -176,10 +176,14 @@ class Connection:
         *,
         params: Mapping[str, object] | None = None,
         silence: float | None = None,
+        data: bytes | None = None,
+        content_type: str = JSON,
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """An answer's body as it comes, for however long that takes."""
+        """An answer's body as it comes, for however long that takes. `data`: a body to send."""
         backoff = Backoff(self.clock, self.patience.seconds)
-        answer = await self._request(method, path, backoff, silence, params=params)
+        answer = await self._request(
+            method, path, backoff, silence, params=params, data=data, content_type=content_type
+        )
         try:
             yield answer.parts()
         finally:

@@ -69,12 +69,13 @@ async def run(data: Path, sock: socket.socket, ready_fd: int | None) -> None:
     """Run until SIGTERM or SIGINT."""
     from moorage.localcluster.apiserver.pki import ensure_pki
     from moorage.localcluster.apiserver.server import ApiServer
-    from moorage.localcluster.copies import copy_now, keep_copies
+    from moorage.localcluster.copies import copy_now, copy_when_wanted, keep_copies
     from moorage.localcluster.nodeagent.launcher import Launcher
     from moorage.localcluster.storage.sqlite import SqliteStorage
 
-    stop = asyncio.Event()
+    stop, copy_wanted = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGUSR1, copy_wanted.set)  # `moor backup`
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     config = json.loads((data / "config.json").read_text())
@@ -107,6 +108,7 @@ async def run(data: Path, sock: socket.socket, ready_fd: int | None) -> None:
             ]
             running = [tasks.create_task(part) for part in parts]
             running.append(tasks.create_task(keep_copies(data, server.storage, clock=SYSTEM)))
+            running.append(tasks.create_task(copy_when_wanted(data, server.storage, copy_wanted, clock=SYSTEM)))
             for agent in agents.values():
                 await agent.ready.wait()
             gc.collect()

@@ -175,7 +175,9 @@ def _take_copy(data: Path, records: Sequence[Record], revision: int, *, now: dat
     making = Path(tempfile.mkdtemp(prefix=f"{_MAKING}-", dir=root))
     try:
         copy = _fill(making, data, sources, records, revision, now)
-        final = root / now.astimezone(UTC).strftime(_NAME)
+        named = now.astimezone(UTC)
+        while (final := root / named.strftime(_NAME)).exists():  # one was made in this second
+            named += timedelta(seconds=1)
         making.rename(final)
         sync_folder(root)
     except BaseException:
@@ -279,6 +281,14 @@ async def keep_copies(data: Path, storage: Storage, *, clock: Clock) -> None:
     while True:
         await clock.sleep(seconds)
         seconds = EVERY_SECONDS
+        await copy_now(data, storage, clock=clock)
+
+
+async def copy_when_wanted(data: Path, storage: Storage, wanted: asyncio.Event, *, clock: Clock) -> None:
+    """Take a copy whenever somebody sets the event, until cancelled."""
+    while True:
+        await wanted.wait()
+        wanted.clear()
         await copy_now(data, storage, clock=clock)
 
 

@@ -313,6 +313,7 @@ def _app(queue: Any) -> ASGIApp:
     nothing = cast("Any", None)  # the routes of maps use only the queue
     context = Context(
         api=nothing,
+        place=nothing,
         cluster=nothing,
         usage=nothing,
         auth=cast("Any", _Everything()),

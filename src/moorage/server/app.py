@@ -44,6 +44,7 @@ from moorage.server.problems import Problem
 from moorage.server.queue import work
 from moorage.server.ratelimit import RateLimit
 from moorage.server.rest import (
+    backup,
     checkpoint,
     datasets,
     explain,
@@ -75,6 +76,7 @@ ENDPOINTS = (
     *loginroutes.ENDPOINTS,
     *accountroutes.ENDPOINTS,
     *auditroutes.ENDPOINTS,
+    *backup.ENDPOINTS,
 )
 
 DOCKER_ENDPOINTS = (*containerroutes.ENDPOINTS, *execroutes.ENDPOINTS)

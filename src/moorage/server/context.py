@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from moorage.attempts.keeper import Keeper
     from moorage.queue.manager import Queue
     from moorage.queue.outputs import Outputs
+    from moorage.server.backup.store import Place
     from moorage.server.cluster import Cluster
     from moorage.server.docker.execs import Execs
     from moorage.server.docker.followers import Followers
@@ -46,6 +47,7 @@ class Context:
     """The server's parts, as every route gets them."""
 
     api: Api
+    place: Place  # where the server keeps its data
     cluster: Cluster
     usage: UsageStore
     auth: Auth

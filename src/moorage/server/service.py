@@ -31,6 +31,7 @@ from moorage.queue.outputs import Outputs
 from moorage.queue.quota import Quota
 from moorage.queue.store import open_store
 from moorage.server.app import create_app
+from moorage.server.backup.store import Place, finish_restore
 from moorage.server.cluster import Cluster
 from moorage.server.context import Context
 from moorage.server.docker.execs import Execs
@@ -115,6 +116,9 @@ class ServerService:
         informers: Informers | None = None,
     ) -> None:
         shared = informers or Informers()
+        place = Place(folder=usage_db.parent, url=database or "")
+        if not place.url:
+            finish_restore(place.folder)
         self.usage = UsageStore(database or usage_db)
         self.cluster = Cluster(api, clock=clock, nodes=nodes, pods=pods, jobs=jobs, informers=shared)
         self.recorder = Recorder(
@@ -154,6 +158,7 @@ class ServerService:
         self.gateway.info.on_change(self.logins.addresses.follow)
         self.context = Context(
             api=api,
+            place=place,
             cluster=self.cluster,
             usage=self.usage,
             auth=self.auth,

@@ -1,0 +1,180 @@
+"""`moor backup`: all that Moorage keeps outside the Kubernetes API, as one file.
+
+On a real cluster the server makes it. Of a local cluster it is made from the data folder, whether the cluster runs
+or not, and holds the objects too: there is no etcd that somebody else backs up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from datetime import UTC
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from moorage.apimachinery.databasefile import read_mark
+from moorage.apimachinery.quantity import counted
+from moorage.cli import console
+from moorage.cli.datafolder import DataFolder
+from moorage.cli.session import Session, Target, in_session, target_options
+from moorage.client.cluster import choose_kubeconfig
+from moorage.client.datafolder import default_folder
+from moorage.clock import SYSTEM
+from moorage.errors import MoorageError, NotReady, UsageError
+from moorage.present.sizes import bytes_text
+from moorage.server.backup.archive import FOLDER, Manifest, pack
+from moorage.server.backup.store import Place, collect, scratch
+
+if TYPE_CHECKING:
+    from moorage.localcluster.copies import Copy
+
+ASK_SECONDS = 1.0  # copies are named by the second
+COPY_SECONDS = 60.0  # until the control plane has written its objects; they take a second
+
+
+@console.command(
+    examples={
+        "moor backup moorage.backup": "back up the cluster that commands use",
+        "moor backup --data ./cluster moorage.backup": "back up a local cluster, also a stopped one",
+        "moor restore --dry-run moorage.backup": "check it, and print what is in it",
+    }
+)
+@target_options
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+def backup(target: Target, file: Path) -> None:
+    """Back up what Moorage keeps outside the Kubernetes API: maps, logins, the audit log, GPU use, kept logs.
+
+    FILE is written whole, or not at all; a file that is there is replaced. On a cluster back up etcd too: objects,
+    accounts and Secrets are there. A local cluster's backup holds its objects. Volumes: `moor volume backup`.
+    """
+    if not file.absolute().parent.is_dir():
+        raise UsageError(f"folder {file.absolute().parent} not found")
+    folder = local_folder(target)
+    if folder is not None:
+        manifest = back_up_folder(folder, file)
+        rows, size = manifest.rows, file.stat().st_size
+        console.say(f"{file}: {bytes_text(size)}; {described(rows)}; {counted(objects_of(manifest), 'object')}")
+        return
+    in_session(target, lambda session: _download(session, file))
+    console.say(f"{file}: {bytes_text(file.stat().st_size)}")
+    console.say("back up etcd too: objects, accounts and Secrets are there")
+
+
+def local_folder(target: Target) -> DataFolder | None:
+    """The data folder of the local cluster that is meant; None: a cluster elsewhere is."""
+    if target.data is not None:
+        return _existing(DataFolder(target.data.absolute()))
+    if target.context is not None or target.kubeconfig is not None:
+        return None
+    folder = DataFolder(default_folder())
+    kubeconfig = choose_kubeconfig(target, os.environ)
+    is_meant = kubeconfig == folder.path / "kubeconfig" or os.environ.get("KUBECONFIG") == str(
+        folder.path / "kubeconfig"
+    )
+    has_other = kubeconfig is not None or bool(os.environ.get("KUBECONFIG"))
+    return folder if folder.exists() and (is_meant or not has_other) else None
+
+
+def _existing(folder: DataFolder) -> DataFolder:
+    folder.check_version()
+    if not folder.exists():
+        raise NotReady(f"{folder.path} is no data folder of a local cluster", hint="`moor up --data` makes one")
+    return folder
+
+
+def described(rows: dict[str, int]) -> str:
+    """What a backup holds, for people."""
+    names = (
+        ("maps", "map"),
+        ("results", "result"),
+        ("login_sessions", "session"),
+        ("audit_log", "audit record"),
+        ("intervals", "interval of GPU use"),
+        ("attempt_jobs", "kept attempt"),
+    )
+    parts = [counted(rows.get(table, 0), name) for table, name in names if name != "interval of GPU use"]
+    intervals = rows.get("intervals", 0)
+    return ", ".join([*parts, f"{intervals} interval{'' if intervals == 1 else 's'} of GPU use"])
+
+
+def objects_of(manifest: Manifest) -> int:
+    return manifest.rows.get("objects", 0)
+
+
+def back_up_folder(folder: DataFolder, file: Path) -> Manifest:
+    """Write a backup of a local cluster. Raises StorageError, OSError."""
+    from moorage.localcluster.copies import CLUSTER, SMALL_FILES, check_copy
+
+    place = Place(folder=folder.path)
+    with contextlib.ExitStack() as stack:
+        copy = stack.enter_context(_objects(folder))
+        made = stack.enter_context(scratch(place))
+        manifest = collect(place, made, now=SYSTEM.now().astimezone(UTC))
+        names = [name for name in (CLUSTER, *SMALL_FILES) if name in copy.files]
+        check_copy(copy, names)
+        for name in names:
+            target = made / FOLDER / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(copy.path / name, target)
+        rows = {**manifest.rows, "objects": copy.objects}
+        manifest = msgspec.structs.replace(manifest, revision=copy.revision, rows=rows)
+        return pack(made, manifest, file.absolute())
+
+
+@contextlib.contextmanager
+def _objects(folder: DataFolder) -> Iterator[Copy]:
+    """A copy of the cluster's objects as they are now: made by the control plane, or of a stopped folder here."""
+    from moorage.localcluster.copies import take_copy
+    from moorage.localcluster.storage.sqlite import read_records
+
+    pid = folder.read_pid("localcluster") if folder.is_running() else None
+    if pid is not None:
+        yield asyncio.run(_new_copy(folder, pid))
+        return
+    with folder.locked():
+        mark = read_mark(folder.path / "cluster.db")
+        records = read_records(folder.path / "cluster.db")
+        yield take_copy(
+            folder.path, records, mark.count if mark else 0, now=SYSTEM.now().astimezone(UTC), spare_bytes=0
+        )
+
+
+async def _new_copy(folder: DataFolder, pid: int) -> Copy:
+    from moorage.localcluster.copies import list_copies
+
+    before = {copy.name for copy in list_copies(folder.path)}
+    deadline = SYSTEM.monotonic() + COPY_SECONDS
+    while SYSTEM.monotonic() < deadline:
+        os.kill(pid, signal.SIGUSR1)
+        await SYSTEM.sleep(ASK_SECONDS)
+        for copy in list_copies(folder.path):
+            if copy.name not in before and copy.problem is None:
+                return copy
+    raise MoorageError(
+        f"the control plane of {folder.path} wrote no copy of its objects in {COPY_SECONDS:g} s",
+        hint=f"see {folder.path}/log/localcluster.log, or stop it first: moor down --keep-pods",
+    )
+
+
+async def _download(session: Session, file: Path) -> None:
+    from moorage.api.backups import BACKUP_PATH
+
+    scratch_file = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        descriptor = os.open(scratch_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as out:
+            async with session.server.stream("GET", BACKUP_PATH) as parts:
+                async for part in parts:
+                    out.write(part)
+            out.flush()
+            os.fsync(out.fileno())
+        scratch_file.replace(file)
+    finally:
+        scratch_file.unlink(missing_ok=True)

@@ -1,0 +1,43 @@
+"""What of the list of the server's databases is in a backup, and which tables a part had at which version."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib import resources
+
+from moorage.server.databases import DATABASES
+from moorage.sql.migrations import Schema, migrations
+
+_TABLE = re.compile(r"CREATE TABLE (?:IF NOT EXISTS )?(\w+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """The tables of one schema. `file`: where they are without PostgreSQL; empty: they are there alone."""
+
+    name: str
+    schema: Schema
+    file: str = ""
+
+    def tables(self, dialect: str, until: int | None = None) -> tuple[str, ...]:
+        """Its tables after the first `until` migrations, in the order in which they can be filled."""
+        return tuple(
+            table for step in migrations(dialect, self.schema)[:until] for table in _TABLE.findall(step.sql)
+        )
+
+    def version(self, dialect: str) -> int:
+        """The newest schema that this code knows; 0: it has none in this dialect."""
+        folder = resources.files(self.schema.package).joinpath(self.schema.folder).joinpath(dialect)
+        return len(migrations(dialect, self.schema)) if folder.is_dir() else 0
+
+
+_NOT_KEPT = ("leases",)  # which server records now
+PARTS = tuple(
+    Part(name=database.name, schema=database.schema, file=database.file)
+    for database in DATABASES
+    if database.name not in _NOT_KEPT
+)
+MAPS = "maps"  # the part with the queue
+COUNTED = ("maps", "items", "results", "login_sessions", "audit_log", "intervals", "attempt_jobs", "outputs")
+CONTENT = ("maps", "intervals", "attempt_jobs")  # a target with rows of these is not empty
