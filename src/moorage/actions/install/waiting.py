@@ -56,14 +56,14 @@ async def wait_for_rollouts(
 ) -> None:
     """Return when all replicas are new and available. Raises NotReady that says what keeps the others."""
     left, deadline = list(names), clock.monotonic() + timeout
-    shown: dict[str, tuple[str, ...]] = {}
+    shown: set[tuple[str, str]] = set()
     while True:
         states = [await _rollout(api, name) for name in left]
         for state in states:
             if state.done:
                 progress(f"{state.name} is available ({state.ready}/{state.wanted})")
-            elif state.reasons and shown.get(state.name) != state.reasons:
-                shown[state.name] = state.reasons
+            elif state.reasons and (cause := (state.name, state.reasons[0].partition(": ")[0])) not in shown:
+                shown.add(cause)  # kubelets say one cause in turn in several ways
                 progress(f"{state.name} waits ({state.ready}/{state.wanted}): {state.reasons[0]}")
         left = [state.name for state in states if not state.done]
         if not left:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from moorage.apimachinery.meta import condition, is_deleting
+from moorage.model.secondscheduler import NAME as SECOND_SCHEDULER
 
 PULL = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
 STARTING = frozenset({"ContainerCreating", "PodInitializing"})
@@ -78,6 +79,10 @@ def hint_for(reasons: Iterable[str], namespace: str, name: str) -> str:
     """What to do about it."""
     text = " ".join(reasons)
     if "cannot be pulled" in text:
+        if name == SECOND_SCHEDULER:
+            return (
+                "set schedulerImage in --values FILE to an image that your nodes can pull, or use --scheduler none"
+            )
         return "check --image; for a private registry, list imagePullSecrets in --values FILE"
     if "quota" in text:
         return f"raise the quota of namespace {namespace}, or lower `resources` in --values FILE"
