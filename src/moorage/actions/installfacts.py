@@ -48,6 +48,7 @@ from moorage.decide.installcheck.facts import (
     Unread,
 )
 from moorage.errors import ApiError, MoorageError, NotFound
+from moorage.model.info import parse_info
 from moorage.model.machine import MACHINES
 from moorage.model.manifests import EXTENDER, PART_OF, SERVER, Service
 from moorage.model.names import INFO_CONFIGMAP, MACHINE_GROUP_LABEL, SYSTEM_NAMESPACE
@@ -83,8 +84,18 @@ class _Wide:
     info: Reading[Mapping[str, str] | None]
 
 
-async def read_facts(api: InstallApi, *, clock: Clock, cli_version: str, probe: Probe | None = None) -> Facts:
-    """Everything at once; what cannot be read stands as Unread, with the reason."""
+async def read_facts(
+    api: InstallApi,
+    *,
+    clock: Clock,
+    cli_version: str,
+    probe: Probe | None = None,
+    authorities: Mapping[str, str] | None = None,
+) -> Facts:
+    """Everything at once; what cannot be read stands as Unread, with the reason.
+
+    `authorities`: address of a server → the authority of its certificate, as PEM, that a login trusts.
+    """
     began = clock.now()
     server_date = await _try(api.date())
     now = clock.now()
@@ -102,7 +113,9 @@ async def read_facts(api: InstallApi, *, clock: Clock, cli_version: str, probe: 
         _list(api, PVCS, SYSTEM_NAMESPACE),
     )  # fmt: skip
     kubernetes, rights, namespace = await asyncio.gather(_version(api), _rights(api), _namespace(api))
-    names, webhooks, public = await asyncio.gather(_secret_names(api), _webhooks(api), _public(wide))
+    names, webhooks, public = await asyncio.gather(
+        _secret_names(api), _webhooks(api), _public(wide, authorities or {})
+    )
     kubelets, refusal, server = await asyncio.gather(_kubelets(api, wide), _refusal(api, wide), _server(api, wide))
     extenders, (host, addresses) = await asyncio.gather(_extenders(api, wide), _workspaces(wide))
     return Facts(
@@ -275,9 +288,10 @@ async def _ask_pod(api: InstallApi, pod: Obj, service: Service, path: str) -> st
     return (await api.raw("GET", url, accept="*/*")).decode("utf-8", "replace")
 
 
-async def _public(wide: _Wide) -> Site | None:
-    url = (wide.info.get("publicUrl") or "").rstrip("/") if isinstance(wide.info, Mapping) else ""
-    return await look_at_site(url, "/healthz") if url else None
+async def _public(wide: _Wide, authorities: Mapping[str, str]) -> Site | None:
+    """The first address of publicUrl, as people are sent to it."""
+    url = parse_info(wide.info).public_url if isinstance(wide.info, Mapping) else ""
+    return await look_at_site(url, "/healthz", ca=authorities.get(url, "")) if url else None
 
 
 async def _workspaces(wide: _Wide) -> tuple[str, Reading[tuple[str, ...]]]:

@@ -12,15 +12,16 @@ from moorage.decide.installcheck.facts import Reading, Site, Unread
 ANSWER_SECONDS = 10.0
 
 
-async def look_at_site(url: str, path: str) -> Site:
-    """One GET of URL + path, judged by this machine's authorities; redirects are not followed."""
+async def look_at_site(url: str, path: str, *, ca: str = "") -> Site:
+    """One GET of URL + path, judged by `ca` (PEM; empty: the authorities of this machine), without redirects."""
     import aiohttp
 
     try:
+        trusted = ssl.create_default_context(cadata=ca) if ca else True
         timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
         async with (
             aiohttp.ClientSession(timeout=timeout, trust_env=True) as session,
-            session.get(url + path, allow_redirects=False) as answer,
+            session.get(url + path, allow_redirects=False, ssl=trusted) as answer,
         ):
             return Site(url=url, status=answer.status, expires=_expiry(answer.connection))
     except aiohttp.ClientConnectorCertificateError as error:

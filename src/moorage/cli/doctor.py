@@ -122,6 +122,7 @@ def install(
         from moorage.actions.imageprobe import probe_image
         from moorage.actions.installfacts import read_facts
         from moorage.cli.doctortext import verdicts_json, verdicts_text
+        from moorage.client.logins import Known
         from moorage.decide.installcheck.checks import judge
 
         api = cast("InstallApi", session.api)
@@ -130,7 +131,13 @@ def install(
             if image
             else None
         )
-        facts = await read_facts(api, clock=session.clock, cli_version=__version__, probe=pulled)
+        facts = await read_facts(
+            api,
+            clock=session.clock,
+            cli_version=__version__,
+            probe=pulled,
+            authorities={login.url: login.ca for login in Known.read().logins.values()},
+        )
         verdicts = judge(facts)
         if output == "text":
             for line in verdicts_text(facts, verdicts):

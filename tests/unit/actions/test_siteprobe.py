@@ -55,8 +55,10 @@ async def test_a_certificate_that_is_not_trusted_is_told(tmp_path):
     async with await serve(200, context) as server:
         port = server.sockets[0].getsockname()[1]
         site = await look_at_site(f"https://127.0.0.1:{port}", "/healthz")
+        known = await look_at_site(f"https://127.0.0.1:{port}", "/healthz", ca=authority.pem.decode())
     assert (site.status, site.untrusted) == (0, True)
     assert "certificate" in site.error
+    assert (known.status, known.untrusted) == (200, False)  # by the authority that a login trusts
 
 
 async def test_a_name_resolves_or_says_why_not():

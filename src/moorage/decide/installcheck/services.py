@@ -20,6 +20,7 @@ from moorage.model.names import (
     WEBHOOK_CONFIGURATION,
     WEBHOOK_TLS_SECRET,
 )
+from moorage.model.secondscheduler import NAME as SECOND_SCHEDULER
 from moorage.model.workspace import GATEWAY_SECRET
 
 MADE_BY_OPERATOR = (WEBHOOK_TLS_SECRET, EXTENDER_SECRET, PAGE_SECRET, GATEWAY_SECRET)
@@ -85,14 +86,16 @@ def crds(facts: Facts) -> Result:
 
 
 def versions(facts: Facts) -> Result:
-    """The command line's, the ConfigMap's, and the tags of the Deployments' images."""
+    """The command line's, the ConfigMap's, and the tags of our services' images; kube-scheduler has its own."""
     if isinstance(facts.deployments, Unread):
         return unread("Deployments", facts.deployments)
     parts = {"moor": facts.cli_version}
     if facts.settings.get("version"):
         parts["ConfigMap"] = facts.settings["version"]
     tags = {
-        str(obj["metadata"]["name"]): tag for obj in facts.deployments if (tag := _tag(_image_of(obj))) is not None
+        name: tag
+        for obj in facts.deployments
+        if (name := str(obj["metadata"]["name"])) != SECOND_SCHEDULER and (tag := _tag(_image_of(obj))) is not None
     }
     if len(set(parts.values())) > 1:
         return wrong(

@@ -18,6 +18,7 @@ from moorage.decide.installcheck.facts import EVERYTHING, NEEDED_RIGHTS, Facts, 
 from moorage.decide.installcheck.results import Outcome
 from moorage.model.crds import all_crds
 from moorage.model.manifests import ALL, make_service
+from moorage.model.secondscheduler import make_second_scheduler
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
 GIB = 2**30
@@ -77,6 +78,11 @@ def our_deployments(image: str = "r/moorage:0.1.0", **available: int):
         deployment["status"] = {"availableReplicas": available.get(service.name, service.replicas)}
         made.append(deployment)
     return tuple(made)
+
+
+def a_second_scheduler():
+    made = make_second_scheduler("v1.36.2")
+    return next(obj for obj in made if obj["kind"] == "Deployment")
 
 
 def our_crds():
@@ -356,6 +362,7 @@ AFTER = [
     ),
     ("crds", {"crds": tuple(all_crds())}, "wrong!", "not established"),
     ("versions", {}, "found", "all are 0.1.0"),
+    ("versions", {"deployments": (*our_deployments(), a_second_scheduler())}, "found", "all are 0.1.0"),
     ("versions", {"info": INFO | {"version": "0.2.0"}}, "wrong", "moor 0.1.0, ConfigMap 0.2.0"),
     (
         "versions",
