@@ -57,7 +57,8 @@ def docker(target: Target, words: tuple[str, ...], only_env: bool, host_env: boo
             headers = headers | {HOST_ENV_HEADER: "true"}
         if only_env:
             await _refuse_forward(session)
-        made = point(url, headers, Path(tempfile.mkdtemp(prefix="moor-docker-")))
+        ca = (await session.server.site()).ca if isinstance(session.server, Connection) else ""
+        made = point(url, headers, Path(tempfile.mkdtemp(prefix="moor-docker-")), ca=ca)
         if only_env or program is None:
             for name, value in made.items():
                 console.show(f"export {name}={shlex.quote(value)}")
@@ -94,8 +95,11 @@ async def _refuse_forward(session: Session) -> None:
         )
 
 
-def point(url: str, headers: dict[str, str], folder: Path) -> dict[str, str]:
-    """Write Docker's configuration into the folder, readable by its owner alone; the environment that uses it."""
+def point(url: str, headers: dict[str, str], folder: Path, *, ca: str = "") -> dict[str, str]:
+    """Write Docker's configuration into the folder, readable by its owner alone; the environment that uses it.
+
+    `ca`: PEM of the authority that signed the server's certificate; empty: those of this machine.
+    """
     config = folder / "config.json"
     config.touch(mode=0o600)
     config.write_text(json.dumps({"HttpHeaders": headers}))
@@ -104,7 +108,9 @@ def point(url: str, headers: dict[str, str], folder: Path) -> dict[str, str]:
     made = {"DOCKER_HOST": f"tcp://{parts.hostname}:{port}", "DOCKER_CONFIG": str(folder)}
     if parts.scheme == "https":
         trusted = ssl.get_default_verify_paths().cafile
-        if trusted:
+        if ca:
+            (folder / "ca.pem").write_text(ca)
+        elif trusted:
             shutil.copy(trusted, folder / "ca.pem")
         made |= {"DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": str(folder)}
     return made

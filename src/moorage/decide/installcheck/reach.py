@@ -86,7 +86,7 @@ def workspace_url(facts: Facts) -> Result:
         return wrong(error.message, set_value("--workspace-url", "https://*.apps.example.org"))
     if not platform.domain:
         return missing(
-            "workspaceUrl is not set: only `moor workspace open` opens workspaces, by a port-forward",
+            "workspaceUrl is not set: workspaces open by `moor port-forward workspace/NAME PORT` alone",
             set_value("--workspace-url", "https://*.apps.example.org"),
             bearable=True,
         )
