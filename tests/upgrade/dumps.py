@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 import psycopg
-import scenes
+import upgradescenes
 from releases import FIXTURES, LAST_COMMIT, running, unpack_last_release
 
 FILES = ("queue.db", "people.db", "usage.db", "outputs.db")
@@ -67,7 +67,7 @@ def main() -> None:
             folder = Path(scratch, "postgres" if url else "sqlite")
             folder.mkdir()
             with running(sources / "src", folder, url) as release:
-                scenes.write(release)
+                upgradescenes.write(release)
             if url:
                 program = str(server._programs / "pg_dump")
                 (FIXTURES / POSTGRES).write_text(dump_postgres(url, program), encoding="utf-8")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import dumps
 import pytest
-import scenes
+import upgradescenes
 from releases import ROOT, Process, running
 
 THIS = ROOT / "src"
@@ -19,9 +19,9 @@ pytestmark = pytest.mark.xdist_group("upgrade")
 def test_what_the_last_release_left_is_read_and_finished(url: str, tmp_path: Path) -> None:
     dumps.load_fixtures(tmp_path, url)
     with running(THIS, tmp_path, url) as release:
-        left = scenes.read(release)
+        left = upgradescenes.read(release)
         assert left == left | {
-            "policy": scenes.POLICY | {"rate": None},
+            "policy": upgradescenes.POLICY | {"rate": None},
             "results": [[0, {"of": 0}]],
             "failure": ["dead", "broken", "last words"],
             "outputs": ["epoch 1\n"],
@@ -32,35 +32,35 @@ def test_what_the_last_release_left_is_read_and_finished(url: str, tmp_path: Pat
         }
         assert (left["rated"]["rate"], left["counts"]["leased"], left["counts"]["done"]) == (100.0, 2, 1)
         assert release.do("take_code", "code-1") == "code-1"
-        scenes.finish(release)
-        scenes.use_everything(release, "more")
-        scenes.erase(release, "more")
+        upgradescenes.finish(release)
+        upgradescenes.use_everything(release, "more")
+        upgradescenes.erase(release, "more")
 
 
 def test_the_last_release_goes_on_after_this_one(url: str, tmp_path: Path, last_release: Path) -> None:
     old = last_release / "src"
     with running(old, tmp_path, url) as release:
-        scenes.write(release)
-        before = scenes.read(release)
+        upgradescenes.write(release)
+        before = upgradescenes.read(release)
     with running(THIS, tmp_path, url) as release:
-        assert scenes.read(release) == before
-        scenes.use_everything(release, "this")
+        assert upgradescenes.read(release) == before
+        upgradescenes.use_everything(release, "this")
         release.do("pause", "half")  # writes its policy again
         release.do("resume", "half")
     with running(old, tmp_path, url) as release:
-        left = scenes.read(release)
+        left = upgradescenes.read(release)
         assert {name: left[name] for name in ("policy", "results", "ada", "secret")} == {
             name: before[name] for name in ("policy", "results", "ada", "secret")
         }
-        scenes.erase(release, "this")
-        scenes.use_everything(release, "last")
+        upgradescenes.erase(release, "this")
+        upgradescenes.use_everything(release, "last")
         release.do("pause", "half")
         release.do("resume", "half")
-        scenes.finish(release)
+        upgradescenes.finish(release)
     with running(THIS, tmp_path, url) as release:
-        scenes.erase(release, "last")
-        assert release.do("policy", "half") == scenes.POLICY | {"rate": None}
-        assert len(release.do("results", "half")) == scenes.ITEMS
+        upgradescenes.erase(release, "last")
+        assert release.do("policy", "half") == upgradescenes.POLICY | {"rate": None}
+        assert len(release.do("results", "half")) == upgradescenes.ITEMS
 
 
 def test_servers_of_both_releases_share_a_database(
@@ -71,7 +71,7 @@ def test_servers_of_both_releases_share_a_database(
     for folder in folders.values():
         folder.mkdir()
     with running(last_release / "src", folders["last"], url) as last:
-        last.do("create_map", "m", items, scenes.POLICY)
+        last.do("create_map", "m", items, upgradescenes.POLICY)
         last.do("log_in", "token-before", "ada")
         with running(THIS, folders["this"], url) as this:  # it migrates while the other serves
             assert this.do("whose", "token-before")[0] == "ada"
@@ -89,10 +89,10 @@ def test_servers_of_both_releases_share_a_database(
             assert sorted(granted) == list(range(items))
             for server in (last, this):
                 assert [item for item, _ in server.do("results", "m")] == list(range(items))
-                assert server.do("policy", "m") == scenes.POLICY | {"rate": None}
+                assert server.do("policy", "m") == upgradescenes.POLICY | {"rate": None}
             for writer, reader, name in ((last, this, "one"), (this, last, "two")):
-                scenes.use_everything(writer, name)
-                scenes.erase(reader, name)
+                upgradescenes.use_everything(writer, name)
+                upgradescenes.erase(reader, name)
 
 
 @pytest.mark.parametrize("at", range(1, 7))
@@ -110,5 +110,5 @@ def test_a_migration_that_is_killed_is_done_at_the_next_start(url: str, tmp_path
     process.kill()
     with running(THIS, tmp_path, url) as release:
         assert release.do("audit") == [["bob", "deleted map lab/old"], ["ada", "created run lab/train"]]
-        scenes.finish(release)
-        scenes.use_everything(release, "more")
+        upgradescenes.finish(release)
+        upgradescenes.use_everything(release, "more")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import dumps
 import pytest
-import scenes
+import upgradescenes
 from releases import ROOT, StepFailed, running
 
 from moorage.errors import NotReady
@@ -31,8 +31,8 @@ def test_a_disk_without_room_leaves_the_schema_as_it_was(tmp_path: Path) -> None
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert dumps.dump_sqlite(tmp_path / "people.db") == before
     with running(THIS, tmp_path) as release:
-        scenes.finish(release)
-        scenes.use_everything(release, "more")
+        upgradescenes.finish(release)
+        upgradescenes.use_everything(release, "more")
 
 
 def test_a_server_that_is_away_is_met_later(tmp_path: Path) -> None:
@@ -45,6 +45,6 @@ def test_a_server_that_is_away_is_met_later(tmp_path: Path) -> None:
                     release.do("audit")
                 server.start()
                 assert len(release.do("audit")) == 2
-                scenes.finish(release)
+                upgradescenes.finish(release)
     except NotReady as error:
         pytest.skip(f"{error.message}: {error.hint}")

@@ -26,6 +26,7 @@ PAST = {  # how an action begins → the same in the past
     "request": "requested",
     "resize": "resized",
     "restart": "restarted",
+    "restore": "restored",
     "resume": "resumed",
     "retry": "retried",
     "run": "ran",

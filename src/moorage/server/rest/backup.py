@@ -29,7 +29,7 @@ async def make_backup(call: Call[None, None]) -> StreamingResponse:
     """Make a backup of databases and kept logs, each at one moment, and send it; for administrators."""
     await _check_right(call, "get", "make")
     place, now = call.context.place, call.context.now()
-    call.audit("made", "a backup")
+    call.audit("create", "a backup")
     stack = contextlib.ExitStack()
     try:
         folder = stack.enter_context(store.scratch(place))
@@ -59,7 +59,7 @@ async def restore_backup(call: Call[None, RestoreOptions]) -> BackupSummary:
                 await asyncio.to_thread(file.write, part)
         if options.dry_run:
             return await asyncio.to_thread(_look, place, archive, folder / "content")
-        call.audit("restored", "a backup")
+        call.audit("restore", "a backup")
         await call.context.audit_log.flush()
         manifest = await asyncio.to_thread(store.restore, place, archive, force=options.force)
     return summary_of(manifest)
