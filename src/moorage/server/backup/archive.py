@@ -14,6 +14,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
+import shutil
 import tarfile
 from collections.abc import Mapping
 from datetime import datetime
@@ -83,7 +84,7 @@ def unpack(archive: Path, folder: Path) -> Manifest:
         with gzip.open(archive) as packed, tarfile.open(fileobj=packed, mode="r:") as tar:
             for entry in tar:
                 _check_entry(archive, entry)
-                tar.extract(entry, folder, filter="data")
+                _extract(tar, entry, folder)
             while packed.read(2**20):  # to its checksum
                 pass
     except (tarfile.TarError, EOFError, gzip.BadGzipFile, UnicodeError) as error:
@@ -152,6 +153,19 @@ def _check_entry(archive: Path, entry: tarfile.TarInfo) -> None:
     path = PurePosixPath(entry.name)
     if not (entry.isfile() or entry.isdir()) or path.is_absolute() or ".." in path.parts:
         raise _bad(archive, f"holds {entry.name!r}, which is no plain file")
+
+
+def _extract(tar: tarfile.TarFile, entry: tarfile.TarInfo, folder: Path) -> None:
+    """As `extract` with a filter, which Python has from 3.11.4 on."""
+    path = folder / entry.name
+    if entry.isdir():
+        path.mkdir(parents=True, exist_ok=True)
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    source = tar.extractfile(entry)
+    assert source is not None  # a plain file has content
+    with source, path.open("wb") as target:
+        shutil.copyfileobj(source, target)
 
 
 def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
