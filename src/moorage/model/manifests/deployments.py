@@ -48,14 +48,17 @@ def share_server(deployment: Obj) -> None:
 
 
 def make_deployment(service: Service, *, version: str) -> Obj:
-    """The Deployment of one service: not root, nothing writable, no privileges, limits equal to requests."""
+    """The Deployment of one service: not root, nothing writable, no privileges, a limit of memory.
+
+    It has no limit of CPU: a service that is held back answers late, and admission waits for it.
+    """
     selector = {"app.kubernetes.io/name": service.full_name}
-    resources = {"cpu": "250m", "memory": service.memory}
+    requests = {"cpu": service.cpu_request, "memory": service.memory_request}
     container: Obj = {
         "name": service.name,
         "image": f"{IMAGE}:{version}",
         "args": [service.name, *service.args],
-        "resources": {"requests": resources, "limits": dict(resources)},
+        "resources": {"requests": requests, "limits": {"memory": service.memory}},
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,

@@ -53,13 +53,16 @@ def make_machine_objects() -> list[Obj]:
     ]
     kept = {"matchLabels": {RESERVATION_LABEL: KEPT}}
     budget = {"minAvailable": BUDGET_MIN, "selector": kept, "unhealthyPodEvictionPolicy": "IfHealthyBudget"}
-    seeing = Rule(group=GROUP, resources=("machines", "reservations"), verbs=READ)
+    seeing = (
+        Rule(group=GROUP, resources=("machines", "reservations"), verbs=READ),
+        Rule(group="storage.k8s.io", resources=("storageclasses",), verbs=READ),  # who makes a volume chooses one
+    )
     booking = Rule(group=GROUP, resources=("reservations",), verbs=("create", "update", "patch", "delete"))
     everybody = {"kind": "Group", "apiGroup": RBAC, "name": "system:authenticated"}
     return [
         *classes,
         make_object(PDBS, RESERVATION_BUDGET, spec=budget),
-        make_object(CLUSTERROLES, "moorage-machines", None, rules=[seeing.to_obj()]),
+        make_object(CLUSTERROLES, "moorage-machines", None, rules=[rule.to_obj() for rule in seeing]),
         make_object(CLUSTERROLES, RESERVE_ROLE, None, rules=[booking.to_obj()]),
         make_binding(CLUSTERROLEBINDINGS, "moorage-machines", "ClusterRole", "moorage-machines", everybody),
     ]

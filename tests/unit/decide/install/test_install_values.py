@@ -182,7 +182,7 @@ def test_values_are_put_on_the_objects():
     pod, (container,) = server["template"]["spec"], server["template"]["spec"]["containers"]
     assert server["replicas"] == 1
     assert container["image"] == "registry.example.org/moorage:1"
-    assert container["resources"]["limits"] == {"cpu": "250m", "memory": "4Gi"}
+    assert container["resources"]["limits"] == {"memory": "4Gi"}
     assert (pod["nodeSelector"], pod["imagePullSecrets"]) == ({"infra": "yes"}, [{"name": "pull"}])
     assert pod["tolerations"] == [{"key": "infra", "operator": "Exists"}]
     assert by_name["Deployment", "moorage-webhook"]["spec"]["replicas"] == 2

@@ -172,7 +172,7 @@ CASES = [
     ("nodes", {"nodes": (a_node(), a_node("n2", ready=False))}, "wrong", "1 of 2 nodes are Ready; not Ready: n2"),
     ("nodes", {"nodes": Unread("forbidden")}, "unknown", "forbidden"),
     ("requests-fit", {}, "found", "the pods of all services fit"),
-    ("requests-fit", {"nodes": (a_node(cpu="1"),)}, "wrong!", "fits on no node: n1: too little cpu"),
+    ("requests-fit", {"nodes": (a_node(cpu="300m"),)}, "wrong!", "fits on no node: n1: too little cpu"),
     ("requests-fit", {"nodes": ()}, "wrong!", "there is no node"),
     (
         "requests-fit",
@@ -182,7 +182,7 @@ CASES = [
                     "metadata": {"name": "big", "namespace": "x"},
                     "spec": {
                         "nodeName": "n1",
-                        "containers": [{"name": "c", "resources": {"requests": {"memory": "31Gi"}}}],
+                        "containers": [{"name": "c", "resources": {"requests": {"memory": "31.5Gi"}}}],
                     },
                 },
             )
