@@ -24,14 +24,13 @@ from moorage.testing.ports import free_ports
 
 pytestmark = pytest.mark.cluster("scheduler", "controllers", "kubelet")
 
-PORT = free_ports(1)[0]  # pods of a local cluster share this machine's ports with other tests
 PATIENCE = 180.0  # seconds; only bounds a hang
 IMAGE = "python:3.12-slim"  # on a cluster whose nodes run images
-SERVER = (
+SERVER = (  # with its port at the end
     "import functools, http.server, pathlib\n"
     "pathlib.Path('/tmp/served').mkdir(exist_ok=True); pathlib.Path('/tmp/served/page').write_text('hello')\n"
     "handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory='/tmp/served')\n"
-    f"http.server.ThreadingHTTPServer(('127.0.0.1', {PORT}), handler).serve_forever()"
+    "http.server.ThreadingHTTPServer(('127.0.0.1', {port}), handler).serve_forever()"
 )
 
 
@@ -50,9 +49,15 @@ def name(cluster: Cluster, unique: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def server(cluster: Cluster, name: str, tmp_path: Path) -> str:
+def port() -> int:
+    """Chosen just before it is used: pods of a local cluster share this machine's ports with other tests."""
+    return free_ports(1)[0]
+
+
+@pytest.fixture
+def server(cluster: Cluster, name: str, port: int, tmp_path: Path) -> str:
     """A run that runs, and serves HTTP on a port of its own localhost."""
-    submit(cluster, name, tmp_path, SERVER)
+    submit(cluster, name, tmp_path, SERVER.format(port=port))
     done = cluster.moor("wait", name, "--for", "running", "--timeout", "3m")
     assert done.stdout == f"{name} Running\n"
     return name
@@ -91,20 +96,20 @@ def test_a_shell_has_a_terminal_of_the_size_of_this_one(cluster, server):
         assert modes[3] & termios.ICANON
 
 
-def test_a_port_of_the_run_is_one_here_until_ctrl_c(cluster, server):
-    typed = [sys.executable, "-m", "moorage.cli.main", "port-forward", server, f":{PORT}"]
+def test_a_port_of_the_run_is_one_here_until_ctrl_c(cluster, server, port):
+    typed = [sys.executable, "-m", "moorage.cli.main", "port-forward", server, f":{port}"]
     child = subprocess.Popen(
         typed, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=cluster.environment()
     )
     try:
         assert child.stdout is not None
         line = child.stdout.readline()
-        match = re.fullmatch(rf"forwarding (http://127\.0\.0\.1:(\d+)) to port {PORT} of pod {server}.*\n", line)
+        match = re.fullmatch(rf"forwarding (http://127\.0\.0\.1:(\d+)) to port {port} of pod {server}.*\n", line)
         assert match is not None, line
         for _ in range(5):
             with urllib.request.urlopen(f"{match[1]}/page", timeout=PATIENCE) as answer:
                 assert answer.read() == b"hello"
-        taken = cluster.moor("port-forward", server, f"{match[2]}:{PORT}", check=False)
+        taken = cluster.moor("port-forward", server, f"{match[2]}:{port}", check=False)
         assert taken.returncode == 1
         assert taken.stderr.startswith(f"error: port {match[2]} of 127.0.0.1 is taken\nhint: use another one")
     finally:
@@ -113,32 +118,34 @@ def test_a_port_of_the_run_is_one_here_until_ctrl_c(cluster, server):
     assert (child.returncode, out, err) == (0, "", "Ctrl-C stops it\n")
 
 
-def test_on_a_local_cluster_a_port_that_the_run_holds_itself_needs_no_forwarding(cluster, server):
+def test_on_a_local_cluster_a_port_that_the_run_holds_itself_needs_no_forwarding(cluster, server, port):
     if cluster.kind != "local":
         pytest.skip("only pods of a local cluster share this machine's ports")
-    typed = [sys.executable, "-m", "moorage.cli.main", "port-forward", server, str(PORT)]
+    typed = [sys.executable, "-m", "moorage.cli.main", "port-forward", server, str(port)]
     child = subprocess.Popen(
         typed, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=cluster.environment()
     )
     try:
         assert child.stdout is not None
         line = child.stdout.readline()
-        assert re.fullmatch(rf"http://127\.0\.0\.1:{PORT} is port {PORT} of pod {server}\S* itself\n", line), line
-        with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/page", timeout=PATIENCE) as answer:
+        assert re.fullmatch(rf"http://127\.0\.0\.1:{port} is port {port} of pod {server}\S* itself\n", line), line
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/page", timeout=PATIENCE) as answer:
             assert answer.read() == b"hello"
     finally:
         child.send_signal(signal.SIGINT)
         _, err = child.communicate(timeout=PATIENCE)
     note = "note: the pod is a process of this machine and has its ports: nothing is forwarded\n"
     assert (child.returncode, err) == (0, f"{note}Ctrl-C stops it\n")
-    other = cluster.moor("port-forward", server, f"{PORT}:80", check=False)
-    assert re.match(rf"error: port {PORT} of 127\.0\.0\.1 is taken by pod {server}\S* itself\nhint:", other.stderr)
+    other = cluster.moor("port-forward", server, f"{port}:80", check=False)
+    assert re.match(rf"error: port {port} of 127\.0\.0\.1 is taken by pod {server}\S* itself\nhint:", other.stderr)
 
 
-def test_on_a_local_cluster_a_second_run_on_the_port_is_told_why_it_cannot_have_it(cluster, server, tmp_path):
+def test_on_a_local_cluster_a_second_run_on_the_port_is_told_why_it_cannot_have_it(
+    cluster, server, port, tmp_path
+):
     if cluster.kind != "local":
         pytest.skip("only pods of a local cluster share this machine's ports")
-    code = f"import http.server; http.server.HTTPServer(('127.0.0.1', {PORT}), http.server.BaseHTTPRequestHandler)"
+    code = f"import http.server; http.server.HTTPServer(('127.0.0.1', {port}), http.server.BaseHTTPRequestHandler)"
     try:
         words = ("--memory", "128Mi", "--name", f"{server}-2", "--follow", "--", sys.executable, "-c", code)
         done = cluster.moor("run", *words, cwd=tmp_path, check=False)
@@ -149,8 +156,8 @@ def test_on_a_local_cluster_a_second_run_on_the_port_is_told_why_it_cannot_have_
     assert (done.returncode, why in done.stderr, why in again.stderr) == (1, True, True), done.stderr
 
 
-def test_a_request_that_ends_its_side_still_gets_its_answer(cluster, server):
-    typed = [sys.executable, "-m", "moorage.cli.main", "port-forward", server, f":{PORT}"]
+def test_a_request_that_ends_its_side_still_gets_its_answer(cluster, server, port):
+    typed = [sys.executable, "-m", "moorage.cli.main", "port-forward", server, f":{port}"]
     child = subprocess.Popen(typed, stdout=subprocess.PIPE, text=True, env=cluster.environment())
     try:
         assert child.stdout is not None
