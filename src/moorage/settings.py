@@ -361,7 +361,7 @@ OTHERS = {
     "KUBECONFIG": "Commands: kubeconfig files, as kubectl.",
     "KUBERNETES_SERVICE_HOST": "Services in a pod: where the API is.",
     "KUBERNETES_SERVICE_PORT": "Services in a pod: its port.",
-    "KUBERNETES_EXEC_INFO": "`moor login token`, as kubectl's credential plugin.",
+    "KUBERNETES_EXEC_INFO": "`moor token`, as kubectl's credential plugin.",
     "HOSTNAME": "Operator and server: name of their own pod.",
     "HOME": "Commands: the user's folder.",
     "PATH": "Commands and the local cluster: where programs are.",
