@@ -5,6 +5,7 @@ JupyterLab and code-server run for real, as processes of a local cluster of thei
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -102,6 +103,51 @@ def test_jupyterlab_runs_a_cell_and_after_a_stop_and_a_start_the_file_is_still_t
     cluster.moor("workspace", "start", "lab", "--wait", timeout=300)
     person.open("lab", "/files/kept.txt")
     page.get_by_text("still here").wait_for()
+
+
+@contextlib.contextmanager
+def tunnel(cluster, name):
+    """The address that `moor workspace open` prints on a cluster without a domain, while the command runs."""
+    typed = [sys.executable, "-m", "moorage.cli.main", "workspace", "open", name, "--print"]
+    child = subprocess.Popen(typed, stdout=subprocess.PIPE, text=True, env=cluster.environment())
+    try:
+        yield child.stdout.readline().strip()
+    finally:
+        child.terminate()
+        child.communicate(timeout=PATIENCE_SECONDS)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("jupyterlab") is None, reason="jupyterlab is not installed")
+def test_without_a_domain_jupyterlab_runs_a_cell_through_the_tunnel_of_moor_workspace_open(own_cluster, browser):
+    cluster = own_cluster
+    subprocess.run(
+        [
+            find_kubectl(), "--kubeconfig", str(cluster.kubeconfig), "-n", "moorage-system",
+            "patch", "configmap", "moorage", "--type=merge", "-p", '{"data": {"workspaceUrl": null}}',
+        ],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    with_jupyter = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    size = ("--cpu", "500m", "--memory", "1Gi")
+    cluster.moor("workspace", "create", "lab", *size, "--wait", timeout=300, env=with_jupyter)
+    assert json.loads(cluster.moor("workspace", "show", "lab", "-o", "json").stdout)["url"] == ""
+    page = browser.new_context().new_page()
+    page.set_default_timeout(PATIENCE)
+    sockets = []
+    page.on("websocket", lambda one: sockets.append(one.url))
+    with tunnel(cluster, "lab") as url:
+        assert "--default.tunnel.localhost:" in url
+        page.goto(url)
+        page.locator(".jp-LauncherCard[data-category=Notebook]").first.click()
+        run_cell(page, "print(6 * 7)", "42")
+        assert any("/api/kernels/" in url for url in sockets)
+        assert "code=" not in page.url
+        assert "token" not in page.url
+        assert "moorage" not in page.evaluate("document.cookie")
+        stranger = browser.new_context().new_page()
+        stranger.set_default_timeout(PATIENCE)
+        stranger.goto(page.url)
+        stranger.get_by_text("open it again: moor workspace open lab -n default").wait_for()
 
 
 def test_a_stranger_is_asked_to_sign_in_and_a_neighbours_script_gets_nothing(own_cluster, browser):

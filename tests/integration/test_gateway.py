@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import json
 import socket
+from dataclasses import replace
 from urllib.parse import parse_qs, urlsplit
 
 import aiohttp
@@ -20,6 +21,9 @@ from starlette.routing import Route
 
 from moorage.apimachinery.resources import CONFIGMAPS, ENDPOINTSLICES, SECRETS, SERVICEACCOUNTS
 from moorage.apimachinery.serving import serve
+from moorage.cli.session import Session
+from moorage.cli.tunnel import tunnel_to
+from moorage.client.connection import Connection, at_url
 from moorage.model.people import PEOPLE_NAMESPACE, account_name, account_user
 from moorage.model.workspace import WORKSPACES, make_token
 from moorage.server.gateway.forward import passed_on, returned
@@ -34,6 +38,7 @@ from moorage.server.gateway.gateway import (
     unseal,
 )
 from moorage.server.gateway.routes import open_workspace
+from moorage.server.gateway.tunnel import websocket_route
 from moorage.server.identity.audit import AuditLog
 from moorage.server.identity.auth import Auth, User
 from moorage.server.identity.logins import Logins
@@ -216,6 +221,20 @@ class Site:
         return f"http://{HOST}:{self.port}"
 
 
+class Known:
+    """The gate before the tunnels: `Bearer NAME` is the person of that name, a cookie is ada's."""
+
+    def __init__(self, app):
+        self.app = app
+
+    async def __call__(self, scope, receive, send):
+        if scope["type"] == "websocket":
+            shown = dict(scope["headers"]).get(b"authorization", b"").decode().removeprefix("Bearer ")
+            user = User(shown, account=account_user(shown)) if shown else replace(ADA, by_cookie=True)
+            scope.setdefault("state", {}).update(user=user, address="192.0.2.7")
+        await self.app(scope, receive, send)
+
+
 @pytest.fixture
 async def site(tmp_path):
     site = Site(tmp_path)
@@ -228,9 +247,10 @@ async def site(tmp_path):
     starlette = Starlette(
         routes=[
             Route("/open/{namespace}/{name}", platform),
+            websocket_route(site.gateway, clock=site.clock),
             Route("/{any:path}", lambda _: PlainTextResponse("the platform")),
         ],
-        middleware=[Middleware(GatewayLayer, gateway=site.gateway)],
+        middleware=[Middleware(GatewayLayer, gateway=site.gateway), Middleware(Known)],
         exception_handlers={Problem: on_error},
     )
     with socket.socket() as sock:
@@ -609,6 +629,194 @@ async def test_leaving_takes_the_cookie_back(site):
 async def test_a_workspace_by_token_is_none_of_the_gateways(site):
     site.api.put(WORKSPACES, a_workspace(access="token"))
     await until_status(site, 404)
+
+
+# --- tunnels
+
+
+class Browser:
+    """A browser on the machine of a person's tunnel. It finds each host below localhost on that machine."""
+
+    def __init__(self, site, port):
+        self.site, self.port = site, port
+
+    def host(self, name="lab"):
+        return f"{name}--team.tunnel.localhost:{self.port}"
+
+    async def ask(self, path, *, host=None, method="GET", headers=None, **more):
+        async with self.site.client.request(
+            method,
+            f"http://127.0.0.1:{self.port}{path}",
+            headers={"Host": host or self.host()} | (headers or {}),
+            allow_redirects=False,
+            **more,
+        ) as answer:
+            answer.body = await answer.read()
+            return answer
+
+    async def enter(self, user=ADA, name="lab"):
+        """Follow the address that the program got; the cookie as a header."""
+        url = urlsplit(await self.site.gateway.link(user, "team", name, tunnel_port=self.port))
+        assert url.netloc == self.host(name)
+        answer = await self.ask(f"{url.path}?{url.query}", host=url.netloc)
+        assert answer.status == 303, answer.body
+        cookie = answer.cookies[f"moorage_workspace_{self.port}"]
+        assert (cookie["domain"], cookie["path"], cookie["httponly"]) == ("", "/", True)
+        return {"Cookie": f"{cookie.key}={cookie.value}"}
+
+
+@pytest.fixture
+async def tunnel(site):
+    """`await tunnel(person, workspace)` begins one, as `moor workspace open` does; the browser there."""
+    config = {"metadata": {"name": "moorage", "namespace": "moorage-system"}}
+    site.api.put(CONFIGMAPS, config | {"data": {"publicUrl": f"http://127.0.0.1:{site.port}"}})
+    site.api.readers.add((account_user("bob"), "team"))
+    await until(lambda: not site.gateway.platform.domain)
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def begin(person="ada", name="lab"):
+            server = Connection(at_url(f"http://127.0.0.1:{site.port}", person))
+            stack.push_async_callback(server.close)
+            session = Session(api=site.api, namespace="team", server=server)
+            return Browser(site, await stack.enter_async_context(tunnel_to(session, name)))
+
+        yield begin
+
+
+async def test_without_a_domain_a_browser_comes_in_through_the_tunnel_of_its_person(site, tunnel):
+    browser = await tunnel()
+    cookie = await browser.enter()
+    answer = await browser.ask("/lab?x=1", headers=cookie)
+    assert answer.status == 200
+    told = json.loads(answer.body)
+    found = dict(told["headers"])
+    assert told["path"] == "/lab?x=1"
+    assert (found["host"], found["x-forwarded-host"]) == (browser.host(), browser.host())
+    assert (found["x-forwarded-proto"], found["x-forwarded-for"]) == ("http", "192.0.2.7")
+    assert found["authorization"] == f"token {make_token(KEY, 'uid-of-lab')}"
+    assert "cookie" not in found
+    assert answer.headers["Date"]
+
+
+async def test_a_websocket_and_a_large_body_go_through_a_tunnel(site, tunnel):
+    browser = await tunnel()
+    cookie = await browser.enter()
+    headers = {"Host": browser.host(), "Origin": f"http://{browser.host()}"} | cookie
+    async with site.client.ws_connect(
+        f"http://127.0.0.1:{browser.port}/ws", headers=headers, protocols=("v1.kernel",), max_msg_size=0
+    ) as ws:
+        assert ws.protocol == "v1.kernel"
+        large = bytes(range(256)) * 8192
+        await ws.send_bytes(large)
+        assert (await ws.receive()).data == large
+        await ws.send_str("bye")
+        await ws.receive()
+        assert ws.close_code == 4001
+    data = b"0123456789abcdef" * 65536
+    answer = await browser.ask(
+        "/up", method="PUT", headers={"Origin": f"http://{browser.host()}"} | cookie, data=data
+    )
+    assert json.loads(answer.body)["sha256"] == hashlib.sha256(data).hexdigest()
+
+
+async def test_who_shares_the_machine_and_has_no_cookie_does_not_come_in(site, tunnel):
+    browser = await tunnel()
+    answer = await browser.ask("/", headers=HTML)
+    assert answer.status == 401
+    assert b"moor workspace open lab -n team" in answer.body
+    headers = {"Host": browser.host(), "Origin": f"http://{browser.host()}"}
+    with pytest.raises(aiohttp.WSServerHandshakeError):
+        await site.client.ws_connect(f"http://127.0.0.1:{browser.port}/ws", headers=headers)
+    assert site.app.asked == []
+
+
+async def test_an_address_of_a_tunnel_is_good_once_there_alone_and_soon(site, tunnel):
+    browser, second = await tunnel(), await tunnel()
+
+    async def code():
+        url = urlsplit(await site.gateway.link(ADA, "team", "lab", tunnel_port=browser.port))
+        return f"{url.path}?{url.query}"
+
+    entry = await code()
+    assert (await browser.ask(entry)).status == 303
+    assert (await browser.ask(entry)).status == 403
+    assert (await second.ask(await code())).status == 403
+    assert (
+        await second.ask(await code(), host=browser.host())
+    ).status == 303  # that port's program does this, too
+    assert (await site.ask(await code())).status == 200  # no workspace's host there: the platform answers
+    entry = await code()
+    site.clock.advance(61)
+    assert (await browser.ask(entry)).status == 403
+
+
+async def test_a_cookie_of_a_tunnel_is_good_for_its_person_and_workspace_alone(site, tunnel):
+    ada, bob = await tunnel(), await tunnel("bob", "other")
+    cookie = await ada.enter()
+    assert (await bob.ask("/", host=ada.host(), headers=cookie)).status == 404  # bob's leads to another workspace
+    bobs = await tunnel("bob", "lab")
+    assert (await bobs.ask("/", host=ada.host(), headers=cookie)).status == 401
+    assert (await ada.ask("/", host=ada.host("other"), headers=cookie)).status == 404
+    ingress = cookie["Cookie"].replace(f"_{ada.port}=", "=", 1)
+    site.api.put(
+        CONFIGMAPS,
+        {
+            "metadata": {"name": "moorage", "namespace": "moorage-system"},
+            "data": {"workspaceUrl": f"http://*.tunnel.localhost:{site.port}"},
+        },
+    )
+    await until(lambda: site.gateway.platform.domain)
+    answer = await site.ask("/", host="lab--team.tunnel.localhost", headers={"Cookie": ingress})
+    assert answer.status == 401
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        pytest.param({"Origin": "http://other--team.tunnel.localhost:1"}, 403, id="a neighbour's script"),
+        pytest.param({"Origin": "http://lab--team.tunnel.localhost:1"}, 403, id="another port"),
+        pytest.param({"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "cors"}, 403, id="a neighbour fetches"),
+        pytest.param({"Sec-Fetch-Site": "same-origin"}, 200, id="its own page"),
+    ],
+)
+async def test_origins_are_judged_in_tunnels_too(tunnel, headers, status):
+    browser = await tunnel()
+    assert (await browser.ask("/x", headers=await browser.enter() | headers)).status == status
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "localhost", "evil.test", "lab--team", "lab--team.apps.test", "a@b"]
+)
+async def test_a_tunnel_serves_the_host_of_its_workspace_alone(tunnel, host):
+    browser = await tunnel()
+    assert (await browser.ask("/", host=f"{host}:{browser.port}", headers=await browser.enter())).status == 404
+
+
+async def test_who_may_not_open_a_workspace_gets_no_tunnel_and_neither_does_a_browser(site, tunnel):
+    with pytest.raises(Problem) as refused:
+        await site.gateway.link(User("eve", account=account_user("eve")), "team", "lab", tunnel_port=1)
+    assert refused.value.status == 404
+    path = "/api/v1/workspaces/team/lab/tunnel"
+    for headers, status in (({"Authorization": "Bearer eve"}, 404), ({"Cookie": "moorage_login=x"}, 403)):
+        with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
+            await site.client.ws_connect(f"http://127.0.0.1:{site.port}{path}", headers=headers)
+        assert caught.value.status == status
+
+
+async def test_a_tunnel_ends_when_the_right_does(site, tunnel):
+    browser = await tunnel()
+    cookie = await browser.enter()
+    headers = {"Host": browser.host(), "Origin": f"http://{browser.host()}"} | cookie
+    async with site.client.ws_connect(f"http://127.0.0.1:{browser.port}/ws", headers=headers) as ws:
+        await ws.send_str("abc")
+        await ws.receive()
+        site.api.readers.clear()
+        async with asyncio.timeout(120):
+            while not site.app.cut.is_set():
+                site.clock.advance(61)
+                await asyncio.sleep(0.02)
+    with pytest.raises((aiohttp.ClientError, ConnectionError)):  # the program is refused, and ends the connection
+        await browser.ask("/", headers=cookie)
 
 
 # --- pure parts

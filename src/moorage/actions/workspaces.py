@@ -173,7 +173,7 @@ async def way_in(api: Api, namespace: str, name: str, apps: Mapping[str, App] | 
     if not status.url:
         raise Conflict(
             f"workspace {name!r} has no address: this platform has no domain for workspaces",
-            hint=f"kubectl port-forward service/{view.object_name} 8888:80 -n {namespace}",
+            hint=f"open it through a tunnel: moor workspace open {name} -n {namespace}",
             code=ErrorCode.CONFLICT,
         )
     if status.access == LOGIN:

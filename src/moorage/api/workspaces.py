@@ -9,6 +9,9 @@ import msgspec
 
 from moorage.api.fields import Answer, Name, Query, Request, Time, about
 
+TUNNEL_PATH = "/api/v1/workspaces/{namespace}/{name}/tunnel"
+TUNNEL_PROTOCOL = "tunnel.moorage.dev"  # of WebSockets that carry a browser's connections
+
 
 class NewWorkspace(Request):
     """A workspace to create."""
@@ -30,6 +33,11 @@ class Opening(Request):
         msgspec.Meta(max_length=4096),
         about("Path in the application where the browser begins; empty: its first page."),
     ] = ""
+    tunnel_port: Annotated[
+        int,
+        msgspec.Meta(ge=0, le=65535),
+        about("Port of 127.0.0.1 where your program carries the browser's connections; 0: there is no tunnel."),
+    ] = 0
 
 
 class Deletion(Query):

@@ -9,12 +9,13 @@ import logging
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
 
 from moorage.apimachinery.connections import Bounds, Door, Guest, Refusal, bounds, file_limit
 from moorage.clock import SYSTEM, Clock
@@ -473,6 +474,56 @@ class _Protocol(HttpToolsProtocol):
         self.flow.resume_reading()
         self._raw = RawConnection(self, rest, int(lengths[0]) if lengths else 0)
         return self._raw
+
+
+class Indoors:
+    """Serve an ASGI application on connections that this process makes itself, as for a tunnel's other end."""
+
+    def __init__(self, app: Any, *, most: Bounds | None = None) -> None:
+        self._config = uvicorn.Config(
+            app,
+            interface="asgi3",
+            ws_max_queue=WEBSOCKET_MESSAGES,
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=IDLE_SECONDS,
+        )
+        self._state = ServerState()
+        self._door = Door(most or bounds(file_limit(), files_of_connection=3))
+
+    async def connect(
+        self, address: str, state: Mapping[str, Any]
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection to the application, to be closed. Every scope of it has `state`, as `scope["state"]`.
+
+        `address` is what bounds count by. Raises ConnectionError when there are too many.
+        """
+        if not self._config.loaded:
+            self._config.load()
+        ours, theirs = socket.socketpair()
+        guest = Guest(address, functools.partial(_shut, theirs))
+        if self._door.enter(guest) is not None:
+            ours.close()
+            theirs.close()
+            raise ConnectionRefusedError(f"too many connections of {address}")
+        protocol = functools.partial(
+            _Protocol,
+            config=self._config,
+            server_state=self._state,
+            app_state=dict(state),
+            door=self._door,
+            guest=guest,
+        )
+        await asyncio.get_running_loop().connect_accepted_socket(protocol, theirs)
+        return await asyncio.open_connection(sock=ours)
+
+
+def _shut(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
 
 
 async def serve(

@@ -22,6 +22,7 @@ from moorage.cli.browser import open_browser
 from moorage.cli.names import complete
 from moorage.cli.renamed import renamed
 from moorage.cli.session import Session, Target, in_session, target_options
+from moorage.cli.tunnel import open_through
 from moorage.cli.watching import Listing, Source, follow, watch_option
 from moorage.errors import ApiError, Forbidden, MoorageError, NotReady, ServerError, Unauthorized, UsageError
 from moorage.model.names import PROCESS_RUNTIME
@@ -248,15 +249,26 @@ def stop(target: Target, name: str, wait: bool, dry_run: bool) -> int:
     examples={
         "moor workspace open lab": "open it in the browser",
         "moor workspace open lab --print": "print its address",
+        "moor workspace open lab --tunnel --port 8888": "through a tunnel from port 8888 of this machine",
     },
 )
 @click.argument("name", shell_complete=complete("workspaces"))
 @click.option("--print", "only_print", is_flag=True, help="Print the address instead of opening a browser.")
+@click.option(
+    "--tunnel", is_flag=True, help="Use a tunnel through the server, even if the workspace has an address."
+)
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=None,
+    help="Port of this machine where the tunnel begins (default: any free one). Implies --tunnel.",
+)
 @target_options
-def open_(target: Target, name: str, only_print: bool) -> int:
+def open_(target: Target, name: str, only_print: bool, tunnel: bool, port: int | None) -> int:
     """Open a workspace in the browser; it is started if it is stopped.
 
-    Where no browser can be opened, as over SSH, it prints the address.
+    Where no browser can be opened, as over SSH, it prints the address. On a cluster without a domain for
+    workspaces it opens a tunnel from a port of this machine, and runs until Ctrl-C.
     """
 
     async def work(session: Session) -> int:
@@ -265,6 +277,8 @@ def open_(target: Target, name: str, only_print: bool) -> int:
             await workspaces.switch_workspace(session.api, session.namespace, name, running=True)
             console.say(f"starting {name}")
         await _wait(session, name, RUNNING)
+        if tunnel or port is not None or not await _has_address(session, name):
+            return await open_through(session, name, port=port or 0, only_print=only_print)
         url = await _address(session, name)
         if only_print:
             console.show(url)
@@ -436,6 +450,10 @@ async def _wait(session: Session, name: str, phase: str) -> None:
         if session.clock.monotonic() > deadline:
             raise NotReady(f"workspace {name} is not {phase} after {WAIT_SECONDS:g} s: {message}")
         await session.clock.sleep(POLL_SECONDS)
+
+
+async def _has_address(session: Session, name: str) -> bool:
+    return bool((await workspaces.get_workspace(session.api, session.namespace, name)).url)
 
 
 async def _address(session: Session, name: str) -> str:

@@ -49,6 +49,7 @@ PHASES = (STOPPED, WAITING, STARTING, RUNNING, STOPPING, FAILED)
 OPEN_VERB = "open"  # whom RBAC lets do this with a workspace, the gateway lets in
 
 TEMPLATE_KEY = "template.yaml"
+TUNNEL_DOMAIN = "tunnel.localhost"  # browsers look for it on their own machine: RFC 6761, section 6.3
 OWN_PATHS = "/.moorage/"  # of every workspace's host: the gateway's
 ENTER = f"{OWN_PATHS}enter"  # where browsers bring the codes by which they are let in
 GATEWAY_SECRET = "moorage-gateway"  # in our namespace: key

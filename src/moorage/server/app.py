@@ -12,6 +12,7 @@ from moorage.server.context import Context
 from moorage.server.docker import execroutes
 from moorage.server.docker import routes as containerroutes
 from moorage.server.gateway import routes as gatewayroutes
+from moorage.server.gateway import tunnel
 from moorage.server.gateway.gateway import GatewayLayer
 from moorage.server.identity import accountroutes, auditroutes, loginpages, loginroutes
 from moorage.server.identity.auth import Gate
@@ -111,6 +112,7 @@ def create_app(context: Context) -> Starlette:
         *(endpoint.route(context) for endpoint in ENDPOINTS),
         *(route for row in DOCKER_ENDPOINTS for route in row.routes(context)),
         execroutes.websocket_route(context),
+        tunnel.websocket_route(context.gateway, clock=context.clock),
         *loginpages.routes(context),
         *gatewayroutes.routes(context.gateway),
         *events.routes(context, board),

@@ -187,3 +187,26 @@ def test_a_workspace_opens_over_ssh_by_its_printed_address(moor, monkeypatch):
     done = moor("workspace", "open", "lab")
     assert (done.code, done.out) == (0, "https://lab.test/?code=c\n"), done.err
     assert done.err == "no browser can be opened here; open this address in yours:\n"
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        pytest.param("", (), id="it has no address"),
+        pytest.param("https://lab.test/", ("--tunnel",), id="asked for"),
+        pytest.param("https://lab.test/", ("--port", "8888"), id="a port of this machine is named"),
+    ],
+)
+def test_without_an_address_or_when_asked_a_workspace_is_opened_through_a_tunnel(moor, url, options):
+    obj = plan_workspace(make_request("lab", "default", NOTHING, on_processes=False))
+    obj["metadata"]["generation"] = 1
+    obj["status"] = {
+        "phase": "Running",
+        "url": url,
+        "access": "login" if url else "token",
+        "observedGeneration": 1,
+    }
+    moor.api.put(WORKSPACES, obj)
+    done = moor("workspace", "open", "lab", *options)
+    assert done.code == 1
+    assert "error: this cluster has no Moorage server that a tunnel could lead through" in done.err

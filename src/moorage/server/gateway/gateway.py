@@ -11,6 +11,10 @@ is shown its own token.
 A workspace's scripts, and those of other workspaces, are strangers here: what they ask for in a person's name is
 refused by what the browser says of its origin.
 
+A cluster without a domain for workspaces has tunnels instead: a person's own program carries the connections of a
+browser here, under a host of the browser's own machine. The same checks hold. A cookie is good in tunnels of the
+same person, at the same port, alone.
+
 The length has a reason: the checks of one passage are read in order, from the cookie to the bytes.
 """
 
@@ -24,6 +28,7 @@ import html
 import logging
 import secrets
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
@@ -56,6 +61,7 @@ from moorage.model.workspace import (
     OPEN_VERB,
     OWN_PATHS,
     RUNNING,
+    TUNNEL_DOMAIN,
     WORKSPACES,
     App,
     BadWorkspace,
@@ -115,6 +121,17 @@ class Ticket(msgspec.Struct, frozen=True, omit_defaults=True):
     until: int  # Unix time
     groups: tuple[str, ...] = ()
     session: str = ""  # of the login it came from; empty: it came by another way
+    tunnel_port: int = 0  # where the person's program listens; 0: it is no cookie of a tunnel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tunnel:
+    """Whose program carries a connection here, and the only workspace that it leads to."""
+
+    account: str
+    namespace: str
+    name: str
+    address: str  # of the program
 
 
 class Code(msgspec.Struct, frozen=True):
@@ -177,13 +194,17 @@ class Gateway:
 
     # --- what the platform's own routes use
 
-    async def link(self, user: User, namespace: str, name: str, *, path: str = "", state: str = "") -> str:
+    async def link(
+        self, user: User, namespace: str, name: str, *, path: str = "", state: str = "", tunnel_port: int = 0
+    ) -> str:
         """An address that lets this user in, once and soon. Raises Problem.
 
-        `state` is SHA-256 of the browser's, without it the address is good in any browser.
+        `state` is SHA-256 of the browser's, without it the address is good in any browser. `tunnel_port`: where
+        the user's program listens for the browser; 0: the address is the workspace's own.
         """
-        view = await self.judge(user, namespace, name)
-        host = self.platform.host(namespace, name)
+        view = await self.judge(user, namespace, name, by_tunnel=bool(tunnel_port))
+        platform = tunnelled(tunnel_port) if tunnel_port else self.platform
+        host = platform.host(namespace, name)
         ticket = Ticket(
             person=user.name,
             account=user.account,
@@ -192,6 +213,7 @@ class Gateway:
             until=int((self._clock.now() + timedelta(seconds=COOKIE_SECONDS)).timestamp()),
             groups=() if is_account(user.account) else user.groups,
             session=user.session.id if user.session is not None else "",
+            tunnel_port=tunnel_port,
         )
         code = secrets.token_urlsafe(CODE_BYTES)
         life = CODE_SECONDS if state else LINK_SECONDS
@@ -199,17 +221,20 @@ class Gateway:
         expires = now + timedelta(seconds=life)
         await self._desk.do(lambda store: store.add_code(f"open {code}", body, expires, now))
         asked = {"code": code, "path": path or self._first_path(view)}
-        return self.platform.url(host, f"{ENTER}?{urlencode(asked)}")
+        return platform.url(host, f"{ENTER}?{urlencode(asked)}")
 
-    async def judge(self, user: User, namespace: str, name: str) -> WorkspaceView:
-        """The workspace, where this user may open it by login. Raises Problem."""
+    async def judge(self, user: User, namespace: str, name: str, *, by_tunnel: bool = False) -> WorkspaceView:
+        """The workspace, where this user may open it by login. Raises Problem.
+
+        By tunnel every workspace is opened by login.
+        """
         view = self._view(namespace, name)
         if view is None or not await self._may_open(user, namespace, name):
             raise Problem(
                 404, "not_found", f"there is no workspace {namespace}/{name}, or you may not open it",
                 "list yours: moor workspace list",
             )  # fmt: skip
-        if not self.platform.domain or view.access(self.platform) != LOGIN:
+        if not by_tunnel and (not self.platform.domain or view.access(self.platform) != LOGIN):
             raise Problem(
                 409, "no_login", "this workspace is opened by its token", f"moor workspace open {name}", "access"
             )
@@ -222,13 +247,28 @@ class Gateway:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request whose Host is one of workspaces."""
+        await self._answer(scope, receive, send, self.platform, None)
+
+    async def through(self, tunnel: Tunnel, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request that came through a tunnel."""
+        given = [value for name, value in headers_of(scope) if name == "host"]
         try:
-            early = await self._serve(scope, receive, send)
+            port = parse_authority(given[0]).port if len(given) == 1 else None
+        except ValueError:
+            port = None
+        await self._answer(scope, receive, send, tunnelled(port or 80), tunnel)  # no cookie is of port 80
+
+    async def _answer(
+        self, scope: Scope, receive: Receive, send: Send, platform: Platform, tunnel: Tunnel | None
+    ) -> None:
+        try:
+            early = await self._serve(scope, receive, send, platform, tunnel)
         except Problem as problem:
-            early = self._say(scope, problem)
+            early = self._say(scope, problem, platform)
         except MoorageError as error:
             log.warning("the gateway cannot serve", extra={"error": error.message})
-            early = self._say(scope, Problem(503, "unavailable", "the platform cannot tell who you are just now"))
+            unknown = Problem(503, "unavailable", "the platform cannot tell who you are just now")
+            early = self._say(scope, unknown, platform)
         if early is None:
             return
         if scope["type"] == "websocket":
@@ -237,14 +277,16 @@ class Gateway:
             return
         await early(scope, receive, send)
 
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> Response | None:
+    async def _serve(
+        self, scope: Scope, receive: Receive, send: Send, platform: Platform, tunnel: Tunnel | None
+    ) -> Response | None:
         """Pass the request on, or return the answer."""
         headers = headers_of(scope)
         given = _one(headers, "host")
         host = host_of(given)
-        view = self._by_host(host)
+        view = self._by_host(host, platform) if platform.serves(host) else None
         path = scope["path"]
-        if view is None or view.deleting or view.access(self.platform) != LOGIN:
+        if view is None or view.deleting or not _leads_to(view, platform, tunnel):
             raise Problem(404, "not_found", f"there is no workspace at {host}", "list yours: moor workspace list")
         is_websocket = scope["type"] == "websocket"
         method = "GET" if is_websocket else scope["method"]
@@ -254,25 +296,30 @@ class Gateway:
         if is_own_path(sent):
             if is_websocket or not path.startswith(OWN_PATHS) or is_odd_path(sent):
                 raise Problem(404, "not_found", "this path is not served here")
-            return await self._own(scope, view, host, headers)
-        ticket = await self._ticket(headers, host, view)
+            return await self._own(scope, view, host, headers, platform, tunnel)
+        ticket = await self._ticket(headers, host, view, platform, tunnel)
+        if ticket is None and tunnel is not None:
+            raise Problem(
+                401, "unauthorized", "this browser did not open the workspace, or the address was used already",
+                f"open it again: moor workspace open {view.name} -n {view.namespace}",
+            )  # fmt: skip
         if ticket is None:
             return await self._to_login(scope, view, headers, method, is_websocket=is_websocket)
-        if why := foreign_origin(headers, method, self.platform.scheme, is_websocket=is_websocket):
+        if why := foreign_origin(headers, method, platform.scheme, is_websocket=is_websocket):
             raise Problem(403, "cross_site", why)
         if not await self._holds(ticket, view):
             raise Problem(
                 403, "forbidden", f"{ticket.person} may not open the workspace {view.namespace}/{view.name}",
                 "its owner, or an admin of the namespace, can let you in",
             )  # fmt: skip
-        to = await self._destination(view, given)
+        to = await self._destination(view, given, platform)
         if to is None:
-            return self._not_running(scope, view, headers)
+            return self._not_running(scope, view, headers, platform)
 
         async def ends() -> None:
             while True:
                 await self._clock.sleep(RECHECK_SECONDS)
-                now = self._by_host(host)
+                now = self._by_host(host, platform)
                 if now is None or now.uid != view.uid or not await self._still(ticket, now):
                     return
 
@@ -281,19 +328,22 @@ class Gateway:
             await forward(scope, receive, send, to, ends)
         except Unreachable as error:
             log.info("a workspace does not answer", extra={"host": host, "error": str(error)})
-            return self._not_running(scope, view, headers)
+            return self._not_running(scope, view, headers, platform)
         return None
 
     # --- who it is
 
-    async def _ticket(self, headers: Headers, host: str, view: WorkspaceView) -> Ticket | None:
+    async def _ticket(
+        self, headers: Headers, host: str, view: WorkspaceView, platform: Platform, tunnel: Tunnel | None
+    ) -> Ticket | None:
         """What a valid cookie says; None without one."""
         key = await self._secret_key()
-        for value in cookie_values(headers, self._cookie_name(COOKIE)):
+        for value in cookie_values(headers, _cookie_name(COOKIE, platform, tunnel)):
             ticket = unseal(key, value)
             if (
                 ticket is not None
                 and ticket.host == host
+                and _is_of(ticket, platform, tunnel)
                 and ticket.uid == view.uid
                 and ticket.until > self._clock.now().timestamp()
             ):
@@ -347,24 +397,32 @@ class Gateway:
             return answer(Problem(401, "unauthorized", "sign in: open this address in a browser"))
         if not dest and "text/html" not in _one(headers, "accept"):
             return answer(Problem(401, "unauthorized", "sign in: open this address in a browser"))
-        known = [value for value in cookie_values(headers, self._cookie_name(STATE_COOKIE)) if len(value) == 43]
+        known = [value for value in cookie_values(headers, self._state_name) if len(value) == 43]
         state = known[0] if known else secrets.token_urlsafe(32)
         asked = urlencode({"state": _digest(state), "path": clean_path(target_of(scope))})
         where = f"{self.platform.page}/open/{quote(view.namespace)}/{quote(view.name)}?{asked}"
         response = RedirectResponse(where, 303, {"cache-control": "no-store"})
-        self._set(response, STATE_COOKIE, state, STATE_SECONDS)
+        self._set(response, self._state_name, state, STATE_SECONDS)
         self._set_proof(response, _proof(await self._secret_key(), state), STATE_SECONDS)
         return response
 
-    async def _own(self, scope: Scope, view: WorkspaceView, host: str, headers: Headers) -> Response:
+    async def _own(
+        self,
+        scope: Scope,
+        view: WorkspaceView,
+        host: str,
+        headers: Headers,
+        platform: Platform,
+        tunnel: Tunnel | None,
+    ) -> Response:
         path, method = scope["path"], scope["method"]
         if path == ENTER and method == "GET":
-            return await self._enter(scope, view, host, headers)
+            return await self._enter(scope, view, host, headers, platform, tunnel)
         if path == LEAVE and method == "POST":
-            if why := foreign_origin(headers, method, self.platform.scheme, is_websocket=False):
+            if why := foreign_origin(headers, method, platform.scheme, is_websocket=False):
                 raise Problem(403, "cross_site", why)
-            response = RedirectResponse(f"{self.platform.page}/", 303)
-            self._set(response, COOKIE, "", 0)
+            response = RedirectResponse(f"{platform.page}/", 303) if platform.page else Response(status_code=204)
+            self._set(response, _cookie_name(COOKIE, platform, tunnel), "", 0)
             return response
         raise Problem(404, "not_found", f"{path} is not served here")
 
@@ -376,7 +434,15 @@ class Gateway:
         body = await self._desk.do(lambda store: store.take_code(f"open {code}", now))
         return msgspec.json.decode(body, type=Code) if body is not None else None
 
-    async def _enter(self, scope: Scope, view: WorkspaceView, host: str, headers: Headers) -> Response:
+    async def _enter(
+        self,
+        scope: Scope,
+        view: WorkspaceView,
+        host: str,
+        headers: Headers,
+        platform: Platform,
+        tunnel: Tunnel | None,
+    ) -> Response:
         """Take a code, once, and give the cookie."""
         asked = parse_qs(scope["query_string"].decode("latin-1"))
         code = await self.take((asked.get("code") or [""])[-1])
@@ -384,10 +450,10 @@ class Gateway:
         proofs = cookie_values(headers, self._proof_name)
         states = [
             value
-            for value in cookie_values(headers, self._cookie_name(STATE_COOKIE))
+            for value in cookie_values(headers, self._state_name)
             if any(hmac.compare_digest(_proof(key, value).encode(), proof.encode()) for proof in proofs)
         ]
-        good = code is not None and code.ticket.host == host
+        good = code is not None and code.ticket.host == host and _is_of(code.ticket, platform, tunnel)
         if good and code is not None and code.state:
             good = any(hmac.compare_digest(_digest(state), code.state) for state in states)
         if not good or code is None or code.ticket.uid != view.uid:
@@ -397,9 +463,10 @@ class Gateway:
             )  # fmt: skip
         path = clean_path((asked.get("path") or [""])[-1]) or "/"
         response = RedirectResponse(path, 303, {"cache-control": "no-store"})
-        self._set(response, COOKIE, seal(key, code.ticket), COOKIE_SECONDS)
-        self._set(response, STATE_COOKIE, "", 0)
-        self._set_proof(response, "", 0)
+        self._set(response, _cookie_name(COOKIE, platform, tunnel), seal(key, code.ticket), COOKIE_SECONDS)
+        if tunnel is None:
+            self._set(response, self._state_name, "", 0)
+            self._set_proof(response, "", 0)
         client = scope.get("client")
         self._audit.note(
             person=code.ticket.person,
@@ -411,8 +478,9 @@ class Gateway:
         )
         return response
 
-    def _cookie_name(self, name: str) -> str:
-        return f"__Host-{name}" if self.platform.scheme == "https" else name
+    @property
+    def _state_name(self) -> str:
+        return _cookie_name(STATE_COOKIE, self.platform, None)
 
     @property
     def _proof_name(self) -> str:
@@ -434,12 +502,12 @@ class Gateway:
     def _set(self, response: Response, name: str, value: str, seconds: int) -> None:
         """For this host alone: no Domain, and over TLS a name that no neighbour can set."""
         response.set_cookie(
-            self._cookie_name(name),
+            name,
             value,
             max_age=seconds,
             httponly=True,
             samesite="lax",
-            secure=self.platform.scheme == "https",
+            secure=name.startswith("__Host-"),
         )
 
     # --- where it goes
@@ -453,8 +521,8 @@ class Gateway:
         except BadWorkspace:
             return None
 
-    def _by_host(self, host: str) -> WorkspaceView | None:
-        label = host.removesuffix(f".{self.platform.domain}")
+    def _by_host(self, host: str, platform: Platform) -> WorkspaceView | None:
+        label = host.removesuffix(f".{platform.domain}")
         workspaces = self.workspaces.by_index("host", label)
         if len(workspaces) != 1:
             return None
@@ -475,7 +543,7 @@ class Gateway:
         app = self._app(view)
         return (app.path if app is not None else "") or "/"
 
-    async def _destination(self, view: WorkspaceView, host: str) -> Destination | None:
+    async def _destination(self, view: WorkspaceView, host: str, platform: Platform) -> Destination | None:
         """The pod behind the workspace's Service; None while none is ready."""
         app = self._app(view)
         if app is None:
@@ -491,7 +559,7 @@ class Gateway:
                         address=str(endpoint["addresses"][0]),
                         port=int(port),
                         host=host,
-                        scheme=self.platform.scheme,
+                        scheme=platform.scheme,
                         headers=shown,
                         cookies=cookies,
                     )
@@ -524,7 +592,7 @@ class Gateway:
 
     # --- what people read
 
-    def _not_running(self, scope: Scope, view: WorkspaceView, headers: Headers) -> Response:
+    def _not_running(self, scope: Scope, view: WorkspaceView, headers: Headers, platform: Platform) -> Response:
         status = view.status
         if not view.spec.running:
             message, again = "This workspace is stopped. What is on its volumes is kept.", False
@@ -535,12 +603,14 @@ class Gateway:
         else:
             message, again = "It is starting.", True
         problem = Problem(503, "not_running", message, f"moor workspace show {view.name} -n {view.namespace}")
-        return self._say(scope, problem, title=f"{view.namespace}/{view.name}", again=again, headers=headers)
+        title = f"{view.namespace}/{view.name}"
+        return self._say(scope, problem, platform, title=title, again=again, headers=headers)
 
     def _say(
         self,
         scope: Scope,
         problem: Problem,
+        platform: Platform,
         *,
         title: str = "Moorage",
         again: bool = False,
@@ -562,8 +632,8 @@ class Gateway:
         )
         if problem.hint:
             page += f"<p>{html.escape(problem.hint)}</p>"
-        if self.platform.page:
-            page += f'<p><a href="{html.escape(self.platform.page, quote=True)}/">Go to the platform</a></p>'
+        if platform.page:
+            page += f'<p><a href="{html.escape(platform.page, quote=True)}/">Go to the platform</a></p>'
         page += "</main></body></html>"
         more |= {
             "content-security-policy": PAGE_CSP,
@@ -613,6 +683,31 @@ def bounced(scope: Scope) -> Response | None:
 
 
 # --- pure
+
+
+def tunnelled(port: int) -> Platform:
+    """Where workspaces are for a browser whose connections come through a tunnel from this port of its machine."""
+    return Platform(scheme="http", domain=TUNNEL_DOMAIN, port=port)
+
+
+def _leads_to(view: WorkspaceView, platform: Platform, tunnel: Tunnel | None) -> bool:
+    if tunnel is None:
+        return view.access(platform) == LOGIN
+    return (view.namespace, view.name) == (tunnel.namespace, tunnel.name)
+
+
+def _is_of(ticket: Ticket, platform: Platform, tunnel: Tunnel | None) -> bool:
+    """Whether a ticket is of this way in. A tunnel's is of no use in somebody else's tunnel."""
+    if tunnel is None:
+        return not ticket.tunnel_port
+    return (ticket.tunnel_port, ticket.account) == (platform.port, tunnel.account)
+
+
+def _cookie_name(name: str, platform: Platform, tunnel: Tunnel | None) -> str:
+    """Cookies know no ports: each tunnel has a name of its own."""
+    if tunnel is not None:
+        return f"{name}_{platform.port}"
+    return f"__Host-{name}" if platform.scheme == "https" else name
 
 
 def seal(key: bytes, ticket: Ticket) -> str:

@@ -23,6 +23,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from moorage.api.auditrecords import RECORDS_PATH
+from moorage.api.workspaces import TUNNEL_PATH
 from moorage.apimachinery.addresses import PORTS, is_odd_path, parse_authority, parse_origin
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.cache import BoundedCache
@@ -74,6 +75,7 @@ WAY_IN = frozenset(  # who is not known yet may ask for these
 LOOKS = frozenset({"GET", "HEAD", "OPTIONS"})  # methods that change nothing
 LOOKING_PATHS = frozenset({"/api/v1/explain"})  # nor does a POST to these
 OWN_AUTH_PATHS = frozenset({"/api/v1/work", "/api/v1/work/output"})  # check the map's own token
+TUNNEL_SUFFIX = TUNNEL_PATH.rpartition("}")[2]
 OWN_AUTH_PREFIX, OWN_AUTH_SUFFIX = "/api/v1/runs/", "/checkpoint"  # that route checks the run's own token
 
 SECURITY_HEADERS = {
@@ -354,6 +356,9 @@ class Gate:
                 message["headers"] = hardened(message["headers"], scope["path"])
             elif message["type"] == "websocket.accept":
                 answered["status"] = 101
+            elif message["type"] == "websocket.http.response.start":
+                answered["status"] = message["status"]
+                message["headers"] = hardened(message["headers"], scope["path"])
             await send(message)
 
         state = scope.setdefault("state", {})
@@ -379,6 +384,8 @@ class Gate:
             return
         if path == RECORDS_PATH and status < 400:
             return  # records are entries themselves
+        if path.endswith(TUNNEL_SUFFIX) and status == 101:
+            return  # a browser opens dozens; that the person came in is an entry
         user = state.get("user")
         person = state.get("audit_person") or (user.name if user is not None else "")
         self._audit.note(

@@ -65,14 +65,21 @@ async def stop_workspace(call: Call[None, None]) -> Workspace:
 
 
 async def open_workspace(call: Call[Opening, None]) -> Address:
-    """Create an address that opens the workspace in a browser, once, within a minute."""
+    """Create an address that opens the workspace in a browser, once, within a minute.
+
+    With `tunnelPort` it is an address of the browser's own machine, for a cluster without a domain for workspaces.
+    Your program listens there on 127.0.0.1. It carries each connection in a WebSocket of
+    `/api/v1/workspaces/{namespace}/{name}/tunnel`, subprotocol `tunnel.moorage.dev`, as binary messages.
+    """
     path = call.body.path
     if path and not clean_path(path):
         raise UsageError(
             f"invalid path {path!r}: begin with one /, without blanks", code=ErrorCode.INVALID, field="path"
         )
     call.audit("open workspace", f"{call.namespace}/{call.name}")
-    return Address(url=await call.context.gateway.link(call.user, call.namespace, call.name, path=path))
+    link = call.context.gateway.link
+    port = call.body.tunnel_port
+    return Address(url=await link(call.user, call.namespace, call.name, path=path, tunnel_port=port))
 
 
 ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
