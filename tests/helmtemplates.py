@@ -1,6 +1,7 @@
 """A strict evaluator of the few template words that our chart uses; anything else is an error.
 
-Helm itself is a Go program, and none is to be had here. What these words mean is Go's text/template and Sprig:
+Helm itself is a Go program that neither PyPI nor Debian has. Where it is on PATH, the tests compare with it too.
+What these words mean is Go's text/template and Sprig:
 https://pkg.go.dev/text/template, https://masterminds.github.io/sprig/
 """
 

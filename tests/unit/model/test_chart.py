@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,8 @@ from moorage.cli.installobjects import wanted_objects
 from moorage.decide.install.values import InstallValues
 
 CHART = Path(__file__).parents[3] / "deploy" / "chart"
+HELM = shutil.which("helm")
+needs_helm = pytest.mark.skipif(HELM is None, reason="helm is not on PATH: the tests' own evaluator stands for it")
 OWN = ("Namespace", "moorage-system")  # Helm creates it
 
 CASES = [
@@ -76,44 +80,83 @@ def plain(obj: dict[str, Any]) -> dict[str, Any]:
     return obj
 
 
-@pytest.mark.parametrize("values", CASES, ids=["image alone", "everything", "database", "plain http", "no class"])
-def test_the_chart_gives_what_moor_install_applies(values):
-    jsonschema_rs.validate(schema(), chart_values(values))
-    wanted = {
-        (obj["kind"], obj["metadata"].get("namespace", ""), obj["metadata"]["name"]): obj
+def installed(values: InstallValues) -> dict[tuple[str, str, str], dict[str, Any]]:
+    """What `moor install` applies, without the namespace."""
+    return {
+        (obj["kind"], obj["metadata"].get("namespace", ""), obj["metadata"]["name"]): json.loads(json.dumps(obj))
         for obj in wanted_objects(values)
         if (obj["kind"], obj["metadata"]["name"]) != OWN
     }
+
+
+IDS = ["image alone", "everything", "database", "plain http", "no class"]
+
+
+@pytest.mark.parametrize("values", CASES, ids=IDS)
+def test_the_chart_gives_what_moor_install_applies(values):
+    jsonschema_rs.validate(schema(), chart_values(values))
     made = {key: plain(obj) for key, obj in rendered(chart_values(values)).items()}
+    wanted = installed(values)
     assert set(made) == set(wanted)
     for key, obj in wanted.items():
-        assert made[key] == json.loads(json.dumps(obj)), key
+        assert made[key] == obj, key
+
+
+def helm(*words: str) -> subprocess.CompletedProcess[str]:
+    assert HELM is not None
+    return subprocess.run([HELM, *words], capture_output=True, text=True, check=False)
+
+
+@needs_helm
+@pytest.mark.parametrize("values", CASES, ids=IDS)
+def test_helm_itself_gives_what_moor_install_applies(values, tmp_path):
+    """Seen with Helm 4.1.4."""
+    chosen = tmp_path / "values.yaml"
+    chosen.write_text(yaml.safe_dump(values.to_document()))
+    assert helm("lint", "--strict", str(CHART), "-f", str(chosen)).returncode == 0
+    result = helm("template", "moorage", str(CHART), "-n", "moorage-system", "-f", str(chosen))
+    assert result.returncode == 0, result.stderr
+    made = [obj for obj in yaml.safe_load_all(result.stdout) if obj]
+    keyed = {
+        (obj["kind"], obj["metadata"].get("namespace", ""), obj["metadata"]["name"]): plain(obj) for obj in made
+    }
+    assert len(keyed) == len(made)
+    assert keyed == installed(values)
 
 
 def schema() -> dict[str, Any]:
     return json.loads((CHART / "values.schema.json").read_text())
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"image": ""},
-        {"publicURL": "https://m"},
-        {"publicUrl": "m.example.org"},
-        {"publicUrl": "https://a,https://b"},
-        {"workspaceUrl": "https://apps.example.org"},
-        {"replicas": {"server": 0}},
-        {"replicas": {"scheduler": 1}},
-        {"resources": {"server": {"memory": "1Gi"}}},
-        {"imagePullSecrets": [{"name": "x"}]},
-    ],
-    ids=json.dumps,
-)
+WRONG = [
+    {"image": ""},
+    {"publicURL": "https://m"},
+    {"publicUrl": "m.example.org"},
+    {"publicUrl": "https://a,https://b"},
+    {"workspaceUrl": "https://apps.example.org"},
+    {"replicas": {"server": 0}},
+    {"replicas": {"scheduler": 1}},
+    {"resources": {"server": {"memory": "1Gi"}}},
+    {"imagePullSecrets": [{"name": "x"}]},
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=json.dumps)
 def test_wrong_values_are_refused_by_the_schema(wrong):
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     jsonschema_rs.validate(schema(), values)
     with pytest.raises(jsonschema_rs.ValidationError):
         jsonschema_rs.validate(schema(), {**values, **wrong})
+
+
+@needs_helm
+@pytest.mark.parametrize("wrong", WRONG, ids=json.dumps)
+def test_helm_itself_refuses_wrong_values(wrong, tmp_path):
+    chosen = tmp_path / "values.yaml"
+    chosen.write_text(yaml.safe_dump({"image": "m", **wrong}))
+    result = helm("template", "moorage", str(CHART), "-n", "moorage-system", "-f", str(chosen))
+    assert result.returncode != 0
+    assert "schema" in result.stderr
 
 
 def test_definitions_outlive_the_release():
