@@ -18,7 +18,8 @@ from moorage.model.names import INFO_CONFIGMAP, SYSTEM_NAMESPACE
 
 Dump = Callable[[Sequence[Any]], str]
 
-KEEP = {"helm.sh/resource-policy": "keep"}  # on definitions: their removal would delete all objects of the kind
+KEEP = {"helm.sh/resource-policy": "keep"}
+"""On what holds data: accounts, history, and definitions, whose removal would delete all objects of the kind."""
 INFO_KEYS = {  # keys of the ConfigMap → values
     "publicUrl": "publicUrl",
     "kubernetesUrl": "kubernetesUrl",
@@ -68,12 +69,16 @@ def _template(obj: Obj, dump: Dump) -> str:
             )
         case "PersistentVolumeClaim" if name == USAGE_CLAIM:
             storage = "  {{- with .Values.storageClass }}\n  storageClassName: {{ . | quote }}\n  {{- end }}\n"
-            return _either("databaseSecret", "", _plain(obj, dump) + storage)
-        case "CustomResourceDefinition":
-            meta = obj["metadata"]
-            kept = {**meta, "annotations": {**(meta.get("annotations") or {}), **KEEP}}
-            return _plain({**obj, "metadata": kept}, dump)
+            return _either("databaseSecret", "", _plain(_keep(obj), dump) + storage)
+        case "CustomResourceDefinition" | "Namespace":
+            return _plain(_keep(obj), dump)
     return _plain(obj, dump)
+
+
+def _keep(obj: Obj) -> Obj:
+    """The object, marked to outlive the release."""
+    meta = obj["metadata"]
+    return {**obj, "metadata": {**meta, "annotations": {**(meta.get("annotations") or {}), **KEEP}}}
 
 
 def _plain(obj: Obj, dump: Dump) -> str:

@@ -159,13 +159,17 @@ def test_helm_itself_refuses_wrong_values(wrong, tmp_path):
     assert "schema" in result.stderr
 
 
-def test_definitions_outlive_the_release():
-    """What Helm would delete with the release takes all objects of the kind with it."""
+def test_what_holds_data_outlives_the_release():
+    """Definitions, whose removal takes all objects of the kind; the namespace of accounts; the history volume."""
     objects = rendered(chart_values(InstallValues(image="m")))
-    definitions = [obj for (kind, _, _), obj in objects.items() if kind == "CustomResourceDefinition"]
+    kept = {
+        (kind, name)
+        for (kind, _, name), obj in objects.items()
+        if (obj["metadata"].get("annotations") or {}).get("helm.sh/resource-policy") == "keep"
+    }
+    definitions = {(kind, name) for kind, _, name in objects if kind == "CustomResourceDefinition"}
     assert len(definitions) > 5
-    for obj in definitions:
-        assert obj["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    assert kept == definitions | {("Namespace", "moorage-users"), ("PersistentVolumeClaim", "moorage-usage")}
 
 
 def test_the_chart_says_what_it_is():
