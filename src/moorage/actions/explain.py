@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Iterable
 
 from moorage.actions.kept import Kept, NothingKept
-from moorage.actions.kueue import read_queue_wait
 from moorage.actions.runs import Now, get_deleted, get_run, is_run_name, no_such_run
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.meta import is_condition_true, key_of, labels_of
@@ -17,6 +16,7 @@ from moorage.decide.explain.storage import storage_of
 from moorage.decide.explain.types import Explanation
 from moorage.decide.runs.state import RunView, attempt_of
 from moorage.errors import ApiError, Forbidden, NotFound
+from moorage.kube.kueue import read_queue_wait
 from moorage.model.machine import MACHINES
 from moorage.model.names import RUN_LABEL
 
@@ -41,7 +41,7 @@ async def explain_run(api: Api, namespace: str, name: str, now: Now, kept: Kept 
         _listed(api, STORAGECLASSES),
         _listed(api, MACHINES),
         _events(api, namespace, pod, job),
-        read_queue_wait(api, job),
+        read_queue_wait(api, job, pod),
     )
     return explain(
         pod,

@@ -122,6 +122,7 @@ def request_of(namespace: str, body: NewMap, workers: MapWorkers) -> MapRequest:
         image=workers.image,
         host_env=workers.host_env,
         priority_class=workers.priority_class,
+        queue=workers.queue,
     )
     return MapRequest(
         run=run,

@@ -15,6 +15,7 @@ from moorage.apimachinery.api import Api
 from moorage.apimachinery.meta import annotations_of, labels_of
 from moorage.apimachinery.resources import JOBS, PRIORITYCLASSES, PVCS, STORAGECLASSES, Obj
 from moorage.apimachinery.scheduling import NodeInfo, PodInfo, parse_node, parse_pod
+from moorage.decide.runs.kueue import UNKNOWN_QUEUES
 from moorage.decide.runs.request import (
     DEFAULT_CPU,
     DEFAULT_MEMORY,
@@ -26,7 +27,9 @@ from moorage.decide.runs.request import (
 )
 from moorage.decide.runs.state import RunView, view_runs
 from moorage.errors import Forbidden, NotFound, Problems, UsageError
+from moorage.kube.kueue import read_queues
 from moorage.model.dataset import DATASETS
+from moorage.model.kueue import QUEUE_LABEL
 from moorage.model.names import PROCESS_RUNTIME, RUN_LABEL
 from moorage.model.tenant import TENANTS, tenant_of
 from moorage.model.tenant import defaults_of as tenant_defaults
@@ -67,7 +70,7 @@ class RunFacts:
 async def read_facts(api: Api, request: RunRequest, *, around: Awaitable[Around], url: Awaitable[str]) -> RunFacts:
     """Everything at once. What `api` may not read is left unknown, but for Jobs. Raises ApiError."""
     namespace = request.namespace
-    (claims, priorities, tenants, storage), jobs, datasets, known, server = await asyncio.gather(
+    (claims, priorities, tenants, storage), jobs, datasets, queues, known, server = await asyncio.gather(
         asyncio.gather(
             or_none(api.list(PVCS, namespace)),
             or_none(api.list(PRIORITYCLASSES)),
@@ -76,6 +79,7 @@ async def read_facts(api: Api, request: RunRequest, *, around: Awaitable[Around]
         ),
         api.list(JOBS, namespace),
         or_none(api.list(DATASETS, namespace)) if request.datasets else _nothing(),
+        read_queues(api, namespace) if _names_queue(request) else _nothing(),
         around,
         url,
     )
@@ -96,6 +100,7 @@ async def read_facts(api: Api, request: RunRequest, *, around: Awaitable[Around]
         priority_classes=None
         if priorities is None
         else frozenset(obj["metadata"]["name"] for obj in priorities.items),
+        queues=queues or UNKNOWN_QUEUES,
         has_default_class=None
         if storage is None
         else any(annotations_of(obj).get(DEFAULT_CLASS) == "true" for obj in storage.items),
@@ -145,6 +150,10 @@ async def or_none(read: Awaitable[T]) -> T | None:
 
 async def _nothing() -> None:
     return None
+
+
+def _names_queue(request: RunRequest) -> bool:
+    return request.queue is not None or any(text.startswith(f"{QUEUE_LABEL}=") for text in request.labels)
 
 
 def _dataset(obj: Obj) -> tuple[str, str]:

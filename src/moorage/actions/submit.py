@@ -101,6 +101,7 @@ def request_of(body: NewJob) -> RunRequest:
         working_dir=body.working_dir,
         grace_period_seconds=body.grace_period_seconds,
         priority_class=body.priority_class,
+        queue=body.queue,
         retries=body.retries,
         restart_limit=body.restart_limit,
         host_env=body.host_env,

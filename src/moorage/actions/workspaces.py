@@ -17,7 +17,10 @@ from moorage.apimachinery.meta import annotations_of, condition, is_deleting, la
 from moorage.apimachinery.moments import moment
 from moorage.apimachinery.resources import CONFIGMAPS, PVCS, SECRETS, Obj
 from moorage.decide.runs.job import PASSED_ON
+from moorage.decide.runs.kueue import queue_of, queue_problem
 from moorage.errors import ApiError, Conflict, Forbidden, NotFound, UsageError
+from moorage.kube.kueue import read_queues
+from moorage.model.kueue import QUEUE_LABEL
 from moorage.model.machine import Fault
 from moorage.model.names import (
     HOST_ENV_ANNOTATION,
@@ -91,6 +94,8 @@ def plan_workspace(request: NewWorkspace, *, on_processes: bool = False) -> Obj:
     }
     if request.host_env:
         obj["metadata"]["annotations"] = {HOST_ENV_ANNOTATION: "true"}
+    if request.queue:
+        obj["metadata"]["labels"] = {QUEUE_LABEL: request.queue}
     refuse(_old_names(obj["spec"]) + check_workspace(obj))
     return obj
 
@@ -109,10 +114,22 @@ async def create_workspace(
 ) -> Workspace:
     """Create a planned workspace, once for each `mark`; `templates` reads those of the platform.
 
-    Raises AlreadyExists, and InvalidObject for a type that no template has.
+    Raises AlreadyExists, InvalidObject for a type that no template has, and UsageError for a queue of Kueue that
+    does not exist.
     """
+    await _check_queue(api, obj)
     await _check_type(templates, obj)
     return workspace_of(await create_object(api, WORKSPACE, obj, mark=mark, dry_run=dry_run))
+
+
+async def _check_queue(api: Api, obj: Obj) -> None:
+    """Raise UsageError for a queue that the namespace does not have."""
+    queue, namespace = queue_of(obj), obj["metadata"]["namespace"]
+    if not queue:
+        return
+    if problem := queue_problem(queue, await read_queues(api, namespace), namespace):
+        message, hint = problem
+        raise UsageError(message, hint=hint, code=ErrorCode.INVALID, field="queue")
 
 
 async def _check_type(api: Api, obj: Obj) -> None:
@@ -231,6 +248,7 @@ def workspace_of(obj: Obj) -> Workspace:
         volumes=tuple(volume["claimName"] for volume in spec.get("volumes") or ()),
         pod=status.get("pod") or "",
         node=status.get("node") or "",
+        queue=queue_of(obj),
         schedule=spec.get("schedule"),
         next_start=moment(status.get("nextStart")),
         next_stop=moment(status.get("nextStop")),

@@ -49,6 +49,9 @@ class NewJob(Request):
         int | None, about("Seconds between SIGTERM and SIGKILL; left out: 30, or 120 with a checkpoint.")
     ] = None
     priority_class: Annotated[str | None, about("PriorityClass of the pods.")] = None
+    queue: Annotated[
+        str | None, about("LocalQueue of Kueue, in whose quota it runs; left out: `default`, or none.")
+    ] = None
     retries: Annotated[int, about("Further tries after the command fails, but not after a kill for memory.")] = 0
     restart_limit: Annotated[
         int | None, about("Restarts after preemption, drain or node loss; left out: 20, or the tenant's maximum.")

@@ -111,6 +111,9 @@ class MapWorkers(Request):
     working_dir: Annotated[str | None, about("Working directory in a volume, NAME:PATH.")] = None
     host_env: Annotated[bool, about("On a local cluster: run in this machine's environment.")] = False
     priority_class: Annotated[str | None, about("PriorityClass of the pods.")] = None
+    queue: Annotated[
+        str | None, about("LocalQueue of Kueue, in whose quota they run; left out: `default`, or none.")
+    ] = None
     spot: Annotated[bool, about("Whether pods may run on preemptible nodes.")] = False
     restart_limit: Annotated[
         int | None, about("Lost pods that are replaced, at most; left out: 100 or parallelism, the larger.")

@@ -22,6 +22,7 @@ class NewWorkspace(Request):
     host_env: Annotated[
         bool, about("On a local cluster: run the image's command in this machine's environment.")
     ] = False
+    queue: Annotated[str, about("LocalQueue of Kueue, in whose quota it runs; empty: `default`, or none.")] = ""
     dry_run: Annotated[bool, about("Check the request; create nothing.")] = False
 
 
@@ -83,6 +84,7 @@ class Workspace(Answer, frozen=True):
     volumes: Annotated[tuple[str, ...], about("PersistentVolumeClaims that it mounts beside its home.")] = ()
     pod: Annotated[str, about("Name of the pod; empty: there is none.")] = ""
     node: Annotated[str, about("Node that the pod runs on; empty: not placed yet.")] = ""
+    queue: Annotated[str, about("LocalQueue of Kueue that it names; empty: none.")] = ""
     schedule: Annotated[
         Mapping[str, str] | None, about("`start`, `stop` (as cron) and `timeZone`; null: no schedule.")
     ] = None

@@ -142,6 +142,9 @@ def item_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--host-env", is_flag=True, help="On a local cluster: run in this machine's environment.")
 @click.option("--priority-class", default=None, help="PriorityClass of the workers.")
 @click.option(
+    "--queue", default=None, metavar="NAME", help="Queue of Kueue (a LocalQueue) that the workers wait in."
+)
+@click.option(
     "--limit",
     "limits",
     multiple=True,

@@ -131,6 +131,7 @@ def request_of(given: Given, namespace: str) -> MapRequest:
         image=given["image"],
         host_env=given["host_env"],
         priority_class=given["priority_class"],
+        queue=given["queue"],
     )
     return MapRequest(
         run=run,

@@ -139,7 +139,7 @@ def as_text(document: Shown, failed: Iterable[MapItem], now: datetime) -> str:
             lines += ["", f"warning: {condition.get('message') or condition.get('reason')}"]
         elif (
             condition.get("type") in ("Accepted", "Working")
-            and condition.get("status") == "False"
+            and (condition.get("status") == "False" or condition.get("reason") == "Queue")
             and condition.get("message")
         ):
             lines += ["", f"note: {condition['message']}"]

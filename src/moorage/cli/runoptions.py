@@ -78,6 +78,7 @@ OPTIONS = (
     ),
     renamed("--grace", "--grace-period", type=int),
     click.option("--priority-class", default=None, help="PriorityClass of the pods."),
+    click.option("--queue", default=None, metavar="NAME", help="Queue of Kueue (a LocalQueue) to wait in."),
     click.option(
         "--retries",
         type=int,

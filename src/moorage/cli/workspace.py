@@ -80,6 +80,7 @@ def workspace() -> None:
 @click.option(
     "--gpu-resource", default=None, help="What is counted as a GPU, such as a slice: nvidia.com/mig-1g.10gb."
 )
+@click.option("--queue", default=None, metavar="NAME", help="Queue of Kueue (a LocalQueue) to wait in.")
 @click.option("--image", default=None, help="Container image (default: the type's).")
 @click.option(
     "--image-pull-secret",
@@ -365,6 +366,7 @@ def make_request(name: str, namespace: str, options: Mapping[str, Any], *, on_pr
         namespace=namespace,
         spec=spec,
         host_env=options["host_env"],
+        queue=options["queue"] or "",
         dry_run=options["dry_run"],
     )
 

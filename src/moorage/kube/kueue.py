@@ -1,18 +1,28 @@
-"""Workloads of Kueue: read, and deactivated when a run is cancelled."""
+"""Workloads of Kueue, read, and deactivated when a run is cancelled; its LocalQueues."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.resources import Obj, Resource
-from moorage.errors import NotFound
-from moorage.model.kueue import JOB_UID_LABEL, WORKLOADS
+from moorage.decide.runs.kueue import UNKNOWN_QUEUES, Queues, QueueWait, is_held, queue_of, queue_wait
+from moorage.errors import ApiError, Forbidden, NotFound
+from moorage.model.kueue import JOB_UID_LABEL, LOCAL_QUEUES, WORKLOADS
+
+
+async def local_queues(api: Api, namespace: str) -> frozenset[str] | None:
+    """The LocalQueues of a namespace; None where Kueue is not installed. Raises ApiError for all else."""
+    for resource in LOCAL_QUEUES:
+        with contextlib.suppress(NotFound):
+            return frozenset(obj["metadata"]["name"] for obj in (await api.list(resource, namespace)).items)
+    return None
 
 
 async def workloads_of(api: Api, job: Mapping[str, Any]) -> list[tuple[Resource, Obj]]:
-    """What Kueue has made of a Job, in the newest version that it serves; nothing where it is not installed.
+    """What Kueue has made of a Job or a pod, in the newest version that it serves; nothing where it is missing.
 
     Raises ApiError for all else.
     """
@@ -39,3 +49,26 @@ async def deactivate(api: Api, job: Mapping[str, Any]) -> bool:
             patch = {"metadata": {"uid": meta["uid"]}, "spec": {"active": False}}
             await api.patch(resource, meta["name"], patch, meta["namespace"])
     return bool(workloads)
+
+
+async def read_queue_wait(api: Api, *objs: Obj | None) -> QueueWait | None:
+    """What the first of the objects (a Job, a pod) that Kueue holds waits for in its queue; None: it holds none.
+
+    What may not be read is empty.
+    """
+    held = next((obj for obj in objs if obj is not None and is_held(obj)), None)
+    if held is None:
+        return None
+    try:
+        workloads = await workloads_of(api, held)
+    except ApiError:
+        return QueueWait(queue_of(held), "")
+    return queue_wait(held, [workload for _, workload in workloads])
+
+
+async def read_queues(api: Api, namespace: str) -> Queues:
+    """The queues of a namespace, as far as they may be read. Raises ApiError for a server that does not answer."""
+    try:
+        return Queues(await local_queues(api, namespace))
+    except Forbidden:
+        return UNKNOWN_QUEUES

@@ -20,6 +20,7 @@ from moorage.apimachinery.moments import moment
 from moorage.apimachinery.quantity import parse_quantity
 from moorage.apimachinery.resources import Obj, Resource
 from moorage.errors import MoorageError, QuantityError
+from moorage.model.kueue import QUEUE_LABEL
 from moorage.model.machine import Fault
 from moorage.model.names import GROUP, OWNER_ANNOTATION, OWNER_LABEL, RUN_NAME_MAX, VERSION, is_dns_label
 from moorage.model.renamed import with_new_names
@@ -304,6 +305,7 @@ class MapView:
     owner_label: str
     spec: MapJobSpec
     status: MapJobStatus
+    local_queue: str = ""  # of Kueue, for its workers; empty: it names none
     notes: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -359,6 +361,7 @@ def parse_mapjob(obj: Mapping[str, Any]) -> MapView:
         owner_label=label,
         spec=spec,
         status=status,
+        local_queue=labels_of(obj).get(QUEUE_LABEL, ""),
         notes=annotations_of(obj),
     )
 

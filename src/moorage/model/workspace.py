@@ -24,6 +24,7 @@ from moorage.apimachinery.quantity import parse_quantity
 from moorage.apimachinery.resources import Resource
 from moorage.errors import DocumentError, MoorageError, QuantityError
 from moorage.model.info import parse_info
+from moorage.model.kueue import QUEUE_LABEL
 from moorage.model.machine import Fault
 from moorage.model.names import (
     GROUP,
@@ -445,6 +446,7 @@ class WorkspaceView:
     owner_label: str
     spec: WorkspaceSpec
     status: WorkspaceStatus
+    queue: str = ""  # LocalQueue of Kueue that its label names; empty: none
     notes: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -502,6 +504,7 @@ def parse_workspace(obj: Mapping[str, Any]) -> WorkspaceView:
         owner_label=label,
         spec=spec,
         status=status,
+        queue=labels_of(obj).get(QUEUE_LABEL, ""),
         notes=annotations_of(obj),
     )
 

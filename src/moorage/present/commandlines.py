@@ -42,6 +42,7 @@ def run_line(body: NewJob) -> str:
         ("--image", body.image),
         ("--grace-period", body.grace_period_seconds),
         ("--priority-class", body.priority_class),
+        ("--queue", body.queue),
         ("--retries", body.retries or None),
         ("--restart-limit", body.restart_limit),
     ):
@@ -67,6 +68,7 @@ def map_line(namespace: str, body: NewMap, workers: MapWorkers, items: Iterable[
         ("--memory", workers.memory),
         ("--working-dir", workers.working_dir),
         ("--image", workers.image),
+        ("--queue", workers.queue),
         ("--retries", policy.retries if policy.retries != type(policy)().retries else None),
         ("--time", None if policy.time_seconds is None else f"{policy.time_seconds:g}s"),
     ):

@@ -63,6 +63,7 @@ class AsyncWorkspaces(Group):
         home_size: str | None = None,
         access: Literal["", "login", "token"] = "",
         running: bool = True,
+        queue: str | None = None,
         spec: Mapping[str, Any] | None = None,
         host_env: bool = False,
         namespace: str | None = None,
@@ -71,8 +72,9 @@ class AsyncWorkspaces(Group):
     ) -> Workspace:
         """Make a workspace, and start it unless `running` is false.
 
-        `machine`: (group, type), instead of resources; `volumes`: `NAME:/path[:ro]`; `spec`: more fields of the
-        kind Workspace, over the others; `key`: asking again with it gives the same one (None: this call's own).
+        `machine`: (group, type), instead of resources; `queue`: a LocalQueue of Kueue; `volumes`:
+        `NAME:/path[:ro]`; `spec`: more fields of the kind Workspace, over the others; `key`: asking again with it
+        gives the same one (None: this call's own).
         """
         resources = {"cpu": cpu, "memory": memory, "gpus": gpus or None, "gpuType": gpu_type or None}
         resources |= {"gpuResource": gpu_resource or None}
@@ -91,6 +93,7 @@ class AsyncWorkspaces(Group):
             "name": name,
             "namespace": await self._in(namespace),
             "spec": {name: value for name, value in wanted.items() if value is not None} | dict(spec or {}),
+            "queue": queue or "",
             "hostEnv": host_env,
             "dryRun": dry_run,
         }
@@ -272,6 +275,7 @@ class AsyncJobs(Group):
         working_dir: str | None = None,
         grace_period_seconds: int | None = None,
         priority_class: str | None = None,
+        queue: str | None = None,
         retries: int = 0,
         restart_limit: int | None = None,
         host_env: bool = False,
@@ -283,7 +287,8 @@ class AsyncJobs(Group):
         the image or on a volume.
 
         `memory`: such as 8Gi, or "none"; `time`: such as 2h; `volumes`: `NAME:/path[:ro]`; `datasets`:
-        `[NAMESPACE/]NAME:/path`; `checkpoint`: `NAME[:SIZE]`; `working_dir`: `NAME:path` on a volume; `key`:
+        `[NAMESPACE/]NAME:/path`; `checkpoint`: `NAME[:SIZE]`; `working_dir`: `NAME:path` on a volume; `queue`: a
+        LocalQueue of Kueue; `key`:
         asking again with it gives the same one (None: a key of this call's own). Raises Invalid, with every
         problem in its message, and AlreadyExists.
         """
@@ -310,6 +315,7 @@ class AsyncJobs(Group):
             "workingDir": working_dir,
             "gracePeriodSeconds": grace_period_seconds,
             "priorityClass": priority_class,
+            "queue": queue,
             "retries": retries,
             "restartLimit": restart_limit,
             "hostEnv": host_env,

@@ -15,7 +15,18 @@ if TYPE_CHECKING:
 Where = Literal["cluster", "local"]
 PLACES = ("cluster", "local")
 SEQUENCES = ("volumes", "datasets", "preflight_read", "preflight_write", "notify")
-CLUSTER_ONLY = ("image", "cpu", "memory", "gpus", "gpu_type", "gpu_resource", *SEQUENCES, "working_dir", "spot")
+CLUSTER_ONLY = (
+    "image",
+    "cpu",
+    "memory",
+    "gpus",
+    "gpu_type",
+    "gpu_resource",
+    *SEQUENCES,
+    "working_dir",
+    "queue",
+    "spot",
+)
 RENAMED = {"timeout": "time", "memory_limit": "max_memory", "resources": "cpu, memory, gpus and gpu_type"}
 
 
@@ -46,6 +57,7 @@ class Options:
     datasets: tuple[str, ...] = ()
     working_dir: str | None = None
     priority_class: str | None = None
+    queue: str | None = None
     limits: Mapping[str, int] = field(default_factory=dict)
     rate: float | None = None
     retries: int | None = None
@@ -113,6 +125,7 @@ def request_of(function: bytes, options: Options, name: str, namespace: str) -> 
         gpus=options.gpus,
         gpu_type=options.gpu_type,
         gpu_resource=options.gpu_resource,
+        queue=options.queue,
         volumes=options.volumes,
         datasets=options.datasets,
         working_dir=options.working_dir,

@@ -52,6 +52,7 @@ from moorage.decide.admission.hosts import (
 from moorage.decide.admission.injection import Injected, is_guest
 from moorage.decide.admission.newpods import advise_job, complete_pod
 from moorage.decide.admission.priority import judge_priority
+from moorage.decide.admission.queues import leave_queue
 from moorage.decide.admission.renames import rename_fields
 from moorage.decide.admission.review import MASTERS, OPERATOR, TEMPLATES, Refusal, Request, Verdict
 from moorage.decide.admission.shape import misshapen
@@ -263,6 +264,8 @@ class Webhook:
         if refusals:
             return Verdict((), refusals, verdict.warnings)
         patches = (*renames, *guest.patches, *verdict.patches)
+        if mutating and kind == "Job":
+            patches = (*patches, *leave_queue(_request(asked)))
         if mutating and kind == "Pod" and asked.operation == "CREATE":
             patches = (*patches, *self._complete_pod(asked, guest.pod))
         warnings = (*guest.warnings, *verdict.warnings)
@@ -295,7 +298,7 @@ class Webhook:
             refusals = judge_priority(kind, obj, old, tenant=tenant, classes=self._classes.all())
         if kind != "Pod" or user.startswith(NODE_USERS):
             return refusals
-        request = Request(kind=kind, operation=asked.operation, user=user, groups=asked.user_info.groups, obj=obj)
+        request = _request(asked)
         if not mutating and names_records(obj):
             refusals = (*refusals, *self._judge_hosts(asked, tenant, tenants))
         is_of_daemons = request.is_copy and (controller_ref(obj) or {}).get("kind") == "DaemonSet"
@@ -502,6 +505,18 @@ class Webhook:
 
 
 _CHECKS = {MAPJOBS.kind: check_mapjob, WORKSPACES.kind: check_workspace}
+
+
+def _request(asked: _Asked) -> Request:
+    """Who asks for what, without the facts of the cluster."""
+    user = asked.user_info
+    return Request(
+        kind=asked.kind.kind,
+        operation=asked.operation,
+        user=user.username,
+        groups=user.groups,
+        obj=asked.object or {},
+    )
 
 
 def _judge_template(kind: str, obj: Obj, old: Obj | None) -> tuple[Refusal, ...]:

@@ -22,6 +22,7 @@ from moorage.controllers.mapjob.controller import QUOTAS, MapJobController
 from moorage.controllers.mapjob.objects import is_noteworthy, keep_pod, pod_seen, quota_of, template_hash
 from moorage.errors import Invalid
 from moorage.kube.events import EventRecorder
+from moorage.model.kueue import WORKLOADS
 from moorage.model.mapjob import MAPJOBS, parse_mapjob
 from moorage.testing.clock import NOON, FakeClock
 from moorage.testing.fakeapi import FakeApi
@@ -309,6 +310,64 @@ async def test_a_drained_worker_is_replaced_before_its_job_has_counted_it() -> N
     await settle(api)
     assert await rounds(api) == {"features": 2, "features-r2": 1}
     assert (await status(api))["workers"]["lost"] == 1
+
+
+KUEUE_POD = {"moorage.dev/map": "features", "kueue.x-k8s.io/queue-name": "team-a"}
+
+
+async def a_worker(
+    api: FakeApi, name: str, *, status: Obj | None = None, spec: Obj | None = None, **meta: Any
+) -> Obj:
+    job = await api.get(JOBS, "features", "lab")
+    owner = {"kind": "Job", "name": "features", "uid": job["metadata"]["uid"], "controller": True}
+    meta = {"name": name, "namespace": "lab", "labels": KUEUE_POD, "ownerReferences": [owner]} | meta
+    meta["finalizers"] = ["batch.kubernetes.io/job-tracking", "kueue.x-k8s.io/managed"]
+    return api.put(PODS, {"metadata": meta, "spec": spec or {}, "status": {"phase": "Pending"} | (status or {})})
+
+
+async def test_workers_carry_the_queue_of_their_map_and_their_job_does_not() -> None:
+    api = Roomy()
+    mapjob = a_mapjob(parallelism=3)
+    mapjob["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "team-a"
+    api.put(MAPJOBS, mapjob)
+    await settle(api)
+    job = await api.get(JOBS, "features", "lab")
+    assert job["spec"]["template"]["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team-a"
+    assert "kueue.x-k8s.io/queue-name" not in job["metadata"]["labels"]
+
+
+async def test_a_map_says_what_kueue_says_of_a_worker_that_waits() -> None:
+    api = Roomy()
+    api.put(MAPJOBS, a_mapjob(parallelism=3))
+    await settle(api)
+    gates = {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}
+    pod = await a_worker(api, "features-0", spec=gates, uid="w0")
+    says = {"type": "QuotaReserved", "status": "False", "message": "insufficient unused quota for cpu"}
+    labels = {"kueue.x-k8s.io/job-uid": pod["metadata"]["uid"]}
+    api.put(
+        WORKLOADS[0],
+        {"metadata": {"name": "pod-w", "namespace": "lab", "labels": labels}, "status": {"conditions": [says]}},
+    )
+    await told_by_the_job_controller(api, active=3, ready=2)
+    await settle(api)
+    working = condition(await api.get(MAPJOBS, "features", "lab"), "Working") or {}
+    assert working["message"] == "1 of 3 workers wait in Kueue's queue team-a: insufficient unused quota for cpu"
+
+
+async def test_workers_that_kueue_takes_back_do_not_use_up_the_limit_of_restarts() -> None:
+    api = Roomy()
+    api.put(MAPJOBS, a_mapjob(parallelism=3, restartLimit=0))
+    await settle(api)
+    evicted = {"type": "TerminationTarget", "status": "True", "reason": "WorkloadEvictedDueToPreempted"}
+    running = {"phase": "Running", "conditions": [evicted]}
+    await a_worker(api, "features-0", status=running, deletionTimestamp=rfc3339(NOON))
+    for name in ("features-1", "features-2"):
+        await a_worker(api, name, status={"phase": "Running"})
+    await told_by_the_job_controller(api, active=3, ready=3)
+    await settle(api)
+    workers = (await status(api))["workers"]
+    assert (workers["lost"], workers["excused"]) == (0, 1)
+    assert await rounds(api) == {"features": 2, "features-r2": 1}, "the third waits for its turn again"
 
 
 async def test_quotas_and_nodes_bound_the_workers() -> None:

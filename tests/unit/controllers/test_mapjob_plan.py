@@ -11,7 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moorage.apimachinery.moments import rfc3339
-from moorage.controllers.mapjob.plan import FEW, PROBE, JobSeen, Plan, PodSeen, Seen, Step, Verb, plan
+from moorage.controllers.mapjob.plan import (
+    FEW,
+    PROBE,
+    QUOTA_AGAIN,
+    JobSeen,
+    Plan,
+    PodSeen,
+    Seen,
+    Step,
+    Verb,
+    Word,
+    plan,
+)
+from moorage.decide.runs.kueue import QueueWait
 from moorage.model.mapjob import parse_mapjob
 from moorage.testing.clock import NOON
 
@@ -81,6 +94,46 @@ def a_pod(number: int = 0, **more: Any) -> PodSeen:
 
 def seen(view: Any, *jobs: JobSeen, pods: tuple[PodSeen, ...] = (), **more: Any) -> Seen:
     return Seen(map=view, template="t", now=NOON, jobs=jobs, pods=pods, **more)
+
+
+def held(many: int) -> tuple[PodSeen, ...]:
+    """Pods behind Kueue's gate."""
+    return tuple(a_pod(at, phase="Pending", held=True, ended=None) for at in range(many))
+
+
+@pytest.mark.parametrize(
+    ("jobs", "pods", "wanted"),
+    [
+        pytest.param((), (), [("make", 1, 10)], id="a few at first"),
+        pytest.param((a_job(1, 20),), (), [("scale", 1, 40)], id="twice as many while Kueue admits all"),
+        pytest.param((a_job(1, 30),), held(10), [], id="no more while ten wait"),
+        pytest.param((a_job(1, 30),), held(2), [("scale", 1, 38)], id="so that ten wait"),
+        pytest.param((a_job(1, 60),), held(60), [], id="what was made stays"),
+        pytest.param((a_job(1, 99),), (), [("scale", 1, 100)], id="never more than parallelism"),
+    ],
+)
+def test_workers_in_a_queue_of_kueue_grow_by_what_it_admits(
+    jobs: tuple[JobSeen, ...], pods: tuple[PodSeen, ...], wanted: list[tuple[str, int, int]]
+) -> None:
+    view = replace(a_map(), local_queue="team-a")
+    assert told(plan(seen(view, *jobs, pods=pods))) == wanted
+
+
+def test_a_map_whose_workers_wait_in_a_queue_says_why() -> None:
+    queue = QueueWait("team-a", "insufficient quota for cpu")
+    decided = plan(seen(a_map(), a_job(1, 30), pods=held(10), queue=queue))
+    message = "10 of 30 workers wait in Kueue's queue team-a: insufficient quota for cpu"
+    assert decided.working == Word(status=True, reason="Queue", message=message)
+    assert decided.look_again_in == QUOTA_AGAIN
+    assert not plan(seen(a_map(), a_job(1, 10), pods=held(10))).working.status, "none is admitted"
+
+
+def test_a_worker_whose_quota_kueue_took_back_is_not_lost() -> None:
+    job = a_job(1, 20, active=17, ended=3)
+    decided = plan(seen(a_map(workers={"excused": 1}), job, taken_back=2))
+    assert (decided.workers.excused, decided.workers.lost) == (3, 0)
+    assert told(decided)[0] == ("scale", 1, 17)
+    assert plan(seen(a_map(), job, taken_back=9)).workers.lost == 0, "never fewer than none"
 
 
 def told(decided: Plan) -> list[tuple[str, int, int]]:

@@ -16,6 +16,7 @@ from moorage.apimachinery.resources import DEPLOYMENTS, ENDPOINTSLICES, INGRESSE
 from moorage.controllers.workspace.objects import make_secret
 from moorage.controllers.workspace.plan import Seen, Verb, gpu_terms, merge_of, plan, schedule_hash
 from moorage.decide.runs.gputypes import GpuType
+from moorage.decide.runs.kueue import QueueWait
 from moorage.model.names import SCHEDULED_ANNOTATION
 from moorage.model.workspace import (
     BUILT_IN,
@@ -462,6 +463,52 @@ def test_whenever_the_operator_comes_back_the_workspace_is_as_its_schedule_says(
 
 
 # --- properties
+
+# --- queues of Kueue
+
+QUEUE = {"kueue.x-k8s.io/queue-name": "team-a"}
+
+
+def in_queue(obj, queue="team-a"):
+    obj["metadata"]["labels"] |= {"kueue.x-k8s.io/queue-name": queue}
+    return obj
+
+
+def test_its_deployment_and_its_pod_are_in_the_queue_of_its_label():
+    [made] = of_kind(seen_of(in_queue(a_workspace())), "Deployment")
+    assert QUEUE.items() <= made["metadata"]["labels"].items()
+    assert QUEUE.items() <= made["spec"]["template"]["metadata"]["labels"].items()
+    assert made["spec"]["selector"] == {"matchLabels": {"moorage.dev/workspace": "lab"}}
+    [plain] = of_kind(seen_of(a_workspace()), "Deployment")
+    assert "kueue" not in json.dumps(plain)
+
+
+def test_a_workspace_that_kueue_holds_says_why():
+    held = a_pod(node="", schedulingGates=[{"name": "kueue.x-k8s.io/admission"}, {"name": "moorage.dev/machine"}])
+    seen = replace(settle(seen_of(in_queue(a_workspace()))), pods=(held,))
+    told = plan(replace(seen, queue=QueueWait("team-a", "insufficient quota for cpu"))).status["waitingFor"]
+    assert told == {"reason": "Queue", "message": "it waits in Kueue's queue team-a: insufficient quota for cpu"}
+    assert plan(seen).status["waitingFor"]["message"] == "it waits in a queue of Kueue"
+    assert plan(seen).look_again_in is not None
+
+
+def test_another_queue_means_another_deployment_after_the_pods_are_gone():
+    seen = settle(seen_of(in_queue(a_workspace())))
+    moved = replace(seen, obj=(obj := in_queue(a_workspace(), "team-b")), view=parse_workspace(obj))
+    [step] = [step for step in plan(moved).steps if step.resource == DEPLOYMENTS]
+    assert (step.verb, step.name) == (Verb.DELETE, "ws-lab")
+    going = copy.deepcopy(seen.deployment)
+    going["metadata"]["deletionTimestamp"] = "2026-11-23T12:00:00Z"
+    assert of_kind(replace(moved, deployment=going), "Deployment") == []
+    assert settle(moved).deployment["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team-b"
+
+
+def test_the_default_queue_that_kueue_chose_is_left_alone():
+    seen = settle(seen_of(a_workspace()))
+    deployment = copy.deepcopy(seen.deployment)
+    deployment["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "default"
+    assert plan(replace(seen, deployment=deployment)).steps == ()
+
 
 SPECS = st.fixed_dictionaries(
     {

@@ -38,8 +38,10 @@ from moorage.controllers.mapjob.objects import (
     uncounted_of,
 )
 from moorage.controllers.mapjob.plan import JobSeen, Plan, Seen, Step, Verb, Word, plan
+from moorage.decide.runs.kueue import QueueWait, is_held, is_taken_back
 from moorage.errors import AlreadyExists, BadRequest, Conflict, Invalid, NotFound
 from moorage.kube.events import EventRecorder
+from moorage.kube.kueue import read_queue_wait
 from moorage.model.mapjob import (
     COMPLETE,
     FAILED,
@@ -57,6 +59,7 @@ log = logging.getLogger(__name__)
 
 QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
 STATUS_EVERY = timedelta(seconds=2)
+QUEUE_EVERY = timedelta(seconds=10)  # Kueue's words change with each turn of its queue
 
 
 class MapJobController:
@@ -89,6 +92,9 @@ class MapJobController:
         self.loop.hear(self._jobs, _map_of)
         self.loop.hear(self._pods, lambda pod: _map_of(pod) if is_noteworthy(pod) else ())
         self._reported_at: dict[str, float] = {}  # by uid: when the status was written last
+        # by uid: workers that Kueue has taken back, and those of them that no status has counted
+        self._taken: dict[str, tuple[set[str], set[str]]] = {}
+        self._waits: dict[str, tuple[float, QueueWait | None]] = {}  # by uid: when Kueue was asked, and its answer
         self._refused: dict[tuple[str, str], str] = {}  # by uid and template: why no Job can be made of it
         self._maps.on_change(self._forget)
 
@@ -101,14 +107,16 @@ class MapJobController:
             view = parse_mapjob(obj)
         except BadMapJob:
             return None  # the server says so in the condition Accepted
-        decided = plan(seen := self._observe(view))
+        pods = self._pods_of(view)
+        queue = await self._queue_wait(view, pods)
+        decided = plan(seen := self._observe(view, pods, queue))
         if any(step.verb is Verb.MAKE or _grows(step) for step in decided.steps):
             quotas = (await self._api.list(QUOTAS, key.namespace)).items
             if (allowed := quota_of(view, quotas)) is not None:
                 decided = plan(dataclasses.replace(seen, quota=allowed))
         for step in decided.steps:
             if not await self._act(view, obj, step):
-                decided = plan(self._observe(view))  # the API will not have it: say so instead
+                decided = plan(self._observe(view, pods, queue))  # the API will not have it: say so instead
                 break
         if view.deleting:
             return decided.look_again_in
@@ -117,12 +125,24 @@ class MapJobController:
 
     # --- reads
 
-    def _observe(self, view: MapView) -> Seen:
-        pods = [
-            pod
-            for pod in self._pods.by_index("noteworthy", view.name)
-            if pod["metadata"].get("namespace") == view.namespace
-        ]
+    def _pods_of(self, view: MapView) -> list[Obj]:
+        """The noteworthy ones."""
+        pods = self._pods.by_index("noteworthy", view.name)
+        return [pod for pod in pods if pod["metadata"].get("namespace") == view.namespace]
+
+    async def _queue_wait(self, view: MapView, pods: list[Obj]) -> QueueWait | None:
+        """What Kueue says of a worker that it holds, asked again after QUEUE_EVERY; None: it holds none."""
+        if not any(is_held(pod) for pod in pods):
+            self._waits.pop(view.uid, None)
+            return None
+        asked_at, wait = self._waits.get(view.uid, (0.0, None))
+        now = self._clock.monotonic()
+        if wait is None or now - asked_at >= QUEUE_EVERY.total_seconds():
+            wait = await read_queue_wait(self._api, *pods)
+            self._waits[view.uid] = now, wait
+        return wait
+
+    def _observe(self, view: MapView, pods: list[Obj], queue: QueueWait | None) -> Seen:
         jobs = [
             self._see_job(job, pods)
             for job in self._jobs.by_index("map", view.name)
@@ -135,6 +155,8 @@ class MapJobController:
             now=self._clock.now(),
             jobs=tuple(sorted(jobs, key=lambda job: job.round)),
             pods=tuple(pod_seen(pod) for pod in pods),
+            queue=queue,
+            taken_back=self._taken_back(view, pods),
             hold=hold_of(view, self._readable_nodes()) if view.spec.template.get("spec") else None,
             grace=grace_of(view),
             refused=self._refused.get((view.uid, template), ""),
@@ -146,6 +168,15 @@ class MapJobController:
             return job_seen(job)
         alive = len(self._pods.by_index("alive", job["metadata"]["uid"]))
         return job_seen(job, uncounted_pods=uncounted, alive=alive)
+
+    def _taken_back(self, view: MapView, pods: list[Obj]) -> int:
+        """How many workers Kueue has taken back that no status has counted yet. They exist for a moment only."""
+        ended = {pod["metadata"]["uid"] for pod in pods if is_taken_back(pod) and not is_alive(pod)}
+        known, uncounted = self._taken.setdefault(view.uid, (set(), set()))
+        uncounted |= ended - known
+        known &= {pod["metadata"]["uid"] for pod in pods}
+        known |= ended
+        return len(uncounted)
 
     def _readable_nodes(self) -> Iterable[NodeInfo]:
         for obj in self._nodes.all():
@@ -224,6 +255,8 @@ class MapJobController:
         with contextlib.suppress(NotFound):
             await self._api.patch(MAPJOBS, meta["name"], patch, meta["namespace"], subresource="status")
             self._reported_at[view.uid] = now
+            if view.uid in self._taken:
+                self._taken[view.uid][1].clear()
             await self._record_failure(view, obj, decided)
         return None
 
@@ -262,6 +295,8 @@ class MapJobController:
         if after is None and before is not None:
             uid = before["metadata"]["uid"]
             self._reported_at.pop(uid, None)
+            self._taken.pop(uid, None)
+            self._waits.pop(uid, None)
             for key in [key for key in self._refused if key[0] == uid]:
                 del self._refused[key]
 

@@ -26,8 +26,10 @@ from moorage.apimachinery.scheduling import NodeInfo, parse_pod, refusal_by_labe
 from moorage.controllers.mapjob.bundle import NAME as WORKER_FILE
 from moorage.controllers.mapjob.bundle import worker_zip
 from moorage.controllers.mapjob.plan import GRACE_SECONDS, JobSeen, PodSeen
+from moorage.decide.runs.kueue import is_held
 from moorage.decide.runs.request import DEFAULT_CPU, DEFAULT_MEMORY, unexpanded
 from moorage.errors import QuantityError
+from moorage.model.kueue import ADMISSION_GATE, QUEUE_LABEL
 from moorage.model.mapjob import FUNCTION_FILE, MAPJOBS, MOUNT, MapView, function_file
 from moorage.model.names import (
     MAP_LABEL,
@@ -57,7 +59,8 @@ def template_hash(view: MapView) -> str:
     spec = view.spec
     function = None if spec.function is None else [spec.function.config_map, function_file(spec.function)]
     preflight = None if spec.preflight is None else [spec.preflight.read, spec.preflight.write]
-    parts = [spec.template, spec.command, function, view.slots, preflight, spec.spot]
+    parts: list[Any] = [spec.template, spec.command, function, view.slots, preflight, spec.spot]
+    parts += [view.local_queue] if view.local_queue else []
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -83,11 +86,13 @@ def make_config(view: MapView, obj: Obj) -> Obj:
 
 
 def make_job(view: MapView, obj: Obj, *, number: int, parallelism: int) -> Obj:
-    """The Job of one round."""
+    """The Job of one round. Its pods are in the queue of Kueue, one by one, and not the Job, which Kueue would
+    suspend at each change of scale."""
     labels = {MAP_LABEL: view.name} | ({OWNER_LABEL: view.owner_label} if view.owner_label else {})
     notes = {OWNER_ANNOTATION: view.owner} if view.owner else {}
     given = view.spec.template.get("metadata") or {}
-    pod_meta: Obj = {"labels": (given.get("labels") or {}) | labels}
+    queue = {QUEUE_LABEL: view.local_queue} if view.local_queue else {}
+    pod_meta: Obj = {"labels": (given.get("labels") or {}) | queue | labels}
     if pod_notes := (given.get("annotations") or {}) | notes:
         pod_meta["annotations"] = pod_notes
     return {
@@ -236,6 +241,8 @@ def is_noteworthy(pod: Mapping[str, Any]) -> bool:
     status = pod.get("status") or {}
     if not is_alive(pod):
         return True
+    if is_held(pod):
+        return True
     return any((status.get("state") or {}).get("waiting") for status in status.get("containerStatuses") or ())
 
 
@@ -247,7 +254,8 @@ def keep_pod(pod: Obj) -> Obj:
     kept = {key: status[key] for key in ("phase", "reason", "message") if key in status}
     if is_noteworthy(pod):
         kept |= {key: status[key] for key in ("conditions", "containerStatuses") if key in status}
-    return {"metadata": kept_meta, "status": kept}
+    gates = {"spec": {"schedulingGates": [{"name": ADMISSION_GATE}]}} if is_held(pod) else {}
+    return {"metadata": kept_meta, "status": kept} | gates
 
 
 def pod_seen(pod: Obj) -> PodSeen:
@@ -273,6 +281,7 @@ def pod_seen(pod: Obj) -> PodSeen:
         job=str((owner or {}).get("uid") or ""),
         created=_when(meta.get("creationTimestamp")) or datetime.min.replace(tzinfo=UTC),
         phase=str(status.get("phase") or "Pending"),
+        held=is_held(pod),
         deleting=is_deleting(pod),
         disrupted=disruption is not None and disruption.get("reason") != BY_KUBELET,
         waiting=waiting,

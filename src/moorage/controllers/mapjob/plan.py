@@ -20,6 +20,7 @@ from math import ceil
 
 from moorage.apimachinery.moments import moment
 from moorage.apimachinery.quantity import counted
+from moorage.decide.runs.kueue import QueueWait
 from moorage.model.mapjob import ACCEPTED, CANCELLED, COMPLETE, FAILED, FINISHED, PAUSED, RUNNING, MapView
 
 PROBE = 10  # workers of a map of which none was heard yet; with a preflight one
@@ -57,6 +58,7 @@ class PodSeen:
     job: str  # uid of its Job
     created: datetime
     phase: str = "Pending"
+    held: bool = False  # by Kueue, for want of quota
     deleting: bool = False
     disrupted: bool = False  # condition DisruptionTarget, and not by its kubelet for want of memory
     waiting: str = ""  # why its container waits
@@ -106,6 +108,8 @@ class Seen:
     jobs: tuple[JobSeen, ...] = ()
     pods: tuple[PodSeen, ...] = ()
     hold: int | None = None  # workers that all nodes together could hold; None: not known
+    queue: QueueWait | None = None  # what a held worker waits for; None: not known
+    taken_back: int = 0  # workers whose quota Kueue took back, and that status.workers.excused has not yet
     quota: int | None = None  # workers that the namespace's quotas allow beside those there are; None: any number
     grace: float = GRACE_SECONDS
     refused: str = ""  # why the API will not have the Job
@@ -172,7 +176,9 @@ class _Pass:
         self.items, self.state = seen.map.status.items, seen.map.status.state
         self.waits: list[timedelta] = []
         self.ended = sum(job.ended for job in seen.jobs)
-        self.excused = min(seen.map.status.workers.excused, self.ended)
+        self.excused = min(seen.map.status.workers.excused + seen.taken_back, self.ended)
+        self.active = sum(job.active for job in seen.jobs)
+        self.held = min(self.active, sum(pod.held and not pod.deleting for pod in seen.pods))
         if self.state != RUNNING:
             self.excused = self.ended  # who leaves a map that has ended or rests is not lost
         self.lost = self.ended - self.excused
@@ -188,7 +194,7 @@ class _Pass:
         desired += sum(step.parallelism for step in steps if step.verb is Verb.MAKE)
         workers = Workers(
             desired=desired,
-            active=sum(job.active for job in self.seen.jobs),
+            active=self.active,
             ready=sum(job.ready for job in self.seen.jobs),
             lost=self.lost,
             restarts=min(self.lost, self.map.restart_limit),
@@ -245,10 +251,16 @@ class _Pass:
         have = self._committed()
         if self.seen.hold is not None:
             bounds["Nodes"] = max(have, self.seen.hold + max(LITTLE, self.seen.hold // 10))
+        if self.held or self.map.local_queue:
+            # twice as many at a time while Kueue admits all; then a few, that it sees more are wanted
+            admitted = self.active - self.held
+            more = admitted // 10 if self.held else admitted
+            bounds["Queue"] = max(have, admitted + max(LITTLE, more))
+        if self.held:
+            self.waits.append(QUOTA_AGAIN)
         if self.seen.quota is not None and needed > have:
             # what it counts as used are pods that exist, not those that a Job is still to make
-            existing = sum(job.active for job in self.seen.jobs)
-            bounds["Quota"] = max(have, existing + max(0, self.seen.quota))
+            bounds["Quota"] = max(have, self.active + max(0, self.seen.quota))
             self.waits.append(QUOTA_AGAIN)
         wanted = max(0, min(bounds.values()))
         binding = next(name for name, bound in bounds.items() if max(0, bound) == wanted)
@@ -259,13 +271,22 @@ class _Pass:
             "Probing": "the first workers try; the others come when one has taken an item",
             "Nodes": "as many workers as the nodes could hold, and a few",
             "Quota": "a quota of the namespace allows no more",
+            "Queue": "twice as many workers as Kueue has admitted",
         }[binding]
         if not self.items.total:
             return 0, Word(status=False, reason="NoItems", message="no items were added yet")
         if not (self.items.ready + self.items.waiting + self.items.leased) and self.items.large:
             message = f"{self.items.large} items need more memory than these workers have"
             return wanted, Word(status=wanted > 0, reason="NeedsMemory", message=message)
+        if self.held and wanted:
+            return wanted, Word(status=self.held < self.active, reason="Queue", message=self._in_queue())
         return wanted, Word(status=wanted > 0, reason=binding, message=message)
+
+    def _in_queue(self) -> str:
+        wait = self.seen.queue
+        queue = f"Kueue's queue {wait.queue}" if wait is not None else "a queue of Kueue"
+        why = f": {wait.message}" if wait is not None and wait.message else ""
+        return f"{self.held} of {counted(self.active, 'worker')} wait in {queue}{why}"
 
     def _proved(self) -> bool:
         """Whether a worker of it is known to work."""

@@ -39,12 +39,15 @@ from moorage.controllers.workspace.plan import (
     merge_of,
     plan,
     waits_for_machine,
+    waits_in_queue,
 )
 from moorage.decide.explain.explainer import Explainer
 from moorage.decide.explain.snapshot import concerning, snapshot
 from moorage.decide.runs.gputypes import GpuType, gpu_types
+from moorage.decide.runs.kueue import QueueWait
 from moorage.errors import AlreadyExists, BadRequest, Conflict, Forbidden, Invalid, NotFound
 from moorage.kube.events import EventRecorder
+from moorage.kube.kueue import read_queue_wait
 from moorage.model.names import (
     INFO_CONFIGMAP,
     MACHINE_GROUP_LABEL,
@@ -133,12 +136,12 @@ class WorkspaceController:
             return None
         if self._key is None and not view.deleting:
             await self._gateway_key()  # the server looks for it
-        seen = self._observe(view, obj)
-        decided = plan(seen)
+        queue = await read_queue_wait(self._api, waits_in_queue(self._pods_of(view)))
+        decided = plan(self._observe(view, obj, queue))
         for step in decided.steps:
             await self._act(view, obj, step)
         if refused := self._refusal(view):
-            decided = plan(self._observe(view, obj))  # the API will not have it: say so
+            decided = plan(self._observe(view, obj, queue))  # the API will not have it: say so
         if decided.status is not None:
             await self._report(obj, decided.status)
             typed = {"apiVersion": WORKSPACES.api_version, "kind": WORKSPACES.kind} | obj
@@ -152,7 +155,11 @@ class WorkspaceController:
 
     # --- reads
 
-    def _observe(self, view: WorkspaceView, obj: Obj) -> Seen:
+    def _pods_of(self, view: WorkspaceView) -> list[Obj]:
+        pods = self._pods.by_index("workspace", view.name)
+        return [pod for pod in pods if pod["metadata"].get("namespace") == view.namespace]
+
+    def _observe(self, view: WorkspaceView, obj: Obj, queue: QueueWait | None) -> Seen:
         platform, wrong = self._platform()
         templates, bad = templates_of(self._templates.all())
         app: App | None = view.spec.app or templates.get(view.spec.type)
@@ -164,11 +171,7 @@ class WorkspaceController:
             fault, reason = bad[view.spec.type], "BadTemplate"
         if not fault and wrong:
             fault, reason = wrong, "BadPlatform"
-        pods = [
-            pod
-            for pod in self._pods.by_index("workspace", view.name)
-            if pod["metadata"].get("namespace") == view.namespace
-        ]
+        pods = self._pods_of(view)
         name, gateway_name, namespace = view.object_name, view.gateway_name, view.namespace
         return Seen(
             view=view,
@@ -195,6 +198,7 @@ class WorkspaceController:
             gpu_types=self._types() if view.spec.resources.gpu_type else (),
             on_processes=is_on_processes(self._nodes.all()),
             line=self._line(pods),
+            queue=queue,
             templates=tuple(sorted(templates)),
         )
 
@@ -263,7 +267,10 @@ class WorkspaceController:
                         await self._api.patch(resource, step.name, step.obj, namespace)
                 case Verb.DELETE:
                     with contextlib.suppress(NotFound):
-                        await self._api.delete(resource, step.name, namespace, uid=step.uid)
+                        after_pods: Any = "Foreground" if resource is DEPLOYMENTS else None
+                        await self._api.delete(
+                            resource, step.name, namespace, uid=step.uid, propagation=after_pods
+                        )
                 case Verb.SECRET:
                     await self._make_secret(view, obj)
                 case _:

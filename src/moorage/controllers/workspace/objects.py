@@ -22,6 +22,7 @@ from moorage.apimachinery.resources import (
     Resource,
 )
 from moorage.decide.runs.gputypes import DEFAULT_GPU_RESOURCE, gpu_taints
+from moorage.model.kueue import QUEUE_LABEL
 from moorage.model.names import (
     GPU_PRESENT_LABEL,
     HOST_ENV_ANNOTATION,
@@ -71,6 +72,7 @@ def made_from(view: WorkspaceView, app: App) -> str:
         for section in (app, spec.machine, spec.resources, spec.env, spec.volumes, spec.image_pull_secrets)
     ]
     parts = [*sections, spec.image, view.home_claim, home_path(view, app), view.is_host_env]
+    parts += [view.queue] if view.queue else []
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -83,12 +85,19 @@ def labels(view: WorkspaceView) -> dict[str, str]:
     return {WORKSPACE_LABEL: view.name} | ({OWNER_LABEL: view.owner_label} if view.owner_label else {})
 
 
+def queue_label(view: WorkspaceView) -> dict[str, str]:
+    """What puts its pod into a queue of Kueue. Its Deployment has it too: there Kueue may look for it, and else
+    would put the queue called `default`."""
+    return {QUEUE_LABEL: view.queue} if view.queue else {}
+
+
 def make_deployment(
     view: WorkspaceView, obj: Obj, app: App, *, gpu_terms: Sequence[Obj], on_processes: bool
 ) -> Obj:
     """One pod at a time: two could not both have the volume, nor the kernels."""
     made = _object(view, obj, DEPLOYMENTS, view.object_name)
     made["metadata"]["annotations"] = _notes(view) | {MADE_FROM_ANNOTATION: made_from(view, app)}
+    made["metadata"]["labels"] |= queue_label(view)
     made["spec"] = {
         "replicas": 1 if view.spec.running else 0,
         "revisionHistoryLimit": 1,
@@ -121,7 +130,7 @@ def make_template(view: WorkspaceView, app: App, *, gpu_terms: Sequence[Obj], on
         container["command"] = list(app.command)
     if app.args:
         container["args"] = list(app.args)
-    pod_labels = labels(view)
+    pod_labels = labels(view) | queue_label(view)
     pod: Obj = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,

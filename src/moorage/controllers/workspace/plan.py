@@ -44,6 +44,8 @@ from moorage.controllers.workspace.objects import (
     make_service,
 )
 from moorage.decide.runs.gputypes import GpuType, matches_type
+from moorage.decide.runs.kueue import QueueWait, is_held, queue_of
+from moorage.model.kueue import ADMISSION_GATE
 from moorage.model.names import (
     MACHINE_GATE,
     MADE_FROM_ANNOTATION,
@@ -114,13 +116,14 @@ class Seen:
     gpu_types: tuple[GpuType, ...] = ()
     on_processes: bool = False
     line: str = ""  # why the newest pod has no node, by all that stands on nodes
+    queue: QueueWait | None = None  # of the pod that Kueue holds; None: it holds none
     templates: tuple[str, ...] = ()  # names of those there are
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """One write. PATCH (merge) and DELETE bear the uid that was seen; REPLACE its version. Without a resource:
-    the Workspace itself."""
+    the Workspace itself. A Deployment is deleted after its pods."""
 
     verb: Verb
     resource: Resource | None = None
@@ -275,6 +278,8 @@ def _steps(seen: Seen, app: App) -> Iterator[Step]:
     wanted = make_deployment(view, seen.obj, app, gpu_terms=terms or (), on_processes=seen.on_processes)
     if seen.deployment is None:
         yield Step(Verb.CREATE, DEPLOYMENTS, wanted)
+    elif is_deleting(seen.deployment):
+        return  # it comes anew once it is gone
     elif step := _changed(view, app, seen.deployment, wanted, known=terms is not None):
         yield step
 
@@ -286,6 +291,8 @@ def _changed(view: WorkspaceView, app: App, stored: Obj, wanted: Obj, *, known: 
     same = annotations_of(stored).get(MADE_FROM_ANNOTATION) == made_from(view, app) or not known
     if same and int((stored.get("spec") or {}).get("replicas", 1)) == replicas:
         return None
+    if not same and queue_of(stored) != view.queue:
+        return _gone(DEPLOYMENTS, stored)  # Kueue lets nobody change the queue of one that has run
     spec = (stored.get("spec") or {}) | {"replicas": replicas}
     meta = dict(stored["metadata"])
     if not same:
@@ -412,6 +419,8 @@ def _with_pod(seen: Seen, pod: Obj) -> Standing:
         return Standing(RUNNING, "Ready", "it can be opened", pod, is_ready=True)
     if not (pod.get("spec") or {}).get("nodeName"):
         names = [str(gate.get("name")) for gate in gates]
+        if ADMISSION_GATE in names:  # before a machine: it gets none while Kueue holds it
+            return Standing(WAITING, "Queue", _in_queue(seen.queue), pod)
         if MACHINE_GATE in names:
             return Standing(WAITING, "Machine", seen.line or "it waits for a machine", pod)
         if MEMORY_GATE in names:
@@ -437,6 +446,12 @@ def _with_pod(seen: Seen, pod: Obj) -> Standing:
     if failing := _trouble(status):
         return Standing(WAITING, "Volume", failing, pod)
     return Standing(STARTING, "Starting", f"it has its place on {pod['spec']['nodeName']}", pod)
+
+
+def _in_queue(wait: QueueWait | None) -> str:
+    if wait is None:
+        return "it waits in a queue of Kueue"
+    return f"it waits in Kueue's queue {wait.queue}" + (f": {wait.message}" if wait.message else "")
 
 
 def _unscheduled(seen: Seen, pod: Obj) -> Standing:
@@ -537,6 +552,11 @@ def _events_of(seen: Seen, standing: Standing) -> Iterator[Event]:
             yield Event("Normal", f"WaitsFor{standing.reason}", standing.message[:900])
         case "Failed":
             yield Event("Warning", standing.reason, standing.message[:900])
+
+
+def waits_in_queue(pods: Iterable[Obj]) -> Obj | None:
+    """The pod that Kueue holds, if it holds one."""
+    return next((pod for pod in pods if not is_deleting(pod) and is_held(pod)), None)
 
 
 def waits_for_machine(pods: Iterable[Obj]) -> Obj | None:

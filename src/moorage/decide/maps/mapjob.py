@@ -12,10 +12,12 @@ from typing import Any
 from moorage.apimachinery.quantity import parse_count
 from moorage.apimachinery.resources import Obj
 from moorage.decide.runs.job import plan_run
+from moorage.decide.runs.kueue import queue_of
 from moorage.decide.runs.request import Caller, ClusterFacts, Problem, RunPlan, RunRequest
 from moorage.decide.runs.timelimit import parse_time
 from moorage.errors import QuantityError
 from moorage.model.dataset import used_datasets, uses_labels
+from moorage.model.kueue import QUEUE_LABEL
 from moorage.model.mapjob import FUNCTION_FILE, MAPJOBS, PARALLELISM_MAX, check_mapjob
 from moorage.model.names import COMMAND_ANNOTATION, OWNER_ANNOTATION, OWNER_LABEL, RUNNER_PATH, label_value
 
@@ -130,7 +132,7 @@ def plan_mapjob(request: MapRequest, caller: Caller, facts: ClusterFacts) -> Map
         "metadata": {
             "name": run.name,
             "namespace": request.run.namespace,
-            "labels": {OWNER_LABEL: label_value(caller.user)},
+            "labels": {OWNER_LABEL: label_value(caller.user)} | _queue(run),
             "annotations": {OWNER_ANNOTATION: caller.user, command[0]: command[1], **request.annotations},
         },
         "spec": {**spec, "template": template},
@@ -141,6 +143,12 @@ def plan_mapjob(request: MapRequest, caller: Caller, facts: ClusterFacts) -> Map
     return MapJobPlan(
         name=run.name, mapjob=mapjob, secret=secret, config_map=config_map, notes=notes, problems=faults
     )
+
+
+def _queue(run: RunPlan) -> dict[str, str]:
+    """The label of the queue of Kueue, on the MapJob: its operator puts it on the workers."""
+    queue = queue_of(run.job)
+    return {QUEUE_LABEL: queue} if queue else {}
 
 
 def _fault(path: str, value: str, allowed: str) -> Problem:

@@ -21,6 +21,7 @@ from pathlib import PurePosixPath
 
 from moorage.apimachinery.resources import Obj
 from moorage.decide.runs.gputypes import gpu_taints
+from moorage.decide.runs.kueue import queue_problem
 from moorage.decide.runs.labels import labels_from
 from moorage.decide.runs.limits import cpu_and_memory, grace_period, restart_limit, time_limit
 from moorage.decide.runs.mounts import Mounts
@@ -30,6 +31,7 @@ from moorage.decide.runs.remarks import Remarks
 from moorage.decide.runs.request import Caller, ClusterFacts, RunPlan, RunRequest, ships_directory, unexpanded
 from moorage.decide.runs.runfile import options_of
 from moorage.model.dataset import uses_labels
+from moorage.model.kueue import QUEUE_LABEL
 from moorage.model.names import (
     ATTEMPT_LABEL,
     CHECKPOINT_ANNOTATION,
@@ -139,6 +141,7 @@ def _settle(request: RunRequest, caller: Caller, facts: ClusterFacts, remarks: R
     grace_period_seconds = grace_period(request, remarks, keeps_checkpoints=checkpoint is not None)
     restarts = restart_limit(request, facts, remarks)
     _check_priority_class(request, facts, remarks)
+    labels |= _queue(request, labels, facts, remarks)
     _check_command(request, caller, facts, remarks)
     _check_archive(caller, remarks)
     return _Settled(
@@ -230,6 +233,18 @@ def _check_priority_class(request: RunRequest, facts: ClusterFacts, remarks: Rem
         remarks.refuse(
             "priorityClass", f"PriorityClass {asked!r} not found", f"available: {names}" if names else None
         )
+
+
+def _queue(
+    request: RunRequest, labels: Mapping[str, str], facts: ClusterFacts, remarks: Remarks
+) -> dict[str, str]:
+    """The label of the queue of Kueue that is asked for, by its option or as a label."""
+    queue = labels.get(QUEUE_LABEL) if request.queue is None else request.queue
+    if queue is None:
+        return {}
+    if problem := queue_problem(queue, facts.queues, request.namespace):
+        remarks.refuse("queue", *problem)
+    return {QUEUE_LABEL: queue}
 
 
 def _check_command(request: RunRequest, caller: Caller, facts: ClusterFacts, remarks: Remarks) -> None:

@@ -1,7 +1,8 @@
-"""What a Job in a queue of Kueue waits for, and what Kueue leaves in a Job that it has started.
+"""What a Job or a pod in a queue of Kueue waits for, and what Kueue leaves in a Job that it has started.
 
 Kueue keeps a Job suspended until there is quota for it, and suspends it again to take the quota back. The Job is
-the same attempt of its run all the time.
+the same attempt of its run all the time. A pod that no such Job owns waits behind a gate, and is deleted to take
+the quota back; workspaces and workers of maps are such pods.
 https://kueue.sigs.k8s.io/docs/concepts/workload/
 """
 
@@ -13,29 +14,74 @@ from typing import Any
 
 from moorage.apimachinery.meta import condition, is_condition_true, labels_of
 from moorage.apimachinery.resources import Obj
-from moorage.model.kueue import JOB_UID_LABEL, KUEUE, QUEUE_LABEL
-from moorage.model.names import COMMAND_ANNOTATION
+from moorage.apimachinery.scheduling import has_gate
+from moorage.model.kueue import (
+    ADMISSION_GATE,
+    EVICTION_CONDITION,
+    EVICTION_PREFIX,
+    JOB_UID_LABEL,
+    KUEUE,
+    QUEUE_LABEL,
+)
+from moorage.model.names import COMMAND_ANNOTATION, is_dns_label
 
 
 @dataclass(frozen=True, slots=True)
 class QueueWait:
-    """A Job that Kueue holds: in which LocalQueue, and why, a sentence."""
+    """A Job or a pod that Kueue holds: in which LocalQueue, and why, a sentence."""
 
     queue: str
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class Queues:
+    """The LocalQueues of a namespace. `names` None: Kueue is not installed; not `known`: they may not be read."""
+
+    names: frozenset[str] | None
+    known: bool = True
+
+
+UNKNOWN_QUEUES = Queues(None, known=False)
+
+
+def queue_problem(queue: str, queues: Queues, namespace: str) -> tuple[str, str] | None:
+    """What is wrong with a queue that somebody asks for, and what to do; None: nothing, or it is not known."""
+    if not is_dns_label(queue):
+        return f"invalid queue {queue!r}", f"use the name of a LocalQueue: kubectl get localqueues -n {namespace}"
+    if not queues.known:
+        return None  # Kueue judges it
+    if queues.names is None:
+        return f"queue {queue!r} not found: Kueue is not installed on this cluster", "leave out the queue"
+    if queue not in queues.names:
+        there = ", ".join(sorted(queues.names))
+        hint = f"available: {there}" if there else "ask an administrator to create a LocalQueue there"
+        return f"queue {queue!r} not found in namespace {namespace}", hint
+    return None
+
+
 def queue_of(obj: Mapping[str, Any] | None) -> str:
-    """The LocalQueue that a Job names; empty: none, so Kueue does not hold it."""
+    """The LocalQueue that an object names; empty: none, so Kueue does not hold it."""
     return labels_of(obj).get(QUEUE_LABEL, "") if obj is not None else ""
 
 
-def queue_wait(job: Mapping[str, Any] | None, workloads: Iterable[Mapping[str, Any]]) -> QueueWait | None:
-    """Why Kueue holds a suspended Job; None: it is not suspended, or in no queue."""
-    queue = queue_of(job)
-    if job is None or not queue or not (job.get("spec") or {}).get("suspend"):
+def is_held(obj: Mapping[str, Any] | None) -> bool:
+    """Whether Kueue holds a Job in a queue (it is suspended) or a pod (it has Kueue's gate)."""
+    spec = (obj or {}).get("spec") or {}
+    return has_gate(spec, ADMISSION_GATE) or bool(spec.get("suspend") and queue_of(obj))
+
+
+def is_taken_back(pod: Mapping[str, Any]) -> bool:
+    """Whether Kueue ends the pod to take its quota back."""
+    ending = condition(pod, EVICTION_CONDITION) or {}
+    return ending.get("status") == "True" and str(ending.get("reason") or "").startswith(EVICTION_PREFIX)
+
+
+def queue_wait(obj: Mapping[str, Any] | None, workloads: Iterable[Mapping[str, Any]]) -> QueueWait | None:
+    """Why Kueue holds a Job or a pod; None: it does not."""
+    if obj is None or not is_held(obj):
         return None
-    uid = job["metadata"].get("uid")
+    queue, uid = queue_of(obj), obj["metadata"].get("uid")
     mine = [workload for workload in workloads if labels_of(workload).get(JOB_UID_LABEL) == uid]
     newest = max(mine, key=lambda workload: str(workload["metadata"].get("creationTimestamp") or ""), default=None)
     return QueueWait(queue, _sentence(newest))

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import NodeInfo, PodInfo
+from moorage.decide.runs.kueue import UNKNOWN_QUEUES, Queues
 
 DEFAULT_CPU = "1"
 DEFAULT_MEMORY = "2Gi"  # where no Tenant says otherwise; seed 004's cluster default
@@ -33,6 +34,7 @@ class RunRequest:
     checkpoint: str | None = None  # CLAIM[:SIZE]
     grace_period_seconds: int | None = None
     priority_class: str | None = None
+    queue: str | None = None  # a LocalQueue of Kueue, of the namespace
     retries: int = 0
     restart_limit: int | None = None
     image: str | None = None
@@ -92,6 +94,7 @@ class ClusterFacts:
     datasets: Mapping[str, tuple[str, str]] | None = None  # name → phase and claim, of the namespace
     taken: frozenset[str] = frozenset()  # names of the runs and Jobs in the namespace
     priority_classes: frozenset[str] | None = None
+    queues: Queues = UNKNOWN_QUEUES  # of Kueue; read where a queue is asked for
     has_default_class: bool | None = None  # whether a claim that names no StorageClass gets one
     server_url: str = ""  # empty: no server is known, so no checkpoint is reported
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from moorage.apimachinery.resources import SERVICEACCOUNTS, Obj
+from moorage.model.kueue import KUEUE
 from moorage.model.manifests.parts import (
     CLUSTERROLEBINDINGS,
     CLUSTERROLES,
@@ -106,6 +107,7 @@ def make_tenant_roles() -> list[Obj]:
         Rule(group="networking.k8s.io", resources=("ingresses", "networkpolicies"), verbs=READ),
         Rule(group="discovery.k8s.io", resources=("endpointslices",), verbs=READ),
         Rule(group="policy", resources=("poddisruptionbudgets",), verbs=READ),
+        Rule(group=KUEUE, resources=("localqueues", "workloads"), verbs=READ),
         Rule(group=GROUP, resources=("volumebackups",), verbs=READ),
         Rule(group=GROUP, resources=("workspaces", "datasets", "mapjobs", "reservations"), verbs=READ),
     )  # fmt: skip

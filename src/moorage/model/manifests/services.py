@@ -164,7 +164,7 @@ OPERATOR = Service(
             group=KUEUE,
             resources=("workloads",),
             verbs=("list", "patch"),
-            why="where Kueue is installed: it starts cancelled runs no more",
+            why="where Kueue is installed: why it holds workspaces and maps; it starts cancelled runs no more",
         ),
         Rule(resources=("events",), verbs=("create", "get", "patch"), why="what it did and found"),
         Rule(
@@ -302,7 +302,7 @@ SERVER = Service(
         ),
         Rule(group="storage.k8s.io", resources=("storageclasses",), verbs=("list",), why="as above"),
         Rule(group=GROUP, resources=("machines",), verbs=("list",), why="as above"),
-        Rule(group=KUEUE, resources=("workloads",), verbs=("list",), why="why Kueue holds a run"),
+        Rule(group=KUEUE, resources=("workloads",), verbs=("list",), why="why Kueue holds a run or a pod"),
         Rule(group=GROUP, resources=("mapjobs",), verbs=(*READ, "patch"), why="maps; patch: their finalizer"),
         Rule(group=GROUP, resources=("mapjobs/status",), verbs=("patch",), why="counts of items"),
         Rule(resources=("secrets",), verbs=("create",), why="the token of a map's workers; none can be read"),

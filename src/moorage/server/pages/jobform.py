@@ -111,6 +111,7 @@ def job_fields(around: Around) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
             hint="KEY=VALUE, one on each line. They group runs: moor jobs -l project=vision lists them.",
         ),
         Field(name="priorityClass", label="Priority class"),
+        Field(name="queue", label="Queue", hint="A queue of Kueue, where it is installed."),
         Field(name="gpuResource", label="GPU resource", example=DEFAULT_GPU_RESOURCE, hint="For slices of GPUs."),
         *((image, host_field()) if around.on_processes else ()),
     )
@@ -224,6 +225,7 @@ def read_job(given: Mapping[str, str], *, dry_run: bool = False) -> NewJob:
         "workingDir": reader.text("workingDir"),
         "gracePeriodSeconds": reader.number("gracePeriodSeconds", None, "grace period"),
         "priorityClass": reader.text("priorityClass"),
+        "queue": reader.text("queue"),
         "retries": reader.number("retries", 0, "number of retries"),
         "restartLimit": reader.number("restartLimit", None, "restart limit"),
         "hostEnv": reader.ticked("hostEnv"),

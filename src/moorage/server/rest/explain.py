@@ -10,7 +10,6 @@ from typing import Any
 
 from moorage.actions.explain import is_suspended, pod_for, pod_of_run
 from moorage.actions.kept import kept_of
-from moorage.actions.kueue import read_queue_wait
 from moorage.actions.runs import get_deleted, missing_run
 from moorage.api.errors import ErrorCode
 from moorage.api.explain import Explanation as ExplanationAnswer
@@ -27,6 +26,7 @@ from moorage.decide.explain.types import Explanation
 from moorage.decide.runs.kueue import QueueWait
 from moorage.decide.runs.state import RunView, attempt_of
 from moorage.errors import NotFound, QuantityError, UsageError
+from moorage.kube.kueue import read_queue_wait
 from moorage.model.names import MACHINE_GATE, RUN_LABEL
 from moorage.present.explanationanswer import make_explanation
 from moorage.server.cluster import Cluster
@@ -96,7 +96,7 @@ async def explained(context: Context, namespace: str, name: str, user: User) -> 
     if job is not None and job["metadata"]["name"] != pod["metadata"]["name"]:
         events += await cluster.events_about(namespace, job["metadata"]["name"])
     storage = await cluster.storage(namespace) if parse_pod(pod).claims else Storage()
-    queue = await read_queue_wait(context.api, job)
+    queue = await read_queue_wait(context.api, job, pod)
     explanation = await _explained(
         context, pod, storage, tuple(events), suspended=is_suspended(job), queue=queue, run=run
     )

@@ -11,7 +11,15 @@ from moorage.apimachinery.resources import Obj
 from moorage.decide.explain.explainer import explain
 from moorage.decide.explain.public import as_public
 from moorage.decide.explain.snapshot import pod_of_job
-from moorage.decide.runs.kueue import QueueWait, queue_wait, without_kueue
+from moorage.decide.runs.kueue import (
+    UNKNOWN_QUEUES,
+    Queues,
+    QueueWait,
+    is_taken_back,
+    queue_problem,
+    queue_wait,
+    without_kueue,
+)
 from moorage.decide.runs.state import State, view_run
 from moorage.model.kueue import QUEUE_LABEL
 from moorage.model.labels import is_reserved_label
@@ -100,6 +108,68 @@ def test_what_a_job_waits_for_in_its_queue(workloads: list[Obj], message: str) -
 @pytest.mark.parametrize("job", [None, a_job(None), a_job(suspend=False)])
 def test_a_job_that_kueue_does_not_hold_waits_in_no_queue(job: Obj | None) -> None:
     assert queue_wait(job, [a_workload()]) is None
+
+
+def a_pod(*, gates: tuple[str, ...] = ("kueue.x-k8s.io/admission",), **condition: str) -> Obj:
+    meta = {"name": "w", "namespace": "lab", "uid": "j1", "labels": {QUEUE_LABEL: "team-a"}}
+    spec = {"schedulingGates": [{"name": gate} for gate in gates], "containers": [{"name": "main"}]}
+    return {"metadata": meta, "spec": spec, "status": {"conditions": [condition] if condition else []}}
+
+
+def test_what_a_pod_waits_for_in_its_queue() -> None:
+    held = a_pod(gates=("moorage.dev/machine", "kueue.x-k8s.io/admission"))
+    assert queue_wait(held, [a_workload(QuotaReserved=("False", NO_QUOTA))]) == QueueWait("team-a", NO_QUOTA)
+    assert queue_wait(a_pod(gates=("moorage.dev/machine",)), [a_workload()]) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "want"),
+    [
+        ("True", "WorkloadEvictedDueToPreempted", True),
+        ("False", "WorkloadEvictedDueToPreempted", False),
+        ("True", "WorkloadDeleted", False),
+    ],
+)
+def test_a_pod_whose_quota_kueue_takes_back_is_known(status: str, reason: str, want: bool) -> None:
+    assert is_taken_back(a_pod(type="TerminationTarget", status=status, reason=reason)) is want
+    assert not is_taken_back(a_pod())
+
+
+@pytest.mark.parametrize(
+    ("queue", "queues", "want"),
+    [
+        pytest.param("team-a", Queues(frozenset({"team-a"})), None, id="it exists"),
+        pytest.param("team-a", UNKNOWN_QUEUES, None, id="queues may not be read: Kueue judges it"),
+        pytest.param(
+            "team-b", Queues(frozenset({"team-a", "default"})),
+            ("queue 'team-b' not found in namespace lab", "available: default, team-a"), id="another one",
+        ),
+        pytest.param(
+            "team-b", Queues(frozenset()),
+            ("queue 'team-b' not found in namespace lab", "ask an administrator to create a LocalQueue there"),
+            id="the namespace has none",
+        ),
+        pytest.param(
+            "team-a", Queues(None),
+            ("queue 'team-a' not found: Kueue is not installed on this cluster", "leave out the queue"),
+            id="without Kueue it would run at once",
+        ),
+        pytest.param(
+            "Team A", UNKNOWN_QUEUES,
+            ("invalid queue 'Team A'", "use the name of a LocalQueue: kubectl get localqueues -n lab"),
+            id="no name",
+        ),
+    ],
+)  # fmt: skip
+def test_a_queue_that_does_not_exist_is_refused(queue: str, queues: Queues, want: tuple[str, str] | None) -> None:
+    assert queue_problem(queue, queues, "lab") == want
+
+
+def test_explain_says_what_a_held_pod_waits_for() -> None:
+    node = {"metadata": {"name": "n"}, "spec": {}, "status": {"allocatable": {"cpu": "8", "pods": "9"}}}
+    explained = explain(a_pod(), nodes=(node,), pods=(), now=NOON, queue=QueueWait("team-a", NO_QUOTA))
+    assert f"Kueue: {NO_QUOTA}" in explain_text(explained).splitlines()
+    assert short_reason(explained) == "it is in Kueue's queue team-a"
 
 
 def test_a_run_in_a_queue_waits_and_names_it() -> None:

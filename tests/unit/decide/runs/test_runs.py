@@ -6,6 +6,7 @@ import base64
 import dataclasses
 import json
 import os
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from moorage.apimachinery.scheduling import (
 from moorage.decide.explain.snapshot import pod_of_job
 from moorage.decide.runs.gputypes import gpu_types, matches_type
 from moorage.decide.runs.job import ARCHIVE_LIMIT_BYTES, PASSED_ON, plan_run
+from moorage.decide.runs.kueue import Queues
 from moorage.decide.runs.names import base_name, generated_name
 from moorage.decide.runs.request import (
     Caller,
@@ -108,6 +110,26 @@ def problems(facts: ClusterFacts = LOCAL, caller: Caller = ADA, **options: Any) 
         assert plan.job is plan.secret is None
         assert plan.claims == ()
     return plan.problems
+
+
+# --- queues of Kueue
+
+QUEUES = replace(LOCAL, queues=Queues(frozenset({"team-a"})))
+
+
+@pytest.mark.parametrize(
+    "options", [{"queue": "team-a"}, {"labels": ("kueue.x-k8s.io/queue-name=team-a",)}], ids=["option", "label"]
+)
+def test_a_run_waits_in_the_queue_that_it_names(options: dict[str, Any]) -> None:
+    job = planned(QUEUES, **options).job
+    labels = [job["metadata"]["labels"], job["spec"]["template"]["metadata"]["labels"]]
+    assert [each["kueue.x-k8s.io/queue-name"] for each in labels] == ["team-a", "team-a"]
+    [problem] = problems(QUEUES, queue="team-b")
+    assert (problem.field, problem.hint) == ("queue", "available: team-a")
+
+
+def test_a_run_without_a_queue_has_no_label_of_kueue() -> None:
+    assert "kueue" not in repr(planned(QUEUES).job)
 
 
 # --- what is refused
