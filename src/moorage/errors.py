@@ -22,8 +22,8 @@
         ├── Forbidden       403  ├── Expired        410 watch or continue token too old
         ├── NotFound        404  ├── Invalid        422
         ├── MethodNotAllowed 405 ├── TooManyRequests 429
-        ├── TooLarge        413  └── ServerError    5xx, and when no answer came (status 0)
-        └── UnsupportedMediaType 415
+        ├── TooLarge        413  ├── ServerError    5xx, and when no answer came (status 0)
+        ├── LeaseLost            └── UnsupportedMediaType 415
 
 A message says what could not be done, the value seen, the limit; the hint what to do.
 """
@@ -255,6 +255,13 @@ class TooManyRequests(ApiError):
 class ServerError(ApiError):
     status = 500
     reason = "InternalError"
+
+
+class LeaseLost(ApiError):
+    """A write was not sent, since another may lead by now."""
+
+    status = 0
+    reason = "LeaseLost"
 
 
 def api_error(status: int, body: dict[str, Any] | None, fallback: str = "") -> ApiError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Literal, Protocol
 
@@ -28,7 +28,7 @@ from moorage.controllers.volumebackup.controller import VolumeBackupController
 from moorage.controllers.workspace.controller import WorkspaceController
 from moorage.decide.runs.restarts import LOST_AFTER
 from moorage.kube.events import EventRecorder
-from moorage.kube.leader import Elector
+from moorage.kube.leader import Elector, Times
 from moorage.model.mapjob import MAPJOBS
 from moorage.model.names import SYSTEM_NAMESPACE
 from moorage.model.renamed import renamed_of
@@ -48,35 +48,45 @@ class _Controller(Protocol):
     def loop(self) -> Loop: ...
 
 
+class GuardedApi(Api, Protocol):
+    """What a leader writes by: `KubeClient` is one."""
+
+    def guarded(self, guard: Callable[[], None]) -> Api:
+        """The same, but each write asks `guard`, which raises ApiError to keep it back."""
+        ...
+
+
 Certificates = Literal["", "own", "given"]
 
 
 async def run_operator(
-    api: Api,
+    api: GuardedApi,
     *,
     identity: str,
     leader_elect: bool,
+    times: Times | None = None,
     clock: Clock = SYSTEM,
     certificates: Certificates = "",
     lost_after: timedelta = LOST_AFTER,
     metrics: LoopMetrics | None = None,
     informers: Informers | None = None,
 ) -> None:
-    """Run all controllers until cancelled; with `leader_elect`, whenever the lease is held.
+    """Run all controllers until cancelled; with `leader_elect`, whenever the lease is held; `times`: the lease's.
 
     `informers`: of other parts of this process, which end with it; with `leader_elect` each time has its own.
     `identity` must differ between processes. `certificates`: on a real cluster, whether the webhook's is our own
     to make and renew, or given by another; "" beside a local one, where `moor up` makes it.
     """
 
-    async def lead() -> None:
-        shared = Informers() if informers is None or leader_elect else informers
-        await _run_controllers(api, shared, clock, certificates, lost_after, metrics)
-
     if not leader_elect:
-        await lead()
+        await _run_controllers(api, informers or Informers(), clock, certificates, lost_after, metrics)
         return
-    elector = Elector(api, clock=clock, name=LEASE, namespace=SYSTEM_NAMESPACE, identity=identity)
+    elector = Elector(api, clock=clock, name=LEASE, namespace=SYSTEM_NAMESPACE, identity=identity, times=times)
+    ours = api.guarded(elector.check)
+
+    async def lead() -> None:
+        await _run_controllers(ours, Informers(), clock, certificates, lost_after, metrics)
+
     await elector.run(lead)
 
 

@@ -59,6 +59,8 @@ _REPEATABLE = frozenset({"GET", "PUT", "PATCH", "DELETE"})
 _BUSY = frozenset({429, 503})
 Writing = Callable[[str, str], None]
 """Called with the HTTP method and the path of the object, for a new one too."""
+Guard = Callable[[], None]
+"""Called right before the first byte of a write leaves, at each try; raises ApiError to keep it back."""
 
 _JSON = "application/json"
 _DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
@@ -92,6 +94,7 @@ class KubeClient:
         self._borrowed = False  # the session is another client's, which closes it
         self._user = connection.impersonate_user
         self._groups = connection.impersonate_groups
+        self._guard: Guard | None = None
 
     @classmethod
     def from_kubeconfig(cls, path: Path | str | None = None, *, context: str | None = None) -> Self:
@@ -113,10 +116,24 @@ class KubeClient:
 
     def as_user(self, user: str, groups: Sequence[str] = ()) -> KubeClient:
         """The same connection, acting for another (it takes the right to impersonate). Not to be closed."""
-        other = KubeClient(self.connection, clock=self._clock)
+        other = self._another(self.connection)
         other._credentials = self._credentials
-        other._session, other._borrowed = self._session, True
         other._user, other._groups = user, tuple(groups)
+        return other
+
+    def guarded(self, guard: Guard) -> KubeClient:
+        """The same connection, whose writes `guard` may keep back. Not to be closed."""
+        other = self._another(self.connection)
+        other._credentials = self._credentials
+        other._user, other._groups = self._user, self._groups
+        other._warned, other._field_manager = self._warned, self._field_manager
+        other._guard = guard
+        return other
+
+    def _another(self, connection: Connection) -> KubeClient:
+        other = KubeClient(connection, clock=self._clock)
+        other._session, other._borrowed = self._session, True
+        other._guard = self._guard
         return other
 
     def with_token(self, token: str, user: str = "") -> KubeClient:
@@ -127,8 +144,7 @@ class KubeClient:
         if self.connection.client_cert_pem or self.connection.exec_plugin is not None:
             raise ServerError("a connection with a client certificate cannot carry another's token", status=501)
         mine = replace(self.connection, token=token, token_file=None, exec_plugin=None, username="", password="")
-        other = KubeClient(mine, clock=self._clock)
-        other._session, other._borrowed = self._session, True
+        other = self._another(mine)
         other._user, other._groups = user, ()
         return other
 
@@ -461,8 +477,11 @@ class KubeClient:
                 allow_redirects=False,
                 server_hostname=self.connection.tls_server_name or None,
                 proxy=self.connection.proxy_url or None,
+                trace_request_ctx=self._guard if method != "GET" else None,
             )
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            if isinstance(error.__cause__, ApiError):  # the guard's
+                raise error.__cause__ from None
             raise self._no_answer(error) from error
 
     async def exec(
@@ -548,8 +567,13 @@ class KubeClient:
             connector = aiohttp.TCPConnector(
                 ssl=tls, limit=0, keepalive_timeout=IDLE_SECONDS, socket_factory=_socket, ttl_dns_cache=60
             )
+            tracing = aiohttp.TraceConfig()
+            # "sent": both are called right before; of a request with a body the head is written with it
+            tracing.on_request_headers_sent.append(_ask_guard)
+            tracing.on_request_chunk_sent.append(_ask_guard)
             self._session = aiohttp.ClientSession(
                 connector=connector,
+                trace_configs=[tracing],
                 headers={"User-Agent": f"moorage/{__version__}"},
                 cookie_jar=aiohttp.DummyCookieJar(),
                 read_bufsize=2**18,
@@ -678,6 +702,12 @@ def _retry_after(header: str | None, clock: Clock) -> float | None:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return max(0.0, (moment - clock.now()).total_seconds())
+
+
+async def _ask_guard(_session: aiohttp.ClientSession, context: Any, _request: Any) -> None:
+    guard: Guard | None = context.trace_request_ctx
+    if guard is not None:
+        guard()
 
 
 def _socket(info: tuple[Any, ...]) -> socket.socket:

@@ -4,6 +4,10 @@ A candidate never compares its own wall clock with another's: it takes the lease
 watched the same record stand unchanged for the whole lease time. The holder gives up after RENEW_DEADLINE_SECONDS
 without a renewal, counted from when the last successful renewal was *sent*. So two never lead at once while clocks
 run less than LEASE_SECONDS / RENEW_DEADLINE_SECONDS (1.5) times apart in speed.
+
+A process that was held (SIGSTOP, a machine that slept) wakes with work half done: timers are due, answers and
+changes wait to be read, and all of it goes on before its campaign hears that the lease ran out. So whoever writes
+as the leader asks `Elector.check` right before each write leaves (`KubeClient.guarded`).
 https://kubernetes.io/docs/concepts/architecture/leases/
 """
 
@@ -20,13 +24,22 @@ from typing import Any
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.resources import LEASES, Obj
 from moorage.clock import Clock, rfc3339_micro
-from moorage.errors import AlreadyExists, ApiError, Conflict, NotFound
+from moorage.errors import AlreadyExists, ApiError, Conflict, LeaseLost, NotFound
 
 log = logging.getLogger(__name__)
 
 LEASE_SECONDS = 15.0  # these three are client-go's defaults
 RENEW_DEADLINE_SECONDS = 10.0
 RETRY_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """In seconds. `renew_deadline`: without a renewal for so long, the holder gives up; less than `lease`."""
+
+    lease: float = LEASE_SECONDS
+    renew_deadline: float = RENEW_DEADLINE_SECONDS
+    retry: float = RETRY_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +91,24 @@ def observe(before: Seen | None, lease: Mapping[str, Any] | None, *, now: float)
 class Elector:
     """Campaigns for one lease. `identity` must differ between processes, also over restarts."""
 
-    def __init__(self, api: Api, *, clock: Clock, name: str, namespace: str, identity: str) -> None:
-        self._api, self._clock = api, clock
+    def __init__(
+        self, api: Api, *, clock: Clock, name: str, namespace: str, identity: str, times: Times | None = None
+    ) -> None:
+        self._api, self._clock, self._times = api, clock, times or Times()
         self._name, self._namespace, self._identity = name, namespace, identity
         self._seen: Seen | None = None
         self._lease: Obj | None = None
+        self._sent = 0.0  # while leading: when the last renewal was sent, by our monotonic clock
         self.leading = False
+
+    def check(self) -> None:
+        """Raise LeaseLost unless the lease counts as ours at this moment, whether the campaign knows it or not."""
+        if not self.leading or self._left() <= 0:
+            raise LeaseLost(f"the lease {self._namespace}/{self._name} is no longer ours: nothing was written")
+
+    def _left(self) -> float:
+        """Seconds for which the lease counts as ours without another renewal."""
+        return self._sent + self._times.renew_deadline - self._clock.monotonic()
 
     async def run(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run `lead` whenever, and as long as, the lease is ours; for ever, or until `lead` returns or raises.
@@ -92,11 +117,11 @@ class Elector:
         itself, it cancels `lead`, waits for it, and gives the lease back so that another need not wait.
         """
         while True:
-            sent = await self._acquire()
+            self._sent = await self._acquire()
             log.info("leading", extra={"lease": self._name, "identity": self._identity})
             self.leading = True
             work = asyncio.create_task(lead())
-            renewing = asyncio.create_task(self._renew_until_late(sent))
+            renewing = asyncio.create_task(self._renew_until_late())
             try:
                 await asyncio.wait({work, renewing}, return_when=asyncio.FIRST_COMPLETED)
                 if work.done():
@@ -117,27 +142,25 @@ class Elector:
                 if isinstance(decide(self._identity, self._seen, now=self._clock.monotonic()), Take):
                     sent = self._clock.monotonic()
                     await self._write(taking=True)
-                    if self._clock.monotonic() - sent < RENEW_DEADLINE_SECONDS:
+                    if self._clock.monotonic() - sent < self._times.renew_deadline:
                         return sent
             except (Conflict, AlreadyExists):
                 pass  # another was faster
             except ApiError as error:
                 log.warning("cannot campaign", extra={"lease": self._name, "error": str(error)})
-            await self._clock.sleep(RETRY_SECONDS)
+            await self._clock.sleep(self._times.retry)
 
-    async def _renew_until_late(self, sent: float) -> None:
-        """Renew every RETRY_SECONDS; return as soon as the lease may no longer count as ours."""
+    async def _renew_until_late(self) -> None:
+        """Renew again and again; return as soon as the lease may no longer count as ours."""
         while True:
-            left = sent + RENEW_DEADLINE_SECONDS - self._clock.monotonic()
-            await self._clock.sleep(min(RETRY_SECONDS, left))
-            started = self._clock.monotonic()
-            left = sent + RENEW_DEADLINE_SECONDS - started
+            await self._clock.sleep(min(self._times.retry, self._left()))
+            started, left = self._clock.monotonic(), self._left()
             if left <= 0:
                 return
             try:
                 if not await self._within(left, self._renew()):
                     return
-                sent = started
+                self._sent = started
             except (Conflict, NotFound):
                 return  # somebody else wrote it: it is theirs
             except ApiError as error:
@@ -177,8 +200,9 @@ class Elector:
     async def _write(self, *, taking: bool) -> None:
         now = self._clock.now()
         lease = make_lease(
-            self._name, self._namespace, holder=self._identity, now=now, before=self._lease, taking=taking
-        )
+            self._name, self._namespace, holder=self._identity, now=now, before=self._lease, taking=taking,
+            seconds=self._times.lease,
+        )  # fmt: skip
         if self._lease is None:
             self._lease = await self._api.create(LEASES, lease)
         else:
@@ -192,22 +216,23 @@ class Elector:
         lease = self._lease | {"spec": self._lease["spec"] | {"holderIdentity": "", "leaseDurationSeconds": 1}}
         self._lease, self._seen = None, None
         with contextlib.suppress(ApiError):
-            await self._within(RETRY_SECONDS, self._put(lease))
+            await self._within(self._times.retry, self._put(lease))
 
     async def _put(self, lease: Obj) -> None:
         await self._api.update(LEASES, lease)
 
 
 def make_lease(
-    name: str, namespace: str, *, holder: str, now: datetime, before: Obj | None = None, taking: bool = True
-) -> Obj:
+    name: str, namespace: str, *, holder: str, now: datetime, before: Obj | None = None, taking: bool = True,
+    seconds: float = LEASE_SECONDS,
+) -> Obj:  # fmt: skip
     """The lease with a new renewal; with `before`, an update of it guarded by its resourceVersion."""
     moment = rfc3339_micro(now)
     was = (before or {}).get("spec") or {}
     changed = was.get("holderIdentity") != holder
     spec = {
         "holderIdentity": holder,
-        "leaseDurationSeconds": int(LEASE_SECONDS),
+        "leaseDurationSeconds": int(seconds),
         "acquireTime": moment if taking or not was.get("acquireTime") else was["acquireTime"],
         "renewTime": moment,
         "leaseTransitions": int(was.get("leaseTransitions") or 0) + (1 if before is not None and changed else 0),

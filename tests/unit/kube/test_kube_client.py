@@ -16,7 +16,16 @@ from hypothesis import strategies as st
 from moorage.apimachinery.api import ObjList, WatchEvent
 from moorage.apimachinery.resources import CONFIGMAPS, NODES, PODS, Obj, Resource
 from moorage.clock import SYSTEM, Clock
-from moorage.errors import BadRequest, Conflict, Expired, NotFound, ServerError, TooManyRequests, Unauthorized
+from moorage.errors import (
+    BadRequest,
+    Conflict,
+    Expired,
+    LeaseLost,
+    NotFound,
+    ServerError,
+    TooManyRequests,
+    Unauthorized,
+)
 from moorage.kube.client import KubeClient, _decode, _event, _lines, _retry_after
 from moorage.kube.config import Connection
 from moorage.testing.clock import NOON, FakeClock
@@ -152,6 +161,79 @@ async def test_writes_are_marked_and_told_before_they_are_sent(scene: Scene) -> 
     ]
     path = "/api/v1/namespaces/lab/pods/p"
     assert writes == [("POST", path), ("DELETE", path), ("POST", f"{path}/eviction")]
+
+
+async def test_a_guard_keeps_writes_back_at_each_try_and_reads_pass(scene: Scene) -> None:
+    asked: list[int] = []
+
+    def guard() -> None:
+        asked.append(len(scene.asked))
+        if len(asked) > 2:
+            raise LeaseLost("no longer ours")
+
+    pod = {"metadata": {"name": "p", "namespace": "lab"}}
+    async with client_of(scene) as client:
+        ours = client.guarded(guard)
+        scene.answer({})
+        await ours.get(PODS, "p", "lab")
+        scene.answer(status(503, "Unavailable"), 503, Retry_After="0")
+        with pytest.raises(LeaseLost):
+            await ours.update(PODS, pod)  # the second try is kept back
+        for write in (
+            ours.create(PODS, pod),
+            ours.patch(PODS, "p", {}, "lab"),
+            ours.delete(PODS, "p", "lab"),
+            ours.create_subresource(PODS, "p", "eviction", {}, "lab"),
+            ours.raw("POST", "/x", body={}),
+            ours.as_user("bob").create(PODS, pod),
+            ours.with_token("hers").create(PODS, pod),
+        ):
+            with pytest.raises(LeaseLost):
+                await write
+        scene.answer({})
+        await client.create(PODS, pod)  # the client itself has no guard
+    assert [request["method"] for request in scene.asked] == ["GET", "PUT", "POST"]
+    assert asked == [1, 1, *[2] * 8]  # before the head and before the body
+
+
+async def test_a_write_that_waited_for_its_connection_asks_the_guard_when_it_has_one(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process may be held while it connects, and wakes with a lease that ran out."""
+    is_held = False
+
+    def guard() -> None:
+        if is_held:
+            raise LeaseLost("no longer ours")
+
+    async with client_of(scene) as client:
+        loop = asyncio.get_running_loop()
+        connect = loop.create_connection
+
+        async def held(*args: Any, **options: Any) -> Any:
+            nonlocal is_held
+            made = await connect(*args, **options)
+            is_held = True
+            return made
+
+        monkeypatch.setattr(loop, "create_connection", held)
+        with pytest.raises(LeaseLost):
+            await client.guarded(guard).delete(PODS, "p", "lab")
+    assert scene.asked == []
+
+
+async def test_a_guard_is_asked_again_right_before_the_body_with_which_the_head_is_sent(scene: Scene) -> None:
+    answers = iter((None, LeaseLost("no longer ours")))
+
+    def guard() -> None:
+        error = next(answers)
+        if error is not None:
+            raise error
+
+    async with client_of(scene) as client:
+        with pytest.raises(LeaseLost):
+            await client.guarded(guard).delete(PODS, "p", "lab")
+    assert scene.asked == []
 
 
 async def test_a_deletion_carries_its_options(scene: Scene) -> None:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moorage.apimachinery.resources import LEASES, Obj, Resource
-from moorage.errors import AlreadyExists, Conflict, ServerError
+from moorage.errors import AlreadyExists, Conflict, LeaseLost, ServerError
 from moorage.kube.leader import (
     LEASE_SECONDS,
     RENEW_DEADLINE_SECONDS,
@@ -292,6 +292,23 @@ async def test_a_leader_whose_lease_was_taken_stops() -> None:
         await pass_time(clock, 3)
         assert work.running == 0
         assert holder(api) == "thief"
+
+
+@pytest.mark.anyio
+async def test_a_leader_that_was_held_may_write_no_more_before_its_campaign_hears_of_it() -> None:
+    api, clock, work = LeaseApi(), FakeClock(), Work()
+    async with campaign(api, clock, "one", work) as elector:
+        with pytest.raises(LeaseLost, match="the lease sys/op is no longer ours: nothing was written"):
+            elector.check()  # not yet
+        await pass_time(clock, 5)
+        elector.check()
+        clock.advance(RENEW_DEADLINE_SECONDS)  # nobody here runs meanwhile
+        assert (work.running, elector.leading) == (1, True)
+        with pytest.raises(LeaseLost):
+            elector.check()
+        await pass_time(clock, 5)
+        assert (work.running, work.starts) == (1, 2)  # it took the lease again: nobody else did
+        elector.check()
 
 
 @pytest.mark.anyio
