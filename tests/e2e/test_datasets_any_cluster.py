@@ -167,6 +167,7 @@ async def test_a_dataset_is_filled_shared_taken_back_and_deleted(
         "dataset-photos",
         "shared",
     )
+    await until("the filler's Job goes", lambda: gone(api, JOBS, job_name("photos", 1), namespace))
     claim, volume = reader_claim_name(namespace, "photos"), reader_volume_name(namespace, "photos", reader)
 
     async def is_shared() -> bool:

@@ -243,6 +243,16 @@ def test_what_is_filled_does_not_change_with_its_source():
     assert (decided.status.revision, decided.status.checksum, decided.actions) == ("another", "abc", ())
 
 
+def test_once_it_is_written_down_that_a_dataset_is_ready_its_ended_fillers_go_with_their_pods():
+    done = an_attempt(2, succeeded=True, ended=NOON, result=RESULT)
+    attempts = [broken(1), done, broken(3, deleting=True), an_attempt(4, failed=True, ours=False), an_attempt(5)]
+    before = plan(seen(dataset=a_view(status=begun()), claim=CLAIM, attempts=[done]))
+    assert (before.status.phase, before.actions) == (READY, ())  # a crash here would fill it again
+    status = begun(phase=READY, files=3, bytes=30, checksum="abc", claim="dataset-photos")
+    after = plan(seen(dataset=a_view(status=status), claim=CLAIM, attempts=attempts))
+    assert (after.status.phase, after.actions) == (READY, (DropJob(attempts[0]), DropJob(done)))
+
+
 def test_a_dataset_whose_volume_is_gone_is_not_ready():
     decided = plan(seen(dataset=a_view(status=begun(phase=READY)), claim=None))
     assert (decided.status.phase, decided.ready.reason) == (FAILED, "VolumeLost")
@@ -337,6 +347,7 @@ def test_who_may_read_it(given, actions, shared):
 def test_whatever_happens_to_fillers_it_ends_ready_by_their_word_or_failed_or_goes_on(story):
     """One filler at a time, and none after the end."""
     status, attempts, now, size = DatasetStatus(), [], NOON, 0
+    ended_well = False
     for event, pause in story:
         for _ in range(4):
             now += timedelta(seconds=pause / 4)
@@ -361,7 +372,8 @@ def test_whatever_happens_to_fillers_it_ends_ready_by_their_word_or_failed_or_go
                     attempts = [*attempts, an_attempt(action.number)]
         assert sum(attempt.active for attempt in attempts) <= 1
         if status.phase == READY:
-            assert any(attempt.succeeded and attempt.result == RESULT for attempt in attempts)
+            assert ended_well
+            assert attempts == []  # nor does an ended one hold a claim
             return
         if not attempts or not attempts[-1].active:
             continue
@@ -373,7 +385,7 @@ def test_whatever_happens_to_fillers_it_ends_ready_by_their_word_or_failed_or_go
             failed = {"phase": "failed", "final": True, "reason": "BadSource", "message": "no"}
             last = replace(last, failed=True, ended=now, result=failed)
         elif event == "done":
-            last = replace(last, succeeded=True, ended=now, result=RESULT)
+            last, ended_well = replace(last, succeeded=True, ended=now, result=RESULT), True
         else:
             last = replace(last, failed=True, ended=now, result=None)
         attempts = [*attempts[:-1], last]

@@ -231,7 +231,11 @@ def plan(seen: Seen) -> Plan:
         used_by=_used_by(seen),
     )
     if status.phase == READY:
-        return _plan_ready(seen, replace(new_status, phase=READY))
+        # what was filled is written down: an ended filler's pod would only hold the claim that it read from
+        ended = (attempt for attempt in seen.attempts if attempt.ours and not attempt.active)
+        drops = tuple(DropJob(attempt) for attempt in ended if not attempt.deleting)
+        decided = _plan_ready(seen, replace(new_status, phase=READY))
+        return replace(decided, actions=(*decided.actions, *drops))
     if status.revision and status.revision != dataset.revision:  # the source was changed, or is to be read anew
         new_status = replace(
             new_status, revision=dataset.revision, attempts=new_status.attempts, stalled=0, mark=0, progress=None
