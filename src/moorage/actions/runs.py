@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
@@ -54,17 +54,26 @@ class Cancelled:
 # -- reading
 
 
-async def list_runs(api: Api, namespace: str | None) -> tuple[RunView, ...]:
+AskTypes = Callable[[set[str]], Awaitable[Mapping[str, str]]]
+"""Node name → GPU type, for these nodes at least, from who knows; for callers who may not list nodes."""
+
+
+async def list_runs(api: Api, namespace: str | None, ask_types: AskTypes | None = None) -> tuple[RunView, ...]:
     """The runs of a namespace (None: of all), newest first. Raises ApiError."""
     jobs, pods, types = await asyncio.gather(
         api.list(JOBS, namespace, label_selector=RUN_LABEL),
         api.list(PODS, namespace, label_selector=RUN_LABEL),
         node_types(api),
     )
-    return view_runs(jobs.items, pods.items, node_types=types)
+    runs = view_runs(jobs.items, pods.items, node_types=types)
+    if types is None and (asked := await _asked_types(runs, ask_types)):
+        return view_runs(jobs.items, pods.items, node_types=asked)
+    return runs
 
 
-async def get_run(api: Api, namespace: str, name: str, kept: Kept | None = None) -> RunView:
+async def get_run(
+    api: Api, namespace: str, name: str, kept: Kept | None = None, ask_types: AskTypes | None = None
+) -> RunView:
     """A run with its attempts; what is gone of it, or the whole run, from what is `kept`. Raises NotFound."""
     kept = kept or NothingKept()
     try:
@@ -75,7 +84,16 @@ async def get_run(api: Api, namespace: str, name: str, kept: Kept | None = None)
         return run
     pods, types = await asyncio.gather(pods_of_run(api, namespace, name), node_types(api))
     gone = kept_pods_of(await kept_of(kept, namespace, name, jobs, pods), jobs)
-    return view_run(jobs, pods, node_types=types, kept=gone)
+    run = view_run(jobs, pods, node_types=types, kept=gone)
+    if types is None and (asked := await _asked_types([run], ask_types)):
+        return view_run(jobs, pods, node_types=asked, kept=gone)
+    return run
+
+
+async def _asked_types(runs: Iterable[RunView], ask: AskTypes | None) -> Mapping[str, str]:
+    """What another knows of the GPU nodes that these runs are on; empty where that is of no use."""
+    nodes = {run.node for run in runs if run.gpus and run.node}
+    return await ask(nodes) if ask is not None and nodes else {}
 
 
 async def get_deleted(kept: Kept, namespace: str, name: str) -> RunView | None:
@@ -106,12 +124,12 @@ async def events_of_run(api: Api, run: RunView) -> tuple[RunEvent, ...]:
     return merge_events(event for listed in lists for event in listed.items)
 
 
-async def node_types(api: Api) -> dict[str, str]:
-    """Node name → GPU type; empty where nodes may not be listed."""
+async def node_types(api: Api) -> dict[str, str] | None:
+    """Node name → GPU type; None where nodes may not be listed."""
     try:
         nodes = await api.list(NODES)
     except ApiError:
-        return {}
+        return None
     return {node["metadata"]["name"]: gpu_type(labels_of(node)) for node in nodes.items}
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import click
 import msgspec
 
 from moorage.actions.runs import SORTS, cancel_run, get_run, job_of, list_runs, select_runs
+from moorage.api.gpus import Gpus
 from moorage.apimachinery.moments import format_duration, rfc3339
 from moorage.apimachinery.quantity import format_bytes
 from moorage.apimachinery.resources import EVENTS, JOBS, PODS, Obj
@@ -22,7 +25,7 @@ from moorage.cli.watching import Listing, Source, follow, watch_option
 from moorage.decide.runs.state import PodView, RunView, State, checkpoint_warning
 from moorage.decide.runs.timelimit import format_seconds
 from moorage.decide.since import moment_before
-from moorage.errors import ApiError, NotFound
+from moorage.errors import ApiError, MoorageError, NotFound
 from moorage.model.names import RUN_LABEL
 
 EVENTS_SHOWN = 8
@@ -97,10 +100,12 @@ def jobs(
 ) -> int:
     """List the runs of a namespace, newest first."""
 
+    types: dict[str, str] = {}  # GPU types of nodes, as the server told them
+
     async def read(session: Session) -> Listing:
         namespace = None if all_namespaces else session.namespace
         start = None if since is None else moment_before(since, session.clock.now(), "since")
-        runs = await list_runs(session.api, namespace)
+        runs = await list_runs(session.api, namespace, partial(_types_of_server, session, types))
         runs = select_runs(runs, owner=await session.user() if mine else owner, since=start, **choice)
         runs = await with_kept(session, namespace, runs)
         is_chosen = any((mine, owner, since, *(choice[name] for name in CHOICES)))
@@ -141,7 +146,8 @@ def show(target: Target, name: str, output: str) -> int:
     """Show a run: its attempts, how each ended, memory, checkpoint, events."""
 
     async def work(session: Session) -> int:
-        run = await get_run(session.api, session.namespace, name, AskedKept(session))
+        ask_types = partial(_types_of_server, session, {})
+        run = await get_run(session.api, session.namespace, name, AskedKept(session), ask_types)
         if output != "text":
             console.print_document(_as_json(run, session.clock.now()), output)
             return 0
@@ -306,6 +312,16 @@ def _event_text(event: Obj, now: datetime) -> str:
     times = f" (x{event['count']})" if int(event.get("count") or 1) > 1 else ""
     what = f"{str(about.get('kind') or '').lower()}/{about.get('name')}"
     return f"{age:>6}  {event.get('reason') or '':<20} {what}: {event.get('message') or ''}{times}"
+
+
+async def _types_of_server(session: Session, known: dict[str, str], nodes: set[str]) -> dict[str, str]:
+    """GPU types of nodes as the server tells them; `known` keeps them. Without a server: what is known."""
+    if not nodes <= known.keys():
+        with contextlib.suppress(MoorageError):
+            answer = await session.server.ask(Gpus, "GET", "/api/v1/gpus")
+            known.update({node.name: node.type for node in answer.nodes})
+            known.update({node: "" for node in nodes - known.keys()})
+    return known
 
 
 def _row(run: RunView, now: datetime) -> list[str]:

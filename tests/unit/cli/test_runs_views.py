@@ -422,3 +422,21 @@ def test_explain_without_a_server_reads_the_cluster_itself(at_noon):
     assert done.code == 0
     assert "bob" in done.out
     assert "node-1" in done.out
+
+
+def test_who_may_not_list_nodes_sees_the_gpu_type_that_the_server_tells(moor, at_noon):
+    moor.api.refuse["list", "nodes"] = Forbidden("nodes is forbidden")
+    moor.api.put(JOBS, a_job())
+    moor.api.put(PODS, a_pod())
+
+    def types() -> tuple[str, str]:
+        listed, shown = moor("jobs", "-o", "json"), moor("show", "train", "-o", "json")
+        assert (listed.code, shown.code) == (0, 0), listed.err + shown.err
+        return json.loads(listed.out)[0]["gpuType"], json.loads(shown.out)["gpuType"]
+
+    assert types() == ("", "")  # there is no server either
+    moor.server.answers["/api/v1/gpus"] = {
+        "now": "2026-01-05T12:00:00Z",
+        "nodes": [{"name": "node-1", "type": "a100"}],
+    }
+    assert types() == ("a100", "a100")
