@@ -318,6 +318,7 @@ def a_run(name: str, *, end: str = "") -> Seed:
 JOB_FIELDS = {  # option of `moor run` → field of NewJob → argument of `client.jobs.run`
     "name": ("name", "name"),
     "image": ("image", "image"),
+    "user": ("user", "user"),
     "gpus": ("gpus", "gpus"),
     "gpu-type": ("gpuType", "gpu_type"),
     "memory": ("memory", "memory"),
@@ -401,6 +402,9 @@ RUNS = [
         "a run with a volume and limits", volume="code:/code:ro", retries=2, restart_limit=3, grace_period=5
     ),
     submitting("a run without a memory limit", memory="none"),
+    submitting("a run as another user", user="1000:100"),
+    submitting("a user by name", user="ada", code="invalid",
+               message="invalid user 'ada': use numbers from 0 to 2147483647"),
     submitting("a dry run stores nothing", dry_run=True),
     submitting("a run with a label", label="project=vision"),
     submitting("a reserved label", label="moorage.dev/run=x", code="invalid",

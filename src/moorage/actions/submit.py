@@ -87,6 +87,7 @@ def request_of(body: NewJob) -> RunRequest:
         namespace=body.namespace,
         name=body.name,
         image=body.image,
+        user=body.user,
         env=env_words(body.env),
         labels=tuple(f"{key}={value}" for key, value in body.labels.items()),
         gpus=body.gpus,

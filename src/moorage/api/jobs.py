@@ -25,6 +25,10 @@ class NewJob(Request):
     namespace: Name
     name: Annotated[str | None, about("Name of the run; left out: made from the command.")] = None
     image: Annotated[str | None, about("Container image; left out: the tenant's default.")] = None
+    user: Annotated[
+        str | None,
+        about("User and group that the command runs as, UID[:GID]; left out: the image's, or the namespace's."),
+    ] = None
     env: Annotated[dict[str, str], about("Environment variables of the command.")] = {}
     labels: Annotated[dict[str, str], about("Labels of the run, on its Jobs and pods.")] = {}
     gpus: Annotated[int, about("Number of GPUs.")] = 0

@@ -64,6 +64,12 @@ OPTIONS = (
         "--image", default=None, help="Container image (default: the tenant's; a local cluster needs none)."
     ),
     click.option(
+        "--user",
+        default=None,
+        metavar="UID[:GID]",
+        help="User and group of the command, as numbers (default: the image's, or the namespace's).",
+    ),
+    click.option(
         "--host-env",
         is_flag=True,
         help="On a local cluster: run an image's command in this machine's environment.",

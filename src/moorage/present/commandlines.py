@@ -40,6 +40,7 @@ def run_line(body: NewJob) -> str:
         ("--checkpoint", body.checkpoint),
         ("--working-dir", body.working_dir),
         ("--image", body.image),
+        ("--user", body.user),
         ("--grace-period", body.grace_period_seconds),
         ("--priority-class", body.priority_class),
         ("--queue", body.queue),

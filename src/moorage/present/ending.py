@@ -11,6 +11,7 @@ from datetime import datetime
 from moorage.apimachinery.moments import format_duration
 from moorage.apimachinery.quantity import format_bytes
 from moorage.decide.runs.state import PodView, RunView, State
+from moorage.model.names import RUN_AS_USER_ANNOTATION
 
 LINES_SHOWN = 20  # of the log, by the command that is offered
 SIGNALLED = 128  # a shell, and the kubelet, add the number of the signal
@@ -48,7 +49,22 @@ STARTING = {
     "ContainerCreating": "Its node pulls the image and mounts the volumes",
     "PodInitializing": "Its node pulls the image and prepares the container",
 }
+ROOT_FORBIDDEN = "runAsNonRoot"  # the kubelet names it where an image's user is root, or no number
 _CANCELLED_BY = re.compile(r"Cancelled by (?P<user>.+)", re.DOTALL)
+
+
+def way_to_start(reason: str, message: str, run: str) -> str:
+    """What to do about a container that does not start; empty: nothing is known. `run`: empty for other pods.
+
+    `message` is the kubelet's.
+    """
+    if ROOT_FORBIDDEN not in message:
+        return STARTING.get(reason, "")
+    how = f"start it as another user: `moor rerun {run} --user 1000`" if run else "give the pod another user"
+    return (
+        f"It may not run as the user of its image, which is root or has no number: {how}; an administrator can"
+        f" choose a user for the namespace: the annotation {RUN_AS_USER_ANNOTATION}"
+    )
 
 
 def ending_headline(run: RunView, now: datetime) -> str:

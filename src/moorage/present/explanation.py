@@ -18,7 +18,7 @@ from moorage.decide.runs.forecast import Usual
 from moorage.decide.usage.gpus import Holder
 from moorage.model.machine import FAIR
 from moorage.model.names import MACHINE_GATE
-from moorage.present.ending import STARTING, ending_headline, ending_lines, moment_text
+from moorage.present.ending import ending_headline, ending_lines, moment_text, way_to_start
 
 LINE_SHOWN = 10
 NODES_SHOWN = 20  # of a large cluster the rest is summed up by reason
@@ -233,7 +233,8 @@ def _starting_lines(explanation: Explanation) -> list[str]:
     if starting.is_trouble and not starting.is_unpulled and starting.container:
         kind = "init container" if starting.is_init else "container"
         lines = [f"{kind} {starting.container}: {line}" for line in lines]
-    return lines + ([STARTING[starting.reason]] if starting.reason in STARTING else [])
+    advice = way_to_start(starting.reason, starting.message, explanation.run)
+    return [*lines, advice] if advice else lines
 
 
 def _until_lines(explanation: Explanation) -> list[str]:

@@ -261,6 +261,7 @@ class AsyncJobs(Group):
         *,
         name: str | None = None,
         image: str | None = None,
+        user: str | None = None,
         gpus: int = 0,
         gpu_type: str | None = None,
         gpu_resource: str | None = None,
@@ -288,9 +289,8 @@ class AsyncJobs(Group):
 
         `memory`: such as 8Gi, or "none"; `time`: such as 2h; `volumes`: `NAME:/path[:ro]`; `datasets`:
         `[NAMESPACE/]NAME:/path`; `checkpoint`: `NAME[:SIZE]`; `working_dir`: `NAME:path` on a volume; `queue`: a
-        LocalQueue of Kueue; `key`:
-        asking again with it gives the same one (None: a key of this call's own). Raises Invalid, with every
-        problem in its message, and AlreadyExists.
+        LocalQueue of Kueue; `user`: `UID[:GID]`; `key`: asking again with it gives the same one (None: a key of
+        this call's own). Raises Invalid, with every problem in its message, and AlreadyExists.
         """
         if isinstance(command, str):
             raise UsageError(
@@ -301,6 +301,7 @@ class AsyncJobs(Group):
             "namespace": await self._in(namespace),
             "name": name,
             "image": image,
+            "user": user,
             "gpus": gpus,
             "gpuType": gpu_type,
             "gpuResource": gpu_resource,

@@ -12,6 +12,7 @@ from moorage.decide.explain.explainer import explain
 from moorage.decide.explain.public import as_public
 from moorage.decide.runs.kept import Seen, plan, view_deleted
 from moorage.decide.runs.state import PodView, view_run
+from moorage.present.ending import way_to_start
 from moorage.present.explanation import explain_text, short_reason
 from moorage.present.explanationanswer import make_explanation
 
@@ -254,3 +255,37 @@ def test_a_container_that_cannot_start_says_what_to_check():
         "run lab/train does not start on n1: the image cannot be pulled (ImagePullBackOff)\n"
         "Its image cannot be pulled: check its name and tag, and whether its registry needs a login"
     )
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "run", "begins"),
+    [
+        pytest.param(
+            "CreateContainerConfigError",
+            'container has runAsNonRoot and image will run as root (pod: "train_lab", container: main)',
+            "train",
+            "It may not run as the user of its image, which is root or has no number: start it as another user:"
+            " `moor rerun train --user 1000`; an administrator",
+            id="a run of an image of root",
+        ),
+        pytest.param(
+            "CreateContainerConfigError",
+            "container has runAsNonRoot and image has non-numeric user (app), cannot verify user is non-root",
+            "",
+            "It may not run as the user of its image, which is root or has no number: give the pod another user;",
+            id="a pod whose image names a user by name",
+        ),
+        pytest.param(
+            "CreateContainerConfigError",
+            'secret "keys" not found',
+            "train",
+            "A Secret or ConfigMap that it names does not exist: create it",
+            id="a Secret",
+        ),
+        pytest.param("Odd", "", "train", "", id="an unknown word"),
+    ],
+)
+def test_what_to_do_about_a_container_that_does_not_start(reason, message, run, begins):
+    advice = way_to_start(reason, message, run)
+    assert advice.startswith(begins)
+    assert bool(advice) == bool(begins)

@@ -10,7 +10,15 @@ from moorage.apimachinery.resources import Obj
 from moorage.decide.admission.fields import at, mapping
 from moorage.decide.admission.injection import is_guest
 from moorage.decide.admission.priority import stand_in
-from moorage.decide.admission.restricted import advice, is_ours, is_restricted, names_user, secure, user_of
+from moorage.decide.admission.restricted import (
+    NO_ROOT,
+    advice,
+    is_ours,
+    is_restricted,
+    names_user,
+    secure,
+    user_of,
+)
 from moorage.decide.admission.scheduler import choose_scheduler
 from moorage.decide.admission.tenancy import inject
 
@@ -37,9 +45,12 @@ def complete_pod(
 
 
 def advise_job(job: Obj, namespace: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Warnings for who creates a run in a namespace of Pod Security `restricted` and names no user."""
+    """Warnings for who creates a run in a namespace of Pod Security `restricted`: names no user, or root."""
     if namespace is None or not is_ours(labels_of(job)) or not is_restricted(labels_of(namespace)):
         return ()
-    if names_user(mapping(at(job, ("spec", "template", "spec")))):
+    spec = mapping(at(job, ("spec", "template", "spec")))
+    if mapping(spec.get("securityContext")).get("runAsUser") == 0:
+        return (NO_ROOT,)
+    if names_user(spec):
         return ()
     return (advice(user_of(labels_of(job), annotations_of(namespace))),)

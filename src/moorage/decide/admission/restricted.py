@@ -15,6 +15,7 @@ from moorage.apimachinery.integers import INT32_MAX, integer_or
 from moorage.apimachinery.podsecurity import PREFIX, RESTRICTED
 from moorage.apimachinery.resources import Obj
 from moorage.decide.admission.fields import mapping, sequence
+from moorage.decide.runs.users import HOME
 from moorage.model.names import (
     CONTAINER_LABEL,
     MAP_LABEL,
@@ -25,7 +26,10 @@ from moorage.model.names import (
 )
 
 OF_IMAGE = "image"  # the annotation's word for the user that the image names
-HOME = {"HOME": "/tmp", "USER": "moorage", "LOGNAME": "moorage"}  # no image knows such a user
+NO_ROOT = (
+    "this namespace allows no root (Pod Security restricted): pods of user 0 are refused; name another user,"
+    " such as --user 1000"
+)
 _SECCOMP = {"type": "RuntimeDefault"}
 
 

@@ -30,6 +30,7 @@ from moorage.decide.runs.placement import Placement, place
 from moorage.decide.runs.remarks import Remarks
 from moorage.decide.runs.request import Caller, ClusterFacts, RunPlan, RunRequest, ships_directory, unexpanded
 from moorage.decide.runs.runfile import options_of
+from moorage.decide.runs.users import RunUser, user_of_request
 from moorage.model.dataset import uses_labels
 from moorage.model.kueue import QUEUE_LABEL
 from moorage.model.names import (
@@ -90,6 +91,7 @@ class _Settled:
     checkpoint: str | None  # its claim
     image: str
     working_dir: str | None
+    user: RunUser | None
     env: Sequence[Obj]
     grace_period_seconds: int
     restart_limit: int
@@ -137,7 +139,8 @@ def _settle(request: RunRequest, caller: Caller, facts: ClusterFacts, remarks: R
     checkpoint = mounts.add_checkpoint()
     image = _image(request, facts, remarks)
     working_dir = mounts.add_working_directory()
-    env = _env(request, caller, facts, remarks)
+    user = user_of_request(request, facts, remarks)
+    env = _env(request, caller, facts, remarks, user)
     grace_period_seconds = grace_period(request, remarks, keeps_checkpoints=checkpoint is not None)
     restarts = restart_limit(request, facts, remarks)
     _check_priority_class(request, facts, remarks)
@@ -159,6 +162,7 @@ def _settle(request: RunRequest, caller: Caller, facts: ClusterFacts, remarks: R
         checkpoint=checkpoint,
         image=image,
         working_dir=working_dir,
+        user=user,
         env=env,
         grace_period_seconds=grace_period_seconds,
         restart_limit=restarts,
@@ -201,8 +205,10 @@ def _image(request: RunRequest, facts: ClusterFacts, remarks: Remarks) -> str:
     return image or ""
 
 
-def _env(request: RunRequest, caller: Caller, facts: ClusterFacts, remarks: Remarks) -> list[Obj]:
-    variables: dict[str, str] = {}
+def _env(
+    request: RunRequest, caller: Caller, facts: ClusterFacts, remarks: Remarks, user: RunUser | None
+) -> list[Obj]:
+    variables: dict[str, str] = dict(user.environment) if user is not None else {}
     if facts.process_runtime:
         variables = {name: value for name in PASSED_ON if (value := caller.environment.get(name)) is not None}
     for text in request.env:
@@ -366,6 +372,8 @@ def _pod_spec(settled: _Settled) -> Obj:
             {"key": key, "operator": "Exists", "effect": "NoSchedule"}
             for key in gpu_taints(settled.placement.gpu_resource)
         ]
+    if settled.user is not None:
+        spec["securityContext"] = settled.user.context
     if settled.request.priority_class:
         spec["priorityClassName"] = settled.request.priority_class
     if settled.mounts.volumes:

@@ -38,6 +38,7 @@ class RunRequest:
     retries: int = 0
     restart_limit: int | None = None
     image: str | None = None
+    user: str | None = None  # UID[:GID]
     host_env: bool = False
     working_dir: str | None = None  # CLAIM:PATH
     shown: tuple[str, ...] = ()  # the command for people, where another one was typed

@@ -25,7 +25,7 @@ LISTS = ("volumes", "datasets")
 FLAGS = ("host_env",)
 TEXTS = (
     "name", "namespace", "gpu_type", "gpu_resource", "cpu", "memory", "time", "checkpoint", "priority_class",
-    "image", "working_dir", "queue",
+    "image", "user", "working_dir", "queue",
 )  # fmt: skip
 FIELDS = ("command", *TEXTS, *INTEGERS, *LISTS, "env", "labels", *FLAGS)
 OTHER_NAMES = NewJob.renamed | {

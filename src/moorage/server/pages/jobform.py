@@ -18,6 +18,7 @@ from moorage.decide.runs.job import PASSED_ON
 from moorage.decide.runs.mounts import WORK_PATH
 from moorage.decide.runs.request import Defaults
 from moorage.decide.runs.timelimit import format_seconds
+from moorage.decide.runs.users import HOME, user_of_pod
 from moorage.decide.usage.gpus import GpuView
 from moorage.model.dataset import claim_name, reader_claim_name, used_datasets
 from moorage.model.labels import user_labels
@@ -112,6 +113,9 @@ def job_fields(around: Around) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
         ),
         Field(name="priorityClass", label="Priority class"),
         Field(name="queue", label="Queue", hint="A queue of Kueue, where it is installed."),
+        Field(
+            name="user", label="User", example="1000:1000", hint="UID:GID of the command; the image's if empty."
+        ),
         Field(name="gpuResource", label="GPU resource", example=DEFAULT_GPU_RESOURCE, hint="For slices of GPUs."),
         *((image, host_field()) if around.on_processes else ()),
     )
@@ -226,6 +230,7 @@ def read_job(given: Mapping[str, str], *, dry_run: bool = False) -> NewJob:
         "gracePeriodSeconds": reader.number("gracePeriodSeconds", None, "grace period"),
         "priorityClass": reader.text("priorityClass"),
         "queue": reader.text("queue"),
+        "user": reader.text("user"),
         "retries": reader.number("retries", 0, "number of retries"),
         "restartLimit": reader.number("restartLimit", None, "restart limit"),
         "hostEnv": reader.ticked("hostEnv"),
@@ -279,6 +284,7 @@ def given_of(job: Obj) -> dict[str, str]:
         "restartLimit": notes.get(RESTART_LIMIT_ANNOTATION, ""),
         "labels": "\n".join(f"{key}={value}" for key, value in user_labels(labels_of(job)).items()),
         "priorityClass": str(spec.get("priorityClassName") or ""),
+        "user": user_of_pod(spec),
         "hostEnv": "yes" if template_notes.get(HOST_ENV_ANNOTATION) == "true" else "",
     }
     if given["restartLimit"] == str(RESTART_LIMIT):
@@ -316,7 +322,8 @@ def _variables(container: Obj) -> Iterable[str]:
     """The variables that a person set."""
     ours = ("MOORAGE_RUN", CHECKPOINT_ENV, *PASSED_ON)
     for variable in container.get("env") or ():
-        if variable["name"] not in ours and "value" in variable:
+        is_ours = variable["name"] in ours or HOME.get(variable["name"]) == variable.get("value", "")
+        if not is_ours and "value" in variable:
             yield f"{variable['name']}={str(variable['value']).replace('$$', '$')}"
 
 

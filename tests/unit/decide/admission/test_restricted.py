@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moorage.apimachinery.podsecurity import RESTRICTED, violations
+from moorage.decide.admission.newpods import advise_job
 from moorage.decide.admission.restricted import advice, is_ours, is_restricted, names_user, secure, user_of
 from moorage.localcluster.apiserver.wire.patch import json_patch
 
@@ -164,3 +165,19 @@ def test_which_pods_and_namespaces_are_meant():
 def test_odd_pods_are_no_defect(spec):
     secure({"metadata": {}, "spec": spec}, user=5)
     names_user(spec or {})
+
+
+@pytest.mark.parametrize(
+    ("security", "says"),
+    [
+        ({"runAsUser": 0}, "pods of user 0 are refused; name another user, such as --user 1000"),
+        ({"runAsUser": 1000}, None),
+        ({}, "the containers run as user 65532"),
+    ],
+)
+def test_who_creates_a_run_is_told_which_user_it_has(security, says):
+    spec = {"securityContext": security, "containers": [{"name": "main"}]}
+    job = {"metadata": {"labels": {"moorage.dev/run": "x"}}, "spec": {"template": {"spec": spec}}}
+    warnings = advise_job(job, {"metadata": {"labels": ENFORCED}})
+    assert [says in text for text in warnings] == ([True] if says else [])
+    assert advise_job(job, {"metadata": {"labels": {}}}) == ()

@@ -32,6 +32,7 @@ def test_a_file_has_the_names_of_the_rest_api_in_any_spelling():
         "env": {"STEPS": 30, "HOME_TOKEN": None, "EMPTY": ""},
         "labels": {"project": "vision", "epochs": 30},
         "priorityClass": "low",
+        "user": "1000",
         "restart_limit": 3,
         "host-env": True,
         "image": None,
@@ -49,6 +50,7 @@ def test_a_file_has_the_names_of_the_rest_api_in_any_spelling():
         "env": ("STEPS=30", "HOME_TOKEN", "EMPTY="),
         "labels": ("project=vision", "epochs=30"),
         "priority_class": "low",
+        "user": "1000",
         "restart_limit": 3,
         "host_env": True,
     }

@@ -40,6 +40,7 @@ from moorage.decide.runs.request import (
     ships_directory,
     unexpanded,
 )
+from moorage.decide.runs.runfile import kept_request
 from moorage.decide.runs.timelimit import format_seconds, parse_time
 from moorage.model.names import RUN_NAME_MAX, is_dns_label
 from moorage.testing.clock import NOON
@@ -298,6 +299,20 @@ def test_a_run_without_a_queue_has_no_label_of_kueue() -> None:
             "invalid grace period 0: use 1 to 86400 seconds",
             None,
             id="no grace",
+        ),
+        pytest.param(
+            {"user": "ada"},
+            "user",
+            "invalid user 'ada': use numbers from 0 to 2147483647",
+            "write UID or UID:GID, such as 1000 or 1000:100; `docker run IMAGE id` prints those of a user",
+            id="a user by name",
+        ),
+        pytest.param(
+            {"user": "1000:2147483648"},
+            "user",
+            "invalid user '1000:2147483648': use numbers from 0 to 2147483647",
+            "write UID or UID:GID, such as 1000 or 1000:100; `docker run IMAGE id` prints those of a user",
+            id="a group that no cluster knows",
         ),
         pytest.param(
             {"priority_class": "high"},
@@ -982,3 +997,55 @@ def test_a_slice_of_a_gpu_is_asked_for_by_the_name_of_its_resource(resource: str
     plan = planned(dataclasses.replace(REAL, nodes=nodes), image="x", gpus=2, gpu_resource=resource)
     assert container(plan)["resources"]["limits"][name] == "2"
     assert "nvidia.com/gpu" not in container(plan)["resources"]["limits"]
+
+
+@pytest.mark.parametrize(
+    ("user", "security", "home"),
+    [
+        pytest.param(
+            "1000:100",
+            {
+                "runAsUser": 1000,
+                "runAsGroup": 100,
+                "runAsNonRoot": True,
+                "fsGroup": 100,
+                "fsGroupChangePolicy": "OnRootMismatch",
+            },
+            {"HOME": "/tmp", "USER": "moorage", "LOGNAME": "moorage"},
+            id="volumes are the group's",
+        ),
+        pytest.param(
+            "1000",
+            {
+                "runAsUser": 1000,
+                "runAsGroup": 1000,
+                "runAsNonRoot": True,
+                "fsGroup": 1000,
+                "fsGroupChangePolicy": "OnRootMismatch",
+            },
+            {"HOME": "/tmp", "USER": "moorage", "LOGNAME": "moorage"},
+            id="the group has the user's number",
+        ),
+        pytest.param(
+            "1000:0",
+            {"runAsUser": 1000, "runAsGroup": 0, "runAsNonRoot": True},
+            {"HOME": "/tmp", "USER": "moorage", "LOGNAME": "moorage"},
+            id="root's group has volumes anyway",
+        ),
+        pytest.param("0", {"runAsUser": 0, "runAsGroup": 0}, {}, id="root"),
+    ],
+)
+def test_a_run_has_the_user_that_is_asked_for(user, security, home):
+    plan = planned(REAL, image="i", user=user)
+    assert pod_spec(plan)["securityContext"] == security
+    env = {entry["name"]: entry["value"] for entry in container(plan)["env"]}
+    assert {name: env[name] for name in env if name in ("HOME", "USER", "LOGNAME")} == home
+    own = planned(REAL, image="i", user=user, env=("HOME=/work",))
+    assert {"name": "HOME", "value": "/work"} in container(own)["env"]
+    assert kept_request(plan.job).user == user
+
+
+def test_a_user_is_said_to_have_no_effect_where_commands_are_processes_of_this_machine():
+    plan = planned(LOCAL, user="1000")
+    assert "securityContext" not in pod_spec(plan)
+    assert "user has no effect on this cluster: commands run as the user who started it" in plan.notes
