@@ -11,7 +11,7 @@ import ssl
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -40,6 +40,8 @@ REFUSED_BYTES = 1024 * 1024
 FAREWELL_SECONDS = 1.0  # for a client that is not taken to read why
 LINGER_SECONDS = 30.0  # for a client to read the end of an answer on a connection that is closed
 WEBSOCKET_MESSAGES = 4  # that wait for the application, of at most 16 MiB each
+LAST_SECONDS = 0.5  # at the end: for the first request of a connection that was just made, and the rest of a head
+LAST_LOOK_SECONDS = 0.01
 GRACE_SECONDS = 2  # open watches and log streams are cut after this when the process stops
 READY_PATH = "/readyz"
 RELOAD_SECONDS = 10.0  # how often certificate files are looked at; a kubelet renews mounted Secrets within minutes
@@ -51,9 +53,10 @@ class _Server(uvicorn.Server):
     It wakes once a second, for the date of answers, and when it is to stop; uvicorn wakes ten times a second.
     """
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, handshakes: set[asyncio.Task[None]]) -> None:
         super().__init__(config)
         self._stopping = asyncio.Event()
+        self._handshakes = handshakes
 
     def stop(self) -> None:
         self.should_exit = True
@@ -64,9 +67,55 @@ class _Server(uvicorn.Server):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), DATE_SECONDS)
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End with no connection that a client could take for accepted unanswered.
+
+        Those that wait to be accepted are taken, then no more; who has just come may send a request, and what was
+        sent before is read. Then as uvicorn: what is idle is closed, what is under way has the grace period.
+        """
+        loop = asyncio.get_running_loop()
+        entrance = functools.partial(
+            cast(Callable[..., asyncio.Protocol], self.config.http_protocol_class),
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+        for sock in sockets or ():
+            loop.remove_reader(sock)
+        await asyncio.sleep(0)  # asyncio drops what it has accepted when the server is closed before the next turn
+        rest = [connection for sock in sockets or () for connection in _accept_all(sock)]
+        for server in self.servers:
+            server.close()
+        for connection in rest:
+            connection.setblocking(False)
+            await loop.connect_accepted_socket(entrance, connection)
+        for _ in range(2):  # the second turn comes after what could be read in the first
+            await asyncio.sleep(0)
+        end = loop.time() + LAST_SECONDS
+        while loop.time() < end and self._expects_some():  # noqa: ASYNC110  (connections tell nobody)
+            await asyncio.sleep(LAST_LOOK_SECONDS)
+        for handshake in self._handshakes:
+            handshake.cancel()
+        await super().shutdown(sockets)
+
+    def _expects_some(self) -> bool:
+        return bool(self._handshakes) or any(
+            isinstance(connection, _Protocol) and connection.expects_request()
+            for connection in self.server_state.connections
+        )
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+def _accept_all(sock: socket.socket) -> list[socket.socket]:
+    """The connections that wait to be accepted: closing the socket would reset them."""
+    accepted = []
+    with contextlib.suppress(OSError):  # BlockingIOError: there are no more
+        while True:
+            accepted.append(sock.accept()[0])
+    return accepted
 
 
 class _OneWrite:
@@ -314,6 +363,12 @@ class _Protocol(HttpToolsProtocol):
         super().on_message_complete()
         self._part = ""
         self._mark()
+
+    def expects_request(self) -> bool:
+        """Whether a request is likely to come: the connection is new, or a head has begun."""
+        if self._refusal is not None or self.transport.is_closing():
+            return False
+        return self._part == "head" and (self.cycle is None or self._head_bytes > 0)
 
     def _is_answered(self) -> bool:
         return self.cycle is not None and self.cycle.response_complete
@@ -572,7 +627,7 @@ async def serve(
         # accepted sockets inherit it. asyncio sets it only where the protocol was named when the socket was made;
         # without, an answer's second segment waits for the client's delayed acknowledgement: 40 ms
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    server = _Server(config)
+    server = _Server(config, handshakes)
     following: asyncio.Task[None] | None = None
     if context is not None and certificate is not None and key is not None:
         following = asyncio.create_task(_follow_certificate(context, certificate, key, clock))
@@ -585,8 +640,6 @@ async def serve(
         if following is not None:
             following.cancel()
         server.stop()
-        for handshake in handshakes:
-            handshake.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await serving
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import random
 import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -351,3 +354,86 @@ async def test_a_head_without_end_is_refused() -> None:
         assert answer == b"reset" or answer.startswith(b"HTTP/1.1 431 ")
         asked = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + line * 60 + b"\r\n"
         assert (await exchange(asked)).startswith(b"HTTP/1.1 200 ")
+
+
+class Listener(socket.socket):
+    """Notes the ports of the clients that were accepted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bind(("127.0.0.1", 0))
+        self.setblocking(False)
+        self.accepted: set[int] = set()
+
+    def accept(self) -> Any:
+        connection, address = super().accept()
+        self.accepted.add(address[1])
+        return connection, address
+
+
+class PlainClient(threading.Thread):
+    """Sends GETs that it never repeats, until nobody listens any more. `failed`: its ports, and why."""
+
+    def __init__(self, port: int, *, keep_alive: bool) -> None:
+        super().__init__(daemon=True)
+        self._port, self._keep_alive = port, keep_alive
+        self.answers = 0
+        self.failed: list[tuple[int, str]] = []
+
+    def run(self) -> None:
+        while True:
+            try:
+                connection = socket.create_connection(("127.0.0.1", self._port), timeout=20)
+            except ConnectionRefusedError:
+                return
+            except ConnectionResetError:  # it was in the queue of the kernel
+                continue
+            with connection:
+                self._use(connection)
+
+    def _use(self, connection: socket.socket) -> None:
+        port = connection.getsockname()[1]
+        reader = connection.makefile("rb")
+        for number in itertools.count():
+            try:
+                connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+                head = b"".join(iter(reader.readline, b"\r\n")).lower()
+                assert head.startswith(b"http/1.1 200"), head
+                assert reader.read(2) == b"ok"
+            except (OSError, AssertionError) as error:
+                self.failed.append((port, f"request {number}: {error!r}"))
+                return
+            self.answers += 1
+            if not self._keep_alive or b"connection: close" in head:
+                return
+
+
+@pytest.mark.parametrize("round_", range(6))
+async def test_at_a_graceful_end_no_plain_client_that_was_accepted_goes_without_its_answer(round_: int, seed: int):
+    chance = random.Random(seed + round_)
+    draining, stop = asyncio.Event(), asyncio.Event()
+    with Listener() as sock:
+        server = asyncio.create_task(serve(app, sock, stop=stop, draining=draining, grace_seconds=60))
+        clients = [PlainClient(sock.getsockname()[1], keep_alive=number % 2 == 0) for number in range(4)]
+
+        async def answered(more: int) -> None:
+            wanted = [client.answers + more for client in clients]
+            while any(client.answers < want for client, want in zip(clients, wanted, strict=True)):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+
+        async with asyncio.timeout(120):
+            while not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            for client in clients:
+                client.start()
+            await answered(chance.randrange(1, 20))
+            draining.set()
+            await answered(chance.randrange(1, 20))
+            for _ in range(chance.randrange(5)):
+                await asyncio.sleep(0)
+            stop.set()
+            await server
+        for client in clients:
+            await asyncio.to_thread(client.join)
+        failed = [failure for client in clients for failure in client.failed if failure[0] in sock.accepted]
+        assert failed == []
