@@ -1529,9 +1529,59 @@ INGRESSES_REFUSED: Steps = [
     ),
 ]
 
+CERTIFICATES = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+KEY_REQUEST = (
+    "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURSBSRVFVRVNULS0tLS0KTUlIRk1HNENBUUF3RERFS01BZ0dBMVVFQXd3QllUQlpNQk1H"
+    "QnlxR1NNNDlBZ0VHQ0NxR1NNNDlBd0VIQTBJQQpCR3NrMnZtKzkvdGwrQ2dOZ0c1SE9xcSt2ckpKNGxtNXdhZnBLV1VuenhV"
+    "cGRBMzVmNWZ6QS8vN2RHdmFxeWRDCmxxRXFyNkw2VXVmZUtJQ3N0QUIwdlFLZ0FEQUtCZ2dxaGtqT1BRUURBZ05IQURCRUFp"
+    "Qm91aWM2OVRvSXVDMW0Kdmd5U0diRk5XWkFjYlU3SFdCdUZ1NnMrOGkva1VBSWdLRGVTNEx5UjJXcGgxbDN5ZGt3SEV3SWcw"
+    "MjlhOE8xRgpYcE1RWnlFc3p6RT0KLS0tLS1FTkQgQ0VSVElGSUNBVEUgUkVRVUVTVC0tLS0tCg=="
+)  # a PKCS #10 request, PEM in base64
+
+
+def signing_request(name: str, **spec: Any) -> dict[str, Any]:
+    base = {"request": KEY_REQUEST, "signerName": "example.com/login", "usages": ["client auth"]}
+    return named(name, spec=base | spec)
+
+
+def refused_request(name: str, **spec: Any) -> Step:
+    return post(name, CERTIFICATES, signing_request("{ns}-no", **spec))
+
+
+ONE_REQUEST = CERTIFICATES + "/{ns}-a"
+SIGNING_REQUESTS: Steps = [
+    post("a request bears who made it", CERTIFICATES, signing_request("{ns}-a", expirationSeconds=600)),
+    post(
+        "whatever it says itself",
+        CERTIFICATES,
+        signing_request("{ns}-b", username="mallory", uid="x", groups=["g"], extra={"k": ["v"]})
+        | {"status": {"certificate": "YQ==", "conditions": [{"type": "Approved", "status": "True"}]}},
+    ),
+    merge(
+        "its spec does not change", ONE_REQUEST, {"spec": {"username": "mallory", "signerName": "example.com/x"}}
+    ),
+    merge("nor its status but by its own path", ONE_REQUEST, {"status": {"certificate": "YQ=="}}),
+    merge("a label does", ONE_REQUEST, {"metadata": {"labels": {"story": "{ns}"}}}),
+    merge("a status that is no certificate", ONE_REQUEST + "/status", {"status": {"certificate": "YQ=="}}),
+    refused_request("no signer", signerName=""),
+    refused_request("a signer without a domain", signerName="login"),
+    refused_request("a signer of the past", signerName="kubernetes.io/legacy-unknown"),
+    refused_request("no usages", usages=[]),
+    refused_request("a usage that nobody knows", usages=["flying"]),
+    refused_request("a usage twice", usages=["client auth", "client auth"]),
+    refused_request("too short", expirationSeconds=599),
+    refused_request("no request in it", request="YWJj"),
+    get("a table", CERTIFICATES + "?labelSelector=story%3D{ns}", accept=TABLE),
+    get("by signer", CERTIFICATES + "?labelSelector=story%3D{ns}&fieldSelector=spec.signerName%3Dexample.com/y"),
+    delete("gone", ONE_REQUEST),
+    delete("the other, too", CERTIFICATES + "/{ns}-b"),
+]
+
+
 STORIES: dict[str, Steps] = {
     "pods made and refused": PODS_CREATED,
     "bodies": BODIES,
+    "certificates are asked for": SIGNING_REQUESTS,
     "pods changed": PODS_CHANGED,
     "pods bound and read": PODS_BOUND_AND_READ,
     "pods deleted": PODS_DELETED,

@@ -89,6 +89,22 @@ def make_server_certificate(
     return Certificate(certificate=builder.sign(authority.key, hashes.SHA256()), key=key)
 
 
+def make_client_certificate(
+    authority: Certificate, name: str, *, groups: Sequence[str] = (), now: datetime, lifetime: timedelta
+) -> Certificate:
+    """Make a certificate by which an API server knows a user: the common name; each organization is a group."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    organizations = [x509.NameAttribute(x509.NameOID.ORGANIZATION_NAME, group) for group in groups]
+    subject = x509.Name([*organizations, x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    builder = (
+        _builder(subject, authority.certificate.subject, key, now, lifetime)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage("digital_signature"), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+    )
+    return Certificate(certificate=builder.sign(authority.key, hashes.SHA256()), key=key)
+
+
 def _builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime, lifetime: timedelta
 ) -> x509.CertificateBuilder:

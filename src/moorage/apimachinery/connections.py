@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
+CLIENT_CERTIFICATE = "client_certificate"  # in the state of a scope: what the client showed, if we took it
 FILES = 65_536  # numbers of open files a service asks for, where the hard limit allows as many
 SPARE_FILES = 256  # of a service: databases, logs, standard streams, connections of its own
 REFUSED = 64  # refused connections that are told why, at once; others end without a word. They are spare files

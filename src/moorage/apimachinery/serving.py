@@ -17,7 +17,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from moorage.apimachinery.connections import Bounds, Door, Guest, Refusal, bounds, file_limit
+from moorage.apimachinery.connections import CLIENT_CERTIFICATE, Bounds, Door, Guest, Refusal, bounds, file_limit
 from moorage.clock import SYSTEM, Clock
 
 log = logging.getLogger(__name__)
@@ -298,6 +298,8 @@ class _Entrance(asyncio.Protocol):
 
     def _begin(self, transport: asyncio.Transport, guest: Guest, refusal: Refusal | None) -> _Protocol:
         protocol = _Protocol(**self._options, door=self._door, guest=guest, refusal=refusal)
+        if shown := transport.get_extra_info("peercert"):
+            protocol.app_state = {**protocol.app_state, CLIENT_CERTIFICATE: shown}
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         return protocol
@@ -587,6 +589,7 @@ async def serve(
     *,
     certificate: Path | None = None,
     key: Path | None = None,
+    client_ca: Path | None = None,
     stop: asyncio.Event | None = None,
     draining: asyncio.Event | None = None,
     grace_seconds: int = GRACE_SECONDS,
@@ -597,6 +600,9 @@ async def serve(
 
     Requests that are under way then have `grace_seconds`. Once `draining` is set, /readyz says that we stop, and
     each answer ends its connection.
+
+    With `client_ca` (PEM) clients may show a certificate that it signed: each scope's state has it then, as
+    CLIENT_CERTIFICATE, in the form of `ssl.SSLSocket.getpeercert`. One that it did not sign ends the handshake.
 
     `most` bounds the connections; without it the limit of open files does (`connections.bounds`).
 
@@ -616,6 +622,8 @@ async def serve(
         timeout_keep_alive=IDLE_SECONDS,
         ssl_certfile=certificate,
         ssl_keyfile=key,
+        ssl_ca_certs=str(client_ca) if client_ca is not None else None,
+        ssl_cert_reqs=ssl.CERT_OPTIONAL if client_ca is not None else ssl.CERT_NONE,
         timeout_graceful_shutdown=grace_seconds,
     )
     config.load()

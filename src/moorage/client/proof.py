@@ -86,9 +86,12 @@ class Prover:
             try:
                 await api.create(SIGNING_REQUESTS, make_request(name, key))
             except Forbidden as error:
+                from moorage.present.forbidden import refusal_of
+
+                refusal = refusal_of(error.message)  # in words of its own, that our hint stays with it
                 raise Forbidden(
                     "the Moorage server cannot see your client certificate, and you may not prove who you are: "
-                    f"{error.message}",
+                    f"{refusal.sentence('') if refusal else error.message}",
                     hint="log in: moor login URL; or ask an administrator: kubectl create clusterrolebinding "
                     f"{PROOF_ROLE}-NAME --clusterrole {PROOF_ROLE} --user USER",
                 ) from error

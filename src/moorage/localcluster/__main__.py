@@ -92,7 +92,10 @@ async def run(data: Path, sock: socket.socket, ready_fd: int | None) -> None:
     try:
         async with asyncio.TaskGroup() as tasks:
             # the API, and what every cluster has
-            tasks.create_task(serve(server.app, sock, certificate=pki.certificate, key=pki.key, stop=stop))
+            serving = serve(
+                server.app, sock, certificate=pki.certificate, key=pki.key, client_ca=pki.ca, stop=stop
+            )
+            tasks.create_task(serving)
             manager_api = server.client("system:kube-controller-manager")
             await _create(manager_api, STORAGECLASSES, STORAGE_CLASS)
             await _create(manager_api, INGRESSCLASSES, INGRESS_CLASS)

@@ -30,6 +30,7 @@ _CLUSTER_SCOPED = frozenset(
     {"nodes", "tenants", "namespaces", "persistentvolumes", "guardrailpolicies", "machinenodepools", "users"}
     | {"priorityclasses", "storageclasses", "clusterroles", "clusterrolebindings", "groups", "serviceaccounts"}
     | {"customresourcedefinitions", "mutatingwebhookconfigurations", "validatingwebhookconfigurations"}
+    | {"certificatesigningrequests"}
 )
 _RUN = frozenset({"jobs", "pods"})
 _COMMANDS = {  # command → what it does, and the resources that it is about

@@ -27,12 +27,14 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from moorage.apimachinery.parent import end_with_parent
+from moorage.clock import SYSTEM
 from moorage.testing.ports import free_ports
 
 START_SECONDS = 300.0
@@ -47,6 +49,7 @@ class Cluster:
     kubeconfig: Path
     home: Path  # a folder of this cluster's own; the data folder of a local one
     restart: Callable[[], None] | None = None
+    client_ca: Path | None = None  # folder with ca.crt and ca.key, whose client certificates its API server takes
     extra_env: Mapping[str, str] = field(default_factory=dict)
 
     def lacks(self, needs: set[str]) -> str | None:
@@ -128,6 +131,7 @@ def local_cluster(home: Path, *options: str) -> Iterator[Cluster]:
             kubeconfig=home / "kubeconfig",
             home=home,
             restart=again,
+            client_ca=home / "pki",
         )
     finally:
         moor("down", "--data", str(home))
@@ -156,7 +160,13 @@ def _envtest(assets: Path, home: Path) -> Iterator[Cluster]:
             plane.start_scheduler()
             offers.add("scheduler")
         with services(plane.kubeconfig, home, plane.ports):
-            yield Cluster(kind="envtest", offers=frozenset(offers), kubeconfig=plane.kubeconfig, home=home)
+            yield Cluster(
+                kind="envtest",
+                offers=frozenset(offers),
+                kubeconfig=plane.kubeconfig,
+                home=home,
+                client_ca=home / "clients",
+            )
 
 
 class ControlPlane:
@@ -244,6 +254,7 @@ def control_plane(assets: Path, home: Path, *, need_accounts: bool = False) -> I
     (home / "tokens.csv").write_text(f'{token},admin,admin,"system:masters"\n')
     for word in (["genrsa", "-out", "sa.key", "2048"], ["rsa", "-in", "sa.key", "-pubout", "-out", "sa.pub"]):
         subprocess.run(["openssl", *word], cwd=home, check=True, capture_output=True)
+    _make_client_authority(home / "clients")
     server = f"https://127.0.0.1:{ports['api']}"
     (home / "kubeconfig").write_text(
         yaml.safe_dump(
@@ -279,6 +290,7 @@ def control_plane(assets: Path, home: Path, *, need_accounts: bool = False) -> I
             "--bind-address=127.0.0.1",
             "--cert-dir=apicerts",
             "--token-auth-file=tokens.csv",
+            "--client-ca-file=clients/ca.crt",
             "--service-account-key-file=sa.pub",
             "--service-account-signing-key-file=sa.key",
             "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
@@ -288,6 +300,32 @@ def control_plane(assets: Path, home: Path, *, need_accounts: bool = False) -> I
         )
         _wait_for(f"{server}/readyz", {"Authorization": f"Bearer {token}"}, home / "kube-apiserver.log")
         yield plane
+
+
+def _make_client_authority(folder: Path) -> None:
+    """ca.crt and ca.key of an authority for client certificates."""
+    from moorage.apimachinery.certificates import make_authority
+
+    folder.mkdir(mode=0o700)
+    authority = make_authority("clients", now=SYSTEM.now(), lifetime=timedelta(days=1))
+    (folder / "ca.crt").write_bytes(authority.pem)
+    (folder / "ca.key").write_bytes(authority.key_pem)
+
+
+def client_certificate(folder: Path, name: str, groups: Sequence[str] = ()) -> tuple[bytes, bytes]:
+    """A certificate that names a user and groups, signed by ca.key of the folder, and its key, as PEM."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    from moorage.apimachinery.certificates import Certificate, make_client_certificate
+
+    key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    signed = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
+    authority = Certificate(certificate=signed, key=key)
+    made = make_client_certificate(authority, name, groups=groups, now=SYSTEM.now(), lifetime=timedelta(hours=2))
+    return made.pem, made.key_pem
 
 
 @contextlib.contextmanager

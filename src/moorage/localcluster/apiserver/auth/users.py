@@ -138,6 +138,19 @@ class Tokens:
         return hmac.new(self._key, text.encode(), hashlib.sha256).digest()
 
 
+def certificate_user(certificate: Mapping[str, Any]) -> User | None:
+    """Whom a client certificate names: its common name, with each organization as a group; None without a name.
+
+    `certificate`: as `ssl.SSLSocket.getpeercert` gives it.
+
+    https://kubernetes.io/docs/reference/access-authn-authz/authentication/#x509-client-certificates
+    """
+    parts = [part for names in certificate.get("subject") or () for part in names]
+    name = next((value for key, value in parts if key == "commonName"), "")
+    groups = tuple(value for key, value in parts if key == "organizationName")
+    return User(name=name, groups=_groups(groups)) if name else None
+
+
 def service_account_user(namespace: str, name: str, uid: str, extra: Mapping[str, tuple[str, ...]]) -> User:
     return User(
         name=f"system:serviceaccount:{namespace}:{name}",

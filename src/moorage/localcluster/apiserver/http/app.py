@@ -11,7 +11,7 @@ import logging
 from urllib.parse import unquote
 
 from moorage.errors import ApiError, BadRequest, ServerError, Unauthorized
-from moorage.localcluster.apiserver.auth.users import ANONYMOUS, User, impersonate
+from moorage.localcluster.apiserver.auth.users import ANONYMOUS, User, certificate_user, impersonate
 from moorage.localcluster.apiserver.http.pages import answer_page
 from moorage.localcluster.apiserver.http.resources import answer_resource
 from moorage.localcluster.apiserver.operations import Operations
@@ -99,8 +99,11 @@ class HttpApp:
     def _user(self, request: Request) -> User:
         header = request.header("authorization")
         scheme, _, token = header.partition(" ")
-        user = None
-        if header:
+        shown = request.client_certificate
+        user = certificate_user(shown) if shown else None
+        if user is not None:
+            pass  # as with the real server, who shows a certificate is known by it
+        elif header:
             if scheme.lower() == "bearer" and token.strip():
                 user = self._server.authenticate(token.strip())
             if user is None:

@@ -109,6 +109,7 @@ class Rules:
 
     default: Callable[[Obj], None] = _nothing  # on every write, before admission
     prepare_create: Callable[[Obj], None] = _nothing  # server-set fields: status at birth
+    requested_by: Callable[[Obj, Obj], None] = _nothing_two  # (new, userInfo of who creates it)
     prepare_update: Callable[[Obj, Obj], None] = _nothing_two  # (new, old): what an update may not touch
     prepare_status: Callable[[Obj, Obj], None] = _nothing_two  # (new, old): as above, through /status
     validate: Callable[[Obj, FieldErrors], None] = _valid  # on create and update

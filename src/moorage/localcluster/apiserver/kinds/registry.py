@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from moorage.localcluster.apiserver.kinds import (
+    certificatesigningrequest,
     configmap,
     controllerrevision,
     cronjob,
@@ -69,6 +70,7 @@ _MODULES = (
     rbac,
     webhookconfiguration,
     runtimeclass,
+    certificatesigningrequest,
     reviews,
     customresourcedefinition,
 )

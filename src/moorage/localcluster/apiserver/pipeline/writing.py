@@ -114,6 +114,7 @@ class Writer(Reader):
         obj["metadata"]["uid"] = str(uuid.uuid4())
         obj["metadata"]["creationTimestamp"] = rfc3339(self.clock.now())
         rules.prepare_create(obj)
+        rules.requested_by(obj, call.user.to_obj())
         if rules.generation is not None:
             obj["metadata"]["generation"] = 1
         if kind.has_status and not rules.keep_status_on_create and kind.custom:

@@ -25,7 +25,6 @@ LEFT_OUT_GROUPS = frozenset(
     {
         "apiregistration.k8s.io",  # no aggregated API servers
         "flowcontrol.apiserver.k8s.io",  # requests are not queued by priority
-        "certificates.k8s.io",  # nobody signs
         "resource.k8s.io",  # no dynamic resource allocation
         "internal.apiserver.k8s.io",
         "storagemigration.k8s.io",
@@ -43,7 +42,10 @@ LEFT_OUT = frozenset(
         "validatingadmissionpolicybindings",
     }
 )
-LEFT_OUT_SUBRESOURCES = frozenset({"exec", "attach", "portforward", "proxy", "ephemeralcontainers", "resize"})
+LEFT_OUT_SUBRESOURCES = frozenset(
+    {"exec", "attach", "portforward", "proxy", "ephemeralcontainers", "resize"}
+    | {"approval"}  # of certificates: nobody signs
+)
 
 _SPECIAL = {
     "io.k8s.apimachinery.pkg.api.resource.Quantity": "q",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
 from moorage.apimachinery.bodies import BodyTooLong, ClientLeft, read_body
+from moorage.apimachinery.connections import CLIENT_CERTIFICATE
 from moorage.apimachinery.documents import parse_document, parse_json
 from moorage.apimachinery.integers import INT64_MAX, parse_integer
 from moorage.errors import BadRequest, DocumentError, NumberError, TooLarge, UnsupportedMediaType
@@ -23,7 +25,7 @@ YAML_TYPES = ("application/yaml", "application/apply-patch+yaml", "text/yaml", "
 class Request:
     """What arrived, its body not yet read."""
 
-    __slots__ = ("_receive", "headers", "method", "path", "query")
+    __slots__ = ("_receive", "client_certificate", "headers", "method", "path", "query")
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self.method: str = scope["method"]
@@ -34,6 +36,8 @@ class Request:
         self.headers: dict[str, list[str]] = {}
         for name, value in scope["headers"]:
             self.headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+        # as `ssl.SSLSocket.getpeercert` gives it; None: the client showed none
+        self.client_certificate: Mapping[str, Any] | None = (scope.get("state") or {}).get(CLIENT_CERTIFICATE)
         self._receive = receive
 
     def header(self, name: str) -> str:
