@@ -113,6 +113,7 @@ def request_of(namespace: str, body: NewMap, workers: MapWorkers) -> MapRequest:
         gpus=workers.gpus,
         gpu_type=workers.gpu_type,
         gpu_resource=workers.gpu_resource,
+        gpu_claim=workers.gpu_claim,
         cpu=workers.cpu,
         memory=workers.memory,
         volumes=tuple(workers.volumes),

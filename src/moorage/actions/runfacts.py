@@ -15,6 +15,7 @@ from moorage.apimachinery.api import Api
 from moorage.apimachinery.meta import annotations_of, labels_of
 from moorage.apimachinery.resources import JOBS, PRIORITYCLASSES, PVCS, STORAGECLASSES, Obj
 from moorage.apimachinery.scheduling import NodeInfo, PodInfo, parse_node, parse_pod
+from moorage.decide.runs.deviceclaims import UNKNOWN_TEMPLATES
 from moorage.decide.runs.kueue import UNKNOWN_QUEUES
 from moorage.decide.runs.request import (
     DEFAULT_CPU,
@@ -27,6 +28,7 @@ from moorage.decide.runs.request import (
 )
 from moorage.decide.runs.state import RunView, view_runs
 from moorage.errors import Forbidden, NotFound, Problems, UsageError
+from moorage.kube.deviceclaims import read_claim_templates
 from moorage.kube.kueue import read_queues
 from moorage.model.dataset import DATASETS
 from moorage.model.kueue import QUEUE_LABEL
@@ -70,7 +72,7 @@ class RunFacts:
 async def read_facts(api: Api, request: RunRequest, *, around: Awaitable[Around], url: Awaitable[str]) -> RunFacts:
     """Everything at once. What `api` may not read is left unknown, but for Jobs. Raises ApiError."""
     namespace = request.namespace
-    (claims, priorities, tenants, storage), jobs, datasets, queues, known, server = await asyncio.gather(
+    (claims, priorities, tenants, storage), jobs, datasets, engines, known, server = await asyncio.gather(
         asyncio.gather(
             or_none(api.list(PVCS, namespace)),
             or_none(api.list(PRIORITYCLASSES)),
@@ -79,10 +81,14 @@ async def read_facts(api: Api, request: RunRequest, *, around: Awaitable[Around]
         ),
         api.list(JOBS, namespace),
         or_none(api.list(DATASETS, namespace)) if request.datasets else _nothing(),
-        read_queues(api, namespace) if _names_queue(request) else _nothing(),
+        asyncio.gather(
+            read_queues(api, namespace) if _names_queue(request) else _nothing(),
+            read_claim_templates(api, namespace) if request.gpu_claim is not None else _nothing(),
+        ),
         around,
         url,
     )
+    queues, templates = engines
     nodes = known.nodes or []
     claim_objs = claims.items if claims is not None else []
     facts = ClusterFacts(
@@ -101,6 +107,7 @@ async def read_facts(api: Api, request: RunRequest, *, around: Awaitable[Around]
         if priorities is None
         else frozenset(obj["metadata"]["name"] for obj in priorities.items),
         queues=queues or UNKNOWN_QUEUES,
+        claim_templates=templates or UNKNOWN_TEMPLATES,
         has_default_class=None
         if storage is None
         else any(annotations_of(obj).get(DEFAULT_CLASS) == "true" for obj in storage.items),

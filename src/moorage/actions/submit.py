@@ -93,6 +93,7 @@ def request_of(body: NewJob) -> RunRequest:
         gpus=body.gpus,
         gpu_type=body.gpu_type,
         gpu_resource=body.gpu_resource,
+        gpu_claim=body.gpu_claim,
         cpu=body.cpu,
         memory=body.memory,
         time=body.time,

@@ -36,6 +36,9 @@ class NewJob(Request):
     gpu_resource: Annotated[
         str | None, about("Resource that counts as a GPU, such as nvidia.com/mig-1g.10gb.")
     ] = None
+    gpu_claim: Annotated[
+        str | None, about("ResourceClaimTemplate by which it claims GPUs, instead of `gpus`.")
+    ] = None
     cpu: Annotated[str | None, about("CPUs, such as 4 or 500m; left out: the tenant's default, or 1.")] = None
     memory: Annotated[
         str | None, about("Memory limit, such as 8Gi, or none; left out: the tenant's default, or 2Gi.")

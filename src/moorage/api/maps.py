@@ -106,6 +106,9 @@ class MapWorkers(Request):
     gpu_resource: Annotated[
         str | None, about("Resource that counts as a GPU, such as nvidia.com/mig-1g.10gb.")
     ] = None
+    gpu_claim: Annotated[
+        str | None, about("ResourceClaimTemplate by which a pod claims GPUs, instead of `gpus`.")
+    ] = None
     volumes: Annotated[list[str], about("Volumes to mount, each NAME:/PATH or NAME:/PATH:ro.")] = []
     datasets: Annotated[list[str], about("Datasets to mount read-only, each [NAMESPACE/]NAME:/PATH.")] = []
     working_dir: Annotated[str | None, about("Working directory in a volume, NAME:PATH.")] = None

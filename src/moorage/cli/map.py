@@ -122,6 +122,12 @@ def item_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--gpus", type=int, default=0, help="GPUs of a worker.")
 @click.option("--gpu-type", default=None, help="GPU type, such as a100; `moor gpus` lists them.")
 @click.option("--gpu-resource", default=None, help="What is counted as a GPU, such as nvidia.com/mig-1g.10gb.")
+@click.option(
+    "--gpu-claim",
+    default=None,
+    metavar="TEMPLATE",
+    help="Claim GPUs by this ResourceClaimTemplate, not by number.",
+)
 @click.option("--volume", "volumes", multiple=True, metavar="NAME:/PATH[:ro]", help="Mount a volume. Repeatable.")
 @click.option(
     "--dataset",

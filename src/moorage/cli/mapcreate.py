@@ -122,6 +122,7 @@ def request_of(given: Given, namespace: str) -> MapRequest:
         gpus=given["gpus"],
         gpu_type=given["gpu_type"],
         gpu_resource=given["gpu_resource"],
+        gpu_claim=given["gpu_claim"],
         cpu=given["cpu"],
         memory=given["memory"],
         volumes=given["volumes"],

@@ -22,6 +22,12 @@ OPTIONS = (
         default=None,
         help="What is counted as a GPU, such as a slice: nvidia.com/mig-1g.10gb, or mig-1g.10gb.",
     ),
+    click.option(
+        "--gpu-claim",
+        default=None,
+        metavar="TEMPLATE",
+        help="Claim GPUs by this ResourceClaimTemplate, not by number.",
+    ),
     click.option("--cpu", default=None, help="CPUs, such as 4 or 500m (default: the tenant's, or 1)."),
     click.option(
         "--memory",

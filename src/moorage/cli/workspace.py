@@ -80,6 +80,12 @@ def workspace() -> None:
 @click.option(
     "--gpu-resource", default=None, help="What is counted as a GPU, such as a slice: nvidia.com/mig-1g.10gb."
 )
+@click.option(
+    "--gpu-claim",
+    default=None,
+    metavar="TEMPLATE",
+    help="Claim GPUs by this ResourceClaimTemplate, not by number.",
+)
 @click.option("--queue", default=None, metavar="NAME", help="Queue of Kueue (a LocalQueue) to wait in.")
 @click.option("--image", default=None, help="Container image (default: the type's).")
 @click.option(
@@ -339,7 +345,7 @@ def make_request(name: str, namespace: str, options: Mapping[str, Any], *, on_pr
             )
         spec["machine"] = {"group": group, "type": kind}
     given = {"cpu": options["cpu"], "memory": options["memory"], "gpuType": options["gpu_type"]}
-    given |= {"gpuResource": options["gpu_resource"]}
+    given |= {"gpuResource": options["gpu_resource"], "gpuClaim": options["gpu_claim"]}
     resources = {key: value for key, value in given.items() if value}
     if options["gpus"]:
         resources["gpus"] = options["gpus"]
@@ -395,6 +401,8 @@ def size_of(item: Workspace) -> str:
     resources = item.resources
     gpus = resources.get("gpus")
     words = [f"{resources.get('cpu') or DEFAULT_CPU} cpu", str(resources.get("memory") or DEFAULT_MEMORY)]
+    if claim := resources.get("gpuClaim"):
+        words.append(f"claim {claim}")
     return " ".join(words + ([f"{gpus} {resources.get('gpuType') or 'gpu'}"] if gpus else []))
 
 

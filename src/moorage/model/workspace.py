@@ -152,6 +152,9 @@ class Resources(Struct, frozen=True, rename="camel", omit_defaults=True):
     gpus: Annotated[int, Meta(ge=0, le=1024, description="Number of GPUs.")] = 0
     gpu_type: Annotated[str, Meta(max_length=63, description="Such as a100; as `moor gpus` lists them.")] = ""
     gpu_resource: Annotated[str, Meta(max_length=253, description="Default nvidia.com/gpu.")] = ""
+    gpu_claim: Annotated[
+        str, Meta(max_length=253, description="ResourceClaimTemplate to claim GPUs by, instead of gpus.")
+    ] = ""
 
 
 class Home(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -554,6 +557,9 @@ def check_workspace(obj: Mapping[str, Any]) -> list[Fault]:
         faults.append(Fault("spec.resources", "", message))
     if spec.resources.gpu_type and not spec.resources.gpus:
         faults.append(Fault("spec.resources.gpuType", spec.resources.gpu_type, "needs spec.resources.gpus"))
+    if spec.resources.gpu_claim and spec.resources.gpus:
+        message = "leave it out where spec.resources.gpus is given"
+        faults.append(Fault("spec.resources.gpuClaim", spec.resources.gpu_claim, message))
     for where, given in (
         ("spec.resources.cpu", spec.resources.cpu),
         ("spec.resources.memory", spec.resources.memory),

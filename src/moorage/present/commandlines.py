@@ -34,6 +34,7 @@ def run_line(body: NewJob) -> str:
         ("--gpus", body.gpus or None),
         ("--gpu-type", body.gpu_type),
         ("--gpu-resource", body.gpu_resource),
+        ("--gpu-claim", body.gpu_claim),
         ("--cpu", body.cpu),
         ("--memory", body.memory),
         ("--time", body.time),

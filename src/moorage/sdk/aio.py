@@ -57,6 +57,7 @@ class AsyncWorkspaces(Group):
         gpus: int = 0,
         gpu_type: str | None = None,
         gpu_resource: str | None = None,
+        gpu_claim: str | None = None,
         image: str | None = None,
         env: Mapping[str, str] | None = None,
         volumes: Sequence[str] = (),
@@ -77,7 +78,7 @@ class AsyncWorkspaces(Group):
         gives the same one (None: this call's own).
         """
         resources = {"cpu": cpu, "memory": memory, "gpus": gpus or None, "gpuType": gpu_type or None}
-        resources |= {"gpuResource": gpu_resource or None}
+        resources |= {"gpuResource": gpu_resource or None, "gpuClaim": gpu_claim or None}
         wanted: dict[str, Any] = {
             "type": type,
             "image": image or None,
@@ -265,6 +266,7 @@ class AsyncJobs(Group):
         gpus: int = 0,
         gpu_type: str | None = None,
         gpu_resource: str | None = None,
+        gpu_claim: str | None = None,
         cpu: str | None = None,
         memory: str | None = None,
         time: str | None = None,
@@ -305,6 +307,7 @@ class AsyncJobs(Group):
             "gpus": gpus,
             "gpuType": gpu_type,
             "gpuResource": gpu_resource,
+            "gpuClaim": gpu_claim,
             "cpu": cpu,
             "memory": memory,
             "time": time,

@@ -22,6 +22,7 @@ CLUSTER_ONLY = (
     "gpus",
     "gpu_type",
     "gpu_resource",
+    "gpu_claim",
     *SEQUENCES,
     "working_dir",
     "queue",
@@ -50,6 +51,7 @@ class Options:
     gpus: int = 0
     gpu_type: str | None = None
     gpu_resource: str | None = None
+    gpu_claim: str | None = None
     image: str | None = None
     host_env: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
@@ -125,6 +127,7 @@ def request_of(function: bytes, options: Options, name: str, namespace: str) -> 
         gpus=options.gpus,
         gpu_type=options.gpu_type,
         gpu_resource=options.gpu_resource,
+        gpu_claim=options.gpu_claim,
         queue=options.queue,
         volumes=options.volumes,
         datasets=options.datasets,

@@ -23,7 +23,7 @@ from moorage.model.workspace import (
 
 NOTHING = {
     "kind": "jupyterlab", "machine": None, "cpu": None, "memory": None, "gpus": 0, "gpu_type": None, "image": None,
-    "gpu_resource": None, "queue": None, "image_pull_secrets": (),
+    "gpu_resource": None, "gpu_claim": None, "queue": None, "image_pull_secrets": (),
     "env": (), "volumes": (), "home": None, "home_size": None,
     "access": None, "start": None, "stop": None, "time_zone": None, "running": True, "host_env": False,
     "dry_run": False,

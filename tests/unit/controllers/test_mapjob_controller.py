@@ -336,6 +336,19 @@ async def test_workers_carry_the_queue_of_their_map_and_their_job_does_not() -> 
     assert "kueue.x-k8s.io/queue-name" not in job["metadata"]["labels"]
 
 
+async def test_workers_keep_the_claims_of_their_template() -> None:
+    api = Roomy()
+    mapjob = a_mapjob(parallelism=1)
+    pod = mapjob["spec"]["template"]["spec"]
+    pod["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}]
+    pod["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
+    api.put(MAPJOBS, mapjob)
+    await settle(api)
+    made = (await api.get(JOBS, "features", "lab"))["spec"]["template"]["spec"]
+    assert made["resourceClaims"] == pod["resourceClaims"]
+    assert made["containers"][0]["resources"]["claims"] == [{"name": "gpu"}]
+
+
 async def test_a_map_says_what_kueue_says_of_a_worker_that_waits() -> None:
     api = Roomy()
     api.put(MAPJOBS, a_mapjob(parallelism=3))

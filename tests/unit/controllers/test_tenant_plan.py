@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from moorage.apimachinery.resources import NAMESPACES, NODES
 from moorage.controllers.tenant.plan import (
+    CLAIMS,
     OURS,
     POD_SECURITY,
     Create,
@@ -22,6 +23,7 @@ from moorage.controllers.tenant.plan import (
     objects_of,
     plan,
     taint_of,
+    with_claims,
 )
 from moorage.model.manifests import TENANT_ROLES
 from moorage.model.people import LOCAL, account_name, make_account
@@ -102,6 +104,23 @@ def subjects(world: World, role: str) -> set[str]:
     return {subject["name"] for subject in world.held["RoleBinding", TENANT_ROLES[role]]["subjects"]}
 
 
+@pytest.mark.parametrize(
+    ("quota", "more"),
+    [
+        pytest.param({"requests.nvidia.com/gpu": "8"}, {CLAIMS: "0"}, id="GPUs are limited: none may be claimed"),
+        pytest.param({"requests.nvidia.com/mig-1g.10gb": "8"}, {CLAIMS: "0"}, id="slices"),
+        pytest.param({"requests.nvidia.com/gpu": "8", CLAIMS: "4"}, {}, id="the admin says how many claims"),
+        pytest.param(
+            {"requests.nvidia.com/gpu": "8", "gpu.nvidia.com.deviceclass.resource.k8s.io/devices": "4"}, {},
+            id="the admin says how many devices",
+        ),
+        pytest.param({"cpu": "8"}, {}, id="no limit of GPUs"),
+    ],
+)  # fmt: skip
+def test_claims_are_no_way_around_a_quota_of_gpus(quota: dict[str, str], more: dict[str, str]) -> None:
+    assert with_claims(quota) == quota | more
+
+
 def test_one_resource_makes_the_namespace_and_all_that_is_in_it() -> None:
     accounts = [make_account(GRACE, ["ml"], LOCAL), make_account(LINUS, ["other"], LOCAL)]
     tenant = a_tenant(
@@ -123,6 +142,7 @@ def test_one_resource_makes_the_namespace_and_all_that_is_in_it() -> None:
     assert subjects(world, "member") == {GRACE, account_name(GRACE), "ml"}
     assert ("RoleBinding", TENANT_ROLES["viewer"]) not in world.held
     assert world.held["ResourceQuota", OURS]["spec"]["hard"] == {
+        CLAIMS: "0",
         "limits.memory": "64Gi",
         "requests.nvidia.com/gpu": "8",
     }

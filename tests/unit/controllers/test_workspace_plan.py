@@ -464,6 +464,16 @@ def test_whenever_the_operator_comes_back_the_workspace_is_as_its_schedule_says(
 
 # --- properties
 
+
+def test_a_workspace_claims_gpus_by_a_template():
+    [made] = of_kind(seen_of(a_workspace(resources={"gpuClaim": "one-gpu"})), "Deployment")
+    pod = made["spec"]["template"]["spec"]
+    assert pod["resourceClaims"] == [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}]
+    assert pod["containers"][0]["resources"]["claims"] == [{"name": "gpu"}]
+    assert pod["containers"][0]["resources"]["limits"] == {"cpu": "1", "memory": "4Gi"}
+    assert "affinity" not in pod, "nothing keeps it off the nodes with GPUs"
+
+
 # --- queues of Kueue
 
 QUEUE = {"kueue.x-k8s.io/queue-name": "team-a"}

@@ -328,7 +328,8 @@ def _equalise(container: Obj, *, worker: bool) -> None:
         value = limits.get(name) or requests.get(name) or (usual if worker else None)
         if value is not None:
             limits[name] = requests[name] = value
-    container["resources"] = {"limits": limits, "requests": requests} if limits or requests else {}
+    amounts: Obj = {"limits": limits, "requests": requests} if limits or requests else {}
+    container["resources"] = amounts | {key: resources[key] for key in ("claims",) if resources.get(key)}
 
 
 def _allow_spot(view: MapView, spec: Obj) -> None:

@@ -24,6 +24,8 @@ from moorage.model.people import groups_in, is_disabled, person_in, subjects_of
 from moorage.model.tenant import is_reserved
 
 QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
+CLAIMS = "count/resourceclaims.resource.k8s.io"  # https://kubernetes.io/docs/concepts/policy/resource-quotas/
+CLAIMED_DEVICES = ".deviceclass.resource.k8s.io/devices"  # behind the name of a DeviceClass
 POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 OURS = TENANT_OBJECT
 POD_SECURITY = "pod-security.kubernetes.io/enforce"
@@ -149,10 +151,22 @@ def objects_of(
             owner = owner_reference(tenant) if tenant["metadata"].get("uid") else None
             add(ROLEBINDINGS, cluster_role, roleRef=reference, subjects=subjects, owner=owner)
     if spec.get("quota"):
-        add(QUOTAS, OURS, spec={"hard": {key: str(value) for key, value in sorted(spec["quota"].items())}})
+        hard = with_claims({str(key): str(value) for key, value in spec["quota"].items()})
+        add(QUOTAS, OURS, spec={"hard": dict(sorted(hard.items()))})
     if (spec.get("network") or {}).get("isolated", True):
         add(POLICIES, OURS, spec=_policy(spec))
     return objects, everybody
+
+
+def with_claims(hard: Mapping[str, str]) -> dict[str, str]:
+    """A quota in which claims of devices are no way around the number of GPUs.
+
+    Kubernetes counts claims apart from GPUs. So where GPUs are limited, nothing may be claimed, unless the quota
+    itself says how much.
+    """
+    limits_gpus = any(is_gpu(key.removeprefix("requests.")) for key in hard)
+    limits_claims = any(key == CLAIMS or key.endswith(CLAIMED_DEVICES) for key in hard)
+    return dict(hard) | ({CLAIMS: "0"} if limits_gpus and not limits_claims else {})
 
 
 def people_of(members: Mapping[str, Any], accounts: Sequence[Obj]) -> set[str]:

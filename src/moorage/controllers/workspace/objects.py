@@ -21,6 +21,7 @@ from moorage.apimachinery.resources import (
     Obj,
     Resource,
 )
+from moorage.decide.runs.deviceclaims import add_claim
 from moorage.decide.runs.gputypes import DEFAULT_GPU_RESOURCE, gpu_taints
 from moorage.model.kueue import QUEUE_LABEL
 from moorage.model.names import (
@@ -319,7 +320,13 @@ def _size(view: WorkspaceView, pod: Obj, gpu_terms: Iterable[Obj]) -> None:
     """Requests are limits, so that no other pod pays for it; without GPUs it rather keeps off nodes with them."""
     asked = view.spec.resources
     limits = {"cpu": str(asked.cpu or DEFAULT_CPU), "memory": str(asked.memory or DEFAULT_MEMORY)}
-    if asked.gpus:
+    pod["containers"][0]["resources"] = {}
+    if asked.gpu_claim:
+        add_claim(pod, pod["containers"][0], asked.gpu_claim)
+        pod["tolerations"] = [
+            {"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in gpu_taints(DEFAULT_GPU_RESOURCE)
+        ]
+    elif asked.gpus:
         resource = asked.gpu_resource or DEFAULT_GPU_RESOURCE
         limits[resource] = str(asked.gpus)
         pod["tolerations"] = [
@@ -333,7 +340,7 @@ def _size(view: WorkspaceView, pod: Obj, gpu_terms: Iterable[Obj]) -> None:
         preference = {"matchExpressions": [{"key": GPU_PRESENT_LABEL, "operator": "NotIn", "values": ["true"]}]}
         weighted = [{"weight": 100, "preference": preference}]
         pod["affinity"] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": weighted}}
-    pod["containers"][0]["resources"] = {"limits": limits, "requests": dict(limits)}
+    pod["containers"][0]["resources"] |= {"limits": limits, "requests": dict(limits)}
 
 
 def _encoded(text: str) -> str:

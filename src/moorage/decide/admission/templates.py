@@ -129,8 +129,10 @@ def container_count(kind: str, obj: Any) -> int:
 
 
 def wants_gpu(containers: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether any container asks for a GPU of any vendor."""
+    """Whether any container asks for a GPU of any vendor, or claims devices: they may be GPUs."""
     for container in containers:
+        if sequence(at(container, ("resources", "claims"))):
+            return True
         for table in ("limits", "requests"):
             if any(is_gpu(str(name)) for name in mapping(at(container, ("resources", table)))):
                 return True

@@ -58,8 +58,9 @@ def judge_pod(
 
 
 def asks_for_gpus(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod asks for GPUs, or claims devices: they may be GPUs."""
     spec = pod.get("spec") or {}
-    return any(
+    return bool(spec.get("resourceClaims")) or any(
         is_gpu(name)
         for table in ("initContainers", "containers")
         for entry in spec.get(table) or ()

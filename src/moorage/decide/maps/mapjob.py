@@ -328,8 +328,8 @@ def _secret(run: RunPlan, request: MapRequest, caller: Caller) -> Obj:
 def _unpacker(container: Obj) -> Obj:
     """Unpacks what was sent along, in the worker's own image, before the worker starts."""
     resources = {
-        kind: {name: value for name, value in table.items() if name in ("cpu", "memory")}
-        for kind, table in container["resources"].items()
+        kind: {name: value for name, value in container["resources"][kind].items() if name in ("cpu", "memory")}
+        for kind in ("limits", "requests")
     }
     runner = f"{UNPACKER_FOLDER}/runner.py"
     unpack = ["--unpack", f"{UNPACKER_FOLDER}/work.tar.gz", "--into", WORK_FOLDER]

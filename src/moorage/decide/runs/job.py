@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from moorage.apimachinery.resources import Obj
+from moorage.decide.runs.deviceclaims import add_claim
 from moorage.decide.runs.gputypes import gpu_taints
 from moorage.decide.runs.kueue import queue_problem
 from moorage.decide.runs.labels import labels_from
@@ -356,18 +357,21 @@ def _job(settled: _Settled, labels: Mapping[str, str]) -> Obj:
 
 
 def _pod_spec(settled: _Settled) -> Obj:
+    container = _container(settled)
     spec: Obj = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": settled.grace_period_seconds,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "containers": [_container(settled)],
+        "containers": [container],
     }
+    if settled.request.gpu_claim is not None:
+        add_claim(spec, container, settled.request.gpu_claim)
     if settled.seconds is not None:
         spec["activeDeadlineSeconds"] = settled.seconds
     if settled.placement.affinity:
         spec["affinity"] = {"nodeAffinity": settled.placement.affinity}
-    if settled.request.gpus:
+    if settled.request.gpus or settled.request.gpu_claim is not None:
         spec["tolerations"] = [
             {"key": key, "operator": "Exists", "effect": "NoSchedule"}
             for key in gpu_taints(settled.placement.gpu_resource)

@@ -12,6 +12,7 @@ from moorage.apimachinery.quantity import amount, format_amount
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import NodeInfo, is_gpu
 from moorage.decide.admission.gpunodes import away_from_gpus, gpu_free
+from moorage.decide.runs.deviceclaims import claim_problem
 from moorage.decide.runs.gputypes import DEFAULT_GPU_RESOURCE, gpu_label_of, gpu_types, matches_type
 from moorage.decide.runs.remarks import Remarks
 from moorage.decide.runs.request import ClusterFacts, RunRequest
@@ -35,6 +36,13 @@ def place(request: RunRequest, facts: ClusterFacts, remarks: Remarks) -> Placeme
             hint = "give the number of GPUs too, such as --gpus 1"
             remarks.refuse(field, f"{noun} {value!r} without GPUs", hint)
             return Placement(None)
+    if request.gpu_claim is not None:
+        if request.gpus:
+            hint = "the claim says how many GPUs it takes: leave out the number"
+            remarks.refuse("gpuClaim", f"GPU claim {request.gpu_claim!r} beside a number of GPUs", hint)
+        elif problem := claim_problem(request.gpu_claim, facts.claim_templates, request.namespace):
+            remarks.refuse("gpuClaim", *problem)
+        return Placement(None)  # its devices choose the node
     if request.gpus > 0:
         resource, terms = _with_gpus(request, facts, remarks)
         return Placement(_required(terms), resource)

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import NodeInfo, PodInfo
+from moorage.decide.runs.deviceclaims import UNKNOWN_TEMPLATES, ClaimTemplates
 from moorage.decide.runs.kueue import UNKNOWN_QUEUES, Queues
 
 DEFAULT_CPU = "1"
@@ -24,6 +25,7 @@ class RunRequest:
     gpus: int = 0
     gpu_type: str | None = None
     gpu_resource: str | None = None  # of what `gpus` are counted: a resource's name, or what follows its "/"
+    gpu_claim: str | None = None  # a ResourceClaimTemplate of the namespace, instead of a number of GPUs
     cpu: str | None = None
     memory: str | None = None  # a quantity, or "none"
     time: str | None = None
@@ -95,6 +97,7 @@ class ClusterFacts:
     datasets: Mapping[str, tuple[str, str]] | None = None  # name → phase and claim, of the namespace
     taken: frozenset[str] = frozenset()  # names of the runs and Jobs in the namespace
     priority_classes: frozenset[str] | None = None
+    claim_templates: ClaimTemplates = UNKNOWN_TEMPLATES  # read where one is asked for
     queues: Queues = UNKNOWN_QUEUES  # of Kueue; read where a queue is asked for
     has_default_class: bool | None = None  # whether a claim that names no StorageClass gets one
     server_url: str = ""  # empty: no server is known, so no checkpoint is reported

@@ -108,6 +108,7 @@ def make_tenant_roles() -> list[Obj]:
         Rule(group="discovery.k8s.io", resources=("endpointslices",), verbs=READ),
         Rule(group="policy", resources=("poddisruptionbudgets",), verbs=READ),
         Rule(group=KUEUE, resources=("localqueues", "workloads"), verbs=READ),
+        Rule(group="resource.k8s.io", resources=("resourceclaims", "resourceclaimtemplates"), verbs=READ),
         Rule(group=GROUP, resources=("volumebackups",), verbs=READ),
         Rule(group=GROUP, resources=("workspaces", "datasets", "mapjobs", "reservations"), verbs=READ),
     )  # fmt: skip
@@ -125,6 +126,7 @@ def make_tenant_roles() -> list[Obj]:
         ),
         Rule(group="batch", resources=("jobs", "cronjobs"), verbs=WRITE),
         Rule(group="networking.k8s.io", resources=("ingresses",), verbs=WRITE),
+        Rule(group="resource.k8s.io", resources=("resourceclaims", "resourceclaimtemplates"), verbs=WRITE),
         Rule(group="policy", resources=("poddisruptionbudgets",), verbs=WRITE),
         Rule(group=GROUP, resources=("workspaces", "datasets", "volumebackups", "mapjobs"), verbs=WRITE),
         Rule(group=GROUP, resources=("workspaces",), verbs=("open",)),

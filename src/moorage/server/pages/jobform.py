@@ -112,6 +112,7 @@ def job_fields(around: Around) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
             hint="KEY=VALUE, one on each line. They group runs: moor jobs -l project=vision lists them.",
         ),
         Field(name="priorityClass", label="Priority class"),
+        Field(name="gpuClaim", label="GPU claim", hint="A ResourceClaimTemplate, instead of a number of GPUs."),
         Field(name="queue", label="Queue", hint="A queue of Kueue, where it is installed."),
         Field(
             name="user", label="User", example="1000:1000", hint="UID:GID of the command; the image's if empty."
@@ -220,6 +221,7 @@ def read_job(given: Mapping[str, str], *, dry_run: bool = False) -> NewJob:
         "gpus": reader.number("gpus", 0, "number of GPUs"),
         "gpuType": reader.text("gpuType"),
         "gpuResource": reader.text("gpuResource"),
+        "gpuClaim": reader.text("gpuClaim"),
         "cpu": reader.text("cpu"),
         "memory": reader.text("memory"),
         "time": reader.text("time"),

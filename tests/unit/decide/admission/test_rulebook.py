@@ -98,6 +98,7 @@ R = "spec.containers[0].resources"
          [f"{R}=cpu: request 500m, limit 1"]),
         ("gpuNodes", a_spec(nodeSelector={PRODUCT: "a100"}), [f"spec.nodeSelector[{PRODUCT}]=a100"]),
         ("gpuNodes", a_spec({"limits": {GPU: 1}}, nodeSelector={PRODUCT: "a100"}), []),
+        ("gpuNodes", a_spec(FULL | {"claims": [{"name": "gpu"}]}), []),
         ("gpuNodes", a_spec(), ["spec.affinity.nodeAffinity="]),
         ("gpuType", a_spec({"limits": {GPU: 1}}, nodeSelector={PRODUCT: "h100"}),
          [f"spec.nodeSelector[{PRODUCT}]=h100"]),

@@ -30,6 +30,7 @@ def test_a_pod_without_gpus_is_sent_to_its_teams_nodes_and_one_with_gpus_is_not(
     )
     assert inject(a_pod(nodeSelector={"pool": "lab"}, tolerations=[MINE]), LAB) == ()  # twice changes nothing
     assert inject(a_pod(gpus=1), LAB) == ()
+    assert inject(a_pod(resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "t"}]), LAB) == ()
     assert inject(a_pod(), OPS) == ()
     assert inject(a_pod(), None) == ()
 

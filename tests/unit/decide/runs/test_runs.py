@@ -26,6 +26,7 @@ from moorage.apimachinery.scheduling import (
     refusal_by_taints,
 )
 from moorage.decide.explain.snapshot import pod_of_job
+from moorage.decide.runs.deviceclaims import ClaimTemplates
 from moorage.decide.runs.gputypes import gpu_types, matches_type
 from moorage.decide.runs.job import ARCHIVE_LIMIT_BYTES, PASSED_ON, plan_run
 from moorage.decide.runs.kueue import Queues
@@ -111,6 +112,48 @@ def problems(facts: ClusterFacts = LOCAL, caller: Caller = ADA, **options: Any) 
         assert plan.job is plan.secret is None
         assert plan.claims == ()
     return plan.problems
+
+
+# --- claims of devices
+
+DEVICES = replace(REAL, claim_templates=ClaimTemplates(frozenset({"two-gpus"})))
+
+
+def test_a_run_claims_gpus_by_a_template() -> None:
+    plan = planned(DEVICES, gpu_claim="two-gpus", image="ours:1")
+    spec = pod_spec(plan)
+    assert spec["resourceClaims"] == [{"name": "gpu", "resourceClaimTemplateName": "two-gpus"}]
+    assert container(plan)["resources"]["claims"] == [{"name": "gpu"}]
+    assert "affinity" not in spec, "its devices choose the node"
+    assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in spec["tolerations"]
+
+
+@pytest.mark.parametrize(
+    ("facts", "options", "says", "hint"),
+    [
+        pytest.param(
+            DEVICES, {"gpu_claim": "one"}, "ResourceClaimTemplate 'one' not found in namespace default",
+            "available: two-gpus", id="no such template",
+        ),
+        pytest.param(
+            replace(REAL, claim_templates=ClaimTemplates(None)), {"gpu_claim": "two-gpus"},
+            "GPU claim 'two-gpus' not possible: this cluster has no dynamic resource allocation",
+            "ask for a number of GPUs instead, such as --gpus 1", id="as on the local cluster",
+        ),
+        pytest.param(
+            DEVICES, {"gpu_claim": "two-gpus", "gpus": 1}, "GPU claim 'two-gpus' beside a number of GPUs",
+            "the claim says how many GPUs it takes: leave out the number", id="claim and number",
+        ),
+        pytest.param(
+            DEVICES, {"gpu_claim": "two gpus"}, "invalid GPU claim 'two gpus'",
+            "use the name of a ResourceClaimTemplate", id="no name",
+        ),
+    ],
+)  # fmt: skip
+def test_a_claim_that_cannot_be_is_refused(
+    facts: ClusterFacts, options: dict[str, Any], says: str, hint: str
+) -> None:
+    assert problems(facts, image="ours:1", **options) == (Problem("gpuClaim", says, hint),)
 
 
 # --- queues of Kueue

@@ -26,6 +26,8 @@ def validate_pod_spec(spec: Mapping[str, Any], path: str, errors: FieldErrors) -
     if not spec.get("containers"):
         errors.required(f"{path}.containers")
     _validate_host_ports(spec, path, errors)
+    if spec.get("resourceClaims"):
+        errors.forbidden(f"{path}.resourceClaims", "the local cluster has no dynamic resource allocation")
     if spec.get("resources"):
         _validate_pod_resources(spec, f"{path}.resources", errors)
     grace = spec.get("terminationGracePeriodSeconds")
