@@ -17,6 +17,7 @@ from moorage.cli.up import stop_leftovers
 from moorage.clock import SYSTEM, rfc3339
 from moorage.errors import AlreadyRunning, MoorageError
 from moorage.server.backup.sqlite import release
+from moorage.server.databases import LOGS_FOLDER
 
 if TYPE_CHECKING:
     from moorage.localcluster.copies import Copy
@@ -43,9 +44,17 @@ def stopped(folder: DataFolder) -> Any:
 
 
 def bring_back(
-    folder: DataFolder, copy: Copy | None, wanted: Sequence[str], dropped: Sequence[str], *, dry_run: bool
+    folder: DataFolder,
+    copy: Copy | None,
+    wanted: Sequence[str],
+    dropped: Sequence[str],
+    *,
+    logs: Path | None = None,
+    dry_run: bool,
 ) -> list[str]:
     """Make all new files beside the old ones, then set the old ones aside and put the new ones in their place.
+
+    `logs`: a folder that replaces that of kept logs, or is not there; None: they stay. Logs come before databases.
 
     Cut short at any moment, what is missing is found by the next start, and this can be done again: the mark of a
     database stays where it is until the new file is in its place, so that one that is gone is missed.
@@ -67,10 +76,16 @@ def bring_back(
                 if name == QUEUE:
                     release(scratch)
         prepared.append((name, scratch))
+    if logs is not None and not dry_run:
+        scratch = folder.path / f"{_SCRATCH}{LOGS_FOLDER}"
+        shutil.rmtree(scratch, ignore_errors=True)
+        if logs.is_dir():
+            shutil.copytree(logs, scratch)
+            prepared.insert(0, (LOGS_FOLDER, scratch))  # while a database is gone, nobody starts on half of both
     steps += [f"set {name} aside: no copy is kept of what maps have printed" for name in dropped]
     if dry_run:
         return [*steps, f"keep what is replaced in {aside}"]
-    for name in (*wanted, *dropped):
+    for name in (*wanted, *dropped, *((LOGS_FOLDER,) if logs is not None else ())):
         path = folder.path / name
         beside: tuple[Path, ...] = ()
         if name.endswith(".db"):

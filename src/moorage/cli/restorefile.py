@@ -74,6 +74,7 @@ def _restore_folder(folder: DataFolder, file: Path, *, dry_run: bool, force: boo
     from moorage.server.backup.archive import FOLDER, LOGS
     from moorage.server.backup.store import Place, content_of, inspect, scratch, stage_files
     from moorage.server.backup.summary import summary_of
+    from moorage.server.databases import LOGS_FOLDER
 
     folder.check_version()
     is_new = not folder.path.exists()
@@ -103,7 +104,7 @@ def _restore_folder(folder: DataFolder, file: Path, *, dry_run: bool, force: boo
                 names = [
                     str(path.relative_to(staged))
                     for path in sorted(staged.rglob("*"))
-                    if path.is_file() and path.relative_to(staged).parts[0] != "attempts"
+                    if path.is_file() and path.relative_to(staged).parts[0] != LOGS_FOLDER
                     and not path.name.endswith(("-mark", "-wal", "-shm"))
                 ]  # fmt: skip
                 copy = Copy(
@@ -111,10 +112,7 @@ def _restore_folder(folder: DataFolder, file: Path, *, dry_run: bool, force: boo
                     objects=manifest.rows.get("objects", 0),
                     files={name: CopiedFile(bytes=0, sha256="") for name in names},
                 )  # fmt: skip
-                bring_back(folder, copy, names, (), dry_run=False)
-                if (content / LOGS).is_dir():
-                    shutil.rmtree(folder.path / "attempts", ignore_errors=True)
-                    shutil.copytree(content / LOGS, folder.path / "attempts")
+                bring_back(folder, copy, names, (), logs=content / LOGS, dry_run=False)
                 (folder.path / sqlite.JOURNAL).unlink(missing_ok=True)
             return summary
     finally:

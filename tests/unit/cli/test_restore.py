@@ -25,7 +25,9 @@ from moorage.localcluster.copies import list_copies, take_copy
 from moorage.localcluster.storage.sqlite import SqliteStorage, read_records
 from moorage.queue.tables import QUEUE
 from moorage.server.identity.sessions import SCHEMA as PEOPLE
+from moorage.server.identity.sessions import AuditEntry, open_sessions
 from moorage.sql.opening import open_database
+from moorage.testing.examples import examples
 from moorage.usage.store import UsageStore
 
 TAKEN = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -234,12 +236,20 @@ def test_printed_output_is_set_aside_because_it_is_not_copied(data: Path) -> Non
     assert not (data / "outputs.db").exists()
 
 
+CUTS = examples(5, full=30)  # in the second half of a restore of a backup, where files are put into place
+
+
 class Killed(BaseException):
     """The process ends here."""
 
 
-def restore_cut_short(data: Path, file: str, steps: int) -> bool:
-    """Bring a file back, but end before a rename, a removal or a link after so many; whether it came so far."""
+def cut_short(steps: int, *words: str) -> bool:
+    """Type a restore, but end before a rename, a removal or a link after so many; whether it came so far."""
+    return steps_done(steps, *words) > steps
+
+
+def steps_done(steps: int, *words: str) -> int:
+    """The same; how many renames, removals and links were begun."""
     done = 0
 
     def count(*_: object, **__: object) -> None:
@@ -253,10 +263,10 @@ def restore_cut_short(data: Path, file: str, steps: int) -> bool:
             real = getattr(os, name)
             patch.setattr(os, name, lambda *given, real=real, **named: (count(), real(*given, **named))[1])
         try:
-            assert main(["restore", "latest", "--file", file, "--data", str(data)]) == 0
+            assert main(["restore", *words]) == 0
         except Killed:
-            return True
-    return False
+            assert done > steps
+    return done
 
 
 def rows_of(database: Path) -> int:
@@ -275,7 +285,7 @@ def test_a_restore_that_is_cut_short_leaves_no_database_that_nobody_misses(
         damage_page(data / file)
         if not kept_mark:
             (data / f"{file}-mark").unlink()
-        was_cut = restore_cut_short(data, file, steps)
+        was_cut = cut_short(steps, "latest", "--file", file, "--data", str(data))
         if file in {damage.file for damage in find_damage(DataFolder(data))}:
             assert main(["restore", "latest", "--data", str(data)]) == 0
         assert find_damage(DataFolder(data)) == []
@@ -289,7 +299,7 @@ def test_a_restore_of_the_store_that_is_cut_short_forgets_no_revision(whole: Pat
     while was_cut:
         data = Path(shutil.copytree(whole, tmp_path / f"data-{steps}"))
         empty(data / "cluster.db")
-        was_cut = restore_cut_short(data, "cluster.db", steps)
+        was_cut = cut_short(steps, "latest", "--file", "cluster.db", "--data", str(data))
         if was_cut and find_damage(DataFolder(data)):
             assert main(["restore", "latest", "--data", str(data)]) == 0
         assert find_damage(DataFolder(data)) == []
@@ -297,6 +307,65 @@ def test_a_restore_of_the_store_that_is_cut_short_forgets_no_revision(whole: Pat
         with contextlib.closing(sqlite3.connect(data / "cluster.db")) as db:
             assert db.execute("SELECT count FROM high_water").fetchone()[0] >= 300 + 1_000_000
         steps += 1
+
+
+def keep(data: Path, word: str) -> None:
+    """Have the folder keep an audit record, a log and an object that say the word."""
+    with contextlib.closing(open_sessions(data / "people.db")) as people:
+        people.note([AuditEntry(at=TAKEN, person=word, method="POST", path="/x")])
+    log = data / "attempts" / "u" / "00000001.log"
+    log.parent.mkdir(parents=True)
+    log.write_text(word)
+
+    async def put() -> None:
+        store = SqliteStorage(data / "cluster.db")
+        await store.start()
+        await store.put("core/configmaps/default/word", json.dumps({"word": word, "metadata": {}}).encode())
+        await store.stop()
+
+    asyncio.run(put())
+
+
+def words_of(data: Path) -> set[str]:
+    with contextlib.closing(open_sessions(data / "people.db")) as people:
+        words = {entry.person for entry in people.audit()}
+    records = {record.key: json.loads(record.value) for record in read_records(data / "cluster.db")}
+    words.add(records["core/configmaps/default/word"]["word"])
+    return words | {log.read_text() for log in (data / "attempts").rglob("*.log")}
+
+
+def test_a_restore_of_a_backup_that_is_cut_short_leaves_no_half_state_that_is_taken_as_whole(
+    whole: Path, tmp_path: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+    source, old, file = tmp_path / "source", tmp_path / "old", tmp_path / "a.backup"
+    for folder, word in ((source, "new"), (old, "old")):
+        keep(Path(shutil.copytree(whole, folder)), word)
+    assert main(["backup", "--data", str(source), str(file)]) == 0
+    data, ends = tmp_path / "data", set()
+    words = ("--force", "--data", str(data), str(file))
+    shutil.copytree(old, data)
+    total = steps_done(1_000_000, *words)
+    shutil.rmtree(data)
+    cuts = {
+        0,
+        total - 1,
+        *chance.choices(range(total // 2), k=2),
+        *chance.choices(range(total // 2, total), k=CUTS),
+    }
+    for steps in sorted(cuts):
+        shutil.copytree(old, data)
+        assert cut_short(steps, *words)
+        is_refused = bool(find_damage(DataFolder(data)))  # then `moor up` does not start
+        if not is_refused:
+            assert words_of(data) in ({"old"}, {"new"}), f"after {steps} steps of {total}"
+        ends.add("refused" if is_refused else words_of(data).pop())
+        assert main(["restore", *words]) == 0
+        assert find_damage(DataFolder(data)) == []
+        assert words_of(data) == {"new"}
+        assert list(data.glob(".restor*")) == []
+        shutil.rmtree(data)
+    assert ends == {"old", "refused", "new"}
 
 
 def test_a_damaged_copy_is_not_restored(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
