@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -10,9 +9,8 @@ from moorage.apimachinery.resources import Obj
 from moorage.clock import Clock
 from moorage.decide.runs.kept import is_of_run, uid_of
 from moorage.decide.runs.state import view_pod
-from moorage.errors import ApiError
 from moorage.server.cluster import Cluster
-from moorage.server.volumeuse import NODE_SECONDS, NODES_AT_ONCE, Summaries
+from moorage.server.summaries import Summaries, ask_nodes
 
 SAMPLE_SECONDS = 30.0  # kubelets themselves measure every 10 to 20 s
 
@@ -21,7 +19,6 @@ class MemoryUse:
     """Asks the nodes where pods of runs run. `note` takes bytes by the uid of a pod.
 
     Pods that tell their peak themselves are left out, such as those of the local cluster.
-    https://kubernetes.io/docs/reference/instrumentation/node-metrics/#summary-api-source
     """
 
     def __init__(
@@ -37,23 +34,16 @@ class MemoryUse:
 
     async def sample(self) -> None:
         """Ask each such node once. A node that does not answer is left out."""
-        running = [pod for pod in self._cluster.pods.all() if is_of_run(pod) and _is_measured(pod)]
-        names = {pod["spec"]["nodeName"] for pod in running}
-        nodes = [node for node in self._cluster.nodes.all() if node["metadata"]["name"] in names]
+        running: dict[str, list[Obj]] = {}  # by node
+        for pod in self._cluster.pods.all():
+            if is_of_run(pod) and _is_measured(pod):
+                running.setdefault(pod["spec"]["nodeName"], []).append(pod)
+        nodes = [node for node in self._cluster.nodes.all() if node["metadata"]["name"] in running]
         used: dict[str, int] = {}
-        for first in range(0, len(nodes), NODES_AT_ONCE):
-            at_once = nodes[first : first + NODES_AT_ONCE]
-            for summary in await asyncio.gather(*(self._ask(node) for node in at_once)):
-                used |= memory_of(summary, running)
+        async for name, summary in ask_nodes(self._kubelets, nodes):
+            used |= memory_of(summary, running[name])
         if used:
             self._note(used)
-
-    async def _ask(self, node: Obj) -> Any:
-        try:
-            async with asyncio.timeout(NODE_SECONDS):
-                return await self._kubelets.summary(node)
-        except (ApiError, ValueError, TimeoutError, OSError):
-            return {}
 
 
 def memory_of(summary: Any, pods: Iterable[Obj]) -> dict[str, int]:

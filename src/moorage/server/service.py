@@ -51,8 +51,9 @@ from moorage.server.queue.maps import MapBridge
 from moorage.server.ratelimit import Limiter
 from moorage.server.rest.checkpointreports import CheckpointReports
 from moorage.server.rest.past import PastRuns
+from moorage.server.summaries import NoKubelets
 from moorage.server.tenants import KnownTenants
-from moorage.server.volumeuse import NoKubelets, VolumeUse
+from moorage.server.volumeuse import VolumeUse
 from moorage.sql import leases
 from moorage.sql.leases import Leader, LeaseTable
 from moorage.sql.opening import is_postgres, open_database

@@ -2,45 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any, Protocol
+from typing import Any
 
-from moorage.apimachinery.resources import Obj
 from moorage.clock import Clock
-from moorage.errors import ApiError
 from moorage.server.cluster import Cluster
+from moorage.server.summaries import Summaries, ask_nodes
 
 KEPT_SECONDS = 30.0  # nodes are asked again after that
-NODE_SECONDS = 5.0  # patience with one node
-NODES_AT_ONCE = 32
 
 Used = dict[tuple[str, str], int]
 """(namespace, claim) → bytes in use."""
 
 
-class Summaries(Protocol):
-    """See `moorage.kube.kubelets.Kubelets`."""
-
-    async def summary(self, node: Obj) -> Any:
-        """Raises ApiError, OSError, ValueError."""
-        ...
-
-
-class NoKubelets:
-    """For a connection that reaches no kubelet: nothing is known."""
-
-    async def summary(self, _node: Obj) -> Any:
-        return {}
-
-    async def close(self) -> None:
-        return
-
-
 class VolumeUse:
-    """Asks all nodes at most once in KEPT_SECONDS.
-
-    https://kubernetes.io/docs/reference/instrumentation/node-metrics/#summary-api-source
-    """
+    """Asks all nodes at most once in KEPT_SECONDS."""
 
     def __init__(self, cluster: Cluster, kubelets: Summaries, *, clock: Clock) -> None:
         self._cluster, self._kubelets, self._clock = cluster, kubelets, clock
@@ -52,22 +27,12 @@ class VolumeUse:
         now = self._clock.monotonic()
         if self._asked_at is not None and now - self._asked_at < KEPT_SECONDS:
             return self._used
-        nodes, used = self._cluster.nodes.all(), Used()
-        for first in range(0, len(nodes), NODES_AT_ONCE):
-            for report in await asyncio.gather(
-                *(self._ask(node) for node in nodes[first : first + NODES_AT_ONCE])
-            ):
-                for claim, size in report.items():
-                    used[claim] = max(size, used.get(claim, 0))
+        used = Used()
+        async for _, summary in ask_nodes(self._kubelets, self._cluster.nodes.all()):
+            for claim, size in used_of(summary).items():
+                used[claim] = max(size, used.get(claim, 0))
         self._used, self._asked_at = used, now
         return used
-
-    async def _ask(self, node: Obj) -> Used:
-        try:
-            async with asyncio.timeout(NODE_SECONDS):
-                return used_of(await self._kubelets.summary(node))
-        except (ApiError, ValueError, TimeoutError, OSError):
-            return {}
 
 
 def used_of(summary: Any) -> Used:

@@ -86,6 +86,11 @@ async def test_a_node_that_does_not_answer_is_left_out() -> None:
     assert await sampled(kubelets, a_pod("p1"), a_pod("p2", "n2")) == [{"p2": 3}]
 
 
+async def test_a_node_speaks_only_of_its_own_pods() -> None:
+    kubelets = Nodes(n1={"pods": [told("p1", main=5)]}, n2={"pods": [told("p1", main=9), told("p2", main=3)]})
+    assert await sampled(kubelets, a_pod("p1"), a_pod("p2", "n2")) == [{"p1": 5, "p2": 3}]
+
+
 @pytest.mark.parametrize(
     "summary",
     [
