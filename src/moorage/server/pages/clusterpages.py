@@ -23,12 +23,12 @@ from moorage.apimachinery.scheduling import has_gate, parse_pod
 from moorage.decide.explain.explainer import Explainer
 from moorage.decide.explain.line import turn
 from moorage.decide.explain.public import as_public
-from moorage.decide.explain.snapshot import ParsedPod, parse, pod_of_job, snapshot
+from moorage.decide.explain.snapshot import ParsedPod, pod_of_job, snapshot
 from moorage.decide.explain.storage import Storage
 from moorage.decide.explain.types import Explanation
 from moorage.decide.runs.forecast import History
-from moorage.decide.runs.state import RunView, State, attempt_of, view_runs
-from moorage.decide.usage.gpus import NOBODY, gpu_type, view_gpus
+from moorage.decide.runs.state import RunView, State, attempt_of
+from moorage.decide.usage.gpus import NOBODY, GpuView
 from moorage.decide.usage.intervals import By, UsageRow
 from moorage.errors import StorageError
 from moorage.model.names import MACHINE_GATE, RUN_LABEL
@@ -124,8 +124,10 @@ class Board:
         return await asyncio.to_thread(
             _render_with_faces,
             nodes=cluster.nodes.all(),
-            pods=pods,
+            pods=cluster.pods.all(),
             jobs=cluster.jobs.all(),
+            runs=cluster.runs(),
+            view=cluster.gpus(),
             users=users,
             now=now,
             past=past,
@@ -147,25 +149,25 @@ def render(
     nodes: list[Obj],
     pods: list[Obj],
     jobs: list[Obj],
+    runs: tuple[RunView, ...],
+    view: GpuView,
     users: tuple[UsageRow, ...],
     now: datetime,
-    past: History | None = None,
-    storages: Mapping[str, Storage] | None = None,
-    machines: Iterable[Obj] = (),
-    read: Callable[[Obj], ParsedPod] = parse,
+    past: History,
+    storages: Mapping[str, Storage],
+    machines: Iterable[Obj],
+    read: Callable[[Obj], ParsedPod],
 ) -> Sections:
-    """From objects to HTML. Takes about a second for 5,000 pods, so it is called in a thread."""
-    kinds = {node["metadata"]["name"]: gpu_type(labels_of(node)) for node in nodes}
-    runs = view_runs(jobs, pods, node_types=kinds)
+    """From objects to HTML. Takes long in a large cluster, so it is called in a thread."""
     explainer = Explainer(snapshot(nodes, pods, history=past, machines=machines, read=read))
-    line, more = waiting_line(explainer, runs, jobs, now, storages or {})
+    line, more = waiting_line(explainer, runs, jobs, now, storages)
     usuals = {
         (pod.pod.namespace, pod.pod.name): usual
         for pod in explainer.lookup.snapshot.pods
         if pod.holder is not None and pod.pod.gpus and (usual := explainer.lookup.usual(pod, now)) is not None
     }
     model = lay_out(
-        view=view_gpus(nodes, pods),
+        view=view,
         waiting=line,
         waiting_more=more,
         runs=runs,
