@@ -21,7 +21,7 @@ class NodeIndex(Generic[View]):
         self._nodes, self._pods, self._make = nodes, pods, make
         self._views: dict[str, View] = {}
         self._stale: set[str] = set()
-        self._sorted: tuple[View, ...] | None = ()
+        self._sorted: tuple[View, ...] = ()
         pods.add_index(BY_NODE, index_by_node)
         nodes.on_change(self._hear_node)
         pods.on_change(self._hear_pod)
@@ -35,7 +35,7 @@ class NodeIndex(Generic[View]):
                 self._views[name] = view
             else:
                 self._views.pop(name, None)
-        if self._stale or self._sorted is None:
+        if self._stale:
             self._sorted = tuple(self._views[name] for name in sorted(self._views))
             self._stale.clear()
         return self._sorted

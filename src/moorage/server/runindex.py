@@ -23,7 +23,7 @@ class RunIndex:
         self._types: dict[str, str] = {}  # node → GPU type
         self._views: dict[Key, RunView] = {}
         self._stale: set[Key] = set()
-        self._sorted: tuple[RunView, ...] | None = ()
+        self._sorted: tuple[RunView, ...] = ()
         nodes.on_change(self._hear_node)
         jobs.on_change(self._hear)
         pods.on_change(self._hear)
@@ -37,7 +37,7 @@ class RunIndex:
                 self._views[key] = view_run(jobs, pods, node_types=self._types)
             else:
                 self._views.pop(key, None)
-        if self._stale or self._sorted is None:
+        if self._stale:
             self._sorted = newest_first(self._views.values())
             self._stale.clear()
         return self._sorted
