@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 from urllib.parse import quote
 
 from moorage.actions.siteprobe import look_at_site, resolve
+from moorage.apimachinery.access import EVERYTHING, Right, may
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.documents import parse_json
 from moorage.apimachinery.meta import labels_of
@@ -34,16 +35,12 @@ from moorage.apimachinery.resources import (
 )
 from moorage.clock import Clock
 from moorage.decide.installcheck.facts import (
-    ACCESS_REVIEWS,
     DAEMONSETS,
-    EVERYTHING,
     NEEDED_RIGHTS,
     NOT_ASKED,
-    SIGNING_REQUESTS,
     Facts,
     Probe,
     Reading,
-    Right,
     Site,
     Unread,
 )
@@ -52,6 +49,7 @@ from moorage.model.info import parse_info
 from moorage.model.machine import MACHINES
 from moorage.model.manifests import EXTENDER, PART_OF, SERVER, Service
 from moorage.model.names import INFO_CONFIGMAP, MACHINE_GROUP_LABEL, SYSTEM_NAMESPACE
+from moorage.model.proofs import SIGNING_REQUESTS
 from moorage.model.workspace import parse_platform
 
 T = TypeVar("T")
@@ -154,19 +152,10 @@ async def _version(api: InstallApi) -> Reading[str]:
 
 async def _rights(api: Api) -> Reading[Mapping[Right, bool]]:
     """Each right alone, where not all are there."""
-    if (everything := await _try(_may(api, EVERYTHING))) is True or isinstance(everything, Unread):
+    if (everything := await _try(may(api, EVERYTHING))) is True or isinstance(everything, Unread):
         return everything if isinstance(everything, Unread) else {EVERYTHING: True}
-    answers = await _try(asyncio.gather(*(_may(api, right) for right in NEEDED_RIGHTS)))
+    answers = await _try(asyncio.gather(*(may(api, right) for right in NEEDED_RIGHTS)))
     return answers if isinstance(answers, Unread) else dict(zip(NEEDED_RIGHTS, answers, strict=True))
-
-
-async def _may(api: Api, right: Right) -> bool:
-    attributes = {"verb": right.verb, "group": right.group, "resource": right.resource}
-    if right.namespace:
-        attributes["namespace"] = right.namespace
-    review = {"apiVersion": ACCESS_REVIEWS.api_version, "kind": ACCESS_REVIEWS.kind}
-    answer = await api.create(ACCESS_REVIEWS, review | {"spec": {"resourceAttributes": attributes}})
-    return bool((answer.get("status") or {}).get("allowed"))
 
 
 async def _info(api: Api) -> Reading[Mapping[str, str] | None]:

@@ -8,9 +8,17 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from moorage.actions.install.cluster import ACCESS_REVIEWS, RESOURCES
+from moorage.actions.install.cluster import RESOURCES
 from moorage.apimachinery.meta import Key
-from moorage.apimachinery.resources import CRDS, DEPLOYMENTS, NAMESPACES, STORAGECLASSES, Obj, Resource
+from moorage.apimachinery.resources import (
+    CRDS,
+    DEPLOYMENTS,
+    NAMESPACES,
+    SELFSUBJECTACCESSREVIEWS,
+    STORAGECLASSES,
+    Obj,
+    Resource,
+)
 from moorage.decide.install.steps import REGISTRATIONS
 from moorage.errors import Conflict, NotFound
 from moorage.localcluster.apiserver.wire.patch import merge_patch
@@ -41,7 +49,7 @@ class InstallableApi(FakeApi):
     async def create(
         self, resource: Resource, obj: Obj, namespace: str | None = None, *, dry_run: bool = False
     ) -> Obj:
-        if resource is ACCESS_REVIEWS:
+        if resource is SELFSUBJECTACCESSREVIEWS:
             asked = obj["spec"]["resourceAttributes"]
             denied = {"*"} if asked["verb"] == "*" and self.denied else set()
             return {"status": {"allowed": not denied and (asked["verb"], asked["resource"]) not in self.denied}}

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
+from moorage.apimachinery.access import EVERYTHING, Right, may
 from moorage.apimachinery.api import CONTENT_TYPES, Api
 from moorage.apimachinery.documents import parse_json
 from moorage.apimachinery.resources import (
@@ -25,10 +26,9 @@ from moorage.apimachinery.resources import (
     SERVICES,
     VALIDATING_WEBHOOKS,
     Obj,
-    Resource,
 )
 from moorage.decide.install.kept import KEPT_CONFIGMAP, Kept, Ref, parse_kept
-from moorage.decide.install.steps import FIELD_MANAGER, Right
+from moorage.decide.install.steps import FIELD_MANAGER
 from moorage.errors import Conflict, Forbidden, NotFound, NotReady, Problems
 from moorage.model.manifests.parts import CLUSTERROLEBINDINGS, CLUSTERROLES, NETWORKPOLICIES, ROLEBINDINGS, ROLES
 from moorage.model.names import PROCESS_RUNTIME, SYSTEM_NAMESPACE
@@ -44,9 +44,6 @@ RESOURCES = {
         MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS,
     )
 }  # fmt: skip
-ACCESS_REVIEWS = Resource(
-    "authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False
-)
 
 
 class InstallApi(Api, Protocol):
@@ -146,9 +143,9 @@ def conflicts(obj: Obj, error: Conflict) -> list[tuple[str, str | None]]:
 
 async def check_rights(api: Api, rights: Sequence[Right]) -> None:
     """Raises Forbidden that names every right that is missing."""
-    if await _may(api, Right("*", "*", "*")):
+    if await may(api, EVERYTHING):
         return
-    allowed = await several(_may(api, right) for right in rights)
+    allowed = await several(may(api, right) for right in rights)
     missing = [str(right) for right, is_allowed in zip(rights, allowed, strict=True) if not is_allowed]
     if missing:
         shown = "; ".join(missing[:20]) + (f"; and {len(missing) - 20} more" if len(missing) > 20 else "")
@@ -156,18 +153,6 @@ async def check_rights(api: Api, rights: Sequence[Right]) -> None:
             f"nothing was written: your account lacks rights on this cluster: {shown}",
             hint="use an account of a cluster administrator: --context NAME, or --kubeconfig FILE",
         )
-
-
-async def _may(api: Api, right: Right) -> bool:
-    attributes = {"verb": right.verb, "group": right.group, "resource": right.resource}
-    attributes |= {"namespace": right.namespace} if right.namespace else {}
-    review = {
-        "apiVersion": ACCESS_REVIEWS.api_version,
-        "kind": ACCESS_REVIEWS.kind,
-        "spec": {"resourceAttributes": attributes},
-    }
-    answer = await api.create(ACCESS_REVIEWS, review)
-    return bool((answer.get("status") or {}).get("allowed"))
 
 
 async def refuse_local_cluster(api: Api) -> None:

@@ -16,6 +16,7 @@ from moorage.actions.install.cluster import (
     refuse_local_cluster,
 )
 from moorage.actions.people import list_accounts
+from moorage.apimachinery.access import Right
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.resources import (
     CONFIGMAPS,
@@ -44,7 +45,7 @@ from moorage.decide.install.removal import (
     Removal,
     plan_removal,
 )
-from moorage.decide.install.steps import Right, needed_rights
+from moorage.decide.install.steps import needed_rights
 from moorage.decide.install.values import adopted, merged
 from moorage.errors import Conflict, NotFound
 from moorage.model.crds import KINDS

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+from moorage.apimachinery.access import Right
 from moorage.apimachinery.resources import Obj
 from moorage.decide.install.changes import Change, changes
 from moorage.decide.install.kept import Ref
@@ -149,21 +150,6 @@ def check_kubernetes(version: str) -> None:
     if parse_version(version)[:2] < MINIMUM:
         lowest = ".".join(map(str, MINIMUM))
         raise NotReady(f"the cluster runs Kubernetes {version}; Moorage needs {lowest} or newer")
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Right:
-    """One question to the API server: may I?"""
-
-    verb: str
-    group: str
-    resource: str
-    namespace: str = ""
-
-    def __str__(self) -> str:
-        what = f"{self.resource}.{self.group}" if self.group else self.resource
-        where = f" in namespace {self.namespace}" if self.namespace else ""
-        return f"{self.verb} {what}{where}"
 
 
 def needed_rights(

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+from moorage.apimachinery.access import EVERYTHING
 from moorage.apimachinery.meta import labels_of
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import NodeInfo, PodInfo, parse_node, parse_pod, refusals
-from moorage.decide.installcheck.facts import EVERYTHING, Facts, Unread
+from moorage.decide.installcheck.facts import Facts, Unread
 from moorage.decide.installcheck.results import Result, in_order, missing, some, unknown, unread, wrong
 from moorage.model.manifests import ALL, make_deployment
 from moorage.model.names import DEFAULT_PRIORITY, SYSTEM_NAMESPACE

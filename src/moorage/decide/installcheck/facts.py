@@ -7,18 +7,13 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, TypeVar, Union
 
+from moorage.apimachinery.access import Right
 from moorage.apimachinery.resources import Obj, Resource
 from moorage.model.names import GROUP, PROCESS_RUNTIME, SYSTEM_NAMESPACE
 
 T = TypeVar("T")
 
 DAEMONSETS = Resource("apps", "v1", "daemonsets", "DaemonSet")
-SIGNING_REQUESTS = Resource(
-    "certificates.k8s.io", "v1", "certificatesigningrequests", "CertificateSigningRequest", namespaced=False
-)
-ACCESS_REVIEWS = Resource(
-    "authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +27,6 @@ Reading = Union[T, Unread]  # noqa: UP007 -- an alias with a type variable
 Objects = Reading[tuple[Obj, ...]]
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Right:
-    """One verb on one resource. An empty namespace: in all of them, or on what lives in none."""
-
-    verb: str
-    group: str
-    resource: str
-    namespace: str = ""
-
-    def __str__(self) -> str:
-        where = f" in namespace {self.namespace}" if self.namespace else ""
-        return f"{self.verb} {self.resource}{f'.{self.group}' if self.group else ''}{where}"
-
-
-EVERYTHING = Right("*", "*", "*")
 NEEDED_RIGHTS = (
     Right("create", "", "namespaces"),
     Right("create", "apiextensions.k8s.io", "customresourcedefinitions"),

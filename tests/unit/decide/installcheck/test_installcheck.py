@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moorage.apimachinery.access import EVERYTHING
 from moorage.cli.doctortext import verdicts_json, verdicts_text
 from moorage.decide.installcheck.checks import CHECKS, Stage, Verdict, judge
-from moorage.decide.installcheck.facts import EVERYTHING, NEEDED_RIGHTS, Facts, Probe, Site, Unread
+from moorage.decide.installcheck.facts import NEEDED_RIGHTS, Facts, Probe, Site, Unread
 from moorage.decide.installcheck.results import Outcome
 from moorage.model.crds import all_crds
 from moorage.model.manifests import ALL, make_service
