@@ -3,6 +3,8 @@
 Control characters (Cc: C0, DEL, C1), format characters (Cf: bidirectional overrides, zero-width ones, tags),
 line and paragraph separators (Zl, Zp), lone surrogates (Cs) and private use (Co, whose look nobody knows) are
 written as escapes. https://www.unicode.org/reports/tr36/ and https://trojansource.codes tell why.
+
+Beside it stands how a name of Python is written in JSON and YAML.
 """
 
 from __future__ import annotations
@@ -38,6 +40,12 @@ def visible(text: str) -> str:
 def visible_lines(text: str) -> str:
     """As `visible`, but with the text's own line ends and tabs: for a whole text, not for a cell or a name."""
     return "\n".join("\t".join(visible(part) for part in line.split("\t")) for line in _LINES.split(text))
+
+
+def camel(name: str) -> str:
+    """A name of Python as JSON and YAML have it: gpu_type → gpuType."""
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)
 
 
 def _escaped(character: str) -> str:

@@ -10,8 +10,9 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
+from moorage.apimachinery.texts import camel
 from moorage.cli.session import Target
-from moorage.decide.install.values import NAMES, SCHEDULERS, camel, image_for, merged, parse_values
+from moorage.decide.install.values import NAMES, SCHEDULERS, image_for, merged, parse_values
 from moorage.decide.runs.timelimit import parse_time
 from moorage.errors import DocumentError, UsageError
 from moorage.model.names import SYSTEM_NAMESPACE

@@ -24,11 +24,12 @@ from moorage.api.people import AuditQuery
 from moorage.api.usage import TopQuery
 from moorage.api.volumes import NewVolume
 from moorage.api.workspaces import Deletion, NewWorkspace
+from moorage.apimachinery.texts import camel
 from moorage.cli.commands import COMMANDS, load
 from moorage.cli.referencekinds import cell
 from moorage.cli.renamed import RenamedOption
 from moorage.cli.session import target_options
-from moorage.decide.runs.runfile import FIELDS, camel
+from moorage.decide.runs.runfile import FIELDS
 from moorage.model.dataset import DatasetSource, DatasetSpec
 from moorage.model.workspace import Home, Resources, Schedule, WorkspaceSpec
 from moorage.sdk.aio import AsyncClient, AsyncDatasets, AsyncJobs, AsyncVolumes, AsyncWorkspaces

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from moorage.apimachinery.resources import Obj
+from moorage.model.info import INFO_VALUES
 from moorage.model.manifests import ALL, IMAGE, QUEUE_SECRET, SERVER, USAGE_CLAIM, make_ingress
 from moorage.model.manifests.deployments import share_server
 from moorage.model.names import INFO_CONFIGMAP, SYSTEM_NAMESPACE
@@ -20,16 +21,6 @@ Dump = Callable[[Sequence[Any]], str]
 
 KEEP = {"helm.sh/resource-policy": "keep"}
 """On what holds data: accounts, history, and definitions, whose removal would delete all objects of the kind."""
-INFO_KEYS = {  # keys of the ConfigMap → values
-    "publicUrl": "publicUrl",
-    "kubernetesUrl": "kubernetesUrl",
-    "kubernetesCa": "kubernetesCa",
-    "trustedProxies": "trustedProxies",
-    "workspaceUrl": "workspaceUrl",
-    "ingressClass": "ingressClass",
-    "ingressTlsSecret": "tlsSecret",
-    "pauseImage": "pauseImage",
-}
 _MARK = "@@{}@@"
 _HOST = "host.of.public.url"
 
@@ -65,7 +56,7 @@ def _template(obj: Obj, dump: Dump) -> str:
         case "ConfigMap" if name == INFO_CONFIGMAP:
             return _plain(obj, dump) + "".join(
                 f"  {{{{- with .Values.{value} }}}}\n  {key}: {{{{ . | quote }}}}\n  {{{{- end }}}}\n"
-                for key, value in INFO_KEYS.items()
+                for key, value in INFO_VALUES.items()
             )
         case "PersistentVolumeClaim" if name == USAGE_CLAIM:
             storage = "  {{- with .Values.storageClass }}\n  storageClassName: {{ . | quote }}\n  {{- end }}\n"

@@ -20,6 +20,16 @@ _SEPARATORS = re.compile(r"[\s,]+")
 _PEM = "-----BEGIN CERTIFICATE-----"
 PAUSE_IMAGE = "registry.k8s.io/pause:3.10"
 SYSTEM_CA = "system"  # in kubernetesCa: the authorities that every machine trusts
+INFO_VALUES = {  # keys of the ConfigMap that an installation writes → names of its values in YAML
+    "publicUrl": "publicUrl",
+    "kubernetesUrl": "kubernetesUrl",
+    "kubernetesCa": "kubernetesCa",
+    "trustedProxies": "trustedProxies",
+    "workspaceUrl": "workspaceUrl",
+    "ingressClass": "ingressClass",
+    "ingressTlsSecret": "tlsSecret",
+    "pauseImage": "pauseImage",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage.apimachinery.texts import hidden_characters, visible, visible_lines
+from moorage.apimachinery.texts import camel, hidden_characters, visible, visible_lines
 
 
 @pytest.mark.parametrize(
@@ -44,3 +44,8 @@ def test_a_whole_text_keeps_its_lines_and_no_other_control_character(text):
     shown = visible_lines(text)
     assert shown.count("\n") == text.count("\n")
     assert not set(hidden_characters(shown)) - {"\n", "\t"}
+
+
+@pytest.mark.parametrize(("name", "want"), [("gpus", "gpus"), ("gpu_type", "gpuType"), ("a_b_cd", "aBCd")])
+def test_names_of_python_are_written_as_in_yaml(name, want):
+    assert camel(name) == want

@@ -17,7 +17,9 @@ from urllib.parse import urlsplit
 
 from moorage.apimachinery.quantity import parse_quantity
 from moorage.apimachinery.resources import Obj
+from moorage.apimachinery.texts import camel
 from moorage.errors import InvalidName, Problems, QuantityError
+from moorage.model.info import INFO_VALUES
 from moorage.model.names import is_dns_label
 
 Scheduler = Literal["second", "configure", "none"]
@@ -65,35 +67,8 @@ class InstallValues:
 
     def info(self) -> dict[str, str]:
         """What the ConfigMap `moorage` says of it, to clients and services; keys without a value are absent."""
-        entries = {
-            "publicUrl": self.public_url,
-            "kubernetesUrl": self.kubernetes_url,
-            "kubernetesCa": self.kubernetes_ca,
-            "trustedProxies": self.trusted_proxies,
-            "workspaceUrl": self.workspace_url,
-            "ingressClass": self.ingress_class,
-            "ingressTlsSecret": self.tls_secret,
-            "pauseImage": self.pause_image,
-        }
+        entries = {key: getattr(self, NAMES[name]) for key, name in INFO_VALUES.items()}
         return {key: value for key, value in entries.items() if value}
-
-
-INFO_VALUES = {  # keys of that ConfigMap → names in YAML
-    "publicUrl": "publicUrl",
-    "kubernetesUrl": "kubernetesUrl",
-    "kubernetesCa": "kubernetesCa",
-    "trustedProxies": "trustedProxies",
-    "workspaceUrl": "workspaceUrl",
-    "ingressClass": "ingressClass",
-    "ingressTlsSecret": "tlsSecret",
-    "pauseImage": "pauseImage",
-}
-
-
-def camel(name: str) -> str:
-    """`public_url` as `publicUrl`."""
-    head, *rest = name.split("_")
-    return head + "".join(word.capitalize() for word in rest)
 
 
 NAMES = {camel(each.name): each.name for each in dataclasses.fields(InstallValues)}

@@ -16,6 +16,7 @@ from typing import Any
 from moorage.api.jobs import NewJob
 from moorage.apimachinery.meta import annotations_of
 from moorage.apimachinery.resources import Obj
+from moorage.apimachinery.texts import camel
 from moorage.decide.runs.request import RunRequest, expanded
 from moorage.errors import Problems, UsageError
 from moorage.model.names import COMMAND_ANNOTATION, OPTIONS_ANNOTATION
@@ -127,12 +128,6 @@ def _refuse_manifest(document: Mapping[str, Any]) -> None:
 
 def _plain(name: str) -> str:
     return name.replace("-", "").replace("_", "").lower()
-
-
-def camel(field: str) -> str:
-    """A name of Python as JSON and YAML have it: gpu_type → gpuType."""
-    first, *others = field.split("_")
-    return first + "".join(word.capitalize() for word in others)
 
 
 def _unknown(key: str) -> tuple[str, str | None]:
