@@ -11,6 +11,7 @@ from moorage.clock import Clock
 from moorage.decide.installcheck.facts import Probe
 from moorage.decide.installcheck.services import STARTING, is_pull_error
 from moorage.errors import ApiError, NotFound
+from moorage.model.manifests import USER_ID
 
 PROBE_SECONDS = 180.0  # an image of 300 MB over a slow line
 LOOK_SECONDS = 1.0
@@ -51,7 +52,7 @@ def probe_pod(name: str, image: str, pull_secrets: tuple[str, ...] = ()) -> Obj:
         "automountServiceAccountToken": False,
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": 65532,
+            "runAsUser": USER_ID,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [container],

@@ -20,10 +20,12 @@ from moorage.model.manifests import (
     PART_OF,
     ROLEBINDINGS,
     ROLES,
-    USER_ID,
     Rule,
+    container_security,
     make_binding,
     make_object,
+    pod_security,
+    spread,
 )
 from moorage.model.names import (
     SCHEDULER_CONFIGMAP,
@@ -165,11 +167,7 @@ def _make_deployment(image: str, replicas: int) -> Obj:
         "command": ["kube-scheduler", f"--config={FOLDER}/{SECOND_KEY}", f"--secure-port={PORT}", "--v=2"],
         "ports": [{"name": "main", "containerPort": PORT}],
         "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": container_security(),
         "startupProbe": asks | {"periodSeconds": 2, "failureThreshold": 60},
         "readinessProbe": asks | {"periodSeconds": 5},
         "livenessProbe": asks | {"periodSeconds": 20, "failureThreshold": 3},
@@ -179,22 +177,9 @@ def _make_deployment(image: str, replicas: int) -> Obj:
         "serviceAccountName": NAME,
         "automountServiceAccountToken": True,
         "enableServiceLinks": False,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER_ID,
-            "runAsGroup": USER_ID,
-            "fsGroup": USER_ID,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": pod_security(),
         "containers": [container],
-        "topologySpreadConstraints": [
-            {
-                "maxSkew": 1,
-                "topologyKey": "kubernetes.io/hostname",
-                "whenUnsatisfiable": "ScheduleAnyway",
-                "labelSelector": {"matchLabels": selector},
-            }
-        ],
+        "topologySpreadConstraints": [spread(selector)],
         # not optional: the kubelet starts the pod once the operator has made the Secret
         "volumes": [{"name": "configuration", "secret": {"secretName": SCHEDULER_SECRET}}],
     }

@@ -19,13 +19,13 @@ from moorage.apimachinery.documents import parse_json
 from moorage.apimachinery.resources import NODES, PODS, Obj
 from moorage.apimachinery.scheduling import parse_pod
 from moorage.errors import ApiError
+from moorage.model.manifests import container_security, pod_security
 from moorage.model.names import HOST_IMAGE, PROCESS_RUNTIME, SYSTEM_NAMESPACE
 from moorage.model.storageclass import RWO
 from moorage.settings import IMAGE
 
 MEMORY = "1Gi"  # 16 files of at most 8 MiB at once, and what goes with them
 CPU = "1"
-USER_ID = 65532  # as the Containerfile makes it
 _SERVICES = "app.kubernetes.io/name in (moorage-operator,moorage-server)"
 
 
@@ -97,11 +97,7 @@ def make_pod_spec(
         "resources": {"requests": {"cpu": CPU, "memory": MEMORY}, "limits": {"cpu": CPU, "memory": MEMORY}},
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "env": [{"name": "PYTHONUNBUFFERED", "value": "1"}, {"name": "HOME", "value": "/tmp"}],
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": container_security(),
     }
     if secret:
         container["envFrom"] = [{"secretRef": {"name": secret}}]
@@ -118,14 +114,7 @@ def make_pod_spec(
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": grace_seconds,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER_ID,
-            "runAsGroup": USER_ID,
-            "fsGroup": USER_ID,
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": pod_security() | {"fsGroupChangePolicy": "OnRootMismatch"},
         "containers": [container],
         "volumes": volumes,
     }

@@ -30,6 +30,7 @@ from moorage.decide.runs.kueue import is_held
 from moorage.decide.runs.request import DEFAULT_CPU, DEFAULT_MEMORY, unexpanded
 from moorage.errors import QuantityError
 from moorage.model.kueue import ADMISSION_GATE, QUEUE_LABEL
+from moorage.model.manifests import HOSTNAME, ZONE, spread
 from moorage.model.mapjob import FUNCTION_FILE, MAPJOBS, MOUNT, MapView, function_file
 from moorage.model.names import (
     MAP_LABEL,
@@ -338,15 +339,7 @@ def _allow_spot(view: MapView, spec: Obj) -> None:
     tolerations += [{"key": key, "operator": "Exists"} for key in SPOT_TAINTS if key not in known]
     spec["tolerations"] = tolerations
     if not spec.get("topologySpreadConstraints"):
-        spec["topologySpreadConstraints"] = [
-            {
-                "maxSkew": 1,
-                "topologyKey": key,
-                "whenUnsatisfiable": "ScheduleAnyway",
-                "labelSelector": {"matchLabels": {MAP_LABEL: view.name}},
-            }
-            for key in ("topology.kubernetes.io/zone", "kubernetes.io/hostname")
-        ]
+        spec["topologySpreadConstraints"] = [spread({MAP_LABEL: view.name}, by) for by in (ZONE, HOSTNAME)]
 
 
 def _typed(obj: Obj) -> Obj:

@@ -12,13 +12,14 @@ from moorage.model.manifests.config import (
     make_namespace,
     make_people_namespace,
 )
-from moorage.model.manifests.deployments import IMAGE, USAGE_SIZE, USER_ID, make_deployment, make_service
+from moorage.model.manifests.deployments import IMAGE, USAGE_SIZE, make_deployment, make_service
 from moorage.model.manifests.ingress import make_ingress
 from moorage.model.manifests.machines import BUDGET_MIN, RESERVE_ROLE, make_machine_objects
 from moorage.model.manifests.network import make_network_policies, make_server_address
 from moorage.model.manifests.parts import (
     CLUSTERROLEBINDINGS,
     CLUSTERROLES,
+    HOSTNAME,
     LIST,
     NETWORKPOLICIES,
     PART_OF,
@@ -26,11 +27,16 @@ from moorage.model.manifests.parts import (
     READ,
     ROLEBINDINGS,
     ROLES,
+    USER_ID,
     WRITE,
+    ZONE,
     Rule,
     Service,
+    container_security,
     make_binding,
     make_object,
+    pod_security,
+    spread,
 )
 from moorage.model.manifests.rights import (
     LOCAL_ADMIN,
@@ -66,6 +72,7 @@ __all__ = [
     "CLUSTERROLES",
     "EXTENDER",
     "EXTENDER_SERVICE",
+    "HOSTNAME",
     "IMAGE",
     "LIST",
     "LOCAL_ADMIN",
@@ -89,8 +96,10 @@ __all__ = [
     "USER_ID",
     "WEBHOOK",
     "WRITE",
+    "ZONE",
     "Rule",
     "Service",
+    "container_security",
     "extender_url",
     "host_names",
     "make_admin_binding",
@@ -110,4 +119,6 @@ __all__ = [
     "make_service",
     "make_tenant_roles",
     "make_workspace_roles",
+    "pod_security",
+    "spread",
 ]

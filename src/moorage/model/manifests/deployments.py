@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from moorage.apimachinery.resources import DEPLOYMENTS, PDBS, PVCS, SERVICEACCOUNTS, SERVICES, Obj
-from moorage.model.manifests.parts import Service, make_object
+from moorage.model.manifests.parts import Service, container_security, make_object, pod_security, spread
 from moorage.model.manifests.rights import make_rights
 from moorage.model.manifests.services import SERVER, USAGE_CLAIM
 
 IMAGE = "moorage"  # set by whoever deploys: `kustomize edit set image moorage=registry/moorage:tag`
-USER_ID = 65532  # as the Containerfile makes it
 GRACE_SECONDS = 60  # MOORAGE_DRAIN_SECONDS (8), 15 for requests that are under way, and the rest to close
 SCRATCH_SIZE = "1Gi"  # beside a PostgreSQL nothing is kept in the server's folder
 USAGE_SIZE = "5Gi"  # kept logs, at most 2Gi; intervals of GPU use, some 200 bytes each; the queue of maps
@@ -42,7 +39,7 @@ def share_server(deployment: Obj) -> None:
     pod = spec["template"]["spec"]
     spec["replicas"] = 2
     spec["strategy"] = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}}
-    pod["topologySpreadConstraints"] = _spread(spec["selector"]["matchLabels"])
+    pod["topologySpreadConstraints"] = [spread(spec["selector"]["matchLabels"])]
     scratch = {"name": "data", "emptyDir": {"sizeLimit": SCRATCH_SIZE}}
     pod["volumes"] = [scratch if volume["name"] == "data" else volume for volume in pod["volumes"]]
 
@@ -59,11 +56,7 @@ def make_deployment(service: Service, *, version: str) -> Obj:
         "image": f"{IMAGE}:{version}",
         "args": [service.name, *service.args],
         "resources": {"requests": requests, "limits": {"memory": service.memory}},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": container_security(),
     }
     if service.env:
         container["env"] = list(service.env)
@@ -76,19 +69,13 @@ def make_deployment(service: Service, *, version: str) -> Obj:
         "serviceAccountName": service.full_name,
         "automountServiceAccountToken": True,
         "enableServiceLinks": False,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER_ID,
-            "runAsGroup": USER_ID,
-            "fsGroup": USER_ID,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": pod_security(),
         "containers": [container],
     }
     if service.port is not None:
         pod["terminationGracePeriodSeconds"] = GRACE_SECONDS
     if service.replicas > 1:
-        pod["topologySpreadConstraints"] = _spread(selector)
+        pod["topologySpreadConstraints"] = [spread(selector)]
     if service.volumes:
         pod["volumes"] = list(service.volumes)
     spec: Obj = {
@@ -99,17 +86,6 @@ def make_deployment(service: Service, *, version: str) -> Obj:
     if service.recreate:
         spec["strategy"] = {"type": "Recreate"}
     return make_object(DEPLOYMENTS, service.full_name, labels=service.labels, spec=spec)
-
-
-def _spread(selector: Mapping[str, str]) -> list[Obj]:
-    return [
-        {
-            "maxSkew": 1,
-            "topologyKey": "kubernetes.io/hostname",
-            "whenUnsatisfiable": "ScheduleAnyway",
-            "labelSelector": {"matchLabels": dict(selector)},
-        }
-    ]
 
 
 def _probes(service: Service) -> Obj:

@@ -15,6 +15,9 @@ CLUSTERROLES = Resource(RBAC, "v1", "clusterroles", "ClusterRole", namespaced=Fa
 NETWORKPOLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 CLUSTERROLEBINDINGS = Resource(RBAC, "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False)
 
+USER_ID = 65532  # as the Containerfile makes it
+HOSTNAME, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"  # labels of nodes
+
 PART_OF = {"app.kubernetes.io/part-of": "moorage"}
 
 LIST, READ = ("list", "watch"), ("get", "list", "watch")
@@ -89,3 +92,36 @@ def make_object(
 ) -> Obj:
     meta: Obj = {"name": name} | ({"namespace": namespace} if namespace else {}) | {"labels": dict(labels)}
     return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": meta} | fields
+
+
+def pod_security() -> Obj:
+    """The security context of a pod of our image: not root."""
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": USER_ID,
+        "runAsGroup": USER_ID,
+        "fsGroup": USER_ID,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def container_security() -> Obj:
+    """The security context of its containers: no privileges, and nothing writable but volumes."""
+    return {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def spread(labels: Mapping[str, str], by: str = HOSTNAME, *, strictly: bool = False) -> Obj:
+    """A topology spread constraint: pods with these labels on different nodes, or in different zones.
+
+    Where that cannot be, a pod waits (`strictly`) or goes where it can.
+    """
+    return {
+        "maxSkew": 1,
+        "topologyKey": by,
+        "whenUnsatisfiable": "DoNotSchedule" if strictly else "ScheduleAnyway",
+        "labelSelector": {"matchLabels": dict(labels)},
+    }

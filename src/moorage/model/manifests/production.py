@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from moorage.apimachinery.resources import DEPLOYMENTS, PVCS, Obj
 from moorage.model.manifests.deployments import SCRATCH_SIZE
-from moorage.model.manifests.parts import Service
+from moorage.model.manifests.parts import HOSTNAME, ZONE, Service, spread
 from moorage.model.manifests.services import ALL, QUEUE_SECRET, SERVER, USAGE_CLAIM
 from moorage.model.names import SYSTEM_NAMESPACE
 
@@ -34,24 +34,13 @@ def make_production_patches(services: Sequence[Service] = ALL) -> list[Obj]:
 
 
 def _deployment(service: Service) -> Obj:
-    selector = {"matchLabels": {"app.kubernetes.io/name": service.full_name}}
+    labels = {"app.kubernetes.io/name": service.full_name}
     pod: Obj = {
         "topologySpreadConstraints": [
             *([{"$patch": "replace"}] if service.replicas > 1 else ()),  # the tree's own, softer ones
-            {
-                "maxSkew": 1,
-                "topologyKey": "kubernetes.io/hostname",
-                "whenUnsatisfiable": "DoNotSchedule",
-                "labelSelector": selector,
-                "matchLabelKeys": ["pod-template-hash"],  # a new version may start beside the old one
-            },
-            {
-                "maxSkew": 1,
-                "topologyKey": "topology.kubernetes.io/zone",
-                "whenUnsatisfiable": "ScheduleAnyway",
-                "labelSelector": selector,
-                "matchLabelKeys": ["pod-template-hash"],
-            },
+            # by the hash: a new version may start beside the old one
+            spread(labels, HOSTNAME, strictly=True) | {"matchLabelKeys": ["pod-template-hash"]},
+            spread(labels, ZONE) | {"matchLabelKeys": ["pod-template-hash"]},
         ]
     }
     if service is SERVER:
