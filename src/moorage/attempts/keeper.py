@@ -31,6 +31,7 @@ from moorage.decide.runs.kept import Seen, is_of_run, plan, uid_of
 from moorage.decide.usage.gpus import gpu_type
 from moorage.errors import MoorageError, NotFound, StorageError
 from moorage.model.retention import LOG_BYTES, LOG_DAYS, LOG_STREAMS, LOG_TOTAL_BYTES
+from moorage.sql.leases import leave_to_another
 from moorage.sql.thread import StoreThread
 
 log = logging.getLogger(__name__)
@@ -41,8 +42,6 @@ RETRY = DoublingDelay(5.0, 300.0)  # seconds before a log that could not be read
 LEAVE_SECONDS = 30.0  # that the log of a pod that is gone may still take
 SWEEP_SECONDS = 600.0  # between two looks for what is kept no longer
 BUFFER_BYTES = 64 * 1024  # of a log in memory; more goes to the disk at once
-WATCHED = timedelta(minutes=2)  # a server remembers so long what went while another records
-DIRTY_MOST = 10_000  # changes that such a server remembers
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"  # annotation of a pod, as kubectl reads it
 
 
@@ -401,14 +400,7 @@ class Keeper:
             self._dirty.add((kind, key_of(after)))
         self._changed.set()
         if not self._running:
-            self._leave_to_another(now)
-
-    def _leave_to_another(self, now: datetime) -> None:
-        """Forget what the server that records has seen long ago. Who takes over looks at everything first."""
-        for uid in [uid for uid, (_, at) in self._deleted.items() if now - at > WATCHED]:
-            del self._deleted[uid]
-        if len(self._dirty) > DIRTY_MOST:
-            self._dirty.clear()
+            leave_to_another(self._deleted, self._dirty, now=now)
 
     async def _change_or_turn(self) -> None:
         """Wait for a change, or until it is time to look at the logs."""

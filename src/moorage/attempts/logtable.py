@@ -13,12 +13,11 @@ from collections.abc import Callable
 
 from moorage.attempts.logs import FULL_SEGMENTS, SEGMENT_MIN, LogEnd, LogSize, end_of
 from moorage.clock import SYSTEM, Clock
-from moorage.errors import StorageError
 from moorage.sql.database import Database
 from moorage.sql.leases import check
 from moorage.sql.migrations import Schema
 from moorage.sql.moments import to_microseconds
-from moorage.sql.opening import open_database
+from moorage.sql.opening import LateDatabase
 
 SCHEMA = Schema("moorage.attempts", "logs.", folder="migrations/logs")
 JOIN_BYTES = 16 * 1024  # a row that has less is added to: that rewrites it
@@ -48,19 +47,14 @@ class LogTable:
         clock: Clock = SYSTEM,
     ) -> None:
         self.keep_bytes = keep_bytes
-        self._url, self._term, self._clock = url, term, clock
+        self._term, self._clock = term, clock
         self._segment_bytes = max(SEGMENT_MIN, keep_bytes // FULL_SEGMENTS)
         self._lock = threading.Lock()
-        self._closed = False
-        self._open: Database | None = None
+        self._database = LateDatabase(url, SCHEMA, name="the table of kept logs")
 
     @property
     def _db(self) -> Database:
-        if self._open is None:
-            if self._closed:  # a thread was slower than the end of the server
-                raise StorageError("the kept logs are closed")
-            self._open = open_database(self._url, SCHEMA)
-        return self._open
+        return self._database.use()
 
     def append(self, uid: str, data: bytes) -> None:
         with self._lock, self._db.transaction():
@@ -105,10 +99,7 @@ class LogTable:
 
     def close(self) -> None:
         with self._lock:
-            self._closed = True
-            if self._open is not None:
-                self._open.close()
-                self._open = None
+            self._database.close()
 
     def _may_write(self, uid: str) -> bool:
         """Whether the pod is kept. Raises StorageError where another server writes by now."""

@@ -12,6 +12,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -27,6 +28,8 @@ SCHEMA = Schema("moorage.sql", "leases.", folder="schemas/leases")
 LEASE_SECONDS = 5.0  # five missed renewals: a server that died is replaced after this and RETRY_SECONDS
 RENEW_DEADLINE_SECONDS = 3.5  # LEASE_SECONDS by a clock that runs 1.4 times as fast
 RETRY_SECONDS = 1.0
+WATCHED = timedelta(minutes=2)  # a server remembers so long what went while another records
+DIRTY_MOST = 10_000  # changes that such a server remembers
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,17 @@ def check(database: Database, name: str, term: int) -> None:
     rows = database.rows(f"SELECT term FROM server_leases WHERE name = ?{lock}", name)
     if not rows or rows[0][0] != term:
         raise StorageError(f"another server has taken over {name!r}: this one no longer writes")
+
+
+def leave_to_another(deleted: dict[str, tuple[Any, datetime]], dirty: set[Any], *, now: datetime) -> None:
+    """Forget what the server that leads has seen long ago. Who takes over looks at everything first.
+
+    `deleted`: what went, and when, the oldest first; `dirty`: what changed.
+    """
+    while deleted and now - deleted[oldest := next(iter(deleted))][1] > WATCHED:
+        del deleted[oldest]
+    if len(dirty) > DIRTY_MOST:
+        dirty.clear()
 
 
 class Leader:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from moorage.errors import StorageError
 from moorage.sql.database import Database
 from moorage.sql.migrations import Schema
 
@@ -27,3 +28,27 @@ def open_database(where: Path | str, schema: Schema, *, durable: bool = True) ->
     from moorage.sql.sqlite import SqliteDatabase
 
     return SqliteDatabase(where, schema, durable=durable)
+
+
+class LateDatabase:
+    """A database that is connected to when it is first used: its outage stops no server. One thread at a time."""
+
+    def __init__(self, where: Path | str, schema: Schema, *, name: str) -> None:
+        """`name`: what is in it, for messages."""
+        self._where, self._schema, self._name = where, schema, name
+        self._closed = False
+        self._database: Database | None = None
+
+    def use(self) -> Database:
+        """The database. Raises StorageError."""
+        if self._closed:  # a thread was slower than the end of the server
+            raise StorageError(f"{self._name} is closed")
+        if self._database is None:
+            self._database = open_database(self._where, self._schema)
+        return self._database
+
+    def close(self) -> None:
+        self._closed = True
+        if self._database is not None:
+            self._database.close()
+            self._database = None

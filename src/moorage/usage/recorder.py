@@ -21,14 +21,13 @@ from moorage.decide.usage.gpus import gpu_type
 from moorage.decide.usage.intervals import Interval, Step, end_of_deleted, next_step, stepped, use_of
 from moorage.errors import StorageError
 from moorage.model.retention import USAGE_DAYS
+from moorage.sql.leases import leave_to_another
 from moorage.usage.store import UsageStore
 
 log = logging.getLogger(__name__)
 
 FORGET_SECONDS = 3600.0  # between two looks for what is kept no longer
 HEARTBEAT_SECONDS = 30.0  # so a vanished pod is charged at most this much too little
-WATCHED = timedelta(minutes=2)  # a server remembers so long what went while another records
-DIRTY_MOST = 10_000  # changes that such a server remembers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,14 +163,7 @@ class Recorder:
             self._dirty.add(key_of(after))
         self._changed.set()
         if not self._running:
-            self._leave_to_another(now)
-
-    def _leave_to_another(self, now: datetime) -> None:
-        """Forget what the server that records has seen long ago. Who takes over looks at everything first."""
-        for uid in [uid for uid, (_, at) in self._deleted.items() if now - at > WATCHED]:
-            del self._deleted[uid]
-        if len(self._dirty) > DIRTY_MOST:
-            self._dirty.clear()
+            leave_to_another(self._deleted, self._dirty, now=now)
 
     async def _change_before_heartbeat(self) -> bool:
         """Wait for whichever comes first; True when it was a change. The heartbeat is counted from the last pass

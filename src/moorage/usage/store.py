@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any, assert_never
 
 from moorage.decide.usage.intervals import Close, Interval, Open, Reopen, Step
-from moorage.errors import StorageError
 from moorage.sql.database import Database, Row, Table
 from moorage.sql.migrations import Schema
 from moorage.sql.moments import from_microseconds, to_microseconds
-from moorage.sql.opening import is_postgres, open_database
+from moorage.sql.opening import LateDatabase, is_postgres
 
 SCHEMA = Schema("moorage.usage", "usage.", in_header=True)
 _TEXT, _NUMBER = "text", "bigint"
@@ -73,23 +72,17 @@ class UsageStore:
 
     def __init__(self, where: Path | str) -> None:
         self._lock = threading.Lock()
-        self._where = where
-        self._closed = False
-        self._open: Database | None = None if is_postgres(where) else open_database(where, SCHEMA)
+        self._database = LateDatabase(where, SCHEMA, name="the history of GPU use")
+        if not is_postgres(where):
+            self._database.use()
 
     @property
     def _db(self) -> Database:
-        if self._open is None:
-            if self._closed:  # a thread was slower than the end of the server
-                raise StorageError("the history of GPU use is closed")
-            self._open = open_database(self._where, SCHEMA)
-        return self._open
+        return self._database.use()
 
     def close(self) -> None:
         with self._lock:
-            self._closed = True
-            if self._open is not None:
-                self._open.close()
+            self._database.close()
 
     def apply(self, steps: Iterable[Step], *, seen: Iterable[str] = (), now: datetime | None = None) -> None:
         """Do all steps, and mark the open intervals of `seen` as seen at `now`, or do nothing (on an error)."""
