@@ -523,12 +523,9 @@ def checksum(pairs: Iterable[tuple[str, str]]) -> str:
 
 def hash_file(fd: int) -> tuple[int, str]:
     """Size and SHA-256 of an open file, which is closed."""
-    running, size = hashlib.sha256(), 0
     with failing("cannot read a file back"), os.fdopen(fd, "rb", buffering=0) as file:
-        while chunk := file.read(CHUNK):
-            running.update(chunk)
-            size += len(chunk)
-    return size, running.hexdigest()
+        digest = hashlib.file_digest(file, "sha256")
+        return file.tell(), digest.hexdigest()
 
 
 def read_lines(text: bytes) -> Iterator[dict[str, Any]]:

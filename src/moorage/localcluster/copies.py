@@ -268,10 +268,8 @@ def _sync(path: Path) -> None:
 
 
 def _digest(path: Path) -> CopiedFile:
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(2**20):
-            digest.update(chunk)
+        digest = hashlib.file_digest(file, "sha256")
         return CopiedFile(bytes=file.tell(), sha256=digest.hexdigest())
 
 

@@ -26,7 +26,6 @@ from moorage.present.explanation import short_reason
 
 Progress = Callable[[str], None]
 LOOK_SECONDS = 1.0
-REPEAT_SECONDS = 5.0  # a reason that stays is no news
 
 
 async def wait_for_definitions(api: Api, names: Iterable[str], *, clock: Clock, timeout: float) -> None:

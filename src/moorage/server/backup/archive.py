@@ -176,8 +176,6 @@ def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def _member(path: Path) -> Member:
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(2**20):
-            digest.update(chunk)
+        digest = hashlib.file_digest(file, "sha256")
         return Member(bytes=file.tell(), sha256=digest.hexdigest())
