@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
 from typing import TypeVar
@@ -38,7 +37,6 @@ from moorage.model.tenant import defaults_of as tenant_defaults
 
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)  # a view of runs without times that are left
 
 T = TypeVar("T")
 

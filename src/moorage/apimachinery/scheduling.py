@@ -18,8 +18,6 @@ from moorage.clock import parse_rfc3339
 Amounts = Mapping[str, int]
 """Resource name → integer of `quantity.amount`: millicores for cpu, whole units otherwise."""
 
-NATIVE = frozenset({"cpu", "memory", "ephemeral-storage", "pods"})
-
 
 def is_extended(resource: str) -> bool:
     """Device-like resources: countable, no overcommit, a domain prefix that is not kubernetes.io."""

@@ -18,7 +18,6 @@ from typing import IO, Any
 from moorage.client.itemspool import Spool, spool
 from moorage.errors import UsageError
 
-FORMATS = ("lines", "jsonl", "csv", "parquet")
 _SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet", ".pq": "parquet"}
 RANGE_MAX = 100_000_000
 STDIN = "-"

@@ -74,7 +74,6 @@ from moorage.model.tenant import TENANTS
 log = logging.getLogger(__name__)
 
 RESULTS_KEPT = 10_000  # of Jobs that have ended
-READERS_AGAIN = timedelta(seconds=60)
 
 
 class DatasetController:

@@ -47,7 +47,6 @@ _NAMED: dict[str, tuple[str, Obj, Obj]] = {  # code → name, schema in v3, sche
         {"type": "string", "format": "int-or-string"},
     ),
 }
-_VERB_METHODS = {"get": "get", "update": "put", "patch": "patch", "delete": "delete"}
 
 
 def v2() -> Obj:

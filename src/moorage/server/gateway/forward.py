@@ -32,7 +32,7 @@ CHUNK_BYTES = 64 * 1024
 MESSAGE_BYTES = 256 * 1024 * 1024  # of a WebSocket: a notebook with its pictures is one message
 HEARTBEAT_SECONDS = 30.0
 CONNECTIONS = 512  # to one workspace at a time
-GOING_AWAY, POLICY, BAD_GATEWAY = 1001, 1008, 1014
+GOING_AWAY, POLICY = 1001, 1008
 
 HOP_BY_HOP = frozenset({
     "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",

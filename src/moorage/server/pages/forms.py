@@ -11,8 +11,6 @@ from moorage.apimachinery.integers import parse_integer
 from moorage.errors import MoorageError, NumberError
 from moorage.server.problems import Problem
 
-AREA_CHARACTERS = 16 * 1024
-
 
 @dataclass(frozen=True, slots=True)
 class Option:
