@@ -6,6 +6,7 @@ import secrets
 from typing import Any
 
 from moorage.apimachinery.api import Api
+from moorage.apimachinery.meta import condition
 from moorage.apimachinery.resources import PODS, Obj
 from moorage.clock import Clock
 from moorage.decide.installcheck.facts import Probe
@@ -91,7 +92,5 @@ def pull_error(pod: Obj) -> str | None:
 
 
 def _scheduled(pod: Obj) -> str:
-    for condition in (pod.get("status") or {}).get("conditions") or ():
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return str(condition.get("message") or condition.get("reason"))
-    return "the node is still pulling"
+    refused = condition(pod, "PodScheduled", status="False")
+    return "the node is still pulling" if refused is None else str(refused.get("message") or refused.get("reason"))

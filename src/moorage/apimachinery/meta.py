@@ -56,18 +56,17 @@ def owner_reference(owner: Mapping[str, Any], *, controller: bool = True) -> Obj
     }
 
 
-def condition(obj: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
-    """The condition of that type in `status.conditions`, or None."""
+def condition(obj: Mapping[str, Any], kind: str, *, status: str | None = None) -> Mapping[str, Any] | None:
+    """The condition of that type in `status.conditions`, or None. `status`: only with that status."""
     conditions: Sequence[Mapping[str, Any]] = (obj.get("status") or {}).get("conditions") or ()
     for entry in conditions:
-        if entry.get("type") == kind:
+        if entry.get("type") == kind and status in (None, entry.get("status")):
             return entry
     return None
 
 
 def is_condition_true(obj: Mapping[str, Any], kind: str) -> bool:
-    entry = condition(obj, kind)
-    return entry is not None and entry.get("status") == "True"
+    return condition(obj, kind, status="True") is not None
 
 
 def with_condition(

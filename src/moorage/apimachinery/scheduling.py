@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from moorage.apimachinery.meta import is_condition_true
 from moorage.apimachinery.quantity import amount, format_amount
 from moorage.apimachinery.selectors import LabelSelector, Requirement, label_selector_of, requirement_of
 from moorage.clock import parse_rfc3339
@@ -256,10 +257,6 @@ def parse_pod(obj: Mapping[str, Any]) -> PodInfo:
 def parse_node(obj: Mapping[str, Any]) -> NodeInfo:
     """Read a `v1.Node`. A node without a Ready condition counts as not ready."""
     meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
-    ready = any(
-        condition["type"] == "Ready" and condition["status"] == "True"
-        for condition in status.get("conditions") or ()
-    )
     return NodeInfo(
         name=meta["name"],
         labels=meta.get("labels") or {},
@@ -267,7 +264,7 @@ def parse_node(obj: Mapping[str, Any]) -> NodeInfo:
             Taint(taint["key"], taint.get("value") or "", taint["effect"]) for taint in spec.get("taints") or ()
         ),
         unschedulable=bool(spec.get("unschedulable")),
-        ready=ready,
+        ready=is_condition_true(obj, "Ready"),
         allocatable={
             name: amount(name, text)
             for name, text in (status.get("allocatable") or status.get("capacity") or {}).items()

@@ -82,3 +82,10 @@ def test_paths_follow_the_conventions(resource, options, want):
 
 def test_a_resource_is_written_with_its_group():
     assert (str(PODS), str(JOBS), PODS.api_version, JOBS.api_version) == ("pods", "jobs.batch", "v1", "batch/v1")
+
+
+def test_a_condition_may_be_asked_for_with_its_status():
+    obj = {"status": {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}}
+    assert condition(obj, "PodScheduled", status="False") == obj["status"]["conditions"][0]
+    assert condition(obj, "PodScheduled", status="True") is None
+    assert condition({}, "PodScheduled", status="False") is None

@@ -18,6 +18,7 @@ from moorage.actions.install.cluster import (
 from moorage.actions.people import list_accounts
 from moorage.apimachinery.access import Right
 from moorage.apimachinery.api import Api
+from moorage.apimachinery.meta import is_condition_true
 from moorage.apimachinery.resources import (
     CONFIGMAPS,
     DEPLOYMENTS,
@@ -258,10 +259,7 @@ async def _class_users(api: Api) -> dict[str, list[str]]:
 
 
 def _has_ended(obj: Obj) -> bool:
-    return any(
-        entry.get("type") in ("Complete", "Failed") and entry.get("status") == "True"
-        for entry in (obj.get("status") or {}).get("conditions") or ()
-    )
+    return is_condition_true(obj, "Complete") or is_condition_true(obj, "Failed")
 
 
 def _is_ours(obj: Obj) -> bool:

@@ -16,6 +16,7 @@ from typing import Any, Protocol, cast
 
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.documents import parse_json
+from moorage.apimachinery.meta import condition
 from moorage.apimachinery.resources import NODES, PODS, Obj
 from moorage.apimachinery.scheduling import parse_pod
 from moorage.errors import ApiError
@@ -159,9 +160,8 @@ def why_waiting(pod: Mapping[str, Any]) -> str:
         waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
             return f"{waiting['reason']}: {waiting.get('message') or ''}".rstrip(": ")
-    for condition in status.get("conditions") or ():
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return str(condition.get("message") or condition.get("reason") or "it has no node yet")
+    if (refused := condition(pod, "PodScheduled", status="False")) is not None:
+        return str(refused.get("message") or refused.get("reason") or "it has no node yet")
     return ""
 
 

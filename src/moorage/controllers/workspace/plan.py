@@ -443,7 +443,7 @@ def _with_pod(seen: Seen, pod: Obj) -> Standing:
             return Standing(FAILED, "Crashes", _crash(ended, int(container.get("restartCount") or 0)), pod)
         if state.get("running"):
             return Standing(STARTING, "Starting", "its application is starting", pod)
-    if failing := _trouble(status):
+    if failing := _trouble(pod):
         return Standing(WAITING, "Volume", failing, pod)
     return Standing(STARTING, "Starting", f"it has its place on {pod['spec']['nodeName']}", pod)
 
@@ -467,16 +467,10 @@ def _unscheduled(seen: Seen, pod: Obj) -> Standing:
     return Standing(STARTING, "Starting", "its pod is about to get a node", pod)
 
 
-def _trouble(status: Mapping[str, Any]) -> str:
+def _trouble(pod: Mapping[str, Any]) -> str:
     """What a kubelet says of a pod that it cannot set up."""
-    for stated in status.get("conditions") or ():
-        if (
-            stated.get("type") == "PodReadyToStartContainers"
-            and stated.get("status") == "False"
-            and stated.get("message")
-        ):
-            return str(stated["message"])
-    return ""
+    stated = condition(pod, "PodReadyToStartContainers", status="False") or {}
+    return str(stated.get("message") or "")
 
 
 def _crash(ended: Mapping[str, Any], restarts: int) -> str:

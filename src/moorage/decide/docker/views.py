@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from moorage.apimachinery.meta import annotations_of, is_deleting
+from moorage.apimachinery.meta import annotations_of, condition, is_deleting
 from moorage.apimachinery.moments import moment, rfc3339
 from moorage.apimachinery.quantity import parse_count, parse_milli
 from moorage.apimachinery.resources import Obj
@@ -85,9 +85,8 @@ def _why(pod: Mapping[str, Any], waiting: Mapping[str, Any]) -> str:
         return "its turn (" + ", ".join(str(gate.get("name")) for gate in gates) + ")"
     if waiting.get("reason"):
         return str(waiting.get("message") or waiting["reason"])
-    for condition in (pod.get("status") or {}).get("conditions") or ():
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return str(condition.get("message") or condition.get("reason") or "no node has room")
+    if (refused := condition(pod, "PodScheduled", status="False")) is not None:
+        return str(refused.get("message") or refused.get("reason") or "no node has room")
     return "being started"
 
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from moorage.apimachinery.access import EVERYTHING
-from moorage.apimachinery.meta import labels_of
+from moorage.apimachinery.meta import condition, labels_of
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import NodeInfo, PodInfo, parse_node, parse_pod, refusals
 from moorage.decide.installcheck.facts import Facts, Unread
@@ -137,15 +137,13 @@ def _place(pod: PodInfo, infos: list[NodeInfo], held: dict[str, list[PodInfo]]) 
 
 def _waiting(pods: tuple[Obj, ...]) -> Result:
     for pod in pods:
-        if pod["metadata"].get("namespace") != SYSTEM_NAMESPACE:
-            continue
-        for condition in (pod.get("status") or {}).get("conditions") or ():
-            if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-                name = pod["metadata"]["name"]
-                return wrong(
-                    f"pod {name} waits for a node: {condition.get('message') or condition.get('reason')}",
-                    f"kubectl -n {SYSTEM_NAMESPACE} describe pod {name}",
-                )
+        refused = condition(pod, "PodScheduled", status="False")
+        if refused is not None and pod["metadata"].get("namespace") == SYSTEM_NAMESPACE:
+            name = pod["metadata"]["name"]
+            return wrong(
+                f"pod {name} waits for a node: {refused.get('message') or refused.get('reason')}",
+                f"kubectl -n {SYSTEM_NAMESPACE} describe pod {name}",
+            )
     return in_order("the pods of all services are on nodes")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from moorage.apimachinery.meta import labels_of
+from moorage.apimachinery.meta import is_condition_true, labels_of
 from moorage.apimachinery.resources import Obj
 from moorage.decide.installcheck.facts import Facts, Unread
 from moorage.decide.installcheck.results import Result, in_order, missing, some, unknown, unread, wrong
@@ -79,7 +79,9 @@ def crds(facts: Facts) -> Result:
     ]
     if old:
         return wrong(f"definitions lack fields of this version: {some(old)}", APPLY)
-    unready = [name for crd in ours if not _established(there[name := str(crd["metadata"]["name"])])]
+    unready = [
+        name for crd in ours if not is_condition_true(there[name := str(crd["metadata"]["name"])], "Established")
+    ]
     if unready:
         return wrong(f"not established: {some(unready)}", f"kubectl describe crd {unready[0]}")
     return in_order(f"{len(ours)} definitions are those of this version")
@@ -287,13 +289,6 @@ def _fields(crd: Mapping[str, Any]) -> set[str]:
     for version in (crd.get("spec") or {}).get("versions") or ():
         walk((version.get("schema") or {}).get("openAPIV3Schema") or {}, "")
     return paths
-
-
-def _established(crd: Mapping[str, Any]) -> bool:
-    return any(
-        condition.get("type") == "Established" and condition.get("status") == "True"
-        for condition in (crd.get("status") or {}).get("conditions") or ()
-    )
 
 
 def _image_of(deployment: Mapping[str, Any]) -> str:

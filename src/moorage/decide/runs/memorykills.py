@@ -29,7 +29,7 @@ from fractions import Fraction
 from typing import Any
 
 from moorage.apimachinery.documents import parse_json
-from moorage.apimachinery.meta import annotations_of, controller_ref, is_deleting, labels_of
+from moorage.apimachinery.meta import annotations_of, condition, controller_ref, is_deleting, labels_of
 from moorage.apimachinery.quantity import amount, format_bytes
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import has_gate
@@ -357,13 +357,10 @@ def _ended_at(pod: Mapping[str, Any]) -> str:
         for container in status.get(table) or ()
         if (ended := (container.get("state") or {}).get("terminated") or {}).get("finishedAt")
     ]
-    disruptions = [
-        str(condition["lastTransitionTime"])
-        for condition in status.get("conditions") or ()
-        if condition.get("lastTransitionTime") and condition.get("type") == "DisruptionTarget"
-    ]
-    # evicted: the kubelet says so first and stops the containers then; the earlier moment counts
-    return min([*ends, *disruptions], default=str(pod["metadata"].get("creationTimestamp") or ""))
+    if disrupted := (condition(pod, "DisruptionTarget") or {}).get("lastTransitionTime"):
+        # evicted: the kubelet says so first and stops the containers then; the earlier moment counts
+        ends.append(str(disrupted))
+    return min(ends, default=str(pod["metadata"].get("creationTimestamp") or ""))
 
 
 def containers_of(spec: Mapping[str, Any]) -> list[Any]:

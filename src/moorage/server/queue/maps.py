@@ -25,7 +25,7 @@ from moorage.actions.maps import name_taken
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.controlloop import ControlLoop
 from moorage.apimachinery.informers import Informers
-from moorage.apimachinery.meta import Key, key_of, owner_reference, with_condition
+from moorage.apimachinery.meta import Key, condition, key_of, owner_reference, with_condition
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import CONFIGMAPS, SECRETS, Obj
 from moorage.clock import SYSTEM, Clock
@@ -201,12 +201,8 @@ class MapBridge:
         return name
 
     async def _refuse(self, obj: Obj, reason: str, message: str, *, again: bool = False) -> timedelta | None:
-        condition = _condition(obj)
-        if (condition.get("status"), condition.get("reason"), condition.get("message")) != (
-            "False",
-            reason,
-            message,
-        ):
+        stated = condition(obj, ACCEPTED) or {}
+        if (stated.get("status"), stated.get("reason"), stated.get("message")) != ("False", reason, message):
             await self._write(obj, {}, "False", reason, message)
             log.info("a MapJob is refused", extra={"map": str(key_of(obj)), "reason": reason})
         return timedelta(seconds=AGAIN_SECONDS) if again else None
@@ -426,16 +422,8 @@ def at_once_of(map_: leasing.Map, limits: list[Limit]) -> int | None:
     return min(most, default=None)
 
 
-def _condition(obj: Mapping[str, Any]) -> Mapping[str, Any]:
-    for condition in (obj.get("status") or {}).get("conditions") or ():
-        if condition.get("type") == ACCEPTED:
-            accepted: Mapping[str, Any] = condition
-            return accepted
-    return {}
-
-
 def _accepted(obj: Mapping[str, Any]) -> str:
-    return str(_condition(obj).get("status") or "")
+    return str((condition(obj, ACCEPTED) or {}).get("status") or "")
 
 
 def _replacing(before: Obj, ours: Obj) -> Obj:
