@@ -14,6 +14,7 @@ import math
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import cast
 
 from moorage import settings
@@ -36,7 +37,7 @@ from moorage.sql.thread import StoreThread
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 30.0  # between two passes over everything
+LOOK_SECONDS = 300.0  # between two passes over everything; what changes is heard of
 TURN_SECONDS = 2.0  # between two looks at what is to be read and flushed
 RETRY = DoublingDelay(5.0, 300.0)  # seconds before a log that could not be read is asked for again
 LEAVE_SECONDS = 30.0  # that the log of a pod that is gone may still take
@@ -124,7 +125,7 @@ class Keeper:
         self._logs: dict[str, _Log] = {}
         self._next_look = self._next_sweep = 0.0
         self._running = False
-        self._sampled: dict[str, int] = {}  # uid of a pod → most memory seen in use since the last write
+        self._sampled: dict[str, int] = {}  # uid of a pod → most memory seen in use, until it is deleted
         self.kept_bytes = 0  # of logs on the disk, at the last sweep
         jobs.on_change(self._hear_job)
         pods.on_change(self._hear_pod)
@@ -161,6 +162,7 @@ class Keeper:
         with contextlib.suppress(StorageError):
             await self._flush_all()
         self._logs.clear()
+        self._sampled.clear()
 
     async def step(self, *, everything: bool) -> None:
         """One pass: write the facts that changed (or look at all), then see to the logs. Raises StorageError."""
@@ -241,9 +243,10 @@ class Keeper:
         kinds = {node["metadata"]["name"]: gpu_type(labels_of(node)) for node in self._nodes.all()}
 
         def work(store: AttemptStore) -> dict[str, KeptPod]:
-            known = store.known([*map(uid_of, jobs), *deleted], [*map(uid_of, pods), *deleted])
-            if everything:
-                known = _joined(known, store.open())
+            open_now = store.open() if everything else KeptRun()
+            read = {job.job_uid for job in open_now.attempts} | {pod.uid for pod in open_now.pods}
+            job_uids, pod_uids = ({*map(uid_of, objects), *deleted} - read for objects in (jobs, pods))
+            known = _joined(open_now, store.known(job_uids, pod_uids))
             changes = plan(
                 Seen(
                     known=known,
@@ -265,10 +268,8 @@ class Keeper:
         except StorageError:
             self._dirty |= dirty
             raise
-        for uid, bytes_used in sampled.items():
-            if self._sampled.get(uid) == bytes_used:
-                del self._sampled[uid]  # it is in the store
         for uid, obj in deleted.items():
+            self._sampled.pop(uid, None)
             if self._deleted.get(uid) is obj:
                 del self._deleted[uid]
         await self._follow_later([(pod, rows[uid]) for pod in pods if (uid := uid_of(pod)) in rows])
@@ -313,7 +314,7 @@ class Keeper:
                 case Read(_, follow):
                     kept.following, kept.read_at = follow, now
                     kept.task = asyncio.create_task(self._read(kept, follow=follow))
-                    kept.task.add_done_callback(lambda _: self._changed.set())
+                    kept.task.add_done_callback(partial(self._hear_read, kept))
 
     async def _read(self, kept: _Log, *, follow: bool) -> None:
         """Read a log from where it is kept to its end, or as far as it goes now."""
@@ -373,7 +374,7 @@ class Keeper:
                 del kept.buffer[: len(data)]
 
     async def _flush_all(self) -> None:
-        for kept in list(self._logs.values()):
+        for kept in [kept for kept in self._logs.values() if kept.buffer]:
             await self._flush(kept)
 
     async def _drop(self, uid: str) -> None:
@@ -383,6 +384,11 @@ class Keeper:
             await asyncio.gather(kept.task, return_exceptions=True)
 
     # -- changes
+
+    def _hear_read(self, kept: _Log, _: asyncio.Task[None]) -> None:
+        """A log that goes on waits for the next turn: where most take turns, one of them is always read."""
+        if kept.ended:
+            self._changed.set()
 
     def _hear_job(self, before: Obj | None, after: Obj | None) -> None:
         self._hear("job", before, after)

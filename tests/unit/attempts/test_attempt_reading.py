@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from moorage.attempts.reading import (
     TURN_SECONDS,
+    TURNS_A_SECOND,
     NewLines,
     Read,
     Splitter,
@@ -146,6 +147,18 @@ def test_every_log_is_read_within_some_turns_however_many_there_are(many, stream
     assert len(followed) == (many if many <= streams else streams - max(1, streams // 10))
     others = [read_at[log.uid] for log in state if not log.following]
     assert all(now - at <= TURN_SECONDS * (many + 1) for at in others)
+
+
+def test_the_more_logs_take_turns_the_longer_is_a_turn():
+    turn = 60.0
+    state = [
+        Wanted(uid=f"{at:04}", ended=at == 0, read_at=100.0, reading=False)
+        for at in range(int(turn * TURNS_A_SECOND))
+    ]
+    assert plan_reads(state, streams=100, now=100.0 + turn - 1) == (Read("0000", False),), (
+        "what has ended does not wait"
+    )
+    assert len(plan_reads(state, streams=100, now=100.0 + turn)) == 100
 
 
 def test_what_has_ended_is_read_first_and_not_followed():

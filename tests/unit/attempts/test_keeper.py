@@ -389,3 +389,17 @@ async def test_the_highest_use_of_memory_that_kubelets_tell_is_kept(scene):
         await scene.turn(everything=True)
         (pod,) = (await keeper.read_run("lab", "train")).pods
     assert pod.peak_memory_bytes == 900
+
+
+async def test_memory_that_is_not_more_than_before_costs_no_look(scene):
+    scene.api.job()
+    scene.api.pod()
+    async with scene.keeping() as keeper:
+        await scene.turn(everything=True)
+        keeper.note_memory({"p1": 500})
+        await scene.turn()
+        keeper.note_memory({"p1": 500})
+        assert not keeper._dirty
+        scene.api.vanish("p1")
+        await scene.turn()
+        assert not keeper._sampled, "of a pod that is gone nothing is remembered"
