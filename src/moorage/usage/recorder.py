@@ -1,14 +1,16 @@
 """Keeps the history of GPU use current: pods as they are in, intervals out.
 
-`plan` compares what is stored with what is there; `Recorder` carries its steps out, on every change of a pod and
-at every heartbeat. Nothing is remembered that the store does not hold, so a recorder killed between any two
-steps and started again does what is left, and nothing twice.
+`plan` compares what is stored with what is there; `Recorder` carries its steps out, on every change of a pod. At
+every heartbeat it marks what is still there, and now and then it looks at all. Nothing is remembered that the
+store does not hold, so a recorder killed between any two steps and started again does what is left, and nothing
+twice.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -28,6 +30,7 @@ log = logging.getLogger(__name__)
 
 FORGET_SECONDS = 3600.0  # between two looks for what is kept no longer
 HEARTBEAT_SECONDS = 30.0  # so a vanished pod is charged at most this much too little
+LOOK_SECONDS = 600.0  # between two passes over every pod; what changes is heard of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +92,7 @@ class Recorder:
         self._dirty: set[Key] = set()
         self._deleted: dict[str, tuple[Obj, datetime]] = {}
         self._changed = asyncio.Event()
-        self._next_beat = 0.0
+        self._next_beat = self._next_look = 0.0
         self._keep = keep
         self._next_forget = 0.0
         self._running = False
@@ -101,40 +104,49 @@ class Recorder:
         Of several servers on a database one runs it; the others remember what is deleted for when they take over.
         """
         await wait_synced(self._pods, self._nodes)
-        everything, failing, self._running = True, False, True
+        failing, self._running, self._next_look = False, True, -math.inf
         try:
             while True:
                 try:
-                    await self.record(everything=everything)
+                    await self.record(everything=failing or self._clock.monotonic() >= self._next_look)
                     failing = False
                 except StorageError as error:
                     if not failing:
                         log.error("use of GPUs is not recorded", extra={"error": str(error)})
                     failing = True
-                everything = not await self._change_before_heartbeat() or failing
+                await self._change_or_heartbeat()
         finally:
             self._running = False
 
     async def record(self, *, everything: bool = True) -> None:
-        """One pass over the pods that changed, or over all: read the store, decide, write.
+        """One pass over the pods that changed, or over all, and a heartbeat if it is due: read, decide, write.
 
         Raises StorageError, having written nothing.
         """
         self._changed.clear()
-        dirty, deleted, now = self._dirty, dict(self._deleted), self._clock.now()
+        dirty, deleted, now, monotonic = (
+            self._dirty,
+            dict(self._deleted),
+            self._clock.now(),
+            self._clock.monotonic(),
+        )
         self._dirty = set()
         if everything:
-            self._next_beat = self._clock.monotonic() + HEARTBEAT_SECONDS
-            pods = self._pods.all()
+            pods, self._next_look = self._pods.all(), monotonic + LOOK_SECONDS
         else:
             pods = [pod for key in dirty if (pod := self._pods.get(key.name, key.namespace)) is not None]
+        there = None
+        if everything or monotonic >= self._next_beat:
+            there, self._next_beat = {_uid(pod) for pod in self._pods.all()}, monotonic + HEARTBEAT_SECONDS
         kinds = {node["metadata"]["name"]: gpu_type(labels_of(node)) for node in self._nodes.all()}
-        await asyncio.to_thread(self._record, pods, deleted, kinds, now, everything=everything)
+        missed = await asyncio.to_thread(self._record, pods, deleted, kinds, now, there, everything=everything)
+        if missed:
+            self._next_look = -math.inf
         for uid, seen in deleted.items():
             if self._deleted.get(uid) is seen:
                 del self._deleted[uid]
-        if self._clock.monotonic() >= self._next_forget:
-            self._next_forget = self._clock.monotonic() + FORGET_SECONDS
+        if monotonic >= self._next_forget:
+            self._next_forget = monotonic + FORGET_SECONDS
             await asyncio.to_thread(self._store.forget, now - self._keep)
 
     def _record(
@@ -143,17 +155,22 @@ class Recorder:
         deleted: dict[str, tuple[Obj, datetime]],
         kinds: dict[str, str],
         now: datetime,
+        there: set[str] | None,
         *,
         everything: bool,
-    ) -> None:
-        uids = [pod["metadata"].get("uid") or "" for pod in pods]
-        known = {interval.pod_uid: interval for interval in self._store.known([*uids, *deleted])}
-        if everything:
-            known |= {interval.pod_uid: interval for interval in self._store.open_intervals()}
+    ) -> bool:
+        """Whether a pod went that nobody saw going. `there`: uids of all pods, to be marked; None: no beat."""
+        known = {interval.pod_uid: interval for interval in self._store.open_intervals()} if everything else {}
+        uids = {_uid(pod) for pod in pods}
+        known |= {
+            interval.pod_uid: interval for interval in self._store.known((uids | deleted.keys()) - known.keys())
+        }
         steps = plan(Seen(known=known, pods=pods, deleted=deleted, gpu_types=kinds, now=now))
-        seen = [uid for uid in uids if uid in known and known[uid].ended_at is None] if everything else []
+        open_before = self._store.open_uids() if there is not None else set()
+        seen = open_before & (there or set())
         if steps or seen:
             self._store.apply(steps, seen=seen, now=now)
+        return not everything and bool(open_before - seen - deleted.keys())
 
     def _hear(self, before: Obj | None, after: Obj | None) -> None:
         now = self._clock.now()
@@ -165,17 +182,15 @@ class Recorder:
         if not self._running:
             leave_to_another(self._deleted, self._dirty, now=now)
 
-    async def _change_before_heartbeat(self) -> bool:
-        """Wait for whichever comes first; True when it was a change. The heartbeat is counted from the last pass
-        over everything, so a cluster that never rests gets it too."""
-        left = self._next_beat - self._clock.monotonic()
+    async def _change_or_heartbeat(self) -> None:
+        """Wait for whichever comes first. A cluster that never rests has its heartbeats too."""
+        left = min(self._next_beat, self._next_look) - self._clock.monotonic()
         if left <= 0:
-            return False
+            return
         tick = asyncio.ensure_future(self._clock.sleep(left))
         change = asyncio.ensure_future(self._changed.wait())
         try:
             await asyncio.wait({tick, change}, return_when=asyncio.FIRST_COMPLETED)
-            return not tick.done()
         finally:
             tick.cancel()
             change.cancel()

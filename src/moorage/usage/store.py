@@ -114,6 +114,11 @@ class UsageStore:
     def open_intervals(self) -> list[Interval]:
         return self._read(_OPEN)
 
+    def open_uids(self) -> set[str]:
+        """The pods whose intervals are open."""
+        with self._lock:
+            return {uid for (uid,) in self._db.rows(f"SELECT pod_uid FROM intervals {_OPEN}")}
+
     def known(self, uids: Iterable[str]) -> list[Interval]:
         """The intervals of those pods that have one."""
         with self._lock:

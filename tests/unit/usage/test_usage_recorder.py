@@ -277,6 +277,18 @@ async def test_a_heartbeat_marks_what_is_still_there(world):
 
 
 @pytest.mark.anyio
+async def test_a_heartbeat_notices_a_pod_that_nobody_saw_going(world):
+    async with world.recording():
+        world.api.put(PODS, a_pod("u1"))
+        (interval,) = (await world.until(lambda known: known, "open")).values()
+        world.store.apply([Open(replace(interval, pod_uid="u2"))])
+        world.clock.advance(HEARTBEAT_SECONDS)
+        known = await world.until(lambda known: known["u2"].ended_at and known, "closed")
+        assert known["u2"].ended_at == interval.last_seen_at
+        assert known["u1"].ended_at is None
+
+
+@pytest.mark.anyio
 async def test_after_being_away_what_vanished_is_closed_and_what_stayed_is_not_counted_twice(world):
     async with world.recording():
         world.api.put(PODS, a_pod("u1"))
@@ -308,6 +320,7 @@ async def test_a_store_that_fails_loses_nothing_once_it_works_again(world, caplo
                 "apply": staticmethod(failing),
                 "known": world.store.known,
                 "open_intervals": world.store.open_intervals,
+                "open_uids": world.store.open_uids,
             },
         )()
         world.api.put(PODS, a_pod("u1"))
