@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from moorage.apimachinery.backoff import DoublingDelay
 from moorage.apimachinery.resources import Obj
 from moorage.clock import Clock
 from moorage.decide.runs.kept import is_of_run, uid_of
@@ -13,6 +14,8 @@ from moorage.server.cluster import Cluster
 from moorage.server.summaries import Summaries, ask_nodes
 
 SAMPLE_SECONDS = 30.0  # kubelets themselves measure every 10 to 20 s
+NODES_A_SECOND = 20  # asked in a large cluster, on average: each answer costs some 2 ms of CPU
+RETRY = DoublingDelay(SAMPLE_SECONDS, 600.0)  # seconds before a node that did not answer is asked again
 
 
 class MemoryUse:
@@ -25,25 +28,38 @@ class MemoryUse:
         self, cluster: Cluster, kubelets: Summaries, note: Callable[[Mapping[str, int]], None], *, clock: Clock
     ) -> None:
         self._cluster, self._kubelets, self._note, self._clock = cluster, kubelets, note, clock
+        self._silent: dict[str, tuple[int, float]] = {}  # node → failures in a row, and when to ask it again
 
     async def run(self) -> None:
         """Sample until cancelled."""
+        asked = 0
         while True:
-            await self._clock.sleep(SAMPLE_SECONDS)
-            await self.sample()
+            await self._clock.sleep(max(SAMPLE_SECONDS, asked / NODES_A_SECOND))
+            asked = await self.sample()
 
-    async def sample(self) -> None:
-        """Ask each such node once. A node that does not answer is left out."""
+    async def sample(self) -> int:
+        """Ask each such node once; how many were asked. One that did not answer is left out for some time."""
         running: dict[str, list[Obj]] = {}  # by node
         for pod in self._cluster.pods.all():
             if is_of_run(pod) and _is_measured(pod):
                 running.setdefault(pod["spec"]["nodeName"], []).append(pod)
-        nodes = [node for node in self._cluster.nodes.all() if node["metadata"]["name"] in running]
+        now = self._clock.monotonic()
+        self._silent = {name: known for name, known in self._silent.items() if name in running}
+        resting = {name for name, (_, again) in self._silent.items() if now < again}
+        wanted = running.keys() - resting
+        nodes = [node for node in self._cluster.nodes.all() if node["metadata"]["name"] in wanted]
         used: dict[str, int] = {}
+        silent = {node["metadata"]["name"] for node in nodes}
         async for name, summary in ask_nodes(self._kubelets, nodes):
+            silent.remove(name)
+            self._silent.pop(name, None)
             used |= memory_of(summary, running[name])
+        for name in silent:
+            failures = self._silent.get(name, (0, now))[0] + 1
+            self._silent[name] = (failures, now + RETRY.after(failures))
         if used:
             self._note(used)
+        return len(nodes)
 
 
 def memory_of(summary: Any, pods: Iterable[Obj]) -> dict[str, int]:

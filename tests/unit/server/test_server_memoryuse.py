@@ -12,7 +12,7 @@ from moorage.apimachinery.resources import JOBS, NODES, PODS, Obj
 from moorage.clock import rfc3339
 from moorage.errors import ServerError
 from moorage.server.cluster import Cluster
-from moorage.server.memoryuse import MemoryUse, memory_of
+from moorage.server.memoryuse import SAMPLE_SECONDS, MemoryUse, memory_of
 from moorage.testing.clock import NOON, FakeClock
 from moorage.testing.fakeapi import FakeApi
 
@@ -48,7 +48,8 @@ class Nodes:
         return answer
 
 
-async def sampled(kubelets: Nodes, *pods: Obj) -> list[dict[str, int]]:
+async def sampled(kubelets: Nodes, *pods: Obj, waits: tuple[float, ...] = (0.0,)) -> list[dict[str, int]]:
+    """What was noted of samples, each so many seconds after the one before."""
     api, clock, notes = FakeApi(), FakeClock(), list[dict[str, int]]()
     for name in kubelets.answers:
         api.put(NODES, {"metadata": {"name": name}, "spec": {}, "status": {}})
@@ -61,7 +62,10 @@ async def sampled(kubelets: Nodes, *pods: Obj) -> list[dict[str, int]]:
     for informer in (nodes, pod_informer, jobs):
         await informer.synced.wait()
     try:
-        await MemoryUse(cluster, kubelets, lambda used: notes.append(dict(used)), clock=clock).sample()
+        use = MemoryUse(cluster, kubelets, lambda used: notes.append(dict(used)), clock=clock)
+        for seconds in waits:
+            clock.advance(seconds)
+            await use.sample()
     finally:
         for task in tasks:
             task.cancel()
@@ -89,6 +93,12 @@ async def test_a_node_that_does_not_answer_is_left_out() -> None:
 async def test_a_node_speaks_only_of_its_own_pods() -> None:
     kubelets = Nodes(n1={"pods": [told("p1", main=5)]}, n2={"pods": [told("p1", main=9), told("p2", main=3)]})
     assert await sampled(kubelets, a_pod("p1"), a_pod("p2", "n2")) == [{"p1": 5, "p2": 3}]
+
+
+async def test_the_longer_a_node_does_not_answer_the_less_it_is_asked() -> None:
+    kubelets = Nodes(n1=ServerError("away"), n2={})
+    await sampled(kubelets, a_pod("p1"), a_pod("p2", "n2"), waits=(SAMPLE_SECONDS,) * 8)
+    assert [kubelets.asked.count(name) for name in ("n1", "n2")] == [4, 8]
 
 
 @pytest.mark.parametrize(
