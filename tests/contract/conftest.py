@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from moorage.errors import NotReady
-from moorage.testing.postgres import Postgres, throwaway_postgres
+from moorage.testing.postgres import Postgres, new_database, throwaway_postgres
 
 
 @pytest.fixture(scope="session")
@@ -26,10 +24,7 @@ def postgres_server() -> Iterator[Postgres]:
 @pytest.fixture
 def postgres_url(postgres_server: Postgres) -> str:
     """An empty database of a PostgreSQL."""
-    name = f"test_{os.urandom(4).hex()}"
-    with psycopg.connect(postgres_server.url, autocommit=True) as db:
-        db.execute(f"CREATE DATABASE {name}".encode())
-    return postgres_server.url.replace("/postgres?", f"/{name}?")
+    return new_database(postgres_server.url)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import msgspec
-import psycopg
 import pytest
 
 from moorage.api.kept import KeptAttempt, KeptPod, KeptRun
@@ -16,7 +14,7 @@ from moorage.attempts.store import AttemptStore, open_attempts
 from moorage.errors import NotReady
 from moorage.queue.store import open_store
 from moorage.testing.clock import NOON
-from moorage.testing.postgres import throwaway_postgres
+from moorage.testing.postgres import new_database, throwaway_postgres
 
 DAY = timedelta(days=1)
 
@@ -28,10 +26,7 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path | str
         return
     try:
         with throwaway_postgres() as server:
-            name = f"test_{os.urandom(4).hex()}"
-            with psycopg.connect(server.url, autocommit=True) as db:
-                db.execute(f"CREATE DATABASE {name}".encode())
-            yield server.url.replace("/postgres?", f"/{name}?")
+            yield new_database(server.url)
     except NotReady as error:
         pytest.skip(f"{error.message}: {error.hint}")
 

@@ -26,7 +26,7 @@ from moorage.server.backup.archive import MANIFEST, BadArchive
 from moorage.server.backup.store import Place, back_up, collect, content_of, finish_restore, restore
 from moorage.server.identity.sessions import AuditEntry, Session, open_sessions
 from moorage.testing.clock import NOON
-from moorage.testing.postgres import throwaway_postgres
+from moorage.testing.postgres import new_database, throwaway_postgres
 from moorage.usage.store import UsageStore
 
 NOON_MS = int(NOON.timestamp() * 1000)
@@ -51,12 +51,7 @@ def new_place(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str],
         folder.mkdir()
         if kind == "sqlite":
             return Place(folder=folder)
-        import psycopg
-
-        server, name = request.getfixturevalue("postgres"), f"test_{os.urandom(4).hex()}"
-        with psycopg.connect(server, autocommit=True) as db:
-            db.execute(f"CREATE DATABASE {name}".encode())
-        return Place(folder=folder, url=server.replace("/postgres?", f"/{name}?"))
+        return Place(folder=folder, url=new_database(request.getfixturevalue("postgres")))
 
     return make
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -25,7 +24,7 @@ from moorage.server.identity.people import People
 from moorage.server.identity.sessions import AuditEntry, Session, SessionDesk, open_sessions
 from moorage.testing.clock import NOON, FakeClock
 from moorage.testing.fakeapi import FakeApi
-from moorage.testing.postgres import throwaway_postgres
+from moorage.testing.postgres import new_database, throwaway_postgres
 
 HOUR = timedelta(hours=1)
 
@@ -36,14 +35,9 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path | str
     if request.param == "sqlite":
         yield tmp_path / "both.db"
         return
-    import psycopg
-
     try:
         with throwaway_postgres() as server:
-            name = f"test_{os.urandom(4).hex()}"
-            with psycopg.connect(server.url, autocommit=True) as db:
-                db.execute(f"CREATE DATABASE {name}".encode())
-            yield server.url.replace("/postgres?", f"/{name}?")
+            yield new_database(server.url)
     except NotReady as error:
         pytest.skip(f"{error.message}: {error.hint}")
 

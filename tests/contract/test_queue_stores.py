@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
@@ -21,7 +20,7 @@ from moorage.queue.quota import Quota
 from moorage.queue.store import NewItem, Store, open_store
 from moorage.queue.tables import QUEUE
 from moorage.sql.migrations import Version, check_readable, migrations
-from moorage.testing.postgres import throwaway_postgres
+from moorage.testing.postgres import new_database, throwaway_postgres
 from moorage.testing.waiting import wait_until
 
 NOON = 1_700_000_000_000
@@ -47,10 +46,7 @@ def opened(request, tmp_path):
             stores.append(open_store(tmp_path / "queue.db"))
             return stores[-1]
     else:
-        server = request.getfixturevalue("postgres")
-        name = f"test_{os.urandom(4).hex()}"
-        url = server.url.replace("/postgres?", f"/{name}?")
-        execute(server.url, f"CREATE DATABASE {name}")
+        url = new_database(request.getfixturevalue("postgres").url)
 
         def make():
             stores.append(open_store(url))
@@ -59,13 +55,6 @@ def opened(request, tmp_path):
     yield make
     for store in stores:
         store.close()
-
-
-def execute(url, statement):
-    import psycopg
-
-    with psycopg.connect(url, autocommit=True) as db:
-        db.execute(statement)
 
 
 def test_a_namespace_takes_no_more_than_its_quota_and_what_runs_is_kept(opened):
@@ -507,9 +496,7 @@ def test_two_servers_take_the_rows_of_a_map_in_one_order(postgres, locks, first,
     """One has begun and holds its first locks; the other waits for it, and never it for the other."""
     import psycopg
 
-    name = f"test_{os.urandom(4).hex()}"
-    url = postgres.url.replace("/postgres?", f"/{name}?")
-    execute(postgres.url, f"CREATE DATABASE {name}")
+    url = new_database(postgres.url)
     with (
         closing(open_store(url)) as store,
         ThreadPoolExecutor(1) as pool,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from datetime import timedelta
@@ -33,7 +32,7 @@ from moorage.server.problems import Problem
 from moorage.server.service import ServerService
 from moorage.testing.clock import NOON, FakeClock
 from moorage.testing.fakeapi import FakeApi
-from moorage.testing.postgres import Postgres, throwaway_postgres
+from moorage.testing.postgres import Postgres, new_database, throwaway_postgres
 
 pytestmark = pytest.mark.anyio
 
@@ -62,13 +61,8 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
     """An empty database."""
     if request.param == "sqlite":
         return tmp_path / "people.db"
-    import psycopg
-
     server: Postgres = request.getfixturevalue("postgres")
-    name = f"test_{os.urandom(4).hex()}"
-    with psycopg.connect(server.url, autocommit=True) as db:
-        db.execute(f"CREATE DATABASE {name}".encode())
-    return server.url.replace("/postgres?", f"/{name}?")
+    return new_database(server.url)
 
 
 @pytest.fixture(autouse=True)

@@ -3,32 +3,13 @@
 from __future__ import annotations
 
 import threading
-from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from moorage.decide.usage.intervals import Close, Interval, Open, Reopen
+from moorage.decide.usage.intervals import Close, Open, Reopen
 from moorage.errors import StorageError
+from moorage.testing.intervals import HOUR, TEN, an_interval
 from moorage.usage.store import UsageStore
-
-TEN = datetime(2026, 1, 5, 10, 0, 0, 123456, tzinfo=UTC)
-HOUR = timedelta(hours=1)
-
-
-def an_interval(uid="u1", *, start=TEN, end=None, seen=TEN, **more):
-    fields = {
-        "namespace": "lab",
-        "pod": "train-x",
-        "run": "train",
-        "attempt": 1,
-        "owner": "ada",
-        "node": "n1",
-        "gpu_type": "a100",
-        "gpus": 2,
-        "cpu_milli": 1500,
-        "memory_bytes": 2**40,
-    }
-    return Interval(pod_uid=uid, started_at=start, ended_at=end, last_seen_at=seen, **(fields | more))
 
 
 @pytest.fixture

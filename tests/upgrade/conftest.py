@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from moorage.errors import NotReady
-from moorage.testing.postgres import throwaway_postgres
+from moorage.testing import postgres
 
 sys.path.insert(0, str(Path(__file__).parent))  # its modules are imported by name: tests are no packages
 
@@ -30,7 +29,7 @@ def last_release(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def postgres_server() -> Iterator[str]:
     """The address of a server's first database."""
     try:
-        with throwaway_postgres() as server:
+        with postgres.throwaway_postgres() as server:
             yield server.url
     except NotReady as error:
         pytest.skip(f"{error.message}: {error.hint}")
@@ -39,17 +38,8 @@ def postgres_server() -> Iterator[str]:
 @pytest.fixture
 def new_database(request: pytest.FixtureRequest) -> Callable[[], str]:
     """Makes one more empty PostgreSQL database; returns its address."""
-    import psycopg
-
-    server = request.getfixturevalue("postgres_server")
-
-    def make() -> str:
-        name = f"test_{os.urandom(4).hex()}"
-        with psycopg.connect(server, autocommit=True) as db:
-            db.execute(f"CREATE DATABASE {name}".encode())
-        return str(server.replace("/postgres?", f"/{name}?"))
-
-    return make
+    server: str = request.getfixturevalue("postgres_server")
+    return lambda: postgres.new_database(server)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -24,6 +24,16 @@ UNPRIVILEGED = "nobody"  # PostgreSQL refuses to run as root
 START_SECONDS = 300
 
 
+def new_database(url: str) -> str:
+    """Make an empty database beside the one at `url`, the server's first; its address."""
+    import psycopg
+
+    name = f"test_{os.urandom(4).hex()}"
+    with psycopg.connect(url, autocommit=True) as db:
+        db.execute(f"CREATE DATABASE {name}".encode())
+    return url.replace("/postgres?", f"/{name}?")
+
+
 class Postgres:
     """A server in `folder`. `url` is its database; `stop` and `start` keep what it stored."""
 

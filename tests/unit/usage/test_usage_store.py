@@ -4,32 +4,13 @@ import os
 import sqlite3
 import subprocess
 import sys
-from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from moorage.decide.usage.intervals import Interval, Open
+from moorage.decide.usage.intervals import Open
 from moorage.errors import StorageError, StorageFull
+from moorage.testing.intervals import an_interval
 from moorage.usage.store import UsageStore
-
-TEN = datetime(2026, 1, 5, 10, 0, 0, 123456, tzinfo=UTC)
-HOUR = timedelta(hours=1)
-
-
-def an_interval(uid="u1", *, start=TEN, end=None, seen=TEN, **more):
-    fields = {
-        "namespace": "lab",
-        "pod": "train-x",
-        "run": "train",
-        "attempt": 1,
-        "owner": "ada",
-        "node": "n1",
-        "gpu_type": "a100",
-        "gpus": 2,
-        "cpu_milli": 1500,
-        "memory_bytes": 2**40,
-    }
-    return Interval(pod_uid=uid, started_at=start, ended_at=end, last_seen_at=seen, **(fields | more))
 
 
 def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path):
@@ -71,6 +52,7 @@ def test_what_was_written_survives_a_kill(tmp_path):
 import os, signal
 from datetime import UTC, datetime
 from moorage.decide.usage.intervals import Interval, Open
+from moorage.testing.intervals import HOUR, TEN, an_interval
 from moorage.usage.store import UsageStore
 store = UsageStore({str(tmp_path / "usage.db")!r})
 when = datetime(2026, 1, 5, tzinfo=UTC)
