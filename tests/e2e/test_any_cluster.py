@@ -177,7 +177,7 @@ async def test_a_job_without_a_memory_limit_that_would_be_tried_again_is_refused
         await api.get(JOBS, "bomb", namespace)
 
 
-@pytest.mark.cluster("scheduler", "controllers")
+@pytest.mark.cluster("scheduler", "controllers", "extender")
 async def test_seed_003_with_the_extender_all_three_pods_run(cluster, api, namespace, nodes, unique):
     for name, gpus in (("one", 1), ("two", 1), ("three", 2)):
         await asyncio.to_thread(run, cluster, namespace, name, gpus, unique)

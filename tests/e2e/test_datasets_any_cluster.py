@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 from aiohttp import web
 
 from moorage.apimachinery.meta import condition
-from moorage.apimachinery.resources import JOBS, NAMESPACES, PODS, PVCS, PVS, STORAGECLASSES, Obj
+from moorage.apimachinery.resources import JOBS, NAMESPACES, NODES, PODS, PVCS, PVS, STORAGECLASSES, Obj
 from moorage.errors import ApiError, NotFound
 from moorage.kube.client import KubeClient
 from moorage.model.dataset import DATASETS, job_name, make_dataset, reader_claim_name, reader_volume_name
@@ -87,7 +88,8 @@ async def nodes(api: KubeClient, unique: str, cluster: Cluster) -> AsyncIterator
 
 
 @pytest.fixture
-async def source(tmp_path: Path) -> AsyncIterator[str]:
+async def source(cluster: Cluster, api: KubeClient, tmp_path: Path) -> AsyncIterator[str]:
+    """A folder of five files, over HTTP at an address of this machine that pods of the cluster reach."""
     folder = tmp_path / "www" / "d"
     folder.mkdir(parents=True)
     for number in range(5):
@@ -96,8 +98,9 @@ async def source(tmp_path: Path) -> AsyncIterator[str]:
     app.router.add_static("/files", tmp_path / "www", show_index=True)
     runner = web.AppRunner(app)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    yield f"http://127.0.0.1:{runner.addresses[0][1]}/files/"
+    host = await _address_for_pods(cluster, api)
+    await web.TCPSite(runner, host, 0).start()
+    yield f"http://{host}:{runner.addresses[0][1]}/files/"
     await runner.cleanup()
 
 
@@ -254,6 +257,17 @@ async def test_sources_that_lead_out_or_tell_a_password_fail(api: KubeClient, na
     failed = await phase(api, namespace, "bad", "Failed")
     assert (condition(failed, "Ready") or {})["reason"] == "Invalid"
     assert await gone(api, PVCS, "dataset-bad", namespace)
+
+
+async def _address_for_pods(cluster: Cluster, api: KubeClient) -> str:
+    """On a cluster with kubelets: the address from which this machine speaks to one of its nodes."""
+    if cluster.kind != "kubeconfig":
+        return "127.0.0.1"
+    addresses = [one for node in (await api.list(NODES)).items for one in node["status"].get("addresses") or ()]
+    internal = next(one["address"] for one in addresses if one["type"] == "InternalIP")
+    with socket.socket(socket.AF_INET6 if ":" in internal else socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        asked.connect((internal, 9))  # sends nothing
+        return str(asked.getsockname()[0])
 
 
 async def _or_none(api: KubeClient, resource: Any, name: str, namespace: str) -> Obj | None:

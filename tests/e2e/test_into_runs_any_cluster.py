@@ -25,7 +25,6 @@ from moorage.testing.ports import free_ports
 pytestmark = pytest.mark.cluster("scheduler", "controllers", "kubelet")
 
 PATIENCE = 180.0  # seconds; only bounds a hang
-IMAGE = "python:3.12-slim"  # on a cluster whose nodes run images
 SERVER = (  # with its port at the end
     "import functools, http.server, pathlib\n"
     "pathlib.Path('/tmp/served').mkdir(exist_ok=True); pathlib.Path('/tmp/served/page').write_text('hello')\n"
@@ -36,9 +35,8 @@ SERVER = (  # with its port at the end
 
 def submit(cluster: Cluster, name: str, folder: Path, code: str) -> None:
     """`folder`: what a real cluster is shipped."""
-    image = [] if cluster.kind == "local" else ["--image", IMAGE]
-    python = sys.executable if cluster.kind == "local" else "python3"
-    cluster.moor("run", "--memory", "128Mi", "--name", name, *image, "--", python, "-c", code, cwd=folder)
+    words = ("run", "--memory", "128Mi", "--name", name, *cluster.image_options)
+    cluster.moor(*words, "--", cluster.python, "-c", code, cwd=folder)
 
 
 @pytest.fixture

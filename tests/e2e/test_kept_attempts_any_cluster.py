@@ -1,14 +1,12 @@
 """Logs and facts of runs stay when their pods go, on whichever cluster the environment chose; commands as typed.
 
-On nodes with a kubelet the pods really print; on hollow nodes the facts alone are looked at. A cluster with
-kubelets runs the image of MOORAGE_TEST_IMAGE (busybox).
+On nodes with a kubelet the pods really print; on hollow nodes the facts alone are looked at.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 from typing import Any
 
 import pytest
@@ -43,10 +41,8 @@ class Scene:
         )
 
     async def run(self, name: str, *options: str, script: str = PRINTS) -> None:
-        is_local = self.cluster.kind == "local"
-        image = [] if is_local else ["--image", os.environ.get("MOORAGE_TEST_IMAGE", "busybox:1.36")]
-        size = ("--cpu", "100m", "--memory", "64Mi", "--grace-period", "1")
-        await self.moor("run", "--name", name, *size, *image, *options, "--", "sh", "-c", script)
+        fixed = ("--cpu", "100m", "--memory", "64Mi", "--grace-period", "1", *self.cluster.image_options)
+        await self.moor("run", "--name", name, *fixed, *options, "--", "sh", "-c", script)
 
     async def logs(self, name: str, *options: str) -> list[str]:
         done = await self.moor("logs", name, "--no-prefix", *options, check=False)

@@ -299,7 +299,7 @@ async def test_a_milder_policy_lets_go_of_what_is_held(api, namespace, nodes):
 
 
 @pytest.mark.cluster("kubelet")
-async def test_a_job_really_killed_for_its_memory_is_not_made_again(api, namespace):
+async def test_a_job_really_killed_for_its_memory_is_not_made_again(cluster, api, namespace):
     await hold_bombs(api, namespace)
     grow = "import time\nkept = []\nwhile True:\n    kept.append(bytearray(8 * 2**20))\n    time.sleep(0.02)\n"
     ignores = {
@@ -307,7 +307,7 @@ async def test_a_job_really_killed_for_its_memory_is_not_made_again(api, namespa
     }
     spec = pod_spec(namespace, "96Mi", restartPolicy="Never")
     del spec["nodeSelector"]
-    spec["containers"][0] |= {"image": "localhost/host", "command": ["python3", "-c", grow]}
+    spec["containers"][0] |= {"image": cluster.image, "command": [cluster.python, "-c", grow]}
     job = {"backoffLimit": 5, "podFailurePolicy": ignores, "template": {"spec": spec}}
     await api.create(JOBS, {"metadata": {"name": "bomb"}, "spec": job}, namespace)
     pod = await held(api, namespace)

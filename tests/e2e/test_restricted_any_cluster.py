@@ -17,13 +17,11 @@ from moorage.errors import Forbidden
 from moorage.kube.client import KubeClient
 from moorage.model.names import MAP_LABEL, RUN_AS_USER, RUN_AS_USER_ANNOTATION, RUN_LABEL, WORKSPACE_LABEL
 from moorage.model.workspace import WORKSPACES
-from moorage.testing.cluster import Cluster
 from moorage.testing.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.cluster("api")]
 
 PATIENCE_SECONDS = 180.0  # bounds a hang
-IMAGE = "python:3.12-slim"  # on a cluster whose nodes run images; it runs as root
 SMALL = ("--cpu", "100m", "--memory", "128Mi")
 
 
@@ -33,11 +31,6 @@ async def restricted(api: KubeClient, unique: str) -> AsyncIterator[str]:
     await api.create(NAMESPACES, {"metadata": {"name": unique, "labels": labels}})
     yield unique
     await api.delete(NAMESPACES, unique)
-
-
-@pytest.fixture
-def image(cluster: Cluster) -> tuple[str, ...]:
-    return () if cluster.kind == "local" else ("--image", IMAGE)
 
 
 async def pod_with(api: KubeClient, namespace: str, selector: str) -> Obj:
@@ -86,11 +79,10 @@ async def test_pods_of_ours_are_admitted_with_a_user_and_others_as_they_are(api,
 
 
 @pytest.mark.cluster("scheduler", "controllers", "kubelet")
-async def test_a_run_ends_well_and_who_starts_it_is_told_of_the_user(cluster, api, restricted, image, tmp_path):
-    python = sys.executable if cluster.kind == "local" else "python3"
+async def test_a_run_ends_well_and_who_starts_it_is_told_of_the_user(cluster, api, restricted, tmp_path):
     code = "import getpass, pathlib; (pathlib.Path.home() / 'x.txt').write_text('x'); print(getpass.getuser())"
-    words = ("run", "--namespace", restricted, "--name", "plain", *SMALL, *image, "--", python, "-c", code)
-    done = await asyncio.to_thread(cluster.moor, *words, cwd=tmp_path)
+    words = ("run", "--namespace", restricted, "--name", "plain", *SMALL, *cluster.image_options)
+    done = await asyncio.to_thread(cluster.moor, *words, "--", cluster.python, "-c", code, cwd=tmp_path)
     assert f"run as user {RUN_AS_USER}" in done.stderr
     await pod_with(api, restricted, f"{RUN_LABEL}=plain")
     await asyncio.to_thread(cluster.moor, "wait", "plain", "--namespace", restricted)

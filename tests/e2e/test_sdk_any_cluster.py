@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -39,7 +38,7 @@ def client(cluster: Cluster, unique: str, monkeypatch: pytest.MonkeyPatch) -> It
 
 @pytest.mark.cluster("api", "scheduler", "controllers", "kubelet")
 @pytest.mark.timeout(900)
-def test_a_program_does_what_the_command_line_does(client: moorage.Client, unique: str) -> None:
+def test_a_program_does_what_the_command_line_does(cluster: Cluster, client: moorage.Client, unique: str) -> None:
     made = client.volumes.create("data", "64Mi", key="once")
     assert (made.namespace, made.size) == (unique, "64Mi")
     assert client.volumes.create("data", "64Mi", key="once").created == made.created
@@ -51,14 +50,14 @@ def test_a_program_does_what_the_command_line_does(client: moorage.Client, uniqu
 
     code = "import sys; print('hello'); print(input()); sys.exit(4)"
     loops = "import time\nwhile True: time.sleep(0.2)"
-    container = client.containers.create("localhost/host", [sys.executable, "-c", loops], name="c1", cpu=0.1)
+    container = client.containers.create(cluster.image, [cluster.python, "-c", loops], name="c1", cpu=0.1)
     assert (container.state, container.exit_code) == ("created", None)
     client.containers.start("c1")
     lines = client.containers.logs("c1", follow=True)
     done = None
     while done is None:
         try:
-            done = client.containers.exec("c1", [sys.executable, "-c", code], stdin=b"typed\n")
+            done = client.containers.exec("c1", [cluster.python, "-c", code], stdin=b"typed\n")
         except Conflict:  # it does not run yet
             list(client.jobs.list())
     assert (done.exit_code, done.stdout) == (4, b"hello\ntyped\n")
@@ -82,23 +81,25 @@ def test_a_program_does_what_the_command_line_does(client: moorage.Client, uniqu
 
 @pytest.mark.cluster("api", "scheduler", "controllers", "kubelet")
 @pytest.mark.timeout(900)
-def test_a_run_is_started_followed_waited_for_and_deleted(client: moorage.Client, unique: str) -> None:
+def test_a_run_is_started_followed_waited_for_and_deleted(
+    cluster: Cluster, client: moorage.Client, unique: str
+) -> None:
     code = "import os, sys; print(os.environ['GREETING']); print(os.getcwd() != '/'); sys.exit(3)"
     asked = {"env": {"GREETING": "hello"}, "cpu": "100m", "time": "5m", "checkpoint": "kept:64Mi", "key": "once"}
-    made = client.jobs.run([sys.executable, "-c", code], **asked)  # type: ignore[arg-type]
-    again = client.jobs.run([sys.executable, "-c", code], **asked)  # type: ignore[arg-type]
+    made = client.jobs.run([cluster.python, "-c", code], **asked)  # type: ignore[arg-type]
+    again = client.jobs.run([cluster.python, "-c", code], **asked)  # type: ignore[arg-type]
     assert (made.namespace, made.state, again.name) == (unique, "Waiting", made.name)
     assert any("creating the checkpoint volume kept" in note for note in made.notes)
     assert list(client.jobs.logs(made.name, follow=True)) == ["hello", "True"]
     done = client.jobs.wait(made.name, timeout=120)
     assert (done.state, done.exit_code, done.reason) == ("Failed", 3, "exit code 3")
     assert (len(done.history), done.history[0].pods[0].exit_code) == (1, 3)
-    assert sys.executable in done.command
+    assert cluster.python in done.command
     assert client.jobs.cancel(made.name).state == "Failed"
     assert list(client.jobs.logs(made.name, tail=1)) == ["True"]
     client.jobs.delete(made.name)
     loops = "import time\nprint('on', flush=True)\nwhile True: time.sleep(0.2)"
-    endless = client.jobs.run([sys.executable, "-c", loops], name="endless", cpu="100m", grace_period_seconds=1)
+    endless = client.jobs.run([cluster.python, "-c", loops], name="endless", cpu="100m", grace_period_seconds=1)
     lines = client.jobs.logs("endless", follow=True)
     assert next(lines) == "on"
     assert client.jobs.cancel(endless.name).state == "Cancelled"

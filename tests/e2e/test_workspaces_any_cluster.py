@@ -176,7 +176,7 @@ def test_a_type_that_is_not_there_and_a_name_that_is_taken_are_said(kube):
 def test_any_http_application_runs_and_keeps_its_files(kube):
     serve = "cd $(HOME) && date >> started && exec python3 -m http.server --bind $(POD_IP) $(MOORAGE_PORT)"
     app = {"command": ["sh", "-c", serve], "port": 8123, "home": "/home/any", "ready": "/"}
-    kube.apply(a_workspace(type="", app=app))
+    kube.apply(a_workspace(type="", app=app, image=kube.cluster.image))
     wait_until("it runs", lambda: kube.status().get("phase") == "Running")
     kube.run("patch", "workspace", "lab", "--type=merge", "-p", '{"spec":{"running":false}}')
     wait_until("it is stopped", lambda: kube.status().get("phase") == "Stopped")
@@ -193,6 +193,7 @@ def test_any_http_application_runs_and_keeps_its_files(kube):
 @pytest.mark.cluster("kubelet")
 def test_an_admins_template_is_a_type_of_its_own(kube, unique):
     app = {"command": ["sh", "-c", "exec python3 -m http.server --bind $(POD_IP) $(MOORAGE_PORT)"], "port": 8124}
+    app["image"] = kube.cluster.image
     template = {
         "apiVersion": "v1",
         "kind": "ConfigMap",

@@ -35,14 +35,16 @@ import yaml
 
 from moorage.apimachinery.parent import end_with_parent
 from moorage.clock import SYSTEM
+from moorage.model.names import HOST_IMAGE
 from moorage.testing.ports import free_ports
 
 START_SECONDS = 300.0
+EVERYTHING = frozenset({"api", "scheduler", "controllers", "kubelet", "extender"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """A running cluster with Moorage's services against it. `offers` ⊆ {api, scheduler, controllers, kubelet}."""
+    """A running cluster with Moorage's services against it. `offers` ⊆ EVERYTHING."""
 
     kind: str  # local, envtest or kubeconfig
     offers: frozenset[str]
@@ -56,6 +58,21 @@ class Cluster:
         """Why a test with those needs cannot run here, or None."""
         missing = sorted(needs - self.offers)
         return f"the {self.kind} cluster has no {' and no '.join(missing)}" if missing else None
+
+    @property
+    def image(self) -> str:
+        """The image of pods that really run, with Python and a shell: of MOORAGE_TEST_IMAGE, or this machine."""
+        return HOST_IMAGE if self.kind == "local" else os.environ.get("MOORAGE_TEST_IMAGE", "python:3.11-slim")
+
+    @property
+    def image_options(self) -> tuple[str, ...]:
+        """What `moor run` is told to run that image; nothing on the local cluster, whose default it is."""
+        return () if self.kind == "local" else ("--image", self.image)
+
+    @property
+    def python(self) -> str:
+        """Python in that image."""
+        return sys.executable if self.kind == "local" else "python3"
 
     def moor(
         self,
@@ -127,7 +144,7 @@ def local_cluster(home: Path, *options: str) -> Iterator[Cluster]:
     try:
         yield Cluster(
             kind="local",
-            offers=frozenset({"api", "scheduler", "controllers", "kubelet"}),
+            offers=EVERYTHING,
             kubeconfig=home / "kubeconfig",
             home=home,
             restart=again,
@@ -139,11 +156,13 @@ def local_cluster(home: Path, *options: str) -> Iterator[Cluster]:
 
 @contextlib.contextmanager
 def _attached(kubeconfig: Path, home: Path) -> Iterator[Cluster]:
+    """Its kube-scheduler asks the extender only where an administrator told it to: MOORAGE_TEST_EXTENDER_PORT."""
     home.mkdir(parents=True, exist_ok=True)
-    with services(kubeconfig, home, {}):
+    port = os.environ.get("MOORAGE_TEST_EXTENDER_PORT")
+    with services(kubeconfig, home, {"extender": int(port)} if port else {}):
         yield Cluster(
             kind="kubeconfig",
-            offers=frozenset({"api", "scheduler", "controllers", "kubelet"}),
+            offers=EVERYTHING if port else EVERYTHING - {"extender"},
             kubeconfig=kubeconfig,
             home=home,
         )
@@ -158,7 +177,7 @@ def _envtest(assets: Path, home: Path) -> Iterator[Cluster]:
             offers.add("controllers")
         if (assets / "kube-scheduler").exists():
             plane.start_scheduler()
-            offers.add("scheduler")
+            offers |= {"scheduler", "extender"}
         with services(plane.kubeconfig, home, plane.ports):
             yield Cluster(
                 kind="envtest",
