@@ -64,12 +64,14 @@ async def storage(api: KubeClient, unique: str, tmp_path: Path) -> AsyncIterator
     )
     volumes = [f"{unique}-{one}" for one in "ab"]
     for one in volumes:
+        (tmp_path / one).mkdir()
+        (tmp_path / one).chmod(0o777)  # a kubelet gives hostPath volumes no owner, and fillers do not run as root
         spec = {
             "capacity": {"storage": "1Gi"},
             "accessModes": ["ReadWriteMany", "ReadWriteOnce"],
             "storageClassName": unique,
             "persistentVolumeReclaimPolicy": "Retain",
-            "hostPath": {"path": str(tmp_path / one), "type": "DirectoryOrCreate"},
+            "hostPath": {"path": str(tmp_path / one), "type": "Directory"},
         }
         await api.create(PVS, {"metadata": {"name": one}, "spec": spec})
     yield unique
