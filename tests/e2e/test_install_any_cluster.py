@@ -12,13 +12,6 @@ IMAGE = "registry.example.org/moorage:0.1.0"
 pytestmark = pytest.mark.cluster("api")
 
 
-def test_the_plan_of_an_installation_is_accepted_by_the_cluster(cluster: Cluster) -> None:
-    if cluster.kind == "local":
-        pytest.skip("a local cluster is refused")
-    planned = cluster.moor("install", "--image", IMAGE, "--dry-run", "--force-conflicts", "--storage-class", "")
-    assert "to make" in planned.stdout.splitlines()[-1]
-
-
 def test_a_local_cluster_has_its_services_already(cluster: Cluster) -> None:
     if cluster.kind != "local":
         pytest.skip("this cluster is no local one")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -111,7 +112,10 @@ def users_things(cluster: Cluster) -> None:
 
 
 def test_the_whole_life_of_an_installation_whose_services_are_down(cluster: Cluster) -> None:
-    installed = cluster.moor("install", "--image", IMAGE, "--no-wait", "--scheduler", "second")
+    words = ("install", "--image", IMAGE, "--no-wait", "--scheduler", "second")
+    planned = cluster.moor(*words, "--dry-run")
+    assert re.search(r"^[1-9]\d* to make, 0 to change, 0 to remove", planned.stdout, re.MULTILINE), planned.stdout
+    installed = cluster.moor(*words)
     assert "objects: " in installed.stderr
     assert installed.stdout.startswith("user: admin\npassword: ")
     users_things(cluster)

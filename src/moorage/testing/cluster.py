@@ -159,13 +159,35 @@ def _attached(kubeconfig: Path, home: Path) -> Iterator[Cluster]:
     """Its kube-scheduler asks the extender only where an administrator told it to: MOORAGE_TEST_EXTENDER_PORT."""
     home.mkdir(parents=True, exist_ok=True)
     port = os.environ.get("MOORAGE_TEST_EXTENDER_PORT")
-    with services(kubeconfig, home, {"extender": int(port)} if port else {}):
+    with services(_for_services(kubeconfig, home), home, {"extender": int(port)} if port else {}):
         yield Cluster(
             kind="kubeconfig",
             offers=EVERYTHING if port else EVERYTHING - {"extender"},
             kubeconfig=kubeconfig,
             home=home,
         )
+
+
+def _for_services(kubeconfig: Path, home: Path) -> Path:
+    """The same cluster, where the services act as on our other ones: as members of system:masters.
+
+    The webhook knows the operator by that, or by its service account; an administrator of kubeadm or of a cloud is
+    neither, but may act for both.
+    """
+    config = yaml.safe_load(kubeconfig.read_text())
+    context = next(one["context"] for one in config["contexts"] if one["name"] == config["current-context"])
+    for kind, section in (("cluster", "clusters"), ("user", "users")):
+        for one in config[section]:
+            for key in ("certificate-authority", "client-certificate", "client-key", "tokenFile"):
+                if key in one[kind]:  # relative to the file that names it
+                    one[kind][key] = str(kubeconfig.parent.absolute() / one[kind][key])
+    for one in config["users"]:
+        if one["name"] == context["user"]:
+            one["user"] |= {"as": "moorage-services", "as-groups": ["system:masters"]}
+    made = home / "services.kubeconfig"
+    made.write_text(yaml.safe_dump(config))
+    made.chmod(0o600)
+    return made
 
 
 @contextlib.contextmanager
