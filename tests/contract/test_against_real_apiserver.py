@@ -187,6 +187,7 @@ MADE_UP = frozenset(
 UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 AGE = re.compile(r"\d+[smhd](\d+[smhd])?")
+SOURCE = re.compile(r'"(?:[\w.-]+/)*kubernetes/pkg/')
 ADDRESS = re.compile(r"10\.96\.\d+\.\d+")
 VERSION = re.compile(r"current: \d+")
 
@@ -206,7 +207,7 @@ def put_alike(value: Any) -> Any:
     if isinstance(value, str):
         if AGE.fullmatch(value):
             return "an age"
-        value = value.replace('"k8s.io/kubernetes/pkg/', '"pkg/')  # how much a build keeps of a source file's path
+        value = SOURCE.sub('"pkg/', value)  # how much a build keeps of a source file's path
         value = VERSION.sub("current: a version", TIME.sub("a time", UID.sub("a uid", value)))
         return ADDRESS.sub("an address", value)
     return value

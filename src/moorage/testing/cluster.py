@@ -175,15 +175,15 @@ def _for_services(kubeconfig: Path, home: Path) -> Path:
     neither, but may act for both.
     """
     config = yaml.safe_load(kubeconfig.read_text())
-    context = next(one["context"] for one in config["contexts"] if one["name"] == config["current-context"])
+    context = next(entry["context"] for entry in config["contexts"] if entry["name"] == config["current-context"])
     for kind, section in (("cluster", "clusters"), ("user", "users")):
-        for one in config[section]:
+        for entry in config[section]:
             for key in ("certificate-authority", "client-certificate", "client-key", "tokenFile"):
-                if key in one[kind]:  # relative to the file that names it
-                    one[kind][key] = str(kubeconfig.parent.absolute() / one[kind][key])
-    for one in config["users"]:
-        if one["name"] == context["user"]:
-            one["user"] |= {"as": "moorage-services", "as-groups": ["system:masters"]}
+                if key in entry[kind]:  # relative to the file that names it
+                    entry[kind][key] = str(kubeconfig.parent.absolute() / entry[kind][key])
+    for entry in config["users"]:
+        if entry["name"] == context["user"]:
+            entry["user"] |= {"as": "moorage-services", "as-groups": ["system:masters"]}
     made = home / "services.kubeconfig"
     made.write_text(yaml.safe_dump(config))
     made.chmod(0o600)
