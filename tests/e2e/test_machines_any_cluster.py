@@ -16,6 +16,7 @@ from moorage.apimachinery.meta import annotations_of, labels_of
 from moorage.apimachinery.resources import EVENTS, NAMESPACES, NODES, PODS, Obj
 from moorage.clock import SYSTEM, parse_rfc3339, rfc3339
 from moorage.decide.admission.injection import lift
+from moorage.decide.admission.review import OPERATOR
 from moorage.errors import Invalid, NotFound
 from moorage.kube.client import KubeClient
 from moorage.model.machine import MACHINES, NODE_POOLS
@@ -342,7 +343,8 @@ async def test_a_guest_whose_place_was_lost_gets_another(
     await until_counts(api, namespace, waiting=1)
     # as the operator would have, had the node not gone a moment later
     guest = await api.get(PODS, "ada", namespace)
-    await api.patch(PODS, "ada", lift(guest, f"{namespace}-gone", rfc3339(SYSTEM.now())), namespace)
+    operator = api.as_user(OPERATOR, ("system:masters",))
+    await operator.patch(PODS, "ada", lift(guest, f"{namespace}-gone", rfc3339(SYSTEM.now())), namespace)
     await until_counts(api, namespace, used=1, waiting=0)
     assert (await api.get(PODS, "ada", namespace))["spec"]["nodeName"] in nodes.names
 
