@@ -23,6 +23,8 @@ from moorage.model.storageclass import ROX, RWX, SHORT, ClassView, parse_class
 
 VOLUME = Kind(PVCS, "volume")
 SIZE_LEAST_BYTES = 1024 * 1024  # less is a forgotten unit
+CONTROLLERS = "system:"  # begins the names of users that are no persons
+NOBODY: Mapping[tuple[str, str], str] = {}
 Used = Mapping[tuple[str, str], int]
 """(namespace, claim) → bytes in use, of the volumes that a node reported."""
 
@@ -40,14 +42,16 @@ async def list_volumes(
 ) -> tuple[list[Volume], str | None]:
     """The volumes of a namespace (None: of all), and the token of the next page. Raises ApiError."""
     claims = await api.list(PVCS, namespace, limit=limit, cont=after)
-    users = users_by_claim((await api.list(PODS, namespace)).items)
-    return [volume_of(claim, users, used) for claim in claims.items], claims.cont
+    pods = (await api.list(PODS, namespace)).items
+    users, owners = users_by_claim(pods), owners_by_claim(pods)
+    return [volume_of(claim, users, used, owners) for claim in claims.items], claims.cont
 
 
 async def get_volume(api: Api, namespace: str, name: str) -> Volume:
     """One volume with the runs and pods that mount it. Raises NotFound."""
     claim = await get_object(api, VOLUME, namespace, name)
-    return volume_of(claim, users_by_claim((await api.list(PODS, namespace)).items), {})
+    pods = (await api.list(PODS, namespace)).items
+    return volume_of(claim, users_by_claim(pods), {}, owners_by_claim(pods))
 
 
 def plan_volume(request: NewVolume, owner: str) -> Obj:
@@ -203,8 +207,35 @@ def users_by_claim(pods: Iterable[Obj]) -> dict[tuple[str, str], list[str]]:
     return {claim: sorted(names) for claim, names in users.items()}
 
 
-def volume_of(claim: Obj, users: Mapping[tuple[str, str], list[str]], used: Used) -> Volume:
-    """A claim as people see it."""
+def owners_by_claim(pods: Iterable[Obj]) -> dict[tuple[str, str], str]:
+    """(namespace, claim) → the person whose pods mount it, where they are one person's."""
+    owners: dict[tuple[str, str], set[str]] = {}
+    for obj in pods:
+        pod = parse_pod(obj)
+        owner = _named_owner(obj)
+        for claim in pod.claims:
+            owners.setdefault((pod.namespace, claim), set()).add(owner)
+    return {claim: next(iter(names)) for claim, names in owners.items() if len(names) == 1}
+
+
+def _named_owner(obj: Obj) -> str:
+    return annotations_of(obj).get(OWNER_ANNOTATION) or labels_of(obj).get(OWNER_LABEL) or ""
+
+
+def owner_of_claim(claim: Obj, of_pods: str) -> str:
+    """Who owns a claim. One that a controller made, as for a StatefulSet, is of whom the controller works for:
+    the owner of the pods that mount it."""
+    named = _named_owner(claim)
+    return of_pods or named if not named or named.startswith(CONTROLLERS) else named
+
+
+def volume_of(
+    claim: Obj,
+    users: Mapping[tuple[str, str], list[str]],
+    used: Used,
+    owners: Mapping[tuple[str, str], str] = NOBODY,
+) -> Volume:
+    """A claim as people see it. `owners`: as `owners_by_claim` gives them."""
     meta, spec, status = claim["metadata"], claim.get("spec") or {}, claim.get("status") or {}
     asked = ((spec.get("resources") or {}).get("requests") or {}).get("storage")
     key = (meta.get("namespace") or "", meta["name"])
@@ -216,7 +247,7 @@ def volume_of(claim: Obj, users: Mapping[tuple[str, str], list[str]], used: Used
         modes=tuple(spec.get("accessModes") or ()),
         storage_class=spec.get("storageClassName") or "",
         state="Terminating" if meta.get("deletionTimestamp") else status.get("phase") or "Pending",
-        owner=annotations_of(claim).get(OWNER_ANNOTATION) or labels_of(claim).get(OWNER_LABEL) or "",
+        owner=owner_of_claim(claim, owners.get(key, "")),
         used_by=tuple(users.get(key, ())),
         created=moment(meta.get("creationTimestamp")),
     )
