@@ -17,6 +17,8 @@ from moorage.cli.referencekinds import fields_of
 from moorage.cli.renamed import RenamedOption
 from moorage.decide.runs.runfile import parse_run_file
 from moorage.model.crds import KINDS
+from moorage.model.info import PAUSE_IMAGE
+from moorage.model.workspace import BUILT_IN
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")])
@@ -123,6 +125,11 @@ def test_the_index_links_to_every_page():
     linked = set(re.findall(r"\]\(([^)#:]+)\)", index))
     pages = {str(page.relative_to(ROOT / "docs")) for page in ROOT.glob("docs/**/*.md")} - {"README.md"}
     assert linked == pages
+
+
+def test_the_page_without_internet_names_every_image_that_we_name():
+    page = (ROOT / "docs" / "howto" / "install-air-gapped.md").read_text()
+    assert [image for image in (PAUSE_IMAGE, *(app.image for app in BUILT_IN.values())) if image not in page] == []
 
 
 def test_no_page_links_out_of_the_docs():

@@ -316,9 +316,14 @@ BUILT_IN: Mapping[str, App] = {
     ),
 }
 
+PLACES = frozenset({"image", "home", "fsGroup"})  # what a mirror of our images changes
+
 
 def parse_template(obj: Mapping[str, Any]) -> tuple[str, App]:
-    """Read a template's ConfigMap: its name, and the application. Raises BadWorkspace saying what is wrong."""
+    """Read a template's ConfigMap: its name, and the application. Raises BadWorkspace saying what is wrong.
+
+    One with the name of ours that says no more than where its files are (`PLACES`) keeps our command and all else.
+    """
     meta = obj["metadata"]
     name = labels_of(obj).get(TEMPLATE_LABEL) or ""
     text = (obj.get("data") or {}).get(TEMPLATE_KEY)
@@ -328,9 +333,18 @@ def parse_template(obj: Mapping[str, Any]) -> tuple[str, App]:
             f" under the key {TEMPLATE_KEY}"
         )
     try:
-        app = msgspec.convert(parse_document(text), App)
+        document = parse_document(text)
+        app = msgspec.convert(document, App)
     except (DocumentError, msgspec.ValidationError) as error:
         raise BadWorkspace(f"ConfigMap {meta['name']}, {TEMPLATE_KEY}: {error}") from error
+    ours = BUILT_IN.get(name)
+    if ours is not None and set(document) <= PLACES:
+        app = msgspec.structs.replace(
+            ours,
+            image=app.image or ours.image,
+            home=app.home or ours.home,
+            fs_group=ours.fs_group if app.fs_group is None else app.fs_group,
+        )
     return name, app
 
 

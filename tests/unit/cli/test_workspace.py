@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from moorage.actions.objects import InvalidObject
@@ -12,7 +13,9 @@ from moorage.cli.workspace import make_request, size_of
 from moorage.errors import UsageError
 from moorage.model.schedule import last_moment, next_moment, problem_of_cron
 from moorage.model.workspace import (
+    BUILT_IN,
     WORKSPACES,
+    App,
     BadWorkspace,
     Platform,
     check_workspace,
@@ -159,6 +162,26 @@ def test_an_admins_template_takes_the_place_of_ours_and_a_bad_one_is_named():
     assert good["jupyterlab"].port == 1234
     assert set(bad) == {"odd", "yaml"}
     assert "codeserver" in good
+
+
+def test_a_template_of_ours_with_another_image_keeps_all_else():
+    def template(name, text):
+        labels = {"moorage.dev/workspace-template": name}
+        return {"metadata": {"name": f"t-{name}", "labels": labels}, "data": {"template.yaml": text}}
+
+    good, bad = templates_of(
+        [
+            template("jupyterlab", "image: registry.example.org/lab:4"),
+            template("codeserver", "{image: c:1, home: /home/me, fsGroup: 0}"),
+            template("own", "image: registry.example.org/own:1"),
+        ]
+    )
+    assert bad == {}
+    assert good == {
+        "jupyterlab": msgspec.structs.replace(BUILT_IN["jupyterlab"], image="registry.example.org/lab:4"),
+        "codeserver": msgspec.structs.replace(BUILT_IN["codeserver"], image="c:1", home="/home/me", fs_group=0),
+        "own": App(image="registry.example.org/own:1"),
+    }
 
 
 def test_moments_of_a_schedule_in_a_zone():
