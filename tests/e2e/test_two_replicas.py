@@ -35,11 +35,11 @@ async def test_no_request_of_our_clients_fails_and_nothing_is_lost_when_servers_
 ) -> None:
     with two_replicas(tmp_path, postgres.url) as site:
         async with site.running():
-            load = Load(site, postgres.url)
+            load = Load(site.cluster.kubeconfig, site.url, postgres.url)
             async with load.running():
                 await site.kill_in_turns(times=4, every=1.0)
     assert (dict(load.ours.failed), dict(load.ours.errors), load.ours.lost) == ({}, {}, [])
     assert site.kills == 4  # each of the two once by SIGTERM and once by SIGKILL
-    kinds = {"read", "login", "run", "map"}
+    kinds = {"read", "login", "run", "map", "admission"}
     assert load.ours.asked.keys() == kinds
     assert load.ours.checked.keys() >= {"intervals", "output of items", "runs: lines of logs", "runs: audit"}

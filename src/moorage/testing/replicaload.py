@@ -1,7 +1,7 @@
 """Work for two servers, by our own clients and by plain ones, and the proof that nothing of it was lost.
 
 Our clients are the SDK's, the workers of maps in their pods, and what they stand on. A plain client sends each
-request once, on a connection of its own.
+request once, on a connection of its own. Beside them pods are created, dry: each asks the webhook.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from moorage.actions.people import create_account, set_password
 from moorage.api.maps import MapChange, MapWorkers, NewMap
+from moorage.apimachinery.meta import labels_of
 from moorage.apimachinery.resources import PODS, Obj
 from moorage.attempts.logtable import LogTable
 from moorage.attempts.store import open_attempts
@@ -30,14 +32,13 @@ from moorage.decide.usage.intervals import Interval
 from moorage.errors import ApiError, MoorageError
 from moorage.kube.client import KubeClient
 from moorage.kube.config import load_connection
+from moorage.model.names import OWNER_LABEL
 from moorage.model.people import LOCAL
 from moorage.model.retention import LOG_BYTES
 from moorage.server.identity.sessions import open_sessions
-from moorage.testing.replicas import Site
 from moorage.usage.store import UsageStore
 
 PERSON, PASSWORD = "ada", "correct horse battery"
-NAMESPACE = "default"
 ITEMS = 30  # of a map
 LINES = 20  # of a run
 SETTLE_SECONDS = 240.0  # bounds a hang: until all that was begun has ended and is recorded
@@ -78,17 +79,24 @@ class _Counting(HttpTransport):
 
 
 class Load:
-    """Clients of a site, from `running` on. What they have made is checked by `check`."""
+    """Clients of the server at `url`, from `running` on; then it is checked that nothing of their work is lost.
 
-    def __init__(self, site: Site, database: str) -> None:
-        self._site, self._database = site, database
+    `kubeconfig` has an administrator's token. Runs and maps are in `namespace`, with `image`, which may be empty
+    on a local cluster.
+    """
+
+    def __init__(
+        self, kubeconfig: Path, url: str, database: str, *, namespace: str = "default", image: str = ""
+    ) -> None:
+        self._url, self._database = url, database
+        self._namespace, self._image = namespace, image
         self.ours, self.plain = Counts(), Counts()
         self._runs: list[str] = []
         self._maps: list[str] = []
         self._pods: dict[str, Obj] = {}  # by uid, as last seen: what usage and attempts must know
         self._stopping = asyncio.Event()
-        self._api = KubeClient(load_connection(site.cluster.kubeconfig))
-        self._token = str(load_connection(site.cluster.kubeconfig).token)
+        self._api = KubeClient(load_connection(kubeconfig))
+        self._token = str(load_connection(kubeconfig).token)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -105,8 +113,9 @@ class Load:
                     self._often("login", 2.0, self._login),
                     self._often("run", 8.0, self._run),
                     self._often("map", 15.0, self._map),
+                    self._often("admission", 0.2, self._admission),
                     self._plain("read", 0.1, "GET", "/api/v1/jobs"),
-                    self._plain("read", 0.1, "GET", "/api/v1/maps/default"),
+                    self._plain("read", 0.1, "GET", f"/api/v1/maps/{self._namespace}"),
                     self._plain("login", 3.0, "POST", "/api/v1/login", username=PERSON, password=PASSWORD),
                 )
             ]
@@ -125,7 +134,7 @@ class Load:
 
     def _connection(self) -> Connection:
         patience = Patience(answer_seconds=60.0, seconds=30.0)
-        return Connection(at_url(self._site.url, self._token), patience=patience, transport=_Counting(self.ours))
+        return Connection(at_url(self._url, self._token), patience=patience, transport=_Counting(self.ours))
 
     async def _often(self, kind: str, seconds: float, ask: Callable[[], Awaitable[None]]) -> None:
         while not self._stopping.is_set():
@@ -156,7 +165,7 @@ class Load:
             session = await self._ask("login", connection, "POST", "/api/v1/login", body=body, repeat=True)
         finally:
             await connection.close()
-        mine = Connection(at_url(self._site.url, session["token"]), transport=_Counting(self.ours))
+        mine = Connection(at_url(self._url, session["token"]), transport=_Counting(self.ours))
         try:
             await self._ask("login", mine, "GET", "/api/v1/login")
         finally:
@@ -166,7 +175,8 @@ class Load:
         """A run that prints lines and ends."""
         name = f"run-{secrets.token_hex(4)}"
         script = f"import time\nfor at in range({LINES}):\n    print('line', at, flush=True); time.sleep(0.2)"
-        body = {"name": name, "command": ["python3", "-c", script], "gpus": 1, "namespace": NAMESPACE}
+        body = {"name": name, "command": ["python3", "-c", script], "gpus": 1, "namespace": self._namespace}
+        body |= {"image": self._image} if self._image else {}
         connection = self._connection()
         try:
             await self._ask("run", connection, "POST", "/api/v1/jobs", body=body, key=name)
@@ -181,15 +191,16 @@ class Load:
         client = MapClient(connection)
         try:
             self.ours.asked["map"] += 4
-            workers = MapWorkers(command=["sh", "-c", "sleep 0.3; echo item {item}"], parallelism=2)
-            await client.create(NAMESPACE, NewMap(name=name, request=name, workers=workers))
+            command = ["sh", "-c", "sleep 0.3; echo item {item}"]
+            workers = MapWorkers(command=command, parallelism=2, image=self._image or None)
+            await client.create(self._namespace, NewMap(name=name, request=name, workers=workers))
             self._maps.append(name)
             lines = b"".join(b'{"value": %d}\n' % at for at in range(ITEMS))
-            await client.add(NAMESPACE, name, lines, first=0)
-            await client.change(NAMESPACE, name, MapChange(closed=True))
+            await client.add(self._namespace, name, lines, first=0)
+            await client.change(self._namespace, name, MapChange(closed=True))
             printed: list[bytes] = []
             async with asyncio.timeout(SETTLE_SECONDS):
-                async for part in client.output(NAMESPACE, name, follow=True):
+                async for part in client.output(self._namespace, name, follow=True):
                     printed.append(part.output)
             texts = b"".join(printed).decode().split("\n")
             for at in range(ITEMS):
@@ -198,6 +209,20 @@ class Load:
                     self.ours.lost.append(f"output of item {at} of {name}, of {len(texts)} lines")
         finally:
             await client.close()
+
+    async def _admission(self) -> None:
+        """A pod that nobody makes; the webhook gives it an owner."""
+        self.ours.asked["admission"] += 1
+        self.ours.sent["POST"] += 1
+        container = {
+            "name": "main",
+            "image": self._image or "moorage",
+            "resources": {"limits": {"memory": "64Mi"}},
+        }
+        pod = {"metadata": {"generateName": "dry-"}, "spec": {"containers": [container]}}
+        made = await self._api.create(PODS, pod, self._namespace, dry_run=True)
+        if OWNER_LABEL not in labels_of(made):
+            raise OSError("the webhook did not see the pod")
 
     # -- plain clients
 
@@ -212,7 +237,7 @@ class Load:
                 self.plain.sent[kind] += 1
                 sent = {"json": body} if body else {}
                 try:
-                    async with session.request(method, self._site.url + path, **sent) as answer:  # type: ignore[arg-type]
+                    async with session.request(method, self._url + path, **sent) as answer:  # type: ignore[arg-type]
                         await answer.read()
                         if answer.status >= 300:
                             raise OSError(f"status {answer.status}")
@@ -228,7 +253,7 @@ class Load:
         """Remember every pod that ran; the local cluster keeps those that ended."""
         while True:
             with contextlib.suppress(ApiError):
-                for pod in (await self._api.list(PODS, NAMESPACE)).items:
+                for pod in (await self._api.list(PODS, self._namespace)).items:
                     self._pods[pod["metadata"]["uid"]] = pod
             await asyncio.sleep(0.5)
 
@@ -250,7 +275,7 @@ class Load:
         client = MapClient(connection)
         try:
             for name in self._maps:
-                items = (await client.show(NAMESPACE, name)).counts
+                items = (await client.show(self._namespace, name)).counts
                 if (items.total, items.done) != (ITEMS, ITEMS):
                     lost.append(f"items of {name}: {items.done} of {items.total} are done, {ITEMS} were sent")
         finally:
@@ -265,7 +290,7 @@ class Load:
             lost, checked = self._missing_intervals(usage.everything())
             for name in self._runs:
                 checked["runs: attempts"] += 1
-                kept = attempts.run(NAMESPACE, name)
+                kept = attempts.run(self._namespace, name)
                 if len(kept.attempts) != 1 or [pod.exit_code for pod in kept.pods] != [0]:
                     lost.append(
                         f"attempts of {name}: {len(kept.attempts)}, pods {[pod.phase for pod in kept.pods]}"
