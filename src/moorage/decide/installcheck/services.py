@@ -21,9 +21,9 @@ from moorage.model.names import (
     WEBHOOK_TLS_SECRET,
 )
 from moorage.model.secondscheduler import NAME as SECOND_SCHEDULER
-from moorage.model.workspace import GATEWAY_SECRET
 
-MADE_BY_OPERATOR = (WEBHOOK_TLS_SECRET, EXTENDER_SECRET, PAGE_SECRET, GATEWAY_SECRET)
+# that of the gateway to workspaces is made with the first workspace
+MADE_BY_OPERATOR = (WEBHOOK_TLS_SECRET, EXTENDER_SECRET, PAGE_SECRET)
 DATABASE_VARIABLE = "MOORAGE_QUEUE_URL"
 STARTING = ("", "ContainerCreating", "PodInitializing")  # a container waits, and nothing is wrong yet
 ASKED = "moorage_extender_last_request_timestamp_seconds"  # a gauge of the extender; 0: never

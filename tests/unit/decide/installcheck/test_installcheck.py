@@ -23,7 +23,7 @@ from moorage.model.secondscheduler import make_second_scheduler
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
 GIB = 2**30
-SECRETS = frozenset({"moorage-webhook-tls", "moorage-extender", "moorage-page", "moorage-gateway"})
+SECRETS = frozenset({"moorage-webhook-tls", "moorage-extender", "moorage-page"})  # before there is a workspace
 INFO = {"serverUrl": "http://moorage-server.moorage-system.svc", "version": "0.1.0"}
 
 
