@@ -31,8 +31,8 @@ def keeping_off(affinity: Any, away: Sequence[Obj]) -> Obj:
 
 def gpu_nodes(subject: Subject) -> Iterator[Finding]:
     template = subject.template
-    if wants_gpu(container for _, container in template.containers):
-        return
+    if template.is_guest or wants_gpu(container for _, container in template.containers):
+        return  # a guest goes where its machine is
     for where, value in _chosen_gpu_nodes(template):
         yield Finding("gpuNodes", where, value, "chooses GPU nodes, but no container asks for a GPU")
         return
@@ -43,7 +43,9 @@ def gpu_nodes(subject: Subject) -> Iterator[Finding]:
 
 def fill_gpu_nodes(subject: Subject) -> Iterator[Filled]:
     template = subject.template
-    if wants_gpu(container for _, container in template.containers) or template.spec.get("nodeName"):
+    if template.is_guest or template.spec.get("nodeName"):
+        return
+    if wants_gpu(container for _, container in template.containers):
         return
     if not subject.away or _keeps_off(template.spec, subject.away) or any(_chosen_gpu_nodes(template)):
         return

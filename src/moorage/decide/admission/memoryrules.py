@@ -27,7 +27,7 @@ def fill_memory_limit(subject: Subject) -> Iterator[Filled]:
     default = subject.settings.get("default")
     if subject.template.has_pod_limit("memory"):
         return
-    for path, container in subject.template.containers:
+    for path, container in subject.template.sized:
         if subject.template.asked(container, "limits", "memory") is not None:
             continue
         asked = at(container, ("resources", "requests", "memory"))
@@ -38,7 +38,7 @@ def fill_memory_limit(subject: Subject) -> Iterator[Filled]:
 
 
 def resource_requests(subject: Subject) -> Iterator[Finding]:
-    for path, container in subject.template.containers:
+    for path, container in subject.template.sized:
         for resource in GUARANTEED:
             if at(subject.template.spec, ("resources", "requests", resource)) is not None:
                 continue
@@ -52,7 +52,7 @@ def resource_requests(subject: Subject) -> Iterator[Finding]:
 
 
 def fill_resource_requests(subject: Subject) -> Iterator[Filled]:
-    for path, container in subject.template.containers:
+    for path, container in subject.template.sized:
         for resource in GUARANTEED:
             default = subject.settings.get(resource)
             if default is None or subject.template.has_pod_limit(resource):
@@ -68,7 +68,7 @@ def guaranteed_qos(subject: Subject) -> Iterator[Finding]:
     template = subject.template
     if all(template.has_pod_limit(resource) for resource in GUARANTEED):
         return
-    for path, container in template.containers:
+    for path, container in template.sized:
         shown = []
         for resource in GUARANTEED:
             limit = template.asked(container, "limits", resource)
@@ -86,7 +86,7 @@ def fill_guaranteed_qos(subject: Subject) -> Iterator[Filled]:
     template = subject.template
     if all(template.has_pod_limit(resource) for resource in GUARANTEED):
         return
-    for path, container in template.containers:
+    for path, container in template.sized:
         for resource in GUARANTEED:
             limit = at(container, ("resources", "limits", resource))
             request = at(container, ("resources", "requests", resource))
@@ -139,7 +139,7 @@ def restart_bomb(subject: Subject) -> Iterator[Finding]:
         return
     if template.kind == "Pod" and policy == "Never":
         return
-    for path, container in template.containers:
+    for path, container in template.sized:
         if template.has_pod_limit("memory"):
             break
         limit = template.asked(container, "limits", "memory")
@@ -161,7 +161,7 @@ def fill_restart_bomb(subject: Subject) -> Iterator[Filled]:
     once = template.job is not None and template.job.get("backoffLimit") == 0
     if policy == "Never" and (once or template.kind == "Pod"):
         return
-    for path, container in template.containers:
+    for path, container in template.sized:
         limit = at(container, ("resources", "limits", "memory"))
         request = at(container, ("resources", "requests", "memory"))
         if request is None or not is_quantity(limit) or same("memory", limit, request):

@@ -9,6 +9,7 @@ from typing import Any
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import is_gpu
 from moorage.decide.admission.fields import Path, at, mapping, sequence
+from moorage.model.names import MACHINE_CONTAINER_LABEL, MACHINE_TYPE_LABEL
 
 GUARANTEED = ("cpu", "memory")  # the resources that decide the quality-of-service class
 JOBS = ("Job", "CronJob")
@@ -54,6 +55,29 @@ class Template:
     def is_workflow(self) -> bool:
         return self.kind in WORKFLOWS
 
+    @property
+    def is_guest(self) -> bool:
+        """Whether its pods become guests of a Machine: it gives them their size and the way to its nodes later.
+
+        A Pod that names a machine has both already when it is judged.
+        """
+        return self.kind != "Pod" and any(MACHINE_TYPE_LABEL in _table(own, "labels") for _, own in self.metadata)
+
+    @property
+    def sized(self) -> list[tuple[Path, Obj]]:
+        """Containers whose amounts the author states: of a guest, all but the one that gets the machine."""
+        if not self.is_guest:
+            return list(self.containers)
+        wanted = [
+            _table(own, table).get(MACHINE_CONTAINER_LABEL)
+            for _, own in self.metadata
+            for table in ("labels", "annotations")
+        ]
+        name = next(filter(None, wanted), None)
+        main = [(path, container) for path, container in self.containers if path[-2] == "containers"]
+        chosen = next((path for path, container in main if name in (None, container.get("name"))), None)
+        return [(path, container) for path, container in self.containers if path != chosen]
+
     def asked(self, container: Mapping[str, Any], table: str, resource: str) -> Any:
         """The amount in `limits` or `requests`; a limit alone is a request too, as the API server has it."""
         own = mapping(container.get("resources")) or self.resources
@@ -67,7 +91,7 @@ class Template:
         """Containers without a memory limit; none when the pod has one as a whole."""
         if self.has_pod_limit("memory"):
             return []
-        return [path for path, container in self.containers if self.asked(container, "limits", "memory") is None]
+        return [path for path, container in self.sized if self.asked(container, "limits", "memory") is None]
 
 
 def templates_of(kind: str, obj: Obj) -> Iterator[Template]:
@@ -140,6 +164,10 @@ def wants_gpu(containers: Iterable[Mapping[str, Any]]) -> bool:
 
 
 # --- reading
+
+
+def _table(metadata: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    return mapping(metadata.get(name))
 
 
 def _containers(spec: Mapping[str, Any], path: Path) -> Iterator[tuple[Path, Obj]]:

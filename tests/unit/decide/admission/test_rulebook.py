@@ -451,3 +451,35 @@ def test_whatever_looks_like_a_pod_template_is_judged_in_kinds_of_others(spec, w
     found = judge_workload("Notebook", {"spec": spec}, Policy({}))
     fields = [one.field for one in found.warned if one.rule == "memoryLimit"]
     assert fields == ([f"{where}.resources.limits.memory"] if where else [])
+
+
+def a_guest(kind: str, *others: Any, **labels: str) -> Any:
+    """A workload whose pods ask for a machine; `others` are containers beside the one that gets it."""
+    labels = {"moorage.dev/machine-group": "g", "moorage.dev/machine-type": "small"} | labels
+    spec = {"restartPolicy": "Never", "containers": [{"name": "main", "command": ["true"]}, *others]}
+    obj = a_workload(kind, spec)
+    at_path = obj
+    for step in WORKLOADS[kind]:
+        at_path = at_path[step]
+    at_path["metadata"]["labels"] = labels
+    return obj
+
+
+GUESTS = [kind for kind in WORKLOADS if kind != "Pod"]
+
+
+@pytest.mark.parametrize("kind", GUESTS)
+def test_the_policy_that_we_ship_leaves_the_size_and_the_nodes_of_guests_to_their_machine(kind):
+    obj = a_guest(kind)
+    judged = judge_workload(kind, obj, policy_for({}, [gpu_cluster_policy()]), facts=FACTS, away=AWAY, fill=True)
+    assert judged.obj == obj
+    assert [finding.rule for finding in (*judged.denied, *judged.warned)] == ["ephemeralStorage"]
+
+
+@pytest.mark.parametrize("kind", GUESTS)
+def test_containers_beside_a_machines_own_need_limits(kind):
+    bare = {"name": "side", "command": ["true"]}
+    path = field_of((*WORKLOADS[kind], "spec", "containers"))
+    assert found("memoryLimit", kind, a_guest(kind, bare)) == [f"{path}[1].resources.limits.memory="]
+    chosen = a_guest(kind, bare, **{"moorage.dev/machine-container": "side"})
+    assert found("memoryLimit", kind, chosen) == [f"{path}[0].resources.limits.memory="]
