@@ -24,8 +24,8 @@ def ingress_class(facts: Facts) -> Result:
     if not names:
         return missing(
             "the cluster has no IngressClass",
-            "install an ingress controller (Traefik, HAProxy, Envoy Gateway), or lead a proxy of your own to the server:"
-            " docs/howto/reach-the-server.md",
+            "install an ingress controller (Traefik, HAProxy, Envoy Gateway), or lead a proxy of your own to the"
+            " server: docs/howto/reach-the-server.md",
         )
     if wanted and wanted not in names:
         return wrong(
