@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shlex
@@ -17,10 +18,12 @@ from urllib.parse import urlsplit
 import click
 
 from moorage.cli import console, terminal
+from moorage.cli.dockerrelay import relayed, types_into
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.client.connection import NAMESPACE, Connection
 from moorage.client.reach import By
 from moorage.errors import NotReady
+from moorage.model.info import LOOPBACK
 
 NAMESPACE_HEADER = "X-Moorage-Namespace"
 HOST_ENV_HEADER = "X-Moorage-Host-Env"
@@ -58,15 +61,16 @@ def docker(target: Target, words: tuple[str, ...], only_env: bool, host_env: boo
         if only_env:
             await _refuse_forward(session)
         ca = (await session.server.site()).ca if isinstance(session.server, Connection) else ""
-        made = point(url, headers, Path(tempfile.mkdtemp(prefix="moor-docker-")), ca=ca)
-        if only_env or program is None:
-            for name, value in made.items():
-                console.show(f"export {name}={shlex.quote(value)}")
-            return 0
-        try:
+        async with contextlib.AsyncExitStack() as stack:
+            if program is not None and not only_env and _is_elsewhere(url) and not types_into(words):
+                url, ca = await stack.enter_async_context(relayed(url, ca)), ""
+            made = point(url, headers, Path(tempfile.mkdtemp(prefix="moor-docker-")), ca=ca)
+            if only_env or program is None:
+                for name, value in made.items():
+                    console.show(f"export {name}={shlex.quote(value)}")
+                return 0
+            stack.callback(shutil.rmtree, made["DOCKER_CONFIG"], ignore_errors=True)
             return await _run(program, words, {**os.environ, **made})
-        finally:
-            shutil.rmtree(made["DOCKER_CONFIG"], ignore_errors=True)
 
     program = shutil.which("docker")
     if program is None and not only_env:
@@ -82,6 +86,11 @@ async def _run(program: str, words: Sequence[str], env: Mapping[str, str]) -> in
     child = await asyncio.create_subprocess_exec(program, *words, env=env)
     with terminal.on_signals((signal.SIGINT,), lambda: None):
         return await child.wait()
+
+
+def _is_elsewhere(url: str) -> bool:
+    """Whether a proxy may be on the way: on this machine there is none."""
+    return urlsplit(url).hostname not in LOOPBACK
 
 
 async def _refuse_forward(session: Session) -> None:

@@ -29,7 +29,7 @@ from moorage.client.connection import Connection, Patience, at_url
 from moorage.client.maps import MapClient
 from moorage.client.transport import HttpTransport
 from moorage.decide.usage.intervals import Interval
-from moorage.errors import ApiError, MoorageError
+from moorage.errors import AlreadyExists, ApiError, MoorageError
 from moorage.kube.client import KubeClient
 from moorage.kube.config import load_connection
 from moorage.model.names import OWNER_LABEL
@@ -38,7 +38,7 @@ from moorage.model.retention import LOG_BYTES
 from moorage.server.identity.sessions import open_sessions
 from moorage.usage.store import UsageStore
 
-PERSON, PASSWORD = "ada", "correct horse battery"
+PERSON, PASSWORD = "load-visitor", "correct horse battery"
 ITEMS = 30  # of a map
 LINES = 20  # of a run
 SETTLE_SECONDS = 240.0  # bounds a hang: until all that was begun has ended and is recorded
@@ -102,7 +102,8 @@ class Load:
     async def running(self) -> AsyncIterator[None]:
         """Send requests until the block ends; then wait for what is under way."""
         async with self._api:
-            await create_account(self._api, PERSON, ("system:masters",), LOCAL)
+            with contextlib.suppress(AlreadyExists):
+                await create_account(self._api, PERSON, ("system:masters",), LOCAL)
             await set_password(self._api, PERSON, PASSWORD)
             watching = asyncio.create_task(self._watch_pods())
             tasks = [
