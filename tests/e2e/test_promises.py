@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
 import signal
 import textwrap
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from moorage.testing.cluster import Cluster
+from moorage.cli.datafolder import DataFolder, listening
+from moorage.testing.cluster import Cluster, local_cluster
 from moorage.testing.killing import is_alive, send
+from moorage.testing.replicas import start_part
 from moorage.testing.waiting import wait_until
 
+SERVICES = ("operator", "webhook", "extender", "server")
 STEPS = 60
 JOB = textwrap.dedent(
     """
@@ -141,6 +146,68 @@ def test_with_the_pods_killed_too_the_job_resumes_from_its_checkpoint(own_cluste
     assert len(steps) <= STEPS + 1, f"more than the step after the last checkpoint was repeated: {steps}"
     assert len((folder / "starts").read_text().split()) == 2
     assert show(own_cluster, "resumed")["restarts"] == 1
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Iterator[tuple[Cluster, Callable[[str], None]]]:
+    """A local cluster whose services are a process each, and what restarts one of them as an upgrade does."""
+    home = tmp_path / "home"
+    with local_cluster(home, "--nodes", "2", "--gpus", "2", "--gpu-type", "a100"):
+        pass  # its folder is made: tokens, certificates, kubeconfig
+    folder = DataFolder(home)
+    config = folder.load_config()
+    assert config is not None
+    with contextlib.ExitStack() as stack:
+        fds = {name: sock.fileno() for name, sock in stack.enter_context(listening(config.ports)).items()}
+        start_part(stack, home, "moorage.localcluster", {"api": fds["api"]})
+        running = {part: stack.enter_context(contextlib.ExitStack()) for part in SERVICES}
+        own = {name: fds[name] for name in ("extender", "webhook", "server")}
+
+        def start(part: str) -> None:
+            start_part(running[part], home, "moorage.cli.services", own, "--parts", part)
+
+        def restart(part: str) -> None:
+            running[part].close()  # SIGTERM, and its end
+            start(part)
+
+        for part in SERVICES:
+            start(part)
+        offers = frozenset({"api", "scheduler", "controllers", "kubelet"})
+        yield Cluster(kind="local", offers=offers, kubeconfig=folder.kubeconfig, home=home), restart
+
+
+@pytest.mark.xdist_group("promises")
+def test_services_restarted_in_turns_disturb_neither_a_run_nor_a_map(
+    parts: tuple[Cluster, Callable[[str], None]], tmp_path: Path, seed: int
+) -> None:
+    cluster, restart = parts
+    chance = random.Random(seed)
+    folder = submit(cluster, tmp_path, "long", hold=True)
+    items, go = 12, tmp_path / "go"
+    script = f"echo x >> {tmp_path}/$0; while [ $0 -ge 4 ] && [ ! -e {go} ]; do sleep 0.1; done"
+    command = ("--cpu", "100m", "--memory", "64Mi", "--", "sh", "-c", script, "{item}")
+    cluster.moor("map", "create", "m", "--range", f"0:{items}", "--parallelism", "2", *command)
+    wait_until("the map's first items", lambda: len(list(tmp_path.glob("[0-9]*"))) > 4)
+    order = chance.sample(SERVICES, len(SERVICES))
+    for number, part in enumerate(order):
+        restart(part)
+        # nothing is refused that is allowed, right after each: admission, placement, the server
+        cluster.moor("run", "--name", f"short-{number}", "--cpu", "100m", "--memory", "64Mi", "--", "true")
+    assert show(cluster, "long")["state"] == "Running"
+    (folder / "go").touch()
+    go.touch()
+    for name in ("long", *(f"short-{number}" for number in range(len(order)))):
+        wait_until(f"the end of {name}", lambda name=name: show(cluster, name)["state"] == "Succeeded")
+        assert (name, show(cluster, name)["restarts"]) == (name, 0)
+    assert (folder / "steps").read_text().split() == [str(step) for step in range(STEPS)]
+    assert len((folder / "starts").read_text().split()) == 1
+    status = ("map", "status", "m", "-o", "json")
+    wait_until("the map", lambda: json.loads(cluster.moor(*status).stdout)["state"] == "finished")
+    rows = [json.loads(line) for line in cluster.moor("map", "results", "m").stdout.splitlines()]
+    assert sorted(row["item"] for row in rows) == list(range(items))
+    starts = {path.name: len(path.read_text().split()) for path in tmp_path.glob("[0-9]*")}
+    assert starts == {str(item): 1 for item in range(items)}
+    assert "starting after step 0" in cluster.moor("logs", "long").stdout
 
 
 @pytest.mark.xdist_group("promises")

@@ -202,9 +202,9 @@ def two_replicas(folder: Path, database: str, *, nodes: int = 1) -> Iterator[Sit
     with contextlib.ExitStack() as stack:
         sockets = stack.enter_context(listening(config.ports))
         fds = {name: sock.fileno() for name, sock in sockets.items()}
-        _start(stack, home, "moorage.localcluster", {"api": fds["api"]})
+        start_part(stack, home, "moorage.localcluster", {"api": fds["api"]})
         own = {name: fds[name] for name in ("extender", "webhook", "server")}
-        _start(stack, home, "moorage.cli.services", own, "--parts", "operator,webhook,extender")
+        start_part(stack, home, "moorage.cli.services", own, "--parts", "operator,webhook,extender")
         cluster = Cluster(
             kind="local",
             offers=frozenset({"api", "scheduler", "controllers", "kubelet"}),
@@ -219,7 +219,7 @@ def two_replicas(folder: Path, database: str, *, nodes: int = 1) -> Iterator[Sit
         yield site
 
 
-def _start(stack: contextlib.ExitStack, home: Path, module: str, fds: dict[str, int], *options: str) -> None:
+def start_part(stack: contextlib.ExitStack, home: Path, module: str, fds: dict[str, int], *options: str) -> None:
     """Start a part of `moor up`, and wait until it is ready."""
     read, write = os.pipe()
     argv = [sys.executable, "-m", module, "--data", str(home), "--fds", json.dumps(fds), "--ready-fd", str(write)]
