@@ -17,7 +17,8 @@ pytestmark = [pytest.mark.anyio, pytest.mark.cluster("api")]
 
 def a_workspace(name: str, **schedule: str) -> Any:
     spec = {"type": "jupyterlab", "running": False, "schedule": {"start": "0 8 * * *", **schedule}}
-    return {"metadata": {"name": name}, "spec": spec}
+    head = {"apiVersion": WORKSPACES.api_version, "kind": WORKSPACES.kind}
+    return head | {"metadata": {"name": name}, "spec": spec}
 
 
 async def zones(api: KubeClient, namespace: str, name: str) -> tuple[Any, Any]:
