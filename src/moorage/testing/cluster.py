@@ -223,7 +223,7 @@ class ControlPlane:
     def start(self, name: str, *args: str) -> None:
         """Start one binary of the folder; it ends with the control plane, and logs to a file of its name."""
         self._stack.enter_context(
-            _process([str(self._assets / name), *args], self._home / f"{name}.log", self._home)
+            run_process([str(self._assets / name), *args], self._home / f"{name}.log", self._home)
         )
 
     def start_controllers(self) -> None:
@@ -378,7 +378,7 @@ def services(kubeconfig: Path, home: Path, ports: dict[str, int]) -> Iterator[No
     argv += ["--data", str(home), "--kubeconfig", str(kubeconfig)]
     argv += ["--ports", json.dumps({k: ports[k] for k in ("extender", "webhook", "server") if k in ports})]
     argv += ["--ready-fd", str(ready_write)]
-    with _process(argv, home / "services.log", home, pass_fds=(ready_write,)) as process:
+    with run_process(argv, home / "services.log", home, pass_fds=(ready_write,)) as process:
         os.close(ready_write)
         message = b""
         while b"services ready" not in message:  # an error may have "already" in it
@@ -397,9 +397,10 @@ def _die_with_parent() -> None:
 
 
 @contextlib.contextmanager
-def _process(
+def run_process(
     argv: list[str], log: Path, cwd: Path, *, pass_fds: tuple[int, ...] = ()
 ) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a process until the block ends; it ends with this one, too. `log` gets what it prints."""
     with log.open("ab") as file:
         process = subprocess.Popen(
             argv,

@@ -19,6 +19,7 @@ from moorage.apimachinery.resources import LEASES, NODES, PODS, Obj
 from moorage.apimachinery.workqueue import WorkQueue
 from moorage.clock import SYSTEM, rfc3339, rfc3339_micro
 from moorage.errors import AlreadyExists, ApiError, Conflict, NotFound
+from moorage.model.kueue import EVICTION_CONDITION
 
 EXIT_CODE = "hollow.moorage.dev/exit-code"
 REASON = "hollow.moorage.dev/reason"
@@ -204,7 +205,7 @@ class HollowNodes:
         kept = [
             condition
             for condition in (pod.get("status") or {}).get("conditions") or ()
-            if condition["type"] in ("PodScheduled", "DisruptionTarget")
+            if condition["type"] in ("PodScheduled", "DisruptionTarget", EVICTION_CONDITION)
         ]
         status["conditions"] = kept + status["conditions"]
         guard = {"metadata": {"resourceVersion": meta["resourceVersion"]}} if only_as_read else {}
