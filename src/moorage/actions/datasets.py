@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from moorage.actions.objects import Kind, create_object, get_object, refuse
-from moorage.actions.volumes import PodsEnded, end_pods, pods_with
+from moorage.actions.volumes import PodsEnded, end_pods, pods_that_hold, pods_with
 from moorage.api.datasets import Dataset, NewDataset, Progress, Reader, Use
 from moorage.api.errors import ErrorCode
 from moorage.apimachinery.api import Api
@@ -199,7 +199,7 @@ async def check_delete(api: Api, namespace: str, names: Iterable[str], *, force:
 
 async def delete_dataset(api: Api, namespace: str, name: str, *, force: bool) -> PodsEnded:
     """Delete a dataset with its volume; with `force` also while it is in use: then its pods in this namespace end,
-    and it goes when its readers elsewhere have ended.
+    and it goes when its readers elsewhere have ended. Pods of this namespace that have finished are deleted too.
 
     Only the dataset that was looked at is deleted, not another that has its name meanwhile. Raises NotFound, and
     Conflict (`in_use`) without force.
@@ -207,7 +207,7 @@ async def delete_dataset(api: Api, namespace: str, name: str, *, force: bool) ->
     await check_delete(api, namespace, [name], force=force)
     obj = await get_object(api, DATASET, namespace, name)
     await api.delete(DATASETS, name, namespace, uid=obj["metadata"]["uid"])
-    return await end_pods(api, await pods_with(api, namespace, _claims(name))) if force else PodsEnded()
+    return await end_pods(api, await pods_that_hold(api, namespace, _claims(name), force=force))
 
 
 async def users_of(api: Api, obj: Obj) -> Users:

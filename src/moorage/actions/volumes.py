@@ -31,7 +31,7 @@ Used = Mapping[tuple[str, str], int]
 
 @dataclass(frozen=True, slots=True)
 class PodsEnded:
-    """What became of the pods of an object that was deleted by force: the names, and why some go on."""
+    """What became of the pods that held a deleted object: the names, and why some stay."""
 
     ended: tuple[str, ...] = ()
     kept: Mapping[str, str] = field(default_factory=dict)
@@ -135,13 +135,14 @@ async def check_delete(api: Api, namespace: str, names: Iterable[str], *, force:
 async def delete_volume(api: Api, namespace: str, name: str, *, force: bool) -> PodsEnded:
     """Delete a volume and what is on it; with `force` also while it is in use: then its pods end.
 
+    Pods that have finished are deleted too, for Kubernetes keeps a volume as long as there is a pod that names it.
     Only the volume that was looked at is deleted, not another that has its name meanwhile. Raises NotFound, and
     Conflict (`in_use`) without force.
     """
     await check_delete(api, namespace, [name], force=force)
     claim = await get_object(api, VOLUME, namespace, name)
     await api.delete(PVCS, name, namespace, uid=claim["metadata"]["uid"])  # it goes when no pod holds it
-    return await end_pods(api, await pods_with(api, namespace, {name})) if force else PodsEnded()
+    return await end_pods(api, await pods_that_hold(api, namespace, {name}, force=force))
 
 
 async def list_storage_classes(api: Api) -> list[StorageClass]:
@@ -158,6 +159,19 @@ async def pods_with(api: Api, namespace: str, claims: set[str]) -> list[Obj]:
         if not pod.finished and claims & set(pod.claims):
             pods.append(obj)
     return pods
+
+
+async def pods_that_hold(api: Api, namespace: str, claims: set[str], *, force: bool) -> list[Obj]:
+    """Pods that keep deleted claims from going: those that have finished and, with `force`, all others.
+
+    https://kubernetes.io/docs/concepts/storage/persistent-volumes/#storage-object-in-use-protection
+    """
+    holders = []
+    for obj in (await api.list(PODS, namespace)).items:
+        pod = parse_pod(obj)
+        if (force or pod.finished) and claims & set(pod.claims):
+            holders.append(obj)
+    return holders
 
 
 async def end_pods(api: Api, pods: Iterable[Obj]) -> PodsEnded:

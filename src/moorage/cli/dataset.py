@@ -17,6 +17,7 @@ from moorage.cli import console
 from moorage.cli.names import complete
 from moorage.cli.renamed import renamed
 from moorage.cli.session import Session, Target, in_session, target_options
+from moorage.cli.volume import note_pods
 from moorage.errors import AlreadyExists, ApiError, MoorageError, UsageError
 from moorage.filler.tree import Tree
 from moorage.model.dataset import AUTO, FAILED, METHODS, READY
@@ -379,8 +380,7 @@ def delete(target: Target, names: tuple[str, ...], force: bool, yes: bool) -> in
         for name in chosen:
             pods = await datasets.delete_dataset(session.api, session.namespace, name, force=force)
             console.show(f"{name} deleted")
-            for pod, reason in pods.kept.items():
-                console.note(f"pod {pod} is still running: {reason}")
+            note_pods(pods, f"dataset {name}")
         return 0
 
     return in_session(target, work)

@@ -6,6 +6,7 @@ import click
 import msgspec
 
 from moorage.actions import volumes
+from moorage.actions.volumes import PodsEnded
 from moorage.api.volumes import NewVolume, VolumeList
 from moorage.apimachinery.moments import format_duration
 from moorage.apimachinery.quantity import parse_quantity
@@ -18,6 +19,7 @@ from moorage.model.storageclass import RWO, RWX, SHORT
 from moorage.present.sizes import bytes_text
 
 MODES = {"rwo": RWO, "rwx": RWX}
+NAMED = 5  # pods in a message; the others are counted
 
 
 @console.group(
@@ -138,12 +140,20 @@ def delete(target: Target, names: tuple[str, ...], force: bool, yes: bool) -> in
             console.confirm(f"Delete {', '.join(chosen)} and all files on them?")
         for name in chosen:
             pods = await volumes.delete_volume(session.api, session.namespace, name, force=force)
-            for pod, reason in pods.kept.items():
-                console.note(f"pod {pod} is still running: {reason}")
+            note_pods(pods, f"volume {name}")
             console.show(f"{name} deleted")
         return 0
 
     return in_session(target, work)
+
+
+def note_pods(pods: PodsEnded, held: str) -> None:
+    """Say what became of the pods that held a deleted volume or dataset."""
+    if pods.ended:
+        more = f" and {len(pods.ended) - NAMED} more" if len(pods.ended) > NAMED else ""
+        console.note(f"pods that held {held} are deleted: {', '.join(pods.ended[:NAMED])}{more}")
+    for pod, reason in pods.kept.items():
+        console.note(f"pod {pod} still holds {held}: {reason}")
 
 
 @volume.command(

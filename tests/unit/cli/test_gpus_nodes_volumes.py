@@ -175,6 +175,21 @@ def test_a_volume_in_use_is_deleted_by_force_with_its_pods_and_what_breaks_is_to
     assert moor.api.named(PVCS) == moor.api.named(PODS) == []
 
 
+def test_a_volume_goes_with_the_finished_pods_that_hold_it(moor):
+    """Kubernetes keeps a claim as long as there is a pod that names it; pods without it stay."""
+    moor("volume", "create", "data")
+    moor("volume", "create", "other")
+    for name, claim in (("done", "data"), ("apart", "other")):
+        mounts = {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": claim}}]}
+        pod = a_pod(metadata={"name": name}, spec=mounts)
+        pod["status"]["phase"] = "Succeeded"
+        moor.api.put(PODS, pod)
+    done = moor("volume", "delete", "data", "--yes")
+    assert done.out == "data deleted\n"
+    assert "note: pods that held volume data are deleted: done" in done.err
+    assert (moor.api.named(PVCS), moor.api.named(PODS)) == (["other"], ["apart"])
+
+
 @pytest.mark.parametrize(
     ("size", "expands", "code", "says"),
     [

@@ -114,8 +114,10 @@ def ref_to(claim, **more):
     return {"namespace": meta["namespace"], "name": meta["name"], "uid": meta["uid"]} | more
 
 
-def a_pod(phase="Running", *, gated=False):
+def a_pod(phase="Running", *, gated=False, node=""):
     spec = {"schedulingGates": [{"name": "wait"}]} if gated else {}
+    if node:
+        spec["nodeName"] = node
     return {"metadata": {"name": "p", "namespace": "lab"}, "spec": spec, "status": {"phase": phase}}
 
 
@@ -141,11 +143,14 @@ def test_a_claim_without_protection_gets_it_first():
     ("pods", "want"),
     [
         ((), (SetFinalizer(CLAIM_FINALIZER, False),)),
-        ((a_pod("Succeeded"),), (SetFinalizer(CLAIM_FINALIZER, False),)),
-        ((a_pod("Succeeded"), a_pod("Pending")), ()),
+        ((a_pod("Pending"),), (SetFinalizer(CLAIM_FINALIZER, False),)),
+        ((a_pod("Pending"), a_pod("Running", node="n1")), ()),
+        ((a_pod("Succeeded", node="n1"),), ()),
     ],
+    ids=["no pod", "a pod without a node", "a pod that runs", "a pod that has finished"],
 )
-def test_the_protection_of_a_deleted_claim_goes_with_its_last_live_pod(pods, want):
+def test_the_protection_of_a_deleted_claim_goes_with_the_last_pod_that_has_a_node(pods, want):
+    """As in kube-controller-manager 1.36: a pod that has finished holds its claims until it is deleted."""
     assert decide(a_claim(deleting=True), pods=pods) == want
 
 

@@ -114,7 +114,8 @@ def plan_claim(seen: ClaimObserved) -> tuple[ClaimAction, ...]:
     claim = seen.claim
     protected = CLAIM_FINALIZER in (claim["metadata"].get("finalizers") or ())
     if is_deleting(claim):
-        in_use = any(not is_finished(pod) for pod in seen.pods)
+        # a pod that has finished holds it too, as in Kubernetes; one without a node is never started with it
+        in_use = any((pod.get("spec") or {}).get("nodeName") for pod in seen.pods)
         return (SetFinalizer(CLAIM_FINALIZER, False),) if protected and not in_use else ()
     if not protected:
         return (SetFinalizer(CLAIM_FINALIZER, True),)
