@@ -303,11 +303,11 @@ HTTP_AUTHORIZATION = Setting(
 # --- commands and SDK
 
 SERVER_URL = Setting(
-    name="MOORAGE_SERVER", kind=text("the server's address"), default="", readers=(COMMANDS, "SDK"),
+    name="MOORAGE_SERVER", kind=text("the server's address"), default="", readers=("SDK",),
     meaning="Server to ask, instead of the one of `moor login`.",
 )  # fmt: skip
 TOKEN = Setting(
-    name="MOORAGE_TOKEN", kind=text(), default="", readers=(COMMANDS, "SDK"), secret=True,
+    name="MOORAGE_TOKEN", kind=text(), default="", readers=("SDK",), secret=True,
     meaning="Token for MOORAGE_SERVER.", usual="that of `moor login`",
 )  # fmt: skip
 KUBECONFIG = Setting(
