@@ -40,7 +40,8 @@ class InstallableApi(FakeApi):
         self.denied: set[tuple[str, str]] = set()  # verb and plural
         self.theirs: dict[str, str] = {}  # name of an object → field
         self.broken: set[str] = set()
-        self.fail_after: int | None = None  # applies until the connection breaks
+        self.fail_after: int | None = None  # writes until the connection breaks, as when the command is killed
+        self.writes = 0  # so far
         self.put(STORAGECLASSES, copy.deepcopy(DEFAULT_CLASS))
 
     async def version(self) -> Obj:
@@ -66,10 +67,8 @@ class InstallableApi(FakeApi):
     ) -> bytes:
         if method == "GET":
             return b"ok"
-        if self.fail_after is not None and "dryRun" not in (params or {}):
-            if self.fail_after == 0:
-                raise ConnectionResetError("the connection broke")
-            self.fail_after -= 1
+        if "dryRun" not in (params or {}):
+            self._count()
         resource, meta = RESOURCES[body["kind"]], body["metadata"]
         assert path == resource.path(namespace=meta.get("namespace"), name=meta["name"])
         if meta.get("namespace"):
@@ -85,6 +84,38 @@ class InstallableApi(FakeApi):
         if after == before or "dryRun" in (params or {}):
             return json.dumps(after).encode()
         return json.dumps(self.put(resource, after)).encode()
+
+    def _called(
+        self, verb: str, resource: Resource, name: str = "", namespace: str | None = None, body: Any = None
+    ) -> None:
+        if verb.split()[0] in ("create", "update", "patch", "delete"):
+            self._count()
+        super()._called(verb, resource, name, namespace, body)
+
+    def _count(self) -> None:
+        if self.fail_after is not None:
+            if self.fail_after == 0:
+                raise ConnectionResetError("the connection broke")
+            self.fail_after -= 1
+        self.writes += 1
+
+    def clear(self) -> None:
+        """An empty cluster again."""
+        self._objects.clear()
+        self.put(STORAGECLASSES, copy.deepcopy(DEFAULT_CLASS))
+
+    def snapshot(self) -> dict[tuple[str, str, str], Obj]:
+        """All objects by kind, namespace and name, without what differs from one installation to the next."""
+        objects = {}
+        for resource, stored in self._objects.items():
+            for key, obj in stored.items():
+                seen = copy.deepcopy(obj)
+                for field in ("resourceVersion", "uid", "creationTimestamp"):
+                    seen["metadata"].pop(field, None)
+                if resource.kind == "Secret":
+                    seen["data"] = sorted(seen.get("data") or ())  # passwords and keys
+                objects[resource.kind, key.namespace, key.name] = seen
+        return objects
 
     def names(self, resource: Resource) -> set[str]:
         """Names of all objects of a kind."""

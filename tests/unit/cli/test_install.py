@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -158,15 +159,49 @@ def test_conflicts_are_named_by_who_and_field_and_can_be_taken_over(moor, api):
     assert info(api)["publicUrl"] == "https://a.example.org"
 
 
-@pytest.mark.parametrize("applies", [0, 1, 5, 20, 60, 70, 76])
-def test_an_interrupted_installation_is_finished_by_the_next(moor, api, applies):
-    api.fail_after = applies
-    with pytest.raises(ConnectionResetError):
-        moor("install", "--image", IMAGE)
-    api.fail_after = None
-    assert moor("install", "--image", IMAGE).code == 0
-    assert kept(api).state == "done"
-    assert "nothing changes" in moor("install").err
+def test_an_installation_that_is_cut_anywhere_is_finished_by_the_next(moor, api):
+    moor("install", "--image", IMAGE)
+    whole, writes = api.snapshot(), api.writes
+    assert writes > 70
+    for cut in [0, *random.sample(range(1, writes - 3), 3), *range(writes - 3, writes)]:
+        api.clear()
+        api.fail_after = cut
+        with pytest.raises(ConnectionResetError):
+            moor("install", "--image", IMAGE)
+        api.fail_after = None
+        assert moor("install", "--image", IMAGE).code == 0, f"cut after {cut} writes"
+        assert kept(api).state == "done", f"cut after {cut} writes"
+        assert api.snapshot() == whole, f"cut after {cut} writes"
+        assert "nothing changes" in moor("install").err, f"cut after {cut} writes"
+
+
+def test_an_upgrade_that_is_cut_anywhere_is_finished_by_the_next(moor, api):
+    def older() -> None:
+        """An older version, with values of the admin's and an object that is shipped no more."""
+        api.clear()
+        moor("install", "--image", IMAGE, "--public-url", "https://m.example.org")
+        stored = dict(api.stored(CONFIGMAPS, "moorage", SYSTEM_NAMESPACE))
+        api.put(CONFIGMAPS, stored | {"data": stored["data"] | {"workspaceUrl": "https://*.apps.example.org"}})
+        api.put(CONFIGMAPS, {"metadata": {"name": "moorage-old", "namespace": SYSTEM_NAMESPACE}})
+        record = kept(api)
+        gone = Ref("v1", "ConfigMap", SYSTEM_NAMESPACE, "moorage-old")
+        values = record.values | {"image": "registry.example.org/moorage:0.0.9"}
+        api.put(CONFIGMAPS, make_kept(Kept(values=values, version="0.0.9", objects=(*record.objects, gone))))
+
+    older()
+    before = api.writes
+    assert moor("upgrade").code == 0
+    whole, writes = api.snapshot(), api.writes - before
+    assert info(api)["workspaceUrl"] == "https://*.apps.example.org"
+    assert not api.has(CONFIGMAPS, "moorage-old", SYSTEM_NAMESPACE)
+    for cut in [0, *random.sample(range(1, writes - 3), 3), *range(writes - 3, writes)]:
+        older()
+        api.fail_after = cut
+        with pytest.raises(ConnectionResetError):
+            moor("upgrade")
+        api.fail_after = None
+        assert moor("upgrade").code == 0, f"cut after {cut} writes"
+        assert api.snapshot() == whole, f"cut after {cut} writes"
 
 
 def test_a_deployment_that_does_not_come_up_ends_with_its_reason(moor, api):

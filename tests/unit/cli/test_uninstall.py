@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import random
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -99,6 +100,29 @@ def test_all_goes_with_delete_data(moor, api):
     for resource in (CRDS, NAMESPACES, DATASETS, PRIORITYCLASSES):
         assert api.names(resource) == set()
     assert moor("uninstall", "--yes")[2].startswith("error: Moorage is not installed on this cluster")
+
+
+@pytest.mark.parametrize("words", [(), ("--delete-data",)], ids=["data kept", "data deleted"])
+def test_a_removal_that_is_cut_anywhere_is_finished_by_the_next(moor, api, words):
+    def installed() -> None:
+        api.clear()
+        moor("install", "--image", IMAGE, "--public-url", "https://m.example.org")
+        users_dataset(api)
+
+    installed()
+    before = api.writes
+    assert moor("uninstall", "--yes", *words)[0] == 0
+    whole, writes = api.snapshot(), api.writes - before
+    assert writes > 40
+    for cut in [0, *random.sample(range(1, writes - 3), 3), *range(writes - 3, writes)]:
+        installed()
+        api.fail_after = cut
+        with pytest.raises(ConnectionResetError):
+            moor("uninstall", "--yes", *words)
+        api.fail_after = None
+        code, _, err = moor("uninstall", "--yes", *words)
+        assert code == 0 or "is not installed" in err, f"cut after {cut} writes: {err}"
+        assert api.snapshot() == whole, f"cut after {cut} writes"
 
 
 def test_a_dry_run_says_it_and_removes_nothing(moor, api):

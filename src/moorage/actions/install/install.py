@@ -19,7 +19,13 @@ from moorage.actions.install.cluster import (
     try_all,
 )
 from moorage.actions.install.waiting import Progress, wait_for_definitions, wait_for_rollouts, wait_for_webhook
-from moorage.actions.people import create_local_account, first_password, list_accounts
+from moorage.actions.people import (
+    create_local_account,
+    first_password,
+    list_accounts,
+    password_hash,
+    set_password,
+)
 from moorage.api.people import NewAccount
 from moorage.apimachinery.meta import annotations_of
 from moorage.apimachinery.resources import (
@@ -45,6 +51,7 @@ from moorage.decide.install.values import InstallValues, adopted
 from moorage.errors import Conflict, NotFound, Problems
 from moorage.model.manifests import USAGE_CLAIM, make_admin_binding
 from moorage.model.names import INFO_CONFIGMAP, SYSTEM_NAMESPACE
+from moorage.model.people import LOCAL
 
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 DEFINITION_SECONDS = 60.0
@@ -157,12 +164,22 @@ async def delete(api: InstallApi, ref: Ref) -> bool:
 
 
 async def ensure_first_admin(api: InstallApi, name: str) -> FirstAdmin | None:
-    """An account with all rights and a password of its own; None: there are accounts already."""
-    if await list_accounts(api):
+    """An account with all rights and a password of its own; None: there are accounts already.
+
+    An account without a password, left by an installation that was interrupted, gets one.
+    """
+    accounts = await list_accounts(api)
+    is_half_made = [(account.name, account.source) for account in accounts] == [(name, LOCAL)]
+    if is_half_made:
+        is_half_made = not await password_hash(api, name)
+    if accounts and not is_half_made:
         return None
     await apply(api, make_admin_binding(name))  # first: an account that is there has its rights
     password = first_password()
-    await create_local_account(api, NewAccount(name=name, password=password, groups=[]))
+    if is_half_made:
+        await set_password(api, name, password)
+    else:
+        await create_local_account(api, NewAccount(name=name, password=password, groups=[]))
     return FirstAdmin(name=name, password=password)
 
 
