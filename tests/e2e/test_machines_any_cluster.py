@@ -5,6 +5,7 @@ Nodes are hollow: scheduler and API are the cluster's own; operator, webhook and
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
@@ -152,6 +153,27 @@ async def test_a_machine_is_reserved_used_waited_for_and_reserved_again(
     await until_counts(api, namespace, maximum=1, reserved=0, used=1, waiting=0)
     await api.delete(PODS, "second", namespace)
     await until_counts(api, namespace, maximum=1, reserved=1, used=0, waiting=0)
+
+
+async def test_a_run_as_typed_gets_a_machine_and_waits_for_one(
+    cluster: Cluster, api: KubeClient, namespace: str, unique: str, offer: Callable[..., Awaitable[Obj]]
+) -> None:
+    await offer(xmedium=1)
+    await until_counts(api, unique, maximum=1, reserved=1, used=0, waiting=0)
+    words = [*cluster.image_options, "-n", namespace, "--", "sleep", "99"]
+    for name in ("first", "second"):
+        await asyncio.to_thread(cluster.moor, "run", "--name", name, "--machine", f"{unique}/xmedium", *words)
+    await until_counts(api, unique, maximum=1, reserved=0, used=1, waiting=1)
+    [running] = (await api.list(PODS, namespace, label_selector="moorage.dev/run=first")).items
+    limits = running["spec"]["containers"][0]["resources"]["limits"]
+    assert limits == {"cpu": "4", "memory": "12Gi", "nvidia.com/gpu": "1"}
+    explained = await asyncio.to_thread(cluster.moor, "explain", "second", "-n", namespace)
+    assert f"{unique}/xmedium" in explained.stdout
+    refused = await asyncio.to_thread(cluster.moor, "run", "--machine", f"{unique}/huge", *words, check=False)
+    assert refused.returncode == 2
+    assert f"machine '{unique}/huge' not found" in refused.stderr
+    await asyncio.to_thread(cluster.moor, "cancel", "first", "-n", namespace)
+    await until_counts(api, unique, maximum=1, used=1, waiting=0)
 
 
 async def test_nobody_takes_a_place_but_its_own_guest(

@@ -12,7 +12,7 @@ from typing import TypeVar
 from moorage.api.errors import ErrorCode
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.meta import annotations_of, labels_of
-from moorage.apimachinery.resources import JOBS, PRIORITYCLASSES, PVCS, STORAGECLASSES, Obj
+from moorage.apimachinery.resources import JOBS, NAMESPACES, PRIORITYCLASSES, PVCS, STORAGECLASSES, Obj
 from moorage.apimachinery.scheduling import NodeInfo, PodInfo, parse_node, parse_pod
 from moorage.decide.runs.deviceclaims import UNKNOWN_TEMPLATES
 from moorage.decide.runs.kueue import UNKNOWN_QUEUES
@@ -31,7 +31,8 @@ from moorage.kube.deviceclaims import read_claim_templates
 from moorage.kube.kueue import read_queues
 from moorage.model.dataset import DATASETS
 from moorage.model.kueue import QUEUE_LABEL
-from moorage.model.names import PROCESS_RUNTIME, RUN_LABEL
+from moorage.model.machine import MACHINES, machine_names
+from moorage.model.names import GUARD_LABEL, PROCESS_RUNTIME, RUN_LABEL
 from moorage.model.tenant import TENANTS, tenant_of
 from moorage.model.tenant import defaults_of as tenant_defaults
 
@@ -82,11 +83,13 @@ async def read_facts(api: Api, request: RunRequest, *, around: Awaitable[Around]
         asyncio.gather(
             read_queues(api, namespace) if _names_queue(request) else _nothing(),
             read_claim_templates(api, namespace) if request.gpu_claim is not None else _nothing(),
+            or_none(api.list(MACHINES)) if request.machine is not None else _nothing(),
+            or_none(api.get(NAMESPACES, namespace)) if request.machine is not None else _nothing(),
         ),
         around,
         url,
     )
-    queues, templates = engines
+    queues, templates, machines, own_namespace = engines
     nodes = known.nodes or []
     claim_objs = claims.items if claims is not None else []
     facts = ClusterFacts(
@@ -106,6 +109,8 @@ async def read_facts(api: Api, request: RunRequest, *, around: Awaitable[Around]
         else frozenset(obj["metadata"]["name"] for obj in priorities.items),
         queues=queues or UNKNOWN_QUEUES,
         claim_templates=templates or UNKNOWN_TEMPLATES,
+        machines=None if machines is None else frozenset(machine_names(machines.items)),
+        is_guarded=None if own_namespace is None else labels_of(own_namespace).get(GUARD_LABEL) == "enabled",
         has_default_class=None
         if storage is None
         else any(annotations_of(obj).get(DEFAULT_CLASS) == "true" for obj in storage.items),

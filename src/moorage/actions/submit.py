@@ -94,6 +94,7 @@ def request_of(body: NewJob) -> RunRequest:
         gpu_type=body.gpu_type,
         gpu_resource=body.gpu_resource,
         gpu_claim=body.gpu_claim,
+        machine=body.machine,
         cpu=body.cpu,
         memory=body.memory,
         time=body.time,

@@ -110,14 +110,9 @@ async def _gpu_types(cluster: Cluster) -> list[str]:
 
 
 async def _machines(cluster: Cluster) -> list[str]:
-    from moorage.model.machine import MACHINES, group_of
+    from moorage.model.machine import MACHINES, machine_names
 
-    machines = (await cluster.api.list(MACHINES)).items
-    return [
-        f"{group_of(machine)}/{kind['name']}"
-        for machine in machines
-        for kind in (machine.get("spec") or {}).get("machineTypes") or ()
-    ]
+    return machine_names((await cluster.api.list(MACHINES)).items)
 
 
 async def _workspace_types(cluster: Cluster) -> list[str]:

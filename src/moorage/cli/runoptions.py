@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from moorage.cli.names import complete
 from moorage.cli.renamed import renamed
 from moorage.decide.runs.request import RunRequest
 
@@ -27,6 +28,13 @@ OPTIONS = (
         default=None,
         metavar="TEMPLATE",
         help="Claim GPUs by this ResourceClaimTemplate, not by number.",
+    ),
+    click.option(
+        "--machine",
+        default=None,
+        metavar="GROUP/TYPE",
+        help="Run on a machine, as `moor machines` lists them; it has its size.",
+        shell_complete=complete("machines"),
     ),
     click.option("--cpu", default=None, help="CPUs, such as 4 or 500m (default: the tenant's, or 1)."),
     click.option(

@@ -224,6 +224,15 @@ def group_of(machine: Mapping[str, Any]) -> str:
     return labels_of(machine).get(MACHINE_GROUP_LABEL) or str(machine["metadata"]["name"])
 
 
+def machine_names(machines: Iterable[Mapping[str, Any]]) -> list[str]:
+    """GROUP/TYPE of all types, as people name them."""
+    return [
+        f"{group_of(machine)}/{kind['name']}"
+        for machine in machines
+        for kind in (machine.get("spec") or {}).get("machineTypes") or ()
+    ]
+
+
 def parse_machine(obj: Mapping[str, Any]) -> Pool:
     """Read a Machine as stored. Raises QuantityError for sizes that are none."""
     meta, spec = obj["metadata"], obj.get("spec") or {}

@@ -35,6 +35,7 @@ def run_line(body: NewJob) -> str:
         ("--gpu-type", body.gpu_type),
         ("--gpu-resource", body.gpu_resource),
         ("--gpu-claim", body.gpu_claim),
+        ("--machine", body.machine),
         ("--cpu", body.cpu),
         ("--memory", body.memory),
         ("--time", body.time),

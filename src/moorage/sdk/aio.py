@@ -267,6 +267,7 @@ class AsyncJobs(Group):
         gpu_type: str | None = None,
         gpu_resource: str | None = None,
         gpu_claim: str | None = None,
+        machine: tuple[str, str] | None = None,
         cpu: str | None = None,
         memory: str | None = None,
         time: str | None = None,
@@ -291,8 +292,9 @@ class AsyncJobs(Group):
 
         `memory`: such as 8Gi, or "none"; `time`: such as 2h; `volumes`: `NAME:/path[:ro]`; `datasets`:
         `[NAMESPACE/]NAME:/path`; `checkpoint`: `NAME[:SIZE]`; `working_dir`: `NAME:path` on a volume; `queue`: a
-        LocalQueue of Kueue; `user`: `UID[:GID]`; `key`: asking again with it gives the same one (None: a key of
-        this call's own). Raises Invalid, with every problem in its message, and AlreadyExists.
+        LocalQueue of Kueue; `user`: `UID[:GID]`; `machine`: (group, type), instead of all amounts; `key`: asking
+        again with it gives the same one (None: a key of this call's own). Raises Invalid, with every problem in
+        its message, and AlreadyExists.
         """
         if isinstance(command, str):
             raise UsageError(
@@ -308,6 +310,7 @@ class AsyncJobs(Group):
             "gpuType": gpu_type,
             "gpuResource": gpu_resource,
             "gpuClaim": gpu_claim,
+            "machine": "/".join(machine) if machine else None,
             "cpu": cpu,
             "memory": memory,
             "time": time,

@@ -25,6 +25,7 @@ from moorage.decide.runs.gputypes import gpu_taints
 from moorage.decide.runs.kueue import queue_problem
 from moorage.decide.runs.labels import labels_from
 from moorage.decide.runs.limits import cpu_and_memory, grace_period, restart_limit, time_limit
+from moorage.decide.runs.machines import machine_labels
 from moorage.decide.runs.mounts import Mounts
 from moorage.decide.runs.names import generated_name, secret_name
 from moorage.decide.runs.placement import Placement, place
@@ -84,6 +85,7 @@ class _Settled:
     server_url: str
     name: str
     labels: Mapping[str, str]  # of the user
+    machine: Mapping[str, str]  # labels by which its pods ask for a machine
     resources: Mapping[str, str]  # of requests and limits alike
     memory_defaulted: bool
     seconds: int | None
@@ -131,7 +133,8 @@ def _settle(request: RunRequest, caller: Caller, facts: ClusterFacts, remarks: R
     labels = labels_from(request.labels, remarks)
     resources = cpu_and_memory(request, facts, remarks)
     seconds = time_limit(request, facts, remarks)
-    placement = place(request, facts, remarks)
+    machine = machine_labels(request, facts, remarks, container=CONTAINER)
+    placement = place(request, facts, remarks) if request.machine is None else Placement(None)
     if request.gpus > 0:
         resources[placement.gpu_resource] = str(request.gpus)
     mounts = Mounts(request, caller, facts, remarks)
@@ -155,8 +158,9 @@ def _settle(request: RunRequest, caller: Caller, facts: ClusterFacts, remarks: R
         server_url=facts.server_url,
         name=name,
         labels=labels,
+        machine=machine,
         resources=resources,
-        memory_defaulted=request.memory is None,
+        memory_defaulted=request.memory is None and request.machine is None,
         seconds=seconds,
         placement=placement,
         mounts=mounts,
@@ -333,7 +337,7 @@ def _job(settled: _Settled, labels: Mapping[str, str]) -> Obj:
     if request.retries:
         rules.append({"action": "FailJob", "onExitCodes": {"operator": "In", "values": [EXIT_KILLED]}})
     template = {
-        "metadata": {"labels": dict(labels), "annotations": pod_annotations},
+        "metadata": {"labels": {**labels, **settled.machine}, "annotations": pod_annotations},
         "spec": _pod_spec(settled),
     }
     return {
@@ -395,7 +399,9 @@ def _container(settled: _Settled) -> Obj:
         "image": settled.image,
         "command": [*_runner(settled), "--", *command] if settled.is_wrapped else command,
         "env": env,
-        "resources": {"requests": dict(settled.resources), "limits": dict(settled.resources)},
+        "resources": {"requests": dict(settled.resources), "limits": dict(settled.resources)}
+        if settled.resources
+        else {},
     }
     if settled.working_dir is not None:
         container["workingDir"] = settled.working_dir

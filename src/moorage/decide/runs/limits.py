@@ -15,7 +15,16 @@ RESTART_LIMIT_MAX = 998  # attempts are numbered with three digits
 
 
 def cpu_and_memory(request: RunRequest, facts: ClusterFacts, remarks: Remarks) -> dict[str, str]:
-    """Amounts of CPU and memory; without memory, where the user wants no limit."""
+    """Amounts of CPU and memory; without memory, where the user wants no limit.
+
+    Empty where a machine is asked for: it has its size.
+    """
+    if request.gpus < 0:
+        remarks.refuse("gpus", f"invalid number of GPUs {request.gpus}: use 0 or more")
+    if not 0 <= request.retries <= RETRIES_MAX:
+        remarks.refuse("retries", f"invalid number of retries {request.retries}: use 0 to {RETRIES_MAX}")
+    if request.machine is not None:
+        return {}
     defaults = facts.defaults
     amounts: dict[str, str] = {}
     if cpu := remarks.quantity("cpu", "cpu", request.cpu if request.cpu is not None else defaults.cpu):
@@ -31,10 +40,6 @@ def cpu_and_memory(request: RunRequest, facts: ClusterFacts, remarks: Remarks) -
             amounts["memory"] = memory
     else:
         _check_unlimited(request, remarks)
-    if request.gpus < 0:
-        remarks.refuse("gpus", f"invalid number of GPUs {request.gpus}: use 0 or more")
-    if not 0 <= request.retries <= RETRIES_MAX:
-        remarks.refuse("retries", f"invalid number of retries {request.retries}: use 0 to {RETRIES_MAX}")
     return amounts
 
 

@@ -26,6 +26,7 @@ class RunRequest:
     gpu_type: str | None = None
     gpu_resource: str | None = None  # of what `gpus` are counted: a resource's name, or what follows its "/"
     gpu_claim: str | None = None  # a ResourceClaimTemplate of the namespace, instead of a number of GPUs
+    machine: str | None = None  # GROUP/TYPE, instead of all amounts
     cpu: str | None = None
     memory: str | None = None  # a quantity, or "none"
     time: str | None = None
@@ -98,6 +99,8 @@ class ClusterFacts:
     taken: frozenset[str] = frozenset()  # names of the runs and Jobs in the namespace
     priority_classes: frozenset[str] | None = None
     claim_templates: ClaimTemplates = UNKNOWN_TEMPLATES  # read where one is asked for
+    machines: frozenset[str] | None = None  # GROUP/TYPE of all; read where one is asked for; None: not known
+    is_guarded: bool | None = None  # whether our webhook sees the namespace's pods; None: not known
     queues: Queues = UNKNOWN_QUEUES  # of Kueue; read where a queue is asked for
     has_default_class: bool | None = None  # whether a claim that names no StorageClass gets one
     server_url: str = ""  # empty: no server is known, so no checkpoint is reported

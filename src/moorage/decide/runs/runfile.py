@@ -25,8 +25,8 @@ INTEGERS = ("gpus", "grace_period_seconds", "retries", "restart_limit")
 LISTS = ("volumes", "datasets")
 FLAGS = ("host_env",)
 TEXTS = (
-    "name", "namespace", "gpu_type", "gpu_resource", "gpu_claim", "cpu", "memory", "time", "checkpoint",
-    "priority_class", "image", "user", "working_dir", "queue",
+    "name", "namespace", "gpu_type", "gpu_resource", "gpu_claim", "machine", "cpu", "memory", "time",
+    "checkpoint", "priority_class", "image", "user", "working_dir", "queue",
 )  # fmt: skip
 FIELDS = ("command", *TEXTS, *INTEGERS, *LISTS, "env", "labels", *FLAGS)
 OTHER_NAMES = NewJob.renamed | {

@@ -112,6 +112,7 @@ def job_fields(around: Around) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
             hint="KEY=VALUE, one on each line. They group runs: moor jobs -l project=vision lists them.",
         ),
         Field(name="priorityClass", label="Priority class"),
+        Field(name="machine", label="Machine", example="GROUP/TYPE", hint="Leave out GPUs, CPU and memory."),
         Field(name="gpuClaim", label="GPU claim", hint="A ResourceClaimTemplate, instead of a number of GPUs."),
         Field(name="queue", label="Queue", hint="A queue of Kueue, where it is installed."),
         Field(
@@ -222,6 +223,7 @@ def read_job(given: Mapping[str, str], *, dry_run: bool = False) -> NewJob:
         "gpuType": reader.text("gpuType"),
         "gpuResource": reader.text("gpuResource"),
         "gpuClaim": reader.text("gpuClaim"),
+        "machine": reader.text("machine"),
         "cpu": reader.text("cpu"),
         "memory": reader.text("memory"),
         "time": reader.text("time"),

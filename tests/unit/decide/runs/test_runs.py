@@ -156,6 +156,64 @@ def test_a_claim_that_cannot_be_is_refused(
     assert problems(facts, image="ours:1", **options) == (Problem("gpuClaim", says, hint),)
 
 
+# --- machines
+
+OFFERED = replace(REAL, machines=frozenset({"gpu/small", "gpu/large"}), is_guarded=True)
+
+
+def test_a_run_on_a_machine_names_it_and_states_no_size() -> None:
+    plan = planned(OFFERED, machine="gpu/small", image="ours:1")
+    assert plan.job is not None
+    asked = {
+        "moorage.dev/machine-group": "gpu",
+        "moorage.dev/machine-type": "small",
+        "moorage.dev/machine-container": "main",
+    }
+    assert asked.items() <= plan.job["spec"]["template"]["metadata"]["labels"].items()
+    assert not asked.keys() & plan.job["metadata"]["labels"].keys()
+    assert container(plan)["resources"] == {}
+    assert "affinity" not in pod_spec(plan)
+    assert not any("memory" in note for note in plan.notes)
+    assert "moorage.dev/memory-defaulted" not in plan.job["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize(
+    ("facts", "options", "says", "hint"),
+    [
+        pytest.param(
+            OFFERED, {"machine": "gpu/huge"}, "machine 'gpu/huge' not found",
+            "available: gpu/large, gpu/small", id="not offered",
+        ),
+        pytest.param(
+            replace(OFFERED, machines=frozenset()), {"machine": "gpu/small"}, "machine 'gpu/small' not found",
+            "an administrator has to offer machines first", id="none offered",
+        ),
+        pytest.param(
+            OFFERED, {"machine": "small"}, "invalid machine 'small': use GROUP/TYPE",
+            "list them: moor machines", id="no group",
+        ),
+        pytest.param(
+            OFFERED, {"machine": "gpu/small", "cpu": "2", "gpus": 1}, "machine 'gpu/small' beside gpus, cpu",
+            "a machine has its size: leave out gpus, cpu", id="beside amounts",
+        ),
+        pytest.param(
+            replace(OFFERED, is_guarded=False), {"machine": "gpu/small"},
+            "machine 'gpu/small' not possible: namespace default is not guarded",
+            "an administrator can label it: kubectl label namespace default moorage.dev/guard=enabled",
+            id="namespace without guard",
+        ),
+    ],
+)  # fmt: skip
+def test_a_machine_that_cannot_be_is_refused(
+    facts: ClusterFacts, options: dict[str, Any], says: str, hint: str
+) -> None:
+    assert problems(facts, image="ours:1", **options) == (Problem("machine", says, hint),)
+
+
+def test_a_machine_is_asked_for_where_it_is_not_known_which_there_are() -> None:
+    assert planned(replace(OFFERED, machines=None, is_guarded=None), machine="gpu/any", image="ours:1").job
+
+
 # --- queues of Kueue
 
 QUEUES = replace(LOCAL, queues=Queues(frozenset({"team-a"})))
