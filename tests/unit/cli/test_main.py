@@ -211,7 +211,7 @@ def test_the_shell_is_told_commands_and_options():
         return [line.partition(",")[2] for line in done.stdout.splitlines()]
 
     assert complete("moor j", 1) == ["jobs"]
-    assert complete("moor run --gpu", 2) == ["--gpus", "--gpu-type", "--gpu-resource"]
+    assert complete("moor run --gpu", 2) == ["--gpus", "--gpu-type", "--gpu-resource", "--gpu-claim"]
     assert complete("moor volume cr", 2) == ["create"]
     assert complete("moor vol cr", 2) == ["create"]
     assert complete("moor ds ls --out", 3) == ["--output"]
