@@ -1,0 +1,179 @@
+"""Workflows in Argo's format: kinds, labels, and the records that the server keeps of each run of one.
+
+The kinds are Argo's own (`argoproj.io/v1alpha1`); their specs are read as plain documents, because Argo defines its
+templates by substituting text in them. docs/design/0021-workflows.md
+https://argo-workflows.readthedocs.io/en/latest/fields/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from moorage.apimachinery.resources import Resource
+
+GROUP, VERSION = "argoproj.io", "v1alpha1"
+WORKFLOWS = Resource(GROUP, VERSION, "workflows", "Workflow")
+WORKFLOW_TEMPLATES = Resource(GROUP, VERSION, "workflowtemplates", "WorkflowTemplate")
+CLUSTER_WORKFLOW_TEMPLATES = Resource(
+    GROUP, VERSION, "clusterworkflowtemplates", "ClusterWorkflowTemplate", namespaced=False
+)
+CRON_WORKFLOWS = Resource(GROUP, VERSION, "cronworkflows", "CronWorkflow")
+
+# Argo's own words, on workflows and their pods
+INSTANCE_LABEL = "workflows.argoproj.io/controller-instanceid"  # whose a Workflow is; Argo leaves those of others alone
+OUR_INSTANCE = "moorage"
+WORKFLOW_LABEL = "workflows.argoproj.io/workflow"  # on a pod: its Workflow
+PHASE_LABEL = "workflows.argoproj.io/phase"
+COMPLETED_LABEL = "workflows.argoproj.io/completed"  # "true" when it has ended
+CRON_LABEL = "workflows.argoproj.io/cron-workflow"  # on a Workflow: the CronWorkflow it is of
+SCHEDULED_ANNOTATION = "workflows.argoproj.io/scheduled-time"  # beside it, RFC 3339: its slot
+NODE_NAME_ANNOTATION = "workflows.argoproj.io/node-name"
+NODE_ID_ANNOTATION = "workflows.argoproj.io/node-id"
+
+POD_FINALIZER = "moorage.dev/workflow"  # on a step's pod, until its end is recorded
+FINALIZER = "moorage.dev/workflow"  # on a Workflow, until its pods are released
+
+NAME_MAX = 63  # of a Workflow
+CRON_NAME_MAX = 52  # of a CronWorkflow: its Workflows add "-" and ten digits
+RECURSION_MAX = 100  # templates within templates, as Argo's controller allows
+RESULT_BYTES = 256 * 1024  # of `outputs.result`: the last ones of what the step printed
+
+
+class NodeType(StrEnum):
+    """What a node of a workflow's graph is, in Argo's words."""
+
+    POD = "Pod"
+    STEPS = "Steps"
+    STEP_GROUP = "StepGroup"
+    DAG = "DAG"
+    TASK_GROUP = "TaskGroup"
+    RETRY = "Retry"
+    SKIPPED = "Skipped"
+    SUSPEND = "Suspend"
+    HTTP = "HTTP"
+    CONTAINER = "Container"
+
+
+class NodePhase(StrEnum):
+    """Where a node is; those after RUNNING are final."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    ERROR = "Error"
+    SKIPPED = "Skipped"
+    OMITTED = "Omitted"
+
+    @property
+    def is_completed(self) -> bool:
+        """It ran, and has ended."""
+        return self in (NodePhase.SUCCEEDED, NodePhase.FAILED, NodePhase.ERROR)
+
+    @property
+    def is_fulfilled(self) -> bool:
+        """Nothing more happens to it."""
+        return self not in (NodePhase.PENDING, NodePhase.RUNNING)
+
+
+class Artifact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """An artifact that a step left, or that a step gets.
+
+    `location`: as the manifest has it, one of `s3`, `gcs`, `http`, `git`, `raw`; empty: `key` in our own store.
+    """
+
+    name: str
+    key: str = ""
+    size_bytes: int = 0
+    digest: str = ""  # "sha256:…" of what is stored
+    archive: str = "tar"  # "tar" (a .tgz), "none", "zip"
+    location: Mapping[str, Any] = {}
+    is_deleted: bool = False
+
+
+class Outputs(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What a node left. A parameter that is not there was not written (its producer was skipped)."""
+
+    parameters: Mapping[str, str] = {}
+    artifacts: tuple[Artifact, ...] = ()
+    result: str | None = None
+    exit_code: str | None = None
+
+
+class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """One node of one workflow: a row. Its id follows from its name, and a name is never used twice.
+
+    Times are RFC 3339. `boundary_id`: the node of the steps or DAG template that it stands in. `parents`: ids of the
+    nodes it comes after, for drawing. `template`: name of the template, as the manifest has it; `template_ref`: the
+    WorkflowTemplate it was found in, "cluster/" before that of a ClusterWorkflowTemplate.
+    """
+
+    id: str
+    name: str
+    display_name: str
+    type: NodeType
+    phase: NodePhase
+    template: str = ""
+    template_ref: str = ""
+    boundary_id: str = ""
+    parents: tuple[str, ...] = ()
+    started_at: str = ""
+    finished_at: str = ""
+    message: str = ""
+    pod_name: str = ""
+    host: str = ""
+    inputs: Mapping[str, Any] = {}  # {"parameters": {name: value}, "artifacts": {name: Artifact as a document}}
+    outputs: Outputs | None = None
+    is_daemon: bool = False
+    is_memoized: bool = False
+    locks: tuple[str, ...] = ()  # mutexes and semaphores that it holds until it has ended
+    resources_seconds: Mapping[str, int] = {}  # what its pod asked for, times how long it ran
+    infrastructure_retries: int = 0  # attempts lost to nodes, not to the step; they do not count against its limit
+
+
+class WorkflowRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """One run of a workflow, kept when its object is gone.
+
+    `document`: the Workflow with the templates it was started with; what is edited later does not change it.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    document: Mapping[str, Any]
+    phase: str = ""  # "", Pending, Running, Succeeded, Failed, Error
+    message: str = ""
+    started_at: str = ""
+    finished_at: str = ""
+    created_at: str = ""
+    owner: str = ""  # who submitted it
+    cron: str = ""  # the CronWorkflow it is of
+    parameters: Mapping[str, str] = {}  # workflow.outputs.parameters
+    artifacts: tuple[Artifact, ...] = ()
+    token_digest: str = ""  # "sha256:…" of what its pods report with
+    done: int = 0  # pods that have ended
+    total: int = 0  # pods that were decided on
+    gone_at: str = ""  # when its object was deleted
+
+
+class StepReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What the executor in a step's pod found when the step had ended; the first report of a pod counts.
+
+    `error`: why outputs could not be saved (the node is in Error then, whatever the exit code).
+    """
+
+    pod: str
+    outputs: Outputs = Outputs()
+    error: str = ""
+
+
+class Loaded(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """All that is kept of one run."""
+
+    workflow: WorkflowRecord
+    nodes: tuple[NodeRecord, ...] = ()
+    reports: tuple[StepReport, ...] = ()
