@@ -24,7 +24,9 @@ CLUSTER_WORKFLOW_TEMPLATES = Resource(
 CRON_WORKFLOWS = Resource(GROUP, VERSION, "cronworkflows", "CronWorkflow")
 
 # Argo's own words, on workflows and their pods
-INSTANCE_LABEL = "workflows.argoproj.io/controller-instanceid"  # whose a Workflow is; Argo leaves those of others alone
+INSTANCE_LABEL = (
+    "workflows.argoproj.io/controller-instanceid"  # whose a Workflow is; Argo leaves those of others alone
+)
 OUR_INSTANCE = "moorage"
 WORKFLOW_LABEL = "workflows.argoproj.io/workflow"  # on a pod: its Workflow
 PHASE_LABEL = "workflows.argoproj.io/phase"
@@ -33,6 +35,10 @@ CRON_LABEL = "workflows.argoproj.io/cron-workflow"  # on a Workflow: the CronWor
 SCHEDULED_ANNOTATION = "workflows.argoproj.io/scheduled-time"  # beside it, RFC 3339: its slot
 NODE_NAME_ANNOTATION = "workflows.argoproj.io/node-name"
 NODE_ID_ANNOTATION = "workflows.argoproj.io/node-id"
+
+# what people ask of a run that is under way; the operator does it and removes the annotation
+RESUME_ANNOTATION = "moorage.dev/workflow-resume"  # on a Workflow: JSON, a list of `Resume`
+RETRY_ANNOTATION = "moorage.dev/workflow-retry"  # on a Workflow that has ended: JSON, a `Retry`
 
 POD_FINALIZER = "moorage.dev/workflow"  # on a step's pod, until its end is recorded
 FINALIZER = "moorage.dev/workflow"  # on a Workflow, until its pods are released
@@ -157,6 +163,7 @@ class WorkflowRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     token_digest: str = ""  # "sha256:…" of what its pods report with
     done: int = 0  # pods that have ended
     total: int = 0  # pods that were decided on
+    retries: int = 0  # how often it was retried as a whole; the names of pods carry it
     gone_at: str = ""  # when its object was deleted
 
 
@@ -177,3 +184,27 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     workflow: WorkflowRecord
     nodes: tuple[NodeRecord, ...] = ()
     reports: tuple[StepReport, ...] = ()
+
+
+class Resume(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Let suspended nodes go on, or fail them.
+
+    `selector`: as Argo's `--node-field-selector` ("displayName=approve"); empty: every suspended node.
+    `parameters`: output parameters that the template declares as `supplied`.
+    """
+
+    selector: str = ""
+    parameters: Mapping[str, str] = {}
+    message: str = ""
+    is_failure: bool = False
+
+
+class Retry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Run again what failed, and what comes after it.
+
+    `selector`: nodes that run again although they succeeded, with all that came after them; needs
+    `restart_successful`.
+    """
+
+    selector: str = ""
+    restart_successful: bool = False
