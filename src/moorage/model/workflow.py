@@ -1,6 +1,6 @@
 """Workflows in Argo's format: kinds, labels, and the records that the server keeps of each run of one.
 
-The kinds are Argo's own (`argoproj.io/v1alpha1`); their specs are read as plain documents, because Argo defines its
+The kinds are Argo's own (`argoproj.io/v1alpha1`). Their specs are read as plain documents: Argo defines its
 templates by substituting text in them. docs/design/0021-workflows.md
 https://argo-workflows.readthedocs.io/en/latest/fields/
 """
@@ -113,9 +113,9 @@ class Outputs(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
 class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """One node of one workflow: a row. Its id follows from its name, and a name is never used twice.
 
-    Times are RFC 3339. `boundary_id`: the node of the steps or DAG template that it stands in. `parents`: ids of the
-    nodes it comes after, for drawing. `template`: name of the template, as the manifest has it; `template_ref`: the
-    WorkflowTemplate it was found in, "cluster/" before that of a ClusterWorkflowTemplate.
+    Times are RFC 3339. `boundary_id`: the node of the steps or DAG template that it stands in. `parents`: ids of
+    the nodes it comes after, for drawing. `template`: name of the template, as the manifest has it.
+    `template_ref`: the WorkflowTemplate it was found in, "cluster/" before that of a ClusterWorkflowTemplate.
     """
 
     id: str
