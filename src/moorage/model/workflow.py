@@ -186,6 +186,14 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     reports: tuple[StepReport, ...] = ()
 
 
+class Memo(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Outputs that a memoized template left under one key of a cache. `at`: when, RFC 3339."""
+
+    outputs: Outputs
+    at: str
+    node_id: str = ""  # of the node that left them
+
+
 class Resume(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Let suspended nodes go on, or fail them.
 

@@ -1,0 +1,48 @@
+-- readable by: 1
+-- Times are microseconds since 1970-01-01 UTC; null: not yet, or not known.
+CREATE TABLE workflow_runs (
+    uid         TEXT    NOT NULL PRIMARY KEY,
+    namespace   TEXT    NOT NULL,
+    name        TEXT    NOT NULL,
+    phase       TEXT    NOT NULL,
+    cron        TEXT    NOT NULL,
+    created_at  INTEGER NOT NULL,
+    finished_at INTEGER,
+    gone_at     INTEGER,
+    holder      TEXT    NOT NULL,  -- the only operator whose writes count
+    labels      TEXT    NOT NULL,  -- JSON: those of the object when the run began
+    record      TEXT    NOT NULL,  -- JSON: WorkflowRecord without its document
+    document    TEXT    NOT NULL   -- JSON: written once
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX workflow_runs_by_time ON workflow_runs (created_at, uid);
+CREATE INDEX workflow_runs_by_name ON workflow_runs (namespace, name);
+CREATE INDEX workflow_runs_gone ON workflow_runs (gone_at);
+CREATE INDEX workflow_runs_unfinished ON workflow_runs (created_at) WHERE finished_at IS NULL AND gone_at IS NULL;
+
+CREATE TABLE workflow_nodes (
+    uid    TEXT NOT NULL,
+    id     TEXT NOT NULL,
+    phase  TEXT NOT NULL,
+    pod    TEXT NOT NULL,
+    record TEXT NOT NULL,  -- JSON: NodeRecord
+    PRIMARY KEY (uid, id)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE workflow_reports (
+    uid    TEXT NOT NULL,
+    pod    TEXT NOT NULL,
+    report TEXT NOT NULL,  -- JSON: StepReport; the first that came
+    PRIMARY KEY (uid, pod)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE workflow_memos (
+    namespace TEXT    NOT NULL,
+    cache     TEXT    NOT NULL,
+    name      TEXT    NOT NULL,
+    kept_at   INTEGER NOT NULL,
+    memo      TEXT    NOT NULL,  -- JSON: Memo
+    PRIMARY KEY (namespace, cache, name)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX workflow_memos_by_time ON workflow_memos (kept_at);

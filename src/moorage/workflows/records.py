@@ -1,0 +1,99 @@
+"""The store of workflows, used from an event loop: the server's own, and that of tests.
+
+It is a `moorage.controllers.workflow.records.RecordStore`, and has what steps and people ask beside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TypeVar
+
+from moorage.model.workflow import Loaded, Memo, NodeRecord, StepReport, WorkflowRecord
+from moorage.sql.thread import StoreThread
+from moorage.workflows.query import NODES_PAGE_MAX, NodePage, RunPage, RunQuery
+from moorage.workflows.store import WorkflowStore, open_workflows
+
+T = TypeVar("T")
+
+
+class LocalRecords:
+    """One thread with one store, opened when first used: `where` is a file or a `postgresql://` address.
+
+    Every method raises StorageError while the database cannot be used.
+    """
+
+    def __init__(self, where: Path | str) -> None:
+        self._thread = StoreThread("workflows", lambda: open_workflows(where))
+
+    def close(self) -> None:
+        self._thread.close()
+
+    async def do(self, work: Callable[[WorkflowStore], T]) -> T:
+        return await self._thread.do(work)
+
+    async def begin(self, record: WorkflowRecord) -> WorkflowRecord:
+        return await self.do(lambda store: store.begin(record))
+
+    async def load(self, uid: str, holder: str) -> Loaded:
+        return await self.do(lambda store: store.load(uid, holder))
+
+    async def save(
+        self, uid: str, holder: str, nodes: Sequence[NodeRecord] = (), workflow: WorkflowRecord | None = None
+    ) -> None:
+        await self.do(lambda store: store.save(uid, holder, nodes, workflow))
+
+    async def forget_nodes(
+        self, uid: str, holder: str, ids: Collection[str], workflow: WorkflowRecord | None = None
+    ) -> None:
+        await self.do(lambda store: store.forget_nodes(uid, holder, ids, workflow))
+
+    async def reports(self, uid: str, pods: Collection[str]) -> tuple[StepReport, ...]:
+        return await self.do(lambda store: store.reports(uid, pods))
+
+    async def unfinished(self) -> tuple[str, ...]:
+        return await self.do(WorkflowStore.unfinished)
+
+    async def gone(self, uid: str, at: datetime) -> None:
+        await self.do(lambda store: store.gone(uid, at))
+
+    async def remember(self, namespace: str, cache: str, key: str, memo: Memo) -> None:
+        await self.do(lambda store: store.remember(namespace, cache, key, memo))
+
+    async def recall(self, namespace: str, cache: str, key: str, *, since: datetime | None = None) -> Memo | None:
+        return await self.do(lambda store: store.recall(namespace, cache, key, since=since))
+
+    async def run(self, uid: str) -> WorkflowRecord | None:
+        """The run of this uid, its document empty."""
+        return await self.do(lambda store: store.run(uid))
+
+    async def report(self, uid: str, pod: str, report: StepReport) -> bool:
+        """Keep what a step's pod reports; False: it has reported before, and that counts. Raises NotFound."""
+        return await self.do(lambda store: store.report(uid, pod, report))
+
+    async def get(self, namespace: str, name: str) -> WorkflowRecord | None:
+        """The newest run of this name, with its document."""
+        return await self.do(lambda store: store.get(namespace, name))
+
+    async def by_uid(self, uid: str) -> WorkflowRecord | None:
+        """The run of this uid, with its document."""
+        return await self.do(lambda store: store.by_uid(uid))
+
+    async def history(self, namespace: str, name: str) -> tuple[WorkflowRecord, ...]:
+        """All runs that had this name, the newest first; their documents are empty."""
+        return await self.do(lambda store: store.history(namespace, name))
+
+    async def list(self, query: RunQuery) -> RunPage:
+        """A page of runs, the newest first."""
+        return await self.do(lambda store: store.list(query))
+
+    async def nodes(self, uid: str, *, after: str = "", limit: int = NODES_PAGE_MAX) -> NodePage:
+        """A page of a run's nodes, by their ids; of an unknown run there are none."""
+        return await self.do(lambda store: store.nodes(uid, after=after, limit=limit))
+
+    async def node(self, uid: str, node_id: str) -> NodeRecord | None:
+        return await self.do(lambda store: store.node(uid, node_id))
+
+    async def forget(self, older: datetime, *, present: Collection[str] | None = None) -> int:
+        return await self.do(lambda store: store.forget(older, present=present))

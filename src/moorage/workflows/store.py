@@ -1,0 +1,424 @@
+"""Runs of workflows in SQL: `workflows.db` beside `usage.db`, or PostgreSQL.
+
+A run is a row, and so is each of its nodes: a save writes only the nodes that changed. The document of a run,
+which may have a megabyte, is written once. A run has one holder at a time, the operator that loaded it last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from moorage.apimachinery.integers import integer_or
+from moorage.apimachinery.moments import moment, rfc3339
+from moorage.errors import BadRequest, Conflict, NotFound
+from moorage.model.workflow import Loaded, Memo, NodePhase, NodeRecord, StepReport, WorkflowRecord
+from moorage.sql.database import Database, Row, Table
+from moorage.sql.migrations import Schema
+from moorage.sql.moments import from_microseconds, to_microseconds
+from moorage.sql.opening import open_database
+from moorage.workflows.query import NODES_PAGE_MAX, PAGE_MAX, NodePage, RunPage, RunQuery
+
+SCHEMA = Schema("moorage.workflows", "workflows.")
+_TEXT, _NUMBER = "text", "bigint"
+RUNS = Table(
+    "workflow_runs",
+    (
+        "uid",
+        "namespace",
+        "name",
+        "phase",
+        "cron",
+        "created_at",
+        "finished_at",
+        "gone_at",
+        "holder",
+        "labels",
+        "record",
+        "document",
+    ),
+    types=(*(_TEXT,) * 5, *(_NUMBER,) * 3, *(_TEXT,) * 4),
+    keys=1,
+)
+NODES = Table("workflow_nodes", ("uid", "id", "phase", "pod", "record"), types=(_TEXT,) * 5)
+REPORTS = Table("workflow_reports", ("uid", "pod", "report"), types=(_TEXT,) * 3)
+MEMOS = Table(
+    "workflow_memos",
+    ("namespace", "cache", "name", "kept_at", "memo"),
+    types=(_TEXT, _TEXT, _TEXT, _NUMBER, _TEXT),
+    keys=3,
+)
+ENDED = frozenset({"Succeeded", "Failed", "Error"})  # phases of a run
+OPEN_PHASES = frozenset({NodePhase.PENDING, NodePhase.RUNNING})
+SCAN = 500  # rows that are read at a time, where labels or names decide which of them are meant
+BATCH = 5000  # rows in one statement of a save, and runs in one transaction of `forget`
+
+_encode = msgspec.json.Encoder().encode
+_NODE = msgspec.json.Decoder(NodeRecord)
+_RUN = msgspec.json.Decoder(WorkflowRecord)
+_REPORT = msgspec.json.Decoder(StepReport)
+_MEMO = msgspec.json.Decoder(Memo)
+
+
+class WorkflowStore:
+    """Methods block, and are for one thread at a time. Each raises StorageError, StorageFull when the disk is."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def close(self) -> None:
+        self._db.close()
+
+    # --- for the operator; see `moorage.controllers.workflow.records`
+
+    def begin(self, record: WorkflowRecord) -> WorkflowRecord:
+        """Keep a new run; what is kept. Raises BadRequest for a time that is none."""
+        created = _micro(record.created_at, "createdAt") or 0
+        metadata = record.document.get("metadata")
+        labels = metadata.get("labels") if isinstance(metadata, Mapping) else None
+        with self._db.transaction():
+            if kept := self._kept(record.uid):
+                return kept
+            self._db.run(
+                "UPDATE workflow_runs SET gone_at = ? WHERE namespace = ? AND name = ? AND gone_at IS NULL"
+                " AND created_at <= ?",
+                created,
+                record.namespace,
+                record.name,
+                created,
+            )
+            row = (
+                record.uid,
+                record.namespace,
+                record.name,
+                record.phase,
+                record.cron,
+                created,
+                _finished(record),
+                _micro(record.gone_at, "goneAt"),
+                "",
+                _json(labels or {}),
+                _record_json(record),
+                _json(record.document),
+            )
+            marks = ", ".join("?" * len(row))
+            columns = ", ".join(RUNS.columns)
+            self._db.run(
+                f"INSERT INTO workflow_runs ({columns}) VALUES ({marks}) ON CONFLICT (uid) DO NOTHING", *row
+            )
+            kept = self._kept(record.uid)
+        return kept or record
+
+    def load(self, uid: str, holder: str) -> Loaded:
+        """All of a run, for this holder alone from now on. Raises NotFound."""
+        with self._db.transaction():
+            if not self._db.run("UPDATE workflow_runs SET holder = ? WHERE uid = ?", holder, uid):
+                raise _unknown(uid)
+            run = self._kept(uid)
+            nodes = self._db.rows("SELECT record FROM workflow_nodes WHERE uid = ?", uid)
+            reports = self._db.rows("SELECT report FROM workflow_reports WHERE uid = ?", uid)
+        if run is None:
+            raise _unknown(uid)
+        return Loaded(
+            workflow=run,
+            nodes=tuple(_NODE.decode(row[0]) for row in nodes),
+            reports=tuple(_REPORT.decode(row[0]) for row in reports),
+        )
+
+    def save(
+        self, uid: str, holder: str, nodes: Sequence[NodeRecord] = (), workflow: WorkflowRecord | None = None
+    ) -> None:
+        """Write nodes and the run, all or nothing; final nodes stay. Raises Conflict and NotFound."""
+        newest = {node.id: node for node in nodes}
+        with self._db.transaction():
+            self._hold(uid, holder)
+            for batch in _batches(list(newest.values())):
+                keys = [(uid, node.id) for node in batch]
+                kept = self._db.by_keys(NODES, keys, columns=("id", "phase"))
+                final = {str(node_id) for node_id, phase in kept if phase not in OPEN_PHASES}
+                self._db.upsert(NODES, [_node_row(uid, node) for node in batch if node.id not in final])
+            self._replace(uid, workflow)
+
+    def forget_nodes(
+        self, uid: str, holder: str, ids: Collection[str], workflow: WorkflowRecord | None = None
+    ) -> None:
+        """Remove nodes and their pods' reports, and write the run; all or nothing. Raises Conflict, NotFound."""
+        with self._db.transaction():
+            self._hold(uid, holder)
+            for batch in _batches(sorted(set(ids))):
+                kept = self._db.by_keys(NODES, [(uid, node_id) for node_id in batch], columns=("pod",))
+                pods = [(uid, pod) for (pod,) in kept if pod]
+                self._db.run_each("DELETE FROM workflow_reports WHERE uid = ? AND pod = ?", pods)
+                self._db.run_each(
+                    "DELETE FROM workflow_nodes WHERE uid = ? AND id = ?", [(uid, node_id) for node_id in batch]
+                )
+            self._replace(uid, workflow)
+
+    def reports(self, uid: str, pods: Iterable[str]) -> tuple[StepReport, ...]:
+        rows = self._db.by_keys(REPORTS, [(uid, pod) for pod in sorted(set(pods))], columns=("report",))
+        return tuple(_REPORT.decode(row[0]) for row in rows)
+
+    def unfinished(self) -> tuple[str, ...]:
+        """Uids, the oldest first."""
+        rows = self._db.rows(
+            "SELECT uid FROM workflow_runs WHERE finished_at IS NULL AND gone_at IS NULL ORDER BY created_at, uid"
+        )
+        return tuple(str(uid) for (uid,) in rows)
+
+    def gone(self, uid: str, at: datetime) -> None:
+        """The object was deleted; the first moment stays."""
+        self._db.run(
+            "UPDATE workflow_runs SET gone_at = ? WHERE uid = ? AND gone_at IS NULL", to_microseconds(at), uid
+        )
+
+    def remember(self, namespace: str, cache: str, key: str, memo: Memo) -> None:
+        """Raises BadRequest for a time that is none."""
+        at = _micro(memo.at, "at") or 0
+        with self._db.transaction():
+            self._db.upsert(MEMOS, [(namespace, cache, key, at, _json(memo))])
+
+    def recall(self, namespace: str, cache: str, key: str, *, since: datetime | None = None) -> Memo | None:
+        rows = self._db.rows(
+            "SELECT kept_at, memo FROM workflow_memos WHERE namespace = ? AND cache = ? AND name = ?",
+            namespace,
+            cache,
+            key,
+        )
+        if not rows or (since is not None and rows[0][0] < to_microseconds(since)):
+            return None
+        return _MEMO.decode(rows[0][1])
+
+    # --- for steps
+
+    def run(self, uid: str) -> WorkflowRecord | None:
+        """The run of this uid, its document empty."""
+        rows = self._db.rows("SELECT record, gone_at FROM workflow_runs WHERE uid = ?", uid)
+        return _run(rows[0][0], {}, rows[0][1]) if rows else None
+
+    def report(self, uid: str, pod: str, report: StepReport) -> bool:
+        """Keep what a step's pod reports; False: it has reported before, and that counts. Raises NotFound."""
+        with self._db.transaction():
+            if not self._db.rows("SELECT 1 FROM workflow_runs WHERE uid = ?", uid):
+                raise _unknown(uid)
+            return bool(
+                self._db.run(
+                    "INSERT INTO workflow_reports (uid, pod, report) VALUES (?, ?, ?)"
+                    " ON CONFLICT (uid, pod) DO NOTHING",
+                    uid,
+                    pod,
+                    _json(msgspec.structs.replace(report, pod=pod)),
+                )
+            )
+
+    # --- for people
+
+    def get(self, namespace: str, name: str) -> WorkflowRecord | None:
+        """The newest run of this name, with its document."""
+        rows = self._db.rows(
+            "SELECT uid FROM workflow_runs WHERE namespace = ? AND name = ? ORDER BY created_at DESC, uid DESC",
+            namespace,
+            name,
+        )
+        return self._kept(str(rows[0][0])) if rows else None
+
+    def history(self, namespace: str, name: str) -> tuple[WorkflowRecord, ...]:
+        """All runs that had this name, the newest first; their documents are empty."""
+        rows = self._db.rows(
+            "SELECT record, gone_at FROM workflow_runs WHERE namespace = ? AND name = ?"
+            " ORDER BY created_at DESC, uid DESC",
+            namespace,
+            name,
+        )
+        return tuple(_run(record, {}, gone) for record, gone in rows)
+
+    def by_uid(self, uid: str) -> WorkflowRecord | None:
+        """The run of this uid, with its document."""
+        return self._kept(uid)
+
+    def list(self, query: RunQuery) -> RunPage:
+        """A page of runs, the newest first. Raises BadRequest for an `after` that no page has given."""
+        limit = max(1, min(query.limit, PAGE_MAX))
+        chosen: Rows = []
+        for row in self._newest(query):
+            chosen.append(row)
+            if len(chosen) > limit:
+                break
+        page = chosen[:limit]
+        documents: dict[str, Mapping[str, Any]] = {}
+        if query.documents:
+            rows = self._db.by_keys(RUNS, [(row[0],) for row in page], columns=("uid", "document"))
+            documents = {str(uid): msgspec.json.decode(text) for uid, text in rows}
+        runs = []
+        for uid, namespace, name, _created, labels, record, gone in page:
+            metadata = {"name": name, "namespace": namespace, "labels": msgspec.json.decode(labels)}
+            runs.append(_run(record, documents.get(uid, {"metadata": metadata}), gone))
+        after = f"{page[-1][3]}.{page[-1][0]}" if len(chosen) > limit else ""
+        return RunPage(runs=tuple(runs), after=after)
+
+    def nodes(self, uid: str, *, after: str = "", limit: int = NODES_PAGE_MAX) -> NodePage:
+        """A page of a run's nodes, by their ids; of an unknown run there are none."""
+        limit = max(1, min(limit, NODES_PAGE_MAX))
+        rows = self._db.rows(
+            "SELECT id, record FROM workflow_nodes WHERE uid = ? AND id > ? ORDER BY id LIMIT ?",
+            uid,
+            after,
+            limit + 1,
+        )
+        page = rows[:limit]
+        return NodePage(
+            nodes=tuple(_NODE.decode(record) for _, record in page),
+            after=str(page[-1][0]) if len(rows) > limit else "",
+        )
+
+    def node(self, uid: str, node_id: str) -> NodeRecord | None:
+        rows = self._db.rows("SELECT record FROM workflow_nodes WHERE uid = ? AND id = ?", uid, node_id)
+        return _NODE.decode(rows[0][0]) if rows else None
+
+    def forget(self, older: datetime, *, present: Collection[str] | None = None) -> int:
+        """Drop runs that were gone before a moment, and memos kept before it; how many runs.
+
+        `present`: uids of all Workflow objects that there are; then a run that ended before that moment, and is
+        not among them, is dropped too: nobody saw its object go. None: they are not known.
+        """
+        before = to_microseconds(older)
+        uids = [str(uid) for (uid,) in self._db.rows("SELECT uid FROM workflow_runs WHERE gone_at < ?", before)]
+        if present is not None:
+            ended = self._db.rows(
+                "SELECT uid FROM workflow_runs WHERE gone_at IS NULL AND finished_at < ?", before
+            )
+            uids += [str(uid) for (uid,) in ended if uid not in present]
+        for batch in _batches(uids):
+            with self._db.transaction():
+                for table in (NODES, REPORTS, RUNS):
+                    self._db.run_each(f"DELETE FROM {table.name} WHERE uid = ?", [(uid,) for uid in batch])
+        self._db.run("DELETE FROM workflow_memos WHERE kept_at < ?", before)
+        return len(uids)
+
+    # --- rows
+
+    def _kept(self, uid: str) -> WorkflowRecord | None:
+        rows = self._db.rows("SELECT record, document, gone_at FROM workflow_runs WHERE uid = ?", uid)
+        if not rows:
+            return None
+        record, document, gone = rows[0]
+        return _run(record, msgspec.json.decode(document), gone)
+
+    def _hold(self, uid: str, holder: str) -> None:
+        """Inside a transaction: nobody else writes to the run until its end."""
+        lock = self._db.locking(" FOR UPDATE")
+        rows = self._db.rows(f"SELECT holder FROM workflow_runs WHERE uid = ?{lock}", uid)
+        if not rows:
+            raise _unknown(uid)
+        if rows[0][0] != holder or not holder:
+            raise Conflict(
+                f"the records of workflow {uid} are held by {rows[0][0] or 'nobody'}, not by {holder!r}",
+                hint="load the run anew",
+            )
+
+    def _replace(self, uid: str, workflow: WorkflowRecord | None) -> None:
+        if workflow is not None:
+            self._db.run(
+                "UPDATE workflow_runs SET phase = ?, finished_at = ?, record = ?, gone_at = COALESCE(gone_at, ?)"
+                " WHERE uid = ?",
+                workflow.phase,
+                _finished(workflow),
+                _record_json(msgspec.structs.replace(workflow, uid=uid)),
+                _micro(workflow.gone_at, "goneAt"),
+                uid,
+            )
+
+    def _newest(self, query: RunQuery) -> Iterator[Row]:
+        """Rows of a query, the newest first, read some at a time."""
+        wheres, values = ["1 = 1"], []
+        for column, wanted in (("namespace", query.namespaces), ("phase", query.phases or None)):
+            if wanted is not None:
+                if not wanted:
+                    return
+                wheres.append(f"{column} IN ({', '.join('?' * len(wanted))})")
+                values += sorted(wanted)
+        if query.cron:
+            wheres.append("cron = ?")
+            values.append(query.cron)
+        if query.present:
+            wheres.append("gone_at IS NULL")
+        created, uid = _cursor(query.after)
+        while True:
+            rows = self._db.rows(
+                "SELECT uid, namespace, name, created_at, labels, record, gone_at FROM workflow_runs"
+                f" WHERE {' AND '.join(wheres)} AND (created_at, uid) < (?, ?)"
+                f" ORDER BY created_at DESC, uid DESC LIMIT {SCAN}",
+                *values,
+                created,
+                uid,
+            )
+            for row in rows:
+                if row[2].startswith(query.prefix) and query.labels.matches(msgspec.json.decode(row[4])):
+                    yield row
+            if len(rows) < SCAN:
+                return
+            uid, created = str(rows[-1][0]), int(rows[-1][3])
+
+
+Rows = list[Row]
+_LAST = 2**62  # later than any moment
+
+
+def open_workflows(where: Path | str) -> WorkflowStore:
+    """Open the database, a file or a `postgresql://` address. Raises StorageError."""
+    return WorkflowStore(open_database(where, SCHEMA))
+
+
+def _cursor(after: str) -> tuple[int, str]:
+    if not after:
+        return _LAST, ""
+    created, _, uid = after.partition(".")
+    number = integer_or(created, -1)
+    if number < 0 or not uid:
+        raise BadRequest(f"{after!r} is no place in the list of workflows", hint="take it from the page before")
+    return number, uid
+
+
+def _unknown(uid: str) -> NotFound:
+    return NotFound(f"no records are kept of workflow {uid}")
+
+
+def _json(value: Any) -> str:
+    return _encode(value).decode()
+
+
+def _record_json(record: WorkflowRecord) -> str:
+    return _json(msgspec.structs.replace(record, document={}, gone_at=""))
+
+
+def _run(record: str, document: Mapping[str, Any], gone: int | None) -> WorkflowRecord:
+    kept = _RUN.decode(record)
+    gone_at = rfc3339(from_microseconds(gone)) if gone is not None else ""
+    return msgspec.structs.replace(kept, document=document, gone_at=gone_at)
+
+
+def _node_row(uid: str, node: NodeRecord) -> Row:
+    return (uid, node.id, str(node.phase), node.pod_name, _json(node))
+
+
+def _finished(record: WorkflowRecord) -> int | None:
+    """None: it goes on, whatever it says of its end."""
+    if record.phase not in ENDED:
+        return None
+    return _micro(record.finished_at, "finishedAt") or _micro(record.created_at, "createdAt") or 0
+
+
+def _micro(text: str, field: str) -> int | None:
+    try:
+        at = moment(text)
+    except ValueError as error:
+        raise BadRequest(f"invalid time {text!r}", hint="write it as RFC 3339", field=field) from error
+    return None if at is None else to_microseconds(at)
+
+
+def _batches(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    for at in range(0, len(values), BATCH):
+        yield values[at : at + BATCH]
