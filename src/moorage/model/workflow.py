@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from moorage.apimachinery.meta import labels_of
 from moorage.apimachinery.resources import Resource
 
 GROUP, VERSION = "argoproj.io", "v1alpha1"
@@ -47,6 +48,16 @@ NAME_MAX = 63  # of a Workflow
 CRON_NAME_MAX = 52  # of a CronWorkflow: its Workflows add "-" and ten digits
 RECURSION_MAX = 100  # templates within templates, as Argo's controller allows
 RESULT_BYTES = 256 * 1024  # of `outputs.result`: the last ones of what the step printed
+
+
+def is_ours(obj: Mapping[str, Any]) -> bool:
+    """Whether a Workflow or CronWorkflow was adopted by Moorage: Argo's controller leaves it alone then."""
+    return labels_of(obj).get(INSTANCE_LABEL) == OUR_INSTANCE
+
+
+def is_free(obj: Mapping[str, Any]) -> bool:
+    """Whether nobody has adopted it: Argo's controller takes it where it runs, Moorage where it does not."""
+    return not labels_of(obj).get(INSTANCE_LABEL)
 
 
 class NodeType(StrEnum):

@@ -1,0 +1,36 @@
+"""Argo's controller runs while its Lease is renewed."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from moorage.apimachinery.meta import Key
+from moorage.apimachinery.moments import rfc3339_micro
+from moorage.apimachinery.resources import LEASES
+from moorage.kube.argo import argo_controller
+from moorage.testing.clock import NOON
+from moorage.testing.fakeapi import FakeApi
+
+
+def a_lease(name="workflow-controller", *, age=timedelta(seconds=3), holder="pod-1", seconds=15):
+    spec = {"holderIdentity": holder, "renewTime": rfc3339_micro(NOON - age), "leaseDurationSeconds": seconds}
+    return {"metadata": {"name": name, "namespace": "argo"}, "spec": spec}
+
+
+@pytest.mark.parametrize(
+    ("lease", "expected"),
+    [
+        pytest.param(a_lease(), "workflow-controller", id="renewed"),
+        pytest.param(a_lease("workflow-controller-team"), "workflow-controller-team", id="with an instance id"),
+        pytest.param(a_lease(age=timedelta(minutes=2)), None, id="not renewed for two minutes"),
+        pytest.param(a_lease(age=timedelta(minutes=2), seconds=300), "workflow-controller", id="a long lease"),
+        pytest.param(a_lease(holder=""), None, id="given back"),
+        pytest.param(a_lease("moorage-operator"), None, id="a lease of another program"),
+    ],
+)
+async def test_argo_runs_while_its_lease_is_renewed(lease, expected):
+    api = FakeApi()
+    api.put(LEASES, lease)
+    assert await argo_controller(api, NOON) == (Key("argo", expected) if expected else None)
