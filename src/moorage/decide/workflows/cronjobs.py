@@ -56,8 +56,8 @@ def convert_cronjob(obj: Obj, *, time_zone: str = "") -> Converted:
     ledger = Ledger()
     name = str(mapping(obj.get("metadata")).get("name") or "")
     for finding in misshapen("CronJob", obj):
-        found = f" (found {finding.value})" if finding.value else ""
-        ledger.refused(finding.path, finding.message + found)
+        value = f" (found {finding.value})" if finding.value else ""
+        ledger.refused(finding.path, finding.message + value)
     document = None
     if not ledger.is_refused:
         document = _Conversion(obj, ledger, time_zone).document()
@@ -101,7 +101,7 @@ class _Conversion:
     # --- the object
 
     def _metadata(self, fields: Fields) -> dict[str, Any]:
-        ledger, metadata = self._ledger, {}
+        ledger, metadata = self._ledger, dict[str, Any]()
         name = fields.take("name")
         if not isinstance(name, str) or not name:
             ledger.refused(fields.at("name"), "is missing: a CronWorkflow needs a name")
