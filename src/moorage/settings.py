@@ -348,6 +348,8 @@ GIVEN = {
     "MOORAGE_POD": "Workers of maps: the pod's name.",
     "MOORAGE_MEMORY": "Workers of maps: their memory limit in bytes.",
     "MOORAGE_GRACE": "Workers of maps: seconds between SIGTERM and SIGKILL.",
+    "MOORAGE_STEP_TOKEN": "Executors of workflow steps: what they report with; the step does not get it.",
+    "MOORAGE_SERVER_CA": "Executors of workflow steps: the authority of the server's certificate, as PEM.",
     "MOORAGE_PARENT": "Workers of a local map: the process to end with.",
     "MOORAGE_NOTICE": "Commands that get notices: the event.",
     "MOORAGE_NOTICE_KEY": "Commands that get notices: the notice's key; it comes once.",

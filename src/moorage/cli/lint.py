@@ -84,18 +84,23 @@ def _summary(report: Any) -> str:
 
 def _texts(files: Sequence[Path]) -> Iterator[tuple[str, str]]:
     for path in files:
-        if str(path) == "-":
-            yield "-", _decoded("-", sys.stdin.buffer.read())
-        elif path.is_dir():
+        if path.is_dir():
             from moorage.decide.tools.lint import EXTENSIONS
 
             paths = sorted(path for path in path.rglob("*") if path.suffix in EXTENSIONS and path.is_file())
             if not paths:
                 raise UsageError(f"{path} has no manifests", hint=f"use files that end in {', '.join(EXTENSIONS)}")
             for file in paths:
-                yield str(file), _read(file)
+                yield read_text(file)
         else:
-            yield str(path), _read(path)
+            yield read_text(path)
+
+
+def read_text(path: Path) -> tuple[str, str]:
+    """A file's name and text; "-" is stdin. Raises UsageError."""
+    if str(path) == "-":
+        return "-", _decoded("-", sys.stdin.buffer.read())
+    return str(path), _read(path)
 
 
 def _read(path: Path) -> str:

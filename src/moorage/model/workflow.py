@@ -41,6 +41,10 @@ NODE_ID_ANNOTATION = "workflows.argoproj.io/node-id"
 RESUME_ANNOTATION = "moorage.dev/workflow-resume"  # on a Workflow: JSON, a list of `Resume`
 RETRY_ANNOTATION = "moorage.dev/workflow-retry"  # on a Workflow that has ended: JSON, a `Retry`
 
+# on a step's pod, shown to its containers by the downward API
+ORDER_ANNOTATION = "moorage.dev/workflow-order"  # JSON: what the executor fetches and saves
+SOURCE_ANNOTATION = "moorage.dev/workflow-source"  # the source of a script
+
 POD_FINALIZER = "moorage.dev/workflow"  # on a step's pod, until its end is recorded
 FINALIZER = "moorage.dev/workflow"  # on a Workflow, until its pods are released
 

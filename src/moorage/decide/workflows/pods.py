@@ -1,0 +1,480 @@
+"""The pod of a step, and nothing else: pure.
+
+A step without outputs is a plain pod. With outputs, or with a result that somebody uses, the main container's
+command runs inside a small shell script, and the containers `init` and `wait` run `moorage.executor`.
+docs/design/0021-workflows.md, "Outputs of a step"
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from moorage.apimachinery.resources import PODS, Obj
+from moorage.decide.workflows.orders import Ordered, OrderError, make_order
+from moorage.decide.workflows.podpatch import PatchError, patched_spec
+from moorage.errors import MoorageError
+from moorage.model.manifests import HOSTNAME, USER_ID, container_security
+from moorage.model.names import OWNER_ANNOTATION, OWNER_LABEL, PRIVATE_ROOT_ANNOTATION
+from moorage.model.workflow import (
+    COMPLETED_LABEL,
+    NODE_ID_ANNOTATION,
+    NODE_NAME_ANNOTATION,
+    ORDER_ANNOTATION,
+    POD_FINALIZER,
+    SOURCE_ANNOTATION,
+    WORKFLOW_LABEL,
+    WORKFLOWS,
+    Artifact,
+    NodeRecord,
+)
+
+MAIN, INIT, WAIT = "main", "init", "wait"
+SOURCE_BYTES = 200 * 1024  # of a script: it is an annotation
+ANNOTATIONS_BYTES = 256 * 1024  # of all annotations of an object, as the API server allows
+
+STEP_PATH = "/moorage/step"  # the folder that the containers of a step's pod share
+ORDER_PATH = "/moorage/order"  # of init and wait: order.json
+SCRIPT_PATH = "/moorage/script"  # of main: the source of a script
+VOLUMES_PATH = "/moorage/volumes"  # of init: volumes of main that an input artifact lies in
+SHELL = f"{STEP_PATH}/bin/busybox"  # brought by init
+WRAPPER = f"{STEP_PATH}/wrapper.sh"
+_STEP, _ORDER, _SCRIPT, _NO_TOKEN = "moorage-step", "moorage-order", "moorage-script", "moorage-no-token"
+_TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
+_DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
+_EXECUTOR_RESOURCES = {  # a Python process that streams files
+    "requests": {"cpu": "100m", "memory": "256Mi"},
+    "limits": {"cpu": "1", "memory": "256Mi"},
+}
+
+# field of the pod's spec → the workflow's field, the template's field; the template's wins
+_SCHEDULING = (
+    ("nodeSelector", "nodeSelector", "nodeSelector"),
+    ("affinity", "affinity", "affinity"),
+    ("tolerations", "tolerations", "tolerations"),
+    ("schedulerName", "schedulerName", "schedulerName"),
+    ("priorityClassName", "podPriorityClassName", "priorityClassName"),
+    ("serviceAccountName", "serviceAccountName", "serviceAccountName"),
+    ("automountServiceAccountToken", "automountServiceAccountToken", "automountServiceAccountToken"),
+    ("securityContext", "securityContext", "securityContext"),
+    ("imagePullSecrets", "imagePullSecrets", ""),
+    ("hostNetwork", "hostNetwork", ""),
+    ("dnsPolicy", "dnsPolicy", ""),
+    ("dnsConfig", "dnsConfig", ""),
+)
+
+
+class PodError(MoorageError):
+    """A step's pod cannot be made: no retry cures that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRuntime:
+    """What the pods of steps need of this installation.
+
+    `image`: Moorage's own, which `init` and `wait` run with `python`. `entrypoints`: image → (ENTRYPOINT, CMD),
+    for steps that are wrapped and set no command.
+    """
+
+    image: str
+    python: str = "python"
+    on_processes: bool = False  # the nodes run pods as processes of this machine
+    server_url: str = ""
+    server_ca: str = ""  # PEM; empty: the system's authorities
+    entrypoints: Mapping[str, tuple[Sequence[str], Sequence[str]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodRequest:
+    """One attempt of one step.
+
+    `workflow`: the stored document, with metadata (uid) and the merged spec, globals substituted. `template`:
+    fully substituted, a container or a script. `artifacts`: the inputs that were found, by name; optional ones may
+    be missing. `volumes`: name in volumeClaimTemplates → claim. `secret`: a Secret in the workflow's namespace,
+    whose key `token` is what the pod reports with; see `needs_executor`.
+    """
+
+    record: NodeRecord
+    workflow: Mapping[str, Any]
+    template: Mapping[str, Any]
+    secret: str = ""
+    artifacts: Mapping[str, Artifact] = field(default_factory=dict)
+    wants_result: bool = False
+    deadline_seconds: int | None = None
+    excluded_hosts: tuple[str, ...] = ()
+    volumes: Mapping[str, str] = field(default_factory=dict)
+
+
+def make_pod(request: PodRequest, runtime: StepRuntime) -> Obj:
+    """The pod, ready to be created. Raises PodError, which names the template and the field.
+
+    Patches of the workflow and of the template are applied before the command of `main` is wrapped.
+    """
+    main = _main_of(request)
+    ordered = _ordered(request, main, wraps_result=request.wants_result)
+    spec: Obj = {"restartPolicy": "Never"} | _scheduling(request)
+    annotations: dict[str, str] = {}
+    if "script" in request.template:
+        _add_source(request, main, annotations)
+    _add_inputs(request, main, ordered)
+    helpers = _helpers(request, runtime, ordered)
+    sidecars = list(_containers(request, main, "sidecars"))
+    spec["containers"] = [main, *(container for container in helpers if container["name"] == WAIT), *sidecars]
+    before = [container for container in helpers if container["name"] == INIT]
+    if before := [*before, *_containers(request, main, "initContainers")]:
+        spec["initContainers"] = before
+    if request.excluded_hosts:
+        spec["affinity"] = _without_hosts(spec.get("affinity") or {}, request.excluded_hosts)
+    if request.deadline_seconds is not None:
+        spec["activeDeadlineSeconds"] = max(1, request.deadline_seconds)
+    spec["volumes"] = _volumes(request, spec)
+    spec = _patched(request, spec)
+    _end_with_main(spec, {str(sidecar.get("name")) for sidecar in sidecars})
+    if ordered.wraps:
+        _wrap(request, runtime, spec)
+    if not spec["volumes"]:
+        del spec["volumes"]
+    if helpers:
+        annotations[ORDER_ANNOTATION] = json.dumps(ordered.document, ensure_ascii=False, sort_keys=True)
+    return {
+        "apiVersion": PODS.api_version,
+        "kind": PODS.kind,
+        "metadata": _metadata(request, runtime, annotations),
+        "spec": spec,
+    }
+
+
+def needs_executor(workflow: Mapping[str, Any], template: Mapping[str, Any], *, wants_result: bool) -> bool:
+    """Whether a step of this template gets `init` or `wait`, and with them needs the token and the server."""
+    inputs = (template.get("inputs") or {}).get("artifacts")
+    return bool(inputs) or reports(workflow, template, wants_result=wants_result)
+
+
+def reports(workflow: Mapping[str, Any], template: Mapping[str, Any], *, wants_result: bool) -> bool:
+    """Whether the pod of a step of this template reports when it has ended."""
+    outputs = template.get("outputs") or {}
+    parameters = any((entry.get("valueFrom") or {}).get("path") for entry in outputs.get("parameters") or ())
+    logs = _archives_logs(workflow.get("spec") or {}, template)
+    return bool(wants_result or outputs.get("artifacts") or parameters or logs)
+
+
+def _main_of(request: PodRequest) -> Obj:
+    """The container of the step, as the template has it."""
+    template = request.template
+    kind = next((kind for kind in ("container", "script") if template.get(kind)), "")
+    if not kind:
+        raise _error(request, "container", "is missing: a pod is made of a container or a script alone")
+    container: Obj = copy.deepcopy(dict(template[kind]))
+    for key in ("source", "mirrorVolumeMounts"):
+        container.pop(key, None)
+    if not container.get("image"):
+        raise _error(request, f"{kind}.image", "is missing: a step needs an image")
+    return {**container, "name": MAIN}
+
+
+def _add_source(request: PodRequest, main: Obj, annotations: dict[str, str]) -> None:
+    """Give a script its file: it is executable, and the last argument of the command."""
+    source = str(request.template["script"].get("source") or "")
+    if not source:
+        return
+    size = len(source.encode())
+    if size > SOURCE_BYTES:
+        raise _error(
+            request,
+            "script.source",
+            f"has {size} bytes, and at most {SOURCE_BYTES} are allowed: put the program into the image, or pass it"
+            " as an artifact",
+        )
+    annotations[SOURCE_ANNOTATION] = source
+    _mount(main, _SCRIPT, SCRIPT_PATH)
+    main["args"] = [*(main.get("args") or ()), f"{SCRIPT_PATH}/source"]
+
+
+def _ordered(request: PodRequest, main: Obj, *, wraps_result: bool) -> Ordered:
+    spec = request.workflow.get("spec") or {}
+    try:
+        return make_order(
+            request.template,
+            request.artifacts,
+            workflow=request.workflow["metadata"],
+            pod=request.record.pod_name,
+            mounts=main.get("volumeMounts") or (),
+            wants_result=wraps_result,
+            archives_logs=_archives_logs(spec, request.template),
+        )
+    except OrderError as error:
+        raise _error(request, error.path, error.message) from error
+
+
+def _archives_logs(spec: Mapping[str, Any], template: Mapping[str, Any]) -> bool:
+    own = (template.get("archiveLocation") or {}).get("archiveLogs")
+    return bool(spec.get("archiveLogs") if own is None else own)
+
+
+def _add_inputs(request: PodRequest, main: Obj, ordered: Ordered) -> None:
+    """Mount each input artifact at its path, unless it lies in a volume of main."""
+    taken = {str(mount.get("mountPath")).rstrip("/") for mount in main.get("volumeMounts") or ()}
+    for number, artifact in enumerate(ordered.inputs):
+        if artifact.mount is not None:
+            continue
+        if artifact.path in taken:
+            raise _error(request, artifact.field, f"has the path {artifact.path!r}, which another input has")
+        taken.add(artifact.path)
+        _mount(main, _STEP, artifact.path, subPath=f"in/{number}")
+
+
+def _helpers(request: PodRequest, runtime: StepRuntime, ordered: Ordered) -> list[Obj]:
+    """`init`, where there is something to fetch or to wrap, and `wait`, where there is something to save."""
+    helpers = []
+    if ordered.inputs or ordered.wraps:
+        init = _helper(request, runtime, INIT, ordered.input_secrets)
+        for number, artifact in enumerate(ordered.inputs):
+            if artifact.mount is not None:
+                place = {key: artifact.mount[key] for key in ("name", "subPath") if artifact.mount.get(key)}
+                init["volumeMounts"].append({**place, "mountPath": f"{VOLUMES_PATH}/{number}"})
+        helpers.append(init)
+    if ordered.wraps:
+        helpers.append(_helper(request, runtime, WAIT, ordered.output_secrets))
+    return helpers
+
+
+def _helper(request: PodRequest, runtime: StepRuntime, name: str, secrets: Sequence[Mapping[str, Any]]) -> Obj:
+    """A container that runs the executor: restricted, and without the token of the pod's service account."""
+    if not runtime.image:
+        raise _error(request, "outputs", "needs Moorage's own image, which is not known: set MOORAGE_IMAGE")
+    env: list[Obj] = [
+        {"name": "MOORAGE_SERVER", "value": runtime.server_url},
+        {"name": "PYTHONUNBUFFERED", "value": "1"},
+        {"name": "HOME", "value": f"{STEP_PATH}/tmp"},
+        {"name": "TMPDIR", "value": f"{STEP_PATH}/tmp"},
+    ]
+    if request.secret:
+        token = {"secretKeyRef": {"name": request.secret, "key": "token"}}
+        env.append({"name": "MOORAGE_STEP_TOKEN", "valueFrom": token})
+    if runtime.server_ca:
+        env.append({"name": "MOORAGE_SERVER_CA", "value": runtime.server_ca})
+    env += [
+        {"name": f"MOORAGE_SECRET_{number}", "valueFrom": {"secretKeyRef": dict(selector)}}
+        for number, selector in enumerate(secrets)
+    ]
+    user = request.template.get("securityContext") or (request.workflow["spec"].get("securityContext")) or {}
+    security = container_security() | {
+        "runAsNonRoot": True,
+        "runAsUser": user.get("runAsUser") or USER_ID,
+        "runAsGroup": user.get("runAsGroup") or USER_ID,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    return {
+        "name": name,
+        "image": runtime.image,
+        "command": [runtime.python, "-m", "moorage.executor", name],
+        "args": ["--step", STEP_PATH, "--order", f"{ORDER_PATH}/order.json"],
+        "env": env,
+        "resources": copy.deepcopy(_EXECUTOR_RESOURCES),
+        "securityContext": security,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [
+            {"name": _STEP, "mountPath": STEP_PATH},
+            {"name": _ORDER, "mountPath": ORDER_PATH, "readOnly": True},
+            *([] if runtime.on_processes else [{"name": _NO_TOKEN, "mountPath": _TOKEN_PATH, "readOnly": True}]),
+        ],
+    }
+
+
+def _containers(request: PodRequest, main: Obj, where: str) -> Iterator[Obj]:
+    """Init containers or sidecars of the template; with `mirrorVolumeMounts` they get main's volumes."""
+    for number, given in enumerate(request.template.get(where) or ()):
+        container: Obj = copy.deepcopy(dict(given))
+        if container.get("name") in (MAIN, INIT, WAIT):
+            raise _error(request, f"{where}[{number}].name", f"is {container['name']!r}, which has a meaning here")
+        if container.pop("mirrorVolumeMounts", False):
+            own = container.get("volumeMounts") or []
+            taken = {mount.get("mountPath") for mount in own}
+            mirrored = [mount for mount in main.get("volumeMounts") or () if mount["mountPath"] not in taken]
+            container["volumeMounts"] = [*own, *copy.deepcopy(mirrored)]
+        yield container
+
+
+def _scheduling(request: PodRequest) -> Obj:
+    """What the workflow and the template pass through to the pod."""
+    workflow, template = request.workflow.get("spec") or {}, request.template
+    spec: Obj = {}
+    for name, of_workflow, of_template in _SCHEDULING:
+        value = template.get(of_template) if of_template else None
+        if value is None or value in ({}, [], ""):
+            value = workflow.get(of_workflow)
+        if value is not None and value not in ({}, [], ""):
+            spec[name] = copy.deepcopy(value)
+    aliases = [*(workflow.get("hostAliases") or ()), *(template.get("hostAliases") or ())]
+    return spec | ({"hostAliases": copy.deepcopy(aliases)} if aliases else {})
+
+
+def _without_hosts(affinity: Mapping[str, Any], hosts: Sequence[str]) -> Obj:
+    """The affinity, and no node of these."""
+    made: Obj = copy.deepcopy(dict(affinity))
+    node = made.setdefault("nodeAffinity", {})
+    required = node.setdefault("requiredDuringSchedulingIgnoredDuringExecution", {})
+    expression = {"key": HOSTNAME, "operator": "NotIn", "values": sorted(set(hosts))}
+    terms = required.get("nodeSelectorTerms") or [{}]
+    required["nodeSelectorTerms"] = [
+        {**term, "matchExpressions": [*(term.get("matchExpressions") or ()), expression]} for term in terms
+    ]
+    return made
+
+
+def _volumes(request: PodRequest, spec: Mapping[str, Any]) -> list[Obj]:
+    """The volumes that a container mounts: ours, the template's, the workflow's and claims of the workflow."""
+    known: dict[str, Obj] = {
+        _STEP: {"emptyDir": {}},
+        _NO_TOKEN: {"emptyDir": {}},
+        _ORDER: _downward(ORDER_ANNOTATION, "order.json", 0o444),
+        _SCRIPT: _downward(SOURCE_ANNOTATION, "source", 0o755),
+    }
+    ours = frozenset(known)
+    known |= {name: {"persistentVolumeClaim": {"claimName": claim}} for name, claim in request.volumes.items()}
+    for volume in (*((request.workflow.get("spec") or {}).get("volumes") or ()), *_template_volumes(request)):
+        if volume["name"] in ours:
+            raise _error(request, "volumes", f"has the name {volume['name']!r}, which Moorage uses itself")
+        known[volume["name"]] = {key: copy.deepcopy(volume[key]) for key in volume if key != "name"}
+    patches = _patches(request)
+    wanted: dict[str, None] = {}
+    for container in (*(spec.get("initContainers") or ()), *spec["containers"]):
+        mounts = [*(container.get("volumeMounts") or ()), *(container.get("volumeDevices") or ())]
+        for mount in mounts:
+            name = str(mount.get("name"))
+            if name not in known and not any(name in text for _, text in patches):
+                raise _error(
+                    request,
+                    "volumeMounts",
+                    f"of the container {container.get('name')!r} has the volume {name!r}, which is neither in"
+                    " `volumes` of the template or the workflow nor in `volumeClaimTemplates`",
+                )
+            wanted[name] = None
+    wanted |= {name: None for name in known if name not in ours and any(name in text for _, text in patches)}
+    return [{"name": name, **known[name]} for name in wanted if name in known]
+
+
+def _template_volumes(request: PodRequest) -> Sequence[Mapping[str, Any]]:
+    return request.template.get("volumes") or ()
+
+
+def _downward(annotation: str, path: str, mode: int) -> Obj:
+    field_path = {"fieldPath": f"metadata.annotations['{annotation}']"}
+    return {"downwardAPI": {"items": [{"path": path, "fieldRef": field_path, "mode": mode}]}}
+
+
+def _patches(request: PodRequest) -> list[tuple[str, str]]:
+    """The patches that there are, with the field of each."""
+    spec = request.workflow.get("spec") or {}
+    patches = [
+        ("spec.podSpecPatch", spec.get("podSpecPatch")),
+        ("podSpecPatch", request.template.get("podSpecPatch")),
+    ]
+    return [(where, str(text)) for where, text in patches if text]
+
+
+def _patched(request: PodRequest, spec: Obj) -> Obj:
+    for where, text in _patches(request):
+        try:
+            spec = patched_spec(spec, text)
+        except PatchError as error:
+            raise _error(request, where, error.message) from error
+        names = [
+            container.get("name") for container in spec.get("containers") or () if isinstance(container, dict)
+        ]
+        if MAIN not in names:
+            raise _error(request, where, "removes the container main")
+        spec["restartPolicy"] = "Never"  # an attempt is a pod: retries are the workflow's
+    return {**spec, "volumes": spec.get("volumes") or []}
+
+
+def _end_with_main(spec: Obj, names: set[str]) -> None:
+    """Make Kubernetes' own sidecars of these containers: they end when the others have ended."""
+    sidecars = [{**entry, "restartPolicy": "Always"} for entry in spec["containers"] if entry.get("name") in names]
+    spec["containers"] = [entry for entry in spec["containers"] if entry.get("name") not in names]
+    if sidecars:
+        spec["initContainers"] = [*(spec.get("initContainers") or ()), *sidecars]
+
+
+def _wrap(request: PodRequest, runtime: StepRuntime, spec: Obj) -> None:
+    """Have the script run main's command; the script and its shell come with the container `init`."""
+    main = next(container for container in spec["containers"] if container["name"] == MAIN)
+    command, args = list(main.get("command") or ()), list(main.get("args") or ())
+    if not command:
+        image = str(main.get("image"))
+        entrypoint, usual = runtime.entrypoints.get(image, ((), ()))
+        command = [*entrypoint]
+        args = args or [*usual]
+        if not command and not (args and image in runtime.entrypoints):
+            raise _error(
+                request,
+                "container.command" if "container" in request.template else "script.command",
+                f"is missing, and the command of the image {image!r} is not known, which the outputs of the step"
+                " need: set `command`",
+            )
+    shell = ["/bin/sh"] if runtime.on_processes else [SHELL, "sh"]
+    main["command"] = [*shell, WRAPPER, STEP_PATH, *command, *args]
+    main.pop("args", None)
+    _mount(main, _STEP, STEP_PATH)
+
+
+def _mount(container: Obj, volume: str, path: str, **more: Any) -> None:
+    container["volumeMounts"] = [
+        *(container.get("volumeMounts") or ()),
+        {"name": volume, "mountPath": path, **more},
+    ]
+
+
+def _metadata(request: PodRequest, runtime: StepRuntime, own: Mapping[str, str]) -> Obj:
+    """Names, labels and annotations: the workflow's podMetadata, then the template's, then ours."""
+    meta, spec = request.workflow["metadata"], request.workflow.get("spec") or {}
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {_DEFAULT_CONTAINER: MAIN}
+    if runtime.on_processes:
+        annotations[PRIVATE_ROOT_ANNOTATION] = "true"
+    for given in (spec.get("podMetadata") or {}, request.template.get("metadata") or {}):
+        labels |= given.get("labels") or {}
+        annotations |= given.get("annotations") or {}
+    labels |= {WORKFLOW_LABEL: str(meta["name"]), COMPLETED_LABEL: "false"}
+    annotations |= {NODE_ID_ANNOTATION: request.record.id, NODE_NAME_ANNOTATION: request.record.name, **own}
+    for table, of_workflow, key in (
+        (labels, meta.get("labels") or {}, OWNER_LABEL),
+        (annotations, meta.get("annotations") or {}, OWNER_ANNOTATION),
+    ):
+        table.pop(key, None)
+        if of_workflow.get(key):
+            table[key] = of_workflow[key]
+    size = sum(len(str(key).encode()) + len(str(value).encode()) for key, value in annotations.items())
+    if size > ANNOTATIONS_BYTES:
+        raise _error(
+            request,
+            "inputs.artifacts",
+            f"needs {size} bytes of annotations with the script and all raw artifacts, and at most"
+            f" {ANNOTATIONS_BYTES} are allowed: put large data into the store of artifacts",
+        )
+    return {
+        "name": request.record.pod_name,
+        "namespace": meta.get("namespace") or "default",
+        "labels": {key: str(value) for key, value in labels.items()},
+        "annotations": {key: str(value) for key, value in annotations.items()},
+        "finalizers": [POD_FINALIZER],
+        "ownerReferences": [
+            {
+                "apiVersion": WORKFLOWS.api_version,
+                "kind": WORKFLOWS.kind,
+                "name": meta["name"],
+                "uid": meta["uid"],
+                "controller": True,
+                "blockOwnerDeletion": True,
+            }
+        ],
+    }
+
+
+def _error(request: PodRequest, path: str, what: str) -> PodError:
+    name = request.record.template or request.template.get("name") or request.record.display_name
+    subject = path if path.startswith("spec.") else f"template {name!r}: {path}"
+    return PodError(f"{subject} {what}")
