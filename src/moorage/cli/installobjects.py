@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from moorage import __version__
 from moorage.apimachinery.resources import Obj
-from moorage.cli.manifests import objects
+from moorage.cli.manifests import objects, workflow_objects
 from moorage.decide.install.overlay import overlay
 from moorage.decide.install.values import InstallValues
 from moorage.model.manifests import make_ingress
@@ -16,10 +16,11 @@ VERSION = __version__
 def wanted_objects(values: InstallValues, kubernetes: str = "") -> list[Obj]:
     """What an installation with these values consists of.
 
-    With an Ingress where both an address and a class are chosen: without a class something else leads to us.
+    With an Ingress where both an address and a class are chosen: without a class something else leads to us. With
+    Argo's kinds, which an installation leaves out where they are another's.
     `kubernetes`: the version of the cluster, for a second scheduler.
     """
-    shipped = [obj for objs in objects().values() for obj in objs]
+    shipped = [obj for objs in (objects() | workflow_objects()).values() for obj in objs]
     if values.public_url and values.ingress_class:
         shipped.append(make_ingress(values.public_url, values.ingress_class, values.tls_secret))
     if values.scheduler == "second":

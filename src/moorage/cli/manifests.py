@@ -69,6 +69,7 @@ def objects() -> dict[str, list[Obj]]:
         make_people_namespace,
         make_service,
         make_tenant_roles,
+        make_workflow_roles,
         make_workspace_roles,
     )
     from moorage.webhooks.config import audit_configuration, webhook_configurations
@@ -80,6 +81,7 @@ def objects() -> dict[str, list[Obj]]:
         "machines.yaml": make_machine_objects(),
         "tenants.yaml": make_tenant_roles(),
         "workspaces.yaml": make_workspace_roles(),
+        "workflows.yaml": make_workflow_roles(),
         "config.yaml": make_info(__version__),
         **{f"{service.name}.yaml": make_service(service, version=__version__) for service in ALL},
         "kubelets.yaml": make_kubelets_account(),
@@ -87,11 +89,19 @@ def objects() -> dict[str, list[Obj]]:
     }
 
 
+def workflow_objects() -> dict[str, list[Obj]]:
+    """Definitions of Argo's kinds, by their files: only for clusters where Argo is not installed."""
+    from moorage.model.workflowcrds import workflow_crds
+
+    return {f"{crd['metadata']['name']}.yaml": [crd] for crd in workflow_crds()}
+
+
 def tree() -> dict[str, str]:
     """Path → text of every file, the kustomizations and the Helm chart among them."""
     from moorage.model.chart import make_chart
 
     shipped = objects()
+    argo = workflow_objects()
     base = {f"base/{path}": NOTE + dump(objs) for path, objs in shipped.items()}
     kustomizations = {
         "base/kustomization.yaml": _kustomization(shipped),
@@ -100,8 +110,15 @@ def tree() -> dict[str, str]:
     by_hand = {path: BY_HAND + dump(objs) for path, objs in optional_objects().items()}
     chart = {
         f"chart/{path}": text
-        for path, text in make_chart(shipped, version=__version__, dump=dump, note=NOTE).items()
+        for path, text in make_chart(
+            shipped | {f"crds/{path}": objs for path, objs in argo.items()},
+            version=__version__,
+            dump=dump,
+            note=NOTE,
+        ).items()
     }
+    kustomizations["workflows/kustomization.yaml"] = _kustomization(argo)
+    base |= {f"workflows/{path}": NOTE + dump(objs) for path, objs in argo.items()}
     return base | by_hand | _scheduler_tree() | _overlays() | kustomizations | chart
 
 

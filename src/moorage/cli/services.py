@@ -338,13 +338,17 @@ async def _install(api: Api, settings: Settings) -> None:
         make_rights,
         make_server_address,
         make_tenant_roles,
+        make_workflow_roles,
         make_workspace_roles,
     )
+    from moorage.model.workflowcrds import is_anothers, workflow_crds
 
     await asyncio.gather(
         *(_ensure(api, NAMESPACES, namespace) for namespace in (make_namespace(), make_people_namespace()))
     )
-    await asyncio.gather(*(_ensure(api, CRDS, crd) for crd in all_crds()))
+    there = {obj["metadata"]["name"]: obj for obj in (await api.list(CRDS)).items}
+    argo = [crd for crd in workflow_crds() if not is_anothers(there.get(crd["metadata"]["name"]))]
+    await asyncio.gather(*(_ensure(api, CRDS, crd) for crd in (*all_crds(), *argo)))
     address = f"http://127.0.0.1:{settings.sockets['server'].getsockname()[1]}"
     domain, by = "", ""
     if settings.ingress_port is not None:
@@ -356,7 +360,7 @@ async def _install(api: Api, settings: Settings) -> None:
     granting = (CLUSTERROLES, CLUSTERROLEBINDINGS, ROLES, ROLEBINDINGS)
     kinds = {resource.kind: resource for resource in (PRIORITYCLASSES, PDBS, SERVICEACCOUNTS, *granting)}
     rights = [obj for service in ALL for obj in make_rights(service)]
-    roles = (*make_tenant_roles(), *make_workspace_roles(), *make_kubelets_account())
+    roles = (*make_tenant_roles(), *make_workspace_roles(), *make_workflow_roles(), *make_kubelets_account())
     granted = (*make_machine_objects(), *roles, *rights)
     await asyncio.gather(*(_ensure(api, kinds[obj["kind"]], obj) for obj in granted))
     if settings.ingress_port is not None:

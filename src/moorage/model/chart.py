@@ -16,6 +16,7 @@ from moorage.model.info import INFO_VALUES
 from moorage.model.manifests import ALL, IMAGE, QUEUE_SECRET, SERVER, USAGE_CLAIM, make_ingress
 from moorage.model.manifests.deployments import share_server
 from moorage.model.names import INFO_CONFIGMAP, SYSTEM_NAMESPACE
+from moorage.model.workflowcrds import is_workflow_crd
 
 Dump = Callable[[Sequence[Any]], str]
 
@@ -61,6 +62,8 @@ def _template(obj: Obj, dump: Dump) -> str:
         case "PersistentVolumeClaim" if name == USAGE_CLAIM:
             storage = "  {{- with .Values.storageClass }}\n  storageClassName: {{ . | quote }}\n  {{- end }}\n"
             return _either("databaseSecret", "", _plain(_keep(obj), dump) + storage)
+        case "CustomResourceDefinition" if is_workflow_crd(obj):
+            return _either("workflowDefinitions", _plain(_keep(obj), dump), "")
         case "CustomResourceDefinition" | "Namespace":
             return _plain(_keep(obj), dump)
     return _plain(obj, dump)
@@ -176,6 +179,9 @@ _TEXTS = {  # values that are texts, and what they mean
 }
 
 
+_DEFINITIONS = "whether to define Argo's kinds (Workflow, CronWorkflow, …); false where Argo is installed"
+
+
 def _values(version: str, objects: Mapping[str, Sequence[Obj]], dump: Dump) -> str:
     resources = {
         str(obj["metadata"]["name"]).removeprefix("moorage-"): obj["spec"]["template"]["spec"]["containers"][0][
@@ -189,6 +195,7 @@ def _values(version: str, objects: Mapping[str, Sequence[Obj]], dump: Dump) -> s
     for name, meaning in _TEXTS.items():
         default = f"{IMAGE}:{version}" if name == "image" else ""
         lines.append(f"# {meaning}\n{name}: {json.dumps(default)}\n")
+    lines.append(f"# {_DEFINITIONS}\nworkflowDefinitions: true\n")
     lines.append("# pods of each service; null: 2, and of the server 1 without a database\n")
     lines.append(dump([{"replicas": {service.name: None for service in ALL}}]))
     lines.append("# requests and limits of each service\n")
@@ -211,6 +218,7 @@ def _schema() -> Obj:
         **_object(
             {
                 **texts,
+                "workflowDefinitions": {"type": "boolean", "description": _DEFINITIONS},
                 "replicas": _object({name: {"type": ["integer", "null"], "minimum": 1} for name in _names()}),
                 "resources": _object(dict.fromkeys(_names(), resources)),
                 "nodeSelector": {"type": "object", "additionalProperties": {"type": "string"}},

@@ -15,6 +15,7 @@ import msgspec
 
 from moorage.apimachinery.meta import labels_of
 from moorage.apimachinery.resources import Resource
+from moorage.model.names import GROUP as OWN_GROUP
 
 GROUP, VERSION = "argoproj.io", "v1alpha1"
 WORKFLOWS = Resource(GROUP, VERSION, "workflows", "Workflow")
@@ -23,6 +24,11 @@ CLUSTER_WORKFLOW_TEMPLATES = Resource(
     GROUP, VERSION, "clusterworkflowtemplates", "ClusterWorkflowTemplate", namespaced=False
 )
 CRON_WORKFLOWS = Resource(GROUP, VERSION, "cronworkflows", "CronWorkflow")
+RECORDS_RIGHT = Resource(OWN_GROUP, VERSION, "workflownodes", "WorkflowNode", namespaced=False)
+"""No kind, only a name in RBAC: whoever may `update` these writes the records that the server keeps."""
+
+
+KINDS = (WORKFLOWS, WORKFLOW_TEMPLATES, CLUSTER_WORKFLOW_TEMPLATES, CRON_WORKFLOWS)
 
 # Argo's own words, on workflows and their pods
 INSTANCE_LABEL = (

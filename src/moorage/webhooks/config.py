@@ -39,6 +39,8 @@ from moorage.model.names import (
     WEBHOOK_CONFIGURATION,
     WEBHOOK_SERVICE,
 )
+from moorage.model.workflow import GROUP as ARGO
+from moorage.model.workflow import VERSION as ARGO_VERSION
 
 AUDIT_TIMEOUT_SECONDS = 1  # the least that Kubernetes takes; a webhook that hangs delays each request by this much
 TIMEOUT_SECONDS = 5  # an answer takes milliseconds; a webhook that hangs delays each create by this much
@@ -49,6 +51,7 @@ RULES = (  # (group, plurals): pods, and whatever holds a template of theirs, wh
     ("batch", ("jobs", "cronjobs")),
     ("apps", ("deployments", "replicasets", "statefulsets", "daemonsets")),
     (GROUP, ("mapjobs", "workspaces")),
+    (ARGO, ("workflows", "cronworkflows")),
 )
 # (group, operations, resources) that are recorded; the guardrails' own reviews tell of what they judge
 AUDITED = (
@@ -62,10 +65,14 @@ AUDITED = (
 )
 HOST_RULES = tuple((group, tuple(plural for plural, _ in kinds)) for group, kinds in HOST_KINDS.items())
 
-# the operator lifts the gates of thousands of guests: two reviews of each would be half of the cost, and say yes
+VERSIONS = {GROUP: VERSION, ARGO: ARGO_VERSION}  # v1 of all other groups
+
+# the operator lifts the gates of thousands of guests: two reviews of each would be half of the cost, and say yes;
+# so would they of the progress of thousands of workflows, whose status is no subresource
 NOT_THE_OPERATOR: Obj = {
     "name": "not-the-operator",
-    "expression": "!(request.operation == 'UPDATE' && request.resource.resource == 'pods'"
+    "expression": "!(request.operation == 'UPDATE'"
+    " && request.resource.resource in ['pods', 'workflows', 'cronworkflows']"
     f" && request.userInfo.username == '{OPERATOR}')",
 }
 # what they change was judged when it was made; finalizers and replicas must be theirs to set while the webhook is
@@ -204,7 +211,7 @@ def audit_configuration(
 def _audited(group: str, operations: tuple[str, ...], plurals: tuple[str, ...]) -> Obj:
     return {
         "apiGroups": [group],
-        "apiVersions": ["*"] if group == GROUP else ["v1"],
+        "apiVersions": ["*"] if group in VERSIONS else ["v1"],
         "operations": list(operations),
         "resources": list(plurals),
         "scope": "*",
@@ -245,7 +252,7 @@ def _rules(rules: Iterable[tuple[str, tuple[str, ...]]], *, any_version: bool = 
     return [
         {
             "apiGroups": [group],
-            "apiVersions": ["*"] if any_version else [VERSION if group == GROUP else "v1"],
+            "apiVersions": ["*"] if any_version else [VERSIONS.get(group, "v1")],
             "operations": ["CREATE", "UPDATE"],
             "resources": list(plurals),
             "scope": "Namespaced",

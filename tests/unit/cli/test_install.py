@@ -83,7 +83,7 @@ def test_an_installation_brings_all_up_and_names_the_first_user(moor, api):
     assert "the webhook answers" in typed.err
     assert "create a team: moor tenant create TEAM" in typed.err
     assert len(api.names(DEPLOYMENTS)) == 4
-    assert len(api.names(CRDS)) == 9
+    assert len(api.names(CRDS)) == 13
     assert (kept(api).values, kept(api).version, kept(api).state) == ({"image": IMAGE}, __version__, "done")
     assert len(api.names(SERVICEACCOUNTS) & {"moorage-server", "moorage-operator"}) == 2
     assert any(name.startswith("moorage-admin-admin-") for name in api.names(CLUSTERROLEBINDINGS))
@@ -308,3 +308,17 @@ def test_an_installation_by_kubectl_is_taken_over_with_what_its_admin_set(moor, 
     typed = moor("upgrade")
     assert typed.code == 0
     assert kept(api).values == {"image": IMAGE, "publicUrl": "https://a.example.org"}
+
+
+def test_definitions_of_argo_itself_are_left_as_they_are(moor, api):
+    theirs = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "workflows.argoproj.io"},
+        "spec": {"group": "argoproj.io", "versions": [{"name": "v1alpha1"}]},
+    }
+    api.put(CRDS, theirs)
+    before = api.stored(CRDS, "workflows.argoproj.io")
+    assert moor("install", "--image", IMAGE).code == 0
+    assert api.stored(CRDS, "workflows.argoproj.io") == before
+    assert "cronworkflows.argoproj.io" in api.names(CRDS)

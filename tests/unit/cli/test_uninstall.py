@@ -27,6 +27,7 @@ from moorage.cli.session import Session, Target
 from moorage.decide.install.kept import parse_kept
 from moorage.model.dataset import DATASETS
 from moorage.model.names import SYSTEM_NAMESPACE
+from moorage.model.workflow import FINALIZER, INSTANCE_LABEL, OUR_INSTANCE, WORKFLOWS
 from moorage.testing.clock import FakeClock
 from moorage.testing.installing import InstallableApi
 
@@ -74,7 +75,7 @@ def test_what_is_kept_stays_and_the_rest_goes(moor, api):
     assert "Moorage is removed\nbring it back: moor install." in err
     assert api.names(MUTATING_WEBHOOKS) | api.names(DEPLOYMENTS) | api.names(SERVICES) == set()
     assert api.names(CONFIGMAPS) == {"moorage-install"}
-    assert len(api.names(CRDS)) == 9
+    assert len(api.names(CRDS)) == 13
     assert api.names(NAMESPACES) == {"moorage-system", "moorage-users"}
     assert "finalizers" not in api.stored(DATASETS, "digits", "lab")["metadata"]
     kept = parse_kept(api.stored(CONFIGMAPS, "moorage-install", SYSTEM_NAMESPACE))
@@ -189,3 +190,22 @@ def test_pods_of_ours_that_do_not_end_do_not_block_it(moor, api):
     assert code == 0
     assert "warning: these pods have not ended: lost" in err
     assert "moorage-server" not in api.names(SERVICEACCOUNTS)
+
+
+def test_data_of_argo_itself_stays_where_ours_is_deleted(moor, api):
+    moor("install", "--image", IMAGE)
+    ours = api.stored(CRDS, "workflows.argoproj.io")
+    api.put(CRDS, dict(ours) | {"spec": {"group": "argoproj.io", "versions": [{"name": "v1alpha1"}]}})
+    workflow = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "spec": {}}
+    adopted = {INSTANCE_LABEL: OUR_INSTANCE}
+    meta = {"name": "ours", "namespace": "lab", "labels": adopted, "finalizers": [FINALIZER]}
+    api.put(WORKFLOWS, workflow | {"metadata": meta})
+    api.put(WORKFLOWS, workflow | {"metadata": {"name": "argos", "namespace": "lab"}})
+    step = {"name": "step", "namespace": "lab", "finalizers": [FINALIZER, "of/another"]}
+    api.put(PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": step, "spec": {}})
+    code, _, err = moor("uninstall", "--yes", "--delete-data")
+    assert code == 0, err
+    assert (api.has(WORKFLOWS, "ours", "lab"), api.has(WORKFLOWS, "argos", "lab")) == (False, True)
+    assert api.stored(PODS, "step", "lab")["metadata"]["finalizers"] == ["of/another"]
+    assert "workflows.argoproj.io" in api.names(CRDS)
+    assert "cronworkflows.argoproj.io" not in api.names(CRDS)

@@ -52,6 +52,7 @@ from moorage.errors import Conflict, NotFound, Problems
 from moorage.model.manifests import USAGE_CLAIM, make_admin_binding
 from moorage.model.names import INFO_CONFIGMAP, SYSTEM_NAMESPACE
 from moorage.model.people import LOCAL
+from moorage.model.workflowcrds import is_anothers
 
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 DEFINITION_SECONDS = 60.0
@@ -105,6 +106,7 @@ async def prepare(
     plurals = {kind: resource.plural for kind, resource in RESOURCES.items()}
     await check_rights(api, needed_rights(wanted, plurals, removing=False))
     live = await read(api, (*refs_of(wanted), *standing.written))
+    wanted = [obj for obj in wanted if not is_anothers(live.get(Ref.of(obj)))]
     await _check_cluster(api, wanted, values, live)
     objects = [to_apply(obj, live.get(Ref.of(obj)), values.replicas) for obj in wanted]
     tried = await try_all(api, [obj for obj in objects if Ref.of(obj) in live], force=force)

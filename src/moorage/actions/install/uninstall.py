@@ -52,13 +52,16 @@ from moorage.errors import Conflict, NotFound
 from moorage.model.crds import KINDS
 from moorage.model.dataset import DATASET_OF_LABEL
 from moorage.model.manifests import ALL, CLUSTERROLEBINDINGS, OPERATOR_LEASE, PART_OF
-from moorage.model.names import GROUP, INFO_CONFIGMAP, SYSTEM_NAMESPACE
+from moorage.model.names import INFO_CONFIGMAP, SYSTEM_NAMESPACE
+from moorage.model.workflow import CRON_WORKFLOWS, INSTANCE_LABEL, OUR_INSTANCE, WORKFLOWS
+from moorage.model.workflowcrds import is_anothers
 
 Progress = Callable[[str], None]
 LOOK_SECONDS = 1.0
 OURS = {kind.resource.kind: kind.resource for kind in KINDS}
+ADOPTED = {resource.kind: resource for resource in (WORKFLOWS, CRON_WORKFLOWS)}  # ours by a label
 CRONJOBS = Resource("batch", "v1", "cronjobs", "CronJob")
-DELETABLE = RESOURCES | OURS | {resource.kind: resource for resource in (PODS, PVCS, PVS)}
+DELETABLE = RESOURCES | OURS | ADOPTED | {resource.kind: resource for resource in (PODS, PVCS, PVS)}
 
 
 async def look_at_present(api: InstallApi, shipped: Sequence[Obj]) -> tuple[Present, Kept | None]:
@@ -70,9 +73,12 @@ async def look_at_present(api: InstallApi, shipped: Sequence[Obj]) -> tuple[Pres
     kept = await read_kept(api)
     lease = Ref(LEASES.api_version, LEASES.kind, SYSTEM_NAMESPACE, OPERATOR_LEASE)
     written = await read(api, (*refs_of(shipped), *(kept.objects if kept else ()), lease))
+    written = {ref: obj for ref, obj in written.items() if not is_anothers(obj)}
     if not written:
         raise NotFound("Moorage is not installed on this cluster: nothing of it is there")
     ours = [obj for kind in OURS.values() for obj in await _listed(api, kind)]
+    adopted_by = f"{INSTANCE_LABEL}={OUR_INSTANCE}"
+    ours += [obj for kind in ADOPTED.values() for obj in await _listed(api, kind, label_selector=adopted_by)]
     pods, nodes, shared, users = await asyncio.gather(
         _listed(api, PODS), _listed(api, NODES), _shared(api), _class_users(api)
     )
@@ -101,9 +107,10 @@ async def check_removal_rights(api: Api, shipped: Sequence[Obj], *, delete_data:
     """Raises Forbidden that names every right that is missing."""
     plurals = {kind: resource.plural for kind, resource in RESOURCES.items()}
     rights = {*needed_rights(shipped, plurals, removing=True), Right("patch", "", "pods")}
-    rights |= {Right(verb, GROUP, kind.plural) for kind in OURS.values() for verb in ("list", "patch")}
+    kinds = (*OURS.values(), *ADOPTED.values())
+    rights |= {Right(verb, kind.group, kind.plural) for kind in kinds for verb in ("list", "patch")}
     if delete_data:
-        rights |= {Right("delete", GROUP, kind.plural) for kind in OURS.values()}
+        rights |= {Right("delete", kind.group, kind.plural) for kind in kinds}
         rights |= {Right("delete", "", "persistentvolumeclaims"), Right("delete", "", "persistentvolumes")}
         rights.add(Right("patch", "", "nodes"))
     await check_rights(api, sorted(rights))
@@ -134,9 +141,8 @@ async def remove(
                 patch = {"spec": {"schedulingGates": [{"name": gate} for gate in left]}}
                 await _patch(api, PODS, name, namespace, patch)
             case Release(ref, left):
-                await _patch(
-                    api, OURS[ref.kind], ref.name, ref.namespace, {"metadata": {"finalizers": list(left) or None}}
-                )
+                patch = {"metadata": {"finalizers": list(left) or None}}
+                await _patch(api, DELETABLE[ref.kind], ref.name, ref.namespace, patch)
             case CleanNode(name):
                 await _clean(api, name)
             case _:
@@ -161,7 +167,7 @@ async def _remember(api: InstallApi, kept: Kept | None) -> None:
 
 
 def _is_waited_for(ref: Ref) -> bool:
-    return ref.kind in ("Namespace", "CustomResourceDefinition", *OURS)
+    return ref.kind in ("Namespace", "CustomResourceDefinition", *OURS, *ADOPTED)
 
 
 async def _delete(api: Api, ref: Ref) -> bool:

@@ -85,7 +85,8 @@ def _apply_policy(draft: Draft, *, fill: bool) -> None:
     start every pod of it again.
     """
     request = draft.request
-    if request.policy is None or request.is_copy or is_deleting(request.obj) or request.kind not in WORKLOADS:
+    is_judged = request.is_copy and not request.is_step
+    if request.policy is None or is_judged or is_deleting(request.obj) or request.kind not in WORKLOADS:
         return
     known: set[tuple[str, str]] = set()
     if request.operation == "UPDATE" and request.old is not None:

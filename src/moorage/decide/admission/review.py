@@ -15,6 +15,7 @@ from moorage.decide.runs.killanswer import Known
 from moorage.model.names import RUN_LABEL, SYSTEM_NAMESPACE
 from moorage.model.policy import Policy
 from moorage.model.tenant import TenantDefaults
+from moorage.model.workflow import WORKFLOW_LABEL
 
 OPERATOR = f"system:serviceaccount:{SYSTEM_NAMESPACE}:moorage-operator"
 MASTERS = "system:masters"
@@ -24,6 +25,8 @@ _COPYING_PREFIXES = (
     "system:node:",  # mirror pods
     "system:serviceaccount:kube-system:",  # where Kubernetes' own controllers live
 )
+
+_OF_WORKFLOW = ("metadata", "labels", WORKFLOW_LABEL)
 
 # kind → where the metadata of its templates is; their pods are made from these, or bear its owner
 TEMPLATES: Mapping[str, tuple[tuple[str, ...], ...]] = {
@@ -37,6 +40,8 @@ TEMPLATES: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "ReplicationController": (("spec", "template", "metadata"),),
     "MapJob": (("spec", "template", "metadata"),),
     "Workspace": (),
+    "Workflow": (),  # pods of its steps bear its owner: the operator makes them
+    "CronWorkflow": (),
 }
 
 
@@ -71,6 +76,11 @@ class Request:
     def is_judged_already(self) -> bool:
         """Whether it is made from a Job that stood here before: its pods, and the next attempts of a run."""
         return self.is_copy and (self.kind == "Pod" or self.user == OPERATOR or MASTERS in self.groups)
+
+    @property
+    def is_step(self) -> bool:
+        """Whether it is a pod of a workflow's step: no template of it stood here before."""
+        return self.kind == "Pod" and self.user == OPERATOR and at(self.obj, _OF_WORKFLOW) is not None
 
 
 @dataclass(frozen=True, slots=True)

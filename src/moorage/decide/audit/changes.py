@@ -14,6 +14,7 @@ from moorage.apimachinery.meta import annotations_of, labels_of
 from moorage.apimachinery.resources import Obj
 from moorage.decide.runs.state import CANCELLED
 from moorage.model.names import ENDED_ANNOTATION, GROUP, RUN_LABEL, SYSTEM_NAMESPACE
+from moorage.model.workflow import GROUP as ARGO
 
 # Kubernetes' own parts and ours. What they do follows from what somebody asked for, and that is recorded.
 COMPONENTS = (
@@ -44,6 +45,8 @@ NOUNS: Mapping[tuple[str, str], str] = {  # group and plural → what people cal
     (GROUP, "tenants"): "tenant",
     (GROUP, "volumebackups"): "volume backup",
     (GROUP, "workspaces"): "workspace",
+    (ARGO, "cronworkflows"): "schedule",
+    (ARGO, "workflows"): "workflow",
 }
 SUBRESOURCES = {
     "attach": "attach to",

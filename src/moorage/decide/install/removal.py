@@ -27,8 +27,10 @@ from moorage.model.names import (
     SYSTEM_NAMESPACE,
 )
 from moorage.model.people import PEOPLE_NAMESPACE
+from moorage.model.workflow import FINALIZER as WORKFLOW_FINALIZER
+from moorage.model.workflow import POD_FINALIZER
 
-FINALIZERS = frozenset({DATASET_FINALIZER, NODE_FINALIZER, MAP_FINALIZER})
+FINALIZERS = frozenset({DATASET_FINALIZER, NODE_FINALIZER, MAP_FINALIZER, WORKFLOW_FINALIZER, POD_FINALIZER})
 LIFTED_GATES = frozenset({MACHINE_GATE, MEMORY_GATE})  # a container that nobody has started stays so
 ADMIN_PREFIX = "moorage-admin-"  # ClusterRoleBindings of first users
 _SHOWN = 5  # names in a line
@@ -59,7 +61,7 @@ class LiftGates:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """An object of ours gives up our finalizers; `left` are those of others."""
+    """An object of ours, or a step's pod, gives up our finalizers; `left` are those of others."""
 
     ref: Ref
     left: tuple[str, ...]
@@ -108,7 +110,7 @@ def plan_removal(present: Present, *, delete_data: bool) -> Removal:
             AwaitServices(),
             *(Delete(_pod_ref(pod)) for pod in _replaceable(present)),
             *_lifted(present.pods),
-            *_released(present.ours),
+            *_released((*present.ours, *present.pods)),
             *(_data(present) if delete_data else ()),
             *(Delete(_pod_ref(pod)) for pod in present.pods if _is_reservation(pod)),
             *_rest(removed),
@@ -216,7 +218,7 @@ def _goes(present: Present, removed: Sequence[Ref], delete_data: bool) -> Iterat
     if replaceable := _replaceable(present):
         pods = _named(_pod_name(pod) for pod in replaceable)
         yield f"pods {pods}, which wait for the second scheduler: their controllers create them anew"
-    if released := list(_released(present.ours)):
+    if released := list(_released((*present.ours, *present.pods))):
         yield f"our finalizers on {_named(f'{step.ref}' for step in released)}: later deletions are not blocked"
     if places := [pod for pod in present.pods if _is_reservation(pod)]:
         yield f"pods that hold places of machines: {len(places)}"

@@ -118,6 +118,10 @@ CHECKS: tuple[Check, ...] = (
         why="a definition that is missing or old loses fields of objects without a word",
     ),
     Check(
+        name="workflow-kinds", required=False, judge=services.workflow_kinds, stage=Stage.AFTER,
+        why="workflows need Argo's kinds: Moorage's own definitions, or those of an Argo that is installed",
+    ),
+    Check(
         name="versions", required=False, judge=services.versions, stage=Stage.AFTER,
         why="commands and services of different versions misunderstand each other's new fields",
     ),

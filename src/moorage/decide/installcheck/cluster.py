@@ -16,6 +16,7 @@ from moorage.decide.installcheck.results import Result, in_order, missing, some,
 from moorage.model.manifests import ALL, make_deployment
 from moorage.model.names import DEFAULT_PRIORITY, SYSTEM_NAMESPACE
 from moorage.model.storageclass import ACCESS_MODES_ANNOTATION, DEFAULT_CLASS_ANNOTATION, RWX, parse_class
+from moorage.model.workflowcrds import is_own_crd, is_workflow_crd
 
 OLDEST = (1, 30)  # ValidatingAdmissionPolicy and match conditions are stable from here on
 NEWEST = (1, 36)  # on which the suite runs
@@ -342,7 +343,8 @@ def _signed(config: Mapping[str, Any]) -> bool:
 def neighbours(facts: Facts) -> Result | None:
     if isinstance(facts.crds, Unread):
         return unread("CustomResourceDefinitions", facts.crds)
-    groups = {str((obj.get("spec") or {}).get("group") or "") for obj in facts.crds}
+    others = [obj for obj in facts.crds if not (is_workflow_crd(obj) and is_own_crd(obj))]
+    groups = {str((obj.get("spec") or {}).get("group") or "") for obj in others}
     names = [name for group, name in NEIGHBOURS.items() if group in groups]
     return in_order(f"installed here: {', '.join(names)}") if names else None
 

@@ -21,6 +21,7 @@ from moorage.model.names import (
     WEBHOOK_TLS_SECRET,
 )
 from moorage.model.secondscheduler import NAME as SECOND_SCHEDULER
+from moorage.model.workflowcrds import is_anothers, is_workflow_crd, workflow_crds
 
 # that of the gateway to workspaces is made with the first workspace
 MADE_BY_OPERATOR = (WEBHOOK_TLS_SECRET, EXTENDER_SECRET, PAGE_SECRET)
@@ -85,6 +86,19 @@ def crds(facts: Facts) -> Result:
     if unready:
         return wrong(f"not established: {some(unready)}", f"kubectl describe crd {unready[0]}")
     return in_order(f"{len(ours)} definitions are those of this version")
+
+
+def workflow_kinds(facts: Facts) -> Result:
+    """Argo's kinds: ours, or another's, which are left as they are."""
+    if isinstance(facts.crds, Unread):
+        return unread("CustomResourceDefinitions", facts.crds)
+    there = {str(obj["metadata"]["name"]): obj for obj in facts.crds if is_workflow_crd(obj)}
+    names = [str(crd["metadata"]["name"]) for crd in workflow_crds()]
+    if absent := [name for name in names if name not in there]:
+        return missing(f"there is no {some(absent)}", APPLY)
+    if others := [name for name in names if is_anothers(there[name])]:
+        return in_order(f"not made by Moorage, and left as they are: {some(others)}")
+    return in_order(f"{len(names)} definitions are made by Moorage")
 
 
 def versions(facts: Facts) -> Result:

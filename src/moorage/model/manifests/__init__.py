@@ -48,6 +48,7 @@ from moorage.model.manifests.rights import (
     make_local_admin,
     make_rights,
     make_tenant_roles,
+    make_workflow_roles,
     make_workspace_roles,
 )
 from moorage.model.manifests.services import (
@@ -118,6 +119,7 @@ __all__ = [
     "make_server_address",
     "make_service",
     "make_tenant_roles",
+    "make_workflow_roles",
     "make_workspace_roles",
     "pod_security",
     "spread",

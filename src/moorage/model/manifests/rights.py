@@ -22,7 +22,13 @@ from moorage.model.manifests.parts import (
 from moorage.model.names import FORWARD_ROLE, GROUP, KUBELETS_ACCOUNT, METRICS_ROLE, SYSTEM_NAMESPACE
 from moorage.model.people import PEOPLE_NAMESPACE, account_name
 from moorage.model.proofs import PROOF_ROLE
+from moorage.model.workflow import CRON_WORKFLOWS, WORKFLOW_TEMPLATES, WORKFLOWS
+from moorage.model.workflow import GROUP as ARGO
+from moorage.model.workflow import KINDS as WORKFLOW_KINDS
 from moorage.model.workspace import OPEN_VERB
+
+IN_NAMESPACES = tuple(resource.plural for resource in (WORKFLOWS, WORKFLOW_TEMPLATES, CRON_WORKFLOWS))
+INTO = "rbac.authorization.k8s.io/aggregate-to-"
 
 LOCAL_ADMIN = "moorage-local-admin"  # binds who started a local cluster
 TENANT_ROLES = {role: f"moorage:tenant-{role}" for role in ("admin", "member", "viewer")}
@@ -111,6 +117,7 @@ def make_tenant_roles() -> list[Obj]:
         Rule(group="resource.k8s.io", resources=("resourceclaims", "resourceclaimtemplates"), verbs=READ),
         Rule(group=GROUP, resources=("volumebackups",), verbs=READ),
         Rule(group=GROUP, resources=("workspaces", "datasets", "mapjobs", "reservations"), verbs=READ),
+        Rule(group=ARGO, resources=IN_NAMESPACES, verbs=READ),
     )  # fmt: skip
     working = (
         Rule(
@@ -129,6 +136,7 @@ def make_tenant_roles() -> list[Obj]:
         Rule(group="resource.k8s.io", resources=("resourceclaims", "resourceclaimtemplates"), verbs=WRITE),
         Rule(group="policy", resources=("poddisruptionbudgets",), verbs=WRITE),
         Rule(group=GROUP, resources=("workspaces", "datasets", "volumebackups", "mapjobs"), verbs=WRITE),
+        Rule(group=ARGO, resources=IN_NAMESPACES, verbs=WRITE),
         Rule(group=GROUP, resources=("workspaces",), verbs=("open",)),
     )
     ruling = (
@@ -166,22 +174,40 @@ def make_workspace_roles() -> list[Obj]:
         verbs=("create", "update", "patch", "delete", "deletecollection", OPEN_VERB),
     )
     seeing = Rule(group=GROUP, resources=("workspaces",), verbs=READ)
-    into = "rbac.authorization.k8s.io/aggregate-to-"
     return [
         make_object(
             CLUSTERROLES,
             "moorage-workspaces-edit",
             None,
-            labels=PART_OF | {f"{into}edit": "true", f"{into}admin": "true"},
+            labels=PART_OF | {f"{INTO}edit": "true", f"{INTO}admin": "true"},
             rules=[changing.to_obj()],
         ),
         make_object(
             CLUSTERROLES,
             "moorage-workspaces-view",
             None,
-            labels=PART_OF | {f"{into}view": "true", f"{into}edit": "true", f"{into}admin": "true"},
+            labels=PART_OF | {f"{INTO}view": "true", f"{INTO}edit": "true", f"{INTO}admin": "true"},
             rules=[seeing.to_obj()],
         ),
+    ]
+
+
+def make_workflow_roles() -> list[Obj]:
+    """What the roles of namespaces may do with workflows, schedules and templates."""
+    kinds = tuple(resource.plural for resource in WORKFLOW_KINDS)
+    reading, writing = (Rule(group=ARGO, resources=kinds, verbs=verbs) for verbs in (READ, WRITE))
+    return [
+        make_object(
+            CLUSTERROLES,
+            f"moorage-workflows-{role}",
+            None,
+            labels=PART_OF | {f"{INTO}{into}": "true" for into in roles},
+            rules=[rule.to_obj()],
+        )
+        for role, rule, roles in (
+            ("edit", writing, ("edit", "admin")),
+            ("view", reading, ("view", "edit", "admin")),
+        )
     ]
 
 

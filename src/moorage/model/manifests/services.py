@@ -19,6 +19,8 @@ from moorage.model.names import (
     WEBHOOK_CONFIGURATION,
     WEBHOOK_TLS_SECRET,
 )
+from moorage.model.workflow import GROUP as ARGO
+from moorage.model.workflow import RECORDS_RIGHT
 from moorage.model.workspace import GATEWAY_SECRET
 
 OPERATOR_LEASE = "moorage-operator"
@@ -50,7 +52,11 @@ OPERATOR = Service(
             verbs=(*READ, "create", "patch", "delete"),
             why="attempts of runs, workers of maps, fillers and backups, in the namespaces of their owners",
         ),
-        Rule(resources=("pods",), verbs=(*LIST, "patch", "delete"), why="drains, restarts, places, gates"),
+        Rule(
+            resources=("pods",),
+            verbs=(*READ, "create", "patch", "delete"),
+            why="steps of workflows; drains, restarts, places, gates",
+        ),
         Rule(resources=("pods/status",), verbs=("patch",), why="why a pod of a run was ended"),
         Rule(resources=("pods/log",), verbs=("get",), why="the progress of fillers and backups"),
         Rule(
@@ -108,8 +114,40 @@ OPERATOR = Service(
             why="what it makes for them is owned by them: OwnerReferencesPermissionEnforcement asks for it",
         ),
         Rule(group="batch", resources=("jobs/finalizers",), verbs=("update",), why="as above, of pods of runs"),
+        Rule(
+            group=ARGO,
+            resources=("workflows",),
+            verbs=(*READ, "create", "patch", "delete"),
+            why="they are run; create: by schedules; delete: when their time to live is over",
+        ),
+        Rule(
+            group=ARGO,
+            resources=("cronworkflows",),
+            verbs=(*LIST, "patch"),
+            why="they are kept; patch: finalizers and status, which is no subresource",
+        ),
+        Rule(
+            group=ARGO,
+            resources=("workflowtemplates", "clusterworkflowtemplates"),
+            verbs=READ,
+            why="workflows are made of them",
+        ),
+        Rule(
+            group=ARGO,
+            resources=("workflows/finalizers", "cronworkflows/finalizers"),
+            verbs=("update",),
+            why="as above, of what workflows and schedules make",
+        ),
+        Rule(
+            group=RECORDS_RIGHT.group,
+            resources=(RECORDS_RIGHT.plural,),
+            verbs=("update",),
+            why="no kind: the server lets who may do this write the records of workflows",
+        ),
         Rule(resources=("configmaps",), verbs=("create",), why="the worker of maps; none can be read"),
-        Rule(resources=("secrets",), verbs=("create",), why="tokens of workspaces; none can be read"),
+        Rule(
+            resources=("secrets",), verbs=("create",), why="tokens of workspaces and workflows; none can be read"
+        ),
         Rule(
             group="apps",
             resources=("deployments",),

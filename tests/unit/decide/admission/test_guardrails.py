@@ -14,10 +14,13 @@ from moorage.apimachinery.scheduling import NodeInfo, Taint
 from moorage.decide.admission.gpunodes import away_from_gpus
 from moorage.decide.admission.guardrails import admit, judge
 from moorage.decide.admission.review import OPERATOR, TEMPLATES, Request, Verdict
+from moorage.decide.admission.rulebook import RULES
 from moorage.decide.runs.job import plan_run
 from moorage.decide.runs.request import Caller, ClusterFacts, RunRequest
 from moorage.model.names import ATTEMPT_LABEL, RESTART_LIMIT_ANNOTATION, label_value
+from moorage.model.policy import Policy
 from moorage.model.tenant import TenantDefaults
+from moorage.model.workflow import WORKFLOW_LABEL
 
 JOB_CONTROLLER = "system:serviceaccount:kube-system:job-controller"
 OWNER = "moorage.dev/owner"
@@ -551,3 +554,29 @@ def test_odd_numbers_are_judged_and_never_a_defect(number: str) -> None:
     admit(asked(a_job(annotations={RESTART_LIMIT_ANNOTATION: number}), restart_limit_max=3))
     refusals = admit(asked(a_job(labels={**RUN, ATTEMPT_LABEL: number}))).refusals
     assert "must be a whole number from 1" in [refusal.message for refusal in refusals]
+
+
+@pytest.mark.parametrize("kind", ["Workflow", "CronWorkflow"])
+def test_a_workflow_bears_who_submitted_it(kind):
+    workflow = {"metadata": {"name": "w", "namespace": "lab", "annotations": {OWNER: "another"}}, "spec": {}}
+    verdict = admit(Request(kind=kind, operation="CREATE", user="ada", obj=workflow))
+    assert verdict.patches == (
+        {"op": "add", "path": "/metadata/labels", "value": {OWNER: "ada"}},
+        {"op": "add", "path": "/metadata/annotations", "value": {OWNER: "ada"}},
+    )
+    assert "cannot be set to 'another'" in verdict.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("labels", "refused"),
+    [
+        pytest.param({WORKFLOW_LABEL: "w"}, True, id="a step's pod: no template of it was judged before"),
+        pytest.param({}, False, id="a pod of a Job that was judged"),
+    ],
+)
+def test_a_policy_holds_for_the_steps_that_the_operator_makes(labels, refused):
+    pod = a_pod(labels=labels, annotations={OWNER: "ada"}, containers=[a_container()])
+    policy = Policy({rule.name: {"level": "off"} for rule in RULES} | {"memoryLimit": {"level": "deny"}})
+    request = Request(kind="Pod", operation="CREATE", user=OPERATOR, obj=pod, policy=policy)
+    verdict = judge(request)
+    assert bool(verdict.refusals) is refused

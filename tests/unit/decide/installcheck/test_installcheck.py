@@ -20,6 +20,7 @@ from moorage.decide.installcheck.results import Outcome
 from moorage.model.crds import all_crds
 from moorage.model.manifests import ALL, make_service
 from moorage.model.secondscheduler import make_second_scheduler
+from moorage.model.workflowcrds import workflow_crds
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
 GIB = 2**30
@@ -88,7 +89,7 @@ def a_second_scheduler():
 
 def our_crds():
     established = {"conditions": [{"type": "Established", "status": "True"}]}
-    return tuple(crd | {"status": established} for crd in all_crds())
+    return tuple(crd | {"status": established} for crd in (*all_crds(), *workflow_crds()))
 
 
 def our_webhooks(bundle: str = "Q0E="):
@@ -362,6 +363,14 @@ AFTER = [
         "lack fields of this version: datasets.moorage.dev",
     ),
     ("crds", {"crds": tuple(all_crds())}, "wrong!", "not established"),
+    ("workflow-kinds", {}, "found", "4 definitions are made by Moorage"),
+    ("workflow-kinds", {"crds": all_crds()}, "missing", "there is no clusterworkflowtemplates.argoproj.io"),
+    (
+        "workflow-kinds",
+        {"crds": (*our_crds()[:-1], our_crds()[-1] | {"spec": {"group": "argoproj.io", "versions": []}})},
+        "found",
+        "not made by Moorage, and left as they are: workflowtemplates.argoproj.io",
+    ),
     ("versions", {}, "found", "all are 0.1.0"),
     ("versions", {"deployments": (*our_deployments(), a_second_scheduler())}, "found", "all are 0.1.0"),
     ("versions", {"info": INFO | {"version": "0.2.0"}}, "wrong", "moor 0.1.0, ConfigMap 0.2.0"),
