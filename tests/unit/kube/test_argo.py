@@ -13,6 +13,8 @@ from moorage.kube.argo import argo_controller
 from moorage.testing.clock import NOON
 from moorage.testing.fakeapi import FakeApi
 
+pytestmark = pytest.mark.anyio
+
 
 def a_lease(name="workflow-controller", *, age=timedelta(seconds=3), holder="pod-1", seconds=15):
     spec = {"holderIdentity": holder, "renewTime": rfc3339_micro(NOON - age), "leaseDurationSeconds": seconds}
