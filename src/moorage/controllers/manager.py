@@ -12,6 +12,7 @@ from moorage.apimachinery.awake import Awake
 from moorage.apimachinery.informer import Informer
 from moorage.apimachinery.informers import Informers
 from moorage.clock import SYSTEM, Clock
+from moorage.controllers.cronworkflow.controller import CronWorkflowController
 from moorage.controllers.dataset.controller import DatasetController
 from moorage.controllers.host.controller import HostController
 from moorage.controllers.loop import Loop, LoopMetrics
@@ -112,6 +113,7 @@ async def _run_controllers(
         HostController(api, clock=clock, events=events, metrics=metrics, informers=shared),
         DatasetController(api, clock=clock, events=events, metrics=metrics, informers=shared),
         VolumeBackupController(api, clock=clock, events=events, metrics=metrics, informers=shared),
+        CronWorkflowController(api, clock=clock, events=events, metrics=metrics, informers=shared),
         WorkspaceController(api, machines, clock=clock, events=events, metrics=metrics, informers=shared),
     ]
     controllers += [

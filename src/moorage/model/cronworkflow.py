@@ -26,13 +26,9 @@ from moorage.model.workflow import (
     WORKFLOWS,
 )
 
-SCHEDULE_ANNOTATION = (
-    "workflows.argoproj.io/last-used-schedule"  # Argo's: what slots were looked for by
-)
+SCHEDULE_ANNOTATION = "workflows.argoproj.io/last-used-schedule"  # Argo's: what slots were looked for by
 CREATOR_LABEL = "workflows.argoproj.io/creator"  # Argo's
-STATE_ANNOTATION = (
-    "moorage.dev/cron-state"  # JSON, a `CronState`: Argo's CRD prunes unknown status
-)
+STATE_ANNOTATION = "moorage.dev/cron-state"  # JSON, a `CronState`: Argo's CRD prunes unknown status
 CATCH_UP_ANNOTATION = "moorage.dev/catch-up"  # how many missed slots are made up for, oldest first
 BACKFILL_ANNOTATION = (
     "moorage.dev/backfill"  # on a CronWorkflow: JSON, a `Backfill`; the operator removes it when done
@@ -132,9 +128,7 @@ def parse_cron(obj: Mapping[str, Any]) -> CronView:
     schedules = spec.get("schedules") if spec.get("schedules") is not None else spec.get("schedule")
     texts = [schedules] if isinstance(schedules, str) else schedules
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts) or not texts:
-        problems.append(
-            f"spec.schedules: {schedules!r} is no list of schedules: use at least one, as '0 8 * * *'"
-        )
+        problems.append(f"spec.schedules: {schedules!r} is no list of schedules: use at least one, as '0 8 * * *'")
         texts = []
     policy = spec.get("concurrencyPolicy") or Concurrency.ALLOW
     if policy not in list(Concurrency):

@@ -120,6 +120,7 @@ OPERATOR = Service(
             verbs=(*READ, "create", "patch", "delete"),
             why="they are run; create: by schedules; delete: when their time to live is over",
         ),
+        Rule(group=LEASES, resources=("leases",), verbs=("list",), why="whether Argo's controller runs"),
         Rule(
             group=ARGO,
             resources=("cronworkflows",),
