@@ -1,4 +1,4 @@
-"""The two conditions of a CronWorkflow: `when`, asked at each slot, and `stopStrategy`, asked at each end of a run.
+"""The two conditions of a CronWorkflow: `when`, asked at each slot, and `stopStrategy`, asked when a run ended.
 
 https://argo-workflows.readthedocs.io/en/latest/variables/#cronworkflow
 """
@@ -6,12 +6,15 @@ https://argo-workflows.readthedocs.io/en/latest/variables/#cronworkflow
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from moorage.apimachinery.meta import annotations_of, labels_of
 from moorage.apimachinery.moments import rfc3339
+
+_EXPRESSION_TAG = re.compile(r"\{\{=(.*?)\}\}", re.DOTALL)
 
 
 def cron_scope(
@@ -34,14 +37,18 @@ def cron_scope(
 
 
 def is_wanted(when: str, scope: Mapping[str, Any], now: datetime) -> bool:
-    """Whether a slot is to run. Raises TextError."""
+    """Whether a slot is to run: tags are replaced, then the text is a condition as in a step. Raises TextError."""
     if not when:
         return True
+    from moorage.decide.workflows.text.expressions import evaluate, expression_text
     from moorage.decide.workflows.text.tags import substitute_text
     from moorage.decide.workflows.text.when import holds
 
-    texts = {key: value for key, value in scope.items()}
-    return holds(substitute_text(when, texts, now=now))
+    def replaced(tag: re.Match[str]) -> str:
+        return expression_text(evaluate(tag.group(1), scope, now=now))
+
+    texts = {key: _text(value) for key, value in scope.items()}
+    return holds(substitute_text(_EXPRESSION_TAG.sub(replaced, when), texts, allow_unresolved=False))
 
 
 def is_to_stop(expression: str, scope: Mapping[str, Any], now: datetime) -> bool:
@@ -51,3 +58,9 @@ def is_to_stop(expression: str, scope: Mapping[str, Any], now: datetime) -> bool
     from moorage.decide.workflows.text.expressions import evaluate
 
     return evaluate(expression, scope, now=now) is True
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return rfc3339(value) if isinstance(value, datetime) else str(value)
