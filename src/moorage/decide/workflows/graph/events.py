@@ -1,0 +1,135 @@
+"""What a run of a workflow is told, and what it wants done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from moorage.model.workflow import Artifact, NodeRecord, StepReport, WorkflowRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSeen:
+    """A step's pod, at one moment.
+
+    `is_ended`: no process of it runs any more, and none will. `exit_code`: of the main container, if it has one.
+    `disrupted`: why its node took it away (preempted, drained, lost); empty: that is not why it ended.
+    `failure`: what ended it, where that is not the main container's own exit code: a deadline, an eviction.
+    `broken`: why a container beside the main one failed, so that inputs or outputs are missing.
+    """
+
+    name: str
+    is_running: bool = False
+    is_ready: bool = False
+    is_ended: bool = False
+    is_deleted: bool = False  # somebody asked for its end
+    exit_code: int | None = None
+    disrupted: str = ""
+    failure: str = ""
+    broken: str = ""
+    waiting: str = ""  # why it does not run yet
+    reason: str = ""  # of the main container's end: Error, OOMKilled
+    message: str = ""
+    host: str = ""
+    address: str = ""
+    started_at: str = ""
+    finished_at: str = ""
+    resources_seconds: Mapping[str, int] = field(default_factory=dict)
+    report: StepReport | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreatePod:
+    """A pod to create, after the node's record was saved."""
+
+    record: NodeRecord
+    template: Mapping[str, Any]
+    artifacts: Mapping[str, Artifact]
+    wants_result: bool
+    deadline_seconds: int | None
+    excluded_hosts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EndPod:
+    """A pod that is to end before its work is done."""
+
+    pod: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigMapValue:
+    """A question: the value of a key of a ConfigMap of the workflow's namespace. Answer: text, or a Refusal."""
+
+    name: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """A question: outputs that were remembered under a key. Answer: Outputs, or None."""
+
+    cache: str
+    key: str
+    max_age_seconds: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Locks:
+    """A question: may this node hold these locks? Answer: None, when it does. They are kept until it has ended."""
+
+    node: str  # id
+    priority: int
+    created_at: str
+    locks: tuple[str, ...]
+
+
+Question = ConfigMapValue | Recall | Locks
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An answer that ends a step: why."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Remember:
+    """Outputs to be remembered under a key."""
+
+    memo: Recall
+    node: NodeRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What is to be done now, in this order. Doing a part of it, or doing it twice, does no harm."""
+
+    nodes: tuple[NodeRecord, ...] = ()  # to save
+    workflow: WorkflowRecord | None = None  # to save with them, when it changed
+    create: tuple[CreatePod, ...] = ()
+    end: tuple[EndPod, ...] = ()
+    release: tuple[str, ...] = ()  # pods whose end is recorded: they may go
+    remember: tuple[Remember, ...] = ()
+    unlock: tuple[str, ...] = ()  # ids of nodes that hold no lock any more
+    questions: tuple[Question, ...] = ()
+    look_again_in: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Controls:
+    """What the Workflow's object says of a run that is under way."""
+
+    shutdown: str = ""  # "", Stop, Terminate
+    is_suspended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """Somebody waits for a moment."""
+
+    at: datetime
+    number: int

@@ -1,0 +1,68 @@
+"""What a template that is being carried out has: its inputs, its children so far, its place in the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from moorage.decide.workflows.graph.coroutines import Future, Slots
+from moorage.decide.workflows.graph.inputs import Inputs
+from moorage.decide.workflows.graph.outcomes import Ended, Ready
+from moorage.decide.workflows.graph.scopes import Seen
+from moorage.model.workflow import Artifact, NodeRecord
+
+Prefix = Literal["steps", "tasks"]
+
+
+class Cut(Exception):
+    """The run is shut down: what has not started does not start. `message`: for the nodes that wait for it."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+@dataclass(slots=True)
+class Frame:
+    """One steps or DAG template that is being carried out."""
+
+    record: NodeRecord
+    template: Mapping[str, Any]
+    scope: str  # where names of templates are looked up
+    depth: int
+    prefix: Prefix
+    inputs: Inputs
+    slots: Slots
+    is_exit: bool
+    used: frozenset[str] | None  # names of its steps whose results it uses; None: they cannot be told apart
+    seen: dict[str, Seen] = field(default_factory=dict)
+    daemons: list[str] = field(default_factory=list)  # names of pods
+    is_failing: bool = False  # with failFast: no further child starts
+
+
+@dataclass(slots=True)
+class Awaited:
+    """A pod whose end, or whose readiness, a node waits for."""
+
+    node: str  # id
+    future: Future[Ended | Ready]
+    is_daemon: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A template to carry out as a node."""
+
+    name: str
+    display_name: str
+    step: Mapping[str, Any]  # with template, templateRef or inline, and arguments
+    artifacts: Mapping[str, Artifact]  # of its arguments
+    absent: frozenset[str] = frozenset()  # arguments whose value was never made
+    frame: Frame | None = None
+    scope: str = ""
+    depth: int = 0
+    parents: tuple[str, ...] = ()
+    wants_result: bool = False
+    is_exit: bool = False
+    local: Mapping[str, str] = field(default_factory=dict)  # of its tags beside the inputs

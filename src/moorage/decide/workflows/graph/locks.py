@@ -1,0 +1,83 @@
+"""Mutexes and semaphores: who holds them, and who is next.
+
+A node gets all its locks at once or none, so that two never wait for each other. Of those that wait the one with
+the higher priority is first, then the older workflow.
+https://argo-workflows.readthedocs.io/en/latest/synchronization/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from moorage.decide.workflows.graph.events import Locks
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A node of a workflow, and the locks that it wants."""
+
+    workflow: str  # uid
+    asked: Locks
+    number: int  # the order of asking
+
+
+class LockTable:
+    """The locks of one cluster."""
+
+    def __init__(self) -> None:
+        self._holders: dict[str, set[tuple[str, str]]] = {}
+        self._waiting: list[Waiting] = []
+        self._number = 0
+
+    def restore(self, workflow: str, node: str, locks: Iterable[str]) -> None:
+        """A node holds these by its record."""
+        for lock in locks:
+            self._holders.setdefault(lock, set()).add((workflow, node))
+
+    def ask(self, workflow: str, asked: Locks) -> None:
+        if any(row.workflow == workflow and row.asked.node == asked.node for row in self._waiting):
+            return
+        self._number += 1
+        self._waiting.append(Waiting(workflow, asked, self._number))
+        self._waiting.sort(key=lambda row: (-row.asked.priority, row.asked.created_at, row.number))
+
+    def release(self, workflow: str, node: str = "") -> None:
+        """A node holds and wants no lock any more; without `node`, no node of this workflow does."""
+        for holders in self._holders.values():
+            holders -= {holder for holder in holders if holder[0] == workflow and node in ("", holder[1])}
+        self._waiting = [
+            row for row in self._waiting if not (row.workflow == workflow and node in ("", row.asked.node))
+        ]
+
+    def wanted(self) -> set[str]:
+        """The locks that somebody waits for."""
+        return {lock for row in self._waiting for lock in row.asked.locks}
+
+    def grant(self, limits: Mapping[str, int]) -> list[Waiting]:
+        """Give what can be given, in order: nobody passes an earlier one that waits for the same lock.
+
+        `limits`: how many may hold a lock; one that it does not name has one holder.
+        """
+        granted, left, kept = [], [], set[str]()
+        for row in self._waiting:
+            is_free = all(
+                lock not in kept
+                and (
+                    len(self._holders.get(lock, ())) < limits.get(lock, 1)
+                    or (row.workflow, row.asked.node) in self._holders.get(lock, ())
+                )
+                for lock in row.asked.locks
+            )
+            if is_free:
+                self.restore(row.workflow, row.asked.node, row.asked.locks)
+                granted.append(row)
+            else:
+                kept |= set(row.asked.locks)
+                left.append(row)
+        self._waiting = left
+        return granted
+
+    def holders(self, lock: str) -> frozenset[tuple[str, str]]:
+        """(workflow's uid, node's id) of each."""
+        return frozenset(self._holders.get(lock, ()))

@@ -1,0 +1,80 @@
+"""The items of a loop: withItems, withParam, withSequence."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from moorage.decide.workflows.text.errors import TextError
+
+ITEMS_MAX = 100_000  # of one loop; each becomes a node
+_VERB = re.compile(r"%(%|[-+ 0#]*[0-9]*(?:\.[0-9]+)?[dxXo])")
+
+
+def has_loop(step: Mapping[str, Any]) -> bool:
+    return any(step.get(key) is not None for key in ("withItems", "withParam", "withSequence"))
+
+
+def items_of(step: Mapping[str, Any]) -> list[Any]:
+    """The items of a step whose text was substituted. Raises TextError."""
+    if step.get("withItems") is not None:
+        items = step["withItems"]
+    elif step.get("withParam") is not None:
+        items = _parsed(str(step["withParam"]))
+    else:
+        items = _sequence(step["withSequence"])
+    if not isinstance(items, list):
+        raise TextError(f"the items of a loop must be a list, not {type(items).__name__}")
+    if len(items) > ITEMS_MAX:
+        raise TextError(f"a loop has {len(items)} items; at most {ITEMS_MAX} are allowed")
+    return items
+
+
+def item_scope(item: Any) -> dict[str, str]:
+    """What `{{item}}` and `{{item.key}}` stand for."""
+    scope = {"item": _text(item)}
+    if isinstance(item, dict):
+        scope |= {f"item.{key}": _text(value) for key, value in item.items()}
+    return scope
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise TextError(f"withParam must be a JSON list, and is {text[:100]!r}: {error}") from error
+
+
+def _sequence(sequence: Mapping[str, Any]) -> list[str]:
+    form = sequence.get("format") or ""
+    if sequence.get("count") is not None:
+        start = _whole(sequence.get("start") or 0, "start")
+        end = start + _whole(sequence["count"], "count") - 1
+        numbers = range(start, end + 1)
+    else:
+        start, end = _whole(sequence.get("start") or 0, "start"), _whole(sequence.get("end") or 0, "end")
+        numbers = range(start, end + 1) if start <= end else range(start, end - 1, -1)
+    if len(numbers) > ITEMS_MAX:
+        raise TextError(f"withSequence has {len(numbers)} items; at most {ITEMS_MAX} are allowed")
+    return [_formatted(form, number) for number in numbers]
+
+
+def _whole(value: Any, field: str) -> int:
+    try:
+        return int(str(value).strip())
+    except ValueError:
+        raise TextError(f"withSequence.{field} must be a whole number, and is {value!r}") from None
+
+
+def _formatted(form: str, number: int) -> str:
+    if not form:
+        return str(number)
+    return _VERB.sub(lambda match: "%" if match[1] == "%" else match[0] % number, form)

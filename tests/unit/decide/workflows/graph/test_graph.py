@@ -1,0 +1,332 @@
+"""What a run decides: steps, DAGs, hooks, limits, suspension, shutdown."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from moorage.decide.workflows.graph.again import nodes_to_forget
+from moorage.decide.workflows.graph.events import Controls
+from moorage.model.workflow import NodePhase, Resume, Retry
+from moorage.testing.workflowplayer import Ends, Player, Table, always, by_node
+
+SAY = """
+        - name: say
+          inputs: {parameters: [{name: x, default: "0"}]}
+          container: {image: busybox, command: [echo, "{{inputs.parameters.x}}"]}
+"""
+
+
+def play(templates: str, table: Table = always, *, spec: str = "", entry: str = "main") -> Player:
+    return Player(f"spec:\n        entrypoint: {entry}\n{spec}        templates:{templates}{SAY}", table).play()
+
+
+def test_a_failed_step_ends_the_steps_after_its_group() -> None:
+    player = play(
+        """
+        - name: main
+          steps:
+          - - {name: bad, template: say}
+            - {name: good, template: say}
+          - - {name: never, template: say}
+""",
+        by_node(bad=Ends(exit_code=2), good=Ends(after=timedelta(seconds=5))),
+    )
+    assert player.workflow.phase == "Failed"
+    assert player.phases() == {
+        "WF": "Steps Failed",
+        "WF[0]": "StepGroup Failed",
+        "WF[0].bad": "Pod Failed",
+        "WF[0].good": "Pod Succeeded",
+    }
+    assert player.node("WF[0].bad").message == "Error (exit code 2)"
+
+
+def test_a_failure_that_may_be_goes_on() -> None:
+    player = play(
+        """
+        - name: main
+          steps:
+          - - {name: bad, template: say, continueOn: {failed: true}}
+          - - {name: then, template: say, arguments: {parameters: [{name: x, value: "{{steps.bad.exitCode}}"}]}}
+""",
+        by_node(bad=Ends(exit_code=7)),
+    )
+    assert player.workflow.phase == "Succeeded"
+    assert player.created[-1].template["container"]["command"] == ["echo", "7"]
+
+
+@pytest.mark.parametrize(
+    ("depends", "bad", "phase"),
+    [
+        pytest.param("a", Ends(exit_code=1), "Skipped Omitted", id="a bare name wants success"),
+        pytest.param("a.Failed", Ends(exit_code=1), "Pod Succeeded", id="failure is what was wanted"),
+        pytest.param("a.Failed", Ends(), "Skipped Omitted", id="and did not come"),
+        pytest.param("a.Errored", Ends(error="lost"), "Pod Succeeded", id="an error is no failure"),
+        pytest.param("!a.Failed && a.Succeeded", Ends(), "Pod Succeeded", id="and, not"),
+    ],
+)
+def test_depends(depends: str, bad: Ends, phase: str) -> None:
+    player = play(
+        f"""
+        - name: main
+          dag:
+            tasks:
+            - {{name: a, template: say}}
+            - {{name: b, template: say, depends: "{depends}"}}
+""",
+        by_node(a=bad),
+    )
+    assert player.phases()["WF.b"] == phase
+
+
+def test_a_task_sees_only_what_comes_before_it() -> None:
+    player = play(
+        """
+        - name: main
+          dag:
+            tasks:
+            - {name: a, template: print}
+            - {name: b, template: say, arguments: {parameters: [{name: x, value: "{{tasks.a.outputs.result}}"}]}}
+        - name: print
+          script: {image: python, command: [python], source: "print(1)"}
+""",
+        by_node(a=Ends(result="1")),
+    )
+    assert player.workflow.phase == "Error"
+    assert "tasks.a.outputs.result" in player.node("WF.b").message
+
+
+def test_parallelism_of_the_workflow_counts_pods() -> None:
+    player = play(
+        """
+        - name: main
+          steps: [[{name: fan, template: say, withSequence: {count: "9"}}]]
+""",
+        spec="        parallelism: 3\n",
+    )
+    assert player.workflow.phase == "Succeeded"
+    assert (len(player.created), player.most_at_once) == (9, 3)
+
+
+def test_fail_fast_starts_no_more_children() -> None:
+    player = play(
+        """
+        - name: main
+          parallelism: 1
+          failFast: true
+          steps: [[{name: fan, template: say, withSequence: {count: "5"}}]]
+""",
+        by_node(fan=Ends(exit_code=1)),
+    )
+    assert player.workflow.phase == "Failed"
+    assert len(player.created) == 1
+
+
+def test_the_exit_handler_knows_how_it_ended() -> None:
+    player = play(
+        """
+        - name: main
+          container: {image: busybox, command: [false]}
+        - name: bye
+          container: {image: busybox, command: [echo, "{{workflow.status}} {{workflow.failures}}"]}
+""",
+        by_node(wf=Ends(exit_code=1)),
+        spec="        onExit: bye\n",
+    )
+    assert player.workflow.phase == "Failed"
+    said = player.created[-1].template["container"]["command"][1]
+    assert said.startswith('Failed "[{\\"displayName\\":\\"wf\\"')
+
+
+def test_pods_that_nodes_take_away_do_not_count_against_a_limit() -> None:
+    lost = Ends(exit_code=None, disrupted="PreemptionByScheduler")
+    ends = iter([lost, lost, Ends(exit_code=1), Ends()])
+    player = play(
+        """
+        - name: main
+          retryStrategy: {limit: 1}
+          container: {image: busybox, command: [echo]}
+""",
+        lambda order: next(ends),
+    )
+    assert player.workflow.phase == "Succeeded"
+    names = [order.record.pod_name for order in player.created]
+    assert len(set(names)) == 4
+    assert player.node("WF(0)").infrastructure_retries == 2
+
+
+def test_a_pod_that_is_lost_again_and_again_fails() -> None:
+    player = play(
+        """
+        - name: main
+          container: {image: busybox, command: [echo]}
+""",
+        lambda order: Ends(exit_code=None, disrupted="node lost"),
+    )
+    assert player.workflow.phase == "Failed"
+    assert len(player.created) == 4
+
+
+def test_a_suspended_node_waits_for_its_outputs() -> None:
+    player = Player(
+        f"""
+      spec:
+        entrypoint: main
+        templates:
+        - name: main
+          steps:
+          - - {{name: approve, template: wait}}
+          - - name: then
+              template: say
+              arguments: {{parameters: [{{name: x, value: "{{{{steps.approve.outputs.parameters.ok}}}}"}}]}}
+        - name: wait
+          suspend: {{}}
+          outputs: {{parameters: [{{name: ok, valueFrom: {{supplied: {{}}}}}}]}}
+{SAY}"""
+    ).play()
+    assert not player.run.is_done
+    player.run.resume(Resume(selector="displayName=other"))
+    player.play()
+    assert not player.run.is_done
+    player.run.resume(Resume())
+    player.play()
+    assert player.node("WF[0].approve").message == "waits for output parameters: ok"
+    player.run.resume(Resume(selector="displayName=approve", parameters={"ok": "yes"}))
+    player.play()
+    assert player.workflow.phase == "Succeeded"
+    assert player.created[-1].template["container"]["command"] == ["echo", "yes"]
+
+
+@pytest.mark.parametrize(("shutdown", "handlers"), [("Stop", 1), ("Terminate", 0)])
+def test_shutdown_ends_pods_and_starts_nothing(shutdown: str, handlers: int) -> None:
+    player = Player(
+        f"""
+      spec:
+        entrypoint: main
+        onExit: say
+        templates:
+        - name: main
+          steps:
+          - - {{name: a, template: say}}
+          - - {{name: b, template: say}}
+{SAY}""",
+        by_node(a=Ends(after=timedelta(hours=1))),
+    )
+    player.decide()
+    player.run.control(Controls(shutdown=shutdown))
+    player.play()
+    assert player.workflow.phase == "Failed"
+    assert player.node("WF[0].a").message == f"workflow shutdown with strategy: {shutdown}"
+    assert len(player.created) == 1 + handlers
+
+
+def test_a_suspended_workflow_starts_no_pod_until_it_goes_on() -> None:
+    player = Player(f"spec:\n        entrypoint: say\n        templates:{SAY}")
+    player.run.control(Controls(is_suspended=True))
+    player.play()
+    assert player.created == []
+    player.run.control(Controls())
+    player.play()
+    assert player.workflow.phase == "Succeeded"
+
+
+def test_the_deadline_of_a_workflow_ends_its_pods_and_not_its_exit_handler() -> None:
+    player = play(
+        """
+        - name: main
+          steps: [[{name: long, template: say}], [{name: never, template: say}]]
+""",
+        by_node(long=Ends(after=timedelta(hours=1))),
+        spec="        activeDeadlineSeconds: 60\n        onExit: say\n",
+    )
+    assert player.workflow.phase == "Failed"
+    assert player.node("WF[0].long").message == "Step exceeded its deadline"
+    assert [order.record.display_name for order in player.created] == ["long", "wf.onExit"]
+
+
+def test_recursion_without_end_is_an_error() -> None:
+    player = play(
+        """
+        - name: main
+          steps: [[{name: again, template: main}]]
+"""
+    )
+    assert player.workflow.phase == "Failed"
+    assert len(player.created) == 0
+    assert any("at most 100 are allowed" in node.message for node in player.nodes.values())
+
+
+def test_what_is_memoized_is_not_done_again() -> None:
+    templates = """
+        - name: main
+          steps: [[{name: a, template: slow}], [{name: b, template: slow}]]
+        - name: slow
+          memoize: {key: "k-1", cache: {configMap: {name: c}}}
+          outputs: {parameters: [{name: y, valueFrom: {path: /y}}]}
+          container: {image: busybox, command: [echo]}
+"""
+    player = play(templates, by_node(a=Ends(parameters={"y": "5"})))
+    assert len(player.created) == 1
+    assert player.node("WF[1].b").is_memoized
+    outputs = player.node("WF[1].b").outputs
+    assert outputs is not None
+    assert outputs.parameters == {"y": "5"}
+
+
+def test_a_retry_runs_what_failed_and_what_comes_after_it() -> None:
+    player = play(
+        """
+        - name: main
+          dag:
+            tasks:
+            - {name: a, template: say}
+            - {name: b, template: say, depends: a}
+            - {name: c, template: say, depends: b}
+            - {name: d, template: say, depends: a}
+""",
+        by_node(b=Ends(exit_code=1)),
+    )
+    forgotten = nodes_to_forget(player.nodes.values(), Retry())
+    assert {player.nodes[identity].name for identity in forgotten} == {"wf", "wf.b", "wf.c"}
+    again = nodes_to_forget(player.nodes.values(), Retry(restart_successful=True, selector="displayName=d"))
+    assert {player.nodes[identity].name for identity in again} == {"wf", "wf.b", "wf.c", "wf.d"}
+
+
+def test_global_outputs_are_there_for_later_steps_and_for_people() -> None:
+    player = play(
+        """
+        - name: main
+          steps:
+          - - {name: a, template: make}
+          - - name: b
+              template: say
+              arguments: {parameters: [{name: x, value: "{{workflow.outputs.parameters.g}}"}]}
+        - name: make
+          outputs: {parameters: [{name: y, globalName: g, valueFrom: {path: /y}}]}
+          container: {image: busybox, command: [echo]}
+""",
+        by_node(a=Ends(parameters={"y": "5"})),
+    )
+    assert player.workflow.parameters == {"g": "5"}
+    assert player.created[-1].template["container"]["command"] == ["echo", "5"]
+
+
+def test_a_loop_gives_a_list_of_what_its_items_gave() -> None:
+    values = iter(["a", "b"])
+    player = play(
+        """
+        - name: main
+          outputs: {parameters: [{name: all, valueFrom: {parameter: "{{steps.fan.outputs.parameters.y}}"}}]}
+          steps: [[{name: fan, template: make, withItems: [1, 2]}]]
+        - name: make
+          outputs: {parameters: [{name: y, valueFrom: {path: /y}}]}
+          container: {image: busybox, command: [echo]}
+""",
+        lambda order: Ends(parameters={"y": next(values)}),
+    )
+    outputs = player.node("WF").outputs
+    assert outputs is not None
+    assert outputs.parameters == {"all": '["a","b"]'}
+    assert player.node("WF").phase is NodePhase.SUCCEEDED

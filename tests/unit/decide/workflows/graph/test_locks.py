@@ -1,0 +1,73 @@
+"""Mutexes and semaphores."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moorage.decide.workflows.graph.events import Locks
+from moorage.decide.workflows.graph.locks import LockTable
+
+
+def asked(node: str, *locks: str, priority: int = 0, created: str = "2026-03-01T12:00:00Z") -> Locks:
+    return Locks(node=node, priority=priority, created_at=created, locks=locks)
+
+
+def granted(table: LockTable, limits: dict[str, int] | None = None) -> list[str]:
+    return [row.asked.node for row in table.grant(limits or {})]
+
+
+def test_a_mutex_has_one_holder() -> None:
+    table = LockTable()
+    for node in ("a", "b"):
+        table.ask("u1", asked(node, "Mutex/ns/m"))
+    assert granted(table) == ["a"]
+    assert granted(table) == []
+    table.release("u1", "a")
+    assert granted(table) == ["b"]
+
+
+def test_a_semaphore_has_as_many_as_its_limit() -> None:
+    table = LockTable()
+    for node in "abc":
+        table.ask("u1", asked(node, "Semaphore/ns/c/k"))
+    assert granted(table, {"Semaphore/ns/c/k": 2}) == ["a", "b"]
+    assert granted(table, {"Semaphore/ns/c/k": 3}) == ["c"]
+
+
+def test_priority_comes_before_age_and_age_before_order() -> None:
+    table = LockTable()
+    table.ask("u1", asked("late", "Mutex/ns/m", created="2026-03-01T13:00:00Z"))
+    table.ask("u2", asked("early", "Mutex/ns/m"))
+    table.ask("u3", asked("important", "Mutex/ns/m", priority=5, created="2026-03-01T14:00:00Z"))
+    order = []
+    for _ in range(3):
+        (row,) = table.grant({})
+        order.append(row.asked.node)
+        table.release(row.workflow, row.asked.node)
+    assert order == ["important", "early", "late"]
+
+
+def test_nobody_passes_one_that_waits_for_several() -> None:
+    table = LockTable()
+    table.restore("u0", "x", ["Mutex/ns/b"])
+    table.ask("u1", asked("both", "Mutex/ns/a", "Mutex/ns/b"))
+    table.ask("u2", asked("one", "Mutex/ns/a"))
+    assert granted(table) == []
+    table.release("u0")
+    assert granted(table) == ["both"]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.sets(st.sampled_from("abcd"), min_size=1)), max_size=20),
+    st.lists(st.integers(0, 5), max_size=20),
+)
+def test_no_lock_ever_has_two_holders(asks: list[tuple[int, set[str]]], releases: list[int]) -> None:
+    table = LockTable()
+    for number, (workflow, locks) in enumerate(asks):
+        table.ask(f"u{workflow}", asked(f"n{number}", *sorted(locks)))
+    for workflow in [*releases, *range(6)]:
+        table.grant({})
+        assert all(len(table.holders(lock)) <= 1 for lock in "abcd")
+        table.release(f"u{workflow}")
+    assert table.wanted() == set()
