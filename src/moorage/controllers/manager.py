@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import secrets
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Literal, Protocol
@@ -26,6 +28,10 @@ from moorage.controllers.reservation.controller import ReservationController
 from moorage.controllers.run.controller import RunController
 from moorage.controllers.tenant.controller import TenantController
 from moorage.controllers.volumebackup.controller import VolumeBackupController
+from moorage.controllers.workflow.checks import faults_of
+from moorage.controllers.workflow.controller import WorkflowController
+from moorage.controllers.workflow.records import RecordStore
+from moorage.controllers.workflow.runtime import read_runtime
 from moorage.controllers.workspace.controller import WorkspaceController
 from moorage.decide.runs.restarts import LOST_AFTER
 from moorage.kube.events import EventRecorder
@@ -71,22 +77,26 @@ async def run_operator(
     lost_after: timedelta = LOST_AFTER,
     metrics: LoopMetrics | None = None,
     informers: Informers | None = None,
+    records: RecordStore | None = None,
 ) -> None:
     """Run all controllers until cancelled; with `leader_elect`, whenever the lease is held; `times`: the lease's.
 
     `informers`: of other parts of this process, which end with it; with `leader_elect` each time has its own.
     `identity` must differ between processes. `certificates`: on a real cluster, whether the webhook's is our own
-    to make and renew, or given by another; "" beside a local one, where `moor up` makes it.
+    to make and renew, or given by another; "" beside a local one, where `moor up` makes it. `records`: of
+    workflows; without them no workflow is run.
     """
 
     if not leader_elect:
-        await _run_controllers(api, informers or Informers(), clock, certificates, lost_after, metrics)
+        await _run_controllers(
+            api, informers or Informers(), clock, certificates, lost_after, metrics, records, identity
+        )
         return
     elector = Elector(api, clock=clock, name=LEASE, namespace=SYSTEM_NAMESPACE, identity=identity, times=times)
     ours = api.guarded(elector.check)
 
     async def lead() -> None:
-        await _run_controllers(ours, Informers(), clock, certificates, lost_after, metrics)
+        await _run_controllers(ours, Informers(), clock, certificates, lost_after, metrics, records, identity)
 
     await elector.run(lead)
 
@@ -98,6 +108,8 @@ async def _run_controllers(
     certificates: Certificates,
     lost_after: timedelta,
     metrics: LoopMetrics | None,
+    records: RecordStore | None,
+    identity: str,
 ) -> None:
     events = EventRecorder(api, component=COMPONENT, clock=clock)
     machines = MachineController(api, clock=clock, events=events, metrics=metrics, informers=shared)
@@ -116,6 +128,21 @@ async def _run_controllers(
         CronWorkflowController(api, clock=clock, events=events, metrics=metrics, informers=shared),
         WorkspaceController(api, machines, clock=clock, events=events, metrics=metrics, informers=shared),
     ]
+    if records is not None:
+        controllers.append(
+            WorkflowController(
+                api,
+                records,
+                holder=f"{identity}-{secrets.token_hex(4)}",
+                runtime=functools.partial(read_runtime, api),
+                check=faults_of,
+                clock=clock,
+                events=events,
+                lost_after=lost_after,
+                metrics=metrics,
+                informers=shared,
+            )
+        )
     controllers += [
         RenamesController(api, resource, clock=clock, metrics=metrics, informers=shared)
         for resource in (WORKSPACES, MAPJOBS)

@@ -155,9 +155,7 @@ class Player:
         wait = self.decide()
         if wait == timedelta(0):
             return True
-        due = sorted(
-            (at, name) for name, (at, _) in self.ends.items() if not self.pods[name].is_ended
-        )
+        due = sorted((at, name) for name, (at, _) in self.ends.items() if not self.pods[name].is_ended)
         moments = [at for at, _ in due[:1]] + ([self.now + wait] if wait is not None else [])
         if not moments or self.run.is_done:
             return False
@@ -176,9 +174,7 @@ class Player:
     def phases(self) -> dict[str, str]:
         """Every node by its name, with WF for the workflow's."""
         name = self.workflow.name
-        return {
-            "WF" + node.name[len(name) :]: f"{node.type} {node.phase}" for node in self.nodes.values()
-        }
+        return {"WF" + node.name[len(name) :]: f"{node.type} {node.phase}" for node in self.nodes.values()}
 
     def node(self, name: str) -> NodeRecord:
         full = self.workflow.name + name.removeprefix("WF")

@@ -141,8 +141,8 @@ async def remove(
                 patch = {"spec": {"schedulingGates": [{"name": gate} for gate in left]}}
                 await _patch(api, PODS, name, namespace, patch)
             case Release(ref, left):
-                patch = {"metadata": {"finalizers": list(left) or None}}
-                await _patch(api, DELETABLE[ref.kind], ref.name, ref.namespace, patch)
+                finalizers = {"metadata": {"finalizers": list(left) or None}}
+                await _patch(api, DELETABLE[ref.kind], ref.name, ref.namespace, finalizers)
             case CleanNode(name):
                 await _clean(api, name)
             case _:

@@ -102,15 +102,15 @@ async def resolve_inputs(
     kept_rows: list[Mapping[str, Any]] = []
     for artifact in declared.get("artifacts") or ():
         name = str(artifact.get("name"))
-        found = given.get(name) or artifact_of(substitute(_plain(artifact), dict(scope)), scope, {})
-        if found is None:
+        artifact_given = given.get(name) or artifact_of(substitute(_plain(artifact), dict(scope)), scope, {})
+        if artifact_given is None:
             if artifact.get("optional"):
                 continue
             raise TextError(
                 f"inputs.artifacts.{name} of template {template.get('name')} was not supplied:"
                 " add it to the arguments, or mark it as optional"
             )
-        artifacts[name] = found
+        artifacts[name] = artifact_given
         kept_rows.append(artifact)
     inputs: dict[str, Any] = {}
     if rows:

@@ -320,13 +320,13 @@ class Run:
                         is_exit=True,
                     )
                 )
-                outcome, told = handler.phase, handler.message
+                outcome, reason = handler.phase, handler.message
             except TextError as error:
-                outcome, told = NodePhase.ERROR, error.message
+                outcome, reason = NodePhase.ERROR, error.message
             except Cut as cut:
-                outcome, told = NodePhase.FAILED, cut.message
+                outcome, reason = NodePhase.FAILED, cut.message
             if phase == "Succeeded" and outcome in (NodePhase.FAILED, NodePhase.ERROR):
-                phase, message = str(outcome), told
+                phase, message = str(outcome), reason
         for future in self._workflow_hooks.values():
             await future
         return phase, message

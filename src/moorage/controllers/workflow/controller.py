@@ -1,0 +1,767 @@
+"""Workflows, kept going: the reads and writes around `moorage.decide.workflows.graph`.
+
+A run is loaded from its records when its object is first seen. Then it lives in memory, is told of its pods, and
+each decision is carried out in the order that docs/design/0021 gives. When anything goes wrong on the way, the run
+is dropped and loaded anew: the records are the truth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, assert_never
+
+import msgspec
+
+from moorage.apimachinery.api import Api
+from moorage.apimachinery.informer import index_by_label
+from moorage.apimachinery.informers import Informers
+from moorage.apimachinery.meta import Key, annotations_of, is_deleting, key_of, labels_of, owner_reference
+from moorage.apimachinery.resources import CONFIGMAPS, LEASES, NODES, PODS, PVCS, SECRETS, Obj
+from moorage.clock import Clock
+from moorage.controllers.loop import Loop, LoopMetrics
+from moorage.controllers.run.plan import is_lost
+from moorage.controllers.workflow.observe import has_executor, is_held, is_of, keep_pod, pod_seen
+from moorage.controllers.workflow.records import RecordStore
+from moorage.controllers.workflow.summary import collect_at, pod_delete_at, summary_patch
+from moorage.decide.runs.restarts import LOST_AFTER
+from moorage.decide.workflows.graph.again import nodes_to_forget
+from moorage.decide.workflows.graph.events import (
+    ConfigMapValue,
+    Controls,
+    CreatePod,
+    Decision,
+    Locks,
+    PodSeen,
+    Recall,
+    Refusal,
+)
+from moorage.decide.workflows.graph.locks import LockTable
+from moorage.decide.workflows.graph.run import Run
+from moorage.decide.workflows.pods import PodError, PodRequest, StepRuntime, make_pod
+from moorage.decide.workflows.templates import TemplateKey, TemplateMissing, missing, stored
+from moorage.errors import (
+    AlreadyExists,
+    BadRequest,
+    Conflict,
+    Forbidden,
+    Invalid,
+    MoorageError,
+    NotFound,
+)
+from moorage.kube.argo import running_controller
+from moorage.kube.events import EventRecorder
+from moorage.kube.objects import EventType
+from moorage.model.names import OWNER_ANNOTATION
+from moorage.model.workflow import (
+    CLUSTER_WORKFLOW_TEMPLATES,
+    CRON_LABEL,
+    INSTANCE_LABEL,
+    OUR_INSTANCE,
+    POD_FINALIZER,
+    RESUME_ANNOTATION,
+    RETRY_ANNOTATION,
+    WORKFLOW_LABEL,
+    WORKFLOW_TEMPLATES,
+    WORKFLOWS,
+    Memo,
+    NodeRecord,
+    Outputs,
+    Resume,
+    Retry,
+    WorkflowRecord,
+    is_free,
+    is_ours,
+)
+
+log = logging.getLogger(__name__)
+
+STATUS_EVERY = timedelta(seconds=2)
+QUOTA_EVERY = timedelta(seconds=5)  # between two tries to create a pod that a quota refused
+LIMITS_EVERY = timedelta(seconds=10)  # between two looks at the ConfigMaps of semaphores that somebody waits for
+RUNTIME_EVERY = timedelta(minutes=1)  # between two looks at what pods need of the installation
+AT_ONCE = 16  # writes to the API server
+FINAL = ("Succeeded", "Failed", "Error")
+
+Check = Callable[[Mapping[str, Any], Mapping[TemplateKey, Mapping[str, Any]]], Sequence[str]]
+"""Faults of a document with the templates that it refers to, each as one sentence; none where it may run."""
+
+
+@dataclass(slots=True)
+class _Live:
+    """A run in memory. `held`: pods that the API server refused for now."""
+
+    run: Run
+    uid: str
+    changed: set[str] = field(default_factory=set)  # names of pods to look at
+    held: dict[str, CreatePod] = field(default_factory=dict)
+    held_until: float = 0.0
+    reported_at: float = -1e9
+    reported: Mapping[str, Any] | None = None
+    granted: list[Locks] = field(default_factory=list)
+    controls: Controls = field(default_factory=Controls)
+
+
+class WorkflowController:
+    """One per operator. `informers` are to be run by the caller.
+
+    `holder`: a text that no other operator, and no earlier term of this one, has. `runtime`: what pods need of
+    this installation; asked when the first pod is made. `check`: what is refused before a run begins.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        records: RecordStore,
+        *,
+        holder: str,
+        runtime: Callable[[], Awaitable[StepRuntime]],
+        check: Check,
+        clock: Clock,
+        events: EventRecorder,
+        lost_after: timedelta = LOST_AFTER,
+        metrics: LoopMetrics | None = None,
+        informers: Informers | None = None,
+    ) -> None:
+        shared = informers or Informers()
+        self._api, self._records, self._clock, self._events = api, records, clock, events
+        self._holder, self._find_runtime, self._check = holder, runtime, check
+        self._lost_after = lost_after
+        self._workflows = shared.of(api, WORKFLOWS)
+        self._pods = shared.of(
+            api,
+            PODS,
+            label_selector=WORKFLOW_LABEL,
+            indexes={"workflow": index_by_label(WORKFLOW_LABEL)},
+            keep=keep_pod,
+        )
+        self._nodes = shared.of(api, NODES)
+        self._leases = shared.of(api, LEASES)
+        self.informers = (self._workflows, self._pods, self._nodes, self._leases)
+        self._live: dict[Key, _Live] = {}
+        self._runtime: StepRuntime | None = None
+        self._runtime_read_at = 0.0
+        self._locks = LockTable()
+        self._locks_ready = False
+        self._limits_read_at = -1e9
+        self._limits: dict[str, int] = {}
+        self.loop = Loop("workflow", self.reconcile, clock=clock, metrics=metrics)
+        self._pods.on_change(self._note_pod)  # before the loop hears of it
+        self.loop.hear(self._workflows, lambda obj: [key_of(obj)])
+        self.loop.hear(self._pods, _workflow_of)
+
+    def _note_pod(self, before: Obj | None, after: Obj | None) -> None:
+        pod = after or before
+        assert pod is not None
+        for key in _workflow_of(pod):
+            if (live := self._live.get(key)) is not None:
+                live.changed.add(pod["metadata"]["name"])
+
+    async def reconcile(self, key: Key) -> timedelta | None:
+        """Bring one workflow a step further; return when to look again."""
+        obj = self._workflows.get(key.name, key.namespace)
+        if not self._locks_ready:
+            await self._restore_locks()
+        if obj is None or is_deleting(obj):
+            await self._leave(key, obj)
+            return None
+        if not is_ours(obj):
+            return await self._adopt(key, obj)
+        live = self._live.get(key)
+        if live is not None and live.uid != obj["metadata"]["uid"]:
+            self._drop(key)
+            live = None
+        try:
+            if live is None:
+                if (obj.get("status") or {}).get("phase") in FINAL and RETRY_ANNOTATION not in annotations_of(obj):
+                    return await self._collect(key, obj)
+                live = await self._begin(key, obj)
+                if live is None:
+                    return None
+            return await self._go_on(key, obj, live)
+        except BaseException:
+            self._drop(key)
+            raise
+
+    # --- whose it is
+
+    async def _adopt(self, key: Key, obj: Obj) -> timedelta | None:
+        """Take what nobody has, where Argo's controller does not run."""
+        if not is_free(obj) or (obj.get("status") or {}).get("phase"):
+            return None
+        if (argo := running_controller(self._leases.all(), self._clock.now())) is not None:
+            log.debug("workflow left to Argo", extra={"workflow": str(key), "lease": str(argo)})
+            return timedelta(minutes=1)
+        patch = {
+            "metadata": {
+                "resourceVersion": obj["metadata"]["resourceVersion"],
+                "labels": {INSTANCE_LABEL: OUR_INSTANCE},
+            }
+        }
+        with contextlib.suppress(NotFound):
+            await self._api.patch(WORKFLOWS, key.name, patch, key.namespace)
+        return None
+
+    async def _leave(self, key: Key, obj: Obj | None) -> None:
+        """The object is gone, or going: its pods may go too."""
+        live = self._live.get(key)
+        uid = live.uid if live is not None else (obj["metadata"]["uid"] if obj is not None else "")
+        if uid:
+            await self._records.gone(uid, self._clock.now())
+            self._unlock(uid)
+        self._drop(key)
+        for pod in self._pods_of(key):
+            if is_held(pod):
+                await self._release(pod["metadata"]["name"], key.namespace)
+            if not is_deleting(pod):
+                with contextlib.suppress(NotFound):
+                    await self._api.delete(PODS, pod["metadata"]["name"], key.namespace)
+
+    def _drop(self, key: Key) -> None:
+        self._live.pop(key, None)
+
+    def _pods_of(self, key: Key) -> list[Obj]:
+        return [
+            pod
+            for pod in self._pods.by_index("workflow", key.name)
+            if pod["metadata"]["namespace"] == key.namespace
+        ]
+
+    # --- the beginning
+
+    async def _begin(self, key: Key, obj: Obj) -> _Live | None:
+        """Load the run, or make it; None: it cannot be made, and its object says why."""
+        uid = obj["metadata"]["uid"]
+        now = self._clock.now()
+        try:
+            loaded = await self._records.load(uid, self._holder)
+            record = loaded.workflow
+        except NotFound:
+            document, faults = await self._document(key, obj)
+            record = WorkflowRecord(
+                uid=uid,
+                namespace=key.namespace,
+                name=key.name,
+                document=document,
+                created_at=str(obj["metadata"].get("creationTimestamp") or ""),
+                owner=annotations_of(obj).get(OWNER_ANNOTATION, ""),
+                cron=labels_of(obj).get(CRON_LABEL, ""),
+                token_digest=await self._token_digest(key, obj),
+            )
+            if faults:
+                stamp = _stamp(now)
+                record = msgspec.structs.replace(
+                    record, phase="Failed", message=f"invalid spec: {'; '.join(faults)}",
+                    started_at=stamp, finished_at=stamp,
+                )  # fmt: skip
+            await self._records.begin(record)
+            loaded = await self._records.load(uid, self._holder)
+            record = loaded.workflow
+        nodes = loaded.nodes
+        if (text := annotations_of(obj).get(RETRY_ANNOTATION)) is not None:
+            if record.phase in FINAL:
+                record, nodes = await self._retry(record, nodes, _decoded(text, Retry) or Retry())
+            await self._annotate(key, {RETRY_ANNOTATION: None})
+        if record.phase in FINAL:
+            await self._report(key, obj, record, force=True)
+            for pod in self._pods_of(key):
+                if is_held(pod) and is_of(pod, uid):
+                    await self._release(pod["metadata"]["name"], key.namespace)
+            return None
+        await self._claims(key, obj, record)
+        # as the API server has them: a copy may be older than the pods that an earlier operator made
+        selector = f"{WORKFLOW_LABEL}={key.name}"
+        pods = [
+            keep_pod(pod)
+            for pod in (await self._api.list(PODS, key.namespace, label_selector=selector)).items
+            if is_of(pod, uid)
+        ]
+        seen = await self._see(record.uid, pods)
+        run = Run(record, nodes=nodes, pods=seen, now=self._clock.now())
+        for node in nodes:
+            if node.locks and not node.phase.is_fulfilled:
+                self._locks.restore(uid, node.id, node.locks)
+        recorded = {node.pod_name for node in nodes if node.phase.is_fulfilled and node.pod_name}
+        for pod in pods:
+            if is_held(pod) and pod["metadata"]["name"] in recorded:
+                await self._release(pod["metadata"]["name"], key.namespace)
+        live = self._live[key] = _Live(run, uid)
+        return live
+
+    async def _document(self, key: Key, obj: Obj) -> tuple[Obj, Sequence[str]]:
+        """(all that the run needs in one document, what is wrong with it)."""
+        own = {"apiVersion": WORKFLOWS.api_version, "kind": WORKFLOWS.kind} | {
+            name: value for name, value in obj.items() if name in ("metadata", "spec")
+        }
+        own["metadata"] = {name: value for name, value in own["metadata"].items() if name != "managedFields"}
+        others: dict[TemplateKey, Mapping[str, Any]] = {}
+        faults: list[str] = []
+        looked: set[TemplateKey] = set()
+        while wanted := missing(own, others) - looked:
+            for template in sorted(wanted):
+                looked.add(template)
+                resource = CLUSTER_WORKFLOW_TEMPLATES if template.cluster else WORKFLOW_TEMPLATES
+                with contextlib.suppress(NotFound):
+                    others[template] = await self._api.get(
+                        resource, template.name, None if template.cluster else key.namespace
+                    )
+        try:
+            faults += self._check(own, others)
+            document = stored(own, others)
+        except (MoorageError, TemplateMissing) as error:
+            faults.append(error.message)
+            document = own
+        return document, faults
+
+    async def _token_digest(self, key: Key, obj: Obj) -> str:
+        """The digest of the token by which the run's pods report, in a Secret that is made here."""
+        name = secret_name(key.name)
+        token = secrets.token_urlsafe(32)
+        secret = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "type": "Opaque",
+            "metadata": {
+                "name": name,
+                "namespace": key.namespace,
+                "labels": {WORKFLOW_LABEL: key.name},
+                "ownerReferences": [owner_reference(_typed(obj))],
+            },
+            "stringData": {"token": token},
+        }
+        try:
+            await self._api.create(SECRETS, secret, key.namespace)
+        except AlreadyExists:
+            stale = await self._api.get(SECRETS, name, key.namespace)
+            if not is_of(stale, obj["metadata"]["uid"]):
+                await self._api.delete(SECRETS, name, key.namespace, uid=stale["metadata"]["uid"])
+                raise Conflict(f"secret {key.namespace}/{name} is of an earlier workflow of this name") from None
+            patch = {"stringData": {"token": token}}
+            await self._api.patch(SECRETS, name, patch, key.namespace)
+        return f"sha256:{hashlib.sha256(token.encode()).hexdigest()}"
+
+    async def _claims(self, key: Key, obj: Obj, record: WorkflowRecord) -> None:
+        """Make the volumes of `spec.volumeClaimTemplates`."""
+        for name, template in _claim_templates(record).items():
+            claim: Obj = {
+                "apiVersion": "v1",
+                "kind": PVCS.kind,
+                "metadata": {
+                    **{
+                        field: (template.get("metadata") or {}).get(field) or {}
+                        for field in ("labels", "annotations")
+                    },
+                    "name": f"{key.name}-{name}",
+                    "namespace": key.namespace,
+                    "ownerReferences": [owner_reference(_typed(obj))],
+                },
+                "spec": dict(template.get("spec") or {}),
+            }
+            claim["metadata"]["labels"] = claim["metadata"]["labels"] | {WORKFLOW_LABEL: key.name}
+            with contextlib.suppress(AlreadyExists):
+                await self._api.create(PVCS, claim, key.namespace)
+
+    async def _retry(
+        self, record: WorkflowRecord, nodes: Sequence[NodeRecord], asked: Retry
+    ) -> tuple[WorkflowRecord, tuple[NodeRecord, ...]]:
+        """Forget what is to run again."""
+        ids = nodes_to_forget(nodes, asked)
+        again = msgspec.structs.replace(
+            record, phase="Running", message="", finished_at="", retries=record.retries + 1
+        )
+        await self._records.forget_nodes(record.uid, self._holder, ids, again)
+        return again, tuple(node for node in nodes if node.id not in ids)
+
+    # --- on the way
+
+    async def _go_on(self, key: Key, obj: Obj, live: _Live) -> timedelta | None:
+        run = live.run
+        changed, live.changed = live.changed, set()
+        await self._tell_of_pods(key, live, changed)
+        controls = _controls(obj)
+        if controls != live.controls:
+            live.controls = controls
+            run.control(controls)
+        asked = _decoded(annotations_of(obj).get(RESUME_ANNOTATION), list[Resume])
+        for resume in asked or ():
+            run.resume(resume)
+        look_again: timedelta | None = None
+        while True:
+            for granted in live.granted:
+                run.answer(granted, None)
+            live.granted = []
+            decision = run.decide(self._clock.now())
+            look_again = decision.look_again_in
+            if not await self._carry_out(key, live, decision):
+                break
+        if asked is not None:
+            await self._annotate(key, {RESUME_ANNOTATION: None})
+        wait = await self._create_held(key, live)
+        reported = await self._report(key, obj, run.workflow, live=live, force=run.is_done)
+        if run.is_done:
+            self._unlock(live.uid)
+            await self._end(key, run)
+            self._drop(key)
+            return None
+        return min((delay for delay in (look_again, wait, reported) if delay is not None), default=None)
+
+    async def _tell_of_pods(self, key: Key, live: _Live, names: set[str]) -> None:
+        pods = []
+        for name in sorted(names):
+            pod = self._pods.get(name, key.namespace)
+            if pod is None:
+                live.run.pod_gone(name)
+            elif is_of(pod, live.uid):
+                pods.append(pod)
+        for seen in await self._see(live.uid, pods):
+            live.run.pod_seen(seen)
+
+    async def _see(self, uid: str, pods: Sequence[Obj]) -> list[PodSeen]:
+        """The pods with what their executors reported, for those that have ended."""
+        now, lost = self._clock.now(), self._lost_nodes(pods)
+        seen = [pod_seen(pod, now=now, lost_nodes=lost, lost_after=self._lost_after) for pod in pods]
+        names = [row.name for row, pod in zip(seen, pods, strict=True) if row.is_ended and has_executor(pod)]
+        reports = {report.pod: report for report in await self._records.reports(uid, names)} if names else {}
+        return [
+            pod_seen(pod, now=now, lost_nodes=lost, lost_after=self._lost_after, report=reports.get(row.name))
+            if row.name in reports
+            else row
+            for row, pod in zip(seen, pods, strict=True)
+        ]
+
+    def _lost_nodes(self, pods: Iterable[Obj]) -> dict[str, datetime | None]:
+        lost: dict[str, datetime | None] = {}
+        for pod in pods:
+            host = (pod.get("spec") or {}).get("nodeName")
+            if not host or not is_deleting(pod) or host in lost:
+                continue
+            node = self._nodes.get(host)
+            if node is None:
+                lost[host] = None
+            elif (state := is_lost(node))[0]:
+                lost[host] = state[1]
+        return lost
+
+    async def _carry_out(self, key: Key, live: _Live, decision: Decision) -> bool:
+        """Do what was decided, in its order; whether it is worth to decide again at once."""
+        if decision.nodes or decision.workflow is not None:
+            await self._records.save(live.uid, self._holder, decision.nodes, decision.workflow)
+        again = False
+        for remember in decision.remember:
+            recall = remember.memo
+            memo = Memo(
+                outputs=remember.node.outputs or Outputs(), at=_stamp(self._clock.now()), node_id=remember.node.id
+            )
+            await self._records.remember(key.namespace, recall.cache, recall.key, memo)
+        if decision.create:
+            runtime = await self._step_runtime()
+            results = await _at_once([self._create(key, live, order, runtime) for order in decision.create])
+            again = any(results)
+        await _at_once([self._delete_pod(end.pod, key.namespace) for end in decision.end])
+        await _at_once([self._let_go(name, key, live) for name in decision.release])
+        for node in decision.unlock:
+            self._locks.release(live.uid, node)
+        if decision.unlock:
+            await self._grant()
+        for question in decision.questions:
+            match question:
+                case ConfigMapValue():
+                    live.run.answer(question, await self._config_value(key, question))
+                    again = True
+                case Recall():
+                    live.run.answer(question, await self._recalled(key, question))
+                    again = True
+                case Locks():
+                    self._locks.ask(live.uid, question)
+                    await self._grant()
+                case _:
+                    assert_never(question)
+        return again or bool(live.granted)
+
+    async def _create(self, key: Key, live: _Live, order: CreatePod, runtime: StepRuntime) -> bool:
+        """Create one pod; whether the run was told something."""
+        name = order.record.pod_name
+        claims = {claim: f"{key.name}-{claim}" for claim in _claim_templates(live.run.workflow)}
+        try:
+            pod = make_pod(
+                PodRequest(
+                    record=order.record,
+                    workflow=live.run.workflow.document,
+                    template=order.template,
+                    secret=secret_name(key.name),
+                    artifacts=order.artifacts,
+                    wants_result=order.wants_result,
+                    deadline_seconds=order.deadline_seconds,
+                    excluded_hosts=order.excluded_hosts,
+                    volumes=claims,
+                ),
+                runtime,
+            )
+        except PodError as error:
+            live.run.pod_refused(name, error.message, for_now=False)
+            return True
+        try:
+            await self._api.create(PODS, pod, key.namespace)
+        except AlreadyExists:
+            there = await self._api.get(PODS, name, key.namespace)
+            if not is_of(there, live.uid):
+                live.run.pod_refused(name, f"another pod has the name {name}: delete it", for_now=True)
+                self._hold(live, order)
+                return True
+            for seen in await self._see(live.uid, [keep_pod(there)]):
+                live.run.pod_seen(seen)
+            return True
+        except (Invalid, BadRequest, Forbidden) as error:
+            is_quota = isinstance(error, Forbidden) and "exceeded quota" in error.message
+            live.run.pod_refused(name, error.message, for_now=is_quota)
+            if is_quota:
+                self._hold(live, order)
+            return True
+        live.held.pop(name, None)
+        return False
+
+    def _hold(self, live: _Live, order: CreatePod) -> None:
+        live.held[order.record.pod_name] = order
+        live.held_until = self._clock.monotonic() + QUOTA_EVERY.total_seconds()
+
+    async def _create_held(self, key: Key, live: _Live) -> timedelta | None:
+        """Try again what a quota refused; when to try the next time."""
+        if not live.held:
+            return None
+        left = live.held_until - self._clock.monotonic()
+        if left > 0:
+            return timedelta(seconds=left)
+        runtime = await self._step_runtime()
+        held, live.held = live.held, {}
+        for order in held.values():
+            if live.run.waits_for(order.record.pod_name):
+                await self._create(key, live, order, runtime)
+        return QUOTA_EVERY if live.held else timedelta(0)
+
+    async def _delete_pod(self, name: str, namespace: str) -> None:
+        with contextlib.suppress(NotFound):
+            await self._api.delete(PODS, name, namespace)
+
+    async def _let_go(self, name: str, key: Key, live: _Live) -> None:
+        """The pod's end is recorded: it may go, and goes where `podGC` says so."""
+        await self._release(name, key.namespace)
+        node = live.run.node_of_pod(name)
+        if pod_delete_at(live.run.workflow, node, is_done=False):
+            await self._delete_pod(name, key.namespace)
+
+    async def _release(self, name: str, namespace: str) -> None:
+        """Take our finalizer off a pod."""
+        pod = self._pods.get(name, namespace)
+        finalizers = list((pod or {}).get("metadata", {}).get("finalizers") or (POD_FINALIZER,))
+        patch: Any
+        if finalizers == [POD_FINALIZER]:
+            patch = {"metadata": {"finalizers": None}}
+        else:
+            patch = {"metadata": {"finalizers": [each for each in finalizers if each != POD_FINALIZER]}}
+        with contextlib.suppress(NotFound):
+            await self._api.patch(PODS, name, patch, namespace)
+
+    async def _config_value(self, key: Key, question: ConfigMapValue) -> str | Refusal:
+        try:
+            config = await self._api.get(CONFIGMAPS, question.name, key.namespace)
+        except (NotFound, Forbidden) as error:
+            return Refusal(f"configMapKeyRef {question.name}/{question.key}: {error.message}")
+        data = config.get("data") or {}
+        if question.key not in data:
+            keys = ", ".join(sorted(data)) or "none"
+            return Refusal(f"ConfigMap {question.name} has no key {question.key}; its keys: {keys}")
+        return str(data[question.key])
+
+    async def _recalled(self, key: Key, question: Recall) -> Outputs | None:
+        age = question.max_age_seconds
+        since = None if age is None else self._clock.now() - timedelta(seconds=age)
+        memo = await self._records.recall(key.namespace, question.cache, question.key, since=since)
+        return memo.outputs if memo is not None else None
+
+    async def _step_runtime(self) -> StepRuntime:
+        now = self._clock.monotonic()
+        if self._runtime is None or now - self._runtime_read_at >= RUNTIME_EVERY.total_seconds():
+            self._runtime, self._runtime_read_at = await self._find_runtime(), now
+        return self._runtime
+
+    # --- locks
+
+    async def _restore_locks(self) -> None:
+        """What is held by the records of every run, before anybody gets a lock."""
+        for uid in await self._records.unfinished():
+            with contextlib.suppress(NotFound):
+                loaded = await self._records.load(uid, self._holder)
+                for node in loaded.nodes:
+                    if node.locks and not node.phase.is_fulfilled:
+                        self._locks.restore(uid, node.id, node.locks)
+        self._locks_ready = True
+
+    def _unlock(self, uid: str) -> None:
+        self._locks.release(uid)
+        if self._locks.wanted():
+            for key in self._live:
+                self.loop.queue.add(key)
+
+    async def _grant(self) -> None:
+        """Give locks that are free to those who wait; their runs go on."""
+        wanted = {lock for lock in self._locks.wanted() if lock.startswith("Semaphore/")}
+        if wanted and self._clock.monotonic() - self._limits_read_at >= LIMITS_EVERY.total_seconds():
+            self._limits = {}
+        for lock in wanted - set(self._limits):
+            self._limits[lock] = await self._limit(lock)
+            self._limits_read_at = self._clock.monotonic()
+        for waiting in self._locks.grant(self._limits):
+            for key, live in self._live.items():
+                if live.uid == waiting.workflow:
+                    live.granted.append(waiting.asked)
+                    self.loop.queue.add(key)
+
+    async def _limit(self, lock: str) -> int:
+        """How many may hold a semaphore; 0 while its ConfigMap does not say."""
+        _, namespace, name, entry = lock.split("/", 3)
+        try:
+            config = await self._api.get(CONFIGMAPS, name, namespace)
+            return max(int(str((config.get("data") or {})[entry]).strip()), 0)
+        except (NotFound, Forbidden, KeyError, ValueError):
+            return 0
+
+    # --- what people see
+
+    async def _report(
+        self, key: Key, obj: Obj, record: WorkflowRecord, *, live: _Live | None = None, force: bool = False
+    ) -> timedelta | None:
+        """Write the summary into the object when it changed; when to write it later."""
+        patch = summary_patch(obj, record)
+        if patch is None or (live is not None and patch == live.reported):
+            return None
+        now = self._clock.monotonic()
+        phase_changed = (obj.get("status") or {}).get("phase") != record.phase
+        if live is not None and not force and not phase_changed:
+            left = live.reported_at + STATUS_EVERY.total_seconds() - now
+            if left > 0:
+                return timedelta(seconds=left)
+        with contextlib.suppress(NotFound):
+            await self._api.patch(WORKFLOWS, key.name, patch, key.namespace)
+        if live is not None:
+            live.reported_at, live.reported = now, patch
+        if phase_changed and record.phase:
+            kind: EventType = "Normal" if record.phase in ("Running", "Succeeded") else "Warning"
+            words = record.message or f"workflow is {record.phase}"
+            await self._events.record(_typed(obj), kind, f"Workflow{record.phase}", words)
+        return None
+
+    async def _annotate(self, key: Key, annotations: Mapping[str, str | None]) -> None:
+        with contextlib.suppress(NotFound):
+            await self._api.patch(
+                WORKFLOWS, key.name, {"metadata": {"annotations": dict(annotations)}}, key.namespace
+            )
+
+    # --- the end
+
+    async def _end(self, key: Key, run: Run) -> None:
+        """Pods that are left, and volumes, as `podGC` and `volumeClaimGC` say."""
+        for pod in self._pods_of(key):
+            name = pod["metadata"]["name"]
+            if not is_of(pod, run.workflow.uid):
+                continue
+            node = run.node_of_pod(name)
+            if is_held(pod) and (node is None or node.phase.is_fulfilled):
+                await self._release(name, key.namespace)
+            if pod_delete_at(run.workflow, node, is_done=True):
+                await self._delete_pod(name, key.namespace)
+        strategy = str(
+            ((run.workflow.document.get("spec") or {}).get("volumeClaimGC") or {}).get("strategy") or ""
+        )
+        if strategy == "OnWorkflowCompletion" or run.workflow.phase == "Succeeded":
+            for claim in _claim_templates(run.workflow):
+                with contextlib.suppress(NotFound):
+                    await self._api.delete(PVCS, f"{key.name}-{claim}", key.namespace)
+
+    async def _collect(self, key: Key, obj: Obj) -> timedelta | None:
+        """Delete a workflow that has ended when its time is over."""
+        for pod in self._pods_of(key):
+            if is_held(pod):
+                await self._release(pod["metadata"]["name"], key.namespace)
+        at = collect_at(obj)
+        if at is None:
+            return None
+        now = self._clock.now()
+        if at > now:
+            return at - now
+        with contextlib.suppress(NotFound):
+            await self._api.delete(
+                WORKFLOWS, key.name, key.namespace, uid=obj["metadata"]["uid"], propagation="Background"
+            )
+        return None
+
+
+def secret_name(workflow: str) -> str:
+    """The Secret with the token of a workflow's pods."""
+    return f"{workflow}-workflow-token"
+
+
+async def _at_once(work: Sequence[Awaitable[Any]]) -> list[Any]:
+    """All of it, some at a time; the first error is raised when all has ended."""
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def guarded(each: Awaitable[Any]) -> Any:
+        async with gate:
+            return await each
+
+    if len(work) == 1:
+        return [await work[0]]
+    results = await asyncio.gather(*(guarded(each) for each in work), return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return results
+
+
+def _workflow_of(pod: Obj) -> Iterable[Key]:
+    name = labels_of(pod).get(WORKFLOW_LABEL)
+    if name:
+        yield Key(pod["metadata"]["namespace"], name)
+
+
+def _typed(obj: Obj) -> Obj:
+    return {"apiVersion": WORKFLOWS.api_version, "kind": WORKFLOWS.kind} | obj
+
+
+def _controls(obj: Mapping[str, Any]) -> Controls:
+    spec = obj.get("spec") or {}
+    shutdown = spec.get("shutdown")
+    return Controls(
+        shutdown=str(shutdown) if shutdown in ("Stop", "Terminate") else "",
+        is_suspended=spec.get("suspend") is True,
+    )
+
+
+def _claim_templates(record: WorkflowRecord) -> dict[str, Mapping[str, Any]]:
+    spec = record.document.get("spec") or {}
+    return {
+        str((template.get("metadata") or {}).get("name")): template
+        for template in spec.get("volumeClaimTemplates") or ()
+    }
+
+
+def _decoded(text: str | None, kind: Any) -> Any:
+    """An annotation's value; None where there is none, or it is no such document."""
+    if text is None:
+        return None
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.DecodeError:
+        return kind() if kind is not Retry else Retry()
+
+
+def _stamp(at: datetime) -> str:
+    return at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03d}Z"
+
+
+__all__ = ["WorkflowController", "secret_name"]

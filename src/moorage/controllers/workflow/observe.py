@@ -1,0 +1,198 @@
+"""A pod of a step, as the API server has it, in the words of the graph. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from moorage.apimachinery.meta import annotations_of, condition, controller_ref, is_condition_true, is_deleting
+from moorage.apimachinery.moments import moment
+from moorage.apimachinery.quantity import parse_quantity
+from moorage.apimachinery.resources import Obj
+from moorage.decide.workflows.graph.events import PodSeen
+from moorage.errors import QuantityError
+from moorage.model.workflow import NODE_ID_ANNOTATION, POD_FINALIZER, WORKFLOW_LABEL, StepReport
+
+MAIN, INIT, WAIT = "main", "init", "wait"
+_KEPT_ANNOTATIONS = (NODE_ID_ANNOTATION,)
+_WAITING_WORDS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "CreateContainerConfigError")
+
+
+def keep_pod(pod: Obj) -> Obj:
+    """What the controller needs of a pod: a run of 10,000 steps has as many."""
+    meta, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
+    kept_meta = {
+        key: meta[key]
+        for key in (
+            "name",
+            "namespace",
+            "uid",
+            "resourceVersion",
+            "creationTimestamp",
+            "deletionTimestamp",
+            "deletionGracePeriodSeconds",
+            "finalizers",
+            "ownerReferences",
+        )
+        if key in meta
+    }
+    labels = meta.get("labels") or {}
+    kept_meta["labels"] = {WORKFLOW_LABEL: labels.get(WORKFLOW_LABEL, "")}
+    kept_meta["annotations"] = {
+        key: value for key, value in annotations_of(pod).items() if key in _KEPT_ANNOTATIONS
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": kept_meta,
+        "spec": {
+            "nodeName": spec.get("nodeName", ""),
+            "containers": [
+                {"name": container.get("name"), "resources": container.get("resources") or {}}
+                for container in spec.get("containers") or ()
+            ],
+        },
+        "status": {
+            key: status[key]
+            for key in (
+                "phase",
+                "reason",
+                "message",
+                "podIP",
+                "startTime",
+                "conditions",
+                "containerStatuses",
+                "initContainerStatuses",
+            )
+            if key in status
+        },
+    }
+
+
+def has_executor(pod: Mapping[str, Any]) -> bool:
+    """Whether a container of the pod reports outputs."""
+    containers = (pod.get("spec") or {}).get("containers") or ()
+    return any(container.get("name") == WAIT for container in containers)
+
+
+def is_held(pod: Mapping[str, Any]) -> bool:
+    """Whether the pod waits for its end to be recorded."""
+    return POD_FINALIZER in (pod["metadata"].get("finalizers") or ())
+
+
+def is_of(pod: Mapping[str, Any], uid: str) -> bool:
+    owner = controller_ref(pod)
+    return owner is not None and owner.get("uid") == uid
+
+
+def pod_seen(
+    pod: Obj, *, now: datetime, lost_nodes: Mapping[str, datetime | None], lost_after: timedelta,
+    report: StepReport | None = None,
+) -> PodSeen:  # fmt: skip
+    """One pod. `lost_nodes`: nodes that are gone (None) or silent since a moment."""
+    meta, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
+    containers = {str(row.get("name")): row for row in status.get("containerStatuses") or ()}
+    main = containers.get(MAIN) or {}
+    ended = (main.get("state") or {}).get("terminated") or {}
+    phase = str(status.get("phase") or "Pending")
+    host = str(spec.get("nodeName") or "")
+    is_deleted = is_deleting(pod)
+    disruption = condition(pod, "DisruptionTarget") or {}
+    is_disrupted = disruption.get("status") == "True"
+    is_lost = host in lost_nodes and is_deleted and _is_silent(lost_nodes[host], now, lost_after)
+    # a pod that was never bound has no process: its deletion is its end
+    is_ended = phase in ("Succeeded", "Failed") or (is_deleted and (not host or is_lost))
+    failure = ""
+    if is_ended and status.get("reason") and phase == "Failed" and not _is_plain(status):
+        failure = ": ".join(str(status[key]) for key in ("reason", "message") if status.get(key))
+    memory = any(_is_oom(row) for row in containers.values()) or "memory" in str(status.get("message", "")).lower()
+    disrupted = ""
+    if is_ended and (is_lost or (is_disrupted and not memory)) and not _is_done(main):
+        words = [str(disruption.get("reason") or "NodeLost"), str(disruption.get("message") or "")]
+        disrupted = ": ".join(filter(None, words))
+    finished = str(ended.get("finishedAt") or "")
+    return PodSeen(
+        name=str(meta["name"]),
+        is_running=phase == "Running" or bool((main.get("state") or {}).get("running")),
+        is_ready=is_condition_true(pod, "Ready"),
+        is_ended=is_ended,
+        is_deleted=is_deleted,
+        exit_code=int(ended["exitCode"]) if "exitCode" in ended else None,
+        disrupted=disrupted,
+        failure=failure,
+        broken=_broken(status) if is_ended else "",
+        waiting="" if is_ended else _waiting(pod, status),
+        reason=str(ended.get("reason") or ""),
+        message=str(ended.get("message") or "").strip()[-500:],
+        host=host,
+        address=str(status.get("podIP") or ""),
+        started_at=str(ended.get("startedAt") or ""),
+        finished_at=finished,
+        resources_seconds=_resources_seconds(spec, ended),
+        report=report,
+    )
+
+
+def _is_silent(since: datetime | None, now: datetime, lost_after: timedelta) -> bool:
+    return since is None or now - since >= lost_after
+
+
+def _is_plain(status: Mapping[str, Any]) -> bool:
+    """Whether the pod's reason says nothing that its containers do not say."""
+    return status.get("reason") in ("Error", "Completed", "OOMKilled")
+
+
+def _is_oom(row: Mapping[str, Any]) -> bool:
+    return ((row.get("state") or {}).get("terminated") or {}).get("reason") == "OOMKilled"
+
+
+def _is_done(main: Mapping[str, Any]) -> bool:
+    """Whether the main container had ended well before the pod was taken away."""
+    ended = (main.get("state") or {}).get("terminated")
+    return ended is not None and ended.get("exitCode") == 0
+
+
+def _broken(status: Mapping[str, Any]) -> str:
+    """Why inputs or outputs are missing."""
+    rows = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    for row in rows:
+        ended = (row.get("state") or {}).get("terminated") or {}
+        if row.get("name") == MAIN or not ended.get("exitCode") or row.get("name") not in (INIT, WAIT):
+            continue
+        text = str(ended.get("message") or "").strip() or f"exit code {ended['exitCode']}"
+        return f"{'inputs' if row['name'] == INIT else 'outputs'}: {text[-500:]}"
+    for row in status.get("initContainerStatuses") or ():
+        ended = (row.get("state") or {}).get("terminated") or {}
+        if ended.get("exitCode"):
+            return f"init container {row.get('name')}: exit code {ended['exitCode']}"
+    return ""
+
+
+def _waiting(pod: Mapping[str, Any], status: Mapping[str, Any]) -> str:
+    for row in [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]:
+        waiting = (row.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") in _WAITING_WORDS or waiting.get("message"):
+            return ": ".join(str(waiting[key]) for key in ("reason", "message") if waiting.get(key))
+    scheduled = condition(pod, "PodScheduled") or {}
+    if scheduled.get("status") == "False":
+        return ": ".join(str(scheduled[key]) for key in ("reason", "message") if scheduled.get(key))
+    return ""
+
+
+def _resources_seconds(spec: Mapping[str, Any], ended: Mapping[str, Any]) -> dict[str, int]:
+    """What the containers asked for, times the main one's seconds; memory in units of 100 MiB, as Argo has it."""
+    started, finished = moment(ended.get("startedAt")), moment(ended.get("finishedAt"))
+    if started is None or finished is None:
+        return {}
+    seconds = max((finished - started).total_seconds(), 0.0)
+    total: dict[str, float] = {}
+    for container in spec.get("containers") or ():
+        resources = container.get("resources") or {}
+        for name, amount in ((resources.get("limits") or {}) | (resources.get("requests") or {})).items():
+            try:
+                value = float(parse_quantity(str(amount)))
+            except (QuantityError, TypeError, ValueError):
+                continue
+            total[name] = total.get(name, 0.0) + (value / (100 * 2**20) if name == "memory" else value)
+    return {name: int(value * seconds) for name, value in total.items() if int(value * seconds)}

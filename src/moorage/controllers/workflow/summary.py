@@ -1,0 +1,98 @@
+"""What a Workflow's object says of its run, and when it and its pods are deleted. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from moorage.apimachinery.meta import labels_of
+from moorage.apimachinery.moments import moment
+from moorage.model.workflow import COMPLETED_LABEL, PHASE_LABEL, NodePhase, NodeRecord, WorkflowRecord
+
+OUTPUT_BYTES = 16 * 1024  # of `status.outputs`: the records have all of them
+MESSAGE_LENGTH = 1000
+FINAL = ("Succeeded", "Failed", "Error")
+
+
+def summary_patch(obj: Mapping[str, Any], record: WorkflowRecord) -> dict[str, Any] | None:
+    """A merge patch; None where the object says it already."""
+    is_done = record.phase in FINAL
+    status: dict[str, Any] = {
+        "phase": record.phase or "Pending",
+        "startedAt": _seconds(record.started_at),
+        "finishedAt": _seconds(record.finished_at),
+        "message": record.message[:MESSAGE_LENGTH] or None,
+        "progress": f"{record.done}/{record.total}",
+    }
+    parameters = [{"name": name, "value": value} for name, value in sorted(record.parameters.items())]
+    if parameters and sum(len(row["value"]) for row in parameters) <= OUTPUT_BYTES:
+        status["outputs"] = {"parameters": parameters}
+    if is_done:
+        status["conditions"] = [{"type": "Completed", "status": "True"}]
+    elif (obj.get("status") or {}).get("conditions"):
+        status["conditions"] = None
+    labels = {PHASE_LABEL: status["phase"], COMPLETED_LABEL: "true" if is_done else "false"}
+    now = obj.get("status") or {}
+    same = all(now.get(key) == value for key, value in status.items())
+    if same and all(labels_of(obj).get(key) == value for key, value in labels.items()):
+        return None
+    return {"metadata": {"labels": labels}, "status": status}
+
+
+def collect_at(obj: Mapping[str, Any]) -> datetime | None:
+    """When a workflow that has ended is deleted, by `ttlStrategy`; None: never."""
+    status, spec = obj.get("status") or {}, obj.get("spec") or {}
+    finished = moment(status.get("finishedAt"))
+    strategy = (
+        spec.get("ttlStrategy") or ((status.get("storedWorkflowTemplateSpec") or {}).get("ttlStrategy")) or {}
+    )
+    if finished is None or not strategy:
+        return None
+    special = {"Succeeded": "secondsAfterSuccess", "Failed": "secondsAfterFailure"}.get(
+        str(status.get("phase")), ""
+    )
+    seconds = strategy.get(special)
+    if seconds is None:
+        seconds = strategy.get("secondsAfterCompletion")
+    if seconds is None:
+        return None
+    return finished + timedelta(seconds=int(seconds))
+
+
+def pod_delete_at(record: WorkflowRecord, node: NodeRecord | None, *, is_done: bool) -> bool:
+    """Whether `podGC` deletes this pod now: at its own end, or at the workflow's (`is_done`)."""
+    spec = record.document.get("spec") or {}
+    gc = spec.get("podGC") or {}
+    if not _selects(gc.get("labelSelector"), spec, node):
+        return False
+    match gc.get("strategy"):
+        case "OnPodCompletion":
+            return node is not None and node.phase.is_fulfilled
+        case "OnPodSuccess":
+            return node is not None and node.phase is NodePhase.SUCCEEDED
+        case "OnWorkflowCompletion":
+            return is_done
+        case "OnWorkflowSuccess":
+            return is_done and record.phase == "Succeeded"
+    return False
+
+
+def _selects(selector: Mapping[str, Any] | None, spec: Mapping[str, Any], node: NodeRecord | None) -> bool:
+    """Whether the labels that a node's template gives its pod match; `matchLabels` only."""
+    wanted = (selector or {}).get("matchLabels") or {}
+    if not wanted:
+        return True
+    if node is None:
+        return False
+    labels = dict((spec.get("podMetadata") or {}).get("labels") or {})
+    for template in spec.get("templates") or ():
+        if template.get("name") == node.template:
+            labels |= (template.get("metadata") or {}).get("labels") or {}
+    return all(labels.get(key) == value for key, value in wanted.items())
+
+
+def _seconds(stamp: str) -> str | None:
+    """A time as Kubernetes writes it: whole seconds."""
+    at = moment(stamp) if stamp else None
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ") if at is not None else None
