@@ -19,6 +19,13 @@ STORES = ("s3", "gcs", "http", "git", "raw")  # locations of artifacts beside ou
 OTHER_STORES = ("artifactory", "azure", "hdfs", "oss", "plugin")  # Argo's, and not ours
 WRITABLE_STORES = ("s3", "gcs", "http")
 REQUIRED = {"s3": ("bucket", "key"), "gcs": ("bucket", "key"), "http": ("url",), "git": ("repo",), "raw": ()}
+UNSUPPORTED = {  # fields of stores
+    "s3": ("roleARN", "createBucketIfNotPresent", "encryptionOptions"),
+    "gcs": (),
+    "http": ("auth.clientCert", "auth.oauth2"),
+    "git": (),
+    "raw": (),
+}
 ARCHIVES = ("none", "tar", "zip")
 LOGS = "main-logs"  # the artifact with the log of main, where logs are archived
 
@@ -134,6 +141,11 @@ def location_of(entry: Mapping[str, Any], field: str) -> Obj:
         for name in REQUIRED[kind]:
             if not values.get(name):
                 raise OrderError(f"{field}.{kind}.{name}", "is missing")
+        for name in UNSUPPORTED[kind]:
+            first, _, second = name.partition(".")
+            value = values.get(first)
+            if value and (not second or (isinstance(value, Mapping) and value.get(second))):
+                raise OrderError(f"{field}.{kind}.{name}", "is not supported")
     return location
 
 
@@ -141,7 +153,8 @@ def _source(entry: Mapping[str, Any], artifact: Artifact | None, field: str) -> 
     """Where an input is, and how it is packed ("": that shows when it is read); None: it is not there."""
     declared = _archive(entry, field, usual="")
     if artifact is not None and not artifact.location:
-        return {"key": artifact.key}, declared or artifact.archive
+        digest = {"digest": artifact.digest} if artifact.digest else {}
+        return {"key": artifact.key, **digest}, declared or artifact.archive
     location = location_of(entry if artifact is None else artifact.location, field)
     if not location:
         if entry.get("optional"):

@@ -138,7 +138,8 @@ def make_pod(request: PodRequest, runtime: StepRuntime) -> Obj:
     if not spec["volumes"]:
         del spec["volumes"]
     if helpers:
-        annotations[ORDER_ANNOTATION] = json.dumps(ordered.document, ensure_ascii=False, sort_keys=True)
+        order = ordered.document | {"shell": ordered.wraps and not runtime.on_processes}
+        annotations[ORDER_ANNOTATION] = json.dumps(order, ensure_ascii=False, sort_keys=True)
     return {
         "apiVersion": PODS.api_version,
         "kind": PODS.kind,

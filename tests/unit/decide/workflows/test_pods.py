@@ -160,6 +160,7 @@ def test_outputs_wrap_the_command_and_bring_init_and_wait() -> None:
         ],
         "result": True,
         "logs": False,
+        "shell": True,
     }
 
 

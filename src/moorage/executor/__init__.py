@@ -1,0 +1,18 @@
+"""What runs in the pods of workflow steps, beside the step: `python -m moorage.executor init|wait`.
+
+`init` fetches input artifacts and brings the script that wraps the step's command. `wait` saves what the command
+left: parameters, artifacts, the result and the log, and reports to the server.
+
+Belongs here: the files of a step, their way to and from stores, and the script `wrapper.sh`, which runs in the
+user's image. Does not belong here: Kubernetes, and anything but the standard library (fsspec for buckets).
+
+The folder that the containers of the pod share:
+
+    bin/busybox            the tools of wrapper.sh, on a cluster
+    wrapper.sh, paths      the script, and what it is to keep
+    keep-result, keep-log  exist when standard output, or all output, is kept
+    alive                  a pipe that the script holds open
+    in/N                   input artifacts; main mounts each at its path
+    out/                   what the script kept, by number of the line in `paths`
+    tmp/                   of init and wait
+"""

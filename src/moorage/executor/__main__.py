@@ -1,0 +1,75 @@
+"""`python -m moorage.executor init|wait`: what the containers of these names run in the pod of a step.
+
+Exit codes: 0 done; 1 the last line of standard error says why not; 2 wrong usage. `wait` reports problems of a
+step's outputs to the server, and ends with 1 then too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from moorage.executor.errors import StepError
+from moorage.executor.fetching import VOLUMES, fetch_all, prepare
+from moorage.executor.order import Order, read_order
+from moorage.executor.retrying import TRY_SECONDS, Retrying
+from moorage.executor.saving import save, wait_for_end
+from moorage.executor.stores import Stores
+from moorage.executor.web import Server
+
+
+def main(argv: list[str] | None = None, env: Mapping[str, str] = os.environ) -> int:
+    """Run one of the two to its end."""
+    parser = argparse.ArgumentParser(prog="python -m moorage.executor", description="Beside a workflow's step.")
+    parser.add_argument("part", choices=("init", "wait"))
+    parser.add_argument("--step", type=Path, required=True, help="the folder that the pod's containers share")
+    parser.add_argument("--order", type=Path, required=True, help="the file with the order")
+    parser.add_argument("--volumes", type=Path, default=Path(VOLUMES), help="where volumes of main are mounted")
+    parser.add_argument("--try-seconds", type=float, default=TRY_SECONDS, help="how long to wait for a server")
+    given = parser.parse_args(argv)
+    # SIGTERM: a fetch ends; a report is still made, for as long as the pod's grace period lasts
+    ending = threading.Event()
+    if given.part == "wait":
+        signal.signal(signal.SIGTERM, lambda *_: ending.set())
+    else:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    retrying = Retrying(ending, seconds=given.try_seconds)
+    try:
+        order = read_order(given.order)
+        if given.part == "init":
+            _init(given.step, order, env, retrying, given.volumes)
+            return 0
+        return _wait(given.step, order, env, retrying)
+    except StepError as error:
+        print(f"moorage: {error.message}", file=sys.stderr, flush=True)
+        return 1
+
+
+def _init(step: Path, order: Order, env: Mapping[str, str], retrying: Retrying, volumes: Path) -> None:
+    prepare(step, order)
+    stores = Stores(env, step / "tmp")
+    fetch_all(step, order, lambda: _server(order, env), stores, retrying, volumes=volumes)
+
+
+def _wait(step: Path, order: Order, env: Mapping[str, str], retrying: Retrying) -> int:
+    code = wait_for_end(step)
+    report = save(step, order, code, lambda: _server(order, env), Stores(env, step / "tmp"), retrying)
+    server = _server(order, env)
+    retrying.call("the report", lambda: server.report(report.document))
+    return 1 if report.problems else 0
+
+
+def _server(order: Order, env: Mapping[str, str]) -> Server:
+    token = env.get("MOORAGE_STEP_TOKEN") or ""
+    if not token:
+        raise StepError("MOORAGE_STEP_TOKEN is not set: this pod cannot reach the server")
+    return Server(env.get("MOORAGE_SERVER") or "", token, order, ca=env.get("MOORAGE_SERVER_CA") or "")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

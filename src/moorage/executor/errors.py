@@ -1,0 +1,13 @@
+"""Why inputs could not be fetched or outputs not saved. The messages are shown as those of the step."""
+
+from __future__ import annotations
+
+from moorage.errors import MoorageError
+
+
+class StepError(MoorageError):
+    """An input or output that cannot be had: trying again does not help."""
+
+
+class Passing(StepError):
+    """A store or the server failed for now."""

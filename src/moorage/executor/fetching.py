@@ -1,0 +1,120 @@
+"""`init`: brings the script, and each input artifact to its place."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from moorage.executor.errors import Passing, StepError
+from moorage.executor.order import Input, Order
+from moorage.executor.retrying import Retrying
+from moorage.executor.stores import Stores
+from moorage.executor.unpack import open_up, place, unpack
+from moorage.executor.web import Server
+
+BUSYBOX = Path("/bin/busybox")  # Debian's busybox-static, in Moorage's image
+VOLUMES = "/moorage/volumes"  # see `decide.workflows.pods`
+
+
+def prepare(step: Path, order: Order, *, busybox: Path = BUSYBOX) -> None:
+    """Make the folder that the containers of the pod share, as the package describes it. Raises StepError."""
+    try:
+        for name, mode in (("in", 0o755), ("out", 0o777), ("tmp", 0o700)):
+            (step / name).mkdir(exist_ok=True)
+            (step / name).chmod(mode)
+        if not order.wraps:
+            return
+        wrapper = step / "wrapper.sh"
+        wrapper.write_bytes(Path(__file__).with_name("wrapper.sh").read_bytes())
+        wrapper.chmod(0o644)
+        (step / "paths").write_text("".join(f"{line}\n" for line in order.lines), encoding="utf-8")
+        for name, wanted in (("keep-result", order.keeps_result), ("keep-log", order.keeps_logs)):
+            if wanted:
+                (step / name).touch(mode=0o644)
+        alive = step / "alive"
+        if not alive.exists():
+            os.mkfifo(alive)
+            alive.chmod(0o666)
+        if order.brings_shell:
+            if not busybox.is_file():
+                raise StepError(f"this image of Moorage has no {busybox}, which runs the commands of steps")
+            (step / "bin").mkdir(exist_ok=True)
+            shutil.copyfile(busybox, step / "bin" / "busybox")
+            (step / "bin" / "busybox").chmod(0o755)
+    except OSError as error:
+        raise StepError(f"the folder of the step cannot be made: {error}") from error
+
+
+def fetch_all(
+    step: Path, order: Order, server: Callable[[], Server], stores: Stores, retrying: Retrying, *, volumes: Path
+) -> None:
+    """Fetch every input. `server`: called when an input is in our own store. Raises StepError, which names it."""
+    for number, entry in enumerate(order.inputs):
+        try:
+            _fetch(step, number, entry, server, stores, retrying, volumes)
+        except StepError as error:
+            raise StepError(f"input artifact {entry.name!r}: {error.message}") from error
+        except OSError as error:
+            raise StepError(f"input artifact {entry.name!r}: {error}") from error
+
+
+def _fetch(
+    step: Path,
+    number: int,
+    entry: Input,
+    server: Callable[[], Server],
+    stores: Stores,
+    retrying: Retrying,
+    volumes: Path,
+) -> None:
+    work = step / "tmp" / f"in-{number}"
+    target = step / "in" / str(number)
+    if entry.below is not None:
+        # in a volume: unpacked there, because that may be another disk
+        root = volumes / str(number)
+        target = _inside(root, entry.below)
+        work = root / f".moorage-in-{number}"
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir()
+    try:
+        fetched = work / "fetched"
+        key = str(entry.location.get("key") or "")
+
+        def read() -> bool:
+            if fetched.is_dir():
+                shutil.rmtree(fetched)
+            if set(entry.location) <= {"key", "digest"}:
+                server().get_artifact(key, fetched)
+                _check(fetched, str(entry.location.get("digest") or ""))
+                return False
+            return stores.read(entry.location, fetched)
+
+        is_whole = retrying.call(f"input artifact {entry.name!r}", read)
+        artifact = fetched if is_whole else unpack(fetched, entry.archive, work / "unpacked")
+        place(artifact, target)
+        open_up(target, entry.mode, is_recursive=entry.recurse_mode)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _check(file: Path, digest: str) -> None:
+    if digest and digest_of(file) != digest:
+        raise Passing("what came is not what was stored: its digest is another")
+
+
+def digest_of(file: Path) -> str:
+    """ "sha256:…" of its content."""
+    with file.open("rb") as content:
+        return f"sha256:{hashlib.file_digest(content, 'sha256').hexdigest()}"
+
+
+def _inside(root: Path, below: str) -> Path:
+    """A path in a volume, whatever links are in it. Raises StepError."""
+    target = root if below == "." else root / below
+    parent = root if below == "." else target.parent
+    if not parent.resolve().is_relative_to(root.resolve()):
+        raise StepError(f"its path {below!r} leads out of the volume by a link")
+    return target

@@ -1,0 +1,114 @@
+"""The order: what `moorage.decide.workflows.orders` wrote into the pod's annotation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from moorage.executor.errors import StepError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """`location`: {"key", "digest"} in our own store, or one store of Argo's. `archive`: "" is to be found out.
+
+    `below`: where in a volume of main; None: `in/N`.
+    """
+
+    name: str
+    location: Mapping[str, Any]
+    archive: str = ""
+    below: str | None = None
+    mode: int | None = None
+    recurse_mode: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """`default`: None: the file must exist."""
+
+    name: str
+    path: str
+    default: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """An artifact to save. `kept`: its location as later steps read it; empty: in our own store."""
+
+    name: str
+    path: str
+    archive: str = "tar"
+    location: Mapping[str, Any] = field(default_factory=dict)
+    kept: Mapping[str, Any] = field(default_factory=dict)
+    is_optional: bool = False
+    mode: int | None = None
+    level: int | None = None  # of gzip, 0 to 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """`workflow`: its uid. `brings_shell`: the image of main may have no shell."""
+
+    workflow: str
+    pod: str
+    inputs: tuple[Input, ...] = ()
+    parameters: tuple[Parameter, ...] = ()
+    artifacts: tuple[Output, ...] = ()
+    keeps_result: bool = False
+    keeps_logs: bool = False
+    brings_shell: bool = False
+
+    @property
+    def wraps(self) -> bool:
+        return bool(self.parameters or self.artifacts or self.keeps_result or self.keeps_logs)
+
+    @property
+    def lines(self) -> list[str]:
+        """What the script keeps, a line each: parameters, then artifacts."""
+        return [f"p {entry.path}" for entry in self.parameters] + [f"a {entry.path}" for entry in self.artifacts]
+
+
+def read_order(path: Path) -> Order:
+    """Raises StepError for a file that is no order."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        return Order(
+            workflow=document["workflow"],
+            pod=document["pod"],
+            inputs=tuple(_input(entry) for entry in document["inputs"]),
+            parameters=tuple(Parameter(**entry) for entry in document["parameters"]),
+            artifacts=tuple(_output(entry) for entry in document["artifacts"]),
+            keeps_result=bool(document["result"]),
+            keeps_logs=bool(document["logs"]),
+            brings_shell=bool(document["shell"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StepError(f"the order of this pod cannot be read from {path}: {error}") from error
+
+
+def _input(entry: Mapping[str, Any]) -> Input:
+    return Input(
+        name=entry["name"],
+        location=entry["location"],
+        archive=entry["archive"],
+        below=entry["below"],
+        mode=entry.get("mode"),
+        recurse_mode=bool(entry.get("recurseMode")),
+    )
+
+
+def _output(entry: Mapping[str, Any]) -> Output:
+    return Output(
+        name=entry["name"],
+        path=entry["path"],
+        archive=entry["archive"],
+        location=entry["location"],
+        kept=entry["kept"],
+        is_optional=bool(entry.get("optional")),
+        mode=entry.get("mode"),
+        level=entry.get("level"),
+    )

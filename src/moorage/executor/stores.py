@@ -1,0 +1,242 @@
+"""Artifacts in other places than our own store: raw text, HTTP, git, and buckets by fsspec.
+
+The fields are Argo's: https://argo-workflows.readthedocs.io/en/latest/fields/#artifactlocation
+A Secret's key stands as {"secret": N}; its value is in the variable MOORAGE_SECRET_N.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import subprocess
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from moorage.executor.errors import Passing, StepError
+from moorage.executor.web import fetch, send
+
+GIT_SECONDS = 3600  # for one clone
+_GIT_PASSING = ("could not resolve", "timed out", "refused", "early eof")  # in what git says of a bad network
+_GIT_PROTOCOLS = "file:git:http:https:ssh"
+
+
+class Stores:
+    """`env`: the variables of this process, with the secrets. `tmp`: a folder for keys and clones."""
+
+    def __init__(self, env: Mapping[str, str], tmp: Path) -> None:
+        self._env = env
+        self._tmp = tmp
+
+    def read(self, location: Mapping[str, Any], into: Path) -> bool:
+        """Write the artifact to `into`; True when that is a folder as it is to be. Raises StepError."""
+        ((kind, store),) = location.items()
+        match kind:
+            case "raw":
+                into.write_text(str(store.get("data") or ""), encoding="utf-8")
+            case "http":
+                fetch(self._http(store, "GET"), into)
+            case "git":
+                self._clone(store, into)
+                return True
+            case "s3" | "gcs":
+                return self._download(kind, store, into)
+            case _:
+                raise StepError(f"the store {kind!r} is not known: use s3, gcs, http, git or raw")
+        return False
+
+    def write(self, location: Mapping[str, Any], file: Path) -> None:
+        """Write a file to where the location says. Raises StepError."""
+        ((kind, store),) = location.items()
+        match kind:
+            case "http":
+                send(self._http(store, "PUT"), file)
+            case "s3" | "gcs":
+                path = f"{store['bucket']}/{store['key']}"
+                self._bucket(kind, store, path, lambda files: files.put_file(str(file), path))
+            case _:
+                raise StepError(f"the store {kind!r} cannot be written: use s3, gcs or http")
+
+    def _secret(self, store: Mapping[str, Any], field: str) -> str:
+        """The value of a Secret's key; "" where the field is not set. Raises StepError for one that is missing."""
+        selector = store.get(field)
+        if not selector:
+            return ""
+        name = f"MOORAGE_SECRET_{selector['secret']}"
+        if name not in self._env:
+            raise StepError(f"the Secret of {field} is missing")
+        return self._env[name]
+
+    def _http(self, store: Mapping[str, Any], method: str) -> urllib.request.Request:
+        url = str(store["url"])
+        if not url.startswith(("http://", "https://")):
+            raise StepError(f"the URL {url!r} must begin with http:// or https://")
+        request = urllib.request.Request(url, method=method)
+        for header in store.get("headers") or ():
+            request.add_header(header["name"], str(header.get("value") or ""))
+        auth = store.get("auth") or {}
+        for kind in auth:
+            if kind != "basicAuth":
+                raise StepError(f"http.auth.{kind} is not supported: use basicAuth or headers")
+        if basic := auth.get("basicAuth"):
+            pair = f"{self._secret(basic, 'usernameSecret')}:{self._secret(basic, 'passwordSecret')}"
+            request.add_header("Authorization", "Basic " + base64.b64encode(pair.encode()).decode())
+        return request
+
+    # buckets
+
+    def _download(self, kind: str, store: Mapping[str, Any], into: Path) -> bool:
+        path = f"{store['bucket']}/{store['key']}".rstrip("/")
+
+        def work(files: Any) -> bool:
+            if files.isfile(path):
+                files.get_file(path, str(into))
+                return False
+            below = files.find(path)
+            if not below:
+                raise StepError(f"{kind}://{path} does not exist")
+            for name in below:
+                inner = str(name).removeprefix(path).strip("/")
+                if any(part in ("", ".", "..") for part in inner.split("/")):
+                    raise StepError(f"{kind}://{name} cannot be a file: its name leads out of the folder")
+                target = into / inner
+                target.parent.mkdir(parents=True, exist_ok=True)
+                files.get_file(name, str(target))
+            return True
+
+        return bool(self._bucket(kind, store, path, work))
+
+    def _bucket(self, kind: str, store: Mapping[str, Any], path: str, work: Callable[[Any], Any]) -> Any:
+        """Do something with the file system of a bucket; its errors in our words."""
+        try:
+            import fsspec
+
+            options = self._s3(store) if kind == "s3" else self._gcs(store)
+            files = fsspec.filesystem(kind, skip_instance_cache=True, **options)
+        except ImportError as error:
+            package = {"s3": "s3fs", "gcs": "gcsfs"}[kind]
+            raise StepError(
+                f"{kind} artifacts need the Python package {package}, which is not installed"
+            ) from error
+        try:
+            return work(files)
+        except StepError:
+            raise
+        except FileNotFoundError as error:
+            raise StepError(f"{kind}://{path} does not exist") from error
+        except PermissionError as error:
+            raise StepError(f"{kind}://{path} may not be used with the keys given: {error}") from error
+        except Exception as error:  # each package has errors of its own
+            raise Passing(f"{kind}://{path} failed: {type(error).__name__}: {error}") from error
+
+    def _s3(self, store: Mapping[str, Any]) -> dict[str, Any]:
+        """Options of s3fs. Without keys, those of the machine or the service account are used."""
+        client: dict[str, Any] = {}
+        if store.get("endpoint"):
+            scheme = "http" if store.get("insecure") else "https"
+            client["endpoint_url"] = f"{scheme}://{store['endpoint']}"
+        if store.get("region"):
+            client["region_name"] = store["region"]
+        if authority := self._secret(store, "caSecret"):
+            file = self._tmp / "s3-ca.pem"
+            file.write_text(authority)
+            client["verify"] = str(file)
+        for field in ("roleARN", "createBucketIfNotPresent", "encryptionOptions"):
+            if store.get(field):
+                raise StepError(f"s3.{field} is not supported")
+        return {
+            "key": self._secret(store, "accessKeySecret") or None,
+            "secret": self._secret(store, "secretKeySecret") or None,
+            "token": self._secret(store, "sessionTokenSecret") or None,
+            "client_kwargs": client,
+        }
+
+    def _gcs(self, store: Mapping[str, Any]) -> dict[str, Any]:
+        """Options of gcsfs. Without a key, the machine's account is used."""
+        text = self._secret(store, "serviceAccountKeySecret")
+        if not text:
+            return {}
+        try:
+            return {"token": json.loads(text)}
+        except ValueError as error:
+            raise StepError("the Secret of serviceAccountKeySecret is not the JSON key of an account") from error
+
+    # git
+
+    def _clone(self, store: Mapping[str, Any], into: Path) -> None:
+        """Clone the repository; with a revision, check that out."""
+        git = shutil.which("git")
+        if git is None:
+            raise StepError(
+                "git artifacts need the program git, which this image of Moorage does not have: build one that has"
+                " it, or fetch an archive over http"
+            )
+        env, repo = self._git_environment(store), str(store["repo"])
+        words = [git, "clone", "--quiet"]
+        if store.get("depth"):
+            words += [f"--depth={int(store['depth'])}"]
+        if store.get("singleBranch"):
+            words += ["--single-branch"]
+        if store.get("branch"):
+            words += [f"--branch={store['branch']}"]
+        shutil.rmtree(into, ignore_errors=True)
+        self._git([*words, "--", repo, str(into)], env, repo, may_pass=True)
+        within = [git, "-C", str(into)]
+        for reference in store.get("fetch") or ():
+            depth = [f"--depth={int(store['depth'])}"] if store.get("depth") else []
+            command = [*within, "fetch", "--quiet", *depth, "origin", "--", str(reference)]
+            self._git(command, env, repo, may_pass=True)
+        if revision := store.get("revision"):
+            if str(revision).startswith("-"):
+                raise StepError(f"the revision {revision!r} of {repo} is no name")
+            try:
+                self._git([*within, "checkout", "--quiet", str(revision), "--"], env, repo)
+            except StepError:
+                # not in what was cloned: a shallow clone has one branch
+                self._git([*within, "fetch", "--quiet", "origin", "--", str(revision)], env, repo)
+                self._git([*within, "checkout", "--quiet", "FETCH_HEAD", "--"], env, repo)
+        if not store.get("disableSubmodules"):
+            self._git(
+                [*within, "submodule", "update", "--quiet", "--init", "--recursive"], env, repo, may_pass=True
+            )
+
+    def _git_environment(self, store: Mapping[str, Any]) -> dict[str, str]:
+        env = {name: self._env[name] for name in ("PATH", "HOME", "TMPDIR", "LANG") if name in self._env}
+        env |= {"GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": _GIT_PROTOCOLS, "GIT_CONFIG_NOSYSTEM": "1"}
+        if store.get("insecureSkipTLS"):
+            env["GIT_SSL_NO_VERIFY"] = "1"
+        user, password = self._secret(store, "usernameSecret"), self._secret(store, "passwordSecret")
+        if user or password:
+            asking = self._tmp / "git-askpass"
+            asking.write_text('#!/bin/sh\ncase $1 in User*) echo "$GIT_USER" ;; *) echo "$GIT_PASSWORD" ;; esac\n')
+            asking.chmod(0o700)
+            env |= {"GIT_ASKPASS": str(asking), "GIT_USER": user, "GIT_PASSWORD": password}
+        if key := self._secret(store, "sshPrivateKeySecret"):
+            file = self._tmp / "git-key"
+            file.touch(mode=0o600)
+            file.write_text(key.rstrip("\n") + "\n")
+            strict = "no" if store.get("insecureIgnoreHostKey") else "accept-new"
+            env["GIT_SSH_COMMAND"] = f"ssh -i {file} -o IdentitiesOnly=yes -o StrictHostKeyChecking={strict}"
+        return env
+
+    def _git(self, words: list[str], env: Mapping[str, str], repo: str, *, may_pass: bool = False) -> None:
+        try:
+            done = subprocess.run(
+                words,
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=GIT_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise Passing(f"git did not end within {GIT_SECONDS} s for {repo}") from error
+        if done.returncode:
+            text = done.stderr.decode("utf-8", "replace").strip()
+            message = f"git {words[1] if words[1] != '-C' else words[3]} failed for {repo}: {text[-400:]}"
+            passing = may_pass and any(
+                sign in text.lower() for sign in ("could not resolve", "timed out", "refused")
+            )
+            raise Passing(message) if passing else StepError(message)
