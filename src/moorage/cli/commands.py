@@ -32,6 +32,7 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     ("Maps", "plan", "moorage.cli.plan:plan", "Estimate what a map needs: nodes, time, money"),
     ("Maps", "notify", "moorage.cli.notify:notify", "Send a test notification"),
     ("Workflows", "workflow", "moorage.cli.workflow:workflow", "Run workflows in Argo's format"),
+    ("Workflows", "cron", "moorage.cli.cron:cron", "Run workflows on a schedule"),
     ("GPUs", "gpus", "moorage.cli.gpus:gpus", "Show every GPU: free, or who holds it"),
     ("GPUs", "top", "moorage.cli.gpus:top", "Show GPU-hours by user, run, type or GPU"),
     ("GPUs", "machines", "moorage.cli.machines:machines", "List types of machines: size, free, price, how to ask"),

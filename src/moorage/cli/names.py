@@ -167,6 +167,7 @@ READERS: Mapping[str, Callable[[Any], Awaitable[list[str]]]] = {
     "volumes": _objects(_resource("apimachinery.resources", "PVCS")),
     "datasets": _objects(_resource("model.dataset", "DATASETS")),
     "maps": _objects(_resource("model.mapjob", "MAPJOBS")),
+    "crons": _objects(_resource("model.workflow", "CRON_WORKFLOWS")),
     "tenants": _objects(_resource("model.tenant", "TENANTS"), namespaced=False),
     "reservations": _objects(_resource("model.reservation", "RESERVATIONS")),
     "namespaces": _objects(_resource("apimachinery.resources", "NAMESPACES"), namespaced=False),

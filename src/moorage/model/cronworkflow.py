@@ -81,7 +81,7 @@ class Backfill(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CronView:
-    """One CronWorkflow, read leniently. `problem`: why it cannot be run as it is; empty: it can."""
+    """One CronWorkflow, read leniently. `problems`: why it cannot be run as it is, each with its path."""
 
     name: str
     namespace: str
@@ -109,7 +109,12 @@ class CronView:
     is_stopped: bool
     submission_error: str
     spec_error: str
-    problem: str = ""
+    problems: tuple[str, ...] = ()
+
+    @property
+    def problem(self) -> str:
+        """All that is wrong, as one text; empty: nothing."""
+        return "; ".join(self.problems)
 
     @property
     def schedule_text(self) -> str:
@@ -119,7 +124,7 @@ class CronView:
 
 
 def parse_cron(obj: Mapping[str, Any]) -> CronView:
-    """Read a CronWorkflow. What cannot be read is named in `problem`, with its path, value and what is allowed."""
+    """Read a CronWorkflow. `problems` have path, value and what is allowed."""
     problems: list[str] = []
     meta = obj["metadata"]
     spec = _mapping(obj.get("spec"))
@@ -130,7 +135,8 @@ def parse_cron(obj: Mapping[str, Any]) -> CronView:
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts) or not texts:
         problems.append(f"spec.schedules: {schedules!r} is no list of schedules: use at least one, as '0 8 * * *'")
         texts = []
-    policy = spec.get("concurrencyPolicy") or Concurrency.ALLOW
+    policy = spec.get("concurrencyPolicy")
+    policy = Concurrency.ALLOW if policy in (None, "") else policy
     if policy not in list(Concurrency):
         problems.append(f"spec.concurrencyPolicy: {policy!r} is not known: use {', '.join(Concurrency)}")
         policy = Concurrency.ALLOW
@@ -183,7 +189,7 @@ def parse_cron(obj: Mapping[str, Any]) -> CronView:
         is_stopped=status.get("phase") == "Stopped",
         submission_error=conditions.get("SubmissionError", ""),
         spec_error=conditions.get("SpecError", ""),
-        problem="; ".join(problems),
+        problems=tuple(problems),
     )
 
 
