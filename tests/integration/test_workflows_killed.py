@@ -1,0 +1,192 @@
+"""The operator is killed at random moments of many workflows: they end as if nothing had happened.
+
+Workflows, pods and records are real objects in a fake API and a real SQLite file; pods are ended by a kubelet that
+counts how often it starts each. The operator is cancelled between any two of its steps, or in one, and made anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from moorage.apimachinery.informer import Informer
+from moorage.apimachinery.resources import NODES, PODS, Obj
+from moorage.clock import SYSTEM
+from moorage.controllers.workflow.checks import faults_of
+from moorage.controllers.workflow.controller import WorkflowController
+from moorage.decide.workflows.pods import StepRuntime
+from moorage.kube.events import EventRecorder
+from moorage.model.names import HOST_IMAGE
+from moorage.model.workflow import NODE_NAME_ANNOTATION, WORKFLOWS, Outputs, StepReport
+from moorage.testing.fakeapi import FakeApi
+from moorage.testing.waiting import until
+from moorage.workflows.records import LocalRecords
+
+pytestmark = pytest.mark.anyio
+
+KILLS = 300
+EXPLORE = bool(os.environ.get("MOORAGE_TEST_EXPLORE"))
+MANIFESTS = """
+metadata: {name: fan}
+spec:
+  entrypoint: main
+  parallelism: 3
+  templates:
+  - name: main
+    steps:
+    - - {name: make, template: print}
+    - - {name: fan, template: say, withParam: "{{steps.make.outputs.result}}"}
+    - - {name: last, template: say}
+  - name: print
+    script: {image: python, command: [python], source: "print([1, 2, 3, 4, 5, 6])"}
+  - name: say
+    container: {image: busybox, command: [echo]}
+---
+metadata: {name: graph}
+spec:
+  entrypoint: main
+  onExit: say
+  templates:
+  - name: main
+    dag:
+      tasks:
+      - {name: a, template: say}
+      - {name: b, template: say, depends: a}
+      - {name: bad, template: again, depends: a}
+      - {name: c, template: say, depends: "b && bad.Failed"}
+      - {name: d, template: say, depends: bad}
+  - name: again
+    retryStrategy: {limit: 2}
+    container: {image: busybox, command: [false]}
+  - name: say
+    container: {image: busybox, command: [echo]}
+---
+metadata: {name: locked}
+spec:
+  entrypoint: main
+  templates:
+  - name: main
+    steps: [[{name: one, template: alone, withItems: [1, 2, 3]}]]
+  - name: alone
+    synchronization: {mutexes: [{name: m}]}
+    container: {image: busybox, command: [echo]}
+"""
+
+
+class Kubelet:
+    """Starts every pod that appears, once, and ends it a little later."""
+
+    def __init__(self, api: FakeApi, records: LocalRecords, chance: random.Random) -> None:
+        self._api, self._records, self._chance = api, records, chance
+        self.starts: collections.Counter[str] = collections.Counter()
+        self.running: set[str] = set()
+        self.most_alone = 0
+        self._work: list[asyncio.Task[None]] = []
+        self.pods = Informer(api, PODS)
+        self.pods.on_change(self._see)
+
+    def _see(self, before: Obj | None, after: Obj | None) -> None:
+        if before is None and after is not None and not (after.get("status") or {}).get("phase"):
+            self._work.append(asyncio.create_task(self._run(after)))
+
+    async def _run(self, pod: Obj) -> None:
+        meta = pod["metadata"]
+        node = meta["annotations"][NODE_NAME_ANNOTATION]
+        self.starts[node] += 1
+        self.running.add(node)
+        self.most_alone = max(self.most_alone, sum(name.startswith("locked") for name in self.running))
+        await self._status(pod, {"phase": "Running"})
+        for _ in range(self._chance.randrange(40)):
+            await asyncio.sleep(0)
+        failed = ".bad" in node
+        if any(container["name"] == "wait" for container in pod["spec"]["containers"]):
+            report = StepReport(pod=meta["name"], outputs=Outputs(result="[1, 2, 3, 4, 5, 6]"))
+            uid = meta["ownerReferences"][0]["uid"]
+            await self._records.do(lambda store: store.report(uid, meta["name"], report))
+        ended = {"exitCode": int(failed), "reason": "Error" if failed else "Completed"}
+        status = {"containerStatuses": [{"name": "main", "state": {"terminated": ended}}]}
+        self.running.discard(node)
+        await self._status(pod, status | {"phase": "Failed" if failed else "Succeeded"})
+
+    async def _status(self, pod: Obj, status: dict[str, Any]) -> None:
+        meta = pod["metadata"]
+        await self._api.patch(PODS, meta["name"], {"status": status}, meta["namespace"], subresource="status")
+
+
+async def operate(api: FakeApi, records: LocalRecords, number: int) -> None:
+    controller = WorkflowController(
+        api,
+        records,
+        holder=f"operator-{number}",
+        runtime=a_runtime,
+        check=faults_of,
+        clock=SYSTEM,
+        events=EventRecorder(api, component="test", clock=SYSTEM),
+    )
+    async with asyncio.TaskGroup() as tasks:
+        for informer in controller.informers:
+            tasks.create_task(informer.run())
+        tasks.create_task(controller.loop.run())
+
+
+async def a_runtime() -> StepRuntime:
+    return StepRuntime(image=HOST_IMAGE, on_processes=True, server_url="http://127.0.0.1:1")
+
+
+async def results(api: FakeApi, folder: Path, *, seed: int, kills: int) -> tuple[dict[str, Any], Kubelet]:
+    """(phase of every workflow and of every node, the kubelet) after so many kills."""
+    chance = random.Random(seed)
+    records = LocalRecords(folder / f"workflows-{seed}-{kills}.db")
+    kubelet = Kubelet(api, records, chance)
+    api.put(NODES, {"metadata": {"name": "n"}, "status": {}})
+    for document in yaml.safe_load_all(MANIFESTS):
+        document["metadata"]["namespace"] = "default"
+        await api.create(WORKFLOWS, document)
+
+    async def is_done() -> bool:
+        objects = (await api.list(WORKFLOWS)).items
+        return all((obj.get("status") or {}).get("phase") in ("Succeeded", "Failed", "Error") for obj in objects)
+
+    watching = asyncio.create_task(kubelet.pods.run())
+    killed = 0
+    while killed < kills and not await is_done():
+        operator = asyncio.create_task(operate(api, records, killed))
+        for _ in range(chance.randrange(1500)):
+            await asyncio.sleep(0)
+        operator.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await operator
+        killed += 1
+    operator = asyncio.create_task(operate(api, records, killed))
+    await until("every workflow to end", is_done)
+    operator.cancel()
+    watching.cancel()
+    for task in (operator, watching):
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+    phases: dict[str, Any] = {}
+    for obj in (await api.list(WORKFLOWS)).items:
+        loaded = await records.load(obj["metadata"]["uid"], "reader")
+        phases[f"workflow {obj['metadata']['name']}"] = obj["status"]["phase"]
+        phases |= {node.name: (node.type, node.phase) for node in loaded.nodes}
+    records.close()
+    return phases, kubelet
+
+
+@pytest.mark.parametrize("seed", [random.randrange(2**32) for _ in range(10)] if EXPLORE else [1])
+async def test_killed_at_random_moments_every_step_runs_once(tmp_path: Path, seed: int) -> None:
+    calm, undisturbed = await results(FakeApi(), tmp_path, seed=seed, kills=0)
+    assert calm["workflow fan"] == calm["workflow locked"] == "Succeeded"
+    killed, kubelet = await results(FakeApi(), tmp_path, seed=seed, kills=KILLS)
+    assert killed == calm
+    assert kubelet.starts == undisturbed.starts
+    assert set(kubelet.starts.values()) == {1}
+    assert kubelet.most_alone == 1
