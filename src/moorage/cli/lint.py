@@ -16,6 +16,7 @@ from moorage.errors import DocumentError, MoorageError, UsageError
 if TYPE_CHECKING:
     from moorage.apimachinery.resources import Obj
     from moorage.decide.admission.gpufacts import Facts
+    from moorage.decide.tools.lint import Report
     from moorage.model.policy import Policy
 
 READY_MADE = "gpu-cluster"
@@ -26,6 +27,7 @@ READY_MADE = "gpu-cluster"
         "moor lint job.yaml": "check a manifest",
         "moor lint deploy/ --policy gpu-cluster": "check a folder against a policy",
         "kubectl get job train -o yaml | moor lint -": "check what stdin brings",
+        "moor lint --target gke-autopilot --write jobs/": "make manifests ready for another kind of cluster",
     }
 )
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
@@ -33,6 +35,14 @@ READY_MADE = "gpu-cluster"
     "--policy", "policy_name", default=None, metavar=f"FILE|{READY_MADE}",
     help="GuardrailPolicy to check against (default: each rule's default level; with --cluster, the cluster's).",
 )  # fmt: skip
+@click.option(
+    "--target", "targets", multiple=True, metavar="NAME[:VERSION]",
+    help="Check against the rules of gke-autopilot or eks-fargate, instead of the guardrails. Repeatable.",
+)  # fmt: skip
+@click.option("--history", is_flag=True, help="With --target: ask the cluster how much memory earlier runs used.")
+@click.option(
+    "--write", is_flag=True, help="With --target: write what it would set into the files, and print the changes."
+)
 @click.option("--cluster", "ask", is_flag=True, help="Ask the cluster for its GPUs and its policies.")
 @click.option(
     "--pod-security", "pod_security", type=click.Choice(["privileged", "baseline", "restricted"]),
@@ -42,17 +52,30 @@ READY_MADE = "gpu-cluster"
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @target_options
 def lint(
-    target: Target, files: tuple[Path, ...], policy_name: str | None, ask: bool, pod_security: str, output: str
+    target: Target,
+    files: tuple[Path, ...],
+    policy_name: str | None,
+    targets: tuple[str, ...],
+    history: bool,
+    write: bool,
+    ask: bool,
+    pod_security: str,
+    output: str,
 ) -> int:
     """Check manifests against the guardrails, by file and line.
 
     FILE is a YAML or JSON file with any number of documents, a folder (all such files in it), or - for stdin.
     Pods with more rights than a tenant's namespace allows, such as privileged ones or host paths, are denied.
+    With --target, they are checked against the rules of another kind of cluster; --policy and --cluster add the
+    guardrails. --write changes only what that cluster would set or refuse by itself, and keeps comments.
     The exit code is 1 if something is denied or a file cannot be read.
     """
     from moorage.cli.linttext import report_json, report_text
     from moorage.decide.tools.lint import lint as judged
+    from moorage.decide.tools.targets import parse_target
 
+    places = [parse_target(text) for text in targets]
+    _check_options(files, places=bool(places), history=history, write=write)
     policy = None if policy_name is None else _policy(policy_name)
     facts: Facts | None = None
     away: tuple[Obj, ...] = ()
@@ -63,7 +86,29 @@ def lint(
 
         facts, away, held = in_session(target, work)
         policy = held if policy is None else policy
-    report = judged(list(_texts(files)), policy, facts=facts, away=away, pod_security=pod_security)
+    texts = list(_texts(files))
+    peaks = None
+    if history:
+        from moorage.cli.linthistory import peaks_for
+
+        peaks = peaks_for(target, texts)
+
+    def judge(texts: list[tuple[str, str]]) -> Report:
+        return judged(
+            texts,
+            policy,
+            facts=facts,
+            away=away,
+            pod_security=pod_security,
+            places=places,
+            peaks=peaks,
+            has_guardrails=not places or policy_name is not None or ask,
+        )
+
+    report = judge(texts)
+    if write:
+        texts = _written(texts, report)
+        report = judge(texts)
     if output == "json":
         console.print_document(report_json(report), "json")
     else:
@@ -80,6 +125,52 @@ def _summary(report: Any) -> str:
     parts = [f"{report.judged} with pods judged", f"{report.skipped} others skipped"]
     parts += [f"{count} {level}" for level, count in counts.items() if count]
     return ", ".join(parts)
+
+
+def _check_options(files: Sequence[Path], *, places: bool, history: bool, write: bool) -> None:
+    if not places:
+        for name, is_given in (("--write", write), ("--history", history)):
+            if is_given:
+                raise UsageError(f"{name} needs --target", hint=f"such as --target gke-autopilot {name}")
+    if write and any(str(file) == "-" for file in files):
+        raise UsageError("--write needs files: stdin cannot be written", hint="save it to a file first")
+
+
+def _written(texts: list[tuple[str, str]], report: Report) -> list[tuple[str, str]]:
+    """Write the edits of the findings into the files, print what changed, and return the texts as they are now."""
+    import difflib
+
+    from moorage.decide.tools.fixes import fixed_text
+
+    after: list[tuple[str, str]] = []
+    for name, text in texts:
+        fixed = fixed_text(text, [finding for finding in report.findings if finding.file == name])
+        if fixed != text:
+            _replace(Path(name), fixed)
+            lines = difflib.unified_diff(
+                text.splitlines(), fixed.splitlines(), f"{name} before", f"{name} after", lineterm=""
+            )
+            for line in lines:
+                console.say(line)
+        after.append((name, fixed))
+    return after
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file whole or not at all; its rights and its byte order mark stay. Raises UsageError."""
+    import os
+    import shutil
+
+    path = path.resolve()  # a link stays a link
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        mark = b"\xef\xbb\xbf" if path.read_bytes()[:3] == b"\xef\xbb\xbf" else b""
+        beside.write_bytes(mark + text.encode())
+        shutil.copymode(path, beside)
+        os.replace(beside, path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _texts(files: Sequence[Path]) -> Iterator[tuple[str, str]]:

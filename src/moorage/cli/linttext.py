@@ -24,6 +24,8 @@ def report_json(report: Report) -> Obj:
                 "value": finding.value,
                 "message": finding.message,
                 "fix": finding.fix,
+                "target": finding.target,
+                "fixable": finding.edit is not None,
             }
             for finding in report.findings
         ],

@@ -115,7 +115,37 @@ def guardrails_page() -> str:
     out += ["| rule | means | what to do | source |", "|---|---|---|---|"]
     for hold in HOLD_RULES.values():
         out.append(f"| `{hold.name}` | {_cell(hold.means)} | {_cell(hold.fix)} | [FAQ]({hold.source}) |")
-    return "\n".join(out) + "\n"
+    return "\n".join([*out, *_targets()]) + "\n"
+
+
+def _targets() -> list[str]:
+    """The rules of `moor lint --target`, and the amounts of each target."""
+    from moorage.decide.tools.targetrules import CHECKS
+    from moorage.decide.tools.targets import READ, TARGETS
+
+    out = ["\n## Rules of `moor lint --target`\n"]
+    out.append(
+        f"Defaults were read at the sources on {READ}; bounds, ratios and versions are those published in 2025."
+        " Check the source before you rely on a bound. `--write` adds requests that are missing and removes"
+        " annotations that are refused; it changes nothing else.\n"
+    )
+    out += [
+        "| rule | checks | " + " | ".join(f"`{name}`" for name in TARGETS) + " |",
+        "|---" * (2 + len(TARGETS)) + "|",
+    ]
+    for rule, checks in CHECKS.items():
+        links = [f"[source]({target.sources.get(rule) or target.sources['']})" for target in TARGETS.values()]
+        out.append(f"| `{rule}` | {_cell(checks)} | " + " | ".join(links) + " |")
+    out += [
+        "\n| target | sets for a container | least of a pod | most of a pod | GiB for a vCPU |",
+        "|---|---|---|---|---|",
+    ]
+    for target in TARGETS.values():
+        amounts = (target.defaults, target.minimums, target.maximums)
+        cells = [", ".join(f"{name} {value}" for name, value in table.items()) for table in amounts]
+        ratio = " to ".join(f"{float(bound):g}" for bound in target.ratio) if target.ratio else ""
+        out.append(f"| `{target.name}` ({target.title}) | {' | '.join(cells)} | {ratio} |")
+    return out
 
 
 def _options_by_variable() -> dict[str, str]:

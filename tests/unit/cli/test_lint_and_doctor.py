@@ -125,3 +125,88 @@ def test_lint_asks_the_cluster_for_its_gpus_and_policies(moor, tmp_path):
     assert done.code == 1
     assert "deny gpuCount" in done.out
     assert "the largest node has 2" in done.out
+
+
+# --- targets
+
+JOB = """\
+apiVersion: batch/v1
+kind: Job
+metadata: {name: nightly}
+spec:
+  template:
+    spec:
+      restartPolicy: Never
+      containers:
+      - name: main
+        image: x
+        command: [x]  # alone
+"""
+
+
+def test_a_target_is_checked_instead_of_the_guardrails(tmp_path, capsys):
+    file = tmp_path / "job.yaml"
+    file.write_text(JOB)
+    assert main(["lint", str(file), "--target", "gke-autopilot"]) == 0
+    out = capsys.readouterr().out
+    assert "job.yaml:9: warn targetRequests: spec.template.spec.containers[0].resources.requests.memory" in out
+    assert "sets and bills 2Gi" in out
+    assert "memoryLimit" not in out
+    assert main(["lint", str(file), "--target", "gke-autopilot", "--policy", "gpu-cluster"]) == 0
+    assert "memoryLimit" in capsys.readouterr().out
+    assert main(["lint", str(file), "--target", "eks-fargate", "-o", "json"]) == 0
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    assert {finding["target"] for finding in findings} == {"eks-fargate"}
+    assert [finding["fixable"] for finding in findings if finding["rule"] == "targetRequests"] == [True, True]
+
+
+def test_write_changes_the_file_and_shows_how(tmp_path, capsys):
+    file = tmp_path / "job.yaml"
+    file.write_bytes(b"\xef\xbb\xbf" + JOB.replace("\n", "\r\n").encode())
+    file.chmod(0o640)
+    assert main(["lint", str(file), "--target", "gke-autopilot", "--write"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "+            memory: 2Gi" in captured.err
+    written = file.read_bytes()
+    assert written.startswith(b"\xef\xbb\xbfapiVersion")
+    assert b"command: [x]  # alone\r\n        resources:\r\n" in written
+    assert b"\n" not in written.replace(b"\r\n", b"")
+    assert file.stat().st_mode & 0o777 == 0o640
+    assert [path.name for path in tmp_path.iterdir()] == ["job.yaml"]
+    assert main(["lint", str(file), "--target", "gke-autopilot", "--write"]) == 0
+    assert file.read_bytes() == written
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        pytest.param(["--write", "x.yaml"], "--write needs --target", id="write without a target"),
+        pytest.param(["--history", "x.yaml"], "--history needs --target", id="history without a target"),
+        pytest.param(["--target", "gke-autopilot", "--write", "-"], "--write needs files", id="write to stdin"),
+        pytest.param(["--target", "mainframe", "x.yaml"], "unknown target 'mainframe'", id="an unknown target"),
+    ],
+)
+def test_options_of_targets_that_do_not_fit(options, message, capsys):
+    assert main(["lint", *options]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_history_asks_the_cluster_for_memory(tmp_path, moor):
+    file = tmp_path / "job.yaml"
+    file.write_text(JOB)
+    moor.api.put(
+        PODS,
+        {
+            "metadata": {
+                "name": "nightly-x",
+                "labels": {"batch.kubernetes.io/job-name": "nightly"},
+                "annotations": {"localcluster.moorage.dev/peak-memory-bytes": str(3 * 2**30)},
+            },
+            "spec": {"containers": []},
+            "status": {"phase": "Succeeded"},
+        },
+    )
+    done = moor("lint", str(file), "--target", "gke-autopilot", "--history")
+    assert done.code == 1
+    assert "earlier runs used up to 3Gi: they would be killed with the default" in done.out

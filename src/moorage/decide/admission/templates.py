@@ -177,16 +177,32 @@ def _containers(spec: Mapping[str, Any], path: Path) -> Iterator[tuple[Path, Obj
                 yield (*path, table, index), container
 
 
+def _argo_templates(spec: Mapping[str, Any], root: Path) -> Iterator[tuple[Path, Obj]]:
+    """Every template in the list, and those that stand in steps and tasks (`inline`), which hold no others."""
+    for index, template in enumerate(sequence(spec.get("templates"))):
+        if not isinstance(template, dict):
+            continue
+        path: Path = (*root, "templates", index)
+        yield path, template
+        steps = [
+            ((*path, "steps", group, number), step)
+            for group, parallel in enumerate(sequence(template.get("steps")))
+            for number, step in enumerate(sequence(parallel))
+        ]
+        tasks = enumerate(sequence(mapping(template.get("dag")).get("tasks")))
+        for where, step in [*steps, *(((*path, "dag", "tasks", number), task) for number, task in tasks)]:
+            inline = mapping(step).get("inline")
+            if isinstance(inline, dict):
+                yield (*where, "inline"), inline
+
+
 def _workflow_templates(kind: str, obj: Obj) -> Iterator[Template]:
     """https://argo-workflows.readthedocs.io/en/latest/fields/#template"""
     root = WORKFLOWS[kind]
     spec = mapping(at(obj, root))
     defaults = mapping(at(spec, ("templateDefaults", "container", "resources")))
     patched = str(spec.get("podSpecPatch") or "") + str(at(spec, ("templateDefaults", "podSpecPatch")) or "")
-    for index, template in enumerate(sequence(spec.get("templates"))):
-        if not isinstance(template, dict):
-            continue
-        path: Path = (*root, "templates", index)
+    for path, template in _argo_templates(spec, root):
         containers: list[tuple[Path, Obj]] = []
         for key in ("container", "script"):
             if isinstance(template.get(key), dict):

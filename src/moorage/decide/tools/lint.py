@@ -6,8 +6,8 @@ object of Kubernetes, is a finding too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import yaml
@@ -22,6 +22,10 @@ from moorage.decide.admission.rulebook import FIXES, judge_workload
 from moorage.decide.admission.shape import misshapen
 from moorage.decide.admission.templates import templates_of
 from moorage.decide.tools import podsecurity
+from moorage.decide.tools.runfiles import is_run_file, job_of_run_file, run_file_finding
+from moorage.decide.tools.targetrules import CHECKS, Peaks, TargetFinding, target_findings
+from moorage.decide.tools.targets import Place
+from moorage.decide.tools.yamledits import Edit, nodes_of, patches_of
 from moorage.errors import DocumentError
 from moorage.model.policy import Policy
 from moorage.model.tenant import is_reserved
@@ -48,7 +52,10 @@ API_VERSIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LintFinding:
-    """One finding in a file. `line` counts from 1; `level` is warn, fill (what admission would write) or deny."""
+    """One finding in a file. `line` counts from 1; `level` is warn, fill (what admission would write) or deny.
+
+    Of a target: its name, where its rule was read, and the edit that fixes it, where the text allows one.
+    """
 
     file: str
     line: int
@@ -60,10 +67,16 @@ class LintFinding:
     kind: str = ""
     name: str = ""
     namespace: str = ""
+    target: str = ""
+    source: str = ""
+    edit: Edit | None = None
+    document: int = 0  # which one of the file, from 0
 
     @property
     def fix(self) -> str:
         """What to do about it; empty where the message says it."""
+        if self.rule in CHECKS:
+            return f"see {self.source}"
         return podsecurity.FIX if self.rule == podsecurity.RULE else FIXES.get(self.rule, "")
 
 
@@ -87,6 +100,12 @@ class _File:
     facts: Facts | None
     away: tuple[Obj, ...]
     pod_security: str
+    places: Sequence[Place]
+    peaks: Peaks
+    has_guardrails: bool
+    text: str = ""
+    document: int = -1
+    nodes: Sequence[Any] = ()  # as they were composed: reading a document puts its merge keys in place
     findings: list[LintFinding] = field(default_factory=list)
     judged: int = 0
     skipped: int = 0
@@ -99,13 +118,27 @@ def lint(
     facts: Facts | None = None,
     away: tuple[Obj, ...] = (),
     pod_security: str = BASELINE,
+    places: Sequence[Place] = (),
+    peaks: Peaks | None = None,
+    has_guardrails: bool = True,
 ) -> Report:
     """Judge (file name, text) pairs; without a policy each rule has its default level. Never raises, whatever
-    the texts hold. `pod_security`: the level of the namespace that the pods are for."""
+    the texts hold. `pod_security`: the level of the namespace that the pods are for. `places`: targets to judge
+    by as well, with `peaks` of earlier runs; without `has_guardrails`, by these alone."""
     findings: list[LintFinding] = []
     judged = skipped = 0
     for name, text in texts:
-        file = _File(name=name, policy=policy or Policy(), facts=facts, away=away, pod_security=pod_security)
+        file = _File(
+            name=name,
+            policy=policy or Policy(),
+            facts=facts,
+            away=away,
+            pod_security=pod_security,
+            places=places,
+            peaks=peaks or Peaks(),
+            has_guardrails=has_guardrails,
+            text=text,
+        )
         _lint_file(file, text)
         findings += sorted(file.findings, key=lambda finding: finding.line)
         judged, skipped = judged + file.judged, skipped + file.skipped
@@ -118,10 +151,13 @@ def _lint_file(file: _File, text: str) -> None:
     except DocumentError as error:
         _unreadable(file, f"is not valid YAML: {error.message}", error.line or 1)
         return
+    if file.places:
+        file.nodes = nodes_of(text)
     loader = NodeLoader(text)
     try:
         while loader.check_node():
             node = loader.get_node()
+            file.document += 1
             try:
                 document = loader.construct_document(node)
             except (yaml.YAMLError, ValueError, TypeError) as error:
@@ -140,6 +176,12 @@ def _lint_document(file: _File, document: Any, node: Any, path: Path) -> None:
         _add(file, node, path, Finding("shape", path, "", message), "deny", {})
         return
     kind, version = document.get("kind"), document.get("apiVersion")
+    if file.places and is_run_file(document):
+        file.judged += 1
+        for place in file.places:
+            for finding in target_findings("Job", job_of_run_file(document), place, file.peaks):
+                _add_target(file, node, path, run_file_finding(finding), place, document)
+        return
     for key, value in (("apiVersion", version), ("kind", kind)):
         if not isinstance(value, str) or not value:
             _add(file, node, path, Finding("shape", (key,), "", "must be a text, and is needed"), "deny", document)
@@ -158,6 +200,13 @@ def _lint_document(file: _File, document: Any, node: Any, path: Path) -> None:
         return
     file.judged += 1
     wrong = list(misshapen(kind, document))
+    for place in file.places:
+        for finding in target_findings(kind, document, place, file.peaks):
+            _add_target(file, node, path, finding, place, document)
+    if not file.has_guardrails:
+        for item in wrong:
+            _add(file, node, path, item, "deny", document)
+        return
     # what admission would fill in counts as there, unless there is something in its way
     judgement = judge_workload(kind, document, file.policy, facts=file.facts, away=file.away, fill=not wrong)
     refused: list[Finding] = []
@@ -189,6 +238,31 @@ def _add(file: _File, node: Any, path: Path, finding: Finding, level: str, docum
             name=str(meta.get("name") or meta.get("generateName") or ""),
             namespace=_namespace(document),
         )
+    )
+
+
+def _add_target(
+    file: _File,
+    node: Any,
+    path: Path,
+    target_finding: TargetFinding | None,
+    place: Place,
+    document: Mapping[Any, Any],
+) -> None:
+    if target_finding is None:
+        return
+    _add(file, node, path, target_finding.finding, target_finding.level, document)
+    edit = target_finding.edit
+    if edit is not None:
+        edit = replace(edit, path=(*path, *edit.path))
+        if not patches_of(file.text, file.nodes[file.document], edit):
+            edit = None
+    file.findings[-1] = replace(
+        file.findings[-1],
+        target=place.target.name,
+        source=target_finding.source,
+        edit=edit,
+        document=file.document,
     )
 
 
