@@ -16,6 +16,11 @@ from moorage.apimachinery.integers import parse_integer
 from moorage.apimachinery.quantity import format_bytes, parse_quantity
 from moorage.errors import MoorageError, UsageError
 from moorage.model.retention import (
+    ARTIFACT_BYTES,
+    ARTIFACT_BYTES_MAX,
+    ARTIFACT_BYTES_MIN,
+    ARTIFACT_DAYS,
+    ARTIFACT_DAYS_MAX,
     AUDIT_DAYS,
     AUDIT_DAYS_MAX,
     LOG_BYTES,
@@ -28,6 +33,8 @@ from moorage.model.retention import (
     LOG_TOTAL_BYTES,
     USAGE_DAYS,
     USAGE_DAYS_MAX,
+    WORKFLOW_DAYS,
+    WORKFLOW_DAYS_MAX,
 )
 
 T = TypeVar("T")
@@ -188,6 +195,24 @@ KEPT_LOGS_TOTAL = Setting(
 LOG_FOLLOWED = Setting(
     name="MOORAGE_LOG_STREAMS", kind=whole(1, LOG_STREAMS_MAX), default=LOG_STREAMS, readers=(SERVER, UP),
     meaning="Logs of pods that the server follows at the same time; more are read by turns.",
+)  # fmt: skip
+WORKFLOWS_KEPT_DAYS = Setting(
+    name="MOORAGE_WORKFLOW_DAYS", kind=whole(1, WORKFLOW_DAYS_MAX), default=WORKFLOW_DAYS, readers=(SERVER, UP),
+    meaning="Days to keep the history of workflows that are deleted, and memoized outputs.",
+)  # fmt: skip
+ARTIFACTS = Setting(
+    name="MOORAGE_ARTIFACTS", kind=address("s3", "gs", "file"), default="", readers=(SERVER, UP),
+    usual="a folder beside the databases",
+    meaning="Where artifacts of workflows are kept: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or file:///FOLDER.",
+)  # fmt: skip
+ARTIFACTS_KEPT_DAYS = Setting(
+    name="MOORAGE_ARTIFACT_DAYS", kind=whole(1, ARTIFACT_DAYS_MAX), default=ARTIFACT_DAYS, readers=(SERVER, UP),
+    meaning="Days to keep an artifact after it was stored.",
+)  # fmt: skip
+ARTIFACT_MOST_BYTES = Setting(
+    name="MOORAGE_ARTIFACT_BYTES", kind=size_between(ARTIFACT_BYTES_MIN, ARTIFACT_BYTES_MAX),
+    default=ARTIFACT_BYTES, usual="1Gi", readers=(SERVER, UP),
+    meaning="Bytes of one artifact, as it is stored.",
 )  # fmt: skip
 QUEUE_URL = Setting(
     name="MOORAGE_QUEUE_URL", kind=address("postgresql", "postgres"), default="", readers=(SERVER, UP),

@@ -63,6 +63,7 @@ class ErrorCode(StrEnum):
     STARTING = "starting", 503, "The server has not read the cluster yet."
     UNAVAILABLE = "unavailable", 503, "A part of the server is not available."
     KUBERNETES_UNAVAILABLE = "kubernetes_unavailable", 503, "The Kubernetes API gave no usable answer."
+    STORAGE_FULL = "storage_full", 507, "The disk of the server is full."
     PROVIDER_AWAY = "provider_away", 503, "The identity provider does not answer."
 
 

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from moorage.server.identity.oidc import ProviderSettings
     from moorage.server.service import ServerService
     from moorage.webhooks.trail import Send
+    from moorage.workflows.keeping import Keeping
 
 log = logging.getLogger("moorage.services")
 
@@ -293,9 +294,20 @@ def _server(api: KubeClient, settings: Settings, informers: Informers) -> Server
         usage_days=settings.usage_days,
         rate=settings.rate or rate_settings(os.environ),
         kept=limit_settings(os.environ),
+        keeping=_keeping(settings),
         quota=quota_settings(os.environ),
         informers=informers,
     )
+
+
+def _keeping(settings: Settings) -> Keeping:
+    """As the environment says. The one server of a local cluster keeps artifacts in its folder in any case."""
+    from moorage.workflows.keeping import keep_settings
+
+    keeping = keep_settings(os.environ)
+    if settings.install and settings.data is not None and not keeping.artifacts:
+        return dataclasses.replace(keeping, artifacts=f"file://{settings.data.absolute() / 'artifacts'}")
+    return keeping
 
 
 async def _set(event: asyncio.Event) -> None:

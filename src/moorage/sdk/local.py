@@ -334,6 +334,8 @@ def _app(queue: Any) -> ASGIApp:
         reports=nothing,
         followers=nothing,
         execs=nothing,
+        workflows=nothing,
+        artifacts=nothing,
     )
     return Starlette(
         routes=[*work.routes(context), *(endpoint.route(context) for endpoint in maps.ENDPOINTS)],

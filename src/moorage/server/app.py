@@ -58,8 +58,10 @@ from moorage.server.rest import (
     openapi,
     top,
     volumes,
+    workflowartifacts,
     workspaces,
 )
+from moorage.server.workflows import records, steps
 
 ENDPOINTS = (
     *gpus.ENDPOINTS,
@@ -74,6 +76,7 @@ ENDPOINTS = (
     *health.ENDPOINTS,
     *workspaces.ENDPOINTS,
     *maps.ENDPOINTS,
+    *workflowartifacts.ENDPOINTS,
     *loginroutes.ENDPOINTS,
     *accountroutes.ENDPOINTS,
     *auditroutes.ENDPOINTS,
@@ -109,6 +112,8 @@ def create_app(context: Context) -> Starlette:
     board, desk, refuse = Board(context), Desk(context), Refuse(context.auth)
     routes: list[BaseRoute] = [
         *work.routes(context),
+        *records.routes(context),
+        *steps.routes(context),
         *(endpoint.route(context) for endpoint in ENDPOINTS),
         *(route for row in DOCKER_ENDPOINTS for route in row.routes(context)),
         execroutes.websocket_route(context),

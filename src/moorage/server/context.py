@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from moorage.server.tenants import KnownTenants
     from moorage.server.volumeuse import VolumeUse
     from moorage.usage.store import UsageStore
+    from moorage.workflows.artifacts import Artifacts
+    from moorage.workflows.records import LocalRecords
 
 SYNC_WAIT_SECONDS = 5.0  # a request that comes while the server starts waits this long
 
@@ -64,6 +66,8 @@ class Context:
     volume_use: VolumeUse
     tenants: KnownTenants
     keeper: Keeper
+    workflows: LocalRecords
+    artifacts: Artifacts
     past: PastRuns
     reports: CheckpointReports
     followers: Followers

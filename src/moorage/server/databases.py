@@ -12,6 +12,7 @@ from moorage.server.identity import sessions
 from moorage.sql import leases
 from moorage.sql.migrations import Schema
 from moorage.usage import store as usage
+from moorage.workflows import store as workflows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +60,16 @@ DATABASES = (
     ),
     ServerDatabase(name="logs", file="", schema=logtable.SCHEMA, tables=("kept_logs", "kept_log_parts")),
     ServerDatabase(
+        name="workflows",
+        file="workflows.db",
+        schema=workflows.SCHEMA,
+        tables=("workflow_runs", "workflow_nodes", "workflow_reports", "workflow_memos"),
+    ),
+    ServerDatabase(
         name="outputs", file="outputs.db", schema=outputs.SCHEMA, tables=("output_sizes", "outputs"), needed=False
     ),
     ServerDatabase(name="leases", file="", schema=leases.SCHEMA, tables=("server_leases",), needed=False),
 )
 
+ARTIFACTS_FOLDER = "artifacts"  # beside the files: artifacts of workflows, where they are in no bucket
 LOGS_FOLDER = "attempts"  # beside the files: the kept ends of logs, where they are not in PostgreSQL

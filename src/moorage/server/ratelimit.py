@@ -14,7 +14,7 @@ from moorage.apimachinery.addresses import client_network
 from moorage.apimachinery.cache import BoundedCache
 from moorage.clock import SYSTEM, Clock
 from moorage.decide.rates import Bucket, Rate, take
-from moorage.server.identity.auth import OPEN_PATHS, OPEN_PREFIX, Refuses, has_own_auth
+from moorage.server.identity.auth import OPEN_PATHS, OPEN_PREFIX, RECORDS_PREFIX, Refuses, has_own_auth
 from moorage.server.problems import Problem
 from moorage.settings import RATE_BURST, RATE_LIMIT
 
@@ -43,7 +43,8 @@ class Limiter:
 class RateLimit:
     """The ASGI layer behind the Gate, which says who asks: a person by name, others by address (IPv6: by its /64).
 
-    What workers and runners ask under their own tokens, probes and static files are not counted.
+    What workers, runners and steps ask under their own tokens, what the operator asks of the records of workflows,
+    probes and static files are not counted.
     """
 
     def __init__(self, app: ASGIApp, *, limiter: Limiter, refuse: Refuses) -> None:
@@ -75,7 +76,7 @@ class RateLimit:
 
 
 def is_exempt(path: str) -> bool:
-    return path in OPEN_PATHS or path.startswith(OPEN_PREFIX) or has_own_auth(path)
+    return path in OPEN_PATHS or path.startswith((OPEN_PREFIX, RECORDS_PREFIX)) or has_own_auth(path)
 
 
 def rate_settings(env: Mapping[str, str]) -> Rate:

@@ -22,10 +22,11 @@ from moorage.attempts.logtable import LogTable
 from moorage.attempts.store import AttemptStore, open_attempts
 from moorage.clock import SYSTEM, Clock
 from moorage.decide.rates import Rate
-from moorage.errors import MoorageError, StorageError
+from moorage.errors import MoorageError, NotFound, StorageError
 from moorage.kube.client import KubeClient
 from moorage.kube.kubelets import Kubelets
 from moorage.model.retention import USAGE_DAYS
+from moorage.model.workflow import WORKFLOWS
 from moorage.queue.manager import Queue
 from moorage.queue.outputs import Outputs
 from moorage.queue.quota import Quota
@@ -34,6 +35,7 @@ from moorage.server.app import create_app
 from moorage.server.backup.store import Place, finish_restore
 from moorage.server.cluster import Cluster
 from moorage.server.context import Context
+from moorage.server.databases import ARTIFACTS_FOLDER
 from moorage.server.docker.execs import Execs
 from moorage.server.docker.followers import Followers
 from moorage.server.gateway.gateway import Gateway
@@ -60,10 +62,14 @@ from moorage.sql.opening import is_postgres, open_database
 from moorage.sql.thread import StoreThread
 from moorage.usage.recorder import Recorder
 from moorage.usage.store import UsageStore
+from moorage.workflows.artifacts import Artifacts, open_artifacts
+from moorage.workflows.keeping import Keeping, sweep
+from moorage.workflows.records import LocalRecords
 
 log = logging.getLogger(__name__)
 
 RECORDING = "recording"  # the task of the server that records: use, attempts, logs
+LISTED_AT_ONCE = 100  # Workflows, of at most some MB each
 SWEEP_SECONDS = 600.0  # between two looks for output of maps that are gone
 
 
@@ -87,6 +93,7 @@ class ServerService:
     `people_db` likewise, for sessions and the audit log (`people.db`); `provider` is where people log in.
     `attempts_db` likewise, for facts of runs' pods (`attempts.db`); their logs are in the folder `attempts` beside
     `usage_db`, or in PostgreSQL with them; `kept`: how much of both.
+    Records of workflows are in `workflows.db` or in PostgreSQL; `keeping`: for how long, and where artifacts are.
     `rate`: how often one person may ask. `usage_days`: how long is kept who used which GPUs.
     `quota`: what the maps of one namespace may take.
     Informers that are given are run by the giver. `hosts` are names it answers to beside loopback.
@@ -108,6 +115,7 @@ class ServerService:
         usage_days: int = USAGE_DAYS,
         attempts_db: Path | str | None = None,
         kept: Limits | None = None,
+        keeping: Keeping | None = None,
         quota: Quota | None = None,
         hosts: Iterable[str] = (),
         clock: Clock = SYSTEM,
@@ -139,7 +147,10 @@ class ServerService:
         self._quota = quota or Quota()
         self.queue = Queue(lambda: open_store(where, self._quota), clock=clock)
         self.outputs = Outputs(database or usage_db.with_name("outputs.db"))
-        self._clock = clock
+        self._clock, self._api = clock, api
+        self._keeping = keeping or Keeping()
+        self.workflows = LocalRecords(database or usage_db.with_name("workflows.db"))
+        self.artifacts = self._open_artifacts(usage_db.parent, is_shared=database is not None)
         self.maps = MapBridge(api, self.queue, clock=clock, informers=shared)
         self.people = People(api, informers=shared)
         self.desk = SessionDesk(database or (usage_db.with_name("people.db") if people_db is None else people_db))
@@ -176,6 +187,8 @@ class ServerService:
             volume_use=VolumeUse(self.cluster, self._kubelets, clock=clock),
             tenants=KnownTenants(api, clock=clock),
             keeper=self.keeper,
+            workflows=self.workflows,
+            artifacts=self.artifacts,
             past=PastRuns(self.usage, clock=clock),
             reports=CheckpointReports(clock=clock),
             followers=Followers(self.desk, clock=clock),
@@ -203,6 +216,14 @@ class ServerService:
             term=lambda: None if self.leader.term is None else (RECORDING, self.leader.term),
             clock=clock,
         )
+
+    def _open_artifacts(self, folder: Path, *, is_shared: bool) -> Artifacts:
+        """`is_shared`: other servers have other folders, and would not find what is in this one."""
+        keeping = self._keeping
+        if is_shared and not keeping.artifacts:
+            hint = "servers that share a database keep artifacts in a bucket: set MOORAGE_ARTIFACTS"
+            return Artifacts(None, most_bytes=keeping.artifact_bytes, refusal=hint)
+        return open_artifacts(keeping.artifacts or folder / ARTIFACTS_FOLDER, most_bytes=keeping.artifact_bytes)
 
     def _make_keeper(self, api: Api, limits: Limits, clock: Clock) -> Keeper:
         return Keeper(
@@ -233,6 +254,7 @@ class ServerService:
             self.cluster.close()
             self.outputs.close()
             self._attempts.close()
+            self.workflows.close()
             self._logs.close()
             self.usage.close()
             if self._leases is not None:
@@ -261,6 +283,22 @@ class ServerService:
             tasks.create_task(self.keeper.run())
             tasks.create_task(self._memory_use.run())
             tasks.create_task(self._sweep_outputs())
+            tasks.create_task(
+                sweep(self.workflows, self.artifacts, self._keeping, present=self._present, clock=self._clock)
+            )
+
+    async def _present(self) -> frozenset[str]:
+        """Uids of all Workflows."""
+        uids: set[str] = set()
+        cont: str | None = None
+        try:
+            while True:  # they are large: a page at a time
+                page = await self._api.list(WORKFLOWS, limit=LISTED_AT_ONCE, cont=cont)
+                uids.update(str(workflow["metadata"]["uid"]) for workflow in page.items)
+                if not (cont := page.cont):
+                    return frozenset(uids)
+        except NotFound:  # no such kind here
+            return frozenset()
 
     async def _sweep_outputs(self) -> None:
         """Forget what deleted maps have printed."""

@@ -23,6 +23,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from moorage.api.auditrecords import RECORDS_PATH
+from moorage.api.workflowrecords import RECORDS_PATH as WORKFLOW_RECORDS_PATH
 from moorage.api.workspaces import TUNNEL_PATH
 from moorage.apimachinery.addresses import PORTS, is_odd_path, parse_authority, parse_origin
 from moorage.apimachinery.api import Api
@@ -76,6 +77,8 @@ LOOKS = frozenset({"GET", "HEAD", "OPTIONS"})  # methods that change nothing
 LOOKING_PATHS = frozenset({"/api/v1/explain"})  # nor does a POST to these
 OWN_AUTH_PATHS = frozenset({"/api/v1/work", "/api/v1/work/output"})  # check the map's own token
 TUNNEL_SUFFIX = TUNNEL_PATH.rpartition("}")[2]
+RECORDS_PREFIX = f"{WORKFLOW_RECORDS_PATH}/"
+STEPS_PREFIX = "/api/v1/steps/"  # checks the workflow's own token
 OWN_AUTH_PREFIX, OWN_AUTH_SUFFIX = "/api/v1/runs/", "/checkpoint"  # that route checks the run's own token
 
 SECURITY_HEADERS = {
@@ -384,6 +387,8 @@ class Gate:
             return
         if path == RECORDS_PATH and status < 400:
             return  # records are entries themselves
+        if path.startswith(RECORDS_PREFIX) and status not in (401, 403):
+            return  # of the operator, hundreds in a second
         if path.endswith(TUNNEL_SUFFIX) and status == 101:
             return  # a browser opens dozens; that the person came in is an entry
         user = state.get("user")
@@ -610,7 +615,9 @@ class _Lasting:
 
 
 def has_own_auth(path: str) -> bool:
-    return path in OWN_AUTH_PATHS or (path.startswith(OWN_AUTH_PREFIX) and path.endswith(OWN_AUTH_SUFFIX))
+    if path in OWN_AUTH_PATHS or path.startswith(STEPS_PREFIX):
+        return True
+    return path.startswith(OWN_AUTH_PREFIX) and path.endswith(OWN_AUTH_SUFFIX)
 
 
 def cookie_of(header: str, name: str) -> str:

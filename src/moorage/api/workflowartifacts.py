@@ -1,0 +1,34 @@
+"""Artifacts of a workflow, as people list them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from moorage.api.fields import Answer, Query, Text, about
+
+
+class WhichRun(Query):
+    """One of several runs that had the name."""
+
+    uid: Annotated[Text, about("Uid of the run; left out: the newest run of this name.")] = ""
+
+
+class WorkflowArtifact(Answer, frozen=True):
+    """An artifact that a step of a workflow left."""
+
+    node: Annotated[str, about("Id of the node that left it.")]
+    step: Annotated[str, about("Name of that node, as the workflow shows it.")]
+    name: Annotated[str, about("Name of the artifact.")]
+    size_bytes: Annotated[int, about("Bytes as they are stored; 0: stored elsewhere.")]
+    digest: Annotated[str, about("Digest of what is stored, sha256:…; empty: not known.")]
+    archive: Annotated[str, about("tar: a .tgz; zip; none: the file itself.")]
+    key: Annotated[str, about("Where it is stored: key in the store of its namespace, or in the bucket.")]
+    location: Annotated[str, about("Where else it is stored, such as s3; empty: in the store of the server.")]
+    is_deleted: Annotated[bool, about("Whether the workflow has deleted it.")]
+
+
+class WorkflowArtifactList(Answer, frozen=True):
+    """Artifacts of one run of a workflow."""
+
+    uid: Annotated[str, about("Uid of the run.")]
+    artifacts: Annotated[tuple[WorkflowArtifact, ...], about("Artifacts by step and name.")]

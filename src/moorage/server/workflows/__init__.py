@@ -1,0 +1,5 @@
+"""What the programs of workflows ask: the operator for records, steps for a place of artifacts and reports.
+
+Belongs here: these routes, and who may use them. Does not belong here: what people ask (`server.rest`), and how it
+is kept (`workflows`).
+"""

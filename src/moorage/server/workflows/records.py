@@ -1,0 +1,145 @@
+"""POST /api/v1/internal/workflows/{verb}: the records, for whoever may `update workflownodes.moorage.dev`.
+
+That is the operator. Its requests are neither limited in their rate nor in the audit log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from moorage.api.errors import ErrorCode
+from moorage.api.workflowrecords import (
+    RECORDS_BYTES,
+    RECORDS_PATH,
+    AskReports,
+    Begin,
+    ForgetNodes,
+    Gone,
+    Load,
+    Nothing,
+    Recall,
+    Recalled,
+    Remember,
+    Reports,
+    Save,
+    Uids,
+)
+from moorage.errors import ApiError, StorageError
+from moorage.model.workflow import RECORDS_RIGHT
+from moorage.server.context import Context
+from moorage.server.inputs import decode, read_bytes
+from moorage.server.problems import Problem, as_problem
+from moorage.workflows.records import LocalRecords
+
+LARGE = 256 * 1024  # bytes of a body that is read, or of an answer that is written, in a thread
+
+B = TypeVar("B")
+
+
+@dataclass(frozen=True, slots=True)
+class Verb(Generic[B]):
+    body: type[B]
+    do: Callable[[LocalRecords, B], Awaitable[Any]]
+
+
+async def _begin(records: LocalRecords, asked: Begin) -> Any:
+    return await records.begin(asked.record)
+
+
+async def _load(records: LocalRecords, asked: Load) -> Any:
+    return await records.load(asked.uid, asked.holder)
+
+
+async def _save(records: LocalRecords, asked: Save) -> Any:
+    await records.save(asked.uid, asked.holder, asked.nodes, asked.workflow)
+    return Nothing()
+
+
+async def _forget_nodes(records: LocalRecords, asked: ForgetNodes) -> Any:
+    await records.forget_nodes(asked.uid, asked.holder, asked.ids, asked.workflow)
+    return Nothing()
+
+
+async def _reports(records: LocalRecords, asked: AskReports) -> Any:
+    return Reports(reports=await records.reports(asked.uid, asked.pods))
+
+
+async def _unfinished(records: LocalRecords, _asked: Nothing) -> Any:
+    return Uids(uids=await records.unfinished())
+
+
+async def _gone(records: LocalRecords, asked: Gone) -> Any:
+    await records.gone(asked.uid, asked.at)
+    return Nothing()
+
+
+async def _remember(records: LocalRecords, asked: Remember) -> Any:
+    await records.remember(asked.namespace, asked.cache, asked.key, asked.memo)
+    return Nothing()
+
+
+async def _recall(records: LocalRecords, asked: Recall) -> Any:
+    memo = await records.recall(asked.namespace, asked.cache, asked.key, since=asked.since)
+    return Recalled(memo=memo)
+
+
+VERBS: dict[str, Verb[Any]] = {
+    "begin": Verb(Begin, _begin),
+    "load": Verb(Load, _load),
+    "save": Verb(Save, _save),
+    "forget-nodes": Verb(ForgetNodes, _forget_nodes),
+    "reports": Verb(AskReports, _reports),
+    "unfinished": Verb(Nothing, _unfinished),
+    "gone": Verb(Gone, _gone),
+    "remember": Verb(Remember, _remember),
+    "recall": Verb(Recall, _recall),
+}
+
+
+def routes(context: Context) -> list[Route]:
+    async def answer_operator(request: Request) -> Response:
+        """For the operator: read and write the records of workflows."""
+        return await answer(context, request)
+
+    return [Route(f"{RECORDS_PATH}/{{verb}}", answer_operator, methods=["POST"])]
+
+
+async def answer(context: Context, request: Request) -> Response:
+    """One request of the operator. Raises Problem."""
+    await _check(context, request)
+    verb = VERBS.get(str(request.path_params["verb"]))
+    if verb is None:
+        raise Problem(404, ErrorCode.NOT_FOUND, "unknown verb", f"known are: {', '.join(VERBS)}")
+    body = await read_bytes(request, RECORDS_BYTES) or b"{}"
+    if len(body) > LARGE:
+        asked = await asyncio.to_thread(decode, body, verb.body)
+    else:
+        asked = decode(body, verb.body)
+    try:
+        result = await verb.do(context.workflows, asked)
+    except ApiError as error:
+        raise as_problem(error) from error
+    except StorageError as error:
+        raise Problem(503, ErrorCode.UNAVAILABLE, error.message, error.hint) from error
+    data = await asyncio.to_thread(msgspec.json.encode, result)
+    return Response(data, media_type="application/json")
+
+
+async def _check(context: Context, request: Request) -> None:
+    """Raises Problem 403."""
+    user = request.state.user
+    if not await context.auth.may(user, "update", RECORDS_RIGHT.plural, group=RECORDS_RIGHT.group):
+        raise Problem(
+            403,
+            ErrorCode.FORBIDDEN,
+            f"{user.name} may not write the records of workflows",
+            f"the operator may: it has the right to update {RECORDS_RIGHT.plural}.{RECORDS_RIGHT.group}",
+        )
