@@ -299,3 +299,33 @@ class ArgoUser(Answer, frozen=True):
     subject: str = ""
     groups: tuple[str, ...] = ()
     service_account_name: str = ""
+
+
+class LogEntry(Answer, frozen=True):
+    """One line of a step. `step`: its name without the workflow's."""
+
+    content: str
+    pod_name: str = ""
+    step: str = ""
+
+
+class LogLine(Answer, frozen=True):
+    """A line of the answer, as Argo's server streams it."""
+
+    result: LogEntry
+
+
+def as_workflow(obj: Mapping[str, Any]) -> Workflow:
+    """A Workflow object as an answer; its phase is Pending until somebody has looked at it."""
+    status = dict(obj.get("status") or {})
+    status["phase"] = status.get("phase") or "Pending"
+    return Workflow(metadata=dict(obj.get("metadata") or {}), spec=dict(obj.get("spec") or {}), status=status)
+
+
+def as_template(obj: Mapping[str, Any]) -> WorkflowTemplate:
+    """A template's object as an answer."""
+    return WorkflowTemplate(
+        kind=str(obj.get("kind") or "WorkflowTemplate"),
+        metadata=dict(obj.get("metadata") or {}),
+        spec=dict(obj.get("spec") or {}),
+    )

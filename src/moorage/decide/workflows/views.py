@@ -45,6 +45,7 @@ NODES_BYTES_MAX = 64 * 1024 * 1024  # of unpacked nodes; etcd holds 1.5 MB of pa
 CREATOR_LABEL = "workflows.argoproj.io/creator"  # set by Argo's server
 NO_OUTPUTS = Outputs()
 _WITHIN = frozenset({NodeType.STEP_GROUP})  # nodes that the tree does not show: their children take their place
+_GROUP = re.compile(r"\[\d+\]$")
 _NUMBERS = re.compile(r"(\d+)")
 
 
@@ -410,6 +411,28 @@ def _order(node: NodeRecord) -> tuple[bool, str, tuple[object, ...]]:
 def _natural(text: str) -> tuple[object, ...]:
     """Numbers in it in the order of their size."""
     return tuple(int(part[:18]) if at % 2 else part for at, part in enumerate(_NUMBERS.split(text)))
+
+
+def step_path(node_name: str, workflow: str) -> str:
+    """A node's name as people write it: without the workflow's name and the numbers of groups of steps.
+
+    `train-x7[0].fit(1:b)[0].eval` of `train-x7` is `fit(1:b).eval`; the workflow's own node has its name.
+    """
+    parts, depth, part = [], 0, ""
+    for character in f"{node_name.removeprefix(workflow)}.":
+        depth += (character == "(") - (character == ")")
+        if character == "." and depth <= 0:
+            parts.append(_GROUP.sub("", part))
+            part = ""
+        else:
+            part += character
+    return ".".join(each for each in parts if each) or node_name
+
+
+def is_step(path: str, wanted: str) -> bool:
+    """Whether a step's path is meant: the whole of it, its last part, or that part without its parentheses."""
+    last = path if "(" in path and "." not in path.partition("(")[0] else path.partition("(")[0].rpartition(".")[2]
+    return wanted in (path, path.partition("(")[0], last, last.partition("(")[0])
 
 
 # -- choosing
