@@ -8,7 +8,8 @@ from collections.abc import Mapping
 
 from moorage.cli.commands import COMMANDS
 
-GROUPS = frozenset({"map", "reserve", "workspace", "volume", "dataset", "doctor", "user", "tenant"})
+GROUPS = frozenset({"map", "reserve", "workspace", "volume", "dataset", "doctor", "user", "tenant", "workflow"})
+INNER = {"workflow": frozenset({"template", "artifacts", "node"})}  # groups within groups
 WITHOUT_TARGET = frozenset(
     {"notify", "login", "logout", "whoami", "token", "kubeconfig", "up", "down", "status", "manifests"}
     | {"operator", "webhook", "extender", "server", "completion", "demo"}
@@ -39,6 +40,9 @@ def with_options(text: str, options: Mapping[str, str]) -> str:
     def complete(match: re.Match[str]) -> str:
         name, rest = match["name"], match["rest"]
         first, _, behind = rest.lstrip(" ").partition(" ") if name in GROUPS else ("", "", rest.lstrip(" "))
+        if first in INNER.get(name, ()):
+            second, _, behind = behind.partition(" ")
+            first = f"{first} {second}"
         needed = [(option, value) for option, value in options.items() if _is_needed(name, option, rest)]
         words = [word for pair in needed for word in pair]
         blank = " " if behind else ""

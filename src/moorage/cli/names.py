@@ -168,6 +168,7 @@ READERS: Mapping[str, Callable[[Any], Awaitable[list[str]]]] = {
     "datasets": _objects(_resource("model.dataset", "DATASETS")),
     "maps": _objects(_resource("model.mapjob", "MAPJOBS")),
     "crons": _objects(_resource("model.workflow", "CRON_WORKFLOWS")),
+    "workflows": _objects(_resource("model.workflow", "WORKFLOWS")),
     "tenants": _objects(_resource("model.tenant", "TENANTS"), namespaced=False),
     "reservations": _objects(_resource("model.reservation", "RESERVATIONS")),
     "namespaces": _objects(_resource("apimachinery.resources", "NAMESPACES"), namespaced=False),

@@ -3,17 +3,44 @@
 from __future__ import annotations
 
 from moorage.cli import console
+from moorage.cli.workflowartifacts import artifacts
+from moorage.cli.workflowchange import delete, node, resume, retry, stop, suspend, terminate
 from moorage.cli.workflowconvert import convert
+from moorage.cli.workflowget import get, wait, watch
+from moorage.cli.workflowlist import list_
+from moorage.cli.workflowlogs import logs
+from moorage.cli.workflowsubmit import resubmit, submit
+from moorage.cli.workflowtemplate import template
 
 
 @console.group(
     examples={
+        "moor workflow submit train.yaml --watch": "submit a workflow, and watch its steps",
+        "moor workflow get @latest": "how the newest workflow stands",
         "moor workflow convert nightly.yaml > cron.yaml": "convert a CronJob, and read what changes",
-        "moor workflow convert nightly.yaml --explain": "see what becomes of each field",
     }
 )
 def workflow() -> None:
     """Run workflows in Argo's format."""
 
 
-workflow.add_command(convert)
+for command in (
+    submit,
+    list_,
+    get,
+    watch,
+    wait,
+    logs,
+    stop,
+    terminate,
+    suspend,
+    resume,
+    node,
+    retry,
+    resubmit,
+    delete,
+    artifacts,
+    template,
+    convert,
+):
+    workflow.add_command(command)

@@ -59,6 +59,8 @@ from moorage.server.rest import (
     top,
     volumes,
     workflowartifacts,
+    workflows,
+    workflowtemplates,
     workspaces,
 )
 from moorage.server.workflows import records, steps
@@ -77,6 +79,8 @@ ENDPOINTS = (
     *workspaces.ENDPOINTS,
     *maps.ENDPOINTS,
     *workflowartifacts.ENDPOINTS,
+    *workflows.ENDPOINTS,
+    *workflowtemplates.ENDPOINTS,
     *loginroutes.ENDPOINTS,
     *accountroutes.ENDPOINTS,
     *auditroutes.ENDPOINTS,

@@ -69,7 +69,7 @@ class WorkflowView:
     total: int = 0
     is_suspended: bool = False
     shutdown: str = ""  # "", Stop or Terminate
-    is_gone: bool = False
+    gone_at: str = ""  # when its object was deleted, RFC 3339; empty: it exists
     is_ours: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
     arguments: Mapping[str, str] = field(default_factory=dict)
@@ -127,7 +127,7 @@ def view_workflow(obj: Mapping[str, Any]) -> WorkflowView:
         total=_count(total),
         is_suspended=spec.get("suspend") is True,
         shutdown=str(spec.get("shutdown") or ""),
-        is_gone=bool(status.get("goneAt")),
+        gone_at=str(status.get("goneAt") or ""),
         is_ours=is_ours({"metadata": meta}),
         labels=dict(labels),
         arguments=_parameters(_mapping(spec.get("arguments")).get("parameters")),

@@ -195,7 +195,7 @@ def test_a_record_becomes_the_object_with_its_nodes():
     view = view_workflow(workflow_object(record, [a_node("train", template="main")]))
     assert (view.namespace, view.name, view.uid, view.owner, view.cron) == ("lab", "train", "u1", "ada", "nightly")
     assert (view.phase, view.progress, view.outputs.parameters) == ("Succeeded", "2/3", {"accuracy": "0.9"})
-    assert (view.is_gone, [node.name for node in view.nodes]) == (True, ["train"])
+    assert (bool(view.gone_at), [node.name for node in view.nodes]) == (True, ["train"])
     assert view.duration(view.finished).total_seconds() == 120
 
 

@@ -1,0 +1,244 @@
+"""What the commands of `moor workflow` share: the server's records, who runs workflows, one workflow as text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from urllib.parse import quote
+
+from moorage.actions.workflows import Choice
+from moorage.api.workflows import ArgoInfo, Workflow, WorkflowList
+from moorage.apimachinery.moments import format_duration, moment, rfc3339
+from moorage.apimachinery.resources import Obj
+from moorage.cli import console
+from moorage.cli.session import Session
+from moorage.decide.workflows.controllers import Controller
+from moorage.decide.workflows.views import TreeRow, WorkflowView, is_suspended_node, step_path, tree_of
+from moorage.errors import Forbidden, MoorageError, NotFound, NotReady
+from moorage.model.workflow import NodePhase, NodeRecord, NodeType
+
+ITEMS_SHOWN = 20  # of a loop, before those that succeeded are counted instead
+FEW = 3  # of these, that are shown all the same
+HEADERS = ("STEP", "STATUS", "DURATION", "MESSAGE", "TEMPLATE", "POD")
+KEPT = frozenset({"STATUS", "DURATION"})  # columns that a narrow terminal shows before others
+
+
+class ServerRecords:
+    """Implements `moorage.actions.workflows.Records` by asking the server. One that is away is noted once."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._is_noted = False
+
+    async def read(self, namespace: str, name: str, live: Obj | None) -> Obj | None:
+        path = f"/api/v1/workflows/{quote(namespace, safe='')}/{quote(name, safe='')}"
+        try:
+            kept = as_object(await self._session.server.ask(Workflow, "GET", path))
+        except (NotFound, NotReady):
+            return None
+        except Forbidden:
+            raise
+        except MoorageError as error:
+            self._note(error)
+            return None
+        is_same = live is None or kept["metadata"].get("uid") == live["metadata"].get("uid")
+        return kept if is_same else None
+
+    async def listed(self, namespace: str | None, choice: Choice) -> Sequence[Obj]:
+        path = "/api/v1/workflows" + (f"/{quote(namespace, safe='')}" if namespace else "")
+        params: dict[str, object] = {
+            "status": list(choice.phases),
+            "prefix": choice.prefix or None,
+            "cron": choice.cron or None,
+            "since": rfc3339(choice.since) if choice.since else None,
+            "selector": choice.selector or None,
+            "limit": choice.limit,
+        }
+        try:
+            answer = await self._session.server.ask(WorkflowList, "GET", path, params=params)
+        except NotReady:
+            return ()  # without a server nothing is kept
+        except MoorageError as error:
+            self._note(error)
+            return ()
+        return [as_object(item) for item in answer.items]
+
+    def _note(self, error: MoorageError) -> None:
+        if not self._is_noted:
+            console.note(f"what the server keeps of workflows is missing here: {error.message}")
+        self._is_noted = True
+
+
+def as_object(workflow: Workflow) -> Obj:
+    """An answer as the object that it is."""
+    return {
+        "apiVersion": workflow.api_version,
+        "kind": workflow.kind,
+        "metadata": workflow.metadata,
+        "spec": workflow.spec,
+        "status": workflow.status,
+    }
+
+
+async def controller_here(session: Session) -> Controller:
+    """Who runs workflows: as the server says, else as this user may read."""
+    from moorage.actions.argocontroller import controller_of
+
+    try:
+        return Controller((await session.server.ask(ArgoInfo, "GET", "/api/v1/info")).controller)
+    except (MoorageError, ValueError):
+        return await controller_of(session.api, session.clock.now())
+
+
+# -- one workflow as text
+
+
+def span_text(span: timedelta | None) -> str:
+    return "" if span is None else format_duration(span)
+
+
+def show_text(view: WorkflowView, now: datetime, *, whole: bool = False) -> str:
+    """A workflow with its steps as a tree, for people."""
+    rows = [
+        ("name", view.name),
+        ("namespace", view.namespace),
+        ("status", _status_text(view)),
+        ("message", view.message),
+        ("from", _origin(view)),
+        ("owner", view.owner),
+        ("created", f"{format_duration(now - view.created)} ago" if view.created else ""),
+        ("duration", span_text(view.duration(now))),
+        ("progress", f"{view.done} of {view.total} pods have ended" if view.total else ""),
+    ]
+    rows += [("parameter" if not at else "", text) for at, text in enumerate(_pairs(view.arguments))]
+    lines = [f"{f'{label}:' if label else '':<11} {text}" for label, text in rows if text]
+    if view.unreadable:
+        lines += ["", f"steps: not shown: {view.unreadable}"]
+    elif view.nodes:
+        table = console.plain_table_for_terminal(HEADERS, node_rows(view, now, whole=whole), kept=KEPT)
+        lines += ["", table]
+    outputs = list(_pairs(view.outputs.parameters))
+    if outputs:
+        lines += ["", "outputs:", *(f"  {text}" for text in outputs)]
+    return "\n".join(lines)
+
+
+def _pairs(values: Any) -> list[str]:
+    return [f"{name}={value}" for name, value in dict(values).items()]
+
+
+def _status_text(view: WorkflowView) -> str:
+    notes = []
+    if view.gone_at:
+        notes.append("deleted; this is its record")
+    if not view.has_ended and view.shutdown:
+        notes.append("stopping")
+    if not view.has_ended and view.is_suspended:
+        notes.append("suspended: no step begins")
+    return view.phase + (f" ({'; '.join(notes)})" if notes else "")
+
+
+def _origin(view: WorkflowView) -> str:
+    if view.cron:
+        return f"cron {view.cron}" + (f", for {view.scheduled}" if view.scheduled else "")
+    if view.template.startswith("cluster/"):
+        return f"cluster workflow template {view.template.removeprefix('cluster/')}"
+    return f"workflow template {view.template}" if view.template else ""
+
+
+def node_rows(view: WorkflowView, now: datetime, *, whole: bool = False) -> list[list[str]]:
+    """A row of the table for each node; items of large loops that succeeded are counted, unless `whole`."""
+    tree = tree_of(view.nodes)
+    counts = Counter(filter(None, (_loop_of(row.node) for row in tree)))
+    rows: list[list[str]] = []
+    shown: Counter[str] = Counter()
+    hidden: list[_Hidden] = []  # of the loops that the row stands in, the innermost last
+    below: int | None = None  # rows deeper than this belong to an item that is counted
+    for row in tree:
+        if below is not None and row.depth > below:
+            continue
+        below, loop = None, _loop_of(row.node)
+        while (
+            hidden and (row.depth, loop) != (hidden[-1].depth, hidden[-1].loop) and row.depth <= hidden[-1].depth
+        ):
+            rows.append(hidden.pop().row())
+        shown[loop] += 1
+        is_counted = loop and row.node.phase is NodePhase.SUCCEEDED and counts[loop] > ITEMS_SHOWN
+        if whole or not is_counted or shown[loop] <= FEW:
+            rows.append(_node_row(row, now))
+            continue
+        if not hidden or hidden[-1].loop != loop:
+            hidden.append(_Hidden(loop, row.depth, row.guides))
+        hidden[-1].count += 1
+        below = row.depth
+    return rows + [each.row() for each in reversed(hidden)]
+
+
+@dataclass(slots=True)
+class _Hidden:
+    """Items of one loop that succeeded, and are counted instead of shown."""
+
+    loop: str
+    depth: int
+    guides: str
+    count: int = 0
+
+    @property
+    def place(self) -> tuple[int, str]:
+        return self.depth, self.loop
+
+    def row(self) -> list[str]:
+        return [f"{self.guides[:-2]}└ … {self.count:,} more", str(NodePhase.SUCCEEDED), "", "", "", ""]
+
+
+def _loop_of(node: NodeRecord) -> str:
+    """What the items of one loop have in common; empty: it is no item."""
+    return node.name.partition("(")[0] if node.name.endswith(")") and ":" in node.display_name else ""
+
+
+def _node_row(row: TreeRow, now: datetime) -> list[str]:
+    node = row.node
+    name = node.display_name if row.depth else node.name.rpartition(".")[2] or node.name
+    status = "Waiting" if is_suspended_node(node) else str(node.phase)
+    return [
+        f"{row.guides}{name}",
+        status,
+        span_text(node_duration(node, now)),
+        "from its cache" if node.is_memoized and not node.message else node.message,
+        node.template,
+        node.pod_name if node.type is NodeType.POD else "",
+    ]
+
+
+def node_duration(node: NodeRecord, now: datetime) -> timedelta | None:
+    started, finished = moment(node.started_at or None), moment(node.finished_at or None)
+    if started is None or node.phase in (NodePhase.SKIPPED, NodePhase.OMITTED):
+        return None
+    return max(timedelta(), (finished or now) - started)
+
+
+def next_steps(view: WorkflowView) -> list[str]:
+    """What a person may want to do now, as commands."""
+    steps = []
+    waiting = [node for node in view.nodes if is_suspended_node(node)]
+    if waiting and not view.has_ended:
+        steps.append(
+            f"{waiting[0].display_name} waits for a person: moor workflow resume {view.name}"
+            + (f" --node-field-selector displayName={waiting[0].display_name}" if len(waiting) > 1 else "")
+        )
+    elif view.is_suspended and not view.has_ended:
+        steps.append(f"let it go on: moor workflow resume {view.name}")
+    failed = [
+        node
+        for node in view.nodes
+        if node.type is NodeType.POD and node.phase in (NodePhase.FAILED, NodePhase.ERROR)
+    ]
+    if failed and view.has_ended:
+        path = step_path(failed[-1].name, view.name)
+        steps.append(f"see its log: moor workflow logs {view.name} --step '{path}'")
+    if view.has_ended and view.phase != "Succeeded" and not view.gone_at:
+        steps.append(f"run again what failed: moor workflow retry {view.name}")
+    return steps
