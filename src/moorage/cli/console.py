@@ -89,8 +89,12 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does. `get` with a name shows one object; alone it lists all, as with kubectl."""
-        if args[:1] == ["get"] and "list" in self.commands and (not args[1:] or args[1].startswith("-")):
+        """As click does. `get` with a name shows one object; alone it lists all, as with kubectl.
+
+        A group with a command `get` of its own calls that, but for the word alone.
+        """
+        is_alone = not args[1:] or (args[1].startswith("-") and "get" not in self.commands)
+        if args[:1] == ["get"] and "list" in self.commands and is_alone:
             args = ["list", *args[1:]]
         _, subcommand, rest = super().resolve_command(ctx, args)
         return subcommand.name if subcommand else None, subcommand, rest

@@ -169,6 +169,7 @@ READERS: Mapping[str, Callable[[Any], Awaitable[list[str]]]] = {
     "maps": _objects(_resource("model.mapjob", "MAPJOBS")),
     "crons": _objects(_resource("model.workflow", "CRON_WORKFLOWS")),
     "workflows": _objects(_resource("model.workflow", "WORKFLOWS")),
+    "workflow_templates": _objects(_resource("model.workflow", "WORKFLOW_TEMPLATES")),
     "tenants": _objects(_resource("model.tenant", "TENANTS"), namespaced=False),
     "reservations": _objects(_resource("model.reservation", "RESERVATIONS")),
     "namespaces": _objects(_resource("apimachinery.resources", "NAMESPACES"), namespaced=False),

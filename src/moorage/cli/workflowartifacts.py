@@ -33,7 +33,10 @@ def artifacts() -> None:
 
 @artifacts.command(
     "list",
-    examples={"moor workflow artifacts list train-x7k2p": "the artifacts of all steps, with their sizes"},
+    examples={
+        "moor workflow artifacts list train-x7k2p": "the artifacts of all steps, with their sizes",
+        "moor workflow artifacts list @latest -o json": "those of the newest workflow, for a program",
+    },
 )
 @click.argument("name", shell_complete=complete("workflows"))
 @console.output_option

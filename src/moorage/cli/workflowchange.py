@@ -50,7 +50,12 @@ def stop(target: Target, names: tuple[str, ...], node_field_selector: str, messa
     return _each(target, names, halt, "is stopping" if not node_field_selector else "goes on")
 
 
-@console.command(examples={"moor workflow terminate train-x7k2p": "end it at once, without its exit handler"})
+@console.command(
+    examples={
+        "moor workflow terminate train-x7k2p": "end it at once, without its exit handler",
+        "moor workflow terminate a b": "end several workflows",
+    }
+)
 @names_argument
 @target_options
 def terminate(target: Target, names: tuple[str, ...]) -> int:
@@ -62,7 +67,12 @@ def terminate(target: Target, names: tuple[str, ...]) -> int:
     return _each(target, names, end, "is stopping")
 
 
-@console.command(examples={"moor workflow suspend train-x7k2p": "let no further step begin"})
+@console.command(
+    examples={
+        "moor workflow suspend train-x7k2p": "let no further step begin",
+        "moor workflow suspend a b": "hold several workflows",
+    }
+)
 @names_argument
 @target_options
 def suspend(target: Target, names: tuple[str, ...]) -> int:
@@ -93,7 +103,12 @@ def resume(target: Target, names: tuple[str, ...], node_field_selector: str, mes
     return _each(target, names, go_on, "goes on")
 
 
-@console.group()
+@console.group(
+    examples={
+        "moor workflow node set train-x7k2p --output-parameter approved=yes": "answer, and let it go on",
+        "moor workflow node set train-x7k2p --phase Failed": "refuse",
+    }
+)
 def node() -> None:
     """Give steps that wait for a person their outputs."""
 
@@ -144,8 +159,7 @@ def set_(
 @console.command(
     examples={
         "moor workflow retry train-x7k2p": "run again what failed; what succeeded stays",
-        "moor workflow retry train-x7k2p --restart-successful --node-field-selector displayName=train":
-            "from a step that succeeded",
+        "moor workflow retry a b": "several workflows",
     }
 )  # fmt: skip
 @names_argument

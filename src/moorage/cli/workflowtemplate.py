@@ -11,6 +11,7 @@ from moorage.actions.workflowtemplates import Applied
 from moorage.apimachinery.moments import format_duration, moment
 from moorage.apimachinery.resources import Obj
 from moorage.cli import console
+from moorage.cli.names import complete
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.cli.workflowsubmit import read_documents
 from moorage.errors import UsageError
@@ -113,8 +114,13 @@ def list_(target: Target, all_namespaces: bool, cluster: bool, output: str) -> i
     return in_session(target, work)
 
 
-@template.command(examples={"moor workflow template get train": "print a template as YAML"})
-@click.argument("name")
+@template.command(
+    examples={
+        "moor workflow template get train": "print a template as YAML",
+        "moor workflow template get train --cluster -o json": "one of the cluster, for a program",
+    }
+)
+@click.argument("name", shell_complete=complete("workflow_templates"))
 @cluster_option
 @click.option(
     "-o", "--output", type=click.Choice(("yaml", "json")), default="yaml", show_default=True, help="Output format."
@@ -132,8 +138,13 @@ def get(target: Target, name: str, cluster: bool, output: str) -> int:
     return in_session(target, work)
 
 
-@template.command(examples={"moor workflow template delete train": "delete a template"})
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@template.command(
+    examples={
+        "moor workflow template delete train": "delete a template",
+        "moor workflow template delete train --cluster": "delete one of the cluster",
+    }
+)
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete("workflow_templates"))
 @cluster_option
 @target_options
 def delete(target: Target, names: tuple[str, ...], cluster: bool) -> int:
