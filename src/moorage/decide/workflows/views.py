@@ -82,6 +82,11 @@ class WorkflowView:
         return self.phase in ENDED
 
     @property
+    def is_gone(self) -> bool:
+        """Only its record is kept."""
+        return bool(self.gone_at)
+
+    @property
     def progress(self) -> str:
         """Pods that have ended, and pods decided on, as Argo writes it."""
         return f"{self.done}/{self.total}"

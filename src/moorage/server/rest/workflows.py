@@ -18,7 +18,7 @@ from moorage import __version__
 from moorage.actions import workflows
 from moorage.actions.argocontroller import controller_of
 from moorage.actions.workflowlogs import StepLine, WorkflowLog
-from moorage.actions.workflows import Choice, NoRecords, Records, Submitted
+from moorage.actions.workflows import Choice, Records, Submitted
 from moorage.api.errors import ErrorCode
 from moorage.api.workflows import (
     ArgoInfo,
@@ -56,7 +56,6 @@ from moorage.model.workflow import CRON_LABEL, Resume, Retry
 from moorage.server.context import Context
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.rest.workflowrecords import StoreRecords
-from moorage.workflows.records import LocalRecords
 
 EVERYWHERE = "/api/v1/workflows"
 ALL = f"{EVERYWHERE}/{{namespace}}"
@@ -457,8 +456,7 @@ ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
 
 def records_of(context: Context) -> Records:
     """What the server keeps of workflows."""
-    store: LocalRecords | None = getattr(context, "workflows", None)
-    return NoRecords() if store is None else StoreRecords(store)
+    return StoreRecords(context.workflows)
 
 
 async def _controller(context: Context) -> Controller:
