@@ -86,7 +86,7 @@ def lint(
 
         facts, away, held = in_session(target, work)
         policy = held if policy is None else policy
-    texts = list(_texts(files))
+    texts = list(texts_in(files))
     peaks = None
     if history:
         from moorage.cli.linthistory import peaks_for
@@ -173,7 +173,8 @@ def _replace(path: Path, text: str) -> None:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def _texts(files: Sequence[Path]) -> Iterator[tuple[str, str]]:
+def texts_in(files: Sequence[Path]) -> Iterator[tuple[str, str]]:
+    """The names and texts of files, of all manifests in folders, and of stdin ("-"). Raises UsageError."""
     for path in files:
         if path.is_dir():
             from moorage.decide.tools.lint import EXTENSIONS

@@ -7,6 +7,7 @@ from moorage.cli.workflowartifacts import artifacts
 from moorage.cli.workflowchange import delete, node, resume, retry, stop, suspend, terminate
 from moorage.cli.workflowconvert import convert
 from moorage.cli.workflowget import get, wait, watch
+from moorage.cli.workflowlint import lint
 from moorage.cli.workflowlist import list_
 from moorage.cli.workflowlogs import logs
 from moorage.cli.workflowsubmit import resubmit, submit
@@ -15,6 +16,7 @@ from moorage.cli.workflowtemplate import template
 
 @console.group(
     examples={
+        "moor workflow lint train.yaml": "check a workflow before you submit it",
         "moor workflow submit train.yaml --watch": "submit a workflow, and watch its steps",
         "moor workflow get @latest": "how the newest workflow stands",
         "moor workflow convert nightly.yaml > cron.yaml": "convert a CronJob, and read what changes",
@@ -42,5 +44,6 @@ for command in (
     artifacts,
     template,
     convert,
+    lint,
 ):
     workflow.add_command(command)

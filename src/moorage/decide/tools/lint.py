@@ -6,7 +6,7 @@ object of Kubernetes, is a finding too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -164,7 +164,8 @@ def _lint_file(file: _File, text: str) -> None:
                 _unreadable(file, *_problem_of(error, node.start_mark.line + 1))
                 continue
             if document is not None:
-                _repeated_keys(file, node)
+                for line, message in repeated_keys(node):
+                    _unreadable(file, message, line, "warn")
                 _lint_document(file, document, node, ())
     finally:
         loader.dispose()
@@ -228,7 +229,7 @@ def _add(file: _File, node: Any, path: Path, finding: Finding, level: str, docum
     file.findings.append(
         LintFinding(
             file=file.name,
-            line=_line(node, (*path, *finding.path)),
+            line=line_of(node, (*path, *finding.path)),
             rule=finding.rule,
             level=level,
             message=finding.message,
@@ -270,7 +271,7 @@ def _namespace(document: Mapping[Any, Any]) -> str:
     return str(mapping(document.get("metadata")).get("namespace") or "")
 
 
-def _line(node: Any, path: Path) -> int:
+def line_of(node: Any, path: Path) -> int:
     """The line of the field, or of the innermost one around it that is there."""
     line = node.start_mark.line
     for step in path:
@@ -289,8 +290,8 @@ def _line(node: Any, path: Path) -> int:
     return int(line) + 1
 
 
-def _repeated_keys(file: _File, root: Any) -> None:
-    """A key that stands twice in one mapping: all but the last are lost without a word."""
+def repeated_keys(root: Any) -> Iterator[tuple[int, str]]:
+    """A key that stands twice in one mapping, with its line: all but the last are lost without a word."""
     waiting, seen = [root], set()
     while waiting:
         node = waiting.pop()
@@ -307,10 +308,10 @@ def _repeated_keys(file: _File, root: Any) -> None:
                     continue
                 line = key.start_mark.line + 1
                 if key.value in first:
-                    message = (
-                        f"the key {key.value!r} stands here and in line {first[key.value]}; only this one counts"
+                    yield (
+                        line,
+                        f"the key {key.value!r} stands here and in line {first[key.value]}; only this one counts",
                     )
-                    _unreadable(file, message, line, "warn")
                 first.setdefault(key.value, line)
 
 

@@ -51,10 +51,12 @@ class TemplateKey(NamedTuple):
 
 
 class TemplateMissing(MoorageError):
-    """A template that a document names does not exist. `field`: the path; `name`: what was looked for."""
+    """A template that a document names does not exist. `path`: the field that names it; `name`: what it names."""
 
-    def __init__(self, field: str, name: str, message: str, *, hint: str | None = None) -> None:
+    def __init__(self, path: Path, name: str, message: str, *, hint: str | None = None) -> None:
+        field = field_of(path)
         super().__init__(f"{field}: {message}" if field else message, hint=hint, field=field)
+        self.path = path
         self.name = name
         self.problem = message  # without the path
 
@@ -198,7 +200,7 @@ def joined(workflow: Mapping[str, Any], template: Mapping[str, Any] | None = Non
         name, is_cluster = str(reference.get("name") or ""), reference.get("clusterScope") is True
         if template is None:
             kind = TemplateKey(is_cluster, name).kind
-            raise TemplateMissing("spec.workflowTemplateRef.name", name, f"no {kind} is named {name!r}")
+            raise TemplateMissing(("spec", "workflowTemplateRef", "name"), name, f"no {kind} is named {name!r}")
         spec = _joined(spec, mapping(template.get("spec")))
         metadata = dict(mapping(workflow.get("metadata")))
         label = CLUSTER_TEMPLATE_LABEL if is_cluster else TEMPLATE_LABEL
@@ -316,8 +318,8 @@ class Library:
         """The template that the workflow begins with. Raises TemplateMissing."""
         name = spec_of(self._document).get("entrypoint")
         if not isinstance(name, str) or not name:
-            raise TemplateMissing("spec.entrypoint", "", f"is required; templates: {self._names('')}")
-        return self._named(name, "", "spec.entrypoint")
+            raise TemplateMissing(("spec", "entrypoint"), "", f"is required; templates: {self._names('')}")
+        return self._named(name, "", ("spec", "entrypoint"))
 
     def find(self, step: Mapping[str, Any], scope: str, *, path: Path = ()) -> Resolved:
         """The template that a step, task or hook means. Raises TemplateMissing, whose field begins with `path`.
@@ -332,11 +334,9 @@ class Library:
             return self._referred(reference, (*path, "templateRef"))
         name = step.get("template")
         if isinstance(name, str) and name:
-            field = "" if path[-1:] == ("entrypoint",) or path[-1:] == ("onExit",) else "template"
-            return self._named(name, scope, field_of((*path, field) if field else path))
-        raise TemplateMissing(
-            field_of(path), "", "no template is named", hint="set template, templateRef or inline"
-        )
+            is_plain = path[-1:] in (("entrypoint",), ("onExit",))  # the field itself is the name
+            return self._named(name, scope, path if is_plain else (*path, "template"))
+        raise TemplateMissing(path, "", "no template is named", hint="set template, templateRef or inline")
 
     def has_scope(self, scope: str) -> bool:
         return scope in self._lists
@@ -349,23 +349,23 @@ class Library:
         name, template = reference.get("name"), reference.get("template")
         for field, value in (("name", name), ("template", template)):
             if not isinstance(value, str) or not value:
-                raise TemplateMissing(field_of((*path, field)), "", "is required")
+                raise TemplateMissing((*path, field), "", "is required")
         key = TemplateKey(reference.get("clusterScope") is True, str(name))
         if key.scope not in self._lists:
             known = [TemplateKey.of_scope(scope) for scope in self._lists if scope]
             names = _listed(other.name for other in known if other.cluster == key.cluster)
-            field = field_of((*path, "name"))
-            raise TemplateMissing(field, key.name, f"no {key.kind} is named {key.name!r}; known are: {names}")
-        return self._named(str(template), key.scope, field_of((*path, "template")))
+            at = (*path, "name")
+            raise TemplateMissing(at, key.name, f"no {key.kind} is named {key.name!r}; known are: {names}")
+        return self._named(str(template), key.scope, (*path, "template"))
 
-    def _named(self, name: str, scope: str, field: str) -> Resolved:
+    def _named(self, name: str, scope: str, path: Path) -> Resolved:
         resolved = self._found.get((scope, name))
         if resolved is None:
             template = self._lists.get(scope, {}).get(name)
             if template is None:
                 key = TemplateKey.of_scope(scope)
                 where = f"{key.kind} {key.name} has" if scope else "there are"
-                raise TemplateMissing(field, name, f"no template is named {name!r}; {where}: {self._names(scope)}")
+                raise TemplateMissing(path, name, f"no template is named {name!r}; {where}: {self._names(scope)}")
             # those of the workflow have its defaults already when `merged` made it; once more changes nothing
             template = with_defaults(template, self._defaults)
             resolved = self._found[scope, name] = Resolved(template=template, scope=scope, name=name)

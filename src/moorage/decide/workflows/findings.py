@@ -1,0 +1,45 @@
+"""What is wrong with a workflow's manifest, and a list that gathers it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from moorage.decide.admission import findings
+from moorage.decide.admission.fields import Path, shown_value
+
+
+class Severity(StrEnum):
+    """An error means that the workflow cannot run as written; a warning that it may not do what is meant."""
+
+    ERROR = "error"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding(findings.Finding):
+    """A field of a manifest that is wrong. `rule`: one word for its kind, such as "tag"."""
+
+    severity: Severity = Severity.ERROR
+
+    @property
+    def is_error(self) -> bool:
+        return self.severity is Severity.ERROR
+
+
+@dataclass(slots=True)
+class Gathered:
+    """Findings, each once, in the order in which they were made."""
+
+    items: dict[Finding, None] = field(default_factory=dict)
+
+    def error(self, rule: str, path: Path, message: str, value: Any = "") -> None:
+        self.items[Finding(rule, path, _shown(value), message)] = None
+
+    def warning(self, rule: str, path: Path, message: str, value: Any = "") -> None:
+        self.items[Finding(rule, path, _shown(value), message, Severity.WARNING)] = None
+
+
+def _shown(value: Any) -> str:
+    return shown_value(value) if value != "" else ""

@@ -1,0 +1,118 @@
+"""The fields of Argo's format that Moorage does not run: one table.
+
+A field that is not run is refused with the reason, never ignored: without it the workflow would do something else.
+Whoever builds one of them removes its row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from moorage.decide.admission.fields import Path
+from moorage.decide.workflows.findings import Finding, Severity
+
+RULE = "support"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A field that is not run. `field`: dotted; `*` is an index.
+
+    A row of OF_TEMPLATES begins at a template (also an inline one, and templateDefaults), one of OF_SPECS at the
+    workflow's spec; one of ANYWHERE is the end of a path.
+    """
+
+    field: str
+    reason: str
+    severity: Severity = Severity.ERROR
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.field.split("."))
+
+
+_STORES = "artifacts are kept in Moorage's own store, S3 or Google Cloud Storage, or read by HTTP and Git; use one"
+_AGENT = "use a container that does the same"
+_METRICS = "is not exported yet; the workflow runs the same without it"
+
+OF_TEMPLATES: tuple[Row, ...] = (
+    Row("plugin", f"executor plugins are not run; {_AGENT}"),
+    Row("data", f"data templates are not run; {_AGENT}"),
+    Row("resource", f"resource templates are not run; {_AGENT}, such as kubectl"),
+    Row("http", f"HTTP templates are not run; {_AGENT}, such as curl"),
+    Row("containerSet", "container sets are not run; use steps, or sidecars"),
+    Row("daemon", "daemons are not run; use sidecars"),
+    Row("metrics", _METRICS, Severity.WARNING),
+    Row("podResources", "resources of whole pods are not run; set resources of containers"),
+    Row("resourceClaims", "resource claims are not run; ask for GPUs by resources.limits"),
+    Row("pendingTimeout", "is not run; timeout covers the time before the start, too"),
+)
+OF_SPECS: tuple[Row, ...] = (
+    Row("executorPlugins", "executor plugins are not run"),
+    Row(
+        "artifactGC",
+        "artifacts are not collected by Argo's rules; Moorage deletes them with the workflow's record",
+    ),
+    Row("artifactRepositoryRef", "is not read; artifacts without a location go to Moorage's own store"),
+    Row("podDisruptionBudget", "is not made; runs are protected by retries"),
+    Row("metrics", _METRICS, Severity.WARNING),
+    Row("podResources", "resources of whole pods are not run; set resources of containers"),
+    Row("resourceClaims", "resource claims are not run; ask for GPUs by resources.limits"),
+)
+ANYWHERE: tuple[Row, ...] = (
+    Row("synchronization.mutexes.*.database", "locks in a database of one's own are not run; leave it out"),
+    Row(
+        "synchronization.semaphores.*.database",
+        "locks in a database of one's own are not run; use configMapKeyRef",
+    ),
+    *(Row(f"artifacts.*.{store}", _STORES) for store in ("artifactory", "azure", "hdfs", "oss", "plugin")),
+    *(Row(f"archiveLocation.{store}", _STORES) for store in ("artifactory", "azure", "hdfs", "oss", "plugin")),
+    Row("artifacts.*.artifactGC", "artifacts are not collected by Argo's rules; use the strategy Never"),
+    Row("artifacts.*.http.saveStreamViaFile", "is not run; leave it out"),
+    Row("artifacts.*.s3.addressingStyle", "is not run; leave it out"),
+    Row("resources.claims", "resource claims are not run; ask for GPUs by resources.limits"),
+    Row("valueFrom.event", "events do not start workflows here; use value"),
+)
+
+
+def unsupported(document: Mapping[str, Any]) -> tuple[Finding, ...]:
+    """A finding for each field of a normalised document that Moorage does not run."""
+    spec = document.get("spec")
+    return tuple(_walk(spec, ("spec",), (), OF_SPECS)) if isinstance(spec, Mapping) else ()
+
+
+def _walk(value: Any, path: Path, names: tuple[str, ...], rows: Sequence[Row]) -> Iterator[Finding]:
+    """`names`: those since the spec or template that `path` is in; `rows`: what is not run of that."""
+    if isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _walk(inner, (*path, index), (*names, "*"), rows)
+    if not isinstance(value, Mapping):
+        return
+    if names[-2:] == ("templates", "*") or names[-1:] in (("inline",), ("templateDefaults",)):
+        names, rows = (), OF_TEMPLATES
+    elif names[-1:] == ("workflowSpec",):
+        names, rows = (), OF_SPECS
+    for key, inner in value.items():
+        if (
+            inner is None
+            or inner is False
+            or (key == "artifactGC" and _keeps(inner))
+            or key in ("labels", "annotations", "withItems")
+        ):
+            continue
+        at, named = (*path, str(key)), (*names, str(key))
+        row = next((row for row in rows if row.names == named), None) or next(
+            (row for row in ANYWHERE if named[-len(row.names) :] == row.names), None
+        )
+        if row is not None:
+            yield Finding(RULE, at, "", row.reason, row.severity)
+            if row.severity is Severity.ERROR:
+                continue
+        yield from _walk(inner, at, named, rows)
+
+
+def _keeps(collection: Any) -> bool:
+    """Whether `artifactGC` says that nothing is collected."""
+    return isinstance(collection, Mapping) and collection.get("strategy", "") in ("", "Never")
