@@ -70,7 +70,7 @@ class Served:
         try:
             yield store
         finally:
-            await store.close()
+            await store.aclose()
             stop.set()
             await serving
             self.service.workflows.close()
@@ -252,7 +252,7 @@ async def test_a_server_that_is_away_is_a_storage_error_after_some_tries(tmp_pat
     with pytest.raises(StorageError, match="records of workflows cannot be reached at http://127"):
         await store.unfinished()
     assert 0.9 < clock.monotonic() - before < 3
-    await store.close()
+    await store.aclose()
     site.service.workflows.close()
 
 
@@ -280,7 +280,7 @@ async def test_a_write_is_kept_back_once_the_lease_is_lost(tmp_path: Path) -> No
         with pytest.raises(LeaseLost):
             await guarded.load("u1", "op")
         assert await guarded.unfinished() == ("u1",)
-        await guarded.close()
+        await guarded.aclose()
 
 
 @pytest.mark.parametrize("verb", ["destroy", "", "save"])

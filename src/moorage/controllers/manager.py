@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import secrets
 from collections.abc import Callable, Sequence
@@ -31,6 +32,7 @@ from moorage.controllers.volumebackup.controller import VolumeBackupController
 from moorage.controllers.workflow.checks import faults_of
 from moorage.controllers.workflow.controller import WorkflowController
 from moorage.controllers.workflow.records import RecordStore
+from moorage.controllers.workflow.remote import OperatorApi, RemoteStore
 from moorage.controllers.workflow.runtime import read_runtime
 from moorage.controllers.workspace.controller import WorkspaceController
 from moorage.decide.runs.restarts import LOST_AFTER
@@ -55,7 +57,7 @@ class _Controller(Protocol):
     def loop(self) -> Loop: ...
 
 
-class GuardedApi(Api, Protocol):
+class GuardedApi(OperatorApi, Protocol):
     """What a leader writes by: `KubeClient` is one."""
 
     def guarded(self, guard: Callable[[], None]) -> Api:
@@ -77,38 +79,38 @@ async def run_operator(
     lost_after: timedelta = LOST_AFTER,
     metrics: LoopMetrics | None = None,
     informers: Informers | None = None,
-    records: RecordStore | None = None,
 ) -> None:
     """Run all controllers until cancelled; with `leader_elect`, whenever the lease is held; `times`: the lease's.
 
     `informers`: of other parts of this process, which end with it; with `leader_elect` each time has its own.
     `identity` must differ between processes. `certificates`: on a real cluster, whether the webhook's is our own
-    to make and renew, or given by another; "" beside a local one, where `moor up` makes it. `records`: of
-    workflows; without them no workflow is run.
+    to make and renew, or given by another; "" beside a local one, where `moor up` makes it.
     """
 
     if not leader_elect:
-        await _run_controllers(
-            api, informers or Informers(), clock, certificates, lost_after, metrics, records, identity
-        )
+        async with contextlib.aclosing(RemoteStore(api, clock=clock)) as records:
+            await _run_controllers(
+                api, records, informers or Informers(), clock, certificates, lost_after, metrics, identity
+            )
         return
     elector = Elector(api, clock=clock, name=LEASE, namespace=SYSTEM_NAMESPACE, identity=identity, times=times)
     ours = api.guarded(elector.check)
 
     async def lead() -> None:
-        await _run_controllers(ours, Informers(), clock, certificates, lost_after, metrics, records, identity)
+        async with contextlib.aclosing(RemoteStore(api, guard=elector.check, clock=clock)) as records:
+            await _run_controllers(ours, records, Informers(), clock, certificates, lost_after, metrics, identity)
 
     await elector.run(lead)
 
 
 async def _run_controllers(
     api: Api,
+    records: RecordStore,
     shared: Informers,
     clock: Clock,
     certificates: Certificates,
     lost_after: timedelta,
     metrics: LoopMetrics | None,
-    records: RecordStore | None,
     identity: str,
 ) -> None:
     events = EventRecorder(api, component=COMPONENT, clock=clock)
@@ -128,21 +130,20 @@ async def _run_controllers(
         CronWorkflowController(api, clock=clock, events=events, metrics=metrics, informers=shared),
         WorkspaceController(api, machines, clock=clock, events=events, metrics=metrics, informers=shared),
     ]
-    if records is not None:
-        controllers.append(
-            WorkflowController(
-                api,
-                records,
-                holder=f"{identity}-{secrets.token_hex(4)}",
-                runtime=functools.partial(read_runtime, api),
-                check=faults_of,
-                clock=clock,
-                events=events,
-                lost_after=lost_after,
-                metrics=metrics,
-                informers=shared,
-            )
+    controllers.append(
+        WorkflowController(
+            api,
+            records,
+            holder=f"{identity}-{secrets.token_hex(4)}",
+            runtime=functools.partial(read_runtime, api),
+            check=faults_of,
+            clock=clock,
+            events=events,
+            lost_after=lost_after,
+            metrics=metrics,
+            informers=shared,
         )
+    )
     controllers += [
         RenamesController(api, resource, clock=clock, metrics=metrics, informers=shared)
         for resource in (WORKSPACES, MAPJOBS)

@@ -77,7 +77,7 @@ class RemoteStore:
         self._address = ""
         self._session: aiohttp.ClientSession | None = None
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         session, self._session = self._session, None
         if session is not None:
             await session.close()
