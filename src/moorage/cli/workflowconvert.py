@@ -73,12 +73,10 @@ def _documents(file: Path) -> list[object]:
 
 
 def _check_zone(name: str) -> None:
-    from zoneinfo import ZoneInfo
+    from moorage.model.schedule import problem_of_zone
 
-    try:
-        ZoneInfo(name)
-    except (KeyError, OSError, ValueError) as error:
-        raise UsageError(f"unknown --time-zone {name!r}", hint="use a name such as Asia/Tokyo or UTC") from error
+    if problem := problem_of_zone(name):
+        raise UsageError(f"--time-zone {name!r} {problem}")
 
 
 def _explain(result: Converted) -> None:

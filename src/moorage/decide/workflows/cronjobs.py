@@ -15,7 +15,9 @@ from moorage.apimachinery.resources import Obj
 from moorage.decide.admission.fields import Path, at, field_of, mapping, sequence
 from moorage.decide.admission.shape import misshapen
 from moorage.decide.workflows.changes import Converted, Fields, Ledger
+from moorage.decide.workflows.schedules import ScheduleError, parse_schedule
 from moorage.decide.workflows.submits import NotConverted, Submit, parse_submit
+from moorage.model.schedule import problem_of_zone
 from moorage.model.workflow import CRON_NAME_MAX, CRON_WORKFLOWS
 
 API_VERSIONS = ("batch/v1", "batch/v1beta1", "batch/v2alpha1")
@@ -184,12 +186,18 @@ class _Conversion:
             inside = head.partition("=")[2]
             ledger.kept(path, "spec.timezone", f"{head} becomes the time zone {inside}")
             text, zone = rest.strip(), zone or inside
+        try:
+            parse_schedule(text)
+        except ScheduleError as error:
+            ledger.refused(path, error.message)
         spec["schedules"] = [text]
         ledger.kept(path, "spec.schedules[0]", "a list: several schedules are allowed")
         if zone is not None and not isinstance(zone, str):
             ledger.refused(fields.at("timeZone"), f"must be a name such as Asia/Tokyo (found {zone!r})")
             return ""
         if zone:
+            if problem := problem_of_zone(zone):
+                ledger.refused(fields.at("timeZone"), f"{problem} (found {zone!r})")
             ledger.kept(fields.at("timeZone"), "spec.timezone")
             return zone
         if self._time_zone:
@@ -198,8 +206,8 @@ class _Conversion:
         ledger.changed(
             fields.at("timeZone"),
             "",
-            "is not set: a CronJob uses the zone of kube-controller-manager, a CronWorkflow that of its own"
-            " controller. Set spec.timezone, such as with --time-zone Asia/Tokyo",
+            "is not set: a CronJob uses the zone of kube-controller-manager, a CronWorkflow UTC (under Argo, the"
+            " zone of its controller). Set spec.timezone, such as with --time-zone Asia/Tokyo",
         )
         return ""
 
