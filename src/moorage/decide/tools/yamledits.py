@@ -169,7 +169,8 @@ def _into_block(text: str, node: Any, values: Mapping[str, Any]) -> list[Patch] 
     if not node.value or end is None:
         return None
     indent = node.value[0][0].start_mark.column
-    newline = "\r\n" if "\r\n" in text else "\n"
+    first = text.find("\n")
+    newline = "\r\n" if first > 0 and text[first - 1] == "\r" else "\n"
     lines = _block(values, indent, newline)
     if end > 0 and text[end - 1] == "\n":  # behind a block scalar
         return [Patch(end, end, lines)]
