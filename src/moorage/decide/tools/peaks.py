@@ -45,8 +45,9 @@ def _keys(pod: Obj) -> Iterator[_Key]:
         yield "Workflow", workflow, template
         base = workflow.rpartition("-")[0]
         if base:
-            yield "Workflow", base, template  # of a generateName
             yield "CronWorkflow", labels.get(CRON_LABEL) or base, template
+            for made_from in ("Workflow", "WorkflowTemplate", "ClusterWorkflowTemplate"):
+                yield made_from, base, template  # of a generateName, or submitted from a template
         return
     for label in (RUN_LABEL, *_JOB_LABELS):
         if job := labels.get(label):

@@ -316,6 +316,8 @@ def test_peaks_are_found_by_the_names_of_manifests():
         ("CronJob", "nightly", ""): 5,
         ("Workflow", "etl-1700", "query"): 7,
         ("Workflow", "etl", "query"): 7,
+        ("WorkflowTemplate", "etl", "query"): 7,
+        ("ClusterWorkflowTemplate", "etl", "query"): 7,
         ("CronWorkflow", "etl", "query"): 7,
         ("ReplicaSet", "web-77", ""): 9,
         ("Deployment", "web", ""): 9,

@@ -463,7 +463,7 @@ _cronjobs = st.builds(
     lambda job, pod, cron: a_cronjob(job=job, pod=pod, cron=cron),
     _jobs,
     st.fixed_dictionaries(
-        {"containers": st.lists(_containers, min_size=1, max_size=3)},
+        {"containers": st.lists(_containers, min_size=1, max_size=3, unique_by=lambda item: item["name"])},
         optional={
             "restartPolicy": st.sampled_from(["Never", "OnFailure"]),
             "hostname": _names,
