@@ -383,7 +383,10 @@ class _ObjectUpload:
 
     def discard(self) -> None:
         """An upload that has begun is aborted: without that its parts are stored, and paid for."""
-        self._file.discard()
+        try:
+            self._file.discard()
+        finally:
+            self._file.closed = True  # else the garbage collector completes it
 
 
 def _or_none(work: Callable[[A], T], argument: A) -> T | None:

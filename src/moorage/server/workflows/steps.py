@@ -158,7 +158,7 @@ def check_report(report: StepReport) -> None:
     for name, value in outputs.parameters.items():
         if len(name) > NAME_CHARACTERS:
             raise _too_large(
-                f"a parameter's name has {len(name)} characters; at most {NAME_CHARACTERS}", "outputs"
+                f"a parameter's name has {len(name)} characters; at most {NAME_CHARACTERS}", "outputs.parameters"
             )
         if (size := len(value.encode(errors="replace"))) > PARAMETER_BYTES:
             raise _too_large(
