@@ -202,6 +202,9 @@ class _Parser:
         match = _NAME.match(self.text, self.position)
         if match is None:
             raise self.wrong("a key is missing")
+        if self.depth and re.fullmatch(r"length-[0-9]+", match[0]):
+            self.position += len("length")  # a subtraction, not a key with a hyphen
+            return Length()
         self.position = match.end()
         return Length() if match[0] == "length" else Key(match[0])
 
