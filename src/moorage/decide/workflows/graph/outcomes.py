@@ -64,9 +64,9 @@ def outcome_of(pod: PodSeen, *, cut: str = "", is_daemon: bool = False) -> Ended
         return ended(NodePhase.FAILED, pod.disrupted, is_lost=True)
     if pod.failure:
         return ended(NodePhase.FAILED, pod.failure)
+    if pod.is_deleted and pod.exit_code != 0:
+        return ended(NodePhase.ERROR, pod.broken or "pod deleted")
     if pod.exit_code is None:
-        if pod.is_deleted and not pod.broken:
-            return ended(NodePhase.ERROR, "pod deleted")
         return ended(NodePhase.ERROR, pod.broken or "the pod ended, and its main container never ran")
     if pod.exit_code != 0:
         words = pod.reason or "Error"

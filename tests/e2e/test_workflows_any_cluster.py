@@ -1,0 +1,207 @@
+"""Workflows on whichever cluster the environment chose: what each step left, and how often it ran.
+
+Every step that matters writes a line into a volume when it starts: that is what is counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+
+import pytest
+import yaml
+
+from moorage.apimachinery.meta import is_deleting
+from moorage.apimachinery.resources import PODS, PVCS, Obj
+from moorage.errors import NotFound
+from moorage.kube.client import KubeClient
+from moorage.model.names import HOST_ENV_ANNOTATION
+from moorage.model.workflow import WORKFLOW_LABEL, WORKFLOWS
+from moorage.testing.cluster import Cluster
+from moorage.testing.waiting import until
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.timeout(600),
+    pytest.mark.cluster("kubelet", "controllers", "scheduler"),
+]
+
+FINAL = ("Succeeded", "Failed", "Error")
+
+
+class Scene:
+    """Workflows in one namespace of a cluster."""
+
+    def __init__(self, cluster: Cluster, api: KubeClient, namespace: str) -> None:
+        self.cluster, self.api, self.namespace = cluster, api, namespace
+        self.image = "busybox" if cluster.kind == "local" else cluster.image
+
+    async def submit(self, manifest: str) -> str:
+        document = yaml.safe_load(manifest.replace("IMAGE", self.image))
+        document |= {"apiVersion": WORKFLOWS.api_version, "kind": WORKFLOWS.kind}
+        name = f"wf-{secrets.token_hex(4)}"
+        document["metadata"] = {"name": name}
+        if self.cluster.kind == "local":
+            document["spec"]["podMetadata"] = {"annotations": {HOST_ENV_ANNOTATION: "true"}}
+        await self.api.create(WORKFLOWS, document, self.namespace)
+        return name
+
+    async def ended(self, name: str) -> Obj:
+        async def read() -> Obj | None:
+            obj = await self.api.get(WORKFLOWS, name, self.namespace)
+            return obj if (obj.get("status") or {}).get("phase") in FINAL else None
+
+        obj: Obj = await until(f"workflow {name} to end", read)
+        return obj
+
+    async def running(self, name: str, *, but: set[str]) -> Obj:
+        """A running pod of the workflow that is none of those."""
+
+        async def read() -> Obj | None:
+            pods = (await self.api.list(PODS, self.namespace, label_selector=f"{WORKFLOW_LABEL}={name}")).items
+            for pod in pods:
+                phase = (pod.get("status") or {}).get("phase")
+                if phase == "Running" and not is_deleting(pod) and pod["metadata"]["name"] not in but:
+                    return pod
+            return None
+
+        pod: Obj = await until(f"a pod of {name} to run", read)
+        return pod
+
+    async def outputs(self, obj: Obj) -> dict[str, str]:
+        return {row["name"]: row["value"] for row in (obj["status"].get("outputs") or {}).get("parameters") or ()}
+
+
+@pytest.fixture
+async def scene(cluster: Cluster, api: KubeClient, namespace: str) -> Scene:
+    return Scene(cluster, api, namespace)
+
+
+COUNTED = """
+spec:
+  entrypoint: main
+  volumeClaimTemplates:
+  - metadata: {name: work}
+    spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}
+  templates:
+  - name: main
+    steps:
+    - - {name: long, template: long}
+    - - {name: count, template: count}
+  - name: long
+    RETRY
+    container:
+      image: IMAGE
+      command: [sh, -c, 'echo run >> /work/runs; [ $(wc -l < /work/runs) -ge 3 ] || exec sleep 600']
+      volumeMounts: [{name: work, mountPath: /work}]
+  - name: count
+    outputs: {parameters: [{name: runs, globalName: runs, valueFrom: {path: /tmp/count}}]}
+    container:
+      image: IMAGE
+      command: [sh, -c, 'wc -l < /work/runs | tr -d " " > /tmp/count']
+      volumeMounts: [{name: work, mountPath: /work}]
+"""
+
+
+async def test_a_step_that_is_evicted_twice_runs_three_times_and_never_two_at_once(scene: Scene) -> None:
+    name = await scene.submit(COUNTED.replace("RETRY", "metadata: {}"))
+    evicted: set[str] = set()
+    for _ in range(2):
+        pod = await scene.running(name, but=evicted)
+        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod["metadata"]["name"]}}
+        await scene.api.create_subresource(PODS, pod["metadata"]["name"], "eviction", eviction, scene.namespace)
+        evicted.add(pod["metadata"]["name"])
+    obj = await scene.ended(name)
+    assert obj["status"]["phase"] == "Succeeded"
+    assert await scene.outputs(obj) == {"runs": "3"}
+
+
+async def test_a_pod_that_is_deleted_by_hand_is_an_error_and_retried_where_the_manifest_says_so(
+    scene: Scene,
+) -> None:
+    name = await scene.submit(COUNTED.replace("RETRY", "retryStrategy: {limit: 5, retryPolicy: Always}"))
+    deleted: set[str] = set()
+    for _ in range(2):
+        pod = await scene.running(name, but=deleted)
+        await scene.api.delete(PODS, pod["metadata"]["name"], scene.namespace)
+        deleted.add(pod["metadata"]["name"])
+    obj = await scene.ended(name)
+    assert obj["status"]["phase"] == "Succeeded"
+    assert await scene.outputs(obj) == {"runs": "3"}
+
+
+async def test_a_pod_that_is_deleted_by_hand_fails_a_workflow_without_retries(scene: Scene) -> None:
+    name = await scene.submit(COUNTED.replace("RETRY", "metadata: {}"))
+    pod = await scene.running(name, but=set())
+    await scene.api.delete(PODS, pod["metadata"]["name"], scene.namespace)
+    obj = await scene.ended(name)
+    assert (obj["status"]["phase"], obj["status"]["progress"]) == ("Failed", "1/1")
+
+
+async def test_the_end_of_a_workflow_leaves_no_held_pod_and_no_volume(scene: Scene) -> None:
+    name = await scene.submit(
+        """
+spec:
+  entrypoint: main
+  podGC: {strategy: OnPodCompletion}
+  volumeClaimTemplates:
+  - metadata: {name: work}
+    spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}
+  templates:
+  - name: main
+    container: {image: IMAGE, command: [sh, -c, "echo x > /work/x"], volumeMounts: [{name: work, mountPath: /work}]}
+"""
+    )
+    assert (await scene.ended(name))["status"]["phase"] == "Succeeded"
+
+    async def is_gone() -> bool:
+        pods = (await scene.api.list(PODS, scene.namespace, label_selector=f"{WORKFLOW_LABEL}={name}")).items
+        claims = (await scene.api.list(PVCS, scene.namespace, label_selector=f"{WORKFLOW_LABEL}={name}")).items
+        return not pods and not claims
+
+    await until("pods and volumes to be gone", is_gone)
+
+
+async def test_deleting_a_workflow_ends_its_pods(scene: Scene) -> None:
+    name = await scene.submit(COUNTED.replace("RETRY", "metadata: {}"))
+    pod = await scene.running(name, but=set())
+    await scene.api.delete(WORKFLOWS, name, scene.namespace, propagation="Background")
+
+    async def is_gone() -> bool:
+        try:
+            await scene.api.get(PODS, pod["metadata"]["name"], scene.namespace)
+        except NotFound:
+            return True
+        return False
+
+    await until("its pod to be gone", is_gone)
+
+
+async def test_stop_runs_the_exit_handler_and_terminate_does_not(scene: Scene) -> None:
+    manifest = """
+spec:
+  entrypoint: main
+  onExit: bye
+  templates:
+  - name: main
+    container: {image: IMAGE, command: [sh, -c, "exec sleep 600"]}
+  - name: bye
+    container: {image: IMAGE, command: [echo, bye]}
+"""
+    names = await asyncio.gather(scene.submit(manifest), scene.submit(manifest))
+    for name, shutdown in zip(names, ("Stop", "Terminate"), strict=True):
+        await scene.running(name, but=set())
+        await scene.api.patch(WORKFLOWS, name, {"spec": {"shutdown": shutdown}}, scene.namespace)
+    stopped, terminated = [await scene.ended(name) for name in names]
+    assert stopped["status"]["phase"] == terminated["status"]["phase"] == "Failed"
+    assert stopped["status"]["progress"] == "2/2"
+    assert terminated["status"]["progress"] == "1/1"
+    assert "shutdown with strategy: Terminate" in terminated["status"]["message"]
+
+
+async def test_what_cannot_run_fails_at_once_without_a_pod(scene: Scene) -> None:
+    name = await scene.submit("spec: {entrypoint: nothing, templates: [{name: main, container: {image: IMAGE}}]}")
+    obj = await scene.ended(name)
+    assert obj["status"]["phase"] == "Failed"
+    assert "nothing" in obj["status"]["message"]
+    assert not (await scene.api.list(PODS, scene.namespace, label_selector=f"{WORKFLOW_LABEL}={name}")).items
