@@ -149,7 +149,10 @@ spec:
     spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}
   templates:
   - name: main
-    container: {image: IMAGE, command: [sh, -c, "echo x > /work/x"], volumeMounts: [{name: work, mountPath: /work}]}
+    container:
+      image: IMAGE
+      command: [sh, -c, "echo x > /work/x"]
+      volumeMounts: [{name: work, mountPath: /work}]
 """
     )
     assert (await scene.ended(name))["status"]["phase"] == "Succeeded"
