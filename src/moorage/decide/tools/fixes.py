@@ -23,6 +23,8 @@ def fixed_text(text: str, findings: Iterable[LintFinding]) -> str:
         return text
     roots = nodes_of(text)
     before = _documents(text)
+    if before is None:
+        return text  # some document of it cannot be read: then nothing could be compared
     patches: list[Patch] = []
     kept: list[tuple[int, Edit]] = []
     for document, edit in edits:

@@ -7,6 +7,7 @@ Others are passed through. https://argo-workflows.readthedocs.io/en/latest/upgra
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from moorage.apimachinery.resources import Obj
@@ -14,6 +15,7 @@ from moorage.decide.admission.fields import Path, at, mapping, sequence
 from moorage.decide.admission.templates import WORKFLOWS
 from moorage.decide.workflows.changes import Converted, Ledger
 from moorage.decide.workflows.cronjobs import API_VERSIONS, convert_cronjob
+from moorage.decide.workflows.support import unsupported
 from moorage.model.workflow import GROUP, VERSION
 
 _LISTS = {"mutex": "mutexes", "semaphore": "semaphores"}  # of `synchronization`: v3's word → v4's
@@ -38,11 +40,21 @@ def convert(document: Any, *, time_zone: str = "") -> Converted:
         return Converted(kind="", name="", document=None, changes=tuple(ledger.changes))
     kind, version = document.get("kind"), document.get("apiVersion")
     if kind == "CronJob" and version in API_VERSIONS:
-        return convert_cronjob(document, time_zone=time_zone)
+        return _with_limits(convert_cronjob(document, time_zone=time_zone))
     name = str(mapping(document.get("metadata")).get("name") or "")
     if isinstance(kind, str) and kind in WORKFLOWS and version == f"{GROUP}/{VERSION}":
         return _respelled(kind, name, document)
     return Converted(kind=str(kind or ""), name=name, document=document, is_changed=False)
+
+
+def _with_limits(result: Converted) -> Converted:
+    """The result, with what of it Moorage does not run."""
+    if result.document is None:
+        return result
+    ledger = Ledger()
+    for finding in unsupported(result.document):
+        ledger.advice(finding.path, f"of the result: {finding.message}. Argo's own controller may run it")
+    return replace(result, changes=(*result.changes, *ledger.changes))
 
 
 def _respelled(kind: str, name: str, document: Obj) -> Converted:

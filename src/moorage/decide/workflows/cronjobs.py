@@ -547,8 +547,7 @@ class _Conversion:
             ledger.changed(
                 pod.at("containers"),
                 "containerSet",
-                f"{len(held)} containers become a set: all start together, and all must succeed."
-                " `moor workflow lint` says whether this version runs sets; Argo does",
+                f"{len(held)} containers become a set: all start together, and all must succeed",
             )
         if beside:
             leaf["sidecars"] = beside

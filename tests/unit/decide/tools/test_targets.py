@@ -379,6 +379,24 @@ spec:
     )
 
 
+def test_items_of_a_list_are_written_in_their_places():
+    bundle = {"apiVersion": "v1", "kind": "List", "items": [a_job(), a_job(container={"resources": {}})]}
+    text = yaml.safe_dump(bundle, sort_keys=False)
+    fixed = parse_yaml_documents(fixed_text(text, judged(text, "gke-autopilot").findings))[0]
+    place = ("spec", "template", "spec", "containers", 0, "resources", "requests")
+    assert [at(item, place) for item in fixed["items"]] == [
+        WHOLE["requests"],
+        {"cpu": "500m", "memory": "2Gi", "ephemeral-storage": "1Gi"},
+    ]
+
+
+def test_a_file_with_a_document_that_cannot_be_read_stays_as_it_is():
+    text = yaml.safe_dump(a_job(container={"resources": {}})) + "---\nwhen: !strange 5\n"
+    report = judged(text, "gke-autopilot")
+    assert any(finding.rule == "yaml" for finding in report.findings)
+    assert fixed_text(text, report.findings) == text
+
+
 def test_shared_parts_are_not_written_and_not_called_fixable():
     text = yaml.safe_dump(a_job(container={"resources": {}})).replace("resources: {}", "resources: &r {}")
     report = judged(text + "\nother: *r\n".replace("\n\n", "\n"), "gke-autopilot")
