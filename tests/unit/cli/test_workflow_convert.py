@@ -82,3 +82,10 @@ def test_wrong_usage_ends_with_2(tmp_path, capsys, text, options, message):
     path.write_text(text)
     assert main(["workflow", "convert", str(path), *options]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_the_result_passes_the_lint_of_workflows(file, tmp_path, capsys):
+    assert main(["workflow", "convert", str(file), "--time-zone", "Asia/Tokyo"]) == 0
+    made = tmp_path / "made.yaml"
+    made.write_text(capsys.readouterr().out)
+    assert main(["workflow", "lint", str(made)]) == 0, capsys.readouterr().out
