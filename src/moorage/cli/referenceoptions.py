@@ -23,6 +23,7 @@ from moorage.api.maps import MapPolicy, MapWorkers, NewMap
 from moorage.api.people import AuditQuery
 from moorage.api.usage import TopQuery
 from moorage.api.volumes import NewVolume
+from moorage.api.workflows import NewWorkflow, RetryWorkflow, SetNode, WorkflowChoice, WorkflowLogs
 from moorage.api.workspaces import Deletion, NewWorkspace
 from moorage.apimachinery.texts import camel
 from moorage.cli.commands import COMMANDS, load
@@ -32,7 +33,7 @@ from moorage.cli.session import target_options
 from moorage.decide.runs.runfile import FIELDS
 from moorage.model.dataset import DatasetSource, DatasetSpec
 from moorage.model.workspace import Home, Resources, Schedule, WorkspaceSpec
-from moorage.sdk.aio import AsyncClient, AsyncDatasets, AsyncJobs, AsyncVolumes, AsyncWorkspaces
+from moorage.sdk.aio import AsyncClient, AsyncDatasets, AsyncJobs, AsyncVolumes, AsyncWorkflows, AsyncWorkspaces
 from moorage.sdk.mapoptions import Options
 
 UNITS = ("_seconds", "_bytes")
@@ -110,6 +111,36 @@ SUBJECTS = (
     Subject(title="A list of runs", commands=("jobs",), parts=(Part(kind=JobChoice),), python=AsyncJobs.list),
     Subject(title="The logs of a run", commands=("logs",), parts=(Part(kind=JobLogs),), python=AsyncJobs.logs),
     Subject(title="The wait for a run", commands=("wait",), python=AsyncJobs.wait),
+    Subject(
+        title="A workflow",
+        commands=("workflow submit",),
+        parts=(Part(kind=NewWorkflow),),
+        python=AsyncWorkflows.submit,
+    ),
+    Subject(
+        title="A list of workflows",
+        commands=("workflow list",),
+        parts=(Part(kind=WorkflowChoice),),
+        python=AsyncWorkflows.list,
+    ),
+    Subject(
+        title="The logs of a workflow",
+        commands=("workflow logs",),
+        parts=(Part(kind=WorkflowLogs),),
+        python=AsyncWorkflows.logs,
+    ),
+    Subject(
+        title="The retry of a workflow",
+        commands=("workflow retry",),
+        parts=(Part(kind=RetryWorkflow),),
+        python=AsyncWorkflows.retry,
+    ),
+    Subject(
+        title="A step that waits for a person",
+        commands=("workflow node set",),
+        parts=(Part(kind=SetNode),),
+        python=AsyncWorkflows.set_node,
+    ),
     Subject(title="GPU-hours", commands=("top",), parts=(Part(kind=TopQuery),), python=AsyncClient.top),
     Subject(title="The audit log", commands=("audit",), parts=(Part(kind=AuditQuery),)),
     Subject(title="A token", commands=("token", "kubeconfig"), parts=(Part(kind=TokenRequest),)),
@@ -181,7 +212,7 @@ def ways_of(subject: Subject) -> tuple[str, ...]:
 
 def name_of(spelling: str) -> str:
     """The words of an option, without its unit: gracePeriodSeconds and grace-period are both grace_period."""
-    words = re.sub(r"([a-z])([A-Z])", r"\1_\2", spelling).replace("-", "_").lower()
+    words = re.sub(r"([a-z])([A-Z])", r"\1_\2", spelling).replace("-", "_").lower().rstrip("_")
     return next((words.removesuffix(unit) for unit in UNITS if words.endswith(unit)), words)
 
 

@@ -14,7 +14,9 @@ from moorage.cli.names import complete
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.cli.terminal import ending_with_reader
 from moorage.cli.workflowsession import ServerRecords
+from moorage.decide.runs.timelimit import parse_time
 from moorage.decide.workflows.views import WorkflowView
+from moorage.errors import UsageError
 
 COLOURS = ("cyan", "magenta", "blue", "green", "yellow", "bright_cyan")  # of the steps' names, in turn
 
@@ -29,11 +31,16 @@ COLOURS = ("cyan", "magenta", "blue", "green", "yellow", "bright_cyan")  # of th
 @click.option("-f", "--follow", is_flag=True, help="Go on until the workflow has ended.")
 @click.option("--step", default="", metavar="STEP", help="Only this step, as `moor workflow get` names it.")
 @click.option("--tail", type=click.IntRange(0), default=None, help="Only the last lines of each pod.")
+@click.option("--since", default=None, metavar="TIME", help="Only lines of the last time, such as 10m.")
 @click.option("--container", default="", help="Container of the pods (default: main).")
 @click.option("--prefix/--no-prefix", default=None, help="Step before each line (default: with several steps).")
 @target_options
-def logs(target: Target, name: str, follow: bool, prefix: bool | None, **chosen: Any) -> int:
+def logs(target: Target, name: str, follow: bool, since: str | None, prefix: bool | None, **chosen: Any) -> int:
     """Print the logs of a workflow's steps in one view. Logs go with their pods."""
+    try:
+        chosen["since_seconds"] = parse_time(since) if since is not None else None
+    except ValueError as error:
+        raise UsageError(f"invalid --since {since!r}", hint="use a time such as 90s, 10m or 2h") from error
 
     async def work(session: Session) -> int:
         if follow:

@@ -41,7 +41,7 @@ ADDITIONS: tuple[Callable[[Any], Any], ...] = (
 AFTER: tuple[Callable[[Any], Any], ...] = (
     click.option("--wait", is_flag=True, help="Wait until it has ended; exit with 1 if it did not succeed."),
     click.option("--watch", is_flag=True, help="Show its steps until it has ended."),
-    click.option("--log", "follow", is_flag=True, help="Print the logs of its steps until it has ended."),
+    click.option("--follow", "--log", "follow", is_flag=True, help="Print its logs until it has ended."),
 )
 
 
@@ -61,7 +61,7 @@ def with_options(options: Sequence[Callable[[R], R]]) -> Callable[[R], R]:
         "moor workflow submit train.yaml": "submit a workflow; its name is printed",
         "moor workflow submit train.yaml -p epochs=3 --watch": "with an argument, and watch its steps",
         "moor workflow submit --from workflowtemplate/train -p epochs=3": "from a template that is stored",
-        "moor workflow submit train.yaml --log && moor workflow artifacts list @latest": "go on when it succeeded",
+        "moor workflow submit train.yaml --follow && moor workflow artifacts list @latest": "print its logs, then go on",
     }
 )
 @click.argument("files", nargs=-1, metavar="[FILE...]", type=click.Path(path_type=Path))
@@ -116,7 +116,7 @@ def submit(
     additions = Additions(values=values, **given)
     if len(manifests) > 1 and (additions.name or watch or follow):
         raise UsageError(
-            f"the files have {len(manifests)} workflows: --name, --watch and --log are for one",
+            f"the files have {len(manifests)} workflows: --name, --watch and --follow are for one",
             hint="submit each on its own, or use --wait",
         )
 

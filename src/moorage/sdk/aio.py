@@ -26,6 +26,8 @@ from moorage.client.sites import Given, finder_of
 from moorage.clock import SYSTEM, Clock
 from moorage.errors import UsageError
 from moorage.sdk.aiocontainers import AsyncContainers as AsyncContainers
+from moorage.sdk.aioworkflows import AsyncWorkflows as AsyncWorkflows
+from moorage.sdk.aioworkflows import AsyncWorkflowTemplates as AsyncWorkflowTemplates
 from moorage.sdk.group import Group, lines_of, new_key, renamed
 
 LOOKS = (0.1, 2.0)  # first and longest pause between two looks at what is waited for
@@ -404,6 +406,8 @@ class AsyncClient(Group):
         self.containers = AsyncContainers(self._connection, clock)
         self.volumes = AsyncVolumes(self._connection, clock)
         self.datasets = AsyncDatasets(self._connection, clock)
+        self.workflows = AsyncWorkflows(self._connection, clock)
+        self.workflow_templates = AsyncWorkflowTemplates(self._connection, clock)
 
     async def __aenter__(self) -> Self:
         return self

@@ -129,6 +129,39 @@ class Containers:
     exec = _call(aio.AsyncContainers.exec)
 
 
+class Workflows:
+    """Workflows in Argo's format. `@latest` as a name is the newest one."""
+
+    def __init__(self, over: aio.AsyncWorkflows) -> None:
+        self._over = over
+
+    submit = _call(aio.AsyncWorkflows.submit)
+    list = _each(aio.AsyncWorkflows.list)
+    get = _call(aio.AsyncWorkflows.get)
+    wait = _call(aio.AsyncWorkflows.wait)
+    logs = _each(aio.AsyncWorkflows.logs)
+    stop = _call(aio.AsyncWorkflows.stop)
+    terminate = _call(aio.AsyncWorkflows.terminate)
+    suspend = _call(aio.AsyncWorkflows.suspend)
+    resume = _call(aio.AsyncWorkflows.resume)
+    set_node = _call(aio.AsyncWorkflows.set_node)
+    retry = _call(aio.AsyncWorkflows.retry)
+    resubmit = _call(aio.AsyncWorkflows.resubmit)
+    delete = _call(aio.AsyncWorkflows.delete)
+
+
+class WorkflowTemplates:
+    """WorkflowTemplates; with `cluster`, ClusterWorkflowTemplates."""
+
+    def __init__(self, over: aio.AsyncWorkflowTemplates) -> None:
+        self._over = over
+
+    create = _call(aio.AsyncWorkflowTemplates.create)
+    list = _each(aio.AsyncWorkflowTemplates.list)
+    get = _call(aio.AsyncWorkflowTemplates.get)
+    delete = _call(aio.AsyncWorkflowTemplates.delete)
+
+
 class Client:
     """A Moorage server, as you. `with Client() as client:`, or `client.close()` at the end. Threads may share one.
 
@@ -151,6 +184,8 @@ class Client:
         self.containers = Containers(self._over.containers)
         self.volumes = Volumes(self._over.volumes)
         self.datasets = Datasets(self._over.datasets)
+        self.workflows = Workflows(self._over.workflows)
+        self.workflow_templates = WorkflowTemplates(self._over.workflow_templates)
 
     def __enter__(self) -> Self:
         return self

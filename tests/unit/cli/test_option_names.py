@@ -53,6 +53,15 @@ PARTIAL: dict[str, dict[str, set[str]]] = {
     },
     "The logs of a run": dict.fromkeys(("since", "prefix"), {CLI}),
     "The wait for a run": {"for": {CLI}},
+    "A workflow": {
+        "workflow": {REST, PYTHON},  # a FILE
+        **dict.fromkeys(("create_options", "instance_id", "server_dry_run"), {REST}),  # of Argo's clients
+        "parameter_file": {CLI},
+        "key": {PYTHON},
+    },
+    "A list of workflows": {"all_namespaces": {CLI, PYTHON}},
+    "The logs of a workflow": dict.fromkeys(("container", "prefix"), {CLI}),
+    "The retry of a workflow": {"parameters": {REST}},  # of Argo's clients; refused
     "GPU-hours": {"until": {REST, PYTHON}},
     "The audit log": {"before": {REST}},
     "A token": dict.fromkeys(("server", "save", "plain"), {CLI}),
