@@ -61,7 +61,7 @@ def with_options(options: Sequence[Callable[[R], R]]) -> Callable[[R], R]:
         "moor workflow submit train.yaml": "submit a workflow; its name is printed",
         "moor workflow submit train.yaml -p epochs=3 --watch": "with an argument, and watch its steps",
         "moor workflow submit --from workflowtemplate/train -p epochs=3": "from a template that is stored",
-        "moor workflow submit train.yaml --follow && moor workflow artifacts list @latest": "print its logs, then go on",
+        "moor workflow submit train.yaml --follow && moor workflow artifacts list @latest": "its logs, and what it left",
     }
 )
 @click.argument("files", nargs=-1, metavar="[FILE...]", type=click.Path(path_type=Path))
@@ -127,7 +127,15 @@ def submit(
         if not dry_run:
             await _apply(session, templates)
         return await submit_all(
-            session, texts, additions, dry_run=dry_run, output=output, wait=wait, watch=watch, follow=follow
+            session,
+            texts,
+            additions,
+            templates=templates,
+            dry_run=dry_run,
+            output=output,
+            wait=wait,
+            watch=watch,
+            follow=follow,
         )
 
     return in_session(target, work)
@@ -202,10 +210,13 @@ def sorted_documents(documents: Sequence[Obj]) -> tuple[list[Obj], list[Obj]]:
 
 
 async def _apply(session: Session, templates: Sequence[Mapping[str, Any]]) -> None:
+    from moorage.actions.workflowlints import checks_of
     from moorage.actions.workflowtemplates import Applied, apply_template
 
+    check = checks_of(session.api, session.namespace, templates)
+
     for template in templates:
-        stored, what = await apply_template(session.api, session.namespace, template)
+        stored, what = await apply_template(session.api, session.namespace, template, check=check)
         if what is not Applied.UNCHANGED:
             console.say(f"{stored['kind']} {stored['metadata']['name']}: {what}")
 
@@ -215,6 +226,7 @@ async def submit_all(
     documents: Sequence[Mapping[str, Any]],
     additions: Additions,
     *,
+    templates: Sequence[Mapping[str, Any]] = (),
     dry_run: bool,
     output: str,
     wait: bool,
@@ -222,14 +234,22 @@ async def submit_all(
     follow: bool,
 ) -> int:
     """Submit Workflows, print them, and follow them where that is asked for; the exit code."""
+    from moorage.actions.workflowlints import checks_of
     from moorage.actions.workflows import submit_workflow
     from moorage.cli.workflowsession import controller_here
 
     controller = await controller_here(session)
+    check = checks_of(session.api, session.namespace, templates)
     names: list[str] = []
     for document in documents:
         submitted = await submit_workflow(
-            session.api, session.namespace, document, additions, controller=controller, dry_run=dry_run
+            session.api,
+            session.namespace,
+            document,
+            additions,
+            controller=controller,
+            check=check,
+            dry_run=dry_run,
         )
         for text in submitted.notes:
             console.note(text)

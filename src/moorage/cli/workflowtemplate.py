@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from moorage.actions import workflowtemplates
+from moorage.actions.workflowlints import checks_of
 from moorage.actions.workflowtemplates import Applied
 from moorage.apimachinery.moments import format_duration, moment
 from moorage.apimachinery.resources import Obj
@@ -53,13 +54,16 @@ def create(target: Target, files: tuple[Path, ...], replace: bool, cluster: bool
                 "the files have a WorkflowTemplate, which is of a namespace",
                 hint="leave out --cluster, or change its kind to ClusterWorkflowTemplate",
             )
+        check = checks_of(session.api, session.namespace, documents)
         for document in documents:
             if replace and not dry_run:
-                stored, what = await workflowtemplates.apply_template(session.api, session.namespace, document)
+                stored, what = await workflowtemplates.apply_template(
+                    session.api, session.namespace, document, check=check
+                )
             else:
                 what = Applied.CREATED
                 stored = await workflowtemplates.create_template(
-                    session.api, session.namespace, document, dry_run=dry_run
+                    session.api, session.namespace, document, check=check, dry_run=dry_run
                 )
             console.show(f"{stored['metadata']['name']} {'valid' if dry_run else what}")
         return 0

@@ -44,7 +44,7 @@ metadata: {name: ml}
 spec:
   entrypoint: main
   arguments: {parameters: [{name: size, value: s}]}
-  templates: [{name: main}]
+  templates: [{name: main, container: {image: busybox, command: ["true"]}}]
 """
 
 
@@ -153,6 +153,7 @@ def test_a_dry_run_prints_the_manifest_and_creates_nothing(moor, manifest):
         pytest.param(MANIFEST, ["-p", "sice=3"], "no parameter 'sice': it has size", id="a parameter"),
         pytest.param("kind: [", [], "line 2", id="no YAML"),
         pytest.param("- a\n", [], "document 1 is no object", id="a list"),
+        pytest.param(MANIFEST.replace("entrypoint: main", "entrypoint: mian"), [], "spec.entrypoint", id="lint"),
         pytest.param(TEMPLATE, [], "the files have no Workflow", id="templates alone"),
         pytest.param(MANIFEST.replace("Workflow", "CronWorkflow"), [], "cannot submit", id="a schedule"),
         pytest.param(MANIFEST + "---\n" + MANIFEST, ["--watch"], "are for one", id="two of them, watched"),
@@ -365,7 +366,8 @@ def test_several_that_cannot_be_changed_are_each_said(moor):
 
 
 def test_a_workflow_is_submitted_again(moor):
-    stored(moor, "Succeeded", name="train-x7k2p")
+    main = {"name": "main", "container": {"image": "busybox", "command": ["true"]}}
+    stored(moor, "Succeeded", name="train-x7k2p", templates=[main])
     done = moor("workflow", "resubmit", "train-x7k2p")
     assert (done.code, len(workflows(moor))) == (0, 2)
     assert done.out.startswith("train-")

@@ -17,6 +17,7 @@ from starlette.responses import Response, StreamingResponse
 from moorage import __version__
 from moorage.actions import workflows
 from moorage.actions.argocontroller import controller_of
+from moorage.actions.workflowlints import checks_of
 from moorage.actions.workflowlogs import StepLine, WorkflowLog
 from moorage.actions.workflows import Choice, Records, Submitted
 from moorage.api.errors import ErrorCode
@@ -140,6 +141,7 @@ async def _submit(
         document,
         additions,
         controller=await _controller(call.context),
+        check=checks_of(call.api, call.namespace),
         mark="" if dry_run else call.mark,
         dry_run=dry_run,
     )
@@ -161,6 +163,7 @@ async def lint_workflow(call: Call[LintWorkflow, None]) -> Workflow:
         document,
         Additions(),
         controller=await _controller(call.context),
+        check=checks_of(call.api, call.namespace),
         dry_run=True,
     )
     return as_workflow(checked.workflow)
@@ -368,6 +371,7 @@ async def resubmit_workflow(call: Call[ResubmitWorkflow, None]) -> tuple[int, Wo
         call.name,
         Additions(parameters=call.body.parameters),
         controller=await _controller(call.context),
+        check=checks_of(call.api, call.namespace),
         records=records_of(call.context),
         mark=call.mark,
     )

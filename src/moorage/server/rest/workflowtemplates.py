@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from moorage.actions import workflowtemplates
+from moorage.actions.workflowlints import checks_of
 from moorage.api.errors import ErrorCode
 from moorage.api.workflows import Done, NewTemplate, WorkflowTemplate, WorkflowTemplateList, as_template
 from moorage.errors import UsageError
@@ -33,14 +34,18 @@ async def list_cluster_templates(call: Call[None, None]) -> WorkflowTemplateList
 async def create_template(call: Call[NewTemplate, None]) -> tuple[int, WorkflowTemplate]:
     """Create a WorkflowTemplate, or a ClusterWorkflowTemplate."""
     dry_run = bool(call.body.create_options.get("dryRun"))
-    made = await workflowtemplates.create_template(call.api, _namespace(call), _document(call), dry_run=dry_run)
+    made = await workflowtemplates.create_template(
+        call.api, _namespace(call), _document(call), check=_check(call), dry_run=dry_run
+    )
     return 200 if dry_run else 201, as_template(made)
 
 
 async def lint_template(call: Call[NewTemplate, None]) -> WorkflowTemplate:
     """Check a template as its creation would; nothing is created."""
     return as_template(
-        await workflowtemplates.create_template(call.api, _namespace(call), _document(call), dry_run=True)
+        await workflowtemplates.create_template(
+            call.api, _namespace(call), _document(call), check=_check(call), dry_run=True
+        )
     )
 
 
@@ -53,7 +58,9 @@ async def replace_template(call: Call[NewTemplate, None]) -> WorkflowTemplate:
             f"the manifest is of {written!r}, the path of {call.name!r}", field="template.metadata.name"
         )
     await _get(call)
-    return as_template((await workflowtemplates.apply_template(call.api, _namespace(call), document))[0])
+    return as_template(
+        (await workflowtemplates.apply_template(call.api, _namespace(call), document, check=_check(call)))[0]
+    )
 
 
 async def show_template(call: Call[None, None]) -> WorkflowTemplate:
@@ -82,6 +89,17 @@ def _document(call: Call[NewTemplate, None]) -> dict[str, Any]:
             field="template.kind",
         )
     return document
+
+
+async def _create(call: Call[NewTemplate, None], *, dry_run: bool) -> WorkflowTemplate:
+    made = await workflowtemplates.create_template(
+        call.api,
+        _namespace(call),
+        _document(call),
+        check=checks_of(call.api, _namespace(call)),
+        dry_run=dry_run,
+    )
+    return as_template(made)
 
 
 def _namespace(call: Call[Any, Any]) -> str:

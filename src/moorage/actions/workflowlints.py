@@ -1,0 +1,74 @@
+"""What is checked before a workflow or a template is created: its fields, its meaning, what Moorage runs of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from moorage.actions.workflows import Check
+from moorage.api.errors import ErrorCode
+from moorage.apimachinery.api import Api
+from moorage.apimachinery.resources import Obj
+from moorage.decide.workflows.normalise import normalise
+from moorage.decide.workflows.templates import TemplateKey, missing
+from moorage.errors import Forbidden, NotFound, Problems
+from moorage.model.workflow import CLUSTER_WORKFLOW_TEMPLATES, WORKFLOW_TEMPLATES, WORKFLOWS
+
+TEMPLATES_MAX = 200  # that one workflow may need, directly and through others
+
+
+def checks_of(api: Api, namespace: str, known: Sequence[Mapping[str, Any]] = ()) -> Check:
+    """The check of documents that go into this namespace. It reads the templates that they refer to, but for those
+    that are `known`: they come with the documents."""
+    given = {
+        TemplateKey(each.get("kind") == CLUSTER_WORKFLOW_TEMPLATES.kind, str(each["metadata"]["name"])): normalise(
+            each
+        )
+        for each in known
+        if isinstance(each.get("metadata"), Mapping) and each["metadata"].get("name")
+    }
+
+    async def check(document: Obj) -> Sequence[str]:
+        from moorage.actions.workflowcheck import check_document
+
+        others, knows_others = await _templates(api, namespace, document, given)
+        is_run = document.get("kind") == WORKFLOWS.kind
+        findings = await asyncio.to_thread(
+            check_document, document, others, knows_others=knows_others, is_run=is_run
+        )
+        errors = [finding for finding in findings if finding.is_error]
+        if errors:
+            raise Problems(
+                [(str(finding), None) for finding in errors],
+                code=ErrorCode.INVALID,
+                field=errors[0].field,
+                fields=[finding.field for finding in errors],
+            )
+        return [str(finding) for finding in findings]
+
+    return check
+
+
+async def _templates(
+    api: Api, namespace: str, document: Obj, given: Mapping[TemplateKey, Mapping[str, Any]]
+) -> tuple[dict[TemplateKey, Mapping[str, Any]], bool]:
+    """The templates that a document needs, as far as they exist; and whether all of them could be read."""
+    others = dict(given)
+    absent: set[TemplateKey] = set()
+    knows_others, plain = True, normalise(document)
+    while (wanted := missing(plain, others) - absent) and len(others) + len(absent) < TEMPLATES_MAX:
+        for key in sorted(wanted):
+            try:
+                if key.cluster:
+                    stored = await api.get(CLUSTER_WORKFLOW_TEMPLATES, key.name)
+                else:
+                    stored = await api.get(WORKFLOW_TEMPLATES, key.name, namespace)
+            except NotFound:
+                absent.add(key)
+            except Forbidden:
+                absent.add(key)
+                knows_others = False
+            else:
+                others[key] = normalise(stored)
+    return others, knows_others
