@@ -209,5 +209,6 @@ def _name(pod: Obj) -> str:
 
 
 def _start(pod: Obj) -> tuple[str, str]:
+    """Pods of one second by their nodes' names, which have the numbers of groups of steps."""
     started = (pod.get("status") or {}).get("startTime") or pod["metadata"].get("creationTimestamp") or "~"
-    return str(started), _name(pod)
+    return str(started), annotations_of(pod).get(NODE_NAME_ANNOTATION) or _name(pod)

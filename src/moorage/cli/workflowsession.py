@@ -16,7 +16,14 @@ from moorage.apimachinery.resources import Obj
 from moorage.cli import console
 from moorage.cli.session import Session
 from moorage.decide.workflows.controllers import Controller
-from moorage.decide.workflows.views import TreeRow, WorkflowView, is_suspended_node, step_path, tree_of
+from moorage.decide.workflows.views import (
+    TreeRow,
+    WorkflowView,
+    is_suspended_node,
+    step_path,
+    tree_of,
+    with_step_names,
+)
 from moorage.errors import Forbidden, MoorageError, NotFound, NotReady
 from moorage.model.workflow import NodePhase, NodeRecord, NodeType
 
@@ -106,7 +113,7 @@ def show_text(view: WorkflowView, now: datetime, *, whole: bool = False) -> str:
         ("name", view.name),
         ("namespace", view.namespace),
         ("status", _status_text(view)),
-        ("message", view.message),
+        ("message", with_step_names(view.message, view)),
         ("from", _origin(view)),
         ("owner", view.owner),
         ("created", f"{format_duration(now - view.created)} ago" if view.created else ""),
@@ -168,7 +175,7 @@ def node_rows(view: WorkflowView, now: datetime, *, whole: bool = False) -> list
         shown[loop] += 1
         is_counted = loop and row.node.phase is NodePhase.SUCCEEDED and counts[loop] > ITEMS_SHOWN
         if whole or not is_counted or shown[loop] <= FEW:
-            rows.append(_node_row(row, now))
+            rows.append(_node_row(row, view, now))
             continue
         if not hidden or hidden[-1].loop != loop:
             hidden.append(_Hidden(loop, row.depth, row.guides))
@@ -199,7 +206,7 @@ def _loop_of(node: NodeRecord) -> str:
     return node.name.partition("(")[0] if node.name.endswith(")") and ":" in node.display_name else ""
 
 
-def _node_row(row: TreeRow, now: datetime) -> list[str]:
+def _node_row(row: TreeRow, view: WorkflowView, now: datetime) -> list[str]:
     node = row.node
     name = node.display_name if row.depth else node.name.rpartition(".")[2] or node.name
     status = "Waiting" if is_suspended_node(node) else str(node.phase)
@@ -207,7 +214,7 @@ def _node_row(row: TreeRow, now: datetime) -> list[str]:
         f"{row.guides}{name}",
         status,
         span_text(node_duration(node, now)),
-        "from its cache" if node.is_memoized and not node.message else node.message,
+        "from its cache" if node.is_memoized and not node.message else with_step_names(node.message, view),
         node.template,
         node.pod_name if node.type is NodeType.POD else "",
     ]

@@ -61,7 +61,7 @@ def with_options(options: Sequence[Callable[[R], R]]) -> Callable[[R], R]:
         "moor workflow submit train.yaml": "submit a workflow; its name is printed",
         "moor workflow submit train.yaml -p epochs=3 --watch": "with an argument, and watch its steps",
         "moor workflow submit --from workflowtemplate/train -p epochs=3": "from a template that is stored",
-        "moor workflow submit train.yaml --follow && moor workflow artifacts list @latest": "its logs, and what it left",
+        "moor workflow submit train.yaml --follow": "print the logs of its steps until it has ended",
     }
 )
 @click.argument("files", nargs=-1, metavar="[FILE...]", type=click.Path(path_type=Path))

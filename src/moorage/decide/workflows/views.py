@@ -46,6 +46,8 @@ CREATOR_LABEL = "workflows.argoproj.io/creator"  # set by Argo's server
 NO_OUTPUTS = Outputs()
 _WITHIN = frozenset({NodeType.STEP_GROUP})  # nodes that the tree does not show: their children take their place
 _GROUP = re.compile(r"\[\d+\]$")
+_IN_GROUP = re.compile(r"\[(\d+)\]\.[^\[\]]*$")
+_ITEM = re.compile(r"\((?:[^()]|\([^()]*\))*\)$")
 _NUMBERS = re.compile(r"(\d+)")
 
 
@@ -377,7 +379,7 @@ def tree_of(nodes: Sequence[NodeRecord]) -> tuple[TreeRow, ...]:
             continue  # names that form a circle
         shown.add(node.id)
         rows.append(TreeRow(node, depth, guides))
-        inner = sorted(below.get(node.id, ()), key=_order)
+        inner = _in_order(below.get(node.id, ()))
         for place, child in reversed(list(enumerate(inner))):
             is_last = place == len(inner) - 1
             waiting.append(
@@ -407,10 +409,25 @@ def _root_order(node: NodeRecord) -> tuple[bool, str, tuple[object, ...]]:
     return node.name.endswith(".onExit"), node.started_at or "~", _natural(node.name)
 
 
-def _order(node: NodeRecord) -> tuple[bool, str, tuple[object, ...]]:
-    """Items of a loop by their number, all else by its start."""
-    is_item = node.name.endswith(")")
-    return is_item, "" if is_item else node.started_at or "~", _natural(node.name)
+def _in_order(nodes: Iterable[NodeRecord]) -> list[NodeRecord]:
+    """By groups of steps, then by their start; the items of a loop together, by their numbers."""
+    siblings = list(nodes)
+    starts: dict[str, str] = {}
+    for node in siblings:
+        base = _base(node.name)
+        starts[base] = min(starts.get(base, "~"), node.started_at or "~")
+
+    def place(node: NodeRecord) -> tuple[object, ...]:
+        base = _base(node.name)
+        group = _IN_GROUP.search(base)
+        return int(group[1][:18]) if group else -1, starts[base], _natural(base), _natural(node.name)
+
+    return sorted(siblings, key=place)
+
+
+def _base(name: str) -> str:
+    """The name without what tells items of a loop, or attempts, from each other."""
+    return name.partition("(")[0] if name.endswith(")") and name.count("(") == 1 else _ITEM.sub("", name)
 
 
 def _natural(text: str) -> tuple[object, ...]:
@@ -423,21 +440,38 @@ def step_path(node_name: str, workflow: str) -> str:
 
     `train-x7[0].fit(1:b)[0].eval` of `train-x7` is `fit(1:b).eval`; the workflow's own node has its name.
     """
-    parts, depth, part = [], 0, ""
-    for character in f"{node_name.removeprefix(workflow)}.":
-        depth += (character == "(") - (character == ")")
-        if character == "." and depth <= 0:
-            parts.append(_GROUP.sub("", part))
-            part = ""
-        else:
-            part += character
-    return ".".join(each for each in parts if each) or node_name
+    parts = [_GROUP.sub("", part) for part in _parts(node_name.removeprefix(workflow))]
+    return ".".join(part for part in parts if part) or node_name
 
 
 def is_step(path: str, wanted: str) -> bool:
-    """Whether a step's path is meant: the whole of it, its last part, or that part without its parentheses."""
-    last = path if "(" in path and "." not in path.partition("(")[0] else path.partition("(")[0].rpartition(".")[2]
-    return wanted in (path, path.partition("(")[0], last, last.partition("(")[0])
+    """Whether a step's path is meant: the whole of it, its last part, or these without their parentheses."""
+    last = _parts(path)[-1]
+    return wanted in (path, last) or wanted in (_bare(path), _bare(last))
+
+
+def _parts(path: str) -> list[str]:
+    """The parts between dots; a dot in parentheses belongs to the item of a loop."""
+    parts, depth = [""], 0
+    for character in path:
+        depth += (character == "(") - (character == ")")
+        if character == "." and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
+
+
+def _bare(path: str) -> str:
+    return ".".join(part.partition("(")[0] for part in _parts(path))
+
+
+def with_step_names(text: str, view: WorkflowView) -> str:
+    """A message with the steps' names in place of the ids of their nodes."""
+    for node in view.nodes:
+        if node.id != view.name and node.id in text:
+            text = text.replace(node.id, step_path(node.name, view.name))
+    return text
 
 
 # -- choosing

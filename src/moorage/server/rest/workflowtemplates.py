@@ -34,19 +34,12 @@ async def list_cluster_templates(call: Call[None, None]) -> WorkflowTemplateList
 async def create_template(call: Call[NewTemplate, None]) -> tuple[int, WorkflowTemplate]:
     """Create a WorkflowTemplate, or a ClusterWorkflowTemplate."""
     dry_run = bool(call.body.create_options.get("dryRun"))
-    made = await workflowtemplates.create_template(
-        call.api, _namespace(call), _document(call), check=_check(call), dry_run=dry_run
-    )
-    return 200 if dry_run else 201, as_template(made)
+    return 200 if dry_run else 201, await _create(call, dry_run=dry_run)
 
 
 async def lint_template(call: Call[NewTemplate, None]) -> WorkflowTemplate:
     """Check a template as its creation would; nothing is created."""
-    return as_template(
-        await workflowtemplates.create_template(
-            call.api, _namespace(call), _document(call), check=_check(call), dry_run=True
-        )
-    )
+    return await _create(call, dry_run=True)
 
 
 async def replace_template(call: Call[NewTemplate, None]) -> WorkflowTemplate:
@@ -58,9 +51,9 @@ async def replace_template(call: Call[NewTemplate, None]) -> WorkflowTemplate:
             f"the manifest is of {written!r}, the path of {call.name!r}", field="template.metadata.name"
         )
     await _get(call)
-    return as_template(
-        (await workflowtemplates.apply_template(call.api, _namespace(call), document, check=_check(call)))[0]
-    )
+    check = checks_of(call.api, _namespace(call))
+    changed, _ = await workflowtemplates.apply_template(call.api, _namespace(call), document, check=check)
+    return as_template(changed)
 
 
 async def show_template(call: Call[None, None]) -> WorkflowTemplate:

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from moorage.decide.workflows.views import (
     argo_nodes,
+    is_step,
     matching_nodes,
     nodes_of,
+    step_path,
     tree_of,
     view_workflow,
     workflow_object,
@@ -253,3 +255,37 @@ def test_no_odd_object_fails(obj):
         if isinstance(odd.get("metadata"), dict):
             odd["metadata"].pop(key, None)
     tree_of(view_workflow(odd).nodes)
+
+
+def test_steps_without_groups_in_the_records_stand_in_the_order_of_their_groups():
+    nodes = [
+        a_node("wf", NodeType.STEPS),
+        a_node("wf[2].approve", boundary="wf"),
+        a_node("wf[1].fit(1:b)", boundary="wf", display_name="fit(1:b)"),
+        a_node("wf[1].fit(0:a)", boundary="wf", display_name="fit(0:a)"),
+        a_node("wf[0].prepare", boundary="wf"),
+    ]
+    assert [row.node.display_name for row in tree_of(nodes)] == [
+        "wf",
+        "prepare",
+        "fit(0:a)",
+        "fit(1:b)",
+        "approve",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "wanted"),
+    [
+        pytest.param("wf", "wf", "wf", id="the workflow itself"),
+        pytest.param("wf[0].a", "a", "a", id="a step"),
+        pytest.param("wf[0].fit(1:x.y[2])[0].eval(0)", "fit(1:x.y[2]).eval(0)", "eval", id="a step of an item"),
+        pytest.param("wf.a.b", "a.b", "b", id="a task of a task"),
+        pytest.param("wf.fan(0:a)", "fan(0:a)", "fan", id="an item"),
+    ],
+)
+def test_a_step_is_named_without_its_workflow(name, path, wanted):
+    assert step_path(name, "wf") == path
+    assert is_step(path, path)
+    assert is_step(path, wanted)
+    assert not is_step(path, "other")
