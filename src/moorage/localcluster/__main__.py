@@ -18,11 +18,12 @@ import signal
 import socket
 import sys
 from collections.abc import Coroutine, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moorage.apimachinery.connections import raise_file_limit
+from moorage.apimachinery.images import ImageRule, parse_rules
 from moorage.apimachinery.informer import index_by_node
 from moorage.apimachinery.logs import set_up_logging
 from moorage.apimachinery.meta import key_of
@@ -39,7 +40,7 @@ from moorage.apimachinery.resources import (
 )
 from moorage.apimachinery.serving import serve
 from moorage.clock import SYSTEM
-from moorage.errors import AlreadyExists, MoorageError, NotFound
+from moorage.errors import AlreadyExists, DataFolderError, DocumentError, MoorageError, NotFound
 from moorage.localcluster.ingress.table import INGRESS_CLASS
 from moorage.localcluster.nodeagent.addresses import HOST_IP
 
@@ -143,7 +144,8 @@ def _make_agents(
 
     addresses = Addresses()
     agents = {}
-    for spec in [_spec(NodeSpec, node) for node in nodes]:
+    images = _images(data / "images.json")
+    for spec in [replace(_spec(NodeSpec, node), images=images) for node in nodes]:
         api = server.client(f"system:node:{spec.name}")
         agents[spec.name] = NodeAgent(
             api,
@@ -156,6 +158,16 @@ def _make_agents(
             hidden=data,
         )
     return agents
+
+
+def _images(file: Path) -> tuple[ImageRule, ...]:
+    """The images that nodes run as processes of this machine; none without the file. Raises DataFolderError."""
+    try:
+        return parse_rules(file.read_bytes())
+    except FileNotFoundError:
+        return ()
+    except DocumentError as error:
+        raise DataFolderError(f"{file} cannot be read: {error.message}") from error
 
 
 def _connect_agents(server: ApiServer, agents: Mapping[str, NodeAgent]) -> None:

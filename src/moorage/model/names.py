@@ -142,6 +142,7 @@ MEMORY_KILLS = (
 PROCESS_RUNTIME = "process://"  # how node.status.nodeInfo.containerRuntimeVersion begins there
 HOST_IMAGE = "localhost/host"  # the image name that stands for "this machine's environment"
 HOST_ENV_ANNOTATION = "localcluster.moorage.dev/host-env"  # on a pod: "true" runs any image's command here
+IMAGES_ANNOTATION = "localcluster.moorage.dev/images"  # on a node: JSON, commands of the images that it runs
 PRIVATE_ROOT_ANNOTATION = "localcluster.moorage.dev/private-root"  # on a pod: "true": what it writes is its own
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")

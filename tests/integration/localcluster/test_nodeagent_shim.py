@@ -616,6 +616,56 @@ def test_killed_shim_takes_processes_in_namespaces_along(any_user: World) -> Non
     assert not Path(f"/proc/{main}").exists()
 
 
+def test_in_a_private_root_nothing_of_the_machine_changes(any_user: World) -> None:
+    if not namespaces_allowed(any_user):
+        pytest.skip("this kernel does not let this user make namespaces")
+    world = any_user
+    volume = world.root / "vol"
+    volume.mkdir()
+    token = world.uid
+    script = f"""
+        pwd
+        ls -A /tmp
+        for folder in /tmp /mnt /dev/shm / /{token}-new/deep /new/deep; do
+            mkdir -p $folder && echo x > $folder/{token} || echo cannot write $folder
+        done
+        test -f /etc/passwd && test -c /dev/null && echo the machine is there
+        grep -c " /new/deep " /proc/mounts
+    """
+    mounts = [{"mountPath": "/new/deep", "hostPath": str(volume)}]
+    world.launch(world.shell(script, mounts=mounts, hasWorkingDir=False), privateRoot=True)
+    assert world.end()["outcome"] == "Succeeded"
+    assert world.state()["privateError"] == ""
+    assert world.output() == ["/", "the machine is there", "1"]
+    assert [place for place in ("/tmp", "/mnt", "/dev/shm", "/") if Path(place, token).exists()] == []
+    assert (volume / token).read_text() == "x\n"
+
+
+def test_containers_of_private_roots_do_not_meet_and_restart_afresh(world: World) -> None:
+    if not namespaces_allowed(world):
+        pytest.skip("this kernel does not let this user make namespaces")
+    count = "if test -e /tmp/mark; then echo met; exit 0; fi; touch /tmp/mark; echo alone; exit 1"
+    world.launch(
+        world.shell("touch /tmp/mark", name="first"),
+        world.shell(count, name="second"),
+        privateRoot=True,
+        restartPolicy="OnFailure",
+    )
+    wait_for(lambda: world.report("second")["restartCount"] >= 1, "the second attempt")
+    world.wait_output("alone", "second", 1)
+    assert [world.output("second", attempt) for attempt in (0, 1)] == [["alone"], ["alone"]]
+    world.folder.request_stop(0.0)
+
+
+def test_where_the_kernel_allows_no_private_root_the_pod_runs_and_says_so(world: World) -> None:
+    world.folder.path.mkdir(parents=True)
+    (world.folder.path / "private").write_text("")  # in the place of the folder for what it writes
+    world.launch(world.shell("pwd", hasWorkingDir=False), privateRoot=True)
+    assert world.end()["outcome"] == "Succeeded"
+    assert world.output() == [str(world.root / "home")]
+    assert "private" in world.state()["privateError"]
+
+
 def test_without_namespaces_paths_are_translated(world: World) -> None:
     volume = world.root / "vol"
     volume.mkdir()

@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import logging
 
-from moorage.apimachinery.resources import LEASES, NAMESPACES, NODES
+from moorage.apimachinery.resources import LEASES, NAMESPACES, NODES, Obj
 from moorage.clock import rfc3339, rfc3339_micro
 from moorage.errors import AlreadyExists, ApiError, Conflict, NotFound
 from moorage.localcluster.nodeagent.context import Context
 from moorage.localcluster.nodeagent.node import (
+    IMAGES_ANNOTATION,
     LEASE_NAMESPACE,
     RENEW_SECONDS,
     is_doubted,
@@ -18,6 +19,7 @@ from moorage.localcluster.nodeagent.node import (
     lease_object,
     node_object,
     node_status,
+    own_annotations,
 )
 
 log = logging.getLogger(__name__)
@@ -56,9 +58,15 @@ class Heartbeat:
         wanted = labels(self._context.node)
         have = node["metadata"].get("labels") or {}
         stale = [label for label in have if label.startswith("nvidia.com/gpu.") and label not in wanted]
+        notes: dict[str, str | None] = {IMAGES_ANNOTATION: None, **own_annotations(self._context.node)}
+        noted = node["metadata"].get("annotations") or {}
+        change: Obj = {}
         if stale or any(have.get(name) != value for name, value in wanted.items()):
-            change = dict(wanted) | {label: None for label in stale}
-            node = await self._context.api.patch(NODES, self._context.node.name, {"metadata": {"labels": change}})
+            change["labels"] = dict(wanted) | {label: None for label in stale}
+        if any(noted.get(name) != value for name, value in notes.items()):
+            change["annotations"] = notes
+        if change:
+            node = await self._context.api.patch(NODES, self._context.node.name, {"metadata": change})
         self._uid = node["metadata"]["uid"]
         status = node_status(
             self._context.node,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import moorage
+from moorage.apimachinery.images import ImageRule
 from moorage.apimachinery.quantity import format_bytes, format_milli
 from moorage.apimachinery.resources import Obj
 from moorage.localcluster.nodeagent.gpus import RESOURCE
@@ -24,6 +26,7 @@ HEALTHY = (  # the conditions that a kubelet posts while all is well: type, stat
     ("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
     ("Ready", "True", "KubeletReady", "pods run as processes of this machine"),
 )
+IMAGES_ANNOTATION = "localcluster.moorage.dev/images"
 ARCH = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -40,6 +43,7 @@ class NodeSpec:
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: Sequence[Mapping[str, Any]] = ()  # `v1.Taint` objects, set when the node is first registered
     real_gpu_uuids: Sequence[str] | None = None  # None: the GPUs are simulated
+    images: Sequence[ImageRule] = ()  # that run as processes of this machine
 
 
 def capacity(spec: NodeSpec, *, storage_bytes: int) -> dict[str, str]:
@@ -72,6 +76,16 @@ def labels(spec: NodeSpec) -> dict[str, str]:
     return out | dict(spec.labels)
 
 
+def own_annotations(spec: NodeSpec) -> dict[str, str]:
+    """What others learn of the images that run here."""
+    if not spec.images:
+        return {}
+    commands = [
+        {"image": rule.image, "entrypoint": list(rule.entrypoint), "cmd": list(rule.cmd)} for rule in spec.images
+    ]
+    return {IMAGES_ANNOTATION: json.dumps(commands)}
+
+
 def node_object(spec: NodeSpec) -> Obj:
     """The Node as it is first registered, without status."""
     obj: Obj = {
@@ -80,6 +94,8 @@ def node_object(spec: NodeSpec) -> Obj:
         "metadata": {"name": spec.name, "labels": labels(spec)},
         "spec": {},
     }
+    if noted := own_annotations(spec):
+        obj["metadata"]["annotations"] = noted
     if spec.taints:
         obj["spec"]["taints"] = [dict(taint) for taint in spec.taints]
     return obj

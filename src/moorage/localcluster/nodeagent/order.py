@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
+from moorage.apimachinery.images import ImageRule, rule_of
 from moorage.apimachinery.meta import annotations_of
 from moorage.apimachinery.moments import span_of
 from moorage.apimachinery.resources import Obj
@@ -18,6 +19,7 @@ from moorage.localcluster.podspecs import containers_of
 
 HOST_IMAGE = "localhost/host"
 HOST_ENV_ANNOTATION = "localcluster.moorage.dev/host-env"
+PRIVATE_ROOT_ANNOTATION = "localcluster.moorage.dev/private-root"
 DEFAULT_GRACE_SECONDS = 30
 OOM_BEST_EFFORT, OOM_OTHERS = 1000, 500  # the kernel's own killer takes pods before the control plane
 
@@ -36,24 +38,29 @@ class Place:
     real_gpu_uuids: Sequence[str] | None = None
     hidden: str = ""  # the folder of the platform, which pods do not see; "": nothing is hidden
     hidden_inode: tuple[int, int] | None = None  # its device and number, by which it is known
+    images: Sequence[ImageRule] = ()  # that run as processes of this machine
     fence_error: str = ""  # why pods can read that folder all the same; "": they cannot
 
 
-def unrunnable(pod: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """Containers that this runtime refuses, each with (reason, message) for its waiting state."""
+def unrunnable(pod: Mapping[str, Any], images: Sequence[ImageRule] = ()) -> dict[str, tuple[str, str]]:
+    """Containers that this runtime refuses, each with (reason, message) for its waiting state.
+
+    `images`: those that run as processes of this machine without being asked for.
+    """
     out: dict[str, tuple[str, str]] = {}
     allowed = annotations_of(pod).get(HOST_ENV_ANNOTATION) == "true"
     spec = pod["spec"]
     for container in containers_of(spec):
         image = container.get("image") or ""
-        if not allowed and not _IMAGE.fullmatch(image):
+        rule = rule_of(images, image)
+        if not allowed and rule is None and not _IMAGE.fullmatch(image):
             out[container["name"]] = (
                 "ImageNotRunnable",
                 f'image "{image}" cannot be run: this cluster runs commands as processes of this machine and pulls'
                 f' no images; use image {HOST_IMAGE}, or annotate the pod with {HOST_ENV_ANNOTATION}: "true" to'
                 " run its command in this machine's environment",
             )
-        elif not container.get("command") and not container.get("args"):
+        elif not _argv(container, rule):
             out[container["name"]] = ("CreateContainerConfigError", "no command specified")
     return out
 
@@ -117,6 +124,7 @@ def make_order(
         "deadlineEpoch": deadline,
         "notifySocket": place.socket,
         "gpuIndices": list(gpu_indices),
+        "privateRoot": annotations_of(pod).get(PRIVATE_ROOT_ANNOTATION) == "true",
         "fenceError": place.fence_error,
         "hiddenInode": place.hidden_inode and list(place.hidden_inode),
         "initContainers": containers("initContainers"),
@@ -136,9 +144,14 @@ def _container(
     own = variables(pod, container, lookup, place.allocatable)
     env = dict(place.base_env)
     env["HOSTNAME"] = (pod["spec"].get("hostname") or pod["metadata"]["name"])[:63]
+    rule = rule_of(place.images, container.get("image") or "")
+    if rule is not None:
+        env |= rule.env
     env |= own
     env |= gpu.environment(place.node, place.real_gpu_uuids, indices)
-    argv = [expand(text, own) for text in (*(container.get("command") or ()), *(container.get("args") or ()))]
+    if rule is not None and rule.path:
+        env["PATH"] = ":".join((*rule.path, env.get("PATH", "")))
+    argv = [expand(text, own) for text in _argv(container, rule)]
     if not argv:
         raise ConfigError("no command specified")
     resources = container.get("resources") or {}
@@ -148,6 +161,7 @@ def _container(
         "argv": argv,
         "env": env,
         "workingDir": container.get("workingDir") or f"{place.folder}/work/{container['name']}",
+        "hasWorkingDir": bool(container.get("workingDir")),
         "memoryLimitBytes": memory_limit(container),
         "mounts": [_mount(mount, own, volumes) for mount in container.get("volumeMounts") or ()],
         "messageFromLogs": container.get("terminationMessagePolicy") == "FallbackToLogsOnError",
@@ -158,6 +172,14 @@ def _container(
     if container.get("restartPolicy"):
         order["restartPolicy"] = container["restartPolicy"]
     return order
+
+
+def _argv(container: Mapping[str, Any], rule: ImageRule | None) -> list[str]:
+    """Command and arguments, with what the image has where the container does not say."""
+    command, args = list(container.get("command") or ()), list(container.get("args") or ())
+    if command or rule is None:
+        return command + args
+    return [*rule.entrypoint, *(args or rule.cmd)]
 
 
 def _mount(mount: Mapping[str, Any], env: Mapping[str, str], volumes: Mapping[str, tuple[str, bool]]) -> Obj:

@@ -75,6 +75,14 @@ class Publishing:
                 "the kernel refused a mount namespace, so mount paths in command and environment were replaced by"
                 f" paths of this machine ({state.get('mountsError') or 'not permitted'})",
             )
+        if state.get("privateError"):
+            self._context.event(
+                pod,
+                "Warning",
+                "NotPrivate",
+                "the pod writes into the files of this machine, because there can be no private root:"
+                f" {state['privateError']}",
+            )
         if state.get("fenceError"):
             self._context.event(
                 pod,

@@ -89,6 +89,7 @@ class StateRecord(TypedDict):
     writtenAt: NotRequired[str]
     mounts: NotRequired[str]
     mountsError: NotRequired[str]
+    privateError: NotRequired[str]
     fenceError: NotRequired[str]
     pod: OutcomeRecord
     containers: list[ContainerRecord]

@@ -76,7 +76,7 @@ class Starting:
         # make volumes and order ready, then launch; note what stands against it
         state = self._context.state_of(uid)
         addressed = with_address(pod, admission.address)
-        problems = unrunnable(pod)
+        problems = unrunnable(pod, self._context.node.images)
         failed = ""
         if not problems:
             try:
@@ -128,6 +128,7 @@ class Starting:
             real_gpu_uuids=self._context.node.real_gpu_uuids,
             hidden=str(self._hidden) if fence.hides else "",
             hidden_inode=self._hidden_inode if fence.hides else None,
+            images=self._context.node.images,
             fence_error=fence.gap,
         )
 

@@ -1,11 +1,19 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from moorage.apimachinery.images import ImageRule
 from moorage.localcluster.nodeagent.environment import ConfigError
-from moorage.localcluster.nodeagent.order import HOST_ENV_ANNOTATION, Place, make_order, unrunnable
+from moorage.localcluster.nodeagent.order import (
+    HOST_ENV_ANNOTATION,
+    PRIVATE_ROOT_ANNOTATION,
+    Place,
+    make_order,
+    unrunnable,
+)
 from moorage.localcluster.nodeagent.shim.volumes import translate
 
 PLACE = Place(
@@ -55,6 +63,7 @@ def test_whole_order() -> None:
         "deadlineEpoch": 1795262460.0,
         "notifySocket": "/pods/agent.sock",
         "gpuIndices": [3],
+        "privateRoot": False,
         "fenceError": "",
         "hiddenInode": [1, 2],
         "initContainers": [],
@@ -71,6 +80,7 @@ def test_whole_order() -> None:
                     "NVIDIA_VISIBLE_DEVICES": "GPU-n1-3",
                 },
                 "workingDir": "/srv",
+                "hasWorkingDir": True,
                 "memoryLimitBytes": 1 << 30,
                 "mounts": [{"mountPath": "/data", "hostPath": "/vol", "subPath": "a/b", "readOnly": False}],
                 "messageFromLogs": False,
@@ -124,6 +134,53 @@ def test_undeclared_volume_is_named() -> None:
 def test_what_this_runtime_refuses(pod: Any, reason: str | None) -> None:
     refused = unrunnable(pod)
     assert (refused["c"][0] if refused else None) == reason
+
+
+SAY = ImageRule(
+    image="argoproj/argosay:v2", entrypoint=("/say",), cmd=("hello",), path=("/tools",), env={"HOME": "/say-home"}
+)
+SHELL = ImageRule(image="busybox", cmd=("sh",))
+SILENT = ImageRule(image="silent")
+
+
+@pytest.mark.parametrize(
+    ("container", "argv"),
+    [
+        pytest.param({"image": "argoproj/argosay:v2"}, ["/say", "hello"], id="nothing said: entrypoint and cmd"),
+        pytest.param({"image": "argoproj/argosay:v2", "args": ["x"]}, ["/say", "x"], id="args stand for cmd"),
+        pytest.param({"image": "argoproj/argosay:v2", "command": ["y"]}, ["y"], id="a command stands for both"),
+        pytest.param({"image": "busybox:1.36"}, ["sh"], id="any tag"),
+        pytest.param({"image": "docker.io/library/busybox"}, ["sh"], id="by its long name"),
+        pytest.param({"image": "argoproj/argosay:v3"}, "ImageNotRunnable", id="another tag than the table's"),
+        pytest.param({"image": "silent"}, "CreateContainerConfigError", id="no command anywhere"),
+        pytest.param({"image": "silent", "args": ["z"]}, ["z"], id="a command of arguments alone"),
+    ],
+)
+def test_images_in_the_table_run_with_their_own_command(container: Any, argv: Any) -> None:
+    images = (SAY, SHELL, SILENT)
+    pod = a_pod(**{"command": None, **container})
+    refused = unrunnable(pod, images)
+    if isinstance(argv, str):
+        assert refused["c"][0] == argv
+        return
+    assert refused == {}
+    order = make_order(
+        pod,
+        place=replace(PLACE, images=images),
+        lookup={},
+        volumes={},
+        gpu_indices=(),
+        admitted_at="2026-11-21T12:00:00Z",
+    )
+    assert order["containers"][0]["argv"] == argv
+    if container["image"].startswith("argo"):
+        assert order["containers"][0]["env"]["PATH"] == "/tools:/bin"
+        assert order["containers"][0]["env"]["HOME"] == "/say-home"
+
+
+def test_a_pod_asks_for_a_root_of_its_own() -> None:
+    order = ordered(a_pod({PRIVATE_ROOT_ANNOTATION: "true"}))
+    assert (order["privateRoot"], order["containers"][0]["hasWorkingDir"]) == (True, False)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ exec probe starts an interpreter every time.
     become, programs   from a fork to the main process of a container
     beside             a command beside a container's main process
     mounts, mounting, volumes   the mounts of a container
+    private            a root of the container's own
     fence, landlock    the folder that containers do not see
     processes, memory, logs, kernel
 """

@@ -10,6 +10,7 @@ from .fence import FenceRefused
 from .kernel import PR_SET_PDEATHSIG, import_no_more, prctl, write_proc
 from .landlock import enter_domain
 from .mounts import MountRefused, enter_mounts
+from .private import PrivateRefused, make_private_folders
 from .processes import CONTAINER_MARK, UID_MARK
 from .programs import StartError, find_program
 from .volumes import MountFailed, Point, is_below, translate
@@ -25,8 +26,8 @@ START_ERROR = 128  # exit code containerd gives a container that could not be st
 def fork(container: Container, mode: str, hidden: str, pod: dict[str, Any], folder: str) -> tuple[str, str]:
     """Start a container of the pod whose order is `pod`; it has its process and its pipes then.
 
-    `mode` says how it sees its mounts: "namespace", "translated" or "none". Returns what went wrong and the text
-    for it, both empty when it runs.
+    `mode` says how it sees its mounts: "namespace", "translated", "none", or "private": in a root of its own.
+    Returns what went wrong and the text for it, both empty when it runs.
     """
     spec = container.spec
     # what to run; without namespaces the paths of mounts become paths of this machine
@@ -40,12 +41,20 @@ def fork(container: Container, mode: str, hidden: str, pod: dict[str, Any], fold
         workdir = translate(workdir, mounts)
     env[UID_MARK] = pod["uid"]
     env[CONTAINER_MARK] = container.name
+    private = ""
+    if mode == "private":
+        try:
+            private = make_private_folders(folder, container.name, container.attempt)
+        except OSError as error:
+            return "shared", str(error)
     # pipes for its output and for what goes wrong before it runs
     out_read, out_write = os.pipe2(os.O_CLOEXEC)
     err_read, err_write = os.pipe2(os.O_CLOEXEC)
     tell_read, tell_write = os.pipe2(os.O_CLOEXEC)
     scratch = ""
-    if mode == "namespace":
+    if private and not spec.get("hasWorkingDir", True):
+        workdir = "/"
+    if mode in ("namespace", "private"):
         scratch = os.path.join(folder, "root", container.name)
         if not hidden:
             os.makedirs(scratch, exist_ok=True)
@@ -63,15 +72,17 @@ def fork(container: Container, mode: str, hidden: str, pod: dict[str, Any], fold
             if mode == "translated":
                 for mount in mounts:
                     Point(mount).open()  # its subPath is made as with namespaces
-            if mode != "namespace":
+            if mode not in ("namespace", "private"):
                 mounts = []
             kept = os.path.join(folder, "work", container.name)
             inode = pod.get("hiddenInode")
-            _exec(argv, env, workdir, mounts, scratch, spec, shim, hidden, kept, inode)
+            _exec(argv, env, workdir, mounts, scratch, spec, shim, hidden, kept, inode, private)
         except FenceRefused as error:
             os.write(tell_write, b"unfenced\0" + str(error).encode())
         except MountRefused as error:
             os.write(tell_write, b"refused\0" + str(error).encode())
+        except PrivateRefused as error:
+            os.write(tell_write, b"shared\0" + str(error).encode())
         except (MountFailed, StartError) as error:
             os.write(tell_write, b"start\0" + str(error).encode())
         except BaseException as error:
@@ -118,6 +129,7 @@ def _exec(
     hidden: str,
     kept: str,
     inode: list[int] | None,
+    private: str,
 ) -> None:
     """In the forked child: become the container's main process, or raise. For the folders see `enter_mounts`."""
     # leave the shim's session, signals and OOM score behind
@@ -139,8 +151,9 @@ def _exec(
     except OSError:
         pass  # already higher than this user may lower
     # its mounts, then its fence
-    if mounts or hidden:
-        enter_mounts(mounts, workdir, env.get("HOME", ""), scratch, hidden=hidden, kept=kept, inode=inode)
+    if mounts or hidden or private:
+        home = env.get("HOME", "")
+        enter_mounts(mounts, workdir, home, scratch, hidden=hidden, kept=kept, inode=inode, private=private)
     if hidden:
         try:
             enter_domain()
@@ -153,6 +166,8 @@ def _exec(
             " which pods do not see: start the run from another folder"
         )
     try:
+        if private:
+            os.makedirs(workdir, exist_ok=True)  # as containerd does
         os.chdir(workdir)
     except OSError as error:
         text = os.strerror(error.errno or 0).lower()

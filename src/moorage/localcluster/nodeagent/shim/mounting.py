@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import os
 
-from .kernel import CLONE_NEWNS, CLONE_NEWUSER, MS_BIND, MS_PRIVATE, MS_REC, libc_of, os_error, write_proc
+from .kernel import (
+    CLONE_NEWNS,
+    CLONE_NEWUSER,
+    MS_BIND,
+    MS_PRIVATE,
+    MS_REC,
+    MS_RELATIME,
+    ST_RELATIME,
+    libc_of,
+    os_error,
+    write_proc,
+)
 
 
 def mount(source: str | None, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
@@ -39,3 +50,8 @@ def leave_mounts() -> None:
         write_proc("uid_map", f"{user} {user} 1")
         write_proc("gid_map", f"{group} {group} 1")
     mount(None, "/", None, MS_REC | MS_PRIVATE)
+
+
+def kept_flags(kept: int) -> int:
+    """Flags of a remount for what statvfs says: those that a user namespace may not take away."""
+    return kept & (2 | 4 | 8 | 1024 | 2048) | (MS_RELATIME if kept & ST_RELATIME else 0)

@@ -14,16 +14,15 @@ from .kernel import (
     MS_PRIVATE,
     MS_RDONLY,
     MS_REC,
-    MS_RELATIME,
     MS_REMOUNT,
     MS_UNBINDABLE,
     PIVOT_ROOT,
-    ST_RELATIME,
     libc_of,
     os_error,
 )
-from .mounting import bind, leave_mounts, mount
-from .volumes import MountFailed, Point, host_path, is_below
+from .mounting import bind, kept_flags, leave_mounts, mount
+from .private import PrivateRefused, build_private
+from .volumes import MountFailed, Point, host_path, inside, is_below
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,11 +42,13 @@ def enter_mounts(
     hidden: str = "",
     kept: str = "",
     inode: list[int] | None = None,
+    private: str = "",
 ) -> None:
     """Give this process (just forked) a mount namespace with every volume in its place and `hidden` empty.
 
     `mounts`: {mountPath, hostPath, subPath, readOnly}. `scratch` is an existing empty folder, or one in `hidden`.
-    `kept`: the folder in `hidden` that stays as it is, if there is one. `inode`: see `open_hidden`.
+    `kept`: the folder in `hidden` that stays as it is, if there is one. `inode`: see `open_hidden`. `private`: an
+    empty folder: the root is a copy of this machine's, and what is written goes there.
 
     The volumes are opened first, then the folder is hidden; the rest is done behind the fence, so that no mount
     point that a pod chooses leads into the folder. Mount points that do not exist: the folder is made when it lies
@@ -55,13 +56,14 @@ def enter_mounts(
     anew from binds of what is there, and its rebuilt levels are read-only, so that nothing can be written where it
     would vanish.
 
-    Raises FenceRefused when the folder cannot be hidden, MountFailed when a volume cannot be mounted; without
-    `hidden`, MountRefused when the kernel does not allow it.
+    Raises FenceRefused when the folder cannot be hidden, MountFailed when a volume cannot be mounted,
+    PrivateRefused when there can be no private root; without `hidden`, MountRefused when the kernel does not allow
+    it.
     """
     try:
         leave_mounts()
     except OSError as error:
-        raise (FenceRefused if hidden else MountRefused)(str(error)) from error
+        raise (FenceRefused if hidden else PrivateRefused if private else MountRefused)(str(error)) from error
     points = [Point(entry) for entry in mounts]
     try:
         folder = open_hidden(hidden, inode) if hidden else -1
@@ -69,17 +71,45 @@ def enter_mounts(
         raise FenceRefused(str(error)) from error
     for point in points:
         point.open(hidden, folder)
+    own = _open_private(private, hidden, folder) if private else -1
     if hidden:
         try:
-            cover(hidden, folder, kept, scratch if mounts else "")
+            cover(hidden, folder, kept, scratch if mounts or private else "")
         except OSError as error:
             raise FenceRefused(str(error)) from error
+    root = build_private(scratch, own, hidden) if private else ""
     try:
-        _mount_volumes(points, [folder for folder in (workdir, home) if os.path.isdir(folder)], scratch, hidden)
+        if root:
+            _mount_in_private(points, root)
+        else:
+            _mount_volumes(
+                points, [folder for folder in (workdir, home) if os.path.isdir(folder)], scratch, hidden
+            )
     except OSError as error:
         if error.errno in (errno.EPERM, errno.EACCES) and not hidden:
             raise MountRefused(str(error)) from error
         raise MountFailed(f"cannot mount the volumes: {error}") from error
+
+
+def _open_private(private: str, hidden: str, folder: int) -> int:
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        if hidden and is_below(private, hidden):
+            return os.open(inside(hidden, private), flags, dir_fd=folder)
+        return os.open(private, flags)
+    except OSError as error:
+        raise PrivateRefused(str(error)) from error
+
+
+def _mount_in_private(points: list[Point], root: str) -> None:
+    """Bind every volume to its place in a root that is ready, and take that root."""
+    for point in points:
+        point.target = os.path.realpath(point.target)
+    os.chdir("/proc/self/fd")  # see `bind`
+    for point in sorted(points, key=lambda point: point.target.count("/")):
+        _bind_volume(point, root)
+    mount(None, root, None, MS_PRIVATE)
+    _pivot(root)
 
 
 def _mount_volumes(points: list[Point], writable: list[str], scratch: str, hidden: str) -> None:
@@ -131,8 +161,7 @@ def _bind_volume(point: Point, root: str) -> None:
         top = os.open(target, os.O_PATH | os.O_CLOEXEC)
         if not os.path.samestat(os.fstat(top), os.fstat(point.fd)):
             raise MountFailed(f'the mount point "{point.target}" was replaced while its volume was mounted')
-        kept = os.fstatvfs(top).f_flag
-        flags = kept & (2 | 4 | 8 | 1024 | 2048) | (MS_RELATIME if kept & ST_RELATIME else 0)
+        flags = kept_flags(os.fstatvfs(top).f_flag)
         mount("none", str(top), None, MS_REMOUNT | MS_BIND | MS_RDONLY | flags)
 
 

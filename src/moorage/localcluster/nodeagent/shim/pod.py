@@ -66,6 +66,7 @@ class Shim:
         self._unsaved_memory_since: float | None = None
         self._mounts = "none"
         self._mounts_error = ""
+        self._private_error = ""
         self._fence_error = str(spec.get("fenceError") or "")
         self._pod: dict[str, Any] = {"phase": "Pending", "startedAt": stamp(), "finishedAt": None}
         self._deadline = spec.get("deadlineEpoch")
@@ -312,7 +313,8 @@ class Shim:
         """Fork and exec; raises StartError with containerd's words.
 
         A container that must not see a folder starts behind a fence or not at all. For the others a refused
-        namespace falls back to translated paths, for the rest of the pod's life.
+        namespace falls back to translated paths, for the rest of the pod's life. So does a refused private root to
+        the root of this machine.
         """
         mounts = container.spec.get("mounts") or []
         hidden = str(container.spec.get("hidden") or "")
@@ -321,7 +323,15 @@ class Shim:
             mode = str(self._spec.get("mountMode") or "namespace")
             if self._mounts == "translated" and not hidden:
                 mode = "translated"
-        kind, text = fork(container, mode, hidden, self._spec, self._folder)
+        kind, text = "", ""
+        is_private = bool(self._spec.get("privateRoot")) and not self._private_error and mode != "translated"
+        if is_private:
+            kind, text = fork(container, "private", hidden, self._spec, self._folder)
+            if kind == "shared":
+                self._private_error = text
+                is_private = False
+        if not is_private:
+            kind, text = fork(container, mode, hidden, self._spec, self._folder)
         if kind == "unfenced":
             raise StartError(
                 f'the folder "{hidden}" of the cluster cannot be hidden from the container, so it is not started:'
@@ -551,6 +561,7 @@ class Shim:
             "writtenAt": stamp(),
             "mounts": self._mounts,
             "mountsError": self._mounts_error,
+            "privateError": self._private_error,
             "fenceError": self._fence_error,
             "pod": self._pod,
             "containers": [container.report for container in self._all],

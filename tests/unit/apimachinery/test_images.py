@@ -1,0 +1,76 @@
+"""Tables of what is known of images."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moorage.apimachinery.images import ImageRule, parse_rules, rule_of, short_name, without_tag
+from moorage.decide.workflows.entrypoints import entrypoints_of
+from moorage.errors import DocumentError
+
+
+@pytest.mark.parametrize(
+    ("pattern", "image", "fits"),
+    [
+        pytest.param("busybox", "busybox", True, id="the same name"),
+        pytest.param("busybox", "busybox:1.36", True, id="any tag"),
+        pytest.param("busybox", "busybox@sha256:12", True, id="a digest"),
+        pytest.param("busybox", "docker.io/library/busybox:1", True, id="the name in full"),
+        pytest.param("busybox:1", "busybox:2", False, id="another tag"),
+        pytest.param("busybox", "mybusybox", False, id="another name"),
+        pytest.param("busybox", "lab/busybox", False, id="another owner"),
+        pytest.param("*/busybox*", "lab/busybox:1", True, id="a pattern"),
+        pytest.param("localhost:5000/x", "localhost:5000/x", True, id="a port is no tag"),
+        pytest.param("localhost", "localhost:5000/x", False, id="a registry is no image"),
+        pytest.param("*", "anything/at:all", True, id="everything"),
+    ],
+)
+def test_a_pattern_fits_images(pattern: str, image: str, fits: bool) -> None:
+    assert (rule_of([ImageRule(image=pattern)], image) is not None) is fits
+
+
+def test_the_first_rule_that_fits_counts() -> None:
+    rules = [ImageRule(image="a", cmd=("1",)), ImageRule(image="*", cmd=("2",))]
+    assert [rule.cmd for image in ("a:1", "b") if (rule := rule_of(rules, image))] == [("1",), ("2",)]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param("{}", "list", id="no list"),
+        pytest.param("[1]", "entry 0", id="no object"),
+        pytest.param('[{"image": ""}]', "entry 0", id="no name"),
+        pytest.param('[{"image": "a", "command": []}]', "'command'", id="an unknown field"),
+        pytest.param('[{"image": "a", "cmd": "sh"}]', "cmd must be a list", id="a text for a list"),
+        pytest.param('[{"image": "a", "env": {"A": 1}}]', "env must be", id="a number in env"),
+        pytest.param("[", "1", id="no JSON"),
+    ],
+)
+def test_a_table_that_cannot_be_read_is_refused(text: str, words: str) -> None:
+    with pytest.raises(DocumentError, match=words):
+        parse_rules(text)
+
+
+def test_steps_learn_the_commands_from_the_nodes() -> None:
+    rules = [{"image": "say", "entrypoint": ["/say"], "cmd": ["x"]}, {"image": "busybox", "cmd": ["sh"]}]
+    nodes = [
+        {"metadata": {"name": "a", "annotations": {"localcluster.moorage.dev/images": json.dumps(rules)}}},
+        {"metadata": {"name": "b", "annotations": {"localcluster.moorage.dev/images": "no JSON"}}},
+        {"metadata": {"name": "c"}},
+    ]
+    known = entrypoints_of(nodes)
+    assert known["say:v2"] == (("/say",), ("x",))
+    assert known.get("busybox:1", ()) == ((), ("sh",))
+    assert known.get("other") is None
+    assert list(known) == ["say", "busybox"]
+    assert len(known) == 2
+
+
+@given(st.text())
+def test_any_text_is_a_name_of_an_image(text: str) -> None:
+    assert len(without_tag(short_name(text))) <= len(text)
+    rule_of([ImageRule(image=text), ImageRule(image="[")], text)
