@@ -47,7 +47,6 @@ def test_the_first_rule_that_fits_counts() -> None:
         pytest.param('[{"image": "a", "command": []}]', "'command'", id="an unknown field"),
         pytest.param('[{"image": "a", "cmd": "sh"}]', "cmd must be a list", id="a text for a list"),
         pytest.param('[{"image": "a", "env": {"A": 1}}]', "env must be", id="a number in env"),
-        pytest.param("[", "1", id="no JSON"),
     ],
 )
 def test_a_table_that_cannot_be_read_is_refused(text: str, words: str) -> None:
