@@ -55,52 +55,89 @@ _MISSING = object()
 class Scope:
     """The variables of an evaluation, by dotted name, and the nested maps that they make up.
 
-    `a` is dropped where `a.b` is there too: `workflow.parameters` is then the map of the parameters.
+    `a` is dropped where `a.b` is there too: `workflow.parameters` is then the map of the parameters. A scope may
+    have many thousands of variables, so no more of its maps is made than is asked for.
     """
 
-    __slots__ = ("_longer", "_tree", "flat")
+    __slots__ = ("_names", "_tree", "flat")
 
     def __init__(self, flat: Mapping[str, Any]) -> None:
         self.flat = flat
         self._tree: dict[str, Any] | None = None
-        self._longer: set[str] | None = None
+        self._names: str | None = None  # all of them, each between line breaks: searched faster than a loop does
 
     @property
     def tree(self) -> dict[str, Any]:
         """All variables as nested maps."""
         if self._tree is None:
-            tree: dict[str, Any] = {}
-            for name in sorted(self.flat, key=lambda name: -name.count(".")):
-                *owners, last = name.split(".")
-                level = tree
-                for owner in owners:
-                    level = level.setdefault(owner, {})
-                level.setdefault(last, self.flat[name])
-            self._tree = tree
+            self._tree = _nested(self.flat)
         return self._tree
 
     def exact(self, name: str) -> Any:
         """The value of a dotted name; `_MISSING` where it is not there, or where longer names begin with it."""
         value = self.flat.get(name, _MISSING)
-        if value is _MISSING:
-            return value
-        if self._longer is None:
-            self._longer = set()
-            for longer in self.flat:
-                owner = longer.rpartition(".")[0]
-                while owner and owner not in self._longer:
-                    self._longer.add(owner)
-                    owner = owner.rpartition(".")[0]
-        return _MISSING if name in self._longer else value
+        return _MISSING if value is not _MISSING and self._begins(name) else value
+
+    def around(self, path: Sequence[str]) -> dict[str, Any]:
+        """The nested maps as far as a path needs them."""
+        if self._tree is not None:
+            return self._tree
+        if len(path) < 2:
+            return (
+                self.tree
+                if self._begins(path[0])
+                else {name: self.flat[name] for name in path if name in self.flat}
+            )
+        owner = f"{path[0]}.{path[1]}"
+        near = [owner] if owner in self.flat else []
+        near += self._longer(owner)
+        if near:
+            return _nested({name: self.flat[name] for name in near})
+        if self._begins(path[0]):
+            return {path[0]: {}}
+        return {path[0]: self.flat[path[0]]} if path[0] in self.flat else {}
 
     def has(self, path: Sequence[str]) -> bool:
         """Whether a path of names leads to a value, nil included."""
-        level: Any = self.tree
+        if ".".join(path) in self.flat:
+            return True
+        level: Any = self.around(path)
         for part in path:
             if not is_map(level) or part not in level:
                 return False
             level = level[part]
         return True
+
+    def _begins(self, name: str) -> bool:
+        """Whether longer names begin with this one."""
+        return f"\n{name}." in self._text()
+
+    def _longer(self, name: str) -> list[str]:
+        """The longer names that begin with this one."""
+        text, start = self._text(), f"\n{name}."
+        longer: list[str] = []
+        place = text.find(start)
+        while place >= 0:
+            end = text.find("\n", place + 1)
+            longer.append(text[place + 1 : end])
+            place = text.find(start, end)
+        return [name for name in longer if name in self.flat]
+
+    def _text(self) -> str:
+        if self._names is None:
+            self._names = "\n".join(("", *self.flat, ""))
+        return self._names
+
+
+def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for name in sorted(flat, key=lambda name: -name.count(".")):
+        *owners, last = name.split(".")
+        level = tree
+        for owner in owners:
+            level = level.setdefault(owner, {})
+        level.setdefault(last, flat[name])
+    return tree
 
 
 @dataclass(slots=True)
@@ -290,7 +327,7 @@ class _Compiler:
             value = frame.scope.exact(name)
             if value is not _MISSING:
                 return value
-            tree = frame.scope.tree
+            tree = frame.scope.around((name,))
             if name not in tree:
                 raise UnresolvedTag(name)
             return tree[name]
@@ -323,7 +360,7 @@ class _Compiler:
             value = frame.scope.exact(dotted)
             if value is not _MISSING:
                 return value
-            value = frame.scope.tree
+            value = frame.scope.around(path)
             for place, part in enumerate(path):
                 if is_map(value) and (part in value or not place):
                     if part not in value:

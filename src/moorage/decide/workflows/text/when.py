@@ -7,6 +7,7 @@ precedence go from left to right. https://github.com/Knetic/govaluate/blob/maste
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -93,6 +94,7 @@ _DATES = (
     "2006-01-02T15:04:05Z0700",
     "2006-01-02T15:04:05.999999999Z0700",
 )
+_LIKE_A_DATE = re.compile(r"\d{4}-\d|\d{1,2}:\d\d[ap]m|[a-z]{3} [a-z]{3} ", re.IGNORECASE | re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -279,7 +281,7 @@ class _Lexer:
 
 def _seconds(text: str) -> float | None:
     """Seconds since 1970 of a text that is a date, in UTC unless it says otherwise; None for any other text."""
-    if not any(character.isdigit() for character in text) or len(text) > 60:
+    if not _LIKE_A_DATE.match(text) or len(text) > 60:
         return None
     for layout in _DATES:
         try:

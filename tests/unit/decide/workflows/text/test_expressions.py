@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moorage.decide.workflows.text.errors import SyntaxProblem, TextError, TooMuchWork, UnresolvedTag
-from moorage.decide.workflows.text.expressions import evaluate, expression_text, names_in
+from moorage.decide.workflows.text.expressions import Scope, evaluate, expression_text, names_in
 from moorage.decide.workflows.text.functions import BUILTINS
 from moorage.decide.workflows.text.sprig import REFUSED, SPRIG
 
@@ -494,3 +494,26 @@ def test_any_arguments_give_a_value_or_are_refused(name, arguments):
 
 def test_no_function_is_both_there_and_refused():
     assert not REFUSED.keys() & SPRIG.keys()
+
+
+NAMES = st.lists(st.sampled_from(["a", "b", "ab", "c-d"]), min_size=1, max_size=3).map(".".join)
+
+
+@given(st.dictionaries(NAMES, st.sampled_from(["x", "y", None]) | st.just({"a": "inner"}), max_size=6), NAMES)
+def test_a_path_leads_to_what_the_whole_tree_has(flat, name):
+    scope, whole = Scope(flat), Scope(flat)
+    path = name.split(".")
+    assert whole.tree is not None  # so that `around` has all of it
+    level = whole.tree
+    for part in path:
+        level = level.get(part) if isinstance(level, dict) and part in level else None
+        if level is None:
+            break
+    try:
+        got = evaluate(
+            "".join([path[0], *(f"['{part}']" for part in path[1:])]) if path[0] != "c-d" else "nil", flat
+        )
+    except TextError:
+        got = None
+    assert path[0] == "c-d" or got == level
+    assert scope.has(path) == whole.has(path)
