@@ -98,6 +98,7 @@ def described(rows: dict[str, int]) -> str:
         ("audit_log", "audit record"),
         ("intervals", "interval of GPU use"),
         ("attempt_jobs", "kept attempt"),
+        ("workflow_runs", "workflow"),
     )
     parts = [counted(rows.get(table, 0), name) for table, name in names if name != "interval of GPU use"]
     intervals = rows.get("intervals", 0)

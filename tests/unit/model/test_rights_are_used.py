@@ -49,11 +49,6 @@ ELSEWHERE = {
     ("update", "tenants/finalizers"): "as above",
     ("update", "workflows/finalizers"): "as above",
     ("update", "cronworkflows/finalizers"): "as above",
-    **{
-        (verb, plural): "the controllers of workflows and schedules"
-        for plural in ("workflows", "cronworkflows", "workflowtemplates", "clusterworkflowtemplates")
-        for verb in ("get", "list", "watch", "create", "patch", "delete")
-    },
     ("update", "workflownodes"): "no kind: the server asks for it, where the operator writes records of workflows",
 }
 

@@ -49,7 +49,6 @@ from moorage.decide.workflows.templates import TemplateKey, TemplateMissing, mis
 from moorage.errors import (
     AlreadyExists,
     BadRequest,
-    Conflict,
     Forbidden,
     Invalid,
     MoorageError,
@@ -86,6 +85,8 @@ STATUS_EVERY = timedelta(seconds=2)
 QUOTA_EVERY = timedelta(seconds=5)  # between two tries to create a pod that a quota refused
 LIMITS_EVERY = timedelta(seconds=10)  # between two looks at the ConfigMaps of semaphores that somebody waits for
 RUNTIME_EVERY = timedelta(minutes=1)  # between two looks at what pods need of the installation
+DIGEST_CHARACTERS = 12  # of a token's digest, in the name of its Secret
+NOT_OF_NODES = "metadata.namespace!=kube-node-lease"  # kubelets renew theirs every ten seconds
 AT_ONCE = 16  # writes to the API server
 FINAL = ("Succeeded", "Failed", "Error")
 
@@ -142,7 +143,7 @@ class WorkflowController:
             keep=keep_pod,
         )
         self._nodes = shared.of(api, NODES)
-        self._leases = shared.of(api, LEASES)
+        self._leases = shared.of(api, LEASES, field_selector=NOT_OF_NODES)
         self.informers = (self._workflows, self._pods, self._nodes, self._leases)
         self._live: dict[Key, _Live] = {}
         self._runtime: StepRuntime | None = None
@@ -320,31 +321,27 @@ class WorkflowController:
         return document, faults
 
     async def _token_digest(self, key: Key, obj: Obj) -> str:
-        """The digest of the token by which the run's pods report, in a Secret that is made here."""
-        name = secret_name(key.name)
+        """The digest of a new token by which the run's pods report. It is in a Secret that is made here.
+
+        The Secret is named by the digest: an operator that is killed before the record is kept leaves one that
+        nothing uses, and the next one need not read it. It goes with the Workflow.
+        """
         token = secrets.token_urlsafe(32)
+        digest = f"sha256:{hashlib.sha256(token.encode()).hexdigest()}"
         secret = {
             "apiVersion": "v1",
             "kind": "Secret",
             "type": "Opaque",
             "metadata": {
-                "name": name,
+                "name": secret_name(key.name, digest),
                 "namespace": key.namespace,
                 "labels": {WORKFLOW_LABEL: key.name},
                 "ownerReferences": [owner_reference(_typed(obj))],
             },
             "stringData": {"token": token},
         }
-        try:
-            await self._api.create(SECRETS, secret, key.namespace)
-        except AlreadyExists:
-            stale = await self._api.get(SECRETS, name, key.namespace)
-            if not is_of(stale, obj["metadata"]["uid"]):
-                await self._api.delete(SECRETS, name, key.namespace, uid=stale["metadata"]["uid"])
-                raise Conflict(f"secret {key.namespace}/{name} is of an earlier workflow of this name") from None
-            patch = {"stringData": {"token": token}}
-            await self._api.patch(SECRETS, name, patch, key.namespace)
-        return f"sha256:{hashlib.sha256(token.encode()).hexdigest()}"
+        await self._api.create(SECRETS, secret, key.namespace)
+        return digest
 
     async def _claims(self, key: Key, obj: Obj, record: WorkflowRecord) -> None:
         """Make the volumes of `spec.volumeClaimTemplates`."""
@@ -494,7 +491,7 @@ class WorkflowController:
                     record=order.record,
                     workflow=live.run.workflow.document,
                     template=order.template,
-                    secret=secret_name(key.name),
+                    secret=secret_name(key.name, live.run.workflow.token_digest),
                     artifacts=order.artifacts,
                     wants_result=order.wants_result,
                     deadline_seconds=order.deadline_seconds,
@@ -701,9 +698,9 @@ class WorkflowController:
         return None
 
 
-def secret_name(workflow: str) -> str:
-    """The Secret with the token of a workflow's pods."""
-    return f"{workflow}-workflow-token"
+def secret_name(workflow: str, token_digest: str) -> str:
+    """The Secret with the token of a workflow's pods; of another token it is another."""
+    return f"{workflow}-token-{token_digest.removeprefix('sha256:')[:DIGEST_CHARACTERS]}"
 
 
 async def _at_once(work: Sequence[Awaitable[Any]]) -> list[Any]:

@@ -120,7 +120,6 @@ OPERATOR = Service(
             verbs=(*READ, "create", "patch", "delete"),
             why="they are run; create: by schedules; delete: when their time to live is over",
         ),
-        Rule(group=LEASES, resources=("leases",), verbs=("list",), why="whether Argo's controller runs"),
         Rule(
             group=ARGO,
             resources=("cronworkflows",),
@@ -145,7 +144,12 @@ OPERATOR = Service(
             verbs=("update",),
             why="no kind: the server lets who may do this write the records of workflows",
         ),
-        Rule(resources=("configmaps",), verbs=("create",), why="the worker of maps; none can be read"),
+        Rule(
+            resources=("configmaps",),
+            verbs=("create", "get"),
+            why="the worker of maps; get: parameters and semaphores of workflows that name one",
+        ),
+        Rule(group=LEASES, resources=("leases",), verbs=LIST, why="whether Argo's controller runs the workflows"),
         Rule(
             resources=("secrets",), verbs=("create",), why="tokens of workspaces and workflows; none can be read"
         ),
