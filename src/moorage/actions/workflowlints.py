@@ -15,6 +15,7 @@ from moorage.decide.workflows.templates import TemplateKey, missing
 from moorage.errors import Forbidden, NotFound, Problems
 from moorage.model.workflow import CLUSTER_WORKFLOW_TEMPLATES, WORKFLOW_TEMPLATES, WORKFLOWS
 
+PROBLEMS_MAX = 20  # in one answer; the others are counted
 TEMPLATES_MAX = 200  # that one workflow may need, directly and through others
 
 
@@ -39,12 +40,11 @@ def checks_of(api: Api, namespace: str, known: Sequence[Mapping[str, Any]] = ())
         )
         errors = [finding for finding in findings if finding.is_error]
         if errors:
-            raise Problems(
-                [(str(finding), None) for finding in errors],
-                code=ErrorCode.INVALID,
-                field=errors[0].field,
-                fields=[finding.field for finding in errors],
-            )
+            problems: list[tuple[str, str | None]] = [(str(finding), None) for finding in errors[:PROBLEMS_MAX]]
+            if len(errors) > PROBLEMS_MAX:
+                problems.append((f"and {len(errors) - PROBLEMS_MAX} more", "moor workflow lint FILE shows all"))
+            fields = [finding.field for finding in errors[:PROBLEMS_MAX]]
+            raise Problems(problems, code=ErrorCode.INVALID, field=fields[0], fields=fields)
         return [str(finding) for finding in findings]
 
     return check

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from moorage.decide.workflows.findings import Gathered
 from moorage.decide.workflows.linttemplate import beyond, cycle_in
 from moorage.decide.workflows.linttext import (
     check_arguments,
+    check_expression,
     check_hooks,
     check_names,
     check_supplied,
@@ -24,6 +25,7 @@ from moorage.decide.workflows.scopes import Scope, has_tag
 from moorage.decide.workflows.templates import Library, Resolved, TemplateMissing
 from moorage.decide.workflows.text.depends import OK, parse_depends
 from moorage.decide.workflows.text.errors import TextError
+from moorage.decide.workflows.text.expressions import names_in
 
 TASKS_MAX = 200  # of one DAG, in Argo v4's CRDs
 _LOOPS = ("withItems", "withParam", "withSequence")
@@ -246,7 +248,12 @@ def _later_names(groups: Any) -> frozenset[str]:
 
 
 def _check_outputs(out: Gathered, template: Mapping[str, Any], path: Path, seen: Scope) -> None:
-    check_tags(out, template.get("outputs"), (*path, "outputs"), seen)
+    outputs = mapping(template.get("outputs"))
+    check_tags(out, outputs, (*path, "outputs"), seen)
+    for index, entry in enumerate(sequence(outputs.get("parameters"))):
+        expression = mapping(mapping(entry).get("valueFrom")).get("expression")
+        at = (*path, "outputs", "parameters", index, "valueFrom", "expression")
+        check_expression(out, expression, at, seen)
 
 
 # --- what tasks wait for
@@ -302,8 +309,16 @@ def _words(out: Gathered, depends: Any, path: Path) -> list[tuple[str, str]]:
 
 def _named_tasks(task: Mapping[str, Any]) -> set[str]:
     """The tasks whose outputs a task's tags read."""
-    tags = (tag.text.split(".") for tag in scopes.tags_in(task, ()) if tag.text.startswith("tasks."))
-    return {parts[1] for parts in tags}
+    named: set[str] = set()
+    for tag in scopes.tags_in(task, ()):
+        names: Iterable[str] = (tag.text,)
+        if tag.is_expression:
+            try:
+                names = names_in(tag.text)
+            except TextError:
+                names = ()  # it is named where the tags are checked
+        named |= {name.split(".")[1] for name in names if name.startswith("tasks.")}
+    return named
 
 
 def _is_before(other: str, name: str, graph: Mapping[str, list[str]]) -> bool:

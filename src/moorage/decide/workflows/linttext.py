@@ -12,7 +12,7 @@ from moorage.decide.workflows.scopes import TAG, Scope, has_tag, names_of, tags_
 from moorage.decide.workflows.templates import LOCATIONS
 from moorage.decide.workflows.text.durations import parse_duration, parse_go_duration
 from moorage.decide.workflows.text.errors import TextError
-from moorage.decide.workflows.text.syntax import parse
+from moorage.decide.workflows.text.expressions import names_in
 
 PARAMETER_NAME = re.compile(r"[-a-zA-Z0-9_]+", re.ASCII)
 FIELD_NAME = re.compile(r"[a-zA-Z0-9][-a-zA-Z0-9]*", re.ASCII)  # of templates, steps and tasks
@@ -30,7 +30,7 @@ def check_tags(
     """
     for tag in tags_in(value, path):
         if tag.is_expression:
-            check_expression(out, tag.text, tag.path)
+            check_expression(out, tag.text, tag.path, scope, why)
         elif "{{" not in tag.text and not scope.has(tag.text):
             message = (why(tag.text) if why is not None else "") or _unknown(tag.text, scope)
             out.error("tag", tag.path, message, "{{" + tag.text + "}}")
@@ -46,14 +46,29 @@ def _unknown(name: str, scope: Scope) -> str:
     return f"nothing is named {name} here; " + (f"known are: {shown}" if known else f"nothing begins with {root}")
 
 
-def check_expression(out: Gathered, text: Any, path: Path) -> None:
-    """Name an expression that is invalid whatever its variables are; one with tags is read when it runs."""
+def check_expression(
+    out: Gathered,
+    text: Any,
+    path: Path,
+    scope: Scope | None = None,
+    why: Callable[[str], str] | None = None,
+) -> None:
+    """Name an expression that is invalid whatever its variables are; one with tags is read when it runs.
+
+    With a scope, variables that it lacks are warnings: the expression may do without them.
+    """
     if not isinstance(text, str) or has_tag(text):
         return
     try:
-        parse(text)
+        names = names_in(text)
     except TextError as error:
         out.error("expression", path, error.message)
+        return
+    if scope is None:
+        return
+    for name in sorted(names):
+        if not scope.has_part(name):
+            out.warning("tag", path, (why(name) if why is not None else "") or _unknown(name, scope), text)
 
 
 def check_duration(out: Gathered, value: Any, path: Path, *, needs_unit: bool = False) -> None:

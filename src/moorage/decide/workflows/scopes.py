@@ -53,6 +53,14 @@ class Scope:
         """Whether a tag of that name is resolved, or is none of Argo's."""
         return not name.startswith(ROOTS) or name in self.names or name.startswith((*_ALWAYS, *self.open))
 
+    def has_part(self, name: str) -> bool:
+        """Whether an expression can read it: a name, a part of one, or something inside of its value."""
+        if self.has(name) or any(known.startswith(name + ".") for known in (*self.names, *self.open)):
+            return True
+        parts = name.split(".")
+        values = {".".join(parts[:count]) for count in range(1, len(parts))} & self.names
+        return any(not any(known.startswith(value + ".") for known in self.names) for value in values)
+
     def nearest(self, name: str) -> str:
         """The known name that is most like it; empty: none is."""
         return next(iter(difflib.get_close_matches(name, self.names, n=1, cutoff=0.75)), "")

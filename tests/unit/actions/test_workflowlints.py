@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import pytest
+
+from moorage.actions.workflowlints import checks_of
+from moorage.api.errors import ErrorCode
+from moorage.apimachinery.documents import parse_yaml
+from moorage.errors import Problems
+from moorage.model.workflow import WORKFLOW_TEMPLATES
+from moorage.testing.fakeapi import FakeApi
+
+pytestmark = pytest.mark.anyio
+LIBRARY = """\
+apiVersion: argoproj.io/v1alpha1
+kind: WorkflowTemplate
+metadata: {name: lib}
+spec:
+  templates:
+  - {name: t, container: {image: busybox}}
+"""
+USER = """\
+apiVersion: argoproj.io/v1alpha1
+kind: Workflow
+metadata: {generateName: use-}
+spec:
+  entrypoint: main
+  templates:
+  - name: main
+    steps:
+    - - name: a
+        templateRef: {name: lib, template: t}
+"""
+
+
+async def test_the_templates_of_the_namespace_are_known():
+    api = FakeApi()
+    await api.create(WORKFLOW_TEMPLATES, parse_yaml(LIBRARY), "lab")
+    assert list(await checks_of(api, "lab")(parse_yaml(USER))) == []
+    with pytest.raises(Problems) as refused:
+        await checks_of(api, "other")(parse_yaml(USER))
+    field = "spec.templates[0].steps[0][0].templateRef.name"
+    message = f"{field}: no WorkflowTemplate is named 'lib'; known are: none"
+    assert (refused.value.problems, refused.value.fields) == ([(message, None)], (field,))
+    assert refused.value.code == ErrorCode.INVALID
+
+
+async def test_templates_of_templates_are_looked_for():
+    api = FakeApi()
+    second = parse_yaml(USER) | {"kind": "WorkflowTemplate", "metadata": {"name": "second"}}
+    second["spec"].pop("entrypoint")
+    await api.create(WORKFLOW_TEMPLATES, second, "lab")
+    await api.create(WORKFLOW_TEMPLATES, parse_yaml(LIBRARY), "lab")
+    user = parse_yaml(USER.replace("{name: lib, template: t}", "{name: second, template: main}"))
+    assert list(await checks_of(api, "lab")(user)) == []
+
+
+async def test_templates_that_come_along_are_known():
+    assert list(await checks_of(FakeApi(), "lab", [parse_yaml(LIBRARY)])(parse_yaml(USER))) == []
+
+
+async def test_warnings_are_returned():
+    document = parse_yaml(LIBRARY.replace("name: t,", "name: t, metrics: {},"))
+    warning = "spec.templates[0].metrics: is not exported yet; the workflow runs the same without it"
+    assert list(await checks_of(FakeApi(), "lab")(document)) == [warning]
+
+
+async def test_many_errors_are_counted():
+    document = parse_yaml(LIBRARY)
+    document["spec"]["templates"] += [{"name": f"t{number}"} for number in range(30)]
+    with pytest.raises(Problems) as refused:
+        await checks_of(FakeApi(), "lab")(document)
+    assert refused.value.problems[-1] == ("and 10 more", "moor workflow lint FILE shows all")
+    assert len(refused.value.fields) == 20
