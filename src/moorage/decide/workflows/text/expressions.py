@@ -667,7 +667,11 @@ def _applied(name: str, signature: Signature, row: Sequence[_Compiled]) -> _Comp
     function = signature.function
 
     def applied(frame: _Frame) -> Any:
-        result = function(frame.call, [part(frame) for part in row])
+        arguments = [part(frame) for part in row]
+        for argument in arguments:
+            if isinstance(argument, (str, bytes, list, tuple, dict)):
+                frame.call.budget.spend(len(argument) // 256)
+        result = function(frame.call, arguments)
         if isinstance(result, (str, bytes)):
             frame.call.budget.string(len(result))
         elif is_list(result) or is_map(result):
@@ -738,6 +742,12 @@ def _range(left: Any, right: Any, budget: Budget) -> list[int]:
     return list(range(start, stop + 1))
 
 
+def _is_less(left: Any, right: Any, budget: Budget) -> bool:
+    if isinstance(left, str):
+        budget.spend(len(left) // 256)
+    return values.less(left, right)
+
+
 def _is_in(left: Any, right: Any, budget: Budget) -> bool:
     if right is None:
         return False
@@ -770,23 +780,25 @@ def _contains(left: Any, right: Any, budget: Budget) -> bool:
     return part in text
 
 
-def _starts(left: Any, right: Any, _budget: Budget) -> bool:
+def _starts(left: Any, right: Any, budget: Budget) -> bool:
     text, part = _strings(left, right, "startsWith")
+    budget.spend(len(part) // 256)
     return text.startswith(part)
 
 
-def _ends(left: Any, right: Any, _budget: Budget) -> bool:
+def _ends(left: Any, right: Any, budget: Budget) -> bool:
     text, part = _strings(left, right, "endsWith")
+    budget.spend(len(part) // 256)
     return text.endswith(part)
 
 
 OPERATIONS: dict[str, Callable[[Any, Any, Budget], Any]] = {
     "==": values.equal,
     "!=": lambda left, right, budget: not values.equal(left, right, budget),
-    "<": lambda left, right, _: values.less(left, right),
-    ">": lambda left, right, _: values.less(right, left),
-    "<=": lambda left, right, _: values.less(left, right) or left == right,
-    ">=": lambda left, right, _: values.less(right, left) or left == right,
+    "<": lambda left, right, budget: _is_less(left, right, budget),
+    ">": lambda left, right, budget: _is_less(right, left, budget),
+    "<=": lambda left, right, budget: _is_less(left, right, budget) or left == right,
+    ">=": lambda left, right, budget: _is_less(right, left, budget) or left == right,
     "in": _is_in,
     "matches": _matches,
     "contains": _contains,

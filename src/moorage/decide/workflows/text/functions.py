@@ -159,7 +159,8 @@ def flattened(value: Sequence[Any], budget: Budget, depth: int = 0) -> list[Any]
 
 def sorted_list(value: Sequence[Any], keys: Sequence[Any], *, descending: bool, budget: Budget) -> list[Any]:
     """Sort by keys of the same length; equal ones keep their order. Raises TextError for keys without an order."""
-    budget.spend(len(value) * max(len(value).bit_length(), 1))
+    sizes = sum(len(key) // 256 for key in keys if isinstance(key, str))
+    budget.spend((len(value) + sizes) * max(len(value).bit_length(), 1))
 
     def compare(left: int, right: int) -> int:
         if values.less(keys[left], keys[right]):

@@ -403,7 +403,7 @@ def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
         if isinstance(left, float) and isinstance(right, float):
             return compare(left, right)
         if isinstance(left, str) and isinstance(right, str):
-            return compare(left.encode("utf-8", "surrogatepass"), right.encode("utf-8", "surrogatepass"))
+            return compare(left, right)
         raise TextError(
             f"{_text(left)!r} and {_text(right)!r} have no order", hint="compare two numbers or two strings"
         )
