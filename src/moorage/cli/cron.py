@@ -14,6 +14,8 @@ import msgspec
 
 from moorage.actions import crons
 from moorage.actions.argocontroller import controller_of
+from moorage.actions.workflowlints import checks_of
+from moorage.actions.workflows import no_check
 from moorage.api.crons import BackfillAnswer, Cron, CronHistory, CronRun
 from moorage.apimachinery.moments import format_duration, rfc3339
 from moorage.cli import console
@@ -60,8 +62,9 @@ def create(target: Target, file: Path, dry_run: bool) -> int:
         now = session.clock.now()
         controller = await controller_of(session.api, now)
         planned = [crons.plan_cron(document, session.namespace, controller) for document in documents]
+        check = no_check if controller is Controller.ARGO else checks_of(session.api, session.namespace)
         for made in planned:
-            created, notes = await crons.create_cron(session.api, made, dry_run=dry_run)
+            created, notes = await crons.create_cron(session.api, made, check=check, dry_run=dry_run)
             for text in notes:
                 console.note(text)
             view = crons.cron_of(created, (), now)

@@ -15,6 +15,7 @@ from moorage.testing.clock import NOON, FakeClock
 
 HOUR = timedelta(hours=1)
 SLOT = int(NOON.timestamp())
+SPEC = {"entrypoint": "main", "templates": [{"name": "main", "suspend": {}}]}
 MANIFEST = """\
 apiVersion: argoproj.io/v1alpha1
 kind: CronWorkflow
@@ -22,7 +23,10 @@ metadata: {name: nightly}
 spec:
   schedules: ["0 19 * * *"]
   timezone: Asia/Tokyo
-  workflowSpec: {entrypoint: main, arguments: {parameters: [{name: day, value: today}]}, templates: []}
+  workflowSpec:
+    entrypoint: main
+    arguments: {parameters: [{name: day, value: today}]}
+    templates: [{name: main, suspend: {}}]
 """
 
 
@@ -51,7 +55,11 @@ def a_cron(moor, *, status=None, annotations=None, **spec):
                 "labels": {"workflows.argoproj.io/controller-instanceid": "moorage"},
                 "annotations": annotations or {},
             },
-            "spec": {"schedules": ["0 * * * *"], "workflowSpec": {"entrypoint": "main", "templates": []}} | spec,
+            "spec": {
+                "schedules": ["0 * * * *"],
+                "workflowSpec": SPEC,
+            }
+            | spec,
             "status": status or {},
         },
     )

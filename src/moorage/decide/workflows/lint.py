@@ -307,8 +307,11 @@ class _Spec:
                 check_supplied(
                     out, given, resolved.template, (*at, "arguments"), name=resolved.name, is_entry=True
                 )
-        for field in ("arguments", "hooks", "volumes", "volumeClaimTemplates", "nodeSelector", "podMetadata"):
-            check_tags(out, spec.get(field), (*path, field), place.seen)
+        # those of pods are replaced once more for each step, with what the step sees
+        of_pods = place.seen.with_names((), tuple(root for root in scopes.ROOTS if root != "workflow."))
+        for field in ("arguments", "hooks", "volumeClaimTemplates", "volumes", "nodeSelector", "podMetadata"):
+            is_of_pods = field in ("volumes", "nodeSelector", "podMetadata")
+            check_tags(out, spec.get(field), (*path, field), of_pods if is_of_pods else place.seen)
 
 
 def check_one(out: Gathered, template: Mapping[str, Any], path: Path, place: Place, around: Surroundings) -> None:

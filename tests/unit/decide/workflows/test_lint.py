@@ -496,6 +496,15 @@ def test_what_may_be_meant_otherwise_is_a_warning(document, field, message):
     assert errors(normalise(document)) == []
 
 
+def test_volumes_may_be_named_by_what_a_step_sees():
+    volume = {"name": "more", "configMap": {"name": "{{tasks.a.outputs.result}}"}}
+    assert said(normalise(changed(VALID, ("spec.volumes.1", volume)))) == []
+    wrong = changed(
+        VALID, ("spec.volumes.1", volume), ("spec.volumes.1.configMap.name", "{{workflow.parameters.no}}")
+    )
+    assert [field for field, _ in errors(normalise(wrong))] == ["spec.volumes[1].configMap.name"]
+
+
 def test_a_run_needs_values():
     document = changed(VALID, ("spec.arguments.parameters.1", {"name": "x"}))
     message = "parameter 'x' has no value; set value or valueFrom"
