@@ -36,6 +36,13 @@ BACKFILL_ANNOTATION = (
 BACKFILL_LABEL = "moorage.dev/backfill"  # on a Workflow: the id of the backfill that it is of
 CRON_FINALIZER = "moorage.dev/cronworkflow"  # on a Workflow, until its slot is recorded
 
+# heartbeats, on a CronWorkflow or a Workflow: those of a CronWorkflow are copied to its Workflows
+MONITOR_ANNOTATION = "moorage.dev/monitor"  # an address of Healthchecks or Cronitor
+MONITOR_PREFIX = "moorage.dev/monitor-"  # before start, success, failure, overdue: addresses; after: a duration
+NOTIFY_ANNOTATION = "moorage.dev/notify"  # who is told of failures: https://… and mailto:…, with blanks between
+BEATS_ANNOTATION = "moorage.dev/beats"  # JSON, a `Beats`: what was sent
+BEATS_FINALIZER = "moorage.dev/beats"  # on a Workflow, until its last heartbeat is sent
+
 SUCCESSFUL_KEPT, FAILED_KEPT = 3, 1  # Argo's defaults
 CATCH_UP_MAX = 1000
 BACKFILL_MAX = 1000  # slots of one backfill
@@ -61,6 +68,7 @@ class CronState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
 
     `cursor`: slots up to it are decided on. `noted`: the newest slot of which an event said why it waits.
     `backfill_done`: how many slots of the backfill `backfill_id` were started or passed over.
+    `seconds`: how long the last successful runs took. `missed`: the newest slot that was due and was not run.
     """
 
     cursor: int = 0
@@ -69,6 +77,15 @@ class CronState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     is_suspended: bool = False
     backfill_id: str = ""
     backfill_done: int = 0
+    seconds: tuple[int, ...] = ()
+    missed: int = 0
+
+
+class Beats(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Heartbeats that were sent, or given up. `missed`: the newest slot that was told of, in Unix seconds."""
+
+    sent: tuple[str, ...] = ()
+    missed: int = 0
 
 
 class Backfill(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -251,6 +268,11 @@ def slot_of(workflow: Mapping[str, Any]) -> datetime | None:
     return _moment(annotations_of(workflow).get(SCHEDULED_ANNOTATION))
 
 
+def is_monitor_key(key: str) -> bool:
+    """Whether an annotation asks for heartbeats or notices."""
+    return key in (MONITOR_ANNOTATION, NOTIFY_ANNOTATION) or key.startswith(MONITOR_PREFIX)
+
+
 def make_run(
     cron: Mapping[str, Any],
     *,
@@ -268,7 +290,11 @@ def make_run(
     meta = _mapping(spec.get("workflowMetadata"))
     labels, annotations = labels_of(cron), annotations_of(cron)
     own = {key: labels[key] for key in (OWNER_LABEL, CREATOR_LABEL) if key in labels}
+    monitors = {key: text for key, text in annotations.items() if is_monitor_key(key)}
+    if backfill:  # a heartbeat says that the schedule is alive, which old slots do not
+        monitors = {key: text for key, text in monitors.items() if key == NOTIFY_ANNOTATION}
     owner = {OWNER_ANNOTATION: annotations[OWNER_ANNOTATION]} if OWNER_ANNOTATION in annotations else {}
+    held = (*finalizers, BEATS_FINALIZER) if monitors else finalizers
     typed = {"apiVersion": CRON_WORKFLOWS.api_version, "kind": CRON_WORKFLOWS.kind} | dict(cron)
     cron_name = cron["metadata"]["name"]
     instance = labels.get(INSTANCE_LABEL)
@@ -283,8 +309,11 @@ def make_run(
             | {CRON_LABEL: cron_name}
             | ({INSTANCE_LABEL: instance} if instance else {})
             | ({BACKFILL_LABEL: backfill} if backfill else {}),
-            "annotations": dict(_mapping(meta.get("annotations"))) | owner | {SCHEDULED_ANNOTATION: rfc3339(slot)},
-            "finalizers": [*_sequence(meta.get("finalizers")), *finalizers],
+            "annotations": dict(_mapping(meta.get("annotations")))
+            | owner
+            | monitors
+            | {SCHEDULED_ANNOTATION: rfc3339(slot)},
+            "finalizers": [*_sequence(meta.get("finalizers")), *held],
             "ownerReferences": [owner_reference(typed)],
         },
         "spec": _with_parameters(_mapping(spec.get("workflowSpec")), parameters or {}),

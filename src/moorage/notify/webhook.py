@@ -1,4 +1,4 @@
-"""POST to an address that a user wrote, without letting it reach what the user could not.
+"""Requests to an address that a user wrote, without letting it reach what the user could not.
 
 The name is resolved once, by us; every address must be allowed, and the connection goes to the addresses looked
 at, so a name that changes between look and use gains nothing. Redirects are not followed, proxies of the
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -28,13 +29,33 @@ _MENTIONS = ("channel", "all", "here", "everyone")  # that Slack's imitators cal
 
 async def post(notice: Notice, target: Webhook, outbound: Outbound) -> None:
     """Raises NotDelivered."""
+    await request(
+        "POST",
+        target.url,
+        outbound,
+        what="webhook",
+        headers={"Idempotency-Key": notice.key},
+        json={"text": slack_text(notice)},
+    )
+
+
+async def request(
+    method: str,
+    url: str,
+    outbound: Outbound,
+    *,
+    what: str,
+    headers: Mapping[str, str] | None = None,
+    json: object = None,
+) -> None:
+    """One request to an address that a user wrote; `what` it is, for messages. Raises NotDelivered."""
     import aiohttp
     from aiohttp.abc import AbstractResolver
 
-    parts = urlsplit(target.url)
+    parts = urlsplit(url)
     host = parts.hostname or ""
     if parts.scheme != "https" and not outbound.plain_http:
-        raise NotDelivered("the webhook is not https, and plain http is not allowed here", again=False)
+        raise NotDelivered(f"the {what} is not https, and plain http is not allowed here", again=False)
     refused: list[str] = []
 
     class Guarded(AbstractResolver):
@@ -71,10 +92,9 @@ async def post(notice: Notice, target: Webhook, outbound: Outbound) -> None:
         async with aiohttp.ClientSession(
             connector=connector, timeout=timeout, trust_env=False, cookie_jar=aiohttp.DummyCookieJar()
         ) as http:
-            async with http.post(
-                target.url, json={"text": slack_text(notice)}, allow_redirects=False,
-                headers={"User-Agent": "moorage", "Idempotency-Key": notice.key},
-            ) as answer:  # fmt: skip
+            async with http.request(
+                method, url, json=json, allow_redirects=False, headers={"User-Agent": "moorage", **(headers or {})}
+            ) as answer:
                 status, retry_after = answer.status, answer.headers.get("Retry-After", "")
     except TimeoutError:
         raise NotDelivered(f"{host} did not answer within {outbound.seconds:g} s", again=True) from None

@@ -258,13 +258,15 @@ def run_name_of(cron: str, slot: int) -> str:
 def run_seen(run: Mapping[str, Any]) -> RunSeen:
     """What the plan needs of one Workflow."""
     meta, status = run["metadata"], run.get("status") or {}
+    started, finished = moment(status.get("startedAt")), moment(status.get("finishedAt"))
     return RunSeen(
         name=meta["name"],
         uid=str(meta.get("uid") or ""),
         created=_moment(meta.get("creationTimestamp")),
         phase=str(status.get("phase") or ""),
         is_completed=is_completed(run),
-        finished=moment(status.get("finishedAt")),
+        finished=finished,
+        seconds=int((finished - started).total_seconds()) if started and finished else None,
         slot=slot_of(run),
         backfill=(meta.get("labels") or {}).get(BACKFILL_LABEL, ""),
         is_held=CRON_FINALIZER in (meta.get("finalizers") or ()),

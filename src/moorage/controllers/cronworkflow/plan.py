@@ -18,6 +18,7 @@ from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.quantity import counted
 from moorage.apimachinery.resources import Obj
 from moorage.decide.workflows.crons import cron_scope, is_to_stop, is_wanted
+from moorage.decide.workflows.monitors import TIMES_KEPT
 from moorage.decide.workflows.schedules import ScheduleError, Timetable, latest_slot, next_slot, parse_timetable
 from moorage.errors import MoorageError
 from moorage.model.cronworkflow import Concurrency, CronState, CronView, Pending, run_name
@@ -37,6 +38,7 @@ class RunSeen:
     phase: str = ""
     is_completed: bool = False
     finished: datetime | None = None
+    seconds: int | None = None  # how long it ran; None: not known
     slot: datetime | None = None
     backfill: str = ""
     is_held: bool = False
@@ -194,6 +196,7 @@ class _Planner:
             if refusal:
                 self._tell("SubmissionFailed", f"cannot create the workflow {name}: {refusal}", is_warning=True)
                 if not pending.backfill:
+                    self._state(missed=max(self.record.state.missed, pending.slot))
                     self.record = replace(
                         self.record, failed=self.record.failed + 1, submission_error=f"{name}: {refusal}"[:1000]
                     )
@@ -215,6 +218,8 @@ class _Planner:
         for run in own:
             if run.is_completed and run.uid in listed:
                 succeeded = run.phase == "Succeeded"
+                if succeeded and run.seconds is not None:
+                    self._state(seconds=(*self.record.state.seconds, run.seconds)[-TIMES_KEPT:])
                 self.record = replace(
                     self.record,
                     succeeded=self.record.succeeded + succeeded,
@@ -413,6 +418,8 @@ class _Planner:
         self.events.append(Tell(is_warning, reason, message))
 
     def _pass_over(self, slot: datetime, reason: str, message: str, *, is_warning: bool = False) -> None:
+        if is_warning:
+            self._state(missed=max(self.record.state.missed, int(slot.timestamp())))
         self._state(cursor=max(self.record.state.cursor, int(slot.timestamp())))
         self._tell(reason, message, is_warning=is_warning)
 

@@ -60,7 +60,7 @@ class MapState:
 class Notice:
     """Something to say. Plain text without control characters; senders escape it for where it goes."""
 
-    event: Event
+    event: StrEnum
     key: str  # the same for the same notice, always: receivers may drop a second one
     title: str  # one line
     lines: tuple[str, ...]

@@ -1,0 +1,11 @@
+"""Heartbeats: one request to an address of a monitoring service."""
+
+from __future__ import annotations
+
+from moorage.notify.outbound import Outbound
+from moorage.notify.webhook import request
+
+
+async def beat(address: str, outbound: Outbound) -> None:
+    """Say that something lives, started, ended or failed. Raises NotDelivered, without the address."""
+    await request("GET", address, outbound, what="heartbeat")
