@@ -292,12 +292,16 @@ OIDC_LABEL = Setting(
 
 SMTP_URL = Setting(
     name="MOORAGE_SMTP_URL", kind=text("smtps://…, smtp://… or smtp+plain://…"), default="",
-    readers=(SERVER, COMMANDS), secret=True, usual="none: no notices by mail",
+    readers=(SERVER, OPERATOR, COMMANDS), secret=True, usual="none: no notices by mail",
     meaning="Mail server: smtps is TLS from the first byte, smtp STARTTLS, smtp+plain neither.",
 )  # fmt: skip
 SMTP_FROM = Setting(
-    name="MOORAGE_SMTP_FROM", kind=text("a mail address"), default="", readers=(SERVER, COMMANDS),
+    name="MOORAGE_SMTP_FROM", kind=text("a mail address"), default="", readers=(SERVER, OPERATOR, COMMANDS),
     meaning="Sender of notices by mail.",
+)  # fmt: skip
+NOTIFY_NETWORKS: Setting[tuple[str, ...]] = Setting(
+    name="MOORAGE_NOTIFY_NETWORKS", kind=words(), default=(), readers=(OPERATOR,), usual="none: public ones alone",
+    meaning="Private networks, such as 10.0.0.0/8, that heartbeats of workflows may reach, also by http.",
 )  # fmt: skip
 
 # --- the other services

@@ -215,6 +215,7 @@ def _works(settings: Settings, apis: dict[str, KubeClient], signals: _Signals) -
     for part, api in apis.items():
         if part == "operator":
             from moorage.controllers.manager import run_operator
+            from moorage.notify.outbound import outbound_of
 
             identity = f"{socket.gethostname()}-{os.getpid()}"
             on_cluster = not settings.install
@@ -223,6 +224,7 @@ def _works(settings: Settings, apis: dict[str, KubeClient], signals: _Signals) -
                 identity=identity,
                 leader_elect=on_cluster,
                 certificates=certificates_of(os.environ) if on_cluster else "",
+                outbound=outbound_of(os.environ),
                 informers=informers,
             )
             works.behind.append(("operator", operator))

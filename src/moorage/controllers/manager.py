@@ -23,6 +23,7 @@ from moorage.controllers.machine.controller import MachineController
 from moorage.controllers.machinenodepool.controller import MachineNodePoolController
 from moorage.controllers.mapjob.controller import MapJobController
 from moorage.controllers.memorykill.controller import MemoryKillController
+from moorage.controllers.monitor.controller import RunMonitorController, SlotMonitorController
 from moorage.controllers.priorityclass.controller import PriorityClassController
 from moorage.controllers.renames.controller import RenamesController
 from moorage.controllers.reservation.controller import ReservationController
@@ -42,6 +43,7 @@ from moorage.model.mapjob import MAPJOBS
 from moorage.model.names import SYSTEM_NAMESPACE
 from moorage.model.renamed import renamed_of
 from moorage.model.workspace import WORKSPACES
+from moorage.notify.outbound import Outbound
 
 LEASE = "moorage-operator"
 COMPONENT = "moorage-operator"
@@ -79,18 +81,28 @@ async def run_operator(
     lost_after: timedelta = LOST_AFTER,
     metrics: LoopMetrics | None = None,
     informers: Informers | None = None,
+    outbound: Outbound | None = None,
 ) -> None:
     """Run all controllers until cancelled; with `leader_elect`, whenever the lease is held; `times`: the lease's.
 
     `informers`: of other parts of this process, which end with it; with `leader_elect` each time has its own.
     `identity` must differ between processes. `certificates`: on a real cluster, whether the webhook's is our own
-    to make and renew, or given by another; "" beside a local one, where `moor up` makes it.
+    to make and renew, or given by another; "" beside a local one, where `moor up` makes it. `outbound`: where
+    heartbeats and notices of workflows may go; None: to public addresses, by https.
     """
 
     if not leader_elect:
         async with contextlib.aclosing(RemoteStore(api, clock=clock)) as records:
             await _run_controllers(
-                api, records, informers or Informers(), clock, certificates, lost_after, metrics, identity
+                api,
+                records,
+                informers or Informers(),
+                clock,
+                certificates,
+                lost_after,
+                metrics,
+                identity,
+                outbound,
             )
         return
     elector = Elector(api, clock=clock, name=LEASE, namespace=SYSTEM_NAMESPACE, identity=identity, times=times)
@@ -98,7 +110,9 @@ async def run_operator(
 
     async def lead() -> None:
         async with contextlib.aclosing(RemoteStore(api, guard=elector.check, clock=clock)) as records:
-            await _run_controllers(ours, records, Informers(), clock, certificates, lost_after, metrics, identity)
+            await _run_controllers(
+                ours, records, Informers(), clock, certificates, lost_after, metrics, identity, outbound
+            )
 
     await elector.run(lead)
 
@@ -112,6 +126,7 @@ async def _run_controllers(
     lost_after: timedelta,
     metrics: LoopMetrics | None,
     identity: str,
+    outbound: Outbound | None,
 ) -> None:
     events = EventRecorder(api, component=COMPONENT, clock=clock)
     machines = MachineController(api, clock=clock, events=events, metrics=metrics, informers=shared)
@@ -128,6 +143,10 @@ async def _run_controllers(
         DatasetController(api, clock=clock, events=events, metrics=metrics, informers=shared),
         VolumeBackupController(api, clock=clock, events=events, metrics=metrics, informers=shared),
         CronWorkflowController(api, clock=clock, events=events, metrics=metrics, informers=shared),
+        *(
+            monitor(api, clock=clock, events=events, outbound=outbound, metrics=metrics, informers=shared)
+            for monitor in (RunMonitorController, SlotMonitorController)
+        ),
         WorkspaceController(api, machines, clock=clock, events=events, metrics=metrics, informers=shared),
     ]
     controllers.append(

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from moorage.errors import UsageError
 from moorage.model.targets import is_email, split_address
-from moorage.settings import SMTP_FROM, SMTP_URL
+from moorage.settings import NOTIFY_NETWORKS, SMTP_FROM, SMTP_URL
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -66,6 +66,15 @@ class Outbound:
             return True
         hidden = isinstance(address, ipaddress.IPv6Address) and any(address in network for network in _EMBEDS_IPV4)
         return address.is_global and not address.is_multicast and not hidden
+
+
+def outbound_of(environment: Mapping[str, str]) -> Outbound:
+    """What `MOORAGE_NOTIFY_NETWORKS` and the mail server's settings allow. Raises UsageError."""
+    try:
+        networks = tuple(ipaddress.ip_network(text) for text in NOTIFY_NETWORKS.read(environment))
+    except ValueError as error:
+        raise UsageError(f"invalid MOORAGE_NOTIFY_NETWORKS: {error}: use networks such as 10.0.0.0/8") from error
+    return Outbound(networks=networks, plain_http=bool(networks), mail=mail_server_of(environment))
 
 
 def mail_server_of(environment: Mapping[str, str]) -> MailServer | None:

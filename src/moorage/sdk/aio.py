@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from moorage.api.crons import BackfillAnswer, Cron, CronHistory, CronRun
 from moorage.api.datasets import Dataset
 from moorage.api.explain import Explanation
 from moorage.api.gpus import Gpus
@@ -173,6 +175,74 @@ class AsyncVolumes(Group):
         """Raises Conflict (code `in_use`) while something mounts it, unless `force`."""
         path = await self._path("volumes", namespace, name)
         await self._json("DELETE", path, params={"force": force or None})
+
+
+class AsyncCrons(Group):
+    """Schedules of workflows."""
+
+    async def list(self, *, namespace: str | None = None, all_namespaces: bool = False) -> AsyncIterator[Cron]:
+        """The schedules of a namespace, or of all."""
+        async for page in self._pages("crons", namespace, all_namespaces):
+            yield read(Cron, page)
+
+    async def get(self, name: str, *, namespace: str | None = None) -> Cron:
+        """Raises NotFound."""
+        return read(Cron, await self._json("GET", await self._path("crons", namespace, name)))
+
+    async def create(
+        self, manifest: Mapping[str, Any], *, namespace: str | None = None, key: str | None = None
+    ) -> Cron:
+        """`manifest`: a CronWorkflow in Argo's format; `key`: as with workspaces."""
+        body = {"manifest": dict(manifest), "namespace": await self._in(namespace)}
+        return read(Cron, await self._json("POST", "/api/v1/crons", body=body, key=key or new_key()))
+
+    async def suspend(self, name: str, *, namespace: str | None = None) -> Cron:
+        """Run no slot from now on. Runs that go on are left alone."""
+        return read(Cron, await self._json("POST", await self._path("crons", namespace, name, "suspend")))
+
+    async def resume(self, name: str, *, namespace: str | None = None) -> Cron:
+        """Run slots again, from now on."""
+        return read(Cron, await self._json("POST", await self._path("crons", namespace, name, "resume")))
+
+    async def run(
+        self,
+        name: str,
+        parameters: Mapping[str, str] | None = None,
+        *,
+        namespace: str | None = None,
+        key: str | None = None,
+    ) -> CronRun:
+        """Start its workflow now, outside of the schedule. `key`: as with workspaces."""
+        path = await self._path("crons", namespace, name, "run")
+        body = {"parameters": dict(parameters or {})}
+        return read(CronRun, await self._json("POST", path, body=body, key=key or new_key()))
+
+    async def backfill(
+        self,
+        name: str,
+        begin: datetime,
+        end: datetime,
+        *,
+        parallel: int = 1,
+        dry_run: bool = False,
+        namespace: str | None = None,
+    ) -> BackfillAnswer:
+        """Run the slots from `begin` to `end` (aware times) that did not run, oldest first, `parallel` at a time.
+
+        Returns at once: the operator starts them. Raises Conflict while another backfill goes on.
+        """
+        path = await self._path("crons", namespace, name, "backfill")
+        body = {"begin": begin.isoformat(), "end": end.isoformat(), "parallel": parallel, "dryRun": dry_run}
+        return read(BackfillAnswer, await self._json("POST", path, body=body))
+
+    async def history(self, name: str, *, namespace: str | None = None) -> tuple[CronRun, ...]:
+        """Its runs, newest first, with those whose objects are gone."""
+        path = await self._path("crons", namespace, name, "history")
+        return read(CronHistory, await self._json("GET", path)).runs
+
+    async def delete(self, name: str, *, namespace: str | None = None) -> None:
+        """Delete it with its workflows."""
+        await self._json("DELETE", await self._path("crons", namespace, name))
 
 
 class AsyncDatasets(Group):
@@ -408,6 +478,7 @@ class AsyncClient(Group):
         self.datasets = AsyncDatasets(self._connection, clock)
         self.workflows = AsyncWorkflows(self._connection, clock)
         self.workflow_templates = AsyncWorkflowTemplates(self._connection, clock)
+        self.crons = AsyncCrons(self._connection, clock)
 
     async def __aenter__(self) -> Self:
         return self

@@ -84,6 +84,23 @@ class Volumes:
     delete = _call(aio.AsyncVolumes.delete)
 
 
+class Crons:
+    """Schedules of workflows."""
+
+    def __init__(self, over: aio.AsyncCrons) -> None:
+        self._over = over
+
+    list = _each(aio.AsyncCrons.list)
+    get = _call(aio.AsyncCrons.get)
+    create = _call(aio.AsyncCrons.create)
+    suspend = _call(aio.AsyncCrons.suspend)
+    resume = _call(aio.AsyncCrons.resume)
+    run = _call(aio.AsyncCrons.run)
+    backfill = _call(aio.AsyncCrons.backfill)
+    history = _call(aio.AsyncCrons.history)
+    delete = _call(aio.AsyncCrons.delete)
+
+
 class Datasets:
     """Volumes that are filled once and read by many."""
 
@@ -186,6 +203,7 @@ class Client:
         self.datasets = Datasets(self._over.datasets)
         self.workflows = Workflows(self._over.workflows)
         self.workflow_templates = WorkflowTemplates(self._over.workflow_templates)
+        self.crons = Crons(self._over.crons)
 
     def __enter__(self) -> Self:
         return self

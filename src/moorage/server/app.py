@@ -47,6 +47,7 @@ from moorage.server.ratelimit import RateLimit
 from moorage.server.rest import (
     backup,
     checkpoint,
+    crons,
     datasets,
     explain,
     gpus,
@@ -80,6 +81,7 @@ ENDPOINTS = (
     *maps.ENDPOINTS,
     *workflowartifacts.ENDPOINTS,
     *workflows.ENDPOINTS,
+    *crons.ENDPOINTS,
     *workflowtemplates.ENDPOINTS,
     *loginroutes.ENDPOINTS,
     *accountroutes.ENDPOINTS,

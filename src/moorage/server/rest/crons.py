@@ -51,17 +51,13 @@ async def show_cron(call: Call[None, None]) -> Cron:
 async def suspend_cron(call: Call[None, None]) -> Cron:
     """Run no slot from now on. Runs that go on are left alone."""
     call.audit("suspend cron", f"{call.namespace}/{call.name}")
-    return await crons.suspend_cron(
-        call.api, call.namespace, call.name, call.context.now(), is_suspended=True
-    )
+    return await crons.suspend_cron(call.api, call.namespace, call.name, call.context.now(), is_suspended=True)
 
 
 async def resume_cron(call: Call[None, None]) -> Cron:
     """Run slots again, from now on. A schedule that its stop strategy ended begins again."""
     call.audit("resume cron", f"{call.namespace}/{call.name}")
-    return await crons.suspend_cron(
-        call.api, call.namespace, call.name, call.context.now(), is_suspended=False
-    )
+    return await crons.suspend_cron(call.api, call.namespace, call.name, call.context.now(), is_suspended=False)
 
 
 async def run_cron(call: Call[CronStart, None]) -> CronRun:
