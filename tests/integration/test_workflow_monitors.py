@@ -18,7 +18,7 @@ from moorage.apimachinery.resources import EVENTS
 from moorage.controllers.monitor.controller import RunMonitorController, SlotMonitorController
 from moorage.errors import Conflict
 from moorage.kube.events import EventRecorder
-from moorage.model.cronworkflow import BEATS_FINALIZER
+from moorage.model.names import BEATS_FINALIZER
 from moorage.model.workflow import CRON_WORKFLOWS, WORKFLOWS
 from moorage.notify import Outbound
 from moorage.testing.clock import NOON, FakeClock

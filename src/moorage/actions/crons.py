@@ -41,16 +41,9 @@ from moorage.decide.workflows.schedules import (
 from moorage.decide.workflows.submission import Additions
 from moorage.decide.workflows.views import WorkflowView, view_workflow
 from moorage.errors import Conflict, NotFound, UsageError
-from moorage.model.cronworkflow import (
-    BACKFILL_ANNOTATION,
-    BACKFILL_MAX,
-    Backfill,
-    CronView,
-    parse_cron,
-    run_name,
-)
+from moorage.model.cronworkflow import BACKFILL_MAX, Backfill, CronView, parse_cron, run_name
 from moorage.model.machine import Fault
-from moorage.model.names import is_dns_label
+from moorage.model.names import CRON_BACKFILL_ANNOTATION, is_dns_label
 from moorage.model.workflow import (
     COMPLETED_LABEL,
     CRON_LABEL,
@@ -317,7 +310,7 @@ async def backfill_cron(
     if plan.slots and not dry_run:
         meta = {
             "resourceVersion": obj["metadata"]["resourceVersion"],
-            "annotations": {BACKFILL_ANNOTATION: msgspec.json.encode(wish).decode()},
+            "annotations": {CRON_BACKFILL_ANNOTATION: msgspec.json.encode(wish).decode()},
         }
         await api.patch(CRON_WORKFLOWS, name, {"metadata": meta}, namespace)
     return BackfillAnswer(slots=plan.slots, skipped=plan.skipped, id=wish.id if plan.slots and not dry_run else "")

@@ -79,7 +79,7 @@ class BackfillAnswer(Answer, frozen=True):
 
     slots: Annotated[tuple[Time, ...], about("Slots that are run, in order.")]
     skipped: Annotated[tuple[Time, ...], about("Slots that have a Workflow, or had one.")] = ()
-    id: Annotated[str, about("Its id, the value of the label moorage.dev/backfill; empty: nothing is run.")] = ""
+    id: Annotated[str, about("Its id, in the label moorage.dev/cron-backfill; empty: nothing is run.")] = ""
 
 
 class CronHistory(Answer, frozen=True):

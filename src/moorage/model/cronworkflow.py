@@ -16,7 +16,18 @@ import msgspec
 from moorage.apimachinery.meta import annotations_of, controller_ref, is_deleting, labels_of, owner_reference
 from moorage.apimachinery.moments import moment, rfc3339
 from moorage.apimachinery.resources import Obj
-from moorage.model.names import OWNER_ANNOTATION, OWNER_LABEL
+from moorage.model.names import (
+    BEATS_FINALIZER,
+    CATCH_UP_ANNOTATION,
+    CRON_BACKFILL_ANNOTATION,
+    CRON_BACKFILL_LABEL,
+    CRON_STATE_ANNOTATION,
+    MONITOR_ANNOTATION,
+    MONITOR_PREFIX,
+    NOTIFY_ANNOTATION,
+    OWNER_ANNOTATION,
+    OWNER_LABEL,
+)
 from moorage.model.workflow import (
     COMPLETED_LABEL,
     CRON_LABEL,
@@ -28,20 +39,6 @@ from moorage.model.workflow import (
 
 SCHEDULE_ANNOTATION = "workflows.argoproj.io/last-used-schedule"  # Argo's: what slots were looked for by
 CREATOR_LABEL = "workflows.argoproj.io/creator"  # Argo's
-STATE_ANNOTATION = "moorage.dev/cron-state"  # JSON, a `CronState`: Argo's CRD prunes unknown status
-CATCH_UP_ANNOTATION = "moorage.dev/catch-up"  # how many missed slots are made up for, oldest first
-BACKFILL_ANNOTATION = (
-    "moorage.dev/backfill"  # on a CronWorkflow: JSON, a `Backfill`; the operator removes it when done
-)
-BACKFILL_LABEL = "moorage.dev/backfill"  # on a Workflow: the id of the backfill that it is of
-CRON_FINALIZER = "moorage.dev/cronworkflow"  # on a Workflow, until its slot is recorded
-
-# heartbeats, on a CronWorkflow or a Workflow: those of a CronWorkflow are copied to its Workflows
-MONITOR_ANNOTATION = "moorage.dev/monitor"  # an address of Healthchecks or Cronitor
-MONITOR_PREFIX = "moorage.dev/monitor-"  # before start, success, failure, overdue: addresses; after: a duration
-NOTIFY_ANNOTATION = "moorage.dev/notify"  # who is told of failures: https://… and mailto:…, with blanks between
-BEATS_ANNOTATION = "moorage.dev/beats"  # JSON, a `Beats`: what was sent
-BEATS_FINALIZER = "moorage.dev/beats"  # on a Workflow, until its last heartbeat is sent
 
 SUCCESSFUL_KEPT, FAILED_KEPT = 3, 1  # Argo's defaults
 CATCH_UP_MAX = 1000
@@ -168,11 +165,11 @@ def parse_cron(obj: Mapping[str, Any]) -> CronView:
     if not isinstance(spec.get("workflowSpec"), Mapping):
         problems.append("spec.workflowSpec: it is missing: give the spec of the Workflows to run")
     backfill = None
-    if BACKFILL_ANNOTATION in annotations:
+    if CRON_BACKFILL_ANNOTATION in annotations:
         try:
-            backfill = msgspec.json.decode(annotations[BACKFILL_ANNOTATION], type=Backfill)
+            backfill = msgspec.json.decode(annotations[CRON_BACKFILL_ANNOTATION], type=Backfill)
         except msgspec.MsgspecError as error:
-            problems.append(f"metadata.annotations[{BACKFILL_ANNOTATION}]: it cannot be read: {error}")
+            problems.append(f"metadata.annotations[{CRON_BACKFILL_ANNOTATION}]: it cannot be read: {error}")
     conditions = {
         str(each.get("type")): str(each.get("message") or "")
         for each in _sequence(status.get("conditions"))
@@ -194,7 +191,7 @@ def parse_cron(obj: Mapping[str, Any]) -> CronView:
         when=str(spec.get("when") or ""),
         stop_expression=str(stop.get("expression") or stop.get("condition") or ""),
         catch_up=max(0, catch_up),
-        state=_state(annotations.get(STATE_ANNOTATION, "")),
+        state=_state(annotations.get(CRON_STATE_ANNOTATION, "")),
         schedule_used=annotations.get(SCHEDULE_ANNOTATION, ""),
         backfill=backfill,
         last_scheduled=_moment(status.get("lastScheduledTime")),
@@ -308,7 +305,7 @@ def make_run(
             | own
             | {CRON_LABEL: cron_name}
             | ({INSTANCE_LABEL: instance} if instance else {})
-            | ({BACKFILL_LABEL: backfill} if backfill else {}),
+            | ({CRON_BACKFILL_LABEL: backfill} if backfill else {}),
             "annotations": dict(_mapping(meta.get("annotations")))
             | owner
             | monitors

@@ -75,6 +75,16 @@ GPU_TYPE_LABELS = (  # tried in this order
 )
 
 # machines: places held by reservation pods (docs/design/0004-reservations.md)
+CATCH_UP_ANNOTATION = "moorage.dev/catch-up"  # on a CronWorkflow: how many missed slots are run, oldest first
+CRON_STATE_ANNOTATION = "moorage.dev/cron-state"  # on a CronWorkflow: JSON, what the operator remembers of it
+CRON_BACKFILL_ANNOTATION = "moorage.dev/cron-backfill"  # on a CronWorkflow: JSON, slots of the past to run
+CRON_BACKFILL_LABEL = "moorage.dev/cron-backfill"  # on a Workflow: the id of the backfill that it is of
+CRON_FINALIZER = "moorage.dev/cronworkflow"  # on a Workflow, until its slot is recorded
+MONITOR_ANNOTATION = "moorage.dev/monitor"  # on a CronWorkflow or Workflow: an address of Healthchecks or Cronitor
+MONITOR_PREFIX = "moorage.dev/monitor-"  # before start, success, failure, overdue: addresses; "after": a span
+NOTIFY_ANNOTATION = "moorage.dev/notify"  # beside it: who is told of failures: https://… mailto:…
+BEATS_ANNOTATION = "moorage.dev/beats"  # JSON: which heartbeats of a Workflow or CronWorkflow were sent
+BEATS_FINALIZER = "moorage.dev/beats"  # on a Workflow, until its last heartbeat is sent
 MACHINE_GROUP_LABEL = "moorage.dev/machine-group"  # on a Machine, its nodes, its reservations and its guests
 MACHINE_TYPE_LABEL = "moorage.dev/machine-type"  # on reservations and guests
 MACHINE_CONTAINER_LABEL = "moorage.dev/machine-container"  # on a guest: the container that gets the resources

@@ -192,7 +192,7 @@ def test_backfill_asks_the_operator_for_the_slots_that_did_not_run(moor):
     assert done.out.splitlines() == [rfc3339(NOON - hours * HOUR) for hours in (3, 1, 0)]
     assert "3 slots run, 2 at a time; 1 have run" in done.err
     annotations = moor.api.objects["cronworkflows", "default", "nightly"]["metadata"]["annotations"]
-    wish = json.loads(annotations["moorage.dev/backfill"])
+    wish = json.loads(annotations["moorage.dev/cron-backfill"])
     assert (wish["slots"], wish["parallel"]) == ([SLOT - 10800, SLOT - 3600, SLOT], 2)
     again = moor("cron", "backfill", "nightly", "--from", "3h")
     assert again.code == 1

@@ -21,7 +21,7 @@ from moorage.apimachinery.resources import EVENTS, LEASES, Obj, Resource
 from moorage.controllers.cronworkflow.controller import CronWorkflowController
 from moorage.errors import Conflict, Invalid, NotFound
 from moorage.kube.events import EventRecorder
-from moorage.model.cronworkflow import CRON_FINALIZER
+from moorage.model.names import CRON_FINALIZER
 from moorage.model.workflow import CRON_WORKFLOWS, WORKFLOWS
 from moorage.testing.clock import NOON, FakeClock
 from moorage.testing.fakeapi import FakeApi

@@ -263,7 +263,7 @@ def test_the_next_look_is_at_the_next_slot():
 def test_a_backfill_runs_a_few_slots_at_a_time_and_passes_over_those_that_ran(parallel, starts):
     wanted = [int((NOON - hours * HOUR).timestamp()) for hours in range(6, 1, -1)]
     wish = json.dumps({"id": "b1", "slots": wanted, "parallel": parallel})
-    given = seen((done(NOON - 6 * HOUR),), last=NOON, annotations={"moorage.dev/backfill": wish})
+    given = seen((done(NOON - 6 * HOUR),), last=NOON, annotations={"moorage.dev/cron-backfill": wish})
     assert summary(given) == [f"start {7 + number:02}:00" for number in range(starts)]
 
 
@@ -276,7 +276,10 @@ def test_a_backfill_ends():
     wish = json.dumps({"id": "b1", "slots": [int(NOON.timestamp()) - 3600]})
     state = {"backfillId": "b1", "backfillDone": 1}
     given = seen(
-        (done(NOON - HOUR, backfill="b1"),), last=NOON, state=state, annotations={"moorage.dev/backfill": wish}
+        (done(NOON - HOUR, backfill="b1"),),
+        last=NOON,
+        state=state,
+        annotations={"moorage.dev/cron-backfill": wish},
     )
     actions = plan(given).actions
     assert isinstance(actions[0], Save)

@@ -35,17 +35,19 @@ from moorage.errors import AlreadyExists, BadRequest, Conflict, Forbidden, Inval
 from moorage.kube.argo import argo_controller
 from moorage.kube.events import EventRecorder
 from moorage.model.cronworkflow import (
-    BACKFILL_ANNOTATION,
-    BACKFILL_LABEL,
-    CRON_FINALIZER,
     SCHEDULE_ANNOTATION,
-    STATE_ANNOTATION,
     cron_of,
     is_completed,
     is_run_of,
     make_run,
     parse_cron,
     slot_of,
+)
+from moorage.model.names import (
+    CRON_BACKFILL_ANNOTATION,
+    CRON_BACKFILL_LABEL,
+    CRON_FINALIZER,
+    CRON_STATE_ANNOTATION,
 )
 from moorage.model.workflow import (
     COMPLETED_LABEL,
@@ -183,11 +185,11 @@ class CronWorkflowController:
         """Write state and status. Raises Conflict when somebody wrote since `obj` was read."""
         key = key_of(obj)
         annotations: dict[str, str | None] = {
-            STATE_ANNOTATION: msgspec.json.encode(record.state).decode(),
+            CRON_STATE_ANNOTATION: msgspec.json.encode(record.state).decode(),
             SCHEDULE_ANNOTATION: record.schedule_used or None,
         }
         if not record.has_backfill:
-            annotations[BACKFILL_ANNOTATION] = None
+            annotations[CRON_BACKFILL_ANNOTATION] = None
         status = status_of(record, key.namespace, WORKFLOWS.api_version, WORKFLOWS.kind)
         meta: Obj = {"resourceVersion": obj["metadata"]["resourceVersion"], "annotations": annotations}
         if record.is_stopped:
@@ -268,7 +270,7 @@ def run_seen(run: Mapping[str, Any]) -> RunSeen:
         finished=finished,
         seconds=int((finished - started).total_seconds()) if started and finished else None,
         slot=slot_of(run),
-        backfill=(meta.get("labels") or {}).get(BACKFILL_LABEL, ""),
+        backfill=(meta.get("labels") or {}).get(CRON_BACKFILL_LABEL, ""),
         is_held=CRON_FINALIZER in (meta.get("finalizers") or ()),
         is_stopping=(run.get("spec") or {}).get("shutdown") == "Terminate",
         is_deleting=bool(meta.get("deletionTimestamp")),

@@ -35,14 +35,8 @@ from moorage.decide.workflows.monitors import (
 )
 from moorage.errors import NotFound
 from moorage.kube.events import EventRecorder
-from moorage.model.cronworkflow import (
-    BEATS_ANNOTATION,
-    BEATS_FINALIZER,
-    Beats,
-    cron_of,
-    is_monitor_key,
-    parse_cron,
-)
+from moorage.model.cronworkflow import Beats, cron_of, is_monitor_key, parse_cron
+from moorage.model.names import BEATS_ANNOTATION, BEATS_FINALIZER
 from moorage.model.workflow import CRON_WORKFLOWS, WORKFLOWS, is_ours
 from moorage.notify.delivery import NotDelivered
 from moorage.notify.heartbeat import beat as send_beat
@@ -164,10 +158,10 @@ class RunMonitorController:
         if wait is not None:
             return wait
         notice = make_notice(run, beat, self._clock.now())
-        told = f"told-{beat}"
-        if notice is not None and monitor.targets and told not in sent:
+        mark = f"told-{beat}"
+        if notice is not None and monitor.targets and mark not in sent:
             await self._sender.tell(obj, monitor, notice)
-            sent = (*sent, told)
+            sent = (*sent, mark)
             await self._remember(obj, sent)
         address = beat_address(monitor, beat, run.uid, run.message)
         if address:
@@ -248,11 +242,11 @@ class SlotMonitorController:
         wait = self._sender.waits(uid)
         if wait is not None:
             return wait
-        told = f"told-{missed}"
+        mark = f"told-{missed}"
         if known.missed or self._clock.now() - slot <= TOO_OLD:
-            if monitor.targets and told not in known.sent:
+            if monitor.targets and mark not in known.sent:
                 await self._sender.tell(obj, monitor, missed_notice(key.namespace, key.name, slot, uid))
-                known = msgspec.structs.replace(known, sent=(told,))
+                known = msgspec.structs.replace(known, sent=(mark,))
                 await self._remember(key, known)
             address = beat_address(monitor, Beat.OVERDUE, uid)
             if address:

@@ -20,7 +20,7 @@ from moorage.apimachinery.moments import format_duration, rfc3339
 from moorage.decide.maps.notices import Notice, plain
 from moorage.decide.workflows.text.durations import parse_duration
 from moorage.errors import MoorageError, UsageError
-from moorage.model.cronworkflow import MONITOR_ANNOTATION, MONITOR_PREFIX, NOTIFY_ANNOTATION
+from moorage.model.names import MONITOR_ANNOTATION, MONITOR_PREFIX, NOTIFY_ANNOTATION
 from moorage.model.targets import Command, Target, Webhook, parse_target
 
 OVERDUE_LEAST = timedelta(minutes=10)

@@ -153,7 +153,7 @@ def schedules(draw):
 
 
 def minutes_by_definition(schedule: str, zone: str, after: datetime, until: datetime) -> list[datetime]:
-    """Every minute whose wall clock reads as the schedule says, found by looking at each."""
+    """Every minute whose wall clock reads as the schedule says, upcoming by looking at each."""
 
     def values(text: str, low: int, high: int) -> set[int]:
         out: set[int] = set()
@@ -228,8 +228,8 @@ def _until(moments, until):
 @given(schedules(), ZONED, st.datetimes(datetime(2000, 1, 1), datetime(2060, 1, 1)))
 def test_slots_are_in_order_and_after_the_moment(schedule, zone, after):
     after = after.replace(tzinfo=UTC)
-    found = list(islice(slots(table(schedule, zone=zone), after), 50))
-    assert all(earlier < later for earlier, later in pairwise([after, *found]))
+    upcoming = list(islice(slots(table(schedule, zone=zone), after), 50))
+    assert all(earlier < later for earlier, later in pairwise([after, *upcoming]))
 
 
 @given(st.text(max_size=40) | st.lists(st.text("0123456789*/,-?LW# @", max_size=5), max_size=6).map(" ".join))
