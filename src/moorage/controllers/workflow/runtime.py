@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from moorage.apimachinery.api import Api
+from moorage.apimachinery.resources import NODES
 from moorage.controllers.dataset.filler import find_runtime
+from moorage.decide.workflows.entrypoints import entrypoints_of
 from moorage.decide.workflows.pods import StepRuntime
 from moorage.kube.serverurl import server_url
 
@@ -16,4 +18,5 @@ async def read_runtime(api: Api) -> StepRuntime:
         python=runtime.python,
         on_processes=runtime.on_processes,
         server_url=await server_url(api),
+        entrypoints=entrypoints_of((await api.list(NODES)).items) if runtime.on_processes else {},
     )
