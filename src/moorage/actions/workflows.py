@@ -39,6 +39,7 @@ from moorage.decide.workflows.views import (
     ENDED,
     PHASES,
     WorkflowView,
+    as_gone,
     is_suspended_node,
     matching_nodes,
     view_workflow,
@@ -247,15 +248,16 @@ async def list_workflows(
     Records that cannot be read stand in the way of no list. Raises UsageError, NotReady, ApiError.
     """
     _check_choice(choice)
+    records_kept = await _kept(records, namespace, choice)  # first: what is created meanwhile is not gone
     try:
         objects = (await api.list(WORKFLOWS, namespace, label_selector=choice.selector or None)).items
     except NotFound as error:
         raise _unknown_kind(error, WORKFLOWS) from error
     by_uid = {str(obj["metadata"].get("uid")): obj for obj in objects}
-    for kept in await _kept(records, namespace, choice):
+    for kept in records_kept:
         uid = str(kept["metadata"].get("uid"))
         # the record is written before the object: it knows more of the same run
-        by_uid[uid] = kept if uid not in by_uid else _newer(by_uid[uid], kept)
+        by_uid[uid] = as_gone(kept) if uid not in by_uid else _newer(by_uid[uid], kept)
     views = [view_workflow(_without_nodes(obj)) for obj in by_uid.values()]
     chosen = [view for view in views if _is_chosen(view, choice)]
     chosen.sort(key=lambda view: (view.created is not None, view.created, view.name), reverse=True)
@@ -309,8 +311,10 @@ async def get_workflow(api: Api, namespace: str, name: str, records: Records | N
     kept = await records.read(namespace, name, live) if records is not None else None
     if kept is None and live is None:
         raise await missing(api, WORKFLOWS, namespace, name)
-    if kept is None or live is None:
-        return kept or live or {}
+    if live is None:
+        return as_gone(kept or {})
+    if kept is None:
+        return live
     is_argos = bool((live.get("status") or {}).get("nodes") or (live.get("status") or {}).get("compressedNodes"))
     return live if is_argos else kept
 

@@ -10,9 +10,18 @@ from moorage.actions.workflows import INSTALL, Check, missing, no_check
 from moorage.api.errors import ErrorCode
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.resources import Obj, Resource
-from moorage.errors import AlreadyExists, NotFound, NotReady, UsageError
+from moorage.errors import AlreadyExists, Conflict, NotFound, NotReady, UsageError
 from moorage.model.names import is_dns_label
 from moorage.model.workflow import CLUSTER_WORKFLOW_TEMPLATES, WORKFLOW_TEMPLATES
+
+SERVERS_OWN = (
+    "uid",
+    "resourceVersion",
+    "creationTimestamp",
+    "generation",
+    "managedFields",
+    "selfLink",
+)  # metadata
 
 
 class Applied(StrEnum):
@@ -56,6 +65,8 @@ def template_of(document: Mapping[str, Any], namespace: str) -> tuple[Resource, 
             code=ErrorCode.INVALID,
             field="metadata.namespace",
         )
+    for field in SERVERS_OWN:
+        meta.pop(field, None)
     if resource.namespaced:
         meta["namespace"] = namespace
     else:
@@ -90,7 +101,8 @@ async def apply_template(
 ) -> tuple[Obj, Applied]:
     """Create a template, or put its spec, labels and annotations in place of those that it has.
 
-    Workflows that run already keep the templates that they were started with.
+    Workflows that run already keep the templates that they were started with. Raises Conflict for a document that
+    was read before somebody else changed the template.
     """
     try:
         return await create_template(api, namespace, document, check=check), Applied.CREATED
@@ -99,6 +111,13 @@ async def apply_template(
     resource, made = template_of(document, namespace)
     where = namespace if resource.namespaced else None
     stored = await api.get(resource, made["metadata"]["name"], where)
+    version = (document.get("metadata") or {}).get("resourceVersion")
+    if version and version != stored["metadata"].get("resourceVersion"):
+        raise Conflict(
+            f"the template {made['metadata']['name']!r} was changed since you read it",
+            hint="read it again, and make your change anew",
+            code=ErrorCode.CONFLICT,
+        )
     wanted = {**stored, "spec": made.get("spec") or {}}
     wanted["metadata"] = {
         **stored["metadata"],

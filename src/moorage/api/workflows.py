@@ -18,7 +18,7 @@ ENDED = ("Succeeded", "Failed", "Error")
 Words = tuple[Text, ...]
 
 
-class ArgoObject(Answer, frozen=True, omit_defaults=True):
+class ArgoObject(Answer, frozen=True):
     """An object of Argo's API, as Argo writes it."""
 
     api_version: str = "argoproj.io/v1alpha1"
@@ -45,7 +45,7 @@ class ArgoObject(Answer, frozen=True, omit_defaults=True):
         return parse_rfc3339(text) if isinstance(text, str) else None
 
 
-class Workflow(ArgoObject, frozen=True, omit_defaults=True):
+class Workflow(ArgoObject, frozen=True):
     """A Workflow as Argo writes it; `status.nodes` holds what the server keeps of its nodes."""
 
     kind: str = "Workflow"
@@ -70,7 +70,7 @@ class Workflow(ArgoObject, frozen=True, omit_defaults=True):
         return {str(each["name"]): str(each["value"]) for each in parameters if "name" in each and "value" in each}
 
 
-class WorkflowTemplate(ArgoObject, frozen=True, omit_defaults=True):
+class WorkflowTemplate(ArgoObject, frozen=True):
     """A WorkflowTemplate, or a ClusterWorkflowTemplate."""
 
     kind: str = "WorkflowTemplate"

@@ -116,7 +116,7 @@ def list_(
 
 
 def _phase(view: WorkflowView) -> str:
-    return f"{view.phase} (deleted)" if view.gone_at else view.phase
+    return f"{view.phase} (deleted)" if view.is_gone else view.phase
 
 
 def item_of(view: WorkflowView) -> dict[str, object]:
@@ -133,5 +133,6 @@ def item_of(view: WorkflowView) -> dict[str, object]:
         "cron": view.cron,
         "labels": dict(view.labels),
         **{key: rfc3339(at) if at else None for key, at in times.items()},
+        "gone": view.is_gone,
         "goneAt": view.gone_at or None,
     }

@@ -139,7 +139,7 @@ def _pairs(values: Any) -> list[str]:
 
 def _status_text(view: WorkflowView) -> str:
     notes = []
-    if view.gone_at:
+    if view.is_gone:
         notes.append("deleted; this is its record")
     if not view.has_ended and view.shutdown:
         notes.append("stopping")
@@ -246,6 +246,6 @@ def next_steps(view: WorkflowView) -> list[str]:
     if failed and view.has_ended:
         path = step_path(failed[-1].name, view.name)
         steps.append(f"see its log: moor workflow logs {view.name} --step '{path}'")
-    if view.has_ended and view.phase != "Succeeded" and not view.gone_at:
+    if view.has_ended and view.phase != "Succeeded" and not view.is_gone:
         steps.append(f"run again what failed: moor workflow retry {view.name}")
     return steps

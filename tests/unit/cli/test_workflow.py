@@ -264,9 +264,9 @@ def test_workflows_are_listed_with_those_that_are_gone(moor):
         "old     Failed (deleted)   24h   -          0/0        -      -       boom",
     ]
     rows = json.loads(moor("workflow", "list", "-o", "json").out)
-    assert [(row["name"], row["phase"], row["goneAt"]) for row in rows] == [
-        ("train", "Running", None),
-        ("old", "Failed", BEGAN),
+    assert [(row["name"], row["phase"], row["gone"]) for row in rows] == [
+        ("train", "Running", False),
+        ("old", "Failed", True),
     ]
 
 

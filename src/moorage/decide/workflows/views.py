@@ -71,7 +71,8 @@ class WorkflowView:
     total: int = 0
     is_suspended: bool = False
     shutdown: str = ""  # "", Stop or Terminate
-    gone_at: str = ""  # when its object was deleted, RFC 3339; empty: it exists
+    is_gone: bool = False  # only its record is kept
+    gone_at: str = ""  # when its object was deleted, RFC 3339; empty: nobody saw it go
     is_ours: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
     arguments: Mapping[str, str] = field(default_factory=dict)
@@ -82,11 +83,6 @@ class WorkflowView:
     @property
     def has_ended(self) -> bool:
         return self.phase in ENDED
-
-    @property
-    def is_gone(self) -> bool:
-        """Only its record is kept."""
-        return bool(self.gone_at)
 
     @property
     def progress(self) -> str:
@@ -134,6 +130,7 @@ def view_workflow(obj: Mapping[str, Any]) -> WorkflowView:
         total=_count(total),
         is_suspended=spec.get("suspend") is True,
         shutdown=str(spec.get("shutdown") or ""),
+        is_gone=bool(status.get("gone") or status.get("goneAt")),
         gone_at=str(status.get("goneAt") or ""),
         is_ours=is_ours({"metadata": meta}),
         labels=dict(labels),
@@ -351,6 +348,11 @@ def _artifact_object(artifact: Artifact) -> Obj:
 
 def _named_values(parameters: Mapping[str, Any]) -> list[Obj]:
     return [{"name": name, "value": str(value)} for name, value in parameters.items()]
+
+
+def as_gone(obj: Mapping[str, Any]) -> Obj:
+    """A record whose object does not exist, whether or not somebody saw it go."""
+    return {**obj, "status": {**_mapping(obj.get("status")), "gone": True}}
 
 
 # -- the tree

@@ -210,12 +210,13 @@ def choice_of(query: ListedByArgo, context: Context) -> Choice:
 
 def summary_of(view: WorkflowView) -> Workflow:
     """A row of the list as an object: what a person chooses by, and nothing that grows with its steps."""
-    status = {
+    status: dict[str, Any] = {
         "phase": view.phase,
         "message": view.message,
         "startedAt": rfc3339(view.started) if view.started else "",
         "finishedAt": rfc3339(view.finished) if view.finished else "",
         "progress": view.progress,
+        "gone": view.is_gone,
         "goneAt": view.gone_at,
     }
     notes = {OWNER_ANNOTATION: view.owner} if view.owner else {}
