@@ -51,6 +51,7 @@ spec:
       command: [sh, -c, "echo size is {{workflow.parameters.size}}; echo kept > /tmp/model.txt"]
     outputs: {artifacts: [{name: model, path: /tmp/model.txt, archive: {none: {}}}]}
 """
+TWICE = "print({{inputs.parameters.x}} * 2)"
 
 
 @pytest.fixture
@@ -125,32 +126,37 @@ async def test_python_does_the_same(cluster: Cluster, namespace: str) -> None:
         assert [each.name async for each in client.workflows.list(completed=True)] == [made.name]
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # hera uses an older way of pydantic
 async def test_heras_own_client_submits_and_waits(cluster: Cluster, namespace: str, api: KubeClient) -> None:
-    from hera.workflows import DAG, Workflow, WorkflowsService, models, script
+    from hera.workflows import DAG, Parameter, Script, Task, Workflow, WorkflowsService, models
 
     token = str(yaml.safe_load(cluster.kubeconfig.read_text())["users"][0]["user"].get("token") or "")
     if not token:
         pytest.skip("the kubeconfig has no token for hera")
-    url = server_url(api)
+    url = await server_url(api)
 
     def work() -> tuple[str, dict[str, str], list[str]]:
-        @script(image="python:3" if cluster.kind == "local" else cluster.image, command=["python3"])
-        def double(x: int) -> None:
-            print(x * 2)
-
+        image = "python:3" if cluster.kind == "local" else cluster.image
         with WorkflowsService(host=url, token=token, namespace=namespace) as service:
-            with (
-                Workflow(
-                    generate_name="hera-",
-                    entrypoint="main",
-                    namespace=namespace,
-                    workflows_service=service,
-                    pod_metadata=models.Metadata(annotations={HOST_ENV_ANNOTATION: "true"}),
-                ) as workflow,
-                DAG(name="main"),
-            ):
-                first = double(name="first", arguments={"x": 4})
-                second = double(name="second", arguments={"x": first.result})
+            workflow = Workflow(
+                generate_name="hera-",
+                entrypoint="main",
+                namespace=namespace,
+                workflows_service=service,
+                pod_metadata=models.Metadata(annotations={HOST_ENV_ANNOTATION: "true"}),
+            )
+            with workflow:
+                python = {"image": image, "command": ["python3"]}
+                Script(name="four", source="print(4)", **python)
+                Script(
+                    name="double",
+                    inputs=[Parameter(name="x")],
+                    source="print({{inputs.parameters.x}} * 2)",
+                    **python,
+                )
+            with workflow, DAG(name="main"):
+                first = Task(name="first", template="four")
+                second = Task(name="second", template="double", arguments={"x": first.result})
                 first >> second
             workflow.lint()
             workflow.name = workflow.create().metadata.name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -94,10 +95,10 @@ async def controller_here(session: Session) -> Controller:
     """Who runs workflows: as the server says, else as this user may read."""
     from moorage.actions.argocontroller import controller_of
 
-    try:
-        return Controller((await session.server.ask(ArgoInfo, "GET", "/api/v1/info")).controller)
-    except (MoorageError, ValueError):
-        return await controller_of(session.api, session.clock.now())
+    said = Controller.UNKNOWN
+    with contextlib.suppress(MoorageError, ValueError):
+        said = Controller((await session.server.ask(ArgoInfo, "GET", "/api/v1/info")).controller)
+    return said if said is not Controller.UNKNOWN else await controller_of(session.api, session.clock.now())
 
 
 # -- one workflow as text

@@ -349,6 +349,7 @@ SERVER = Service(
         Rule(group=GROUP, resources=("mapjobs",), verbs=(*READ, "patch"), why="maps; patch: their finalizer"),
         Rule(group=GROUP, resources=("mapjobs/status",), verbs=("patch",), why="counts of items"),
         Rule(group=ARGO, resources=("workflows",), verbs=("list",), why="the history of those that are gone ends"),
+        Rule(group=LEASES, resources=("leases",), verbs=("list",), why="whether Argo's controller runs workflows"),
         Rule(resources=("secrets",), verbs=("create",), why="the token of a map's workers; none can be read"),
         Rule(group=GROUP, resources=("workspaces",), verbs=LIST, why="where the gateway leads"),
         Rule(group=GROUP, resources=("tenants",), verbs=("list",), why="what they fill in, for their own people"),
