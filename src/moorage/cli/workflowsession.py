@@ -95,10 +95,10 @@ async def controller_here(session: Session) -> Controller:
     """Who runs workflows: as the server says, else as this user may read."""
     from moorage.actions.argocontroller import controller_of
 
-    said = Controller.UNKNOWN
+    controller = Controller.UNKNOWN
     with contextlib.suppress(MoorageError, ValueError):
-        said = Controller((await session.server.ask(ArgoInfo, "GET", "/api/v1/info")).controller)
-    return said if said is not Controller.UNKNOWN else await controller_of(session.api, session.clock.now())
+        controller = Controller((await session.server.ask(ArgoInfo, "GET", "/api/v1/info")).controller)
+    return controller if controller is not Controller.UNKNOWN else await controller_of(session.api, session.clock.now())
 
 
 # -- one workflow as text
