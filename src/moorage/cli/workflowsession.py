@@ -95,10 +95,11 @@ async def controller_here(session: Session) -> Controller:
     """Who runs workflows: as the server says, else as this user may read."""
     from moorage.actions.argocontroller import controller_of
 
-    controller = Controller.UNKNOWN
     with contextlib.suppress(MoorageError, ValueError):
         controller = Controller((await session.server.ask(ArgoInfo, "GET", "/api/v1/info")).controller)
-    return controller if controller is not Controller.UNKNOWN else await controller_of(session.api, session.clock.now())
+        if controller is not Controller.UNKNOWN:
+            return controller
+    return await controller_of(session.api, session.clock.now())
 
 
 # -- one workflow as text
