@@ -18,7 +18,6 @@ from moorage.apimachinery.resources import Obj
 from moorage.clock import Clock
 from moorage.controllers.cronworkflow.plan import (
     Drop,
-    Plan,
     Record,
     Release,
     RunSeen,
@@ -61,7 +60,6 @@ from moorage.model.workflow import (
 
 log = logging.getLogger(__name__)
 
-ROUNDS = 3  # of planning in one pass: what is created is recorded in the same pass
 ARGO_SECONDS = 30.0  # how long an answer to "does Argo's controller run?" counts
 
 
@@ -107,13 +105,11 @@ class CronWorkflowController:
             obj = await self._adopt(obj)
         if not is_ours(obj):
             return None
-        decided = Plan()
-        for _ in range(ROUNDS):
-            decided = plan(self._observe(obj))
-            for action in decided.actions:
-                obj = await self._act(obj, action)
-            if not any(isinstance(action, Start) for action in decided.actions):
-                break
+        decided = plan(self._observe(obj))
+        for action in decided.actions:
+            obj = await self._act(obj, action)
+        if any(isinstance(action, Start) for action in decided.actions):
+            self.loop.queue.add(key)  # record it after what else is due: of a thousand slots all start first
         return decided.look_again_in
 
     async def _has_argo(self) -> bool:
