@@ -198,7 +198,10 @@ def run(target: Target, name: str, parameters: tuple[str, ...]) -> int:
 
     async def work(session: Session) -> int:
         controller = await controller_of(session.api, session.clock.now())
-        submitted = await crons.run_cron(session.api, session.namespace, name, values, controller=controller)
+        check = checks_of(session.api, session.namespace)
+        submitted = await crons.run_cron(
+            session.api, session.namespace, name, values, controller=controller, check=check
+        )
         for text in submitted.notes:
             console.note(text)
         console.show(submitted.workflow["metadata"]["name"])

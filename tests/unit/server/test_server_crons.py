@@ -20,7 +20,10 @@ MANIFEST = {
     "apiVersion": "argoproj.io/v1alpha1",
     "kind": "CronWorkflow",
     "metadata": {"name": "nightly"},
-    "spec": {"schedules": ["0 * * * *"], "workflowSpec": {"entrypoint": "main", "templates": []}},
+    "spec": {
+        "schedules": ["0 * * * *"],
+        "workflowSpec": {"entrypoint": "main", "templates": [{"name": "main", "suspend": {}}]},
+    },
 }
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 from moorage.actions import crons
 from moorage.actions.argocontroller import controller_of
+from moorage.actions.workflowlints import checks_of
+from moorage.actions.workflows import no_check
 from moorage.api.crons import (
     BackfillAnswer,
     BackfillRequest,
@@ -17,6 +19,7 @@ from moorage.api.crons import (
     NewCron,
 )
 from moorage.api.fields import Page
+from moorage.decide.workflows.controllers import Controller
 from moorage.decide.workflows.views import view_workflow
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.rest.workflows import records_of
@@ -39,7 +42,8 @@ async def create_cron(call: Call[NewCron, None]) -> Cron:
     controller = await controller_of(call.context.api, call.context.now())
     made = crons.plan_cron(call.body.manifest, call.body.namespace, controller)
     call.audit("create cron", f"{call.body.namespace}/{made['metadata']['name']}")
-    created, _ = await crons.create_cron(call.api, made, mark=call.mark)
+    check = no_check if controller is Controller.ARGO else checks_of(call.api, call.body.namespace)
+    created, _ = await crons.create_cron(call.api, made, check=check, mark=call.mark)
     return crons.cron_of(created, (), call.context.now())
 
 
@@ -65,7 +69,13 @@ async def run_cron(call: Call[CronStart, None]) -> CronRun:
     controller = await controller_of(call.context.api, call.context.now())
     call.audit("run cron", f"{call.namespace}/{call.name}")
     submitted = await crons.run_cron(
-        call.api, call.namespace, call.name, call.body.parameters, controller=controller, mark=call.mark
+        call.api,
+        call.namespace,
+        call.name,
+        call.body.parameters,
+        controller=controller,
+        check=checks_of(call.api, call.namespace),
+        mark=call.mark,
     )
     return crons.run_of(view_workflow(submitted.workflow))
 
