@@ -175,7 +175,8 @@ def test_suspend_and_resume(moor):
 
 
 def test_run_starts_it_now_with_arguments(moor):
-    a_cron(moor, workflowSpec={"arguments": {"parameters": [{"name": "day", "value": "today"}]}})
+    arguments = {"parameters": [{"name": "day", "value": "today"}]}
+    a_cron(moor, workflowSpec=SPEC | {"arguments": arguments})
     done = moor("cron", "run", "nightly", "-p", "day=2026-01-31")
     assert done.code == 0, done.err
     (run,) = [obj for (kind, _, _), obj in moor.api.objects.items() if kind == "workflows"]
