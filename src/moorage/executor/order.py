@@ -37,13 +37,17 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """An artifact to save. `kept`: its location as later steps read it; empty: in our own store."""
+    """An artifact to save. `kept`: its location as later steps read it; empty: in our own store.
+
+    `key`: where in our own store; empty: the server chooses.
+    """
 
     name: str
     path: str
     archive: str = "tar"
     location: Mapping[str, Any] = field(default_factory=dict)
     kept: Mapping[str, Any] = field(default_factory=dict)
+    key: str = ""
     is_optional: bool = False
     mode: int | None = None
     level: int | None = None  # of gzip, 0 to 9
@@ -108,6 +112,7 @@ def _output(entry: Mapping[str, Any]) -> Output:
         archive=entry["archive"],
         location=entry["location"],
         kept=entry["kept"],
+        key=entry.get("key") or "",
         is_optional=bool(entry.get("optional")),
         mode=entry.get("mode"),
         level=entry.get("level"),

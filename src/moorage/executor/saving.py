@@ -193,7 +193,7 @@ def _upload(
         return {"name": name, "archive": archive, "location": kept, "digest": digest, "sizeBytes": size}
 
     def put() -> dict[str, Any]:
-        artifact = server().put_artifact(name, archive, file)
+        artifact = server().put_artifact(name, archive, file, key=output.key if output is not None else "")
         if artifact.get("digest") not in (None, "", digest):
             raise Passing("what the server stored is not what was sent: its digest is another")
         return artifact

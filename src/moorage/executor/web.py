@@ -32,14 +32,18 @@ class Server:
         self._order = order
         self._ca = ca
 
-    def put_artifact(self, name: str, archive: str, file: Path) -> dict[str, Any]:
-        """Save a file as an artifact of this pod; returns the Artifact as the server keeps it."""
+    def put_artifact(self, name: str, archive: str, file: Path, *, key: str = "") -> dict[str, Any]:
+        """Save a file as an artifact of this pod; returns the Artifact as the server keeps it.
+
+        `key`: where in the namespace's part of the store; empty: the server chooses.
+        """
         order = self._order
         path = f"/api/v1/steps/{_quoted(order.workflow)}/{_quoted(order.pod)}/artifacts/{_quoted(name)}"
         with file.open("rb") as body:
             size = file.stat().st_size
             headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
-            answer = self._ask("PUT", f"{path}?archive={archive}", body, headers)
+            query = f"archive={archive}" + (f"&key={_quoted(key)}" if key else "")
+            answer = self._ask("PUT", f"{path}?{query}", body, headers)
         try:
             artifact = json.loads(answer)
         except ValueError as error:

@@ -79,9 +79,10 @@ class Site:
 
             def _put(self) -> None:
                 data = self.rfile.read(int(self.headers["Content-Length"]))
-                match = re.fullmatch(rf"/api/v1/steps/{UID}/{POD}/artifacts/([^/?]+)\?archive=(\w+)", self.path)
+                start = f"/api/v1/steps/{UID}/{POD}/artifacts/"
+                match = re.fullmatch(start + r"([^/?]+)\?archive=(\w+)(?:&key=(.*))?", self.path)
                 assert match is not None
-                key = f"wf/{POD}/{match[1]}"
+                key = match[3].replace("%2F", "/") if match[3] else f"wf/{POD}/{match[1]}"
                 site.artifacts[key] = data
                 digest = "sha256:0" if self._spoils else f"sha256:{sha256(data).hexdigest()}"
                 answer = {"name": match[1], "key": key, "sizeBytes": len(data), "digest": digest}
@@ -266,6 +267,14 @@ def test_a_parameter_that_cannot_be_is_an_error_that_names_its_path(
     assert [pod.init(), pod.run("true"), pod.wait()] == [0, 0, 1]
     for word in ("output parameter 'p'", str(pod.folder / "p"), *words):
         assert word in site.report.error
+
+
+def test_an_artifact_may_have_a_key_of_its_own(pod: Pod, site: Site) -> None:
+    (pod.folder / "file").write_text("x")
+    pod.order(artifacts=[an_artifact(pod.folder / "file", archive="none", key="mine/file.txt")])
+    assert [pod.init(), pod.run("true"), pod.wait()] == [0, 0, 0]
+    assert site.artifacts == {"mine/file.txt": b"x"}
+    assert [artifact.key for artifact in site.report.outputs.artifacts] == ["mine/file.txt"]
 
 
 def test_a_missing_artifact_is_an_error_unless_it_is_optional(pod: Pod, site: Site) -> None:

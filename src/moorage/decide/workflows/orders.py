@@ -125,6 +125,8 @@ def make_order(
 def location_of(entry: Mapping[str, Any], field: str) -> Obj:
     """Where the manifest says that an artifact is: one store and its fields; empty: in our own store.
 
+    A bucket's key without a bucket is one of our own store: see `own_key`.
+
     Raises OrderError for a store that Moorage does not know, or a field that is missing.
     """
     location: Obj = {}
@@ -138,7 +140,7 @@ def location_of(entry: Mapping[str, Any], field: str) -> Obj:
     if len(location) > 1:
         raise OrderError(field, f"has the stores {' and '.join(location)}: an artifact is in one store")
     for kind, values in location.items():
-        for name in REQUIRED[kind]:
+        for name in REQUIRED[kind] if not own_key(location) else ():
             if not values.get(name):
                 raise OrderError(f"{field}.{kind}.{name}", "is missing")
         for name in UNSUPPORTED[kind]:
@@ -147,6 +149,18 @@ def location_of(entry: Mapping[str, Any], field: str) -> Obj:
             if value and (not second or (isinstance(value, Mapping) and value.get(second))):
                 raise OrderError(f"{field}.{kind}.{name}", "is not supported")
     return location
+
+
+def own_key(location: Mapping[str, Any]) -> str:
+    """The key in our own store of an artifact that has a bucket's key and no bucket; "": it has not.
+
+    https://argo-workflows.readthedocs.io/en/latest/key-only-artifacts/
+    """
+    for kind in ("s3", "gcs"):
+        values = location.get(kind)
+        if isinstance(values, Mapping) and values.get("key") and not values.get("bucket"):
+            return str(values["key"])
+    return ""
 
 
 def _source(entry: Mapping[str, Any], artifact: Artifact | None, field: str) -> tuple[Obj | None, str]:
@@ -160,6 +174,8 @@ def _source(entry: Mapping[str, Any], artifact: Artifact | None, field: str) -> 
         if entry.get("optional"):
             return None, ""
         raise OrderError(field, f"{entry['name']!r} was not supplied, and it is not optional")
+    if key := own_key(location):
+        location = {"key": key}
     if declared:
         return location, declared
     return location, artifact.archive if artifact is not None and artifact.archive != "tar" else ""
@@ -177,12 +193,15 @@ def _saved(entry: Mapping[str, Any], field: str, prefix: str, secrets: list[Mapp
     ending = {"tar": ".tgz", "zip": ".zip", "none": ""}[archive]
     given = {kind: entry[kind] for kind in entry if kind not in ("raw",)}
     for kind in ("s3", "gcs"):
-        if isinstance(given.get(kind), Mapping) and not given[kind].get("key"):
+        if isinstance(given.get(kind), Mapping) and given[kind].get("bucket") and not given[kind].get("key"):
             given[kind] = {**given[kind], "key": f"{prefix}/{entry['name']}{ending}"}
     location = location_of(given, field)
     for kind in location:
         if kind not in WRITABLE_STORES:
             raise OrderError(f"{field}.{kind}", f"cannot be written: use one of {', '.join(WRITABLE_STORES)}")
+    key = own_key(location)
+    if key:
+        location = {}
     level = (((entry.get("archive") or {}).get("tar")) or {}).get("compressionLevel")
     return {
         "name": entry["name"],
@@ -190,6 +209,7 @@ def _saved(entry: Mapping[str, Any], field: str, prefix: str, secrets: list[Mapp
         "archive": archive,
         "location": _without_secrets(location, secrets),
         "kept": copy.deepcopy(location),  # what later steps are told: secrets by name
+        **({"key": key} if key else {}),
         **({"optional": True} if entry.get("optional") else {}),
         **({"mode": entry["mode"]} if entry.get("mode") is not None else {}),
         **({"level": int(level)} if level is not None else {}),

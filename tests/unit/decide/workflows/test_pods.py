@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moorage.apimachinery.podsecurity import violations
 from moorage.apimachinery.resources import NAMESPACES, PODS
 from moorage.decide.workflows.pods import PodError, PodRequest, StepRuntime, make_pod, needs_executor, reports
 from moorage.localcluster.apiserver.auth.users import service_user
@@ -179,6 +180,18 @@ def test_helpers_are_restricted_limited_and_without_the_service_accounts_token()
         assert {"name": "MOORAGE_STEP_TOKEN", "valueFrom": token} in helper["env"]
 
 
+def test_a_namespace_of_restricted_pods_takes_steps_that_are_restricted_themselves() -> None:
+    security = {
+        "runAsNonRoot": True,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    container = {**HELLO["container"], "securityContext": security}
+    pod = a_pod({**WITH_OUTPUTS, "container": container})
+    assert violations("restricted", pod["metadata"], pod["spec"]) == []
+
+
 def test_inputs_alone_bring_init_and_leave_the_command_alone() -> None:
     template = {**HELLO, "inputs": {"artifacts": [{"name": "data", "path": "/data/in", "mode": 0o600}]}}
     pod = a_pod(template, artifacts={"data": Artifact(name="data", key="wf/p/data.tgz")})
@@ -236,6 +249,18 @@ def test_secrets_of_stores_become_variables_of_the_helper_that_needs_them() -> N
     assert fetched["location"]["s3"]["accessKeySecret"] == {"secret": 0}
     assert saved["location"]["s3"]["key"] == "wf/wf-hello-1/out.tgz"
     assert saved["kept"]["s3"]["accessKeySecret"] == {"name": "s3", "key": "id"}
+
+
+def test_a_key_without_a_bucket_is_one_of_our_own_store() -> None:
+    template = {
+        **HELLO,
+        "inputs": {"artifacts": [{"name": "in", "path": "/in", "s3": {"key": "some/in"}}]},
+        "outputs": {"artifacts": [{"name": "out", "path": "/out", "gcs": {"key": "some/out"}}]},
+    }
+    order = order_of(a_pod(template))
+    (fetched,), (saved,) = order["inputs"], order["artifacts"]
+    assert (fetched["location"], fetched["archive"]) == ({"key": "some/in"}, "")
+    assert (saved["location"], saved["key"], saved["kept"]) == ({}, "some/out", {})
 
 
 def test_the_template_wins_over_the_workflow() -> None:
