@@ -26,7 +26,7 @@ from moorage.cli.main import main
 from moorage.cli.session import Session, Target
 from moorage.decide.install.kept import parse_kept
 from moorage.model.dataset import DATASETS
-from moorage.model.names import SYSTEM_NAMESPACE
+from moorage.model.names import BEATS_FINALIZER, CRON_FINALIZER, SYSTEM_NAMESPACE
 from moorage.model.workflow import FINALIZER, INSTANCE_LABEL, OUR_INSTANCE, WORKFLOWS
 from moorage.testing.clock import FakeClock
 from moorage.testing.installing import InstallableApi
@@ -198,7 +198,8 @@ def test_data_of_argo_itself_stays_where_ours_is_deleted(moor, api):
     api.put(CRDS, dict(ours) | {"spec": {"group": "argoproj.io", "versions": [{"name": "v1alpha1"}]}})
     workflow = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "spec": {}}
     adopted = {INSTANCE_LABEL: OUR_INSTANCE}
-    meta = {"name": "ours", "namespace": "lab", "labels": adopted, "finalizers": [FINALIZER]}
+    held = [FINALIZER, CRON_FINALIZER, BEATS_FINALIZER]
+    meta = {"name": "ours", "namespace": "lab", "labels": adopted, "finalizers": held}
     api.put(WORKFLOWS, workflow | {"metadata": meta})
     api.put(WORKFLOWS, workflow | {"metadata": {"name": "argos", "namespace": "lab"}})
     step = {"name": "step", "namespace": "lab", "finalizers": [FINALIZER, "of/another"]}

@@ -16,7 +16,9 @@ from moorage.decide.install.steps import REGISTRATIONS
 from moorage.model.dataset import DATASET_FINALIZER
 from moorage.model.manifests import USAGE_CLAIM
 from moorage.model.names import (
+    BEATS_FINALIZER,
     CONTAINER_GATE,
+    CRON_FINALIZER,
     MACHINE_GATE,
     MACHINE_POOL_ANNOTATION,
     MAP_FINALIZER,
@@ -30,7 +32,17 @@ from moorage.model.people import PEOPLE_NAMESPACE
 from moorage.model.workflow import FINALIZER as WORKFLOW_FINALIZER
 from moorage.model.workflow import POD_FINALIZER
 
-FINALIZERS = frozenset({DATASET_FINALIZER, NODE_FINALIZER, MAP_FINALIZER, WORKFLOW_FINALIZER, POD_FINALIZER})
+FINALIZERS = frozenset(
+    {
+        DATASET_FINALIZER,
+        NODE_FINALIZER,
+        MAP_FINALIZER,
+        WORKFLOW_FINALIZER,
+        POD_FINALIZER,
+        CRON_FINALIZER,
+        BEATS_FINALIZER,
+    }
+)
 LIFTED_GATES = frozenset({MACHINE_GATE, MEMORY_GATE})  # a container that nobody has started stays so
 ADMIN_PREFIX = "moorage-admin-"  # ClusterRoleBindings of first users
 _SHOWN = 5  # names in a line
