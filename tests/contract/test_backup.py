@@ -21,6 +21,7 @@ from moorage.attempts.store import open_attempts
 from moorage.decide.maps.leasing import Call, Exchange, Outcome, Policy, Report
 from moorage.decide.usage.intervals import Interval, Open
 from moorage.errors import Conflict, MoorageError, NotReady
+from moorage.model.workflow import Memo, NodePhase, NodeRecord, NodeType, Outputs, StepReport, WorkflowRecord
 from moorage.queue.store import NewItem, open_store
 from moorage.server.backup.archive import MANIFEST, BadArchive
 from moorage.server.backup.store import Place, back_up, collect, content_of, finish_restore, restore
@@ -28,6 +29,7 @@ from moorage.server.identity.sessions import AuditEntry, Session, open_sessions
 from moorage.testing.clock import NOON
 from moorage.testing.postgres import new_database, throwaway_postgres
 from moorage.usage.store import UsageStore
+from moorage.workflows.store import open_workflows
 
 NOON_MS = int(NOON.timestamp() * 1000)
 ITEMS = 8
@@ -106,6 +108,13 @@ def fill(place: Place) -> None:
         usage.apply([Open(interval)])
     with closing(open_attempts(where(place, "attempts.db"))) as attempts:
         attempts.write([], [])
+    with closing(open_workflows(where(place, "workflows.db"))) as workflows:
+        workflows.begin(WorkflowRecord(uid="u1", namespace="lab", name="train", document={"spec": {"a": "é\n"}}))
+        workflows.load("u1", "op")
+        node = NodeRecord(id="n", name="n", display_name="n", type=NodeType.POD, phase=NodePhase.RUNNING)
+        workflows.save("u1", "op", [node])
+        workflows.report("u1", "p", StepReport(pod="p"))
+        workflows.remember("lab", "c", "k", Memo(outputs=Outputs(), at="2026-11-23T12:00:00Z"))
     if not place.url:
         (place.folder / "attempts" / "u").mkdir(parents=True)
         (place.folder / "attempts" / "u" / "00000001.log").write_bytes(b"epoch 1\n")
@@ -158,6 +167,7 @@ def test_a_backup_restores_all_and_takes_every_lease_back(
     manifest = back_up(place, archive, now=NOON)
     assert {name: count for name, count in manifest.rows.items() if count} == {
         "maps": 1, "items": ITEMS, "results": 1, "login_sessions": 1, "audit_log": 1, "intervals": 1,
+        "workflow_runs": 1,
     }  # fmt: skip
     assert archive.stat().st_mode & 0o777 == 0o600
     assert lines(place, tmp_path) == before  # a backup changes nothing
@@ -371,4 +381,4 @@ def test_a_restore_that_is_killed_leaves_the_old_state_or_the_new_one(
             break
         at = int(at * chance.uniform(1.3, 1.9))
     assert ends == {"old", "new"}
-    assert content_of(target) == {"maps": 1, "intervals": 1}
+    assert content_of(target) == {"maps": 1, "intervals": 1, "workflow_runs": 1}

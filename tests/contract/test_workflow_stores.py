@@ -344,6 +344,27 @@ def test_a_time_that_is_none_is_refused_with_its_field(store: WorkflowStore, wri
     assert uids(store) == []
 
 
+def test_a_store_takes_over_what_another_has_and_it_lacks(store: WorkflowStore, tmp_path: Path) -> None:
+    """As when a server that kept files gets a PostgreSQL; again, it changes nothing."""
+    files = open_workflows(tmp_path / "files.db")
+    begun(files, a_run("u1", name="one"))
+    files.save("u1", "op-1", [a_node(f"n{number}") for number in range(20)])
+    files.report("u1", "pod-n1", StepReport(pod="pod-n1"))
+    files.begin(a_run("u2", name="two", message="of the files"))
+    files.gone("u2", NOON)
+    memos = {key: Memo(outputs=Outputs(result=key), at=rfc3339(NOON)) for key in ("a", "b")}
+    for key, memo in memos.items():
+        files.remember("lab", "c", key, memo)
+    store.begin(a_run("u2", name="two", message="newer"))
+    store.remember("lab", "c", "b", newer := Memo(outputs=Outputs(result="newer"), at=rfc3339(NOON)))
+    assert [store.take_over(files) for _ in range(2)] == [1, 0]
+    assert sorted(store.load("u1", "op-2").nodes, key=str) == sorted(files.load("u1", "op-2").nodes, key=str)
+    assert store.reports("u1", ["pod-n1"]) == (StepReport(pod="pod-n1"),)
+    assert [run.message for run in store.history("lab", "two")] == ["newer"]
+    assert (store.recall("lab", "c", "a"), store.recall("lab", "c", "b")) == (memos["a"], newer)
+    files.close()
+
+
 PHASES = st.sampled_from(list(NodePhase))
 SAVES = st.lists(
     st.one_of(

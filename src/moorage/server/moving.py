@@ -1,8 +1,8 @@
 """What a server kept in files before it had a PostgreSQL: moved into it once, when the server starts.
 
-Only what people miss is moved: the history of GPU use and the ends of kept logs. A file that was moved gets
-`.moved` at the end of its name and is left for whoever wants it back. A server killed half-way begins again: rows
-that are there stay as they are, and a log is moved whole.
+Only what people miss is moved: the history of GPU use, the ends of kept logs, and records of workflows. A file
+that was moved gets `.moved` at the end of its name and is left for whoever wants it back. A server killed half-way
+begins again: rows that are there stay as they are, and a log is moved whole.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from moorage.attempts.logs import LogFolder, Logs
 from moorage.decide.usage.intervals import Open
 from moorage.server.databases import LOGS_FOLDER
 from moorage.usage.store import UsageStore
+from moorage.workflows.store import WorkflowStore, open_workflows
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +37,24 @@ def move_usage(folder: Path, to: UsageStore) -> int:
     path.rename(path.with_name(path.name + MOVED))
     log.info("moved the history of GPU use into PostgreSQL", extra={"intervals": len(intervals)})
     return len(intervals)
+
+
+def move_workflows(folder: Path, to: WorkflowStore) -> int:
+    """Move `workflows.db` of a folder; how many runs. Raises StorageError, and then nothing is renamed.
+
+    It is moved before anybody reads or writes records: a run that went on without its own would begin again.
+    """
+    path = folder / "workflows.db"
+    if not path.exists():
+        return 0
+    before = open_workflows(path)
+    try:
+        runs = to.take_over(before)
+    finally:
+        before.close()
+    path.rename(path.with_name(path.name + MOVED))
+    log.info("moved the records of workflows into PostgreSQL", extra={"runs": runs})
+    return runs
 
 
 def move_logs(folder: Path, to: Logs) -> int:

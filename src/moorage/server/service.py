@@ -48,7 +48,7 @@ from moorage.server.identity.pagesessions import PageSessions
 from moorage.server.identity.people import People
 from moorage.server.identity.sessions import SessionDesk
 from moorage.server.memoryuse import MemoryUse
-from moorage.server.moving import move_logs, move_usage
+from moorage.server.moving import move_logs, move_usage, move_workflows
 from moorage.server.queue.maps import MapBridge
 from moorage.server.ratelimit import Limiter
 from moorage.server.rest.checkpointreports import CheckpointReports
@@ -65,6 +65,7 @@ from moorage.usage.store import UsageStore
 from moorage.workflows.artifacts import Artifacts, open_artifacts
 from moorage.workflows.keeping import Keeping, sweep
 from moorage.workflows.records import LocalRecords
+from moorage.workflows.store import WorkflowStore
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +150,7 @@ class ServerService:
         self.outputs = Outputs(database or usage_db.with_name("outputs.db"))
         self._clock, self._api = clock, api
         self._keeping = keeping or Keeping()
-        self.workflows = LocalRecords(database or usage_db.with_name("workflows.db"))
+        self.workflows = self._open_records(database, usage_db.parent)
         self.artifacts = self._open_artifacts(usage_db.parent, is_shared=database is not None)
         self.maps = MapBridge(api, self.queue, clock=clock, informers=shared)
         self.people = People(api, informers=shared)
@@ -216,6 +217,16 @@ class ServerService:
             term=lambda: None if self.leader.term is None else (RECORDING, self.leader.term),
             clock=clock,
         )
+
+    @staticmethod
+    def _open_records(database: str | None, folder: Path) -> LocalRecords:
+        if database is None:
+            return LocalRecords(folder / "workflows.db")
+
+        def prepare(store: WorkflowStore) -> None:
+            move_workflows(folder, store)
+
+        return LocalRecords(database, prepare=prepare)
 
     def _open_artifacts(self, folder: Path, *, is_shared: bool) -> Artifacts:
         """`is_shared`: other servers have other folders, and would not find what is in this one."""

@@ -24,8 +24,20 @@ class LocalRecords:
     Every method raises StorageError while the database cannot be used.
     """
 
-    def __init__(self, where: Path | str) -> None:
-        self._thread = StoreThread("workflows", lambda: open_workflows(where))
+    def __init__(self, where: Path | str, *, prepare: Callable[[WorkflowStore], None] | None = None) -> None:
+        """`prepare` is called with the store before anybody uses it; what it raises, all methods raise."""
+
+        def opened() -> WorkflowStore:
+            store = open_workflows(where)
+            try:
+                if prepare is not None:
+                    prepare(store)
+            except BaseException:
+                store.close()
+                raise
+            return store
+
+        self._thread = StoreThread("workflows", opened)
 
     def close(self) -> None:
         self._thread.close()

@@ -298,6 +298,32 @@ class WorkflowStore:
         self._db.run("DELETE FROM workflow_memos WHERE kept_at < ?", before)
         return len(uids)
 
+    def take_over(self, other: WorkflowStore) -> int:
+        """Copy the runs of another store that this one lacks, with all that belongs to them, and memos; how many.
+
+        A run is copied whole or not at all. Nobody may write to the other meanwhile.
+        """
+        count = 0
+        for (uid,) in other._db.rows("SELECT uid FROM workflow_runs ORDER BY created_at, uid"):
+            copied = {
+                table: other._db.rows(f"SELECT {', '.join(table.columns)} FROM {table.name} WHERE uid = ?", uid)
+                for table in (RUNS, NODES, REPORTS)
+            }
+            with self._db.transaction():
+                if self._db.rows("SELECT 1 FROM workflow_runs WHERE uid = ?", uid):
+                    continue
+                for table, rows in copied.items():
+                    for batch in _batches(rows):
+                        self._db.upsert(table, batch)
+            count += 1
+        memos = other._db.rows(f"SELECT {', '.join(MEMOS.columns)} FROM {MEMOS.name}")
+        with self._db.transaction():
+            for batch in _batches(memos):
+                keys = [row[: MEMOS.keys] for row in batch]
+                there = set(self._db.by_keys(MEMOS, keys, columns=MEMOS.columns[: MEMOS.keys]))
+                self._db.upsert(MEMOS, [row for row in batch if row[: MEMOS.keys] not in there])
+        return count
+
     # --- rows
 
     def _kept(self, uid: str) -> WorkflowRecord | None:
