@@ -76,6 +76,35 @@ class WorkflowTemplate(ArgoObject, frozen=True):
     kind: str = "WorkflowTemplate"
 
 
+class CronWorkflow(ArgoObject, frozen=True):
+    """A CronWorkflow as Argo writes it."""
+
+    kind: str = "CronWorkflow"
+
+
+class CronWorkflowList(Answer, frozen=True):
+    """CronWorkflows."""
+
+    items: tuple[CronWorkflow, ...]
+    metadata: dict[str, Any] = {}
+    api_version: str = "argoproj.io/v1alpha1"
+    kind: str = "CronWorkflowList"
+
+
+class Named(Request):
+    """Argo's clients repeat the path in the body."""
+
+    name: Annotated[Text, about("Argo's; the path's name counts.")] = ""
+    namespace: Annotated[Text, about("Argo's; the path's namespace counts.")] = ""
+
+
+class CronWorkflowBody(Named, kw_only=True):
+    """A CronWorkflow to create or to put in place of another, in the shape of Argo's clients."""
+
+    cron_workflow: Annotated[dict[str, Any], about("Manifest.")]
+    create_options: Annotated[dict[str, Any], about("Argo's; only `dryRun` is supported.")] = {}
+
+
 class WorkflowList(Answer, frozen=True):
     """Workflows, newest first, without their nodes."""
 
@@ -176,13 +205,6 @@ class SubmittedFrom(Request):
     resource_name: Text
     submit_options: SubmitOptions = msgspec.field(default_factory=SubmitOptions)
     namespace: Text = ""
-
-
-class Named(Request):
-    """Argo's clients repeat the path in the body."""
-
-    name: Annotated[Text, about("Argo's; the path's name counts.")] = ""
-    namespace: Annotated[Text, about("Argo's; the path's namespace counts.")] = ""
 
 
 class StopWorkflow(Named):
@@ -320,6 +342,15 @@ def as_workflow(obj: Mapping[str, Any]) -> Workflow:
     status = dict(obj.get("status") or {})
     status["phase"] = status.get("phase") or "Pending"
     return Workflow(metadata=dict(obj.get("metadata") or {}), spec=dict(obj.get("spec") or {}), status=status)
+
+
+def as_cron_workflow(obj: Mapping[str, Any]) -> CronWorkflow:
+    """A CronWorkflow object as an answer."""
+    return CronWorkflow(
+        metadata=dict(obj.get("metadata") or {}),
+        spec=dict(obj.get("spec") or {}),
+        status=dict(obj.get("status") or {}),
+    )
 
 
 def as_template(obj: Mapping[str, Any]) -> WorkflowTemplate:

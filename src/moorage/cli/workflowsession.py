@@ -240,6 +240,9 @@ def next_steps(view: WorkflowView) -> list[str]:
         )
     elif view.is_suspended and not view.has_ended:
         steps.append(f"let it go on: moor workflow resume {view.name}")
+    pending = [node for node in view.nodes if node.phase is NodePhase.PENDING and node.pod_name]
+    if pending and not view.has_ended:
+        steps.append(f"see why {pending[0].display_name} waits: moor explain {pending[0].pod_name}")
     failed = [
         node
         for node in view.nodes

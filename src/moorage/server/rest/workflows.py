@@ -140,7 +140,7 @@ async def _submit(
         call.namespace,
         document,
         additions,
-        controller=await _controller(call.context),
+        controller=await controller_known(call.context),
         check=checks_of(call.api, call.namespace),
         mark="" if dry_run else call.mark,
         dry_run=dry_run,
@@ -162,7 +162,7 @@ async def lint_workflow(call: Call[LintWorkflow, None]) -> Workflow:
         call.namespace,
         document,
         Additions(),
-        controller=await _controller(call.context),
+        controller=await controller_known(call.context),
         check=checks_of(call.api, call.namespace),
         dry_run=True,
     )
@@ -371,7 +371,7 @@ async def resubmit_workflow(call: Call[ResubmitWorkflow, None]) -> tuple[int, Wo
         call.namespace,
         call.name,
         Additions(parameters=call.body.parameters),
-        controller=await _controller(call.context),
+        controller=await controller_known(call.context),
         check=checks_of(call.api, call.namespace),
         records=records_of(call.context),
         mark=call.mark,
@@ -390,7 +390,7 @@ async def delete_workflow(call: Call[None, None]) -> Done:
 
 async def show_info(call: Call[None, None]) -> ArgoInfo:
     """Show who runs workflows on this cluster, in the shape of Argo's info."""
-    return ArgoInfo(controller=str(await _controller(call.context)))
+    return ArgoInfo(controller=str(await controller_known(call.context)))
 
 
 async def show_version(_call: Call[None, None]) -> ArgoVersion:
@@ -464,6 +464,6 @@ def records_of(context: Context) -> Records:
     return StoreRecords(context.workflows)
 
 
-async def _controller(context: Context) -> Controller:
+async def controller_known(context: Context) -> Controller:
     """Who runs workflows, as far as the server may read."""
     return await controller_of(context.api, context.now())
