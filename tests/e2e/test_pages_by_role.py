@@ -34,7 +34,17 @@ PASSWORD = "a password of some length"
 ROLES = ("admin", "member", "viewer")
 CLUSTER = "cluster"  # the role of who administers the cluster
 VIEWS = (("light", 1280), ("dark", 1280), ("light", 390))
-PAGES = ("/", "/workspaces", "/jobs", "/jobs?whose=all", "/volumes", "/datasets", "/maps")
+PAGES = (
+    "/",
+    "/workspaces",
+    "/jobs",
+    "/jobs?whose=all",
+    "/volumes",
+    "/datasets",
+    "/maps",
+    "/workflows",
+    "/schedules",
+)
 ADMIN_PAGES = ("users", "tenants", "nodes", "machines", "reservations", "audit")
 SEEN_BY_ALL = {"machines", "reservations"}  # moorage-machines lets everybody who is logged in list these
 OUTSIDE = """() => [...document.querySelectorAll('main *, .top *')].filter(one => !one.closest('.spoken') &&

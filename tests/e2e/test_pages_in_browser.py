@@ -47,6 +47,8 @@ PAGES = (
     "/maps/new",
     "/maps/default/squares",
     "/maps/default/squares/items",
+    "/workflows",
+    "/schedules",
     "/explain/default/train",
     "/nodes/node-1",
     "/gpus/a100",

@@ -38,7 +38,8 @@ class Box:
 
     `inside` and `edges` (pairs of places in it, each from an earlier step to a later one) are empty unless it is
     open. `counts`: of the items of a loop or the members of a group; of a template, of all steps within.
-    `attempts`: of a step that is retried, oldest first. Times are RFC 3339, empty where unknown.
+    `nodes`: those directly within, open or not. `attempts`: of a step that is retried, oldest first. Times are
+    RFC 3339, empty where unknown.
     """
 
     id: str
@@ -49,6 +50,7 @@ class Box:
     counts: Counts = field(default_factory=dict)
     inside: tuple[Box, ...] = ()
     edges: tuple[tuple[int, int], ...] = ()
+    nodes: tuple[NodeRecord, ...] = ()
     attempts: tuple[NodeRecord, ...] = ()
     started_at: str = ""
     finished_at: str = ""
@@ -64,7 +66,7 @@ def fold(
     """The boxes of a workflow within one that holds all, which is open. Without nodes there is nothing in it.
 
     `opened`, `closed`: ids of boxes that a person opened or closed; ids of nothing are passed over. What a person
-    opens is shown with all that it is in. `reveal`: the id of a node that is shown, whatever it is in.
+    opens is shown with all that it is in. `reveal`: the id of a node that is shown, unless it is in a closed box.
     """
     return _Folding(nodes, frozenset(opened), frozenset(closed), reveal).root()
 
@@ -223,7 +225,7 @@ class _Folding:
         level = self._level(piece.id) if piece.node is not None else _Level(piece.pieces, piece.edges)
         members = list(_nodes_of(piece))
         is_wanted = piece.id in self._wanted or any(self._is_revealed(piece, member) for member in members)
-        is_open = is_wanted or (piece.id in automatic and piece.id not in self._closed)
+        is_open = piece.id not in self._closed and (is_wanted or piece.id in automatic)
         inside = tuple(self._box(inner, automatic) for inner in level.pieces) if is_open else ()
         node = piece.node
         if node is not None:
@@ -237,6 +239,7 @@ class _Folding:
                 counts=self._node_counts(node) if level.pieces else {},
                 inside=inside,
                 edges=level.edges if is_open else (),
+                nodes=tuple(self._within(node.id)) if level.pieces else (),
                 attempts=attempts,
                 started_at=node.started_at,
                 finished_at=node.finished_at,
@@ -247,6 +250,7 @@ class _Folding:
             phase=worst(member.phase for member in members),
             members=len(level.pieces),
             counts=Counter(member.phase for member in members),
+            nodes=tuple(members),
             inside=inside,
             edges=level.edges if is_open else (),
             started_at=_first(member.started_at for member in members),

@@ -80,6 +80,7 @@ class Question:
     ticks: tuple[Tick, ...] = ()
     entry: tuple[str, str, str] | None = None  # name, label, value of one input
     link: tuple[str, str] | None = None  # address, words
+    hidden: tuple[tuple[str, str], ...] = ()  # names and values that the form sends back
 
 
 class Desk:
@@ -228,6 +229,12 @@ DONE = {
     "paused": "{} is paused: running items end, and no other begins.",
     "resumed": "{} goes on.",
     "retried": "The failed items of {} run again.",
+    "suspended": "{} is suspended: running steps end, and no other begins.",
+    "step-failed": "A step of {} is failed.",
+    "stopped-workflow": "{} is being stopped.",
+    "retried-workflow": "Steps of {} run again.",
+    "suspended-cron": "{} is suspended: no slot is run.",
+    "resumed-cron": "{} runs again at its next slot.",
     "resized-workers": "The number of workers of {} is changed.",
 }
 

@@ -41,6 +41,8 @@ LISTS = {  # first part of a path → the words of the link back to its list
     "volumes": "All volumes",
     "datasets": "All datasets",
     "maps": "All maps",
+    "workflows": "All workflows",
+    "schedules": "All schedules",
     "open": "All workspaces",
     "admin/users": "All users",
     "admin/tenants": "All tenants",

@@ -23,6 +23,7 @@ from moorage.model.people import PEOPLE_NAMESPACE
 from moorage.model.reservation import RESERVATIONS
 from moorage.model.tenant import TENANTS
 from moorage.model.volumebackup import BACKUPS
+from moorage.model.workflow import CRON_WORKFLOWS, WORKFLOWS
 from moorage.model.workspace import OPEN_VERB, WORKSPACES
 from moorage.server.identity.auth import Auth, User
 from moorage.server.pages.refusals import is_htmx, wants_page
@@ -68,6 +69,12 @@ CONTROLS: Mapping[str, tuple[Right, ...]] = {
     "restore backup": (to("patch", BACKUPS),),
     "create reservation": (to("create", RESERVATIONS), to("list", MACHINES)),
     "delete reservation": (to("delete", RESERVATIONS),),
+    "create workflow": (to("create", WORKFLOWS),),
+    "change workflow": (to("patch", WORKFLOWS),),
+    "delete workflow": (to("delete", WORKFLOWS),),
+    "change schedule": (to("patch", CRON_WORKFLOWS),),
+    "run schedule": (to("create", WORKFLOWS),),
+    "delete schedule": (to("delete", CRON_WORKFLOWS),),
     # of the cluster
     "see users": (to("list", SERVICEACCOUNTS, namespace=PEOPLE_NAMESPACE),),
     "create user": (

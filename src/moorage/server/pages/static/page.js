@@ -2,6 +2,12 @@
 "use strict";
 (function () {
   for (const log of document.querySelectorAll("pre.log")) log.scrollTop = log.scrollHeight;
+  const chosen = document.querySelector(".graph .chosen"); // in a graph that is wider than the page
+  if (chosen) {
+    const graph = chosen.closest(".graph"), box = chosen.getBoundingClientRect(), around = graph.getBoundingClientRect();
+    graph.scrollLeft += box.left + box.width / 2 - around.left - around.width / 2;
+    graph.scrollTop += box.top + box.height / 2 - around.top - around.height / 2;
+  }
   const find = document.getElementById("find");
   if (find) find.addEventListener("input", function () { // another search begins at its first page; a reload keeps it
     document.getElementById("find-page").value = "1";
@@ -75,11 +81,22 @@
       if (shown.get(target) === face) { event.detail.shouldSwap = false; return; }
       shown.set(target, face);
     }
+    keep(target);
+  });
+  // Parts for other places in one answer: each is left alone, too, while it is the same.
+  document.body.addEventListener("htmx:oobBeforeSwap", function (event) {
+    const face = event.detail.fragment.innerHTML.replace(passing, "");
+    const target = event.detail.target;
+    if (shown.get(target) === face) { event.detail.shouldSwap = false; return; }
+    shown.set(target, face);
+    keep(target);
+  });
+  function keep(target) {
     if (target.matches("pre")) target.dataset.end = target.scrollHeight - target.scrollTop - target.clientHeight < 8 ? "1" : "";
     const open = Array.from(target.querySelectorAll("details[open]"), function (one) { return one.id; });
     target.dataset.open = open.join(" ");
-  });
-  document.body.addEventListener("htmx:afterSwap", function (event) {
+  }
+  for (const name of ["htmx:afterSwap", "htmx:oobAfterSwap"]) document.body.addEventListener(name, function (event) {
     const target = event.detail.target || event.target;
     if (target.dataset.end) target.scrollTop = target.scrollHeight;
     for (const id of (target.dataset.open || "").split(" ")) {
