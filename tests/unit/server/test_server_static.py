@@ -23,7 +23,17 @@ async def test_every_file_the_page_names_is_there_and_nothing_comes_from_elsewhe
     async with site.running():
         page = (await site.ask("/")).text
         named = re.findall(r'(?:src|href)="([^"#]+)', page)
-        pages = {"/", "/workspaces", "/jobs", "/maps", "/volumes", "/datasets", "/workflows", "/schedules", "/login"}
+        pages = {
+            "/",
+            "/workspaces",
+            "/jobs",
+            "/maps",
+            "/volumes",
+            "/datasets",
+            "/workflows",
+            "/schedules",
+            "/login",
+        }
         assert {one for one in named if not one.startswith("/static/")} == pages
         for path in named:
             if not path.startswith("/static/"):

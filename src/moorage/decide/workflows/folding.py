@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from moorage.model.workflow import NodePhase, NodeRecord, NodeType
 
 FOLD_MIN = 6  # equal steps that become one box
-SHOWN_MAX = 60  # boxes beside each other within one
-RANGES = 30  # into which more are divided, or twice as many where layers are of unequal sizes
+SHOWN_MAX = 120  # boxes beside each other within one
+RANGES = 60  # into which more are divided, or twice as many where layers are of unequal sizes
 RANGE = 50  # items of a loop in one range, where there are not too many ranges
 OPEN_AT_FIRST = 40  # boxes that are open without being asked for
 _OWNERS = (NodeType.RETRY, NodeType.TASK_GROUP)  # of attempts and items, whose names begin with theirs

@@ -472,7 +472,7 @@ def timeline_of(root: Box, links: Links, now: datetime, *, chosen: str = "") -> 
     whole = root.inside[0] if len(root.inside) == 1 and root.inside[0].is_open else root
     length = _axis((when(root.finished_at) or now) - start)
     rows = [_time_row(box, depth, start, length, links, now, chosen) for box, depth in _in_order(whole)]
-    ticks = tuple(span(length * quarter / 4) for quarter in range(5))
+    ticks = tuple(span(length * fifth / 5) for fifth in range(6))
     return Timeline(rows=tuple(rows[:TIMELINE_ROWS]), more=max(0, len(rows) - TIMELINE_ROWS), ticks=ticks)
 
 

@@ -14,14 +14,15 @@ from moorage.server.pages.board import span
 
 WIDE = 720.0  # pixels that boxes beside each other take at most, within all frames
 STEP = Size(168, 46)
-GROUP = Size(168, 62)
+GROUP = Size(208, 62)
 PADDING = 12.0  # of a frame
 HEAD = 30.0  # of a frame: its name
-MARGIN = 2.0  # around all, for thick borders
-LETTERS = 19  # that a box is wide enough for
+MARGIN = 4.0  # around all, for thick borders
+LETTERS, GROUP_LETTERS = 19, 20  # that a name may have
+NOTE_LETTERS, GROUP_NOTE_LETTERS = 22, 35  # that the words below it may have
 LETTERS_OF_FRAME = 7.2  # pixels of a letter in the head of a frame
 TOGGLE = 26.0  # the button that opens or closes a box
-BAR = 148.0
+BAR = 188.0
 
 Tone = str  # done, bad, busy, wait, none
 TONES: Mapping[NodePhase, Tone] = {
@@ -155,7 +156,9 @@ class _Artist:
         toggle = ""
         if box.members:
             toggle = (self._links.close if box.is_open else self._links.open)(box.id)
-        letters = int((size.width - 60) / LETTERS_OF_FRAME) if box.is_open else LETTERS - 3 * bool(toggle)
+        letters = GROUP_LETTERS if box.members else LETTERS
+        if box.is_open:
+            letters = int((size.width - 60) / LETTERS_OF_FRAME)
         words = words_of(box)
         return Shape(
             key=key_of(box.id),
@@ -170,7 +173,7 @@ class _Artist:
             sign=SIGNS[box.phase],
             name=shortened(box.label, letters),
             full_name=box.label,
-            note=words,
+            note=_cut(words, GROUP_NOTE_LETTERS if box.members else NOTE_LETTERS),
             spoken=f"{box.label}: {words}",
             href=self._links.choose(box.id),
             toggle=toggle,
@@ -234,6 +237,10 @@ def shortened(text: str, letters: int) -> str:
         return text
     end = max(1, letters // 3)
     return f"{text[: letters - end - 1]}…{text[-end:]}"
+
+
+def _cut(text: str, letters: int) -> str:
+    return text if len(text) <= letters else text[: letters - 1] + "…"
 
 
 def key_of(box_id: str) -> str:

@@ -177,10 +177,10 @@ def test_a_long_dag_is_folded_by_its_layers():
         before = (f"id-wf.t{at - 1}",) if at else ("wf",)
         nodes.append(a_node(f"wf.t{at}", parents=before, template=f"template-{at}"))
     (main,) = fold(nodes).inside
-    assert [box.label for box in main.inside][:2] == ["t0 … t19", "t20 … t39"]
-    assert main.edges == tuple((at, at + 1) for at in range(24))
+    assert [box.label for box in main.inside][:2] == ["t0 … t9", "t10 … t19"]
+    assert main.edges == tuple((at, at + 1) for at in range(49))
     first = fold(nodes, opened=[main.inside[0].id]).inside[0].inside[0]
-    assert first.edges == tuple((at, at + 1) for at in range(19))
+    assert first.edges == tuple((at, at + 1) for at in range(9))
 
 
 KINDS = st.sampled_from([NodeType.POD, NodeType.DAG, NodeType.STEPS, NodeType.RETRY, NodeType.STEP_GROUP])
