@@ -13,6 +13,7 @@ import re
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from moorage.model.workflow import NodePhase, NodeRecord, NodeType
 
@@ -71,6 +72,7 @@ def fold(
     return _Folding(nodes, frozenset(opened), frozenset(closed), reveal).root()
 
 
+@lru_cache(maxsize=1 << 16)
 def natural(text: str) -> tuple[object, ...]:
     """A key to sort by: numbers in a text in the order of their size."""
     return tuple(int(part[:18]) if at % 2 else part for at, part in enumerate(_NUMBERS.split(text)))

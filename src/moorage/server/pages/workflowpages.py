@@ -6,6 +6,7 @@ shows boxes that the address names as opened (`open`), closed (`shut`) and chose
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -54,6 +55,7 @@ ONE = f"{HERE}/{{namespace}}/{{name}}"
 CONTROLS = ("create workflow", "change workflow", "delete workflow")
 BOXES_MAX = 40  # opened and closed ones that an address may name
 ID_MAX = 400  # characters of the id of a box
+EVERY = ((500, 1), (5000, 3), (2**63, 10))  # nodes at most, and seconds after which a page asks again
 GONE_LOG = "The pod is gone, and its log with it."
 
 
@@ -94,6 +96,7 @@ async def show(desk: Desk, request: Request) -> Response:
         name=name,
         live_at=_address(f"{page}/live", _fields(request)),
         goes_on=not has_ended(seen.view),
+        every=next(seconds for most, seconds in EVERY if len(seen.nodes) <= most),
         log=_log_of(seen, at),
         log_at=_address(f"{page}/log", [("at", at)]),
     )
@@ -213,9 +216,17 @@ async def _parts(desk: Desk, request: Request, seen: Seen) -> dict[str, str]:
     at = query.get("at", "")[:ID_MAX]
     opened, closed = ([box[:ID_MAX] for box in query.getlist(field)][:BOXES_MAX] for field in ("open", "shut"))
     links = links_of(seen.view.namespace, seen.view.name, opened, closed, at)
-    root = fold(seen.nodes, opened=[*opened, *_around(at)], closed=closed, reveal=at)
     rights = await desk.allowed(request, CONTROLS, [seen.view.namespace])
     now = desk.context.now()
+    # thousands of nodes take a tenth of a second: others are served meanwhile
+    return await asyncio.to_thread(_rendered, seen, (opened, closed), at, links, rights, now)
+
+
+def _rendered(
+    seen: Seen, boxes: tuple[Sequence[str], Sequence[str]], at: str, links: Links, rights: Allowed, now: datetime
+) -> dict[str, str]:
+    """`boxes`: those that the address opens and closes."""
+    root = fold(seen.nodes, opened=[*boxes[0], *_around(at)], closed=boxes[1], reveal=at)
     model = workflow_model(
         seen.view,
         root,
