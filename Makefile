@@ -5,11 +5,12 @@ PY := .venv/bin/python
 PYTEST := $(PY) -m pytest --dist loadgroup
 WORKERS ?= 4# more than two cores: most end-to-end tests wait for a cluster
 DEMO := .moorage-demo
+CORPUS ?= ../shared/data/argo# Argo's manifests, with what must come out of them
 
 # Bytecode is kept whatever the shell says: without it each of the many processes of the suite compiles its imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo quick unit test explore test-all lint types docs pictures site manifests
+.PHONY: help setup demo quick unit test explore test-all argo-conformance lint types docs pictures site manifests
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -50,6 +51,10 @@ test-all: setup lint types ## The whole suite with all examples, on the control 
 	@$(PY) benchmarks/cold_start.py
 	@$(PY) benchmarks/webhook_reviews.py
 	@$(MAKE) --no-print-directory site
+
+argo-conformance: setup ## Run Argo's manifests of CORPUS on a local cluster; what passed, failed and was refused
+	@test -f "$(CORPUS)/expected.json" || { echo "no manifests in $(CORPUS): make argo-conformance CORPUS=FOLDER" >&2; exit 2; }
+	@$(PY) benchmarks/argo_conformance.py --corpus "$(CORPUS)" $(ARGS)
 
 lint: setup ## Style, formatting and the import rules
 	@.venv/bin/ruff check src tests benchmarks examples docs hatch_build.py

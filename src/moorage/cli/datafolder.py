@@ -31,6 +31,7 @@ SERVICE_USERS = {
     "server": "system:serviceaccount:moorage-system:moorage-server",
 }
 _PARTS = ("log", "run", "pki", "nodes", "volumes")
+IMAGES = "images.json"  # which images run as processes of this machine; may be there before the first start
 LISTENS = "0A"  # TCP_LISTEN of /proc/net/tcp
 DEFAULT_PORTS = {"api": 6443, "server": 8080, "ingress": 8081, "extender": 0, "webhook": 0}
 """0: any free one. What was used once is remembered."""
@@ -87,7 +88,8 @@ class DataFolder:
             )
         version = self.path / "VERSION"
         if not version.exists():
-            if any(self.path.iterdir()) and not self._looks_ours():
+            strangers = [entry for entry in self.path.iterdir() if entry.name != IMAGES]
+            if strangers and not self._looks_ours():
                 raise DataFolderError(
                     f"{self.path} is not empty and is not a data folder of Moorage",
                     hint="give an empty or new folder with --data or $MOORAGE_DATA",

@@ -11,3 +11,7 @@ class StepError(MoorageError):
 
 class Passing(StepError):
     """A store or the server failed for now."""
+
+
+class Missing(StepError):
+    """Nothing is there: neither another try nor waiting helps."""

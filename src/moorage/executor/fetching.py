@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from moorage.executor.errors import Passing, StepError
+from moorage.executor.errors import Missing, Passing, StepError
 from moorage.executor.order import Input, Order
 from moorage.executor.retrying import Retrying
 from moorage.executor.stores import Stores
@@ -87,7 +87,12 @@ def _fetch(
             if fetched.is_dir():
                 shutil.rmtree(fetched)
             if set(entry.location) <= {"key", "digest"}:
-                server().get_artifact(key, fetched)
+                try:
+                    server().get_artifact(key, fetched)
+                except Missing:
+                    if not _from_folder(server(), key, fetched, work / "folder"):
+                        raise
+                    return fetched.is_dir()
                 _check(fetched, str(entry.location.get("digest") or ""))
                 return False
             return stores.read(entry.location, fetched)
@@ -98,6 +103,25 @@ def _fetch(
         open_up(target, entry.mode, is_recursive=entry.recurse_mode)
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _from_folder(server: Server, key: str, into: Path, work: Path) -> bool:
+    """Fetch what lies in a folder that was stored as one artifact: "a/b/c" may be c of the folder "a/b"."""
+    names = key.split("/")
+    for split in range(len(names) - 1, 0, -1):
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir()
+        try:
+            server.get_artifact("/".join(names[:split]), work / "packed")
+        except Missing:
+            continue
+        folder = unpack(work / "packed", "tar", work / "unpacked")
+        wanted = folder.joinpath(*names[split:])
+        if not folder.is_dir() or not wanted.resolve().is_relative_to(folder.resolve()) or not wanted.exists():
+            return False
+        wanted.rename(into)
+        return True
+    return False
 
 
 def _check(file: Path, digest: str) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from moorage.executor.errors import Passing, StepError
+from moorage.executor.errors import Missing, Passing, StepError
 from moorage.executor.order import Order
 
 CHUNK = 1024 * 1024
@@ -150,6 +150,8 @@ def _refused(what: str, status: int, body: bytes) -> StepError:
     except (ValueError, KeyError, TypeError):
         pass
     text = f"{what} answered {status}" + (f": {message}" if message else "")
+    if status == http.HTTPStatus.NOT_FOUND:
+        return Missing(text)
     return Passing(text) if status in _PASSING else StepError(text)
 
 

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from moorage.decide.workflows.templates import Library, TemplateKey, stored
+from moorage.decide.workflows.lint import check
+from moorage.decide.workflows.support import unsupported
+from moorage.decide.workflows.templates import TemplateKey
 
 
 def faults_of(document: Mapping[str, Any], others: Mapping[TemplateKey, Mapping[str, Any]]) -> Sequence[str]:
-    """What makes a run impossible, as one sentence each."""
-    Library(stored(document, others)).entry()
-    return ()
+    """Why this normalised Workflow cannot run, one sentence each: its faults, and fields that are not run."""
+    findings = [finding for finding in check(document, others, is_run=True) if finding.is_error]
+    if not findings:
+        documents = [document, *others.values()]
+        findings = [finding for each in documents for finding in unsupported(each) if finding.is_error]
+    return tuple(str(finding) for finding in findings)

@@ -44,6 +44,7 @@ from moorage.decide.workflows.graph.events import (
 )
 from moorage.decide.workflows.graph.locks import LockTable
 from moorage.decide.workflows.graph.run import Run
+from moorage.decide.workflows.normalise import normalise
 from moorage.decide.workflows.pods import PodError, PodRequest, StepRuntime, make_pod
 from moorage.decide.workflows.templates import TemplateKey, TemplateMissing, missing, stored
 from moorage.errors import (
@@ -301,6 +302,7 @@ class WorkflowController:
             name: value for name, value in obj.items() if name in ("metadata", "spec")
         }
         own["metadata"] = {name: value for name, value in own["metadata"].items() if name != "managedFields"}
+        own = normalise(own)
         others: dict[TemplateKey, Mapping[str, Any]] = {}
         faults: list[str] = []
         looked: set[TemplateKey] = set()
@@ -309,8 +311,8 @@ class WorkflowController:
                 looked.add(template)
                 resource = CLUSTER_WORKFLOW_TEMPLATES if template.cluster else WORKFLOW_TEMPLATES
                 with contextlib.suppress(NotFound):
-                    others[template] = await self._api.get(
-                        resource, template.name, None if template.cluster else key.namespace
+                    others[template] = normalise(
+                        await self._api.get(resource, template.name, None if template.cluster else key.namespace)
                     )
         try:
             faults += self._check(own, others)
@@ -388,6 +390,8 @@ class WorkflowController:
         asked = _decoded(annotations_of(obj).get(RESUME_ANNOTATION), list[Resume])
         for resume in asked or ():
             run.resume(resume)
+        if self._locks.wanted():
+            await self._grant()
         look_again: timedelta | None = None
         while True:
             for granted in live.granted:
@@ -406,7 +410,8 @@ class WorkflowController:
             await self._end(key, run)
             self._drop(key)
             return None
-        return min((delay for delay in (look_again, wait, reported) if delay is not None), default=None)
+        limits = LIMITS_EVERY if self._locks.is_waiting(live.uid) else None
+        return min((delay for delay in (look_again, wait, reported, limits) if delay is not None), default=None)
 
     async def _tell_of_pods(self, key: Key, live: _Live, names: set[str]) -> None:
         pods = []

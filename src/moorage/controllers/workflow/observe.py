@@ -16,6 +16,8 @@ from moorage.model.workflow import NODE_ID_ANNOTATION, POD_FINALIZER, WORKFLOW_L
 
 MAIN, INIT, WAIT = "main", "init", "wait"
 _KEPT_ANNOTATIONS = (NODE_ID_ANNOTATION,)
+NOT_STARTED = 64
+_NOT_STARTED_WORDS = ("StartError", "ContainerCannotRun")
 _WAITING_WORDS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "CreateContainerConfigError")
 
 
@@ -102,7 +104,9 @@ def pod_seen(
     is_disrupted = disruption.get("status") == "True"
     is_lost = host in lost_nodes and is_deleted and _is_silent(lost_nodes[host], now, lost_after)
     # a pod that was never bound has no process: its deletion is its end
-    is_ended = phase in ("Succeeded", "Failed") or (is_deleted and (not host or is_lost))
+    # where the main container cannot start, the one that waits for its outputs waits for ever
+    is_stuck = phase == "Running" and ended.get("reason") in _NOT_STARTED_WORDS
+    is_ended = phase in ("Succeeded", "Failed") or is_stuck or (is_deleted and (not host or is_lost))
     failure = ""
     if is_ended and status.get("reason") and phase == "Failed" and not _is_plain(status):
         failure = ": ".join(str(status[key]) for key in ("reason", "message") if status.get(key))
@@ -117,8 +121,9 @@ def pod_seen(
         is_running=phase == "Running" or bool((main.get("state") or {}).get("running")),
         is_ready=is_condition_true(pod, "Ready"),
         is_ended=is_ended,
+        is_stuck=is_stuck,
         is_deleted=is_deleted,
-        exit_code=int(ended["exitCode"]) if "exitCode" in ended else None,
+        exit_code=_exit_code(ended),
         disrupted=disrupted,
         failure=failure,
         broken=_broken(status) if is_ended else "",
@@ -132,6 +137,13 @@ def pod_seen(
         resources_seconds=_resources_seconds(spec, ended),
         report=report,
     )
+
+
+def _exit_code(ended: Mapping[str, Any]) -> int | None:
+    """The main container's; 64 for a command that could not be started, which is what Argo gives it."""
+    if "exitCode" not in ended:
+        return None
+    return NOT_STARTED if ended.get("reason") in _NOT_STARTED_WORDS else int(ended["exitCode"])
 
 
 def _is_silent(since: datetime | None, now: datetime, lost_after: timedelta) -> bool:

@@ -25,6 +25,7 @@ class PodSeen:
     is_ready: bool = False
     is_ended: bool = False
     is_deleted: bool = False  # somebody asked for its end
+    is_stuck: bool = False  # it has ended, but a container beside the main one does not end by itself
     exit_code: int | None = None
     disrupted: str = ""
     failure: str = ""

@@ -186,16 +186,20 @@ def artifact_of(
     location = {key: artifact[key] for key in LOCATIONS if artifact.get(key) is not None}
     if location:
         archive = next(iter(artifact.get("archive") or {"": None}))
-        key = str((artifact.get("s3") or {}).get("key") or "") if _is_ours(location) else ""
+        key = _own_key(location)
         if key:
             return Artifact(name=str(artifact.get("name")), key=key, archive=archive)
         return Artifact(name=str(artifact.get("name")), archive=archive, location=location)
     return None
 
 
-def _is_ours(location: Mapping[str, Any]) -> bool:
-    """A key without a bucket is a key in the default store."""
-    return set(location) == {"s3"} and not (location["s3"] or {}).get("bucket")
+def _own_key(location: Mapping[str, Any]) -> str:
+    """The key in our own store: a location without a bucket is one there. Empty: it is elsewhere."""
+    for kind in ("s3", "gcs"):
+        place = location.get(kind) or {}
+        if place and not place.get("bucket"):
+            return str(place.get("key") or "")
+    return ""
 
 
 def _below(value: Artifact, artifact: Mapping[str, Any], scope: Mapping[str, str]) -> Artifact:

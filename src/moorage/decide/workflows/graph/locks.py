@@ -50,6 +50,10 @@ class LockTable:
             row for row in self._waiting if not (row.workflow == workflow and node in ("", row.asked.node))
         ]
 
+    def is_waiting(self, workflow: str) -> bool:
+        """Whether a node of this workflow waits for a lock."""
+        return any(row.workflow == workflow for row in self._waiting)
+
     def wanted(self) -> set[str]:
         """The locks that somebody waits for."""
         return {lock for row in self._waiting for lock in row.asked.locks}

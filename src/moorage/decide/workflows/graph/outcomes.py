@@ -17,7 +17,7 @@ from moorage.model.workflow import NodePhase, Outputs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """A pod's end. `is_lost`: its node took it away, whatever it did."""
+    """A pod's end. `is_lost`: its node took it away, whatever it did. `is_stuck`: it must be deleted."""
 
     phase: NodePhase
     message: str = ""
@@ -25,6 +25,7 @@ class Ended:
     host: str = ""
     finished_at: str = ""
     is_lost: bool = False
+    is_stuck: bool = False
     resources_seconds: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -55,6 +56,7 @@ def outcome_of(pod: PodSeen, *, cut: str = "", is_daemon: bool = False) -> Ended
             host=pod.host,
             finished_at=pod.finished_at,
             is_lost=is_lost,
+            is_stuck=pod.is_stuck,
             resources_seconds=pod.resources_seconds,
         )
 

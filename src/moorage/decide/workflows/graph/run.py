@@ -735,6 +735,8 @@ class Run:
                 )
                 ended = await self._carry_out(order, timeout)
                 node = self.records[node.id]
+                if isinstance(ended, Ended) and ended.is_stuck:
+                    self._end[name] = EndPod(name)
                 if isinstance(ended, Ready):  # a daemon
                     if call.frame is not None:
                         call.frame.daemons.append(name)

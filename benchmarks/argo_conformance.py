@@ -1,0 +1,348 @@
+"""Runs Argo's own manifests and compares what comes out with what must: phases, pods, nodes, outputs.
+
+    python benchmarks/argo_conformance.py --corpus FOLDER [--only TEXT] [--at-once 4] [--kill SECONDS]
+
+FOLDER has `expected.json` and `manifests/`. A local cluster is started for it, on which the images of the manifests
+are processes of this machine with root file systems of their own (`benchmarks/argo_images`). Printed is each entry
+with why it failed or was refused, then per tier how many passed, failed and were refused, and the time. With
+`--kill`, the services are killed with SIGKILL again and again meanwhile.
+
+Exit code 1 when an entry failed. The fields of `expected.json` are explained in its `_meta`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import collections
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from moorage.apimachinery.resources import CONFIGMAPS, NODES, PODS, PVCS, SECRETS
+from moorage.controllers.workflow.checks import faults_of
+from moorage.decide.workflows.normalise import normalise
+from moorage.decide.workflows.templates import TemplateKey
+from moorage.errors import AlreadyExists, ApiError, MoorageError, NotFound
+from moorage.kube.client import KubeClient
+from moorage.kube.config import load_connection
+from moorage.model.workflow import (
+    CLUSTER_WORKFLOW_TEMPLATES,
+    CRON_WORKFLOWS,
+    RESUME_ANNOTATION,
+    WORKFLOW_LABEL,
+    WORKFLOW_TEMPLATES,
+    WORKFLOWS,
+    NodeRecord,
+)
+from moorage.workflows.records import LocalRecords
+
+HERE = Path(__file__).resolve().parent
+ARGOSAY = Path("/argosay")
+KINDS = {
+    resource.kind: resource
+    for resource in (WORKFLOWS, WORKFLOW_TEMPLATES, CLUSTER_WORKFLOW_TEMPLATES, CRON_WORKFLOWS, CONFIGMAPS, PVCS)
+}
+FINAL = ("Succeeded", "Failed", "Error")
+PATIENCE_SECONDS = 400.0
+# what no manifest of the corpus brings, and some need
+FIXTURES = (
+    (SECRETS, {"metadata": {"name": "my-secret"}, "stringData": {"mypassword": "S00perS3cretPa55word"}}),
+    (CONFIGMAPS, {"metadata": {"name": "my-config"}, "data": {"workflow": "1", "template": "2"}}),
+)
+# what a person does in the manifests that wait for one: nodes to resume, with output parameters
+PEOPLE = {
+    "suspend-template.yaml": {"selector": "displayName=approve"},
+    "intermediate-parameters.yaml": {"selector": "displayName=approval", "parameters": {"approve": "YES"}},
+}
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of one entry. `word`: passed, failed, refused."""
+
+    entry: str
+    tier: int
+    word: str
+    reasons: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class Site:
+    """A running cluster, and where its records are."""
+
+    api: KubeClient
+    data: Path
+    corpus: Path
+    templates: dict[TemplateKey, Any]
+
+
+async def read_nodes(site: Site, uid: str) -> list[NodeRecord]:
+    """The rows of a run, as the store has them; reading changes nothing."""
+    records = LocalRecords(site.data / "workflows.db")
+    try:
+        return await records.do(lambda store: list(store.nodes(uid, limit=100_000).nodes))
+    finally:
+        records.close()
+
+
+async def play(site: Site, entry: str, expected: dict[str, Any]) -> Outcome:
+    """Run one entry in a namespace of its own and compare."""
+    tier = int(expected.get("tier") or 1)
+    started = time.monotonic()
+    outcome = Outcome(entry, tier, "passed")
+    documents = [row for row in yaml.safe_load_all((site.corpus / "manifests" / entry).read_text()) if row]
+    document = next(row for row in documents if row["kind"] in ("Workflow", "CronWorkflow"))
+    if document["kind"] == "CronWorkflow":
+        spec = normalise(document)["spec"]["workflowSpec"]
+        document = {"apiVersion": document["apiVersion"], "kind": "Workflow", "metadata": {}, "spec": spec}
+    name = re.sub(r"[^a-z0-9]+", "-", entry.removesuffix(".yaml").lower()).strip("-")[-50:].strip("-")
+    meta = document["metadata"]
+    meta.pop("generateName", None)
+    meta["name"], meta["namespace"] = meta.get("name") or name, "default"
+    try:
+        with_refusal = faults_of(normalise(document), site.templates)
+        if with_refusal:
+            raise MoorageError("; ".join(with_refusal))
+        created = await site.api.create(WORKFLOWS, normalise(document), "default")
+    except (ApiError, MoorageError) as error:
+        outcome.word = "refused"
+        outcome.reasons.append(error.message)
+        return outcome
+    name, uid = created["metadata"]["name"], created["metadata"]["uid"]
+    most, asked = 0, False
+    while True:
+        seen = await site.api.get(WORKFLOWS, name, "default")
+        status = seen.get("status") or {}
+        pods = (await site.api.list(PODS, "default", label_selector=f"{WORKFLOW_LABEL}={name}")).items
+        most = max(most, sum((pod.get("status") or {}).get("phase") == "Running" for pod in pods))
+        if status.get("phase") in FINAL:
+            break
+        person = PEOPLE.get(Path(entry).name)
+        if person and not asked:
+            nodes = await read_nodes(site, uid)
+            if any(
+                node.type == "Suspend" and f"displayName={node.display_name}" == person["selector"]
+                for node in nodes
+            ):
+                patch = {"metadata": {"annotations": {RESUME_ANNOTATION: json.dumps([person])}}}
+                await site.api.patch(WORKFLOWS, name, patch, "default")
+                asked = True
+        if time.monotonic() - started > PATIENCE_SECONDS:
+            outcome.reasons.append(f"not ended after {PATIENCE_SECONDS:g} s: {status}")
+            break
+        await asyncio.sleep(0.3)
+    outcome.seconds = time.monotonic() - started
+    outcome.reasons += compare(name, status, await read_nodes(site, uid), expected, most)
+    outcome.word = "failed" if outcome.reasons else "passed"
+    return outcome
+
+
+def compare(
+    name: str, status: dict[str, Any], nodes: list[NodeRecord], expected: dict[str, Any], most: int
+) -> list[str]:
+    """What differs, each as one line."""
+    reasons = []
+    phases = [expected["phase"]] if "phase" in expected else expected.get("phaseOneOf") or FINAL
+    if status.get("phase") not in phases:
+        reasons.append(f"phase {status.get('phase')}, expected {' or '.join(phases)}: {status.get('message', '')}")
+    pods = sum(1 + node.infrastructure_retries for node in nodes if node.type == "Pod" and not node.is_memoized)
+    least, top = (
+        expected.get("podsMin", expected.get("pods", 0)),
+        expected.get("podsMax", expected.get("pods", pods)),
+    )
+    if not least <= pods <= top:
+        reasons.append(f"{pods} pods, expected {least} to {top}")
+    if "maxParallelPods" in expected and most > expected["maxParallelPods"]:
+        reasons.append(f"{most} pods at once, expected at most {expected['maxParallelPods']}")
+    wanted = expected.get("nodes") or {}
+    known = {f"WF{node.name.removeprefix(name)}": node for node in nodes}
+    if not wanted:
+        return reasons
+    for key in sorted(set(wanted) | set(known)):
+        node, want = known.get(key), wanted.get(key)
+        if node is None or want is None:
+            reasons.append(f"node {key} {'is missing' if node is None else 'was not expected'}")
+            continue
+        if (str(node.type), str(node.phase)) != (want["type"], want["phase"]):
+            reasons.append(
+                f"node {key} is {node.type} {node.phase}, expected {want['type']} {want['phase']}: {node.message}"
+            )
+        outputs = node.outputs
+        if "exitCode" in want and (outputs is None or outputs.exit_code != str(want["exitCode"])):
+            reasons.append(f"node {key}: exit code {outputs and outputs.exit_code}, expected {want['exitCode']}")
+        values = dict(outputs.parameters) if outputs is not None else {}
+        if want.get("outputParameters") and values != want["outputParameters"]:
+            reasons.append(f"node {key}: outputs {values}, expected {want['outputParameters']}")
+    return reasons
+
+
+def judge_invalid(site: Site, entry: str, expected: dict[str, Any]) -> Outcome:
+    """Entries that must be refused: parsed and checked, never started."""
+    outcome = Outcome(entry, 1, "passed")
+    from moorage.actions.workflowcheck import check_documents
+
+    text = (site.corpus / "manifests" / entry).read_text()
+    try:
+        findings = [str(finding) for finding in check_documents(text)]
+    except MoorageError as error:
+        findings = [error.message]
+    if not findings:
+        outcome.word, outcome.reasons = "failed", ["nothing was found wrong with it"]
+    del expected
+    return outcome
+
+
+async def put_fixtures(site: Site, entries: dict[str, Any]) -> None:
+    for resource, document in FIXTURES:
+        try:
+            await site.api.create(resource, document, "default")
+        except AlreadyExists:
+            continue
+    node_labels = {"metadata": {"labels": {"beta.kubernetes.io/arch": "amd64"}}}
+    for node in (await site.api.list(NODES)).items:
+        await site.api.patch(NODES, node["metadata"]["name"], node_labels)
+    for entry, expected in entries.items():
+        documents = yaml.safe_load_all((site.corpus / "manifests" / entry).read_text())
+        if expected["determinism"] == "invalid":
+            continue
+        for document in filter(None, documents):
+            resource = KINDS.get(document.get("kind", ""))
+            if resource is None or document["kind"] in ("Workflow", "CronWorkflow"):
+                continue
+            document = normalise(document) if "argoproj" in resource.group else document
+            namespace = "default" if resource.namespaced else None
+            try:
+                await site.api.create(resource, document, namespace)
+            except AlreadyExists:
+                pass
+            if document["kind"].endswith("WorkflowTemplate"):
+                key = TemplateKey(document["kind"].startswith("Cluster"), document["metadata"]["name"])
+                site.templates[key] = document
+
+
+def services_of(data: Path) -> list[int]:
+    """The processes of Moorage's services of a data folder."""
+    pattern = f"moorage.cli.services --data {data}"
+    listed = subprocess.run(["pgrep", "-f", pattern], capture_output=True, text=True, check=False)
+    return [int(pid) for pid in listed.stdout.split()]
+
+
+async def kill_services(site: Site, every: float, chance: random.Random) -> None:
+    """SIGKILL to the services at random moments, until cancelled."""
+    while True:
+        await asyncio.sleep(chance.uniform(0, 2 * every))
+        for pid in services_of(site.data):
+            os.kill(pid, signal.SIGKILL)
+
+
+async def run(corpus: Path, data: Path, only: str, at_once: int, kill: float) -> list[Outcome]:
+    entries = json.loads((corpus / "expected.json").read_text())["files"]
+    gate = asyncio.Semaphore(at_once)
+    async with KubeClient(load_connection(data / "kubeconfig")) as api:
+        site = Site(api, data, corpus, {})
+        await put_fixtures(site, entries)
+
+        async def guarded(entry: str, expected: dict[str, Any]) -> Outcome:
+            async with gate:
+                try:
+                    outcome = await play(site, entry, expected)
+                except (NotFound, ApiError, StopIteration, KeyError) as error:
+                    outcome = Outcome(entry, int(expected.get("tier") or 1), "failed", [repr(error)])
+            print(f"{outcome.word:8} {outcome.seconds:6.1f} s  {entry}", flush=True)
+            for reason in outcome.reasons[:12]:
+                print(f"           {reason[:300]}", flush=True)
+            return outcome
+
+        chosen = {entry: row for entry, row in entries.items() if only in entry}
+        runs = {
+            entry: row
+            for entry, row in chosen.items()
+            if row["determinism"] in ("deterministic", "random", "interactive")
+        }
+        killer = asyncio.create_task(kill_services(site, kill, random.Random(1))) if kill else None
+        longest_first = sorted(runs.items(), key=lambda item: -float(item[1].get("approxSeconds") or 0))
+        outcomes = list(await asyncio.gather(*(guarded(entry, row) for entry, row in longest_first)))
+        if killer is not None:
+            killer.cancel()
+        for entry, row in chosen.items():
+            if row["determinism"] == "invalid":
+                outcomes.append(judge_invalid(site, entry, row))
+                print(f"{outcomes[-1].word:8}           {entry} (must be refused)")
+        return outcomes
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--corpus", type=Path, required=True)
+    parser.add_argument("--only", default="", help="entries whose path has this text")
+    parser.add_argument("--at-once", type=int, default=4)
+    parser.add_argument("--kill", type=float, default=0.0, help="mean seconds between two kills of the services")
+    parser.add_argument("--keep", action="store_true", help="leave the cluster up, and say where")
+    chosen = parser.parse_args()
+    started = time.monotonic()
+    moor = [sys.executable, "-m", "moorage.cli.main"]
+    folder = Path(tempfile.mkdtemp(prefix="argo-conformance-"))
+    data = folder / "data"
+    data.mkdir()
+    (data / "images.json").write_text(json.dumps(image_table()))
+    made = make_argosay()
+    subprocess.run([*moor, "up", "--data", str(data), "--port", "0"], check=True, stdout=subprocess.DEVNULL)
+    try:
+        outcomes = asyncio.run(run(chosen.corpus, data, chosen.only, chosen.at_once, chosen.kill))
+    finally:
+        if chosen.keep:
+            print(f"kept: {data}")
+        else:
+            subprocess.run([*moor, "down", "--data", str(data)], check=False, stdout=subprocess.DEVNULL)
+            if made:
+                ARGOSAY.unlink()
+    print()
+    table: collections.Counter[tuple[int, str]] = collections.Counter((row.tier, row.word) for row in outcomes)
+    for tier in sorted({row.tier for row in outcomes}):
+        words = ", ".join(f"{table[tier, word]} {word}" for word in ("passed", "failed", "refused"))
+        print(f"tier {tier}: {words}")
+    print(f"{time.monotonic() - started:.0f} s")
+    return int(any(row.word == "failed" for row in outcomes))
+
+
+def image_table() -> list[dict[str, Any]]:
+    """What the images of the manifests are on a machine without a registry."""
+    cowsay = [str(HERE / "argo_images")]
+    return [
+        {"image": "argoproj/argosay:v2", "entrypoint": [str(HERE / "argo_images" / "argosay")]},
+        {"image": "argoproj/argosay:v1", "cmd": ["cowsay"], "path": cowsay},
+        {"image": "docker/whalesay", "cmd": ["cowsay"], "path": cowsay},
+        {"image": "alpine", "cmd": ["/bin/sh"]},
+        {"image": "busybox", "cmd": ["sh"]},
+        {"image": "debian", "cmd": ["bash"]},
+        {"image": "ubuntu", "cmd": ["bash"]},
+        {"image": "python", "cmd": ["python3"]},
+        {"image": "node", "cmd": ["node"]},
+        {"image": "stedolan/jq", "entrypoint": ["jq"]},
+        {"image": "*", "cmd": ["sh"]},
+    ]
+
+
+def make_argosay() -> bool:
+    """Put the program where manifests name it by its path; whether it was put there."""
+    if ARGOSAY.exists() or os.geteuid() != 0:
+        return False
+    ARGOSAY.symlink_to(HERE / "argo_images" / "argosay")
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())
