@@ -2,10 +2,10 @@
 
     python benchmarks/argo_conformance.py --corpus FOLDER [--only TEXT] [--at-once 4] [--kill SECONDS]
 
-FOLDER has `expected.json` and `manifests/`. A local cluster is started for it, on which the images of the manifests
-are processes of this machine with root file systems of their own (`benchmarks/argo_images`). Printed is each entry
-with why it failed or was refused, then per tier how many passed, failed and were refused, and the time. With
-`--kill`, the services are killed with SIGKILL again and again meanwhile.
+FOLDER has `expected.json` and `manifests/`. A local cluster is started for it, on which the images of the
+manifests are processes of this machine with root file systems of their own (`benchmarks/argo_images`). Printed is
+each entry, with why it failed or was refused, then per tier how many passed, failed and were refused, and the
+time. With `--kill`, the services are killed with SIGKILL again and again meanwhile.
 
 Exit code 1 when an entry failed. The fields of `expected.json` are explained in its `_meta`.
 """

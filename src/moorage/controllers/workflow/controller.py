@@ -147,6 +147,7 @@ class WorkflowController:
         self._leases = shared.of(api, LEASES, field_selector=NOT_OF_NODES)
         self.informers = (self._workflows, self._pods, self._nodes, self._leases)
         self._live: dict[Key, _Live] = {}
+        self._gone: dict[Key, set[str]] = {}  # uids of objects that were deleted, until the records know it
         self._runtime: StepRuntime | None = None
         self._runtime_read_at = 0.0
         self._locks = LockTable()
@@ -155,6 +156,7 @@ class WorkflowController:
         self._limits: dict[str, int] = {}
         self.loop = Loop("workflow", self.reconcile, clock=clock, metrics=metrics)
         self._pods.on_change(self._note_pod)  # before the loop hears of it
+        self._workflows.on_change(self._note_gone)
         self.loop.hear(self._workflows, lambda obj: [key_of(obj)])
         self.loop.hear(self._pods, _workflow_of)
 
@@ -165,6 +167,10 @@ class WorkflowController:
             if (live := self._live.get(key)) is not None:
                 live.changed.add(pod["metadata"]["name"])
 
+    def _note_gone(self, before: Obj | None, after: Obj | None) -> None:
+        if before is not None and after is None:
+            self._gone.setdefault(key_of(before), set()).add(str(before["metadata"]["uid"]))
+
     async def reconcile(self, key: Key) -> timedelta | None:
         """Bring one workflow a step further; return when to look again."""
         obj = self._workflows.get(key.name, key.namespace)
@@ -173,6 +179,8 @@ class WorkflowController:
         if obj is None or is_deleting(obj):
             await self._leave(key, obj)
             return None
+        if key in self._gone:  # an earlier one of this name
+            await self._bury(key, str(obj["metadata"]["uid"]))
         if not is_ours(obj):
             return await self._adopt(key, obj)
         live = self._live.get(key)
@@ -212,18 +220,28 @@ class WorkflowController:
 
     async def _leave(self, key: Key, obj: Obj | None) -> None:
         """The object is gone, or going: its pods may go too."""
-        live = self._live.get(key)
-        uid = live.uid if live is not None else (obj["metadata"]["uid"] if obj is not None else "")
-        if uid:
-            await self._records.gone(uid, self._clock.now())
-            self._unlock(uid)
-        self._drop(key)
+        live = self._live.pop(key, None)
+        uids = self._gone.setdefault(key, set())
+        uids |= {live.uid} if live is not None else set()
+        uids |= {str(obj["metadata"]["uid"])} if obj is not None else set()
+        await self._bury(key, "")
+
+    async def _bury(self, key: Key, uid: str) -> None:
+        """Note that objects of this name are gone, but for the one with `uid`, and let their pods go."""
+        if (live := self._live.get(key)) is not None and live.uid != uid:
+            self._drop(key)
+        for gone in sorted(self._gone.get(key, ())):
+            await self._records.gone(gone, self._clock.now())
+            self._unlock(gone)
         for pod in self._pods_of(key):
+            if uid and is_of(pod, uid):
+                continue
             if is_held(pod):
                 await self._release(pod["metadata"]["name"], key.namespace)
             if not is_deleting(pod):
                 with contextlib.suppress(NotFound):
                     await self._api.delete(PODS, pod["metadata"]["name"], key.namespace)
+        self._gone.pop(key, None)
 
     def _drop(self, key: Key) -> None:
         self._live.pop(key, None)
