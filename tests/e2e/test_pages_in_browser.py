@@ -23,6 +23,34 @@ LIGHT = {
     "command": ["sh", "-c", "cd $(HOME) && exec python3 -m http.server --bind $(POD_IP) $(MOORAGE_PORT)"],
     "ready": "/",
 }
+DIAMOND = """
+apiVersion: argoproj.io/v1alpha1
+kind: Workflow
+metadata: {name: diamond}
+spec:
+  entrypoint: main
+  templates:
+    - name: main
+      dag:
+        tasks:
+          - {name: a, template: echo}
+          - {name: b, template: echo, depends: a}
+          - {name: fan, template: echo, depends: a, withSequence: {count: "8"}}
+          - {name: d, template: echo, depends: b && fan}
+    - name: echo
+      container: {image: busybox, command: [echo, "hello from a step"]}
+"""
+NIGHTLY = """
+apiVersion: argoproj.io/v1alpha1
+kind: CronWorkflow
+metadata: {name: nightly}
+spec:
+  schedules: ["0 3 * * *"]
+  timezone: Asia/Tokyo
+  workflowSpec:
+    entrypoint: main
+    templates: [{name: main, container: {image: busybox, command: ["true"]}}]
+"""
 STEPS = "import time\nfor i in range(3600): print('step', i, flush=True); time.sleep(1)"
 PAGES = (
     "/",
@@ -48,7 +76,13 @@ PAGES = (
     "/maps/default/squares",
     "/maps/default/squares/items",
     "/workflows",
+    "/workflows/default/diamond",
+    "/workflows/default/diamond?at=diamond",
+    "/workflows/default/diamond/resubmit",
+    "/workflows/default/diamond/delete",
     "/schedules",
+    "/schedules/default/nightly",
+    "/schedules/default/nightly/run",
     "/explain/default/train",
     "/nodes/node-1",
     "/gpus/a100",
@@ -197,8 +231,12 @@ def test_a_workspace_is_made_opened_stopped_and_deleted_with_the_keyboard_alone(
     assert person.trouble == []
 
 
-def test_pages_of_jobs_volumes_and_datasets_serve_everybody(own_cluster, browser):
+def test_pages_of_jobs_volumes_and_datasets_serve_everybody(own_cluster, browser, tmp_path):
     cluster = own_cluster
+    for name, manifest in (("diamond.yaml", DIAMOND), ("nightly.yaml", NIGHTLY)):
+        (tmp_path / name).write_text(manifest)
+    cluster.moor("workflow", "submit", str(tmp_path / "diamond.yaml"), "--host-env")
+    cluster.moor("cron", "create", str(tmp_path / "nightly.yaml"))
     cluster.moor("run", "--name", "train", "--gpus", "1", "--", "python3", "-uc", STEPS)
     cluster.moor("dataset", "create", "images", "--source", "https://nowhere.invalid/x/", "--size", "1Gi")
     cluster.moor("map", "create", "squares", "--range", "0:3", "--", "echo", "{item}")
@@ -227,7 +265,7 @@ def test_pages_of_jobs_volumes_and_datasets_serve_everybody(own_cluster, browser
                 fold.click()
             where = f"{path} {scheme} {width}"
             assert page.locator("h1").count() == 1, where
-            assert page.locator("nav[aria-label=Pages] a").count() == 6, where
+            assert page.locator("nav[aria-label=Pages] a").count() == 8, where
             assert page.locator("html[lang]").count() == 1, where
             assert page.evaluate(UNNAMED) == [], where
             assert page.evaluate(DOUBLED) == [], where
@@ -256,6 +294,15 @@ def test_pages_of_jobs_volumes_and_datasets_serve_everybody(own_cluster, browser
     person.press("delete-default--data")
     page.get_by_role("button", name="Delete").press("Enter")
     page.get_by_role("status").get_by_text("default/data is deleted").wait_for()
+
+    # workflows: the graph goes on by itself, a box opens, and a step shows its log
+    person.go("/workflows/default/diamond")
+    page.locator("#live-state .pill", has_text="Succeeded").wait_for()
+    page.locator("#live-graph").get_by_role("link", name="Open fan").press("Enter")
+    page.locator("#live-graph").get_by_role("link", name="fan(3:3): Succeeded").press("Enter")
+    page.locator("#log-text").get_by_text("hello from a step").wait_for()
+    page.locator("#live-times").get_by_role("link", name="Close fan").press("Enter")
+    page.locator("#live-graph").get_by_role("link", name="Open fan").wait_for()
 
     # jobs: the log goes on by itself, keeps the focus, and ends with the run
     person.go("/jobs")
