@@ -2,11 +2,15 @@
 "use strict";
 (function () {
   for (const log of document.querySelectorAll("pre.log")) log.scrollTop = log.scrollHeight;
-  const chosen = document.querySelector(".graph .chosen"); // in a graph that is wider than the page
-  if (chosen) {
-    const graph = chosen.closest(".graph"), box = chosen.getBoundingClientRect(), around = graph.getBoundingClientRect();
-    graph.scrollLeft += box.left + box.width / 2 - around.left - around.width / 2;
-    graph.scrollTop += box.top + box.height / 2 - around.top - around.height / 2;
+  const graph = document.querySelector(".graph"); // it may be wider than the page: begin in its middle, or at what is chosen
+  if (graph) {
+    graph.scrollLeft = (graph.scrollWidth - graph.clientWidth) / 2;
+    const chosen = graph.querySelector(".chosen");
+    if (chosen) {
+      const box = chosen.getBoundingClientRect(), around = graph.getBoundingClientRect();
+      graph.scrollLeft += box.left + box.width / 2 - around.left - around.width / 2;
+      graph.scrollTop += box.top + box.height / 2 - around.top - around.height / 2;
+    }
   }
   const find = document.getElementById("find");
   if (find) find.addEventListener("input", function () { // another search begins at its first page; a reload keeps it
