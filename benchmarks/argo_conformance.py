@@ -104,7 +104,9 @@ async def play(site: Site, entry: str, expected: dict[str, Any]) -> Outcome:
     started = time.monotonic()
     outcome = Outcome(entry, tier, "passed")
     documents = [row for row in yaml.safe_load_all((site.corpus / "manifests" / entry).read_text()) if row]
-    document = next(row for row in documents if row["kind"] in ("Workflow", "CronWorkflow"))
+    template = {"kind": "Workflow", "metadata": {}, "spec": {}, "apiVersion": WORKFLOWS.api_version}
+    template["spec"] = {"workflowTemplateRef": {"name": documents[-1]["metadata"].get("name")}}
+    document = next((row for row in documents if row["kind"] in ("Workflow", "CronWorkflow")), template)
     if document["kind"] == "CronWorkflow":
         spec = normalise(document)["spec"]["workflowSpec"]
         document = {"apiVersion": document["apiVersion"], "kind": "Workflow", "metadata": {}, "spec": spec}

@@ -33,7 +33,9 @@ def check_tags(
             check_expression(out, tag.text, tag.path, scope, why)
         elif "{{" not in tag.text and not scope.has(tag.text):
             message = (why(tag.text) if why is not None else "") or _unknown(tag.text, scope)
-            out.error("tag", tag.path, message, "{{" + tag.text + "}}")
+            # labels and annotations may come from elsewhere: from a cluster's defaults, or from whoever submits it
+            note = out.warning if tag.text.startswith(("workflow.labels.", "workflow.annotations.")) else out.error
+            note("tag", tag.path, message, "{{" + tag.text + "}}")
 
 
 def _unknown(name: str, scope: Scope) -> str:

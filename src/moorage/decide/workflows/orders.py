@@ -159,7 +159,7 @@ def own_key(location: Mapping[str, Any]) -> str:
     for kind in ("s3", "gcs"):
         values = location.get(kind)
         if isinstance(values, Mapping) and values.get("key") and not values.get("bucket"):
-            return str(values["key"])
+            return str(values["key"]).strip("/")
     return ""
 
 

@@ -217,8 +217,6 @@ NO_END = "calls itself without end: main -> main; put a `when` on one of the ste
      "a template sees its own inputs, not steps; pass the value as an argument"),
     ((f"{T}.1.container.command.1", "{{workflow.parameters.x}}"), f"{T}[1].container.command[1]",
      "nothing is named workflow.parameters.x here; did you mean workflow.parameters?"),
-    ((f"{T}.1.container.command.1", "{{workflow.labels.owner}}"), f"{T}[1].container.command[1]",
-     "nothing is named workflow.labels.owner here; did you mean workflow.labels.json?"),
     ((f"{T}.0.steps.1.1.when", "{{steps.train.status}} == x"), f"{T}[0].steps[1][1].when",
      "step 'train' is not in an earlier group, so its outputs are not known here"),
     ((f"{T}.0.steps.0.0.when", "{{steps.fetch.outputs.result}} == x"), f"{T}[0].steps[0][0].when",
@@ -493,6 +491,13 @@ def test_a_workflow_of_a_template_needs_it(spec, others, field, message):
 ])  # fmt: skip
 def test_what_may_be_meant_otherwise_is_a_warning(document, field, message):
     assert ("warning", field, message) in said(normalise(document))
+    assert errors(normalise(document)) == []
+
+
+def test_labels_may_come_from_elsewhere():
+    document = changed(VALID, (f"{T}.1.container.command.1", "{{workflow.labels.owner}}"))
+    message = "nothing is named workflow.labels.owner here; did you mean workflow.labels.json?"
+    assert ("warning", f"{T}[1].container.command[1]", message) in said(normalise(document))
     assert errors(normalise(document)) == []
 
 

@@ -185,6 +185,7 @@ def artifact_of(
         return _below(value, artifact, scope)
     location = {key: artifact[key] for key in LOCATIONS if artifact.get(key) is not None}
     if location:
+        location = substitute(location, scope)
         archive = next(iter(artifact.get("archive") or {"": None}))
         key = _own_key(location)
         if key:
@@ -198,7 +199,7 @@ def _own_key(location: Mapping[str, Any]) -> str:
     for kind in ("s3", "gcs"):
         place = location.get(kind) or {}
         if place and not place.get("bucket"):
-            return str(place.get("key") or "")
+            return str(place.get("key") or "").strip("/")
     return ""
 
 
