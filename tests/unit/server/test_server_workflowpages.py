@@ -271,6 +271,9 @@ async def test_the_log_of_a_step_is_that_of_its_pod_while_it_exists(ada):
     await add(ada, a_node())
     gone = await ada.get("/workflows/team/train/log", at="id-a")
     assert (gone.status, gone.text) == (STOP_ASKING, "The pod is gone, and its log with it.")
+    kept = Outputs(artifacts=(Artifact(name="main-logs", key="k"),))
+    await add(ada, a_node("b", outputs=kept))
+    assert "the artifact main-logs" in (await ada.get("/workflows/team/train/log", at="id-b")).text
     pod = {"metadata": {"name": "train-step-a", "namespace": "team"}, "spec": {"containers": [{"name": "main"}]}}
     ada.api.put(PODS, pod | {"status": {"phase": "Succeeded"}})
 

@@ -124,9 +124,6 @@ class Panel:
     members: tuple[NodeLink, ...]
     members_more: int
     attempts: tuple[NodeLink, ...]
-    pod: str
-    node_id: str  # whose pod it is: the newest attempt's
-    log_artifact: str
     is_waiting: bool
     asks_for: tuple[Value, ...]
     can_retry: bool
@@ -324,7 +321,6 @@ def panel_of(
     outputs = outputs or Outputs()
     shown = sorted(box.nodes, key=_worth_a_look)[:LISTED]
     waits = is_waiting(node) and not view.has_ended and not view.is_gone
-    archived = [artifact for artifact in outputs.artifacts if artifact.name == "main-logs" and artifact.key]
     owner = newest.id if newest is not None else ""
     return Panel(
         id=box.id,
@@ -343,9 +339,6 @@ def panel_of(
         members=tuple(_link(member, links, now) for member in shown),
         members_more=max(0, len(box.nodes) - LISTED),
         attempts=tuple(_link(attempt, links, now) for attempt in box.attempts) if not box.members else (),
-        pod=newest.pod_name if newest is not None and newest.type is NodeType.POD else "",
-        node_id=owner,
-        log_artifact=artifact_row(view, owner, archived[0]).href if archived else "",
         is_waiting=waits,
         asks_for=_asked_for(template) if waits else (),
         can_retry=node is not None and view.has_ended and not view.is_gone and node.phase.is_completed,

@@ -23,6 +23,7 @@ from moorage.actions.workflows import Choice
 from moorage.apimachinery.api import Api, PodApi
 from moorage.apimachinery.resources import PODS, Obj
 from moorage.decide.workflows.folding import Box, fold
+from moorage.decide.workflows.orders import LOGS
 from moorage.decide.workflows.templates import Library, TemplateMissing
 from moorage.decide.workflows.views import WorkflowView, view_workflow, workflow_object
 from moorage.errors import ApiError, BadRequest, NotFound, StorageError
@@ -57,6 +58,7 @@ BOXES_MAX = 40  # opened and closed ones that an address may name
 ID_MAX = 400  # characters of the id of a box
 EVERY = ((500, 1), (5000, 3), (2**63, 10))  # nodes at most, and seconds after which a page asks again
 GONE_LOG = "The pod is gone, and its log with it."
+KEPT_LOG = f"The pod is gone. Its log is the artifact {LOGS} of this step."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +113,7 @@ async def live(desk: Desk, request: Request) -> Response:
 
 
 async def log(desk: Desk, request: Request) -> Response:
-    """The end of what a step's pod has printed. A pod that is gone has no log; nothing is kept of it here."""
+    """The end of what a step's pod has printed. Of a pod that is gone: where its log is kept."""
     namespace, _ = key_in(request)
     seen = await see(desk, request)
     at = request.query_params.get("at", "")
@@ -342,7 +344,8 @@ async def _log(api: Api, namespace: str, node: NodeRecord) -> tuple[str, bool]:
         pod = await api.get(PODS, node.pod_name, namespace)
         tail = await read_tail(cast(PodApi, api), node.pod_name, namespace, main_container(pod))
     except NotFound:
-        return (GONE_LOG if is_over else ""), is_over
+        kept = node.outputs is not None and any(artifact.name == LOGS for artifact in node.outputs.artifacts)
+        return (KEPT_LOG if kept else GONE_LOG if is_over else ""), is_over
     except BadRequest:
         return "", is_over  # its container has not begun
     except ApiError as error:
