@@ -208,3 +208,35 @@ async def test_what_cannot_run_fails_at_once_without_a_pod(scene: Scene) -> None
     assert obj["status"]["phase"] == "Failed"
     assert "nothing" in obj["status"]["message"]
     assert not (await scene.api.list(PODS, scene.namespace, label_selector=f"{WORKFLOW_LABEL}={name}")).items
+
+
+SET = """
+spec:
+  entrypoint: main
+  templates:
+  - name: main
+    volumes: [{name: work, emptyDir: {}}]
+    containerSet:
+      volumeMounts: [{name: work, mountPath: /work}]
+      retryStrategy: {retries: 2}
+      containers:
+      - {name: main, image: IMAGE, command: [sh, -c, 'cat /work/order'], dependencies: [b, c]}
+      - {name: c, image: IMAGE, command: [sh, -c, 'echo c >> /work/order; CODE'], dependencies: [b]}
+      - {name: b, image: IMAGE, command: [sh, -c, 'echo b >> /work/order'], dependencies: [a]}
+      - {name: a, image: IMAGE, command: [sh, -c, 'echo a >> /work/order']}
+    outputs: {parameters: [{name: order, globalName: order, valueFrom: {path: /work/order}}]}
+"""
+
+
+async def test_the_containers_of_a_set_run_in_the_order_of_their_dependencies(scene: Scene) -> None:
+    obj = await scene.ended(await scene.submit(SET.replace("CODE", "true")))
+    assert obj["status"]["phase"] == "Succeeded"
+    assert await scene.outputs(obj) == {"order": "a\nb\nc"}
+
+
+async def test_a_container_of_a_set_that_fails_is_tried_again_and_fails_the_step(scene: Scene) -> None:
+    obj = await scene.ended(await scene.submit(SET.replace("CODE", "[ $(grep -c c /work/order) = 9 ]")))
+    assert obj["status"]["phase"] == "Failed"
+    assert obj["status"]["message"].startswith("c: Error (exit code 1)")
+    again = await scene.ended(await scene.submit(SET.replace("CODE", "[ $(grep -c c /work/order) = 3 ]")))
+    assert await scene.outputs(again) == {"order": "a\nb\nc\nc\nc"}

@@ -10,8 +10,14 @@ The folder that the containers of the pod share:
 
     bin/busybox            the tools of wrapper.sh, on a cluster
     wrapper.sh, paths      the script, and what it is to keep
+    find.sh                how the scripts find a command
     keep-result, keep-log  exist when standard output, or all output, is kept
     alive                  a pipe that the script holds open
+    member.sh, ends.sh     the script around each container of a set, and how it waits for another
+    members                the names of the containers of the set, a line each
+    set/NAME               the exit code of a container of the set, when it has ended
+    set/NAME.started       exists when this container has started
+    set/NAME.alive         a pipe that this container holds open
     in/N                   input artifacts; main mounts each at its path
     out/                   what the script kept, by number of the line in `paths`
     tmp/                   of init and wait

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from moorage.executor.errors import Missing, Passing, StepError
@@ -25,19 +25,17 @@ def prepare(step: Path, order: Order, *, busybox: Path = BUSYBOX) -> None:
         for name, mode in (("in", 0o755), ("out", 0o777), ("tmp", 0o700)):
             (step / name).mkdir(exist_ok=True)
             (step / name).chmod(mode)
-        if not order.wraps:
+        if order.members:
+            _prepare_set(step, order.members)
+        if not (order.wraps or order.members):
             return
-        wrapper = step / "wrapper.sh"
-        wrapper.write_bytes(Path(__file__).with_name("wrapper.sh").read_bytes())
-        wrapper.chmod(0o644)
+        _bring(step, "wrapper.sh")
+        _bring(step, "find.sh")
         (step / "paths").write_text("".join(f"{line}\n" for line in order.lines), encoding="utf-8")
         for name, wanted in (("keep-result", order.keeps_result), ("keep-log", order.keeps_logs)):
             if wanted:
                 (step / name).touch(mode=0o644)
-        alive = step / "alive"
-        if not alive.exists():
-            os.mkfifo(alive)
-            alive.chmod(0o666)
+        _make_pipe(step / "alive")
         if order.brings_shell:
             if not busybox.is_file():
                 raise StepError(f"this image of Moorage has no {busybox}, which runs the commands of steps")
@@ -46,6 +44,29 @@ def prepare(step: Path, order: Order, *, busybox: Path = BUSYBOX) -> None:
             (step / "bin" / "busybox").chmod(0o755)
     except OSError as error:
         raise StepError(f"the folder of the step cannot be made: {error}") from error
+
+
+def _prepare_set(step: Path, members: Sequence[str]) -> None:
+    """The folder by which the containers of a set know of each other: any user may write there."""
+    folder = step / "set"
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o777)
+    for name in members:
+        _make_pipe(folder / f"{name}.alive")
+    (step / "members").write_text("".join(f"{name}\n" for name in members), encoding="utf-8")
+    for script in ("member.sh", "ends.sh"):
+        _bring(step, script)
+
+
+def _bring(step: Path, script: str) -> None:
+    (step / script).write_bytes(Path(__file__).with_name(script).read_bytes())
+    (step / script).chmod(0o644)
+
+
+def _make_pipe(path: Path) -> None:
+    if not path.exists():
+        os.mkfifo(path)
+        path.chmod(0o666)
 
 
 def fetch_all(

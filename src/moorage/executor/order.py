@@ -55,7 +55,10 @@ class Output:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """`workflow`: its uid. `brings_shell`: the image of main may have no shell."""
+    """`workflow`: its uid. `brings_shell`: the image of main may have no shell.
+
+    `members`: the containers of a set that wait for each other; empty: there is no such set.
+    """
 
     workflow: str
     pod: str
@@ -65,6 +68,7 @@ class Order:
     keeps_result: bool = False
     keeps_logs: bool = False
     brings_shell: bool = False
+    members: tuple[str, ...] = ()
 
     @property
     def wraps(self) -> bool:
@@ -89,6 +93,7 @@ def read_order(path: Path) -> Order:
             keeps_result=bool(document["result"]),
             keeps_logs=bool(document["logs"]),
             brings_shell=bool(document["shell"]),
+            members=tuple(str(name) for name in document.get("set") or ()),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StepError(f"the order of this pod cannot be read from {path}: {error}") from error

@@ -20,24 +20,7 @@ say() {
     echo "moorage: $*" >&2
 }
 
-# where the command is; not `command -v`, which knows the applets of busybox
-find_program() {
-    program=$1
-    case $program in
-    */*)
-        [ -f "$program" ] && [ -x "$program" ]
-        return
-        ;;
-    esac
-    rest=${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}:
-    while [ -n "$rest" ]; do
-        place=${rest%%:*}
-        rest=${rest#*:}
-        program=${place:-.}/$1
-        [ -f "$program" ] && [ -x "$program" ] && return
-    done
-    return 1
-}
+. "$folder/find.sh"
 
 # signals go to the command, also those that come before it runs; INT and QUIT as TERM, because a shell starts
 # what runs beside it with both ignored
@@ -126,6 +109,14 @@ for copier in $copies; do
 done
 wait $copies $last 2>/dev/null
 [ -z "$copies" ] || tool rm -f "$out/out.pipe" "$out/err.pipe" "$out/tail.pipe"
+
+# the outputs of a set are complete when all of its containers have ended
+if [ -e "$folder/members" ]; then
+    . "$folder/ends.sh"
+    while IFS= read -r member; do
+        [ "$member" = main ] || wait_for_end "$member"
+    done <"$folder/members"
+fi
 
 # the outputs
 umask 022

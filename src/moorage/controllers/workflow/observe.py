@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -10,7 +10,7 @@ from moorage.apimachinery.meta import annotations_of, condition, controller_ref,
 from moorage.apimachinery.moments import moment
 from moorage.apimachinery.quantity import parse_quantity
 from moorage.apimachinery.resources import Obj
-from moorage.decide.workflows.graph.events import PodSeen
+from moorage.decide.workflows.graph.events import ContainerSeen, PodSeen
 from moorage.errors import QuantityError
 from moorage.model.workflow import NODE_ID_ANNOTATION, POD_FINALIZER, WORKFLOW_LABEL, StepReport
 
@@ -111,10 +111,13 @@ def pod_seen(
     if is_ended and status.get("reason") and phase == "Failed" and not _is_plain(status):
         failure = ": ".join(str(status[key]) for key in ("reason", "message") if status.get(key))
     memory = any(_is_oom(row) for row in containers.values()) or "memory" in str(status.get("message", "")).lower()
-    disrupted = ""
-    if is_ended and (is_lost or (is_disrupted and not memory)) and not _is_done(main):
+    interrupted = ""
+    if is_ended and (is_lost or (is_disrupted and not memory)):
         words = [str(disruption.get("reason") or "NodeLost"), str(disruption.get("message") or "")]
-        disrupted = ": ".join(filter(None, words))
+        interrupted = ": ".join(filter(None, words))
+    steps = tuple(_container_seen(row) for name, row in containers.items() if name not in (INIT, WAIT))
+    if not main:  # a container set: from the first start to the last end
+        ended = _span(steps)
     finished = str(ended.get("finishedAt") or "")
     return PodSeen(
         name=str(meta["name"]),
@@ -124,7 +127,8 @@ def pod_seen(
         is_stuck=is_stuck,
         is_deleted=is_deleted,
         exit_code=_exit_code(ended),
-        disrupted=disrupted,
+        disrupted="" if _is_done(main) else interrupted,
+        interrupted=interrupted,
         failure=failure,
         broken=_broken(status) if is_ended else "",
         waiting="" if is_ended else _waiting(pod, status),
@@ -136,6 +140,7 @@ def pod_seen(
         finished_at=finished,
         resources_seconds=_resources_seconds(spec, ended),
         report=report,
+        containers=steps,
     )
 
 
@@ -144,6 +149,26 @@ def _exit_code(ended: Mapping[str, Any]) -> int | None:
     if "exitCode" not in ended:
         return None
     return NOT_STARTED if ended.get("reason") in _NOT_STARTED_WORDS else int(ended["exitCode"])
+
+
+def _container_seen(row: Mapping[str, Any]) -> ContainerSeen:
+    state = row.get("state") or {}
+    ended = state.get("terminated") or {}
+    return ContainerSeen(
+        name=str(row.get("name")),
+        is_running=bool(state.get("running")),
+        exit_code=_exit_code(ended),
+        reason=str(ended.get("reason") or ""),
+        message=str(ended.get("message") or "").strip()[-500:],
+        started_at=str((ended or state.get("running") or {}).get("startedAt") or ""),
+        finished_at=str(ended.get("finishedAt") or ""),
+    )
+
+
+def _span(containers: Sequence[ContainerSeen]) -> dict[str, Any]:
+    started = min((row.started_at for row in containers if row.started_at), default="")
+    finished = max((row.finished_at for row in containers if row.finished_at), default="")
+    return {"startedAt": started, "finishedAt": finished} if started and finished else {}
 
 
 def _is_silent(since: datetime | None, now: datetime, lost_after: timedelta) -> bool:

@@ -1,7 +1,8 @@
 """The pod of a step, and nothing else: pure.
 
-A step without outputs is a plain pod. With outputs, or with a result that somebody uses, the main container's
-command runs inside a small shell script, and the containers `init` and `wait` run `moorage.executor`.
+A step without outputs is a plain pod, with one main container, or with those of its container set. With outputs,
+or with a result that somebody uses, the command of main runs inside a small shell script, and the containers
+`init` and `wait` run `moorage.executor`. Containers of a set that wait for each other have a script of their own.
 docs/design/0021-workflows.md, "Outputs of a step"
 """
 
@@ -11,11 +12,14 @@ import copy
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from moorage.apimachinery.resources import PODS, Obj
 from moorage.decide.workflows.orders import Ordered, OrderError, make_order
 from moorage.decide.workflows.podpatch import PatchError, patched_spec
+from moorage.decide.workflows.text.durations import parse_duration
+from moorage.decide.workflows.text.errors import TextError
 from moorage.errors import MoorageError
 from moorage.model.manifests import HOSTNAME, USER_ID, container_security
 from moorage.model.names import OWNER_ANNOTATION, OWNER_LABEL, PRIVATE_ROOT_ANNOTATION
@@ -42,6 +46,7 @@ SCRIPT_PATH = "/moorage/script"  # of main: the source of a script
 VOLUMES_PATH = "/moorage/volumes"  # of init: volumes of main that an input artifact lies in
 SHELL = f"{STEP_PATH}/bin/busybox"  # brought by init
 WRAPPER = f"{STEP_PATH}/wrapper.sh"
+MEMBER = f"{STEP_PATH}/member.sh"
 _STEP, _ORDER, _SCRIPT, _NO_TOKEN = "moorage-step", "moorage-order", "moorage-script", "moorage-no-token"
 _TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 _DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
@@ -113,16 +118,21 @@ def make_pod(request: PodRequest, runtime: StepRuntime) -> Obj:
 
     Patches of the workflow and of the template are applied before the command of `main` is wrapped.
     """
-    main = _main_of(request)
-    ordered = _ordered(request, main, wraps_result=request.wants_result)
+    mains = _mains_of(request)
+    main = next((container for container in mains if container["name"] == MAIN), mains[-1])
+    has_main = main["name"] == MAIN
+    ordered = _ordered(request, main, wraps_result=request.wants_result and has_main)
+    if ordered.wraps and not has_main:
+        raise _error(request, "outputs", "are those of a container named main, and the set has none")
+    in_turn = _runs_in_turn(request.template, ordered)
     spec: Obj = {"restartPolicy": "Never"} | _scheduling(request)
     annotations: dict[str, str] = {}
     if "script" in request.template:
         _add_source(request, main, annotations)
     _add_inputs(request, main, ordered)
-    helpers = _helpers(request, runtime, ordered)
+    helpers = _helpers(request, runtime, ordered, in_turn=in_turn)
     sidecars = list(_containers(request, main, "sidecars"))
-    spec["containers"] = [main, *(container for container in helpers if container["name"] == WAIT), *sidecars]
+    spec["containers"] = [*mains, *(container for container in helpers if container["name"] == WAIT), *sidecars]
     before = [container for container in helpers if container["name"] == INIT]
     if before := [*before, *_containers(request, main, "initContainers")]:
         spec["initContainers"] = before
@@ -131,19 +141,23 @@ def make_pod(request: PodRequest, runtime: StepRuntime) -> Obj:
     if request.deadline_seconds is not None:
         spec["activeDeadlineSeconds"] = max(1, request.deadline_seconds)
     spec["volumes"] = _volumes(request, spec)
-    spec = _patched(request, spec)
+    spec = _patched(request, spec, [container["name"] for container in mains])
     _end_with_main(spec, {str(sidecar.get("name")) for sidecar in sidecars})
+    if in_turn:
+        _wrap_set(request, runtime, spec)
     if ordered.wraps:
         _wrap(request, runtime, spec)
     if not spec["volumes"]:
         del spec["volumes"]
     if helpers:
-        order = ordered.document | {"shell": ordered.wraps and not runtime.on_processes}
+        order = ordered.document | {"shell": (ordered.wraps or in_turn) and not runtime.on_processes}
+        if in_turn:
+            order["set"] = [container["name"] for container in mains]
         annotations[ORDER_ANNOTATION] = json.dumps(order, ensure_ascii=False, sort_keys=True)
     return {
         "apiVersion": PODS.api_version,
         "kind": PODS.kind,
-        "metadata": _metadata(request, runtime, annotations),
+        "metadata": _metadata(request, runtime, annotations, shown=main["name"]),
         "spec": spec,
     }
 
@@ -162,18 +176,52 @@ def reports(workflow: Mapping[str, Any], template: Mapping[str, Any], *, wants_r
     return bool(wants_result or outputs.get("artifacts") or parameters or logs)
 
 
-def _main_of(request: PodRequest) -> Obj:
-    """The container of the step, as the template has it."""
+def _mains_of(request: PodRequest) -> list[Obj]:
+    """The containers of the step, as the template has them: one, or those of its container set."""
     template = request.template
-    kind = next((kind for kind in ("container", "script") if template.get(kind)), "")
+    kind = next((kind for kind in ("container", "script", "containerSet") if template.get(kind)), "")
     if not kind:
-        raise _error(request, "container", "is missing: a pod is made of a container or a script alone")
-    container: Obj = copy.deepcopy(dict(template[kind]))
-    for key in ("source", "mirrorVolumeMounts"):
+        raise _error(request, "container", "is missing: a pod is made of a container, a script or a container set")
+    if kind != "containerSet":
+        return [{**_container(request, template[kind], kind), "name": MAIN}]
+    mounts = template[kind].get("volumeMounts") or ()
+    members = []
+    for number, given in enumerate(template[kind].get("containers") or ()):
+        member = _container(request, given, f"containerSet.containers[{number}]")
+        if member.get("name") in (None, "", INIT, WAIT):
+            raise _error(
+                request, f"containerSet.containers[{number}].name", f"is {member.get('name')!r}: use another name"
+            )
+        if mounts:
+            member["volumeMounts"] = [*(member.get("volumeMounts") or ()), *copy.deepcopy(list(mounts))]
+        members.append(member)
+    if not members:
+        raise _error(request, "containerSet.containers", "is empty: a set needs a container")
+    return members
+
+
+def _container(request: PodRequest, given: Mapping[str, Any], field: str) -> Obj:
+    """A container of the step, without the fields that are not of Kubernetes."""
+    container: Obj = copy.deepcopy(dict(given))
+    for key in ("source", "mirrorVolumeMounts", "dependencies"):
         container.pop(key, None)
     if not container.get("image"):
-        raise _error(request, f"{kind}.image", "is missing: a step needs an image")
-    return {**container, "name": MAIN}
+        raise _error(request, f"{field}.image", "is missing: a step needs an image")
+    return container
+
+
+def _runs_in_turn(template: Mapping[str, Any], ordered: Ordered) -> bool:
+    """Whether the containers of a set run in the script that knows of each other's end.
+
+    Outputs are complete when all containers have ended, whichever of them writes into a shared volume.
+    """
+    group = template.get("containerSet") or {}
+    containers = group.get("containers") or ()
+    return bool(
+        any(container.get("dependencies") for container in containers)
+        or (containers and (group.get("retryStrategy") or {}).get("retries") is not None)
+        or (ordered.wraps and len(containers) > 1)
+    )
 
 
 def _add_source(request: PodRequest, main: Obj, annotations: dict[str, str]) -> None:
@@ -227,10 +275,10 @@ def _add_inputs(request: PodRequest, main: Obj, ordered: Ordered) -> None:
         _mount(main, _STEP, artifact.path, subPath=f"in/{number}")
 
 
-def _helpers(request: PodRequest, runtime: StepRuntime, ordered: Ordered) -> list[Obj]:
+def _helpers(request: PodRequest, runtime: StepRuntime, ordered: Ordered, *, in_turn: bool) -> list[Obj]:
     """`init`, where there is something to fetch or to wrap, and `wait`, where there is something to save."""
     helpers = []
-    if ordered.inputs or ordered.wraps:
+    if ordered.inputs or ordered.wraps or in_turn:
         init = _helper(request, runtime, INIT, ordered.input_secrets)
         for number, artifact in enumerate(ordered.inputs):
             if artifact.mount is not None:
@@ -377,7 +425,7 @@ def _patches(request: PodRequest) -> list[tuple[str, str]]:
     return [(where, str(text)) for where, text in patches if text]
 
 
-def _patched(request: PodRequest, spec: Obj) -> Obj:
+def _patched(request: PodRequest, spec: Obj, mains: Sequence[str]) -> Obj:
     for where, text in _patches(request):
         try:
             spec = patched_spec(spec, text)
@@ -386,8 +434,9 @@ def _patched(request: PodRequest, spec: Obj) -> Obj:
         names = [
             container.get("name") for container in spec.get("containers") or () if isinstance(container, dict)
         ]
-        if MAIN not in names:
-            raise _error(request, where, "removes the container main")
+        for main in mains:
+            if main not in names:
+                raise _error(request, where, f"removes the container {main}")
         spec["restartPolicy"] = "Never"  # an attempt is a pod: retries are the workflow's
     return {**spec, "volumes": spec.get("volumes") or []}
 
@@ -403,23 +452,66 @@ def _end_with_main(spec: Obj, names: set[str]) -> None:
 def _wrap(request: PodRequest, runtime: StepRuntime, spec: Obj) -> None:
     """Have the script run main's command; the script and its shell come with the container `init`."""
     main = next(container for container in spec["containers"] if container["name"] == MAIN)
-    command, args = list(main.get("command") or ()), list(main.get("args") or ())
-    if not command:
-        image = str(main.get("image"))
-        entrypoint, usual = runtime.entrypoints.get(image, ((), ()))
-        command = [*entrypoint]
-        args = args or [*usual]
-        if not command and not (args and image in runtime.entrypoints):
-            raise _error(
-                request,
-                "container.command" if "container" in request.template else "script.command",
-                f"is missing, and the command of the image {image!r} is not known, which the outputs of the step"
-                " need: set `command`",
-            )
-    shell = ["/bin/sh"] if runtime.on_processes else [SHELL, "sh"]
-    main["command"] = [*shell, WRAPPER, STEP_PATH, *command, *args]
+    words = _words(request, runtime, main, "the outputs of the step need")
+    main["command"] = [*_shell(runtime), WRAPPER, STEP_PATH, *words]
     main.pop("args", None)
-    _mount(main, _STEP, STEP_PATH)
+    _mount_step(main)
+
+
+def _wrap_set(request: PodRequest, runtime: StepRuntime, spec: Obj) -> None:
+    """Have each container of a set wait for those that it depends on, and say how it ended."""
+    group = request.template["containerSet"]
+    again, pause = _set_retries(request, group.get("retryStrategy") or {})
+    containers = {container["name"]: container for container in spec["containers"]}
+    for given in group["containers"]:
+        container = containers[given["name"]]
+        words = _words(request, runtime, container, "the set needs")
+        dependencies = ",".join(str(name) for name in given.get("dependencies") or ())
+        script = [*_shell(runtime), MEMBER, STEP_PATH, given["name"], str(again), pause, dependencies]
+        container["command"] = [*script, *words]
+        container.pop("args", None)
+        _mount_step(container)
+
+
+def _set_retries(request: PodRequest, strategy: Mapping[str, Any]) -> tuple[int, str]:
+    """(how often a command of the set runs again at most, seconds between two tries)."""
+    field, text = "containerSet.retryStrategy", str(strategy.get("retries") or 0)
+    if not text.isascii() or not text.isdigit():
+        raise _error(request, f"{field}.retries", f"is {text!r}: use a whole number, such as 3")
+    try:
+        pause = parse_duration(str(strategy["duration"])) if strategy.get("duration") else timedelta(0)
+    except TextError as error:
+        raise _error(request, f"{field}.duration", error.message) from error
+    if pause < timedelta(0):
+        raise _error(request, f"{field}.duration", f"is {strategy['duration']!r}: it must not be negative")
+    return int(text), f"{pause.total_seconds():g}"
+
+
+def _words(request: PodRequest, runtime: StepRuntime, container: Mapping[str, Any], why: str) -> list[str]:
+    """The whole command of a container, that of its image where the manifest has none."""
+    command, args = list(container.get("command") or ()), list(container.get("args") or ())
+    if command:
+        return command + args
+    image = str(container.get("image"))
+    entrypoint, usual = runtime.entrypoints.get(image, ((), ()))
+    if not entrypoint and not (args and image in runtime.entrypoints):
+        kind = next(kind for kind in ("container", "script", "containerSet") if request.template.get(kind))
+        where = f"{kind}.containers[{container['name']}]" if kind == "containerSet" else kind
+        raise _error(
+            request,
+            f"{where}.command",
+            f"is missing, and the command of the image {image!r} is not known, which {why}: set `command`",
+        )
+    return [*entrypoint, *(args or usual)]
+
+
+def _shell(runtime: StepRuntime) -> list[str]:
+    return ["/bin/sh"] if runtime.on_processes else [SHELL, "sh"]
+
+
+def _mount_step(container: Obj) -> None:
+    if not any(mount.get("mountPath") == STEP_PATH for mount in container.get("volumeMounts") or ()):
+        _mount(container, _STEP, STEP_PATH)
 
 
 def _mount(container: Obj, volume: str, path: str, **more: Any) -> None:
@@ -429,11 +521,14 @@ def _mount(container: Obj, volume: str, path: str, **more: Any) -> None:
     ]
 
 
-def _metadata(request: PodRequest, runtime: StepRuntime, own: Mapping[str, str]) -> Obj:
-    """Names, labels and annotations: the workflow's podMetadata, then the template's, then ours."""
+def _metadata(request: PodRequest, runtime: StepRuntime, own: Mapping[str, str], *, shown: str) -> Obj:
+    """Names, labels and annotations: the workflow's podMetadata, then the template's, then ours.
+
+    `shown`: the container whose log is the step's.
+    """
     meta, spec = request.workflow["metadata"], request.workflow.get("spec") or {}
     labels: dict[str, str] = {}
-    annotations: dict[str, str] = {_DEFAULT_CONTAINER: MAIN}
+    annotations: dict[str, str] = {_DEFAULT_CONTAINER: shown}
     if runtime.on_processes:
         annotations[PRIVATE_ROOT_ANNOTATION] = "true"
     for given in (spec.get("podMetadata") or {}, request.template.get("metadata") or {}):

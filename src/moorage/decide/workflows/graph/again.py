@@ -51,6 +51,10 @@ def nodes_to_forget(nodes: Iterable[NodeRecord], asked: Retry) -> set[str]:
     for node in by_name.values():
         if node.type is NodeType.RETRY and node.id in forgotten:
             forgotten |= {other.id for other in records.values() if _is_attempt_of(other, node)}
+    # the containers of a set run in the pod of their boundary
+    forgotten |= {
+        node.id for node in records.values() if node.type is NodeType.CONTAINER and node.boundary_id in forgotten
+    }
     return forgotten
 
 

@@ -11,11 +11,25 @@ from moorage.model.workflow import Artifact, NodeRecord, StepReport, WorkflowRec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerSeen:
+    """A container of a pod. `exit_code`: None while it has not ended; times are RFC 3339."""
+
+    name: str
+    is_running: bool = False
+    exit_code: int | None = None
+    reason: str = ""  # of its end
+    message: str = ""
+    started_at: str = ""
+    finished_at: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PodSeen:
     """A step's pod, at one moment.
 
     `is_ended`: no process of it runs any more, and none will. `exit_code`: of the main container, if it has one.
     `disrupted`: why its node took it away (preempted, drained, lost); empty: that is not why it ended.
+    `interrupted`: the same, also where the main container had ended well before.
     `failure`: what ended it, where that is not the main container's own exit code: a deadline, an eviction.
     `broken`: why a container beside the main one failed, so that inputs or outputs are missing.
     """
@@ -28,6 +42,7 @@ class PodSeen:
     is_stuck: bool = False  # it has ended, but a container beside the main one does not end by itself
     exit_code: int | None = None
     disrupted: str = ""
+    interrupted: str = ""
     failure: str = ""
     broken: str = ""
     waiting: str = ""  # why it does not run yet
@@ -39,6 +54,7 @@ class PodSeen:
     finished_at: str = ""
     resources_seconds: Mapping[str, int] = field(default_factory=dict)
     report: StepReport | None = None
+    containers: tuple[ContainerSeen, ...] = ()  # without those that carry inputs and outputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,13 +6,16 @@ carry inputs and outputs. https://argo-workflows.readthedocs.io/en/latest/walk-t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import msgspec
 
-from moorage.decide.workflows.graph.events import PodSeen
-from moorage.model.workflow import NodePhase, Outputs
+from moorage.decide.workflows.graph.events import ContainerSeen, PodSeen
+from moorage.model.workflow import NodePhase, NodeRecord, Outputs
+
+NOT_RUN = 64  # exit code of a container of a set whose command does not exist, or waited for one that failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +40,10 @@ class Ready:
     address: str
 
 
-def outcome_of(pod: PodSeen, *, cut: str = "", is_daemon: bool = False) -> Ended | Ready | None:
-    """None: it goes on. `cut`: why its end was asked for."""
+def outcome_of(
+    pod: PodSeen, *, cut: str = "", is_daemon: bool = False, members: Sequence[str] = ()
+) -> Ended | Ready | None:
+    """None: it goes on. `cut`: why its end was asked for. `members`: the containers of a set, which all count."""
     if not pod.is_ended:
         if is_daemon and pod.is_ready:
             return Ready(pod.host, pod.address)
@@ -46,6 +51,8 @@ def outcome_of(pod: PodSeen, *, cut: str = "", is_daemon: bool = False) -> Ended
     outputs = pod.report.outputs if pod.report is not None else Outputs()
     if pod.exit_code is not None:
         outputs = msgspec.structs.replace(outputs, exit_code=str(pod.exit_code))
+    if members:
+        pod = _as_a_whole(pod, members)
     kept = None if outputs == Outputs() else outputs
 
     def ended(phase: NodePhase, message: str = "", *, is_lost: bool = False) -> Ended:
@@ -79,3 +86,70 @@ def outcome_of(pod: PodSeen, *, cut: str = "", is_daemon: bool = False) -> Ended
     if pod.broken:
         return ended(NodePhase.ERROR, pod.broken)
     return ended(NodePhase.SUCCEEDED)
+
+
+def _as_a_whole(pod: PodSeen, members: Sequence[str]) -> PodSeen:
+    """The pod of a container set, as if one container had ended as the set did.
+
+    That is the first one that failed; a container that did not run because another failed comes after the others.
+    """
+    by_name = {container.name: container for container in pod.containers}
+    ends = [by_name.get(name) or ContainerSeen(name=name) for name in members]
+    failed = sorted((end for end in ends if end.exit_code), key=lambda end: end.exit_code == NOT_RUN)
+    if failed:
+        worst = failed[0]
+        name_first = f"{worst.name}: {worst.reason or 'Error'}"
+        pod = replace(pod, exit_code=worst.exit_code, reason=name_first, message=worst.message)
+    else:
+        is_whole = all(end.exit_code == 0 for end in ends)
+        pod = replace(pod, exit_code=0 if is_whole else None)
+    return replace(pod, disrupted="" if pod.exit_code == 0 else pod.interrupted)
+
+
+def members_of(template: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of the containers of a container set; none for every other template."""
+    containers = (template.get("containerSet") or {}).get("containers") or ()
+    return tuple(str(container["name"]) for container in containers)
+
+
+def members_seen(
+    nodes: Sequence[NodeRecord], pod: PodSeen | None, ended: Ended | None, *, now: str
+) -> tuple[NodeRecord, ...]:
+    """The nodes of a set's containers, as their pod is. `ended`: None while it goes on.
+
+    They are final when the pod's own node is: until then the pod may be lost and start again.
+    """
+    by_name = {container.name: container for container in pod.containers} if pod is not None else {}
+    return tuple(_member(node, by_name.get(node.display_name), ended, now) for node in nodes)
+
+
+def _member(node: NodeRecord, seen: ContainerSeen | None, ended: Ended | None, now: str) -> NodeRecord:
+    seen = seen or ContainerSeen(name=node.display_name)
+    started = seen.started_at or node.started_at
+    if ended is None:
+        has_begun = seen.is_running or seen.exit_code is not None
+        phase = NodePhase.RUNNING if has_begun else NodePhase.PENDING
+        return msgspec.structs.replace(node, phase=phase, started_at=started)
+    outputs, message = None, ""
+    match seen.exit_code:
+        case None if ended.phase is NodePhase.SUCCEEDED:  # its state was not seen, and the pod's was
+            phase = NodePhase.SUCCEEDED
+        case None:
+            phase, message = NodePhase.FAILED, ended.message or "the pod ended before this container did"
+        case 0:
+            phase = NodePhase.SUCCEEDED
+        case code:
+            phase = NodePhase.ERROR if code == NOT_RUN else NodePhase.FAILED
+            detail = f": {seen.message}" if seen.message else ""
+            message = f"{seen.reason or 'Error'} (exit code {code}){detail}"
+    if seen.exit_code is not None:
+        outputs = Outputs(exit_code=str(seen.exit_code))
+    return msgspec.structs.replace(
+        node,
+        phase=phase,
+        message=message,
+        outputs=outputs,
+        host=ended.host or node.host,
+        started_at=started,
+        finished_at=seen.finished_at or ended.finished_at or now,
+    )

@@ -37,7 +37,7 @@ from moorage.decide.workflows.graph.frames import Awaited, Call, Cut, Frame
 from moorage.decide.workflows.graph.inputs import Inputs, artifact_of, resolve_inputs
 from moorage.decide.workflows.graph.loops import has_loop, item_scope, items_of
 from moorage.decide.workflows.graph.naming import item_text, node_id, pod_name
-from moorage.decide.workflows.graph.outcomes import Ended, Ready, outcome_of
+from moorage.decide.workflows.graph.outcomes import Ended, Ready, members_of, members_seen, outcome_of
 from moorage.decide.workflows.graph.retries import Again, last_retry, next_attempt
 from moorage.decide.workflows.graph.scopes import (
     Seen,
@@ -733,7 +733,8 @@ class Run:
                     deadline_seconds=self._seconds_for(template, strategy, first, is_exit=call.is_exit),
                     excluded_hosts=excluded,
                 )
-                ended = await self._carry_out(order, timeout)
+                members = self._members(node, final)
+                ended = await self._carry_out(order, timeout, tuple(member.id for member in members))
                 node = self.records[node.id]
                 if isinstance(ended, Ended) and ended.is_stuck:
                     self._end[name] = EndPod(name)
@@ -758,6 +759,7 @@ class Run:
                     self._release.append(name)
                     continue
                 self._release.append(name)
+                self._note_members(members, self._pods.get(name), ended)
                 return self._save(
                     msgspec.structs.replace(
                         node,
@@ -771,19 +773,60 @@ class Run:
                     )
                 )
         except TextError as error:
-            return self._end_node(self._save(node), NodePhase.ERROR, error.message)
+            return self._end_pod_node(self._save(node), template, NodePhase.ERROR, error.message)
         except Cut as cut:
             if node.id in self.records:
-                return self._end_node(node, NodePhase.FAILED, cut.message)
+                return self._end_pod_node(node, template, NodePhase.FAILED, cut.message)
             raise
         finally:
             self._pod_slots.give()
 
-    async def _carry_out(self, order: CreatePod, timeout: timedelta | None) -> Ended | Ready:
+    def _end_pod_node(
+        self, node: NodeRecord, template: Mapping[str, Any], phase: NodePhase, message: str
+    ) -> NodeRecord:
+        """End the node of a pod that is not there, and those of its containers."""
+        ids = [node_id(self.workflow.name, f"{node.name}.{name}") for name in members_of(template)]
+        members = [self.records[member] for member in ids if member in self.records]
+        self._note_members(members, None, Ended(phase=phase, message=message))
+        return self._end_node(node, phase, message)
+
+    def _members(self, node: NodeRecord, template: Mapping[str, Any]) -> list[NodeRecord]:
+        """The nodes of the containers of a container set, as they begin or are stored; else none."""
+        containers = (template.get("containerSet") or {}).get("containers") or ()
+        ids = {row["name"]: node_id(self.workflow.name, f"{node.name}.{row['name']}") for row in containers}
+        return [
+            self._save(
+                self.records.get(ids[row["name"]])
+                or NodeRecord(
+                    id=ids[row["name"]],
+                    name=f"{node.name}.{row['name']}",
+                    display_name=str(row["name"]),
+                    type=NodeType.CONTAINER,
+                    phase=NodePhase.PENDING,
+                    template=node.template,
+                    template_ref=node.template_ref,
+                    boundary_id=node.id,
+                    parents=tuple(ids[other] for other in row.get("dependencies") or ()) or (node.id,),
+                    started_at=stamp(self._now),
+                )
+            )
+            for row in containers
+        ]
+
+    def _note_members(self, members: Sequence[NodeRecord], pod: PodSeen | None, ended: Ended | None) -> None:
+        """Save what became of the containers of a set."""
+        current = [self.records[member.id] for member in members]
+        open_nodes = [node for node in current if not node.phase.is_fulfilled]
+        for node in members_seen(open_nodes, pod, ended, now=stamp(self._now)):
+            self._save(node)
+
+    async def _carry_out(
+        self, order: CreatePod, timeout: timedelta | None, members: tuple[str, ...]
+    ) -> Ended | Ready:
         record = order.record
         name = record.pod_name
         future: Future[Ended | Ready] = self._scheduler.future()
-        self._awaited[name] = Awaited(record.id, future, order.template.get("daemon") is True)
+        self._awaited[name] = Awaited(record.id, future, order.template.get("daemon") is True, members)
         if timeout is not None:
             started = moment(record.started_at) or self._now
             self._scheduler.start(self._time_out(name, future, started + timeout))
@@ -807,11 +850,18 @@ class Run:
         if waiting is None or pod is None:
             return
         record = self.records[waiting.node]
-        result = outcome_of(pod, cut=self._cut_pods.get(name, ""), is_daemon=waiting.is_daemon)
+        members = [self.records[member] for member in waiting.members]
+        result = outcome_of(
+            pod,
+            cut=self._cut_pods.get(name, ""),
+            is_daemon=waiting.is_daemon,
+            members=[member.display_name for member in members],
+        )
         if result is not None:
             del self._awaited[name]
             waiting.future.set(result)
             return
+        self._note_members(members, pod, None)
         message = "" if pod.is_running else pod.waiting or record.message
         phase = NodePhase.RUNNING if pod.is_running else record.phase
         self._save(msgspec.structs.replace(record, phase=phase, message=message, host=pod.host or record.host))
