@@ -8,7 +8,9 @@ from collections.abc import Mapping
 
 from moorage.cli.commands import COMMANDS
 
-GROUPS = frozenset({"map", "reserve", "workspace", "volume", "dataset", "doctor", "user", "tenant", "workflow"})
+GROUPS = frozenset(
+    {"map", "reserve", "workspace", "volume", "dataset", "doctor", "user", "tenant", "workflow", "cron"}
+)
 INNER = {"workflow": frozenset({"template", "artifacts", "node"})}  # groups within groups
 WITHOUT_TARGET = frozenset(
     {"notify", "login", "logout", "whoami", "token", "kubeconfig", "up", "down", "status", "manifests"}

@@ -9,6 +9,7 @@ from moorage.api.people import AuditEntry
 NOBODY = "somebody unknown"
 PAST = {  # how an action begins → the same in the past
     "attach": "attached",
+    "backfill": "backfilled",
     "cancel": "cancelled",
     "change": "changed",
     "check": "checked",
@@ -27,12 +28,14 @@ PAST = {  # how an action begins → the same in the past
     "resize": "resized",
     "restart": "restarted",
     "restore": "restored",
+    "resubmit": "resubmitted",
     "resume": "resumed",
     "retry": "retried",
     "run": "ran",
     "share": "shared",
     "start": "started",
     "stop": "stopped",
+    "submit": "submitted",
     "suspend": "suspended",
     "take": "took",
     "uncordon": "uncordoned",

@@ -72,7 +72,8 @@ VERSIONS = {GROUP: VERSION, ARGO: ARGO_VERSION}  # v1 of all other groups
 NOT_THE_OPERATOR: Obj = {
     "name": "not-the-operator",
     "expression": "!(request.operation == 'UPDATE'"
-    " && request.resource.resource in ['pods', 'workflows', 'cronworkflows']"
+    " && (request.resource.resource == 'pods' || request.resource.resource == 'workflows'"
+    " || request.resource.resource == 'cronworkflows')"
     f" && request.userInfo.username == '{OPERATOR}')",
 }
 # what they change was judged when it was made; finalizers and replicas must be theirs to set while the webhook is

@@ -146,8 +146,9 @@ spec:
 
 
 def test_what_is_not_run_is_refused():
-    text = VALID.replace("    container:", "    daemon: true\n    container:")
-    assert said(text) == [("error", "spec.templates[0].daemon", "daemons are not run; use sidecars")]
+    text = VALID.replace("    container:", "    pendingTimeout: 5m\n    container:")
+    reason = "is not run; timeout covers the time before the start, too"
+    assert said(text) == [("error", "spec.templates[0].pendingTimeout", reason)]
 
 
 def test_templates_of_other_documents_are_known():
