@@ -1,0 +1,152 @@
+"""Nightly batch, as a team wrote it for Argo: a step that uploads a file of a volume, a schedule that replaces.
+
+The manifests are those of the field report in shape: bucket and images are other ones.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from moorage.apimachinery.resources import SECRETS, Obj
+from moorage.kube.client import KubeClient
+from moorage.model.names import HOST_ENV_ANNOTATION
+from moorage.model.workflow import CRON_LABEL, CRON_WORKFLOWS, WORKFLOW_TEMPLATES, WORKFLOWS
+from moorage.testing.cluster import Cluster
+from moorage.testing.waiting import until
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.timeout(300),
+    pytest.mark.cluster("kubelet", "controllers", "scheduler"),
+]
+
+FINAL = ("Succeeded", "Failed", "Error")
+TEMPLATE = """
+apiVersion: argoproj.io/v1alpha1
+kind: WorkflowTemplate
+metadata: {name: nightly}
+spec:
+  entrypoint: main
+  volumeClaimTemplates:
+  - metadata: {name: workspace}
+    spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}
+  templates:
+  - name: main
+    steps:
+    - - {name: recommend, template: recommend}
+    - - {name: upload, template: upload}
+  - name: recommend
+    container:
+      image: IMAGE
+      command: [sh, -c, "mkdir -p /workspace/out && echo 'user,item' > /workspace/out/file"]
+      volumeMounts: [{name: workspace, mountPath: /workspace}]
+  - name: upload
+    outputs:
+      artifacts:
+      - name: workdir
+        path: /workspace/out/file
+        archive: {none: {}}
+        s3: {bucket: nightly, key: /recommend/file}
+    container:
+      image: IMAGE
+      command: ["echo", "upload"]
+      volumeMounts: [{name: workspace, mountPath: /workspace}]
+"""
+SCHEDULE = """
+apiVersion: argoproj.io/v1alpha1
+kind: CronWorkflow
+metadata: {name: every-night}
+spec:
+  schedules: ["@every 2s"]
+  timezone: "Asia/Tokyo"
+  concurrencyPolicy: Replace
+  startingDeadlineSeconds: 600
+  failedJobsHistoryLimit: 10
+  workflowSpec:
+    entrypoint: main
+    templates:
+    - name: main
+      container:
+        image: IMAGE
+        command: ["sh", "-euc"]
+        args: ["exec sleep 600"]
+"""
+
+
+@pytest.fixture
+def bucket(cluster: Cluster) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """(a client, fields of a location) of a bucket on a server of this process."""
+    if cluster.kind != "local":
+        pytest.skip("the bucket is on this machine, which pods of another cluster cannot reach")
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    keys = {"aws_access_key_id": "id", "aws_secret_access_key": "key", "region_name": "us-east-1"}
+    client = boto3.client("s3", endpoint_url=f"http://{host}:{port}", **keys)
+    client.create_bucket(Bucket="nightly")
+    secret = {name: {"name": "bucket", "key": name} for name in ("accessKeySecret", "secretKeySecret")}
+    yield client, {"endpoint": f"{host}:{port}", "insecure": True, "region": "us-east-1"} | secret
+    server.stop()
+
+
+def read(cluster: Cluster, manifest: str) -> Obj:
+    image = "debian" if cluster.kind == "local" else cluster.image
+    document: Obj = yaml.safe_load(manifest.replace("IMAGE", image))
+    if cluster.kind == "local":
+        spec = document["spec"].get("workflowSpec") or document["spec"]
+        spec["podMetadata"] = {"annotations": {HOST_ENV_ANNOTATION: "true"}}
+    return document
+
+
+async def test_a_step_that_only_uploads_brings_a_file_of_a_volume_into_a_bucket(
+    cluster: Cluster, api: KubeClient, namespace: str, bucket: tuple[Any, dict[str, Any]]
+) -> None:
+    client, location = bucket
+    keys = {"accessKeySecret": "id", "secretKeySecret": "key"}
+    await api.create(SECRETS, {"metadata": {"name": "bucket"}, "stringData": keys}, namespace)
+    template = read(cluster, TEMPLATE)
+    template["spec"]["templates"][2]["outputs"]["artifacts"][0]["s3"] |= location
+    await api.create(WORKFLOW_TEMPLATES, template, namespace)
+    spec = {"workflowTemplateRef": {"name": "nightly"}}
+    await api.create(WORKFLOWS, {"metadata": {"name": "tonight"}, "spec": spec}, namespace)
+
+    async def ended() -> Obj | None:
+        obj = await api.get(WORKFLOWS, "tonight", namespace)
+        return obj if (obj.get("status") or {}).get("phase") in FINAL else None
+
+    obj = await until("the workflow to end", ended)
+    assert obj["status"]["phase"] == "Succeeded", obj["status"]
+    (stored,) = client.list_objects_v2(Bucket="nightly")["Contents"]
+    assert client.get_object(Bucket="nightly", Key=stored["Key"])["Body"].read() == b"user,item\n"
+    assert stored["Key"].strip("/") == "recommend/file"
+
+
+async def test_a_schedule_that_replaces_never_has_two_runs(
+    cluster: Cluster, api: KubeClient, namespace: str
+) -> None:
+    await api.create(CRON_WORKFLOWS, read(cluster, SCHEDULE), namespace)
+    seen: dict[str, str] = {}
+
+    async def replaced() -> bool:
+        runs = (await api.list(WORKFLOWS, namespace, label_selector=f"{CRON_LABEL}=every-night")).items
+        seen.update({run["metadata"]["name"]: (run.get("status") or {}).get("phase", "") for run in runs})
+        kept_on = [
+            run
+            for run in runs
+            if (run.get("status") or {}).get("phase") not in FINAL and not (run["spec"].get("shutdown"))
+        ]
+        assert len(kept_on) <= 1, [run["metadata"]["name"] for run in kept_on]
+        return sum(phase == "Failed" for phase in seen.values()) >= 2
+
+    await until("two runs to be replaced", replaced)
+    await api.patch(CRON_WORKFLOWS, "every-night", {"spec": {"suspend": True}}, namespace)
+    assert len(set(seen)) >= 3
