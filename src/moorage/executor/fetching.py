@@ -111,7 +111,9 @@ def _fetch(
                 try:
                     server().get_artifact(key, fetched)
                 except Missing:
-                    if not _from_folder(server(), key, fetched, work / "folder"):
+                    source = server()
+                    folder = work / "folder"
+                    if not _all_below(source, key, fetched) and not _from_folder(source, key, fetched, folder):
                         raise
                     return fetched.is_dir()
                 _check(fetched, str(entry.location.get("digest") or ""))
@@ -124,6 +126,18 @@ def _fetch(
         open_up(target, entry.mode, is_recursive=entry.recurse_mode)
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _all_below(server: Server, key: str, into: Path) -> bool:
+    """Fetch every artifact whose key begins with this one, as the files of a folder; whether there is any."""
+    names = server.keys_below(key)
+    for name in names:
+        target = _inside(into, name)
+        if not target.resolve().is_relative_to(into.resolve()):
+            raise StepError(f"the artifact {name!r} below {key!r} leads out of its folder")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        server.get_artifact(f"{key}/{name}", target)
+    return bool(names)
 
 
 def _from_folder(server: Server, key: str, into: Path, work: Path) -> bool:

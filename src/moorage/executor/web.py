@@ -57,6 +57,15 @@ class Server:
         path = f"/api/v1/steps/{_quoted(self._order.workflow)}/artifacts?key={_quoted(key)}"
         self._ask("GET", path, None, {}, into=file)
 
+    def keys_below(self, key: str) -> list[str]:
+        """The keys of artifacts that begin with this key and "/", relative to it."""
+        path = f"/api/v1/steps/{_quoted(self._order.workflow)}/artifacts?below=true&key={_quoted(key)}"
+        answer = self._ask("GET", path, None, {})
+        try:
+            return [str(name) for name in json.loads(answer)]
+        except (ValueError, TypeError) as error:
+            raise Passing(f"the list of artifacts below {key!r} is no JSON list: {answer[:_SHOWN]!r}") from error
+
     def report(self, document: Mapping[str, Any]) -> None:
         """Send the report; a server that has one already keeps that."""
         path = f"/api/v1/steps/{_quoted(self._order.workflow)}/{_quoted(self._order.pod)}/report"

@@ -34,6 +34,7 @@ KEY_BYTES = 900  # S3 takes 1,024 with the prefix
 PART_BYTES = 255  # of one name in a key, as file systems take it
 CHUNK = 1 << 20  # bytes that are written or read at once
 RESERVE_BYTES = 256 << 20  # of the disk that are left for the databases beside the folder
+BELOW_MAX = 10_000  # artifacts that one key may stand for
 LOOK_EVERY = 16  # chunks between two looks at the disk
 BUCKETS = ("s3", "gs", "gcs", "memory")  # memory: for tests
 _COMING = ".coming"  # folder of what is not yet whole
@@ -88,6 +89,10 @@ class Place(Protocol):
 
     def delete(self, key: str) -> None:
         """Raises FileNotFoundError."""
+        ...
+
+    def below(self, key: str) -> list[str]:
+        """The keys of what is stored below this one, relative to it, in order; none where there is none."""
         ...
 
     def collect(self, older: datetime) -> int:
@@ -150,6 +155,18 @@ class Artifacts:
             raise NotFound(f"there is no artifact {key!r}", hint="it was deleted, or never saved")
         file, size = opened
         return Content(size_bytes=size, parts=self._parts(file))
+
+    async def below(self, key: str) -> list[str]:
+        """What was stored under keys that begin with this one and "/", relative to it, in order.
+
+        Raises BadRequest for more than BELOW_MAX.
+        """
+        place = self._use()
+        check_key(key)
+        names: list[str] = await self._do("list", lambda: place.below(key))
+        if len(names) > BELOW_MAX:
+            raise BadRequest(f"{len(names)} artifacts are stored below {key!r}; at most {BELOW_MAX} are fetched")
+        return names
 
     async def delete(self, key: str) -> bool:
         """Whether it was there."""
@@ -231,6 +248,12 @@ class Folder:
         except (IsADirectoryError, NotADirectoryError, PermissionError) as error:
             raise FileNotFoundError(key) from error
         self._prune(path.parent)
+
+    def below(self, key: str) -> list[str]:
+        root = self._root / key
+        return sorted(
+            str(Path(folder, name).relative_to(root)) for folder, _, names in os.walk(root) for name in names
+        )
 
     def collect(self, older: datetime) -> int:
         """What is not whole goes too: nobody writes to it any more."""
@@ -345,6 +368,14 @@ class Bucket:
         if not self._files.isfile(path):
             raise FileNotFoundError(key)
         self._files.rm_file(path)
+
+    def below(self, key: str) -> list[str]:
+        path = self._path(key)
+        self._files.invalidate_cache()
+        try:
+            return sorted(str(name).removeprefix(f"{path}/") for name in self._files.find(path) if name != path)
+        except FileNotFoundError:
+            return []
 
     def collect(self, older: datetime) -> int:
         count = 0

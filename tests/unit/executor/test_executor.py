@@ -89,7 +89,15 @@ class Site:
                 self._send(200, answer | ({"archive": match[2]} if match[2] != "tar" else {}))
 
             def _get(self) -> None:
-                key = self.path.partition("?key=")[2].replace("%2F", "/")
+                key = self.path.partition("key=")[2].replace("%2F", "/")
+                if "below=true" in self.path:
+                    names = [name.removeprefix(f"{key}/") for name in site.artifacts if name.startswith(f"{key}/")]
+                    body = json.dumps(names).encode()
+                    self.send_response(200)
+                    self.send_header("Content-Length", str(len(body)))
+                    self.end_headers()
+                    self.wfile.write(body)
+                    return
                 if key not in site.artifacts:
                     self._send(404, {"code": "not_found", "message": f"artifact {key} does not exist"})
                     return
@@ -407,6 +415,27 @@ def test_trying_ends_some_day() -> None:
 
 def an_input(location: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"name": "in", "location": location, "archive": "", "below": None, **more}
+
+
+def test_a_key_may_stand_for_all_that_is_stored_below_it(pod: Pod, site: Site) -> None:
+    site.artifacts |= {"k/parts/a.json": b"1", "k/parts/deep/b.json": b"2"}
+    pod.order(inputs=[an_input({"key": "k/parts"})])
+    assert pod.init() == 0
+    root = pod.step / "in" / "0"
+    texts = {str(path.relative_to(root)): path.read_text() for path in root.rglob("*") if path.is_file()}
+    assert texts == {"a.json": "1", "deep/b.json": "2"}
+
+
+def test_what_lies_in_a_folder_that_was_stored_whole_is_fetched_by_its_own_key(pod: Pod, site: Site) -> None:
+    (pod.folder / "parts").mkdir()
+    (pod.folder / "parts" / "a.json").write_text("1")
+    pod.order(artifacts=[an_artifact(pod.folder / "parts", archive="none", key="k/parts")])
+    assert [pod.init(), pod.run("true"), pod.wait()] == [0, 0, 0]
+    pod.order(inputs=[an_input({"key": "k/parts/a.json"})])
+    assert pod.init() == 0
+    assert (pod.step / "in" / "0").read_text() == "1"
+    pod.order(inputs=[an_input({"key": "k/parts/no.json"})])
+    assert pod.init() == 1
 
 
 def test_inputs_are_tried_again_and_checked(pod: Pod, site: Site) -> None:

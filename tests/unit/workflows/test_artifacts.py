@@ -152,6 +152,13 @@ async def test_a_folder_of_artifacts_is_no_artifact(store: Artifacts) -> None:
     assert await whole(store, "lab/a/b") == b"1"
 
 
+async def test_what_is_below_a_key_is_listed(store: Artifacts) -> None:
+    for key in ("lab/a/1", "lab/a/b/2", "lab/ab/3"):
+        await store.put(stream(b"x"), key, name="a")
+    assert await store.below("lab/a") == ["1", "b/2"]
+    assert await store.below("lab/no") == []
+
+
 async def test_what_is_old_is_collected(store: Artifacts) -> None:
     await store.put(stream(b"1"), "lab/a/b", name="a")
     await store.put(stream(b"2"), "lab/c", name="c")

@@ -49,7 +49,10 @@ class Put(Query):
 
 
 class Get(Query):
+    """`below`: not the artifact, but the keys of what is stored below its key, relative to it."""
+
     key: Annotated[str, msgspec.Meta(min_length=1)]
+    below: bool = False
 
 
 class Steps:
@@ -90,6 +93,8 @@ class Steps:
         run = await self._run(request)
         asked = decode_query(request.query_params.multi_items(), Get)
         try:
+            if asked.below:
+                return Json(await self._context.artifacts.below(f"{run.namespace}/{asked.key}"))
             content = await self._context.artifacts.open(f"{run.namespace}/{asked.key}")
         except (ApiError, StorageError) as error:
             raise _problem(error) from error
