@@ -234,10 +234,9 @@ class WorkflowController:
             await self._records.gone(gone, self._clock.now())
             self._unlock(gone)
         for pod in self._pods_of(key):
-            if uid and is_of(pod, uid):
-                continue
-            if is_held(pod):
-                await self._release(pod["metadata"]["name"], key.namespace)
+            if not is_held(pod) or (uid and is_of(pod, uid)):
+                continue  # not ours to end: the pods of another controller, or those of a new workflow
+            await self._release(pod["metadata"]["name"], key.namespace)
             if not is_deleting(pod):
                 with contextlib.suppress(NotFound):
                     await self._api.delete(PODS, pod["metadata"]["name"], key.namespace)
