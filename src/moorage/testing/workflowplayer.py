@@ -81,7 +81,9 @@ class Player:
         self.now = NOON
         self.memos: dict[tuple[str, str], Outputs] = {}
         self.locks_asked: list[Locks] = []
+        self.has_locks = True  # who asks for one gets it
         self.most_at_once = 0
+        self.unlocked: list[str] = []
         self.run = Run(self.workflow, now=self.now)
 
     def restart(self) -> None:
@@ -124,8 +126,14 @@ class Player:
                     self.run.answer(question, self.memos.get((cache, key)))
                 case Locks():
                     self.locks_asked.append(question)
-                    self.run.answer(question, None)
-        if decision.questions or decision.create or decision.end:
+                    if self.has_locks:
+                        self.run.answer(question, None)
+        self.unlocked += decision.unlock
+        if (
+            decision.create
+            or decision.end
+            or any(self.has_locks or not isinstance(question, Locks) for question in decision.questions)
+        ):
             return timedelta(0)
         return decision.look_again_in
 

@@ -130,6 +130,7 @@ class Run:
         self._answers: dict[Question, Future[Any]] = {}
         self._suspended: dict[str, tuple[NodeRecord, Future[Resume]]] = {}  # by node id
         self._go_on: list[Future[None]] = []
+        self._backoffs: list[Future[None]] = []  # waits that a shutdown ends
         self._watched: dict[str, list[Callable[[NodeRecord], None]]] = {}
         self._workflow_hooks: dict[str, Future[None]] = {}
         self._controls = Controls()
@@ -363,9 +364,14 @@ class Run:
         for record, future in list(self._suspended.values()):
             if not (spares_exit and is_of_exit(record.name)):
                 future.set(Resume(is_failure=True, message=message))
-        goes_on, self._go_on = self._go_on, []
+        goes_on, self._go_on = [*self._go_on, *self._backoffs], []
+        self._backoffs = []
         for going in goes_on:
             going.set(None)
+        for question in [question for question in self._answers if isinstance(question, Locks)]:
+            self._answers.pop(question).set(
+                None
+            )  # who waits for a lock sees that nothing may start, and gives it back
 
     def _end_pod(self, name: str, message: str) -> None:
         """Ask for a pod's end; its node fails with this message when it has ended."""
@@ -428,7 +434,12 @@ class Run:
                 else waiting
             )
             await self._lock(waiting.id, locks)
-            self._check_cut(is_exit=call.is_exit)
+            try:
+                self._check_cut(is_exit=call.is_exit)
+            except Cut as cut:
+                self._release_locks(waiting.id)
+                self._end_node(waiting, NodePhase.FAILED, cut.message)
+                raise
         try:
             strategy = self._strategy_of(template)
             if strategy is not None:
@@ -643,7 +654,9 @@ class Run:
                 self._save(
                     msgspec.structs.replace(self.records[node.id], message=f"Backoff until {stamp(follows.at)}")
                 )
-                await self._until(follows.at)
+                waiting: Future[None] = self._at(follows.at)
+                self._backoffs.append(waiting)
+                await waiting
 
     def _may_retry(self, expression: str, attempts: Sequence[NodeRecord]) -> bool:
         scope = self._globals | last_retry(attempts[-1]) | {"retries": str(len(attempts) - 1)}
@@ -1540,12 +1553,15 @@ class Run:
             self._unlock.append(identity)
 
     async def _until(self, at: datetime) -> None:
-        if at <= self._now:
-            return
+        if at > self._now:
+            await self._at(at)
+
+    def _at(self, at: datetime) -> Future[None]:
+        """What is done at this moment."""
         future: Future[None] = self._scheduler.future()
         self._timer_number += 1
         heapq.heappush(self._timers, (at, self._timer_number, future))
-        await future
+        return future
 
     def _fire_timers(self) -> bool:
         fired = False

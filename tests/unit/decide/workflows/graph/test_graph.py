@@ -330,3 +330,47 @@ def test_a_loop_gives_a_list_of_what_its_items_gave() -> None:
     assert outputs is not None
     assert outputs.parameters == {"all": '["a","b"]'}
     assert player.node("WF").phase is NodePhase.SUCCEEDED
+
+
+def test_a_shutdown_ends_the_wait_for_a_lock() -> None:
+    player = Player(
+        """
+      spec:
+        entrypoint: main
+        templates:
+        - name: main
+          steps: [[{name: alone, template: alone}]]
+        - name: alone
+          synchronization: {mutexes: [{name: m}]}
+          container: {image: busybox, command: [echo]}
+"""
+    )
+    player.has_locks = False
+    player.play()
+    assert not player.run.is_done
+    assert player.node("WF[0].alone").message == "Waiting for default/m lock"
+    player.run.control(Controls(shutdown="Terminate"))
+    player.play()
+    assert player.workflow.phase == "Failed"
+    assert player.node("WF[0].alone").phase is NodePhase.FAILED
+    assert player.unlocked == [player.node("WF[0].alone").id]
+
+
+def test_a_shutdown_ends_the_wait_for_another_attempt() -> None:
+    player = Player(
+        """
+      spec:
+        entrypoint: main
+        templates:
+        - name: main
+          retryStrategy: {limit: 9, backoff: {duration: 26h}}
+          container: {image: busybox, command: [echo]}
+""",
+        by_node(wf=Ends(exit_code=1)),
+    )
+    while not player.nodes or player.node("WF").message.startswith("Backoff") is False:
+        assert player.step()
+    player.run.control(Controls(shutdown="Stop"))
+    player.decide()
+    assert player.workflow.phase == "Failed"
+    assert len(player.created) == 1
