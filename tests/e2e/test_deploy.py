@@ -156,7 +156,6 @@ USED = {
 NEVER = [
     ("get", "secrets", "default", "any"),
     ("list", "secrets", NAMESPACE, ""),
-    ("create", "pods", None, ""),
     ("create", "clusterrolebindings.rbac.authorization.k8s.io", None, ""),
     ("impersonate", "users", None, ""),
     ("update", "mutatingwebhookconfigurations", None, "other"),
@@ -164,6 +163,7 @@ NEVER = [
     ("update", "nodes", None, ""),
 ]
 NEVER_BUT_THE_OPERATOR = [
+    ("create", "pods", None, ""),  # it makes the steps of workflows
     ("patch", "nodes", None, ""),  # it marks the nodes of machine pools
     ("delete", "jobs.batch", None, ""),  # it takes away the Jobs of maps that are over
 ]

@@ -222,8 +222,15 @@ ASKING = (
 )
 
 
-def test_a_button_is_shown_to_whom_it_is_not_refused_for_rights_and_hidden_from_the_others(site: Site) -> None:
-    differences: list[tuple[object, ...]] = []
+def test_pages_and_buttons_are_sound_for_every_role(site: Site, browser: Any) -> None:
+    """On one site, which takes a minute to make: first every page is looked at, then every button is pressed."""
+    assert {role: walk(site, browser, role) for role in (*ROLES, CLUSTER)} == dict.fromkeys((*ROLES, CLUSTER), [])
+    assert differences(site) == []
+
+
+def differences(site: Site) -> list[tuple[object, ...]]:
+    """Buttons that are shown to somebody whom they are refused, or hidden from somebody who may."""
+    wrong: list[tuple[object, ...]] = []
     for role in (*ROLES, CLUSTER):
         for page, asking in ASKING:
             to = asking.format(role=role)
@@ -232,18 +239,14 @@ def test_a_button_is_shown_to_whom_it_is_not_refused_for_rights_and_hidden_from_
                 site.ask(role, to).status,
             )
             if shown != (status == 200):
-                differences.append((role, to, shown, status))
+                wrong.append((role, to, shown, status))
         for page, mark, path, form in CONTROLS:
             filled = {key: value.format(role=role) for key, value in form.items()} if form is not None else None
             shown = mark.format(role=role) in site.ask(role, page.format(role=role)).text
             answer = site.ask(role, path.format(role=role), filled)
             if shown == (answer.status == 403):
-                differences.append((role, page, mark, shown, answer.status))
-    assert differences == []
-
-
-def test_every_page_is_sound_for_every_role(site: Site, browser: Any) -> None:
-    assert {role: walk(site, browser, role) for role in (*ROLES, CLUSTER)} == dict.fromkeys((*ROLES, CLUSTER), [])
+                wrong.append((role, page, mark, shown, answer.status))
+    return wrong
 
 
 def walk(site: Site, browser: Any, role: str) -> list[object]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from moorage.apimachinery.resources import NAMESPACES as NAMESPACE_KIND
-from moorage.apimachinery.resources import NODES, PODS, SECRETS, SUBJECTACCESSREVIEWS
+from moorage.apimachinery.resources import NODES, SECRETS, SUBJECTACCESSREVIEWS
 from moorage.cli.manifests import objects
 from moorage.errors import Forbidden
 from moorage.kube.client import KubeClient
@@ -169,6 +169,9 @@ async def test_the_server_takes_tokens_of_the_account_that_reads_statistics_and_
             assert await may(api, "moorage-server", right, name) is want, (namespace, name)
 
 
+POD_ANYWHERE = "start a pod among Kubernetes' own"
+# what an account needs for its work all the same: RBAC knows no "every namespace but these"
+NEEDED = {"moorage-operator": [POD_ANYWHERE]}  # steps of workflows, as before them the Jobs of maps
 # (what somebody could do with it, verb, group, resource, namespace, name): nobody of ours may, whatever its rules
 HARM: tuple[tuple[str, str, str, str, str, str], ...] = (
     ("run commands in any pod", "create", "", "pods/exec", "kube-system", "etcd"),
@@ -178,7 +181,7 @@ HARM: tuple[tuple[str, str, str, str, str, str], ...] = (
     ("read Kubernetes' Secrets", "list", "", "secrets", "kube-system", ""),
     ("read the Secrets of the services at once", "list", "", "secrets", SYSTEM_NAMESPACE, ""),
     ("read any configuration", "list", "", "configmaps", ELSEWHERE, ""),
-    ("start a pod among Kubernetes' own", "create", "", "pods", "kube-system", ""),
+    (POD_ANYWHERE, "create", "", "pods", "kube-system", ""),
     ("put a pod past the scheduler", "create", "", "pods/binding", ELSEWHERE, "x"),
     ("be anybody", "impersonate", "", "users", "", "admin"),
     ("be the masters", "impersonate", "", "groups", "", "system:masters"),
@@ -223,7 +226,7 @@ async def test_no_service_may_do_harm_that_its_work_does_not_need(cluster: Clust
             for harm, verb, group, resource, namespace, name in HARM
             if await may(api, account, (verb, group, resource, namespace), name)
         ]
-    assert allowed == []
+    assert allowed == NEEDED.get(account, [])
 
 
 async def test_what_the_operator_may_not_do_is_refused_when_it_is_tried(cluster: Cluster, unique: str) -> None:
@@ -235,7 +238,6 @@ async def test_what_the_operator_may_not_do_is_refused_when_it_is_tried(cluster:
         "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": "cluster-admin"},
         "subjects": [subject],
     }
-    pod = {"metadata": {"name": unique}, "spec": {"containers": [{"name": "c", "image": "example.test/none:1"}]}}
     async with KubeClient.from_kubeconfig(cluster.kubeconfig) as api:
         operator = api.as_user(name, ("system:serviceaccounts", "system:authenticated"))
         assert (await operator.list(TENANTS)).items is not None  # it is the account, and it works
@@ -244,7 +246,6 @@ async def test_what_the_operator_may_not_do_is_refused_when_it_is_tried(cluster:
             ("read Secrets", operator.list(SECRETS, "kube-system")),
             ("remove a namespace", operator.delete(NAMESPACE_KIND, "kube-public")),
             ("remove all rights", operator.delete(CLUSTERROLEBINDINGS, unique)),
-            ("start a pod", operator.create(PODS, pod, "kube-system", dry_run=True)),
             ("change a node's status", operator.patch(NODES, unique, {"status": {}}, subresource="status")),
         ):
             try:

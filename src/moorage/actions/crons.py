@@ -83,6 +83,12 @@ def plan_cron(document: Mapping[str, Any], namespace: str, controller: Controlle
             field="kind",
         )
     made: Obj = json.loads(json.dumps(document))
+    for field in ("metadata", "metadata.labels", "metadata.annotations"):
+        value: Any = made
+        for name in field.split("."):
+            value = (value or {}).get(name)
+        if not isinstance(value, dict | None):
+            raise InvalidObject([Fault(field, value, "it must be a mapping of names to values")])
     meta = {key: value for key, value in (made.get("metadata") or {}).items() if key not in _SERVERS}
     made["metadata"] = meta
     made.pop("status", None)
@@ -93,7 +99,7 @@ def plan_cron(document: Mapping[str, Any], namespace: str, controller: Controlle
             code=ErrorCode.INVALID,
             field="metadata.namespace",
         )
-    meta["namespace"] = namespace
+    meta |= {"namespace": namespace, "name": meta.get("name") or ""}
     faults = _faults(made)
     if faults:
         raise InvalidObject(faults)
