@@ -53,7 +53,7 @@ def test_every_operation_has_a_name_of_its_own(address):
 def test_nothing_that_is_sent_makes_the_server_fail(address, tmp_path: Path, seed: int):
     url, token = address
     exploring = bool(os.environ.get("MOORAGE_TEST_EXPLORE"))
-    usual = "100" if exploring else examples("4", full="15")
+    usual = "100" if exploring else examples("2", full="15")
     most = os.environ.get("MOORAGE_TEST_FUZZ_EXAMPLES", usual)
     words = [
         *(sys.executable, "-m", "schemathesis.cli", "run", f"{url}{PREFIX}openapi.json"),

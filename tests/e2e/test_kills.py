@@ -19,7 +19,7 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "kills.py"
     [
         ("apiserver", ("--kills", examples("2", full="3"), "--objects", "100")),
         ("runs", ("--kills", examples("2", full="3"), "--objects", "4")),
-        ("map", ("--kills", examples("3", full="6"), "--objects", examples("30", full="60"))),
+        ("map", ("--kills", examples("2", full="6"), "--objects", examples("20", full="60"))),
         ("guests", ("--kills", examples("2", full="3"), "--objects", "8")),
         ("workspaces", ("--kills", examples("2", full="3"), "--objects", "2")),
     ],
