@@ -511,7 +511,7 @@ class WorkflowController:
             pod = make_pod(
                 PodRequest(
                     record=order.record,
-                    workflow=live.run.workflow.document,
+                    workflow=live.run.document,
                     template=order.template,
                     secret=secret_name(key.name, live.run.workflow.token_digest),
                     artifacts=order.artifacts,

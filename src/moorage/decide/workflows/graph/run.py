@@ -10,6 +10,7 @@ What Argo does, in its own words: https://argo-workflows.readthedocs.io/en/lates
 from __future__ import annotations
 
 import dataclasses
+import functools
 import heapq
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -211,6 +212,16 @@ class Run:
             waiting, self._go_on = self._go_on, []
             for future in waiting:
                 future.set(None)
+
+    @functools.cached_property
+    def document(self) -> Mapping[str, Any]:
+        """The workflow with the values of the tags of its spec, but for those in templates."""
+        plain = {key: value for key, value in self._spec.items() if key != "templates"}
+        try:
+            plain = substitute(plain, dict(self._globals))
+        except TextError:
+            pass  # what cannot be read stays as it is: the pod says so
+        return {**self.workflow.document, "spec": {**self._spec, **plain}}
 
     def waits_for(self, name: str) -> bool:
         """Whether a node waits for the pod of this name."""

@@ -374,3 +374,18 @@ def test_a_shutdown_ends_the_wait_for_another_attempt() -> None:
     player.decide()
     assert player.workflow.phase == "Failed"
     assert len(player.created) == 1
+
+
+def test_tags_of_the_spec_itself_have_values_for_pods() -> None:
+    player = Player(
+        """
+      spec:
+        entrypoint: say
+        arguments: {parameters: [{name: memory, value: 100Mi}]}
+        podSpecPatch: '{"priority": "{{workflow.parameters.memory}}"}'
+        templates:
+"""
+        + SAY
+    )
+    assert player.run.document["spec"]["podSpecPatch"] == '{"priority": "100Mi"}'
+    assert player.run.document["spec"]["templates"] == player.workflow.document["spec"]["templates"]
