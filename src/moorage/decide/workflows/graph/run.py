@@ -132,7 +132,7 @@ class Run:
         self._suspended: dict[str, tuple[NodeRecord, Future[Resume]]] = {}  # by node id
         self._go_on: list[Future[None]] = []
         self._backoffs: list[Future[None]] = []  # waits that a shutdown ends
-        self._watched: dict[str, list[Callable[[NodeRecord], None]]] = {}
+        self._watched: dict[str, Callable[[NodeRecord], None]] = {}  # by node id
         self._workflow_hooks: dict[str, Future[None]] = {}
         self._controls = Controls()
         self._deadline: datetime | None = None
@@ -292,7 +292,8 @@ class Run:
                 )
             )  # fmt: skip
         except TextError as error:
-            await self._finish("Error", error.message)
+            phase, message = await self._exit("Error", error.message)
+            await self._finish(phase, message)
             return
         except Cut as cut:
             phase, message = await self._exit("Failed", cut.message)
@@ -544,8 +545,8 @@ class Run:
         if record.pod_name:
             self._by_pod[record.pod_name] = record
         self._dirty[record.id] = record
-        for call in self._watched.get(record.id, ()):
-            call(record)
+        if (look := self._watched.get(record.id)) is not None:
+            look(record)
         return record
 
     def _count(self, before: NodeRecord | None, record: NodeRecord) -> None:
@@ -1065,7 +1066,7 @@ class Run:
         for name in open_parents:
             for parent in set(conditions[name].tasks):
                 dependents.setdefault(parent, []).append(name)
-        channel: Channel[tuple[str, Seen | TextError | Cut]] = Channel(self._scheduler)
+        channel: Channel[tuple[str, Seen | Cut]] = Channel(self._scheduler)
         pending, cut = len(open_parents), ""
 
         def start(name: str) -> None:
@@ -1080,11 +1081,9 @@ class Run:
             if isinstance(result, Seen):
                 frame.seen[name] = result
                 words[name] = words_of(tasks[name], result)
-            elif isinstance(result, Cut):
+            else:
                 cut = cut or result.message
                 words[name] = frozenset()
-            else:
-                raise result
             for dependent in dependents.get(name, ()):
                 open_parents[dependent] -= 1
                 if open_parents[dependent]:
@@ -1132,7 +1131,7 @@ class Run:
         frame: Frame,
         task: Mapping[str, Any],
         conditions: Mapping[str, Depends],
-        channel: Channel[tuple[str, Seen | TextError | Cut]],
+        channel: Channel[tuple[str, Seen | Cut]],
     ) -> None:
         name = str(task.get("name"))
         parents = self._parents(frame, conditions[name])
@@ -1244,7 +1243,10 @@ class Run:
         call: Call,
         absent: frozenset[str],
     ) -> Seen | TextError | Cut:
-        """Every item of a loop; in a DAG under a node of its own."""
+        """Every item of a loop; in a DAG under a node of its own, which ends in Error where the loop cannot go on.
+
+        What is returned is there when every item has ended.
+        """
         group: NodeRecord | None = None
         prefix_parents = call.parents
         if frame.prefix == "tasks":
@@ -1266,28 +1268,28 @@ class Run:
                 parents=prefix_parents,
                 absent=absent,
             )
-            try:
-                works.append(self._scheduler.start(self._item(frame, step, item, scope, child, strict)))
-            except TextError as error:
-                return error
+            works.append(self._scheduler.start(self._item(frame, step, item, scope, child, strict)))
         results = [await work for work in works]
-        children: list[NodeRecord] = []
-        for result in results:
-            if isinstance(result, Seen):
-                children.append(result.record)
-            else:
-                if group is not None:
-                    is_cut = isinstance(result, Cut)
-                    self._end_node(group, NodePhase.FAILED if is_cut else NodePhase.ERROR, result.message)
-                return result
+        children = [result.record for result in results if isinstance(result, Seen)]
+        fault = next((result for result in results if not isinstance(result, Seen)), None)
+        outputs = Outputs()
+        try:
+            if fault is None:
+                outputs = aggregated(children)
+        except TextError as error:
+            fault = error
+        if isinstance(fault, Cut):
+            if group is not None:
+                self._end_node(group, NodePhase.FAILED, fault.message)
+            return fault
+        if fault is not None:
+            if group is None:
+                return fault
+            return Seen(self._end_node(group, NodePhase.ERROR, fault.message), children=children, is_loop=True)
         phase = NodePhase.SUCCEEDED
         for record in children:
             if record.phase in (NodePhase.FAILED, NodePhase.ERROR):
                 phase = record.phase
-        try:
-            outputs = aggregated(children)
-        except TextError as error:
-            return error
         if group is not None:
             summary = self._end_node(group, phase)
         else:
@@ -1337,10 +1339,12 @@ class Run:
                     return Cut("template has failed or errored children and failFast enabled")
                 await self._while_suspended(is_exit=call.is_exit)
                 self._check_cut(is_exit=call.is_exit)
-            hooks = self._hooks(frame, step, call)
-            record = await self._execute(call)
-            for future in hooks:
-                await future
+            hooks = self._watch_hooks(frame, step, call)
+            try:
+                record = await self._execute(call)
+            finally:
+                for future in hooks:
+                    await future
             if frame.template.get("failFast") is True and record.phase in (NodePhase.FAILED, NodePhase.ERROR):
                 frame.is_failing = True
             await self._exit_hook(frame, step, call, record)
@@ -1394,50 +1398,29 @@ class Run:
             )
         )
 
-    def _hooks(self, frame: Frame, step: Mapping[str, Any], call: Call) -> list[Future[None]]:
-        """Start the hooks of a step that have a condition, when it comes true; what ends when they have ended."""
-        hooks = {name: hook for name, hook in (step.get("hooks") or {}).items() if name != "exit"}
-        if not hooks:
-            return []
+    def _watch_hooks(self, frame: Frame, step: Mapping[str, Any], call: Call) -> list[Future[None]]:
+        """Start the hooks of a step that have a condition, when it comes true.
+
+        What is returned grows: the ends of those that have started.
+        """
         identity = node_id(self.workflow.name, call.name)
+        started: dict[str, Future[None]] = {}
         futures: list[Future[None]] = []
-        for name, hook in hooks.items():
-            done: Future[None] = self._scheduler.future()
-            futures.append(done)
-            started = [False]
+        hooks = {name: hook for name, hook in (step.get("hooks") or {}).items() if name != "exit"}
 
-            def look(
-                record: NodeRecord,
-                name: str = name,
-                hook: Mapping[str, Any] = hook,
-                done: Future[None] = done,
-                started: list[bool] = started,
-            ) -> None:
-                if started[0]:
-                    return
-                seen = self._seen(frame, step, record)
-                scope = self._scope(frame, frame.seen | {str(step.get("name")): seen})
-                try:
-                    is_due = is_true(str(hook.get("expression") or "false"), scope.values)
-                except TextError:
-                    is_due = False
-                if is_due:
-                    started[0] = True
-                    work = self._quiet(
-                        self._hook_node(
-                            frame,
-                            hook,
-                            scope,
-                            f"{call.name}.hooks.{name}",
-                            f"{call.display_name}.hooks.{name}",
-                            record,
-                        )
-                    )
-                    self._scheduler.start(work).when_done(done.set)
-                elif record.phase.is_fulfilled:
-                    done.set(None)
+        def look(record: NodeRecord) -> None:
+            seen = self._seen(frame, step, record)
+            scope = self._scope(frame, frame.seen | {str(step.get("name")): seen})
+            for name, hook in hooks.items():
+                if name not in started and _is_due(hook, scope.values):
+                    full = f"{call.name}.hooks.{name}"
+                    display = f"{call.display_name}.hooks.{name}"
+                    work = self._hook_node(frame, hook, scope, full, display, record)
+                    started[name] = self._scheduler.start(self._quiet(work))
+                    futures.append(started[name])
 
-            self._watched.setdefault(identity, []).append(look)
+        if hooks:
+            self._watched[identity] = look
             if (stored := self.records.get(identity)) is not None:
                 look(stored)
         return futures
@@ -1455,11 +1438,7 @@ class Run:
         for name, hook in (self._spec.get("hooks") or {}).items():
             if name == "exit" or name in self._workflow_hooks:
                 continue
-            try:
-                is_due = is_true(str(hook.get("expression") or "false"), scope)
-            except TextError:
-                is_due = False
-            if is_due:
+            if _is_due(hook, scope):
                 full = f"{self.workflow.name}.hooks.{name}"
                 work = self._hook_node(None, hook, Scope(scope, {}, frozenset()), full, full, None)
                 self._workflow_hooks[name] = self._scheduler.start(self._quiet(work))
@@ -1580,3 +1559,11 @@ class Run:
             heapq.heappop(self._timers)[2].set(None)
             fired = True
         return fired
+
+
+def _is_due(hook: Mapping[str, Any], scope: Mapping[str, str]) -> bool:
+    """Whether a hook's condition is true; one that cannot be read is not."""
+    try:
+        return is_true(str(hook.get("expression") or "false"), scope)
+    except TextError:
+        return False

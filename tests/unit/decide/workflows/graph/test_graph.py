@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from moorage.decide.workflows.graph.again import nodes_to_forget
-from moorage.decide.workflows.graph.events import Controls
+from moorage.decide.workflows.graph.events import Controls, PodSeen
 from moorage.model.workflow import NodePhase, Resume, Retry
 from moorage.testing.workflowplayer import Ends, Player, Table, always, by_node
 
@@ -389,3 +389,79 @@ def test_tags_of_the_spec_itself_have_values_for_pods() -> None:
     )
     assert player.run.document["spec"]["podSpecPatch"] == '{"priority": "100Mi"}'
     assert player.run.document["spec"]["templates"] == player.workflow.document["spec"]["templates"]
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        pytest.param("template: print", "a result of the loop is no JSON", id="results"),
+        pytest.param('template: say, when: "{{item}} = = 1"', "= = 1", id="condition of an item"),
+    ],
+)
+def test_a_loop_that_cannot_go_on_is_an_error_and_the_other_tasks_end_first(task: str, message: str) -> None:
+    player = play(
+        f"""
+        - name: main
+          dag:
+            tasks:
+            - {{name: fan, withItems: [1, 2], {task}}}
+            - {{name: slow, template: say}}
+            - {{name: after, template: say, depends: fan}}
+            - {{name: mend, template: say, depends: fan.Errored}}
+        - name: inner
+          steps: [[{{name: main, template: main}}]]
+        - name: print
+          script: {{image: python, command: [python], source: "print()"}}
+          outputs: {{parameters: [{{name: y, value: "{{{{outputs.result}}}}"}}]}}
+""",
+        by_node(fan=Ends(result="no JSON"), slow=Ends(after=timedelta(hours=1))),
+        entry="inner",
+    )
+    phases = player.phases()
+    assert message in player.node("WF[0].main.fan").message
+    assert phases["WF[0].main.fan"] == "TaskGroup Error"
+    assert phases["WF[0].main.slow"] == phases["WF[0].main.mend"] == "Pod Succeeded"
+    assert phases["WF[0].main.after"] == "Skipped Omitted"
+    assert all(pod.is_ended for pod in player.pods.values())
+    assert player.workflow.phase == "Failed"
+
+
+def test_a_workflow_whose_arguments_cannot_be_found_waits_for_its_hooks() -> None:
+    player = play(
+        "",
+        by_node(wf_hooks_begun=Ends(after=timedelta(hours=1))),
+        spec="""        hooks: {begun: {template: say, expression: 'workflow.status == "Running"'}}
+        arguments: {artifacts: [{name: a, from: "{{workflow.outputs.artifacts.none}}"}]}
+""",
+        entry="say",
+    )
+    assert player.workflow.phase == "Error"
+    assert "was not made" in player.workflow.message
+    assert len(player.pods) == 1
+    assert all(pod.is_ended for pod in player.pods.values())
+
+
+def test_a_hook_that_is_never_due_holds_up_nothing() -> None:
+    player = Player(
+        f"""
+      spec:
+        entrypoint: main
+        templates:
+        - name: main
+          steps:
+          - - name: server
+              template: server
+              hooks: {{broken: {{template: say, expression: 'steps.server.status == "Failed"'}}}}
+          - - {{name: then, template: say}}
+        - name: server
+          daemon: true
+          container: {{image: busybox, command: [server]}}
+{SAY}"""
+    )
+    player.decide()
+    server = player.created[0].record.pod_name
+    player.ends[server] = (player.now + timedelta(days=1), Ends())
+    player.run.pod_seen(PodSeen(name=server, is_running=True, is_ready=True))
+    player.play()
+    assert player.workflow.phase == "Succeeded"
+    assert len(player.created) == 2
