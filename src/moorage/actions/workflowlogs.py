@@ -17,7 +17,7 @@ from moorage.clock import Clock
 from moorage.decide.workflows.views import ENDED, WorkflowView, is_step, step_path, view_workflow
 from moorage.errors import ApiError, NotFound
 from moorage.kube.logs import STARTED, pod_lines
-from moorage.model.workflow import NODE_NAME_ANNOTATION, WORKFLOW_LABEL, WORKFLOWS, NodeType
+from moorage.model.workflow import NODE_NAME_ANNOTATION, WORKFLOW_LABEL, WORKFLOWS
 
 MAIN = "main"  # the container of a step that is the person's own
 LOOK_SECONDS = 1.0  # between two looks for pods that have come, while a workflow is followed
@@ -75,7 +75,7 @@ class WorkflowLog:
         """The workflow. Raises NotFound for one, or a step, that does not exist."""
         view = view_workflow(await get_workflow(self._api, self._namespace, self._name, self._records))
         self._name = view.name
-        steps = {step_path(node.name, view.name) for node in view.nodes if node.type is NodeType.POD}
+        steps = {step_path(node.name, view.name) for node in view.nodes if node.type.has_pod}
         pods = await self._pods()
         steps |= {self._step_of(pod) for pod in pods}
         if self._step and view.has_ended and not any(is_step(step, self._step) for step in steps):
@@ -189,7 +189,7 @@ class WorkflowLog:
         for node in view.nodes:
             path = step_path(node.name, view.name)
             is_meant = not self._step or is_step(path, self._step)
-            ran = node.type is NodeType.POD and node.phase.is_completed and node.pod_name and not node.is_memoized
+            ran = node.type.has_pod and node.phase.is_completed and node.pod_name and not node.is_memoized
             if ran and is_meant and node.pod_name not in present and self._pod in ("", node.pod_name):
                 gone.append(StepUnread(path, node.pod_name, "the pod is gone, and its log with it"))
         return gone

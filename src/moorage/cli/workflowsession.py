@@ -26,7 +26,7 @@ from moorage.decide.workflows.views import (
     with_step_names,
 )
 from moorage.errors import Forbidden, MoorageError, NotFound, NotReady
-from moorage.model.workflow import NodePhase, NodeRecord, NodeType
+from moorage.model.workflow import NodePhase, NodeRecord
 
 ITEMS_SHOWN = 20  # of a loop, before those that succeeded are counted instead
 FEW = 3  # of these, that are shown all the same
@@ -218,7 +218,7 @@ def _node_row(row: TreeRow, view: WorkflowView, now: datetime) -> list[str]:
         span_text(node_duration(node, now)),
         "from its cache" if node.is_memoized and not node.message else with_step_names(node.message, view),
         node.template,
-        node.pod_name if node.type is NodeType.POD else "",
+        node.pod_name if node.type.has_pod else "",
     ]
 
 
@@ -244,9 +244,7 @@ def next_steps(view: WorkflowView) -> list[str]:
     if pending and not view.has_ended:
         steps.append(f"see why {pending[0].display_name} waits: moor explain {pending[0].pod_name}")
     failed = [
-        node
-        for node in view.nodes
-        if node.type is NodeType.POD and node.phase in (NodePhase.FAILED, NodePhase.ERROR)
+        node for node in view.nodes if node.type.has_pod and node.phase in (NodePhase.FAILED, NodePhase.ERROR)
     ]
     if failed and view.has_ended:
         path = step_path(failed[-1].name, view.name)

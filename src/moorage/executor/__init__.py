@@ -1,10 +1,12 @@
-"""What runs in the pods of workflow steps, beside the step: `python -m moorage.executor init|wait`.
+"""What runs in the pods of workflow steps, beside the step: `python -m moorage.executor init|wait|http`.
 
 `init` fetches input artifacts and brings the script that wraps the step's command. `wait` saves what the command
-left: parameters, artifacts, the result and the log, and reports to the server.
+left: parameters, artifacts, the result and the log, and reports to the server. `http` is itself the step: it sends
+the request of an HTTP template.
 
-Belongs here: the files of a step, their way to and from stores, and the script `wrapper.sh`, which runs in the
-user's image. Does not belong here: Kubernetes, and anything but the standard library (fsspec for buckets).
+Belongs here: the files of a step, their way to and from stores, the script `wrapper.sh`, which runs in the user's
+image, and templates that have no image of the user's. Does not belong here: Kubernetes, and anything but the
+standard library, fsspec for buckets, and the expressions of `decide.workflows.text`.
 
 The folder that the containers of the pod share:
 

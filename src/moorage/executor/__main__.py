@@ -1,7 +1,9 @@
-"""`python -m moorage.executor init|wait`: what the containers of these names run in the pod of a step.
+"""`python -m moorage.executor init|wait|http`: what containers run in the pod of a step.
+
+`init` and `wait` are the containers of these names; `http` is the container main of an HTTP template.
 
 Exit codes: 0 done; 1 the last line of standard error says why not; 2 wrong usage. `wait` reports problems of a
-step's outputs to the server, and ends with 1 then too.
+step's outputs to the server, and ends with 1 then too; so does `http` with a request that failed.
 """
 
 from __future__ import annotations
@@ -24,9 +26,9 @@ from moorage.executor.web import Server
 
 
 def main(argv: list[str] | None = None, env: Mapping[str, str] = os.environ) -> int:
-    """Run one of the two to its end."""
+    """Run one part to its end."""
     parser = argparse.ArgumentParser(prog="python -m moorage.executor", description="Beside a workflow's step.")
-    parser.add_argument("part", choices=("init", "wait"))
+    parser.add_argument("part", choices=("init", "wait", "http"))
     parser.add_argument("--step", type=Path, required=True, help="the folder that the pod's containers share")
     parser.add_argument("--order", type=Path, required=True, help="the file with the order")
     parser.add_argument("--volumes", type=Path, default=Path(VOLUMES), help="where volumes of main are mounted")
@@ -44,6 +46,8 @@ def main(argv: list[str] | None = None, env: Mapping[str, str] = os.environ) -> 
         if given.part == "init":
             _init(given.step, order, env, retrying, given.volumes)
             return 0
+        if given.part == "http":
+            return _http(given.step, order, env, retrying, ending)
         return _wait(given.step, order, env, retrying)
     except StepError as error:
         print(f"moorage: {error.message}", file=sys.stderr, flush=True)
@@ -62,6 +66,17 @@ def _wait(step: Path, order: Order, env: Mapping[str, str], retrying: Retrying) 
     server = _server(order, env)
     retrying.call("the report", lambda: server.report(report.document))
     return 1 if report.problems else 0
+
+
+def _http(step: Path, order: Order, env: Mapping[str, str], retrying: Retrying, ending: threading.Event) -> int:
+    from moorage.executor.requests import request_report  # the other parts need no expressions
+
+    (step / "tmp").mkdir(exist_ok=True)
+    report = request_report(order, env)
+    signal.signal(signal.SIGTERM, lambda *_: ending.set())  # from here on there is something to tell
+    server = _server(order, env)
+    retrying.call("the report", lambda: server.report(report))
+    return 1 if report.get("error") else 0
 
 
 def _server(order: Order, env: Mapping[str, str]) -> Server:

@@ -57,7 +57,8 @@ class Output:
 class Order:
     """`workflow`: its uid. `brings_shell`: the image of main may have no shell.
 
-    `members`: the containers of a set that wait for each other; empty: there is no such set.
+    `members`: the containers of a set that wait for each other; empty: there is no such set. `request`: what the
+    part `http` sends.
     """
 
     workflow: str
@@ -69,6 +70,7 @@ class Order:
     keeps_logs: bool = False
     brings_shell: bool = False
     members: tuple[str, ...] = ()
+    request: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def wraps(self) -> bool:
@@ -94,6 +96,7 @@ def read_order(path: Path) -> Order:
             keeps_logs=bool(document["logs"]),
             brings_shell=bool(document["shell"]),
             members=tuple(str(name) for name in document.get("set") or ()),
+            request=document.get("http") or {},
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StepError(f"the order of this pod cannot be read from {path}: {error}") from error

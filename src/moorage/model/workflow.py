@@ -50,6 +50,7 @@ RETRY_ANNOTATION = "moorage.dev/workflow-retry"  # on a Workflow that has ended:
 # on a step's pod, shown to its containers by the downward API
 ORDER_ANNOTATION = "moorage.dev/workflow-order"  # JSON: what the executor fetches and saves
 SOURCE_ANNOTATION = "moorage.dev/workflow-source"  # the source of a script
+REPORTS_ANNOTATION = "moorage.dev/workflow-reports"  # "true": the container main reports what it found
 
 POD_FINALIZER = "moorage.dev/workflow"  # on a step's pod, until its end is recorded
 FINALIZER = "moorage.dev/workflow"  # on a Workflow, until its pods are released
@@ -83,6 +84,11 @@ class NodeType(StrEnum):
     SUSPEND = "Suspend"
     HTTP = "HTTP"
     CONTAINER = "Container"
+
+    @property
+    def has_pod(self) -> bool:
+        """Whether a node of this type is one pod. Argo sends the requests of all HTTP nodes from one pod."""
+        return self in (NodeType.POD, NodeType.HTTP)
 
 
 class NodePhase(StrEnum):

@@ -12,10 +12,16 @@ from moorage.apimachinery.quantity import parse_quantity
 from moorage.apimachinery.resources import Obj
 from moorage.decide.workflows.graph.events import ContainerSeen, PodSeen
 from moorage.errors import QuantityError
-from moorage.model.workflow import NODE_ID_ANNOTATION, POD_FINALIZER, WORKFLOW_LABEL, StepReport
+from moorage.model.workflow import (
+    NODE_ID_ANNOTATION,
+    POD_FINALIZER,
+    REPORTS_ANNOTATION,
+    WORKFLOW_LABEL,
+    StepReport,
+)
 
 MAIN, INIT, WAIT = "main", "init", "wait"
-_KEPT_ANNOTATIONS = (NODE_ID_ANNOTATION,)
+_KEPT_ANNOTATIONS = (NODE_ID_ANNOTATION, REPORTS_ANNOTATION)
 NOT_STARTED = 64
 _NOT_STARTED_WORDS = ("StartError", "ContainerCannotRun")
 _WAITING_WORDS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "CreateContainerConfigError")
@@ -75,7 +81,7 @@ def keep_pod(pod: Obj) -> Obj:
 def has_executor(pod: Mapping[str, Any]) -> bool:
     """Whether a container of the pod reports outputs."""
     containers = (pod.get("spec") or {}).get("containers") or ()
-    return any(container.get("name") == WAIT for container in containers)
+    return REPORTS_ANNOTATION in annotations_of(pod) or any(each.get("name") == WAIT for each in containers)
 
 
 def is_held(pod: Mapping[str, Any]) -> bool:

@@ -5,6 +5,7 @@ What is refused here Argo refuses as well, when it first looks at a workflow.
 
 from __future__ import annotations
 
+import base64
 import posixpath
 import re
 from collections.abc import Iterator, Mapping
@@ -42,6 +43,7 @@ _SOURCES_OF: Mapping[str, tuple[str, ...]] = {
     "steps": ("parameter", "expression"),
     "dag": ("parameter", "expression"),
 }
+_RESULT_ONLY = ("http",)  # types without files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +81,8 @@ def check_template(out: Gathered, template: Mapping[str, Any], path: Path, aroun
         _check_resource(out, mapping(template["resource"]), (*path, "resource"))
     elif kind == "containerSet":
         _check_container_set(out, template, path)
+    elif kind == "http":
+        _check_http(out, mapping(template["http"]), (*path, "http"))
     _check_memoize(out, template.get("memoize"), (*path, "memoize"))
     check_metrics(out, template.get("metrics"), (*path, "metrics"))
     check_locks(out, template.get("synchronization"), (*path, "synchronization"))
@@ -171,6 +175,8 @@ def _check_inputs(out: Gathered, inputs: Mapping[str, Any], kind: str, path: Pat
 
 def _check_outputs(out: Gathered, outputs: Mapping[str, Any], kind: str, path: Path) -> None:
     for field in ("parameters", "artifacts"):
+        if kind in _RESULT_ONLY and outputs.get(field):
+            out.error("outputs", (*path, field), f"a template of type {kind} leaves outputs.result alone")
         check_names(out, outputs.get(field), (*path, field), form=PARAMETER_NAME)
         _check_exports(out, outputs.get(field), (*path, field))
     for index, entry in enumerate(sequence(outputs.get("artifacts"))):
@@ -400,6 +406,37 @@ def _check_container_set(out: Gathered, template: Mapping[str, Any], path: Path)
     cycle = cycle_in(graph)
     if cycle:
         out.error("dag", at, f"containers wait for each other: {' -> '.join(cycle)}")
+
+
+def _check_http(out: Gathered, http: Mapping[str, Any], path: Path) -> None:
+    url = http.get("url")
+    if not isinstance(url, str) or not url.strip():
+        out.error("http", (*path, "url"), "is required")
+    elif not has_tag(url) and not url.strip().startswith(("http://", "https://")):
+        out.error("http", (*path, "url"), "must begin with http:// or https://", url)
+    check_whole(out, http.get("timeoutSeconds"), (*path, "timeoutSeconds"), least=1)
+    check_expression(out, http.get("successCondition"), (*path, "successCondition"))
+    for index, entry in enumerate(sequence(http.get("headers"))):
+        header, at = mapping(entry), (*path, "headers", index)
+        if not header.get("name"):
+            out.error("http", (*at, "name"), "is required")
+        selector = mapping(mapping(header.get("valueFrom")).get("secretKeyRef"))
+        if header.get("valueFrom") is not None and not (selector.get("name") and selector.get("key")):
+            out.error("http", (*at, "valueFrom", "secretKeyRef"), "needs name and key of a Secret")
+    content = mapping(http.get("bodyFrom")).get("bytes")
+    if http.get("bodyFrom") is not None:
+        if http.get("body"):
+            out.error("http", path, "has body and bodyFrom; use one of them")
+        if not isinstance(content, str) or not (has_tag(content) or _is_base64(content)):
+            out.error("http", (*path, "bodyFrom", "bytes"), "must be base64", content or "")
+
+
+def _is_base64(text: str) -> bool:
+    try:
+        base64.b64decode(text, validate=True)
+    except ValueError:
+        return False
+    return True
 
 
 def cycle_in(graph: Mapping[str, list[str]]) -> list[str]:

@@ -87,7 +87,7 @@ def make_order(
         fetched.append(
             {
                 "name": entry["name"],
-                "location": _without_secrets(location, input_secrets),
+                "location": numbered_secrets(location, input_secrets),
                 "archive": archive,
                 "below": folder,  # of the volume; null: the artifact has a place of its own
                 **{key: entry[key] for key in ("mode", "recurseMode") if entry.get(key) is not None},
@@ -207,7 +207,7 @@ def _saved(entry: Mapping[str, Any], field: str, prefix: str, secrets: list[Mapp
         "name": entry["name"],
         "path": _checked_path(entry, field),
         "archive": archive,
-        "location": _without_secrets(location, secrets),
+        "location": numbered_secrets(location, secrets),
         "kept": copy.deepcopy(location),  # what later steps are told: secrets by name
         **({"key": key} if key else {}),
         **({"optional": True} if entry.get("optional") else {}),
@@ -251,7 +251,7 @@ def _mount_of(path: str, mounts: Sequence[Mapping[str, Any]], field: str) -> Map
     return best
 
 
-def _without_secrets(location: Any, secrets: list[Mapping[str, Any]]) -> Any:
+def numbered_secrets(location: Any, secrets: list[Mapping[str, Any]]) -> Any:
     """The location with {"secret": number} in the place of each selector of a Secret's key."""
     if isinstance(location, Mapping):
         if "key" in location and "name" in location and set(location) <= {"name", "key", "optional"}:
@@ -259,7 +259,7 @@ def _without_secrets(location: Any, secrets: list[Mapping[str, Any]]) -> Any:
             if selector not in secrets:
                 secrets.append(selector)
             return {"secret": secrets.index(selector)}
-        return {key: _without_secrets(value, secrets) for key, value in location.items()}
+        return {key: numbered_secrets(value, secrets) for key, value in location.items()}
     if isinstance(location, list):
-        return [_without_secrets(item, secrets) for item in location]
+        return [numbered_secrets(item, secrets) for item in location]
     return location

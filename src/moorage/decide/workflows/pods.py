@@ -3,6 +3,7 @@
 A step without outputs is a plain pod, with one main container, or with those of its container set. With outputs,
 or with a result that somebody uses, the command of main runs inside a small shell script, and the containers
 `init` and `wait` run `moorage.executor`. Containers of a set that wait for each other have a script of their own.
+Where the template is built in (`http`), `main` runs `moorage.executor` itself.
 docs/design/0021-workflows.md, "Outputs of a step"
 """
 
@@ -16,6 +17,7 @@ from datetime import timedelta
 from typing import Any
 
 from moorage.apimachinery.resources import PODS, Obj
+from moorage.decide.workflows.builtins import BuiltIn, built_in, is_built_in
 from moorage.decide.workflows.orders import Ordered, OrderError, make_order
 from moorage.decide.workflows.podpatch import PatchError, patched_spec
 from moorage.decide.workflows.text.durations import parse_duration
@@ -29,6 +31,7 @@ from moorage.model.workflow import (
     NODE_NAME_ANNOTATION,
     ORDER_ANNOTATION,
     POD_FINALIZER,
+    REPORTS_ANNOTATION,
     SOURCE_ANNOTATION,
     WORKFLOW_LABEL,
     WORKFLOWS,
@@ -118,10 +121,11 @@ def make_pod(request: PodRequest, runtime: StepRuntime) -> Obj:
 
     Patches of the workflow and of the template are applied before the command of `main` is wrapped.
     """
-    mains = _mains_of(request)
+    built = _built_in(request)
+    mains = _mains_of(request) if built is None else [_built_in_main(request, runtime, built)]
     main = next((container for container in mains if container["name"] == MAIN), mains[-1])
     has_main = main["name"] == MAIN
-    ordered = _ordered(request, main, wraps_result=request.wants_result and has_main)
+    ordered = _ordered(request, main, wraps_result=request.wants_result and has_main, keeps=built is None)
     if ordered.wraps and not has_main:
         raise _error(request, "outputs", "are those of a container named main, and the set has none")
     in_turn = _runs_in_turn(request.template, ordered)
@@ -149,8 +153,11 @@ def make_pod(request: PodRequest, runtime: StepRuntime) -> Obj:
         _wrap(request, runtime, spec)
     if not spec["volumes"]:
         del spec["volumes"]
-    if helpers:
+    if helpers or built is not None:
         order = ordered.document | {"shell": (ordered.wraps or in_turn) and not runtime.on_processes}
+        if built is not None:
+            order[built.word] = built.document
+            annotations[REPORTS_ANNOTATION] = "true"
         if in_turn:
             order["set"] = [container["name"] for container in mains]
         annotations[ORDER_ANNOTATION] = json.dumps(order, ensure_ascii=False, sort_keys=True)
@@ -170,6 +177,8 @@ def needs_executor(workflow: Mapping[str, Any], template: Mapping[str, Any], *, 
 
 def reports(workflow: Mapping[str, Any], template: Mapping[str, Any], *, wants_result: bool) -> bool:
     """Whether the pod of a step of this template reports when it has ended."""
+    if is_built_in(template):
+        return True
     outputs = template.get("outputs") or {}
     parameters = any((entry.get("valueFrom") or {}).get("path") for entry in outputs.get("parameters") or ())
     logs = _archives_logs(workflow.get("spec") or {}, template)
@@ -198,6 +207,19 @@ def _mains_of(request: PodRequest) -> list[Obj]:
     if not members:
         raise _error(request, "containerSet.containers", "is empty: a set needs a container")
     return members
+
+
+def _built_in(request: PodRequest) -> BuiltIn | None:
+    try:
+        return built_in(request.template, wants_result=request.wants_result)
+    except OrderError as error:
+        raise _error(request, error.path, error.message) from error
+
+
+def _built_in_main(request: PodRequest, runtime: StepRuntime, built: BuiltIn) -> Obj:
+    """The executor in the place of a user's container. It says which Secret is missing; a pod would wait."""
+    secrets = [{**selector, "optional": True} for selector in built.secrets]
+    return _helper(request, runtime, built.word, secrets) | {"name": MAIN}
 
 
 def _container(request: PodRequest, given: Mapping[str, Any], field: str) -> Obj:
@@ -242,17 +264,18 @@ def _add_source(request: PodRequest, main: Obj, annotations: dict[str, str]) -> 
     main["args"] = [*(main.get("args") or ()), f"{SCRIPT_PATH}/source"]
 
 
-def _ordered(request: PodRequest, main: Obj, *, wraps_result: bool) -> Ordered:
+def _ordered(request: PodRequest, main: Obj, *, wraps_result: bool, keeps: bool) -> Ordered:
+    """`keeps`: files and output of main are kept as outputs."""
     spec = request.workflow.get("spec") or {}
     try:
         return make_order(
-            request.template,
+            request.template if keeps else {**request.template, "outputs": {}},
             request.artifacts,
             workflow=request.workflow["metadata"],
             pod=request.record.pod_name,
             mounts=main.get("volumeMounts") or (),
-            wants_result=wraps_result,
-            archives_logs=_archives_logs(spec, request.template),
+            wants_result=wraps_result and keeps,
+            archives_logs=keeps and _archives_logs(spec, request.template),
         )
     except OrderError as error:
         raise _error(request, error.path, error.message) from error
@@ -291,9 +314,10 @@ def _helpers(request: PodRequest, runtime: StepRuntime, ordered: Ordered, *, in_
 
 
 def _helper(request: PodRequest, runtime: StepRuntime, name: str, secrets: Sequence[Mapping[str, Any]]) -> Obj:
-    """A container that runs the executor: restricted, and without the token of the pod's service account."""
+    """A container that runs a part of the executor: restricted, and without the token of the service account."""
     if not runtime.image:
-        raise _error(request, "outputs", "needs Moorage's own image, which is not known: set MOORAGE_IMAGE")
+        field = "http" if request.template.get("http") else "outputs"
+        raise _error(request, field, "needs Moorage's own image, which is not known: set MOORAGE_IMAGE")
     env: list[Obj] = [
         {"name": "MOORAGE_SERVER", "value": runtime.server_url},
         {"name": "PYTHONUNBUFFERED", "value": "1"},

@@ -41,7 +41,6 @@ OF_TEMPLATES: tuple[Row, ...] = (
     Row("plugin", f"executor plugins are not run; {_AGENT}"),
     Row("data", f"data templates are not run; {_AGENT}"),
     Row("resource", f"resource templates are not run; {_AGENT}, such as kubectl"),
-    Row("http", f"HTTP templates are not run; {_AGENT}, such as curl"),
     Row("metrics", _METRICS, Severity.WARNING),
     Row("podResources", "resources of whole pods are not run; set resources of containers"),
     Row("resourceClaims", "resource claims are not run; ask for GPUs by resources.limits"),

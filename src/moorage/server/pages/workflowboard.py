@@ -392,7 +392,7 @@ def _node_facts(box: Box, node: NodeRecord | None, newest: NodeRecord | None, no
     if node is not None and node.template:
         of = f" of {node.template_ref}" if node.template_ref else ""
         yield Fact(name="Template", text=node.template + of)
-    if newest is not None and newest.pod_name and newest.type is NodeType.POD:
+    if newest is not None and newest.pod_name and newest.type.has_pod:
         yield Fact(name="Pod", text=newest.pod_name)
     if newest is not None and newest.host:
         yield Fact(name="Node", text=newest.host, href=f"/nodes/{quote(newest.host)}")

@@ -28,7 +28,7 @@ from moorage.decide.workflows.templates import Library, TemplateMissing
 from moorage.decide.workflows.views import WorkflowView, view_workflow, workflow_object
 from moorage.errors import ApiError, BadRequest, NotFound, StorageError
 from moorage.model.names import is_dns_label
-from moorage.model.workflow import WORKFLOWS, NodeRecord, NodeType, WorkflowRecord
+from moorage.model.workflow import WORKFLOWS, NodeRecord, WorkflowRecord
 from moorage.server.context import Context
 from moorage.server.pages.clusterpages import fragment
 from moorage.server.pages.desk import Desk, Page, key_in
@@ -334,7 +334,7 @@ def _log_of(seen: Seen, at: str) -> str:
     """The name of the chosen step, where it is one with a pod, or may get one; else empty."""
     box = _box_of(fold(seen.nodes, reveal=at), at) or _attempt_of(seen.nodes, at) if at else None
     node = newest_of(box) if box is not None else None
-    return box.label if box is not None and node is not None and node.type is NodeType.POD else ""
+    return box.label if box is not None and node is not None and node.type.has_pod else ""
 
 
 async def _log(api: Api, namespace: str, node: NodeRecord) -> tuple[str, bool]:

@@ -190,6 +190,24 @@ NO_END = "calls itself without end: main -> main; put a `when` on one of the ste
     ((f"{T}.0.steps", {"name": "a"}), f"{T}[0].steps", "must be a list of lists of steps"),
     ((f"{T}.0.steps.0", {"name": "a"}),
      f"{T}[0].steps[0]", "must be a list: each group of steps begins with '- - '"),
+    # requests
+    ((f"{T}.6", {"name": "ask", "http": {"method": "GET"}}), f"{T}[6].http.url", "is required"),
+    ((f"{T}.6", {"name": "ask", "http": {"url": "ftp://x"}}), f"{T}[6].http.url",
+     "must begin with http:// or https://"),
+    ((f"{T}.6", {"name": "ask", "http": {"url": "http://x", "successCondition": "response.status =="}}),
+     f"{T}[6].http.successCondition", None),
+    ((f"{T}.6", {"name": "ask", "http": {"url": "http://x", "timeoutSeconds": 0}}),
+     f"{T}[6].http.timeoutSeconds", "must be a whole number of at least 1"),
+    ((f"{T}.6", {"name": "ask", "http": {"url": "http://x", "headers": [{"value": "v"}]}}),
+     f"{T}[6].http.headers[0].name", "is required"),
+    ((f"{T}.6", {"name": "ask", "http": {"url": "http://x", "headers": [
+        {"name": "a", "valueFrom": {"secretKeyRef": {"name": "s"}}}]}}),
+     f"{T}[6].http.headers[0].valueFrom.secretKeyRef", "needs name and key of a Secret"),
+    ((f"{T}.6", {"name": "ask", "http": {"url": "http://x", "bodyFrom": {"bytes": "?"}}}),
+     f"{T}[6].http.bodyFrom.bytes", "must be base64"),
+    ((f"{T}.6", {"name": "ask", "http": {"url": "http://x"}, "outputs": {"parameters": [
+        {"name": "p", "valueFrom": {"path": "/p"}}]}}),
+     f"{T}[6].outputs.parameters", "a template of type http leaves outputs.result alone"),
     # arguments
     (("spec.arguments.parameters.0.value", "feet"), "spec.arguments.parameters[0].value",
      "must be one of faces, hands"),

@@ -41,15 +41,24 @@ class Ready:
 
 
 def outcome_of(
-    pod: PodSeen, *, cut: str = "", is_daemon: bool = False, members: Sequence[str] = ()
+    pod: PodSeen,
+    *,
+    cut: str = "",
+    is_daemon: bool = False,
+    is_request: bool = False,
+    members: Sequence[str] = (),
 ) -> Ended | Ready | None:
-    """None: it goes on. `cut`: why its end was asked for. `members`: the containers of a set, which all count."""
+    """None: it goes on. `cut`: why its end was asked for. `members`: the containers of a set, which all count.
+
+    `is_request`: of an HTTP template. What its pod has reported counts, whatever became of the pod afterwards: a
+    request that was answered is not sent again. It has no exit code.
+    """
     if not pod.is_ended:
         if is_daemon and pod.is_ready:
             return Ready(pod.host, pod.address)
         return None
     outputs = pod.report.outputs if pod.report is not None else Outputs()
-    if pod.exit_code is not None:
+    if pod.exit_code is not None and not is_request:
         outputs = msgspec.structs.replace(outputs, exit_code=str(pod.exit_code))
     if members:
         pod = _as_a_whole(pod, members)
@@ -69,6 +78,8 @@ def outcome_of(
 
     if cut:
         return ended(NodePhase.FAILED, cut)
+    if is_request and pod.report is not None:
+        return ended(NodePhase.FAILED if pod.report.error else NodePhase.SUCCEEDED, pod.report.error)
     if pod.disrupted:
         return ended(NodePhase.FAILED, pod.disrupted, is_lost=True)
     if pod.failure:

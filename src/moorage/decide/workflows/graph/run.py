@@ -550,9 +550,9 @@ class Run:
         return record
 
     def _count(self, before: NodeRecord | None, record: NodeRecord) -> None:
-        if record.type is not NodeType.POD:
+        if not record.type.has_pod:
             return
-        if before is None or before.type is not NodeType.POD:
+        if before is None or not before.type.has_pod:
             self._pods_total += 1
             self._pods_done += record.phase.is_fulfilled
         elif not before.phase.is_fulfilled and record.phase.is_fulfilled:
@@ -601,7 +601,12 @@ class Run:
 
     @staticmethod
     def _type_of(template: Mapping[str, Any]) -> NodeType:
-        for key, kind in (("steps", NodeType.STEPS), ("dag", NodeType.DAG), ("suspend", NodeType.SUSPEND)):
+        for key, kind in (
+            ("steps", NodeType.STEPS),
+            ("dag", NodeType.DAG),
+            ("suspend", NodeType.SUSPEND),
+            ("http", NodeType.HTTP),
+        ):
             if template.get(key) is not None:
                 return kind
         return NodeType.POD
@@ -702,7 +707,7 @@ class Run:
         first: NodeRecord | None = None,
     ) -> NodeRecord:
         kind = self._type_of(template)
-        if kind is NodeType.POD:
+        if kind.has_pod:
             record = await self._pod(
                 call, resolved, template, inputs, local, excluded=excluded, strategy=strategy, first=first
             )
@@ -731,7 +736,7 @@ class Run:
         strategy: Mapping[str, Any] | None,
         first: NodeRecord | None,
     ) -> NodeRecord:
-        node = self._node(call, resolved, inputs, NodeType.POD, NodePhase.PENDING)
+        node = self._node(call, resolved, inputs, self._type_of(template), NodePhase.PENDING)
         await self._while_suspended(is_exit=call.is_exit)
         self._check_cut(is_exit=call.is_exit)
         await self._pod_slots.take()
@@ -880,6 +885,7 @@ class Run:
             pod,
             cut=self._cut_pods.get(name, ""),
             is_daemon=waiting.is_daemon,
+            is_request=record.type is NodeType.HTTP,
             members=[member.display_name for member in members],
         )
         if result is not None:

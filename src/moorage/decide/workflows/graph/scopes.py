@@ -19,7 +19,6 @@ from moorage.model.workflow import (
     Artifact,
     NodePhase,
     NodeRecord,
-    NodeType,
     Outputs,
     WorkflowRecord,
 )
@@ -226,7 +225,7 @@ def failures_of(nodes: Iterable[NodeRecord]) -> str:
             "finishedAt": node.finished_at,
         }
         for node in nodes
-        if node.type is NodeType.POD and node.phase in (NodePhase.FAILED, NodePhase.ERROR)
+        if node.type.has_pod and node.phase in (NodePhase.FAILED, NodePhase.ERROR)
     ]
     return json.dumps(compact(rows), ensure_ascii=False)
 
