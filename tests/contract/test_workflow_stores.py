@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -17,6 +18,7 @@ from moorage.errors import BadRequest, Conflict, NotFound, NotReady
 from moorage.model.workflow import (
     Artifact,
     Memo,
+    MetricPoint,
     NodePhase,
     NodeRecord,
     NodeType,
@@ -26,6 +28,7 @@ from moorage.model.workflow import (
 )
 from moorage.testing.clock import NOON
 from moorage.testing.postgres import new_database, throwaway_postgres
+from moorage.workflows import metrics
 from moorage.workflows.query import RunQuery
 from moorage.workflows.store import WorkflowStore, open_workflows
 
@@ -407,3 +410,64 @@ def test_whatever_operators_do_the_store_does_what_a_simple_model_does(places, s
         assert {node.id: node.phase for node in store.nodes("u1").nodes} == nodes
     finally:
         store.close()
+
+
+# --- metrics
+
+
+def a_point(node: str = "train-1", **fields: object) -> MetricPoint:
+    point = MetricPoint(name="ends", help="Ends", kind="counter", operation="Add", value=1.0, node=node)
+    return msgspec.structs.replace(point, **fields)
+
+
+def shown(store: WorkflowStore) -> dict[tuple[str, str], float]:
+    return {(one.namespace, one.name): one.value for one in store.metrics()}
+
+
+def test_a_value_counts_with_the_save_that_ends_its_node_and_not_again(store: WorkflowStore) -> None:
+    begun(store)
+    ended = a_node(phase=NodePhase.SUCCEEDED)
+    for _ in range(3):  # the answer to the first was lost
+        assert store.save("u1", "op-1", [ended], metrics=[a_point()], at=NOON) == ()
+    assert shown(store) == {("lab", "ends"): 1.0}
+
+
+def test_a_value_of_a_run_counts_with_its_end(store: WorkflowStore) -> None:
+    run = begun(store)
+    over = msgspec.structs.replace(run, phase="Failed", finished_at=rfc3339(NOON))
+    for _ in range(2):
+        store.save("u1", "op-1", (), over, metrics=[a_point(node="")], at=NOON)
+    assert shown(store) == {("lab", "ends"): 1.0}
+
+
+def test_a_metric_cannot_change_its_kind_and_a_namespace_has_so_many(store: WorkflowStore, monkeypatch) -> None:
+    monkeypatch.setattr(metrics, "SERIES_MAX", 2)
+    begun(store)
+    points = [
+        a_point("a"),
+        a_point("b", kind="gauge", operation="Set", labels={"x": "1"}),
+        a_point("c", labels={"x": "2"}),
+        a_point("d", labels={"x": "3"}),
+    ]
+    kind, room = store.save("u1", "op-1", [a_node(point.node) for point in points], metrics=points, at=NOON)
+    assert "the kind of metric ends is 'counter'" in kind
+    assert "the namespace lab has 2 series" in room
+    assert len(store.metrics()) == 2
+
+
+def test_what_a_run_shows_in_real_time_goes_with_it_and_old_metrics_go(store: WorkflowStore) -> None:
+    begun(store)
+    live = a_point("", name="seconds", kind="gauge", since=rfc3339(NOON))
+    store.save("u1", "op-1", (), metrics=[live, a_point("a")], at=NOON)
+    store.gone("u1", NOON)
+    assert set(shown(store)) == {("lab", "ends")}
+    store.forget(NOON + HOUR)
+    assert shown(store) == {}
+
+
+def test_metrics_move_with_the_runs(store: WorkflowStore, places) -> None:
+    begun(store)
+    store.save("u1", "op-1", (), metrics=[a_point("a")], at=NOON)
+    with contextlib.closing(open_workflows(places())) as other:
+        other.take_over(store)
+        assert shown(other) == {("lab", "ends"): 1.0}

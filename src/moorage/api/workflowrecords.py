@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 
 from moorage.api.fields import Time
-from moorage.model.workflow import Memo, NodeRecord, StepReport, WorkflowRecord
+from moorage.model.workflow import Memo, MetricPoint, NodeRecord, StepReport, WorkflowRecord
 
 RECORDS_PATH = "/api/v1/internal/workflows"
 RECORDS_BYTES = 64 << 20  # of one request: a save of 10,000 nodes has some 6 MB
@@ -36,6 +36,13 @@ class Save(_Body, frozen=True):
     holder: Key
     nodes: tuple[NodeRecord, ...] = ()
     workflow: WorkflowRecord | None = None
+    metrics: tuple[MetricPoint, ...] = ()
+
+
+class Saved(_Body, frozen=True):
+    """`problems`: why values of metrics were not taken."""
+
+    problems: tuple[str, ...] = ()
 
 
 class ForgetNodes(_Body, frozen=True):

@@ -179,6 +179,10 @@ def metrics_page(note: str) -> str:
         "On the server, `/metrics` needs a token whose user may `get` it: bind the ClusterRole"
         " `moorage-metrics-reader`. A histogram has `_bucket`, `_sum` and `_count`.\n"
     )
+    out.append(
+        "The server also shows what workflows define by `metrics`, as `argo_workflows_` and the name, with the"
+        " label `workflow_namespace`.\n"
+    )
     for service, registry in registries.items():
         out += [f"## {service}\n", "| metric | type | labels | meaning |", "|---|---|---|---|"]
         for name, kind, labels, text in _metrics(registry):

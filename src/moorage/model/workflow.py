@@ -192,6 +192,45 @@ class WorkflowRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     total: int = 0  # pods that were decided on
     retries: int = 0  # how often it was retried as a whole; the names of pods carry it
     gone_at: str = ""  # when its object was deleted
+    metrics_error: str = ""  # the last reason why a value of its `metrics` was not taken
+
+
+class MetricPoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A value that a workflow gives to one of its metrics.
+
+    `kind`: counter, gauge or histogram. `operation`: Set, Add or Sub; of a histogram it has no meaning. `node`:
+    the id of the node whose end gives it; empty: the end of the run. `since`: RFC 3339; then the value is not
+    final, and is the seconds that have passed since.
+    """
+
+    name: str
+    help: str
+    kind: str
+    value: float = 0.0
+    operation: str = "Set"
+    labels: Mapping[str, str] = {}
+    buckets: tuple[float, ...] = ()
+    node: str = ""
+    since: str = ""
+
+
+class MetricSeries(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """All that is known of a metric with one set of labels, in one namespace.
+
+    `counts`: observations in each bucket, and beyond the last one; not cumulative. `since`: as of a point. `uid`:
+    of the run whose value in real time this is or was; else empty.
+    """
+
+    namespace: str
+    name: str
+    help: str
+    kind: str
+    labels: Mapping[str, str] = {}
+    value: float = 0.0  # of a histogram: the sum
+    buckets: tuple[float, ...] = ()
+    counts: tuple[int, ...] = ()
+    since: str = ""
+    uid: str = ""
 
 
 class StepReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

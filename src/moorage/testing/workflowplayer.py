@@ -13,7 +13,7 @@ from moorage.decide.workflows.graph.events import ConfigMapValue, CreatePod, Loc
 from moorage.decide.workflows.graph.run import Run
 from moorage.decide.workflows.normalise import normalise
 from moorage.decide.workflows.templates import TemplateKey, stored
-from moorage.model.workflow import Artifact, NodeRecord, Outputs, StepReport, WorkflowRecord
+from moorage.model.workflow import Artifact, MetricPoint, NodeRecord, Outputs, StepReport, WorkflowRecord
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 UID = "0a1b"
@@ -84,6 +84,7 @@ class Player:
         self.has_locks = True  # who asks for one gets it
         self.most_at_once = 0
         self.unlocked: list[str] = []
+        self.points: list[MetricPoint] = []  # as the store takes them
         self.run = Run(self.workflow, now=self.now)
 
     def restart(self) -> None:
@@ -93,6 +94,9 @@ class Player:
     def decide(self) -> timedelta | None:
         """One decision, carried out."""
         decision = self.run.decide(self.now)
+        over = {node.id for node in self.nodes.values() if node.phase.is_fulfilled}
+        over |= {""} if self.workflow.finished_at else set()
+        self.points += [point for point in decision.metrics if point.node not in over]
         for record in decision.nodes:
             before = self.nodes.get(record.id)
             assert before is None or not before.phase.is_fulfilled, f"{record.name} was final"

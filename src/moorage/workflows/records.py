@@ -10,7 +10,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
-from moorage.model.workflow import Loaded, Memo, NodeRecord, StepReport, WorkflowRecord
+from moorage.clock import SYSTEM
+from moorage.model.workflow import (
+    Loaded,
+    Memo,
+    MetricPoint,
+    MetricSeries,
+    NodeRecord,
+    StepReport,
+    WorkflowRecord,
+)
 from moorage.sql.thread import StoreThread
 from moorage.workflows.query import NODES_PAGE_MAX, NodePage, RunPage, RunQuery
 from moorage.workflows.store import WorkflowStore, open_workflows
@@ -52,9 +61,15 @@ class LocalRecords:
         return await self.do(lambda store: store.load(uid, holder))
 
     async def save(
-        self, uid: str, holder: str, nodes: Sequence[NodeRecord] = (), workflow: WorkflowRecord | None = None
-    ) -> None:
-        await self.do(lambda store: store.save(uid, holder, nodes, workflow))
+        self,
+        uid: str,
+        holder: str,
+        nodes: Sequence[NodeRecord] = (),
+        workflow: WorkflowRecord | None = None,
+        metrics: Sequence[MetricPoint] = (),
+    ) -> tuple[str, ...]:
+        at = SYSTEM.now()
+        return await self.do(lambda store: store.save(uid, holder, nodes, workflow, metrics=metrics, at=at))
 
     async def forget_nodes(
         self, uid: str, holder: str, ids: Collection[str], workflow: WorkflowRecord | None = None
@@ -75,6 +90,10 @@ class LocalRecords:
 
     async def recall(self, namespace: str, cache: str, key: str, *, since: datetime | None = None) -> Memo | None:
         return await self.do(lambda store: store.recall(namespace, cache, key, since=since))
+
+    async def metrics(self) -> Sequence[MetricSeries]:
+        """All metrics that workflows have given values to, by name."""
+        return await self.do(WorkflowStore.metrics)
 
     async def run(self, uid: str) -> WorkflowRecord | None:
         """The run of this uid, its document empty."""

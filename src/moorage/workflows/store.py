@@ -7,7 +7,7 @@ which may have a megabyte, is written once. A run has one holder at a time, the 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,21 @@ import msgspec
 from moorage.apimachinery.integers import integer_or
 from moorage.apimachinery.moments import moment, rfc3339
 from moorage.errors import BadRequest, Conflict, NotFound
-from moorage.model.workflow import Loaded, Memo, NodePhase, NodeRecord, StepReport, WorkflowRecord
+from moorage.model.workflow import (
+    Loaded,
+    Memo,
+    MetricPoint,
+    MetricSeries,
+    NodePhase,
+    NodeRecord,
+    StepReport,
+    WorkflowRecord,
+)
 from moorage.sql.database import Database, Row, Table
 from moorage.sql.migrations import Schema
 from moorage.sql.moments import from_microseconds, to_microseconds
 from moorage.sql.opening import open_database
+from moorage.workflows import metrics as metric_rows
 from moorage.workflows.query import NODES_PAGE_MAX, PAGE_MAX, NodePage, RunPage, RunQuery
 
 SCHEMA = Schema("moorage.workflows", "workflows.")
@@ -56,6 +66,8 @@ ENDED = frozenset({"Succeeded", "Failed", "Error"})  # phases of a run
 OPEN_PHASES = frozenset({NodePhase.PENDING, NodePhase.RUNNING})
 SCAN = 500  # rows that are read at a time, where labels or names decide which of them are meant
 BATCH = 5000  # rows in one statement of a save, and runs in one transaction of `forget`
+
+EPOCH = datetime.fromtimestamp(0, UTC)
 
 _encode = msgspec.json.Encoder().encode
 _NODE = msgspec.json.Decoder(NodeRecord)
@@ -130,18 +142,32 @@ class WorkflowStore:
         )
 
     def save(
-        self, uid: str, holder: str, nodes: Sequence[NodeRecord] = (), workflow: WorkflowRecord | None = None
-    ) -> None:
-        """Write nodes and the run, all or nothing; final nodes stay. Raises Conflict and NotFound."""
+        self,
+        uid: str,
+        holder: str,
+        nodes: Sequence[NodeRecord] = (),
+        workflow: WorkflowRecord | None = None,
+        *,
+        metrics: Sequence[MetricPoint] = (),
+        at: datetime = EPOCH,
+    ) -> tuple[str, ...]:
+        """Write nodes and the run, all or nothing; final nodes stay. Raises Conflict and NotFound.
+
+        `metrics` are taken for nodes that become final now, and for a run that does; `at`: when. Returned is why
+        some were not taken.
+        """
         newest = {node.id: node for node in nodes}
         with self._db.transaction():
             self._hold(uid, holder)
+            namespace, points = self._new_points(uid, metrics)
             for batch in _batches(list(newest.values())):
                 keys = [(uid, node.id) for node in batch]
                 kept = self._db.by_keys(NODES, keys, columns=("id", "phase"))
                 final = {str(node_id) for node_id, phase in kept if phase not in OPEN_PHASES}
                 self._db.upsert(NODES, [_node_row(uid, node) for node in batch if node.id not in final])
+            problems = metric_rows.add(self._db, namespace, uid, points, at) if points else ()
             self._replace(uid, workflow)
+        return problems
 
     def forget_nodes(
         self, uid: str, holder: str, ids: Collection[str], workflow: WorkflowRecord | None = None
@@ -174,6 +200,7 @@ class WorkflowStore:
         self._db.run(
             "UPDATE workflow_runs SET gone_at = ? WHERE uid = ? AND gone_at IS NULL", to_microseconds(at), uid
         )
+        metric_rows.forget_run(self._db, uid)
 
     def remember(self, namespace: str, cache: str, key: str, memo: Memo) -> None:
         """Raises BadRequest for a time that is none."""
@@ -191,6 +218,10 @@ class WorkflowStore:
         if not rows or (since is not None and rows[0][0] < to_microseconds(since)):
             return None
         return _MEMO.decode(rows[0][1])
+
+    def metrics(self) -> Sequence[MetricSeries]:
+        """All metrics that workflows have given values to, by name."""
+        return metric_rows.all_series(self._db)
 
     # --- for steps
 
@@ -279,7 +310,7 @@ class WorkflowStore:
         return _NODE.decode(rows[0][0]) if rows else None
 
     def forget(self, older: datetime, *, present: Collection[str] | None = None) -> int:
-        """Drop runs that were gone before a moment, and memos kept before it; how many runs.
+        """Drop runs that were gone before a moment, and memos and metrics that are older; how many runs.
 
         `present`: uids of all Workflow objects that there are; then a run that ended before that moment, and is
         not among them, is dropped too: nobody saw its object go. None: they are not known.
@@ -296,10 +327,11 @@ class WorkflowStore:
                 for table in (NODES, REPORTS, RUNS):
                     self._db.run_each(f"DELETE FROM {table.name} WHERE uid = ?", [(uid,) for uid in batch])
         self._db.run("DELETE FROM workflow_memos WHERE kept_at < ?", before)
+        metric_rows.forget(self._db, older)
         return len(uids)
 
     def take_over(self, other: WorkflowStore) -> int:
-        """Copy the runs of another store that this one lacks, with all that belongs to them, and memos; how many.
+        """Copy the runs of another store that this one lacks, with all of theirs, memos and metrics; how many.
 
         A run is copied whole or not at all. Nobody may write to the other meanwhile.
         """
@@ -316,12 +348,13 @@ class WorkflowStore:
                     for batch in _batches(rows):
                         self._db.upsert(table, batch)
             count += 1
-        memos = other._db.rows(f"SELECT {', '.join(MEMOS.columns)} FROM {MEMOS.name}")
-        with self._db.transaction():
-            for batch in _batches(memos):
-                keys = [row[: MEMOS.keys] for row in batch]
-                there = set(self._db.by_keys(MEMOS, keys, columns=MEMOS.columns[: MEMOS.keys]))
-                self._db.upsert(MEMOS, [row for row in batch if row[: MEMOS.keys] not in there])
+        for table in (MEMOS, metric_rows.METRICS):
+            rows = other._db.rows(f"SELECT {', '.join(table.columns)} FROM {table.name}")
+            with self._db.transaction():
+                for batch in _batches(rows):
+                    keys = [row[: table.keys] for row in batch]
+                    there = set(self._db.by_keys(table, keys, columns=table.columns[: table.keys]))
+                    self._db.upsert(table, [row for row in batch if row[: table.keys] not in there])
         return count
 
     # --- rows
@@ -344,6 +377,17 @@ class WorkflowStore:
                 f"the records of workflow {uid} are held by {rows[0][0] or 'nobody'}, not by {holder!r}",
                 hint="load the run anew",
             )
+
+    def _new_points(self, uid: str, metrics: Sequence[MetricPoint]) -> tuple[str, tuple[MetricPoint, ...]]:
+        """(the run's namespace, those points whose node or run has not ended before)."""
+        if not metrics:
+            return "", ()
+        run = self._db.rows("SELECT namespace, finished_at FROM workflow_runs WHERE uid = ?", uid)
+        ids = sorted({point.node for point in metrics if point.node})
+        kept = self._db.by_keys(NODES, [(uid, node) for node in ids], columns=("id", "phase"))
+        ended = {str(node) for node, phase in kept if phase not in OPEN_PHASES}
+        ended |= {""} if run[0][1] is not None else set()
+        return str(run[0][0]), tuple(point for point in metrics if point.node not in ended)
 
     def _replace(self, uid: str, workflow: WorkflowRecord | None) -> None:
         if workflow is not None:

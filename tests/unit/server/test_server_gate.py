@@ -10,6 +10,7 @@ from starlette.routing import Mount, Route, WebSocketRoute
 
 from moorage.apimachinery.databasefile import read_mark
 from moorage.errors import ServerError
+from moorage.model.workflow import MetricPoint, WorkflowRecord
 from moorage.server.identity.auth import WAY_IN, Auth, same
 from moorage.server.identity.pagesessions import TOUCH_SECONDS, PageSessions
 from moorage.server.identity.people import People
@@ -96,6 +97,12 @@ async def test_metrics_name_people_to_those_alone_who_may_get_them(site):
         site.clock.advance(61)
         answer = await site.ask("/metrics", token=False, headers=prometheus)
         assert 'moorage_gpus_held{user="ada"} 1.0' in answer.text
+        await site.service.workflows.begin(WorkflowRecord(uid="u", namespace="lab", name="w", document={}))
+        await site.service.workflows.load("u", "op")
+        ends = MetricPoint(name="ends", help="Ends", kind="counter", operation="Add", value=1.0)
+        await site.service.workflows.save("u", "op", metrics=[ends])
+        text = (await site.ask("/metrics", token=False, headers=prometheus)).text
+        assert 'argo_workflows_ends{workflow_namespace="lab"} 1.0' in text
 
 
 @pytest.mark.anyio

@@ -469,9 +469,13 @@ class WorkflowController:
 
     async def _carry_out(self, key: Key, live: _Live, decision: Decision) -> bool:
         """Do what was decided, in its order; whether it is worth to decide again at once."""
-        if decision.nodes or decision.workflow is not None:
-            await self._records.save(live.uid, self._holder, decision.nodes, decision.workflow)
         again = False
+        if decision.nodes or decision.workflow is not None or decision.metrics:
+            problems = await self._records.save(
+                live.uid, self._holder, decision.nodes, decision.workflow, decision.metrics
+            )
+            live.run.metrics_refused(problems)
+            again = bool(problems)
         for remember in decision.remember:
             recall = remember.memo
             memo = Memo(

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Protocol
 
-from moorage.model.workflow import Loaded, Memo, NodeRecord, StepReport, WorkflowRecord
+from moorage.model.workflow import Loaded, Memo, MetricPoint, NodeRecord, StepReport, WorkflowRecord
 
 
 class RecordStore(Protocol):
@@ -35,9 +35,17 @@ class RecordStore(Protocol):
         ...
 
     async def save(
-        self, uid: str, holder: str, nodes: Sequence[NodeRecord] = (), workflow: WorkflowRecord | None = None
-    ) -> None:
+        self,
+        uid: str,
+        holder: str,
+        nodes: Sequence[NodeRecord] = (),
+        workflow: WorkflowRecord | None = None,
+        metrics: Sequence[MetricPoint] = (),
+    ) -> tuple[str, ...]:
         """Add or replace nodes, and replace the run's own record; all or nothing.
+
+        `metrics` are values that the ends of these nodes give, or that of the run; those of ends that were saved
+        before are left out. Returned is why others were not taken, a sentence each.
 
         A node that is kept in a final phase stays as it is. The document stays that of `begin`, whatever
         `workflow` has. Raises Conflict where another has loaded the run since, and NotFound.

@@ -25,6 +25,7 @@ from moorage.api.workflowrecords import (
     Remember,
     Reports,
     Save,
+    Saved,
     Uids,
 )
 from moorage.apimachinery.api import Api
@@ -41,7 +42,7 @@ from moorage.errors import (
     TooLarge,
 )
 from moorage.kube.serverurl import server_url
-from moorage.model.workflow import Loaded, Memo, NodeRecord, StepReport, WorkflowRecord
+from moorage.model.workflow import Loaded, Memo, MetricPoint, NodeRecord, StepReport, WorkflowRecord
 
 log = logging.getLogger(__name__)
 
@@ -89,10 +90,15 @@ class RemoteStore:
         return await self._ask("load", Load(uid=uid, holder=holder), Loaded)
 
     async def save(
-        self, uid: str, holder: str, nodes: Sequence[NodeRecord] = (), workflow: WorkflowRecord | None = None
-    ) -> None:
-        body = Save(uid=uid, holder=holder, nodes=tuple(nodes), workflow=_bare(workflow))
-        await self._ask("save", body, Nothing)
+        self,
+        uid: str,
+        holder: str,
+        nodes: Sequence[NodeRecord] = (),
+        workflow: WorkflowRecord | None = None,
+        metrics: Sequence[MetricPoint] = (),
+    ) -> tuple[str, ...]:
+        body = Save(uid=uid, holder=holder, nodes=tuple(nodes), workflow=_bare(workflow), metrics=tuple(metrics))
+        return (await self._ask("save", body, Saved)).problems
 
     async def forget_nodes(
         self, uid: str, holder: str, ids: Collection[str], workflow: WorkflowRecord | None = None

@@ -28,10 +28,11 @@ def summary_patch(obj: Mapping[str, Any], record: WorkflowRecord) -> dict[str, A
     parameters = [{"name": name, "value": value} for name, value in sorted(record.parameters.items())]
     if parameters and sum(len(row["value"]) for row in parameters) <= OUTPUT_BYTES:
         status["outputs"] = {"parameters": parameters}
-    if is_done:
-        status["conditions"] = [{"type": "Completed", "status": "True"}]
-    elif (obj.get("status") or {}).get("conditions"):
-        status["conditions"] = None
+    conditions = [{"type": "Completed", "status": "True"}] if is_done else []
+    if record.metrics_error:
+        conditions.append({"type": "MetricsError", "status": "True", "message": record.metrics_error})
+    if conditions or (obj.get("status") or {}).get("conditions"):
+        status["conditions"] = conditions or None
     labels = {PHASE_LABEL: status["phase"], COMPLETED_LABEL: "true" if is_done else "false"}
     now = obj.get("status") or {}
     same = all(now.get(key) == value for key, value in status.items())

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import base64
 import posixpath
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from moorage.decide.admission.fields import Path, mapping, sequence
+from moorage.decide.workflows import metrics
 from moorage.decide.workflows.findings import Gathered
 from moorage.decide.workflows.linttext import (
     PARAMETER_NAME,
@@ -28,7 +28,7 @@ from moorage.decide.workflows.templates import LEAF_TYPES, LOCATIONS, POD_TYPES,
 RETRY_POLICIES = ("Always", "OnFailure", "OnError", "OnTransientError")
 RESOURCE_ACTIONS = ("get", "create", "apply", "delete", "replace", "patch")
 MERGE_STRATEGIES = ("strategic", "merge", "json")
-METRIC_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
+_METRIC_NAME = "must be letters, digits and '_', not beginning with a digit"
 METRICS_MAX = 100  # in Argo v4's CRDs
 PARAMETERS_MAX = 500
 _RESERVED = ("wait", "supervisor", "init")  # containers of Argo's own
@@ -115,24 +115,24 @@ def check_locks(out: Gathered, synchronization: Any, path: Path) -> None:
             )
 
 
-def check_metrics(out: Gathered, metrics: Any, path: Path) -> None:
-    every = sequence(mapping(metrics).get("prometheus"))
+def check_metrics(out: Gathered, given: Any, path: Path) -> None:
+    every = sequence(mapping(given).get("prometheus"))
     if len(every) > METRICS_MAX:
         out.warning("limit", (*path, "prometheus"), beyond(len(every), "metrics", METRICS_MAX))
     for index, entry in enumerate(every):
         metric, at = mapping(entry), (*path, "prometheus", index)
         name = metric.get("name")
-        if not isinstance(name, str) or not (has_tag(name) or METRIC_NAME.fullmatch(name)):
-            out.error(
-                "metric", (*at, "name"), "must be letters, digits and '_', not beginning with a digit", name or ""
-            )
+        if not isinstance(name, str) or not (has_tag(name) or metrics.NAME.fullmatch(name)):
+            out.error("metric", (*at, "name"), _METRIC_NAME, name or "")
         if not metric.get("help"):
             out.error("metric", (*at, "help"), "is required")
         kinds = [kind for kind in ("counter", "gauge", "histogram") if metric.get(kind) is not None]
         if len(kinds) != 1:
             out.error("metric", at, "needs one of counter, gauge and histogram", ", ".join(kinds))
+        _check_metric_labels(out, metric, kinds, (*at, "labels"))
         for kind in kinds:
             value = mapping(metric[kind]).get("value")
+            check_choice(out, mapping(metric[kind]).get("operation"), (*at, kind, "operation"), metrics.OPERATIONS)
             if value in (None, ""):
                 out.error("metric", (*at, kind, "value"), "is required")
             elif (
@@ -143,6 +143,24 @@ def check_metrics(out: Gathered, metrics: Any, path: Path) -> None:
                 out.error(
                     "metric", (*at, kind, "value"), "resourcesDuration is not known while a step runs", value
                 )
+
+
+def _check_metric_labels(out: Gathered, metric: Mapping[str, Any], kinds: list[str], path: Path) -> None:
+    labels = sequence(metric.get("labels"))
+    if len(labels) > metrics.LABELS_MAX:
+        out.error("metric", path, f"there are {len(labels)}; at most {metrics.LABELS_MAX} are allowed")
+    for index, label in enumerate(labels):
+        key, at = mapping(label).get("key"), (*path, index, "key")
+        if has_tag(key):
+            continue
+        if not isinstance(key, str) or not metrics.NAME.fullmatch(key):
+            out.error("metric", at, _METRIC_NAME, key or "")
+        elif why := metrics.reserved(key, kinds[0] if kinds else ""):
+            out.error("metric", at, why, key)
+    buckets = sequence(mapping(metric.get("histogram")).get("buckets"))
+    if len(buckets) > metrics.BUCKETS_MAX:
+        at = (*path[:-1], "histogram", "buckets")
+        out.error("metric", at, f"there are {len(buckets)}; at most {metrics.BUCKETS_MAX} are allowed")
 
 
 def beyond(count: int, what: str, limit: int) -> str:

@@ -35,13 +35,11 @@ class Row:
 
 _STORES = "artifacts are kept in Moorage's own store, S3 or Google Cloud Storage, or read by HTTP and Git; use one"
 _AGENT = "use a container that does the same"
-_METRICS = "is not exported yet; the workflow runs the same without it"
 
 OF_TEMPLATES: tuple[Row, ...] = (
     Row("plugin", f"executor plugins are not run; {_AGENT}"),
     Row("data", f"data templates are not run; {_AGENT}"),
     Row("resource", f"resource templates are not run; {_AGENT}, such as kubectl"),
-    Row("metrics", _METRICS, Severity.WARNING),
     Row("podResources", "resources of whole pods are not run; set resources of containers"),
     Row("resourceClaims", "resource claims are not run; ask for GPUs by resources.limits"),
     Row("pendingTimeout", "is not run; timeout covers the time before the start, too"),
@@ -54,7 +52,6 @@ OF_SPECS: tuple[Row, ...] = (
     ),
     Row("artifactRepositoryRef", "is not read; artifacts without a location go to Moorage's own store"),
     Row("podDisruptionBudget", "is not made; runs are protected by retries"),
-    Row("metrics", _METRICS, Severity.WARNING),
     Row("podResources", "resources of whole pods are not run; set resources of containers"),
     Row("resourceClaims", "resource claims are not run; ask for GPUs by resources.limits"),
 )

@@ -7,6 +7,7 @@ that may `get` the path /metrics (the ClusterRole `moorage-metrics-reader`).
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,10 @@ from starlette.responses import PlainTextResponse, Response
 from moorage.api.errors import ErrorCode
 from moorage.decide.usage.gpus import GpuView
 from moorage.decide.usage.intervals import By, UsageRow
+from moorage.decide.workflows.metrics import exposition as of_workflows
+from moorage.errors import StorageError
 from moorage.model.names import METRICS_ROLE
+from moorage.server.context import Context
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.identity.auth import METRICS_PATH
 from moorage.server.problems import Problem
@@ -27,6 +31,8 @@ if TYPE_CHECKING:
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Counter, Gauge
+
+log = logging.getLogger(__name__)
 
 STATES = ("free", "used", "reserved", "unavailable")
 POOR = ("fragmented", "stranded")
@@ -46,7 +52,7 @@ async def readyz(call: Call[None, None]) -> Response:
 
 
 async def metrics(call: Call[None, None]) -> Response:
-    """For Prometheus: GPUs by state, their use by user, requests refused; for those who may `get` /metrics."""
+    """For Prometheus: GPUs by state and user, what workflows define; for those who may `get` /metrics."""
     context, user = call.context, call.user
     if not await context.auth.may_get_path(user, METRICS_PATH):
         raise Problem(
@@ -60,7 +66,18 @@ async def metrics(call: Call[None, None]) -> Response:
     rows = await use(context, since=now - USE_WINDOW, until=now, by=By.USER)
     kept = (context.keeper.kept_bytes, context.keeper.streams)
     body = await asyncio.to_thread(exposition, view, rows, context.limiter.refused, kept, context.changes.lost)
+    body += await _of_workflows(context)
     return Response(body, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+async def _of_workflows(context: Context) -> bytes:
+    """The metrics that workflows define; none while their records cannot be read."""
+    try:
+        series = await context.workflows.metrics()
+    except StorageError as error:
+        log.warning("metrics of workflows cannot be read", extra={"error": error.message})
+        return b""
+    return (await asyncio.to_thread(of_workflows, series, context.now())).encode()
 
 
 ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (

@@ -30,6 +30,7 @@ from moorage.api.workflowrecords import (
     Remember,
     Reports,
     Save,
+    Saved,
     Uids,
 )
 from moorage.errors import ApiError, StorageError
@@ -59,8 +60,8 @@ async def _load(records: LocalRecords, asked: Load) -> Any:
 
 
 async def _save(records: LocalRecords, asked: Save) -> Any:
-    await records.save(asked.uid, asked.holder, asked.nodes, asked.workflow)
-    return Nothing()
+    problems = await records.save(asked.uid, asked.holder, asked.nodes, asked.workflow, asked.metrics)
+    return Saved(problems=problems)
 
 
 async def _forget_nodes(records: LocalRecords, asked: ForgetNodes) -> Any:

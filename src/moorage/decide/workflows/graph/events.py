@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from moorage.model.workflow import Artifact, NodeRecord, StepReport, WorkflowRecord
+from moorage.model.workflow import Artifact, MetricPoint, NodeRecord, StepReport, WorkflowRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +127,7 @@ class Decision:
 
     nodes: tuple[NodeRecord, ...] = ()  # to save
     workflow: WorkflowRecord | None = None  # to save with them, when it changed
+    metrics: tuple[MetricPoint, ...] = ()  # to save with them: values of metrics, each once
     create: tuple[CreatePod, ...] = ()
     end: tuple[EndPod, ...] = ()
     release: tuple[str, ...] = ()  # pods whose end is recorded: they may go

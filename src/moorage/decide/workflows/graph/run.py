@@ -37,6 +37,7 @@ from moorage.decide.workflows.graph.events import (
 from moorage.decide.workflows.graph.frames import Awaited, Call, Cut, Frame
 from moorage.decide.workflows.graph.inputs import Inputs, artifact_of, resolve_inputs
 from moorage.decide.workflows.graph.loops import has_loop, item_scope, items_of
+from moorage.decide.workflows.graph.measures import resources_below, scope_of, uses_resources, uses_result
 from moorage.decide.workflows.graph.naming import item_text, node_id, pod_name
 from moorage.decide.workflows.graph.outcomes import Ended, Ready, members_of, members_seen, outcome_of
 from moorage.decide.workflows.graph.retries import Again, last_retry, next_attempt
@@ -74,6 +75,7 @@ from moorage.decide.workflows.graph.tasks import (
     without_artifacts,
     words_of,
 )
+from moorage.decide.workflows.metrics import points_of
 from moorage.decide.workflows.templates import Library, Resolved, TemplateMissing
 from moorage.decide.workflows.text.depends import Depends
 from moorage.decide.workflows.text.durations import parse_duration
@@ -84,6 +86,7 @@ from moorage.decide.workflows.text.when import holds
 from moorage.model.workflow import (
     RECURSION_MAX,
     Artifact,
+    MetricPoint,
     NodePhase,
     NodeRecord,
     NodeType,
@@ -95,6 +98,7 @@ from moorage.model.workflow import (
 LOST_PODS_MAX = (
     3  # pods of one attempt that nodes may take away before it fails; Argo's maxRestarts has this default
 )
+METRICS_ERROR_MAX = 500  # characters
 LOST_PODS_ANNOTATION = "moorage.dev/infrastructure-retries"  # on a Workflow: another number; "0": none
 
 
@@ -144,6 +148,8 @@ class Run:
         self._end: dict[str, EndPod] = {}
         self._release: list[str] = []
         self._remember: list[Remember] = []
+        self._points: list[MetricPoint] = []
+        self._daemon_metrics: dict[str, Callable[[NodeRecord], None]] = {}  # by the pod's name
         self._locked: set[str] = set()
         self._unlock: list[str] = []
         self._questions: list[Question] = []
@@ -196,6 +202,11 @@ class Run:
         future = self._answers.pop(question, None)
         if future is not None:
             future.set(value)
+
+    def metrics_refused(self, problems: Sequence[str]) -> None:
+        """Values of metrics were not taken: the run goes on, and says why."""
+        if problems:
+            self.workflow = msgspec.structs.replace(self.workflow, metrics_error=problems[-1][:METRICS_ERROR_MAX])
 
     def resume(self, asked: Resume) -> None:
         """Let suspended nodes go on that are meant."""
@@ -251,6 +262,7 @@ class Run:
         end, self._end = tuple(self._end.values()), {}
         release, self._release = tuple(self._release), []
         remember, self._remember = tuple(self._remember), []
+        points, self._points = tuple(self._points), []
         unlock, self._unlock = tuple(self._unlock), []
         questions, self._questions = tuple(self._questions), []
         changed = self.workflow != self._saved_workflow
@@ -262,6 +274,7 @@ class Run:
             end=end,
             release=release,
             remember=remember,
+            metrics=points,
             unlock=unlock,
             questions=questions,
             look_again_in=max(self._timers[0][0] - self._now, timedelta(0)) if self._timers else None,
@@ -275,6 +288,7 @@ class Run:
             workflow = msgspec.structs.replace(workflow, phase="Running", started_at=stamp(self._now))
             self.workflow = workflow
         self._set_deadline()
+        self._measure_run(None, since=self.workflow.started_at)
         self._start_workflow_hooks("Running")
         entry: dict[str, Any] = {
             "template": self._spec.get("entrypoint"),
@@ -348,6 +362,53 @@ class Run:
         self.workflow = msgspec.structs.replace(
             self.workflow, phase=phase, message=message, finished_at=stamp(self._now)
         )
+        self._globals["workflow.status"] = phase
+        self._measure_run(self.records.get(node_id(self.workflow.name, self.workflow.name)))
+
+    # --- metrics
+
+    def _measure_run(self, root: NodeRecord | None, *, since: str = "") -> None:
+        """Note the values of the workflow's own metrics, at its beginning (`since`) and at its end."""
+        metrics = self._spec.get("metrics")
+        if not metrics:
+            return
+        scope = {
+            "workflow.status": "Running",
+            **self._globals,
+            **scope_of(root, {}, now=self._now, retries=None),
+            "workflow.duration": f"{self._seconds():.6f}",
+        }
+        if uses_resources(metrics):
+            scope |= resources_below(None, self.records.values())
+        self._note_points(*points_of(metrics, scope, node="", since=since))
+
+    def _measure(
+        self,
+        template: Mapping[str, Any],
+        record: NodeRecord,
+        inputs: Inputs,
+        *,
+        retries: int | None = None,
+        begins: bool = False,
+    ) -> None:
+        """Note the values that a node's beginning, or its end, gives to the metrics of its template."""
+        metrics = template.get("metrics")
+        if not metrics or record.phase.is_fulfilled is begins:
+            return
+        scope = {
+            "workflow.status": "Running",
+            "workflow.duration": f"{self._seconds():.6f}",
+            **self._globals,
+            **scope_of(record, inputs.scope, now=self._now, retries=retries),
+        }
+        if uses_resources(metrics):
+            scope |= resources_below(record, self.records.values())
+        since = (record.started_at or stamp(self._now)) if begins else ""
+        self._note_points(*points_of(metrics, scope, node=record.id, since=since))
+
+    def _note_points(self, points: Sequence[MetricPoint], problems: Sequence[str]) -> None:
+        self._points += points
+        self.metrics_refused(problems)
 
     def _seconds(self) -> float:
         started = moment(self.workflow.started_at) or self._now
@@ -434,7 +495,9 @@ class Run:
         except (TextError, TemplateMissing) as error:
             return self._fail(call, error.message)
         if memo is not None and (remembered := await self._ask(memo)) is not None:
-            return self._recalled(call, resolved, inputs, template, remembered)
+            recalled = self._recalled(call, resolved, inputs, template, remembered)
+            self._measure(template, recalled, inputs)
+            return recalled
         locks = locks_of(template.get("synchronization"), self._globals)
         self._check_cut(is_exit=call.is_exit)
         if locks:
@@ -454,16 +517,28 @@ class Run:
                 raise
         try:
             strategy = self._strategy_of(template)
+            if template.get("metrics"):
+                kind = NodeType.RETRY if strategy is not None else self._type_of(template)
+                beginning = self._node(call, resolved, inputs, kind, NodePhase.PENDING)
+                self._measure(template, beginning, inputs, begins=True)
             if strategy is not None:
                 final = await self._retried(call, resolved, template, inputs, strategy)
             else:
                 final = await self._attempt(call, resolved, template, inputs, last_retry(None) | {"retries": "0"})
+                self._measure_end(template, final, inputs)
         finally:
             if locks:
                 self._release_locks(node_id(self.workflow.name, call.name))
         if memo is not None and final.phase is NodePhase.SUCCEEDED:
             self._remember.append(Remember(memo, final))
         return final
+
+    def _measure_end(self, template: Mapping[str, Any], record: NodeRecord, inputs: Inputs) -> None:
+        """The values of a node that has ended; those of a daemon come with its end."""
+        if record.is_daemon and not record.phase.is_fulfilled:
+            self._daemon_metrics[record.pod_name] = lambda final: self._measure(template, final, inputs)
+        else:
+            self._measure(template, record, inputs)
 
     async def _prepare(
         self, call: Call, resolved: Resolved, record: NodeRecord | None
@@ -623,6 +698,13 @@ class Run:
         if node.type is NodeType.RETRY:
             node = self._save(msgspec.structs.replace(node, phase=NodePhase.RUNNING, message=""))
         attempts: list[NodeRecord] = []
+
+        def end(phase: NodePhase, message: str, outputs: Outputs | None) -> NodeRecord:
+            """The last attempt gives no values of its own: those of the node that they are of count."""
+            final = self._end_node(node, phase, message, outputs)
+            self._measure(template, final, inputs, retries=len(attempts) - 1)
+            return final
+
         while True:
             number = len(attempts)
             local = last_retry(attempts[-1] if attempts else None) | {"retries": str(number)}
@@ -633,6 +715,7 @@ class Run:
                 parents=(node.id,),
             )
             record = self.records.get(node_id(self.workflow.name, attempt.name))
+            is_new = record is None or not record.phase.is_fulfilled
             if record is None or not record.phase.is_fulfilled:
                 failed_hosts = tuple(row.host for row in attempts if row.host)
                 excluded = (
@@ -647,10 +730,10 @@ class Run:
                     if not attempts:
                         self._end_node(node, NodePhase.FAILED, cut.message)
                         raise
-                    return self._end_node(node, attempts[-1].phase, cut.message, attempts[-1].outputs)
+                    return end(attempts[-1].phase, cut.message, attempts[-1].outputs)
             attempts.append(record)
             if record.phase not in (NodePhase.FAILED, NodePhase.ERROR):
-                final = self._end_node(node, record.phase, record.message, record.outputs)
+                final = end(record.phase, record.message, record.outputs)
                 self._export_outputs(template, final)
                 return final
             try:
@@ -659,11 +742,13 @@ class Run:
                     strategy, attempts, now=self._now, may=lambda text: self._may_retry(text, attempts)
                 )
             except Cut as cut:
-                return self._end_node(node, record.phase, cut.message, record.outputs)
+                return end(record.phase, cut.message, record.outputs)
             except TextError as error:
-                return self._end_node(node, NodePhase.ERROR, error.message, record.outputs)
+                return end(NodePhase.ERROR, error.message, record.outputs)
             if not isinstance(follows, Again):
-                return self._end_node(node, record.phase, follows.message, record.outputs)
+                return end(record.phase, follows.message, record.outputs)
+            if is_new:
+                self._measure(template, record, inputs, retries=number)
             if (
                 follows.at > self._now
                 and self.records.get(node_id(self.workflow.name, f"{call.name}({len(attempts)})")) is None
@@ -759,7 +844,7 @@ class Run:
                     record=node,
                     template=final,
                     artifacts=inputs.artifacts,
-                    wants_result=call.wants_result,
+                    wants_result=call.wants_result or uses_result(final),
                     deadline_seconds=self._seconds_for(template, strategy, first, is_exit=call.is_exit),
                     excluded_hosts=excluded,
                 )
@@ -1009,7 +1094,10 @@ class Run:
         self._release.append(name)
         record = self._by_pod.get(name)
         if record is not None and record.is_daemon:
-            self._save(msgspec.structs.replace(record, phase=NodePhase.SUCCEEDED, finished_at=stamp(self._now)))
+            final = msgspec.structs.replace(record, phase=NodePhase.SUCCEEDED, finished_at=stamp(self._now))
+            self._save(final)
+            if (measure := self._daemon_metrics.pop(name, None)) is not None:
+                measure(final)
 
     async def _steps(self, frame: Frame) -> tuple[NodePhase, str]:
         before: tuple[str, ...] = (frame.record.id,)
