@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from moorage.apimachinery.informer import Informer
-from moorage.apimachinery.resources import NODES, PODS, Obj
+from moorage.apimachinery.resources import NODES, PDBS, PODS, Obj
 from moorage.clock import SYSTEM
 from moorage.controllers.workflow.checks import faults_of
 from moorage.controllers.workflow.controller import WorkflowController
@@ -54,6 +54,12 @@ metadata: {name: graph}
 spec:
   entrypoint: main
   onExit: say
+  podDisruptionBudget: {minAvailable: 9999}
+  metrics: {prometheus: [{name: runs, help: Runs, counter: {value: "1"}}]}
+  templateDefaults:
+    metrics:
+      prometheus:
+      - {name: ends, help: Ends, labels: [{key: status, value: "{{status}}"}], counter: {value: "1"}}
   templates:
   - name: main
     dag:
@@ -177,6 +183,10 @@ async def results(api: FakeApi, folder: Path, *, seed: int, kills: int) -> tuple
         loaded = await records.load(obj["metadata"]["uid"], "reader")
         phases[f"workflow {obj['metadata']['name']}"] = obj["status"]["phase"]
         phases |= {node.name: (node.type, node.phase) for node in loaded.nodes}
+    values = {(one.name, *one.labels.values()): one.value for one in await records.metrics()}
+    # a, b, c and the exit handler; three attempts of bad, and main
+    assert values == {("runs",): 1.0, ("ends", "Succeeded"): 4.0, ("ends", "Failed"): 4.0}
+    assert (await api.list(PDBS)).items == []
     records.close()
     return phases, kubelet
 

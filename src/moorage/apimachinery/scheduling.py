@@ -158,7 +158,7 @@ class NodeInfo:
 
 def pod_requests(spec: Mapping[str, Any]) -> dict[str, int]:
     """The effective request of a pod: the larger of (sum over containers and restartable init containers)
-    and each init container's need, plus overhead; one of `pods`.
+    and each init container's need, or what the pod asks for as a whole, plus overhead; one of `pods`.
 
     https://kubernetes.io/docs/concepts/workloads/pods/init-containers/#resource-sharing-within-containers
     """
@@ -179,6 +179,10 @@ def pod_requests(spec: Mapping[str, Any]) -> dict[str, int]:
     _add(total, sidecars)
     for name, value in highest.items():
         total[name] = max(total.get(name, 0), value)
+    whole = spec.get("resources") or {}
+    for name, text in {**(whole.get("limits") or {}), **(whole.get("requests") or {})}.items():
+        if name in (whole.get("requests") or {}) or name not in total:
+            total[name] = amount(name, text)
     _add(total, {name: amount(name, text) for name, text in (spec.get("overhead") or {}).items()})
     total["pods"] = 1
     return total

@@ -20,6 +20,7 @@ from moorage.executor.web import fetch, send
 
 GIT_SECONDS = 3600  # for one clone
 _GIT_PASSING = ("could not resolve", "timed out", "refused", "early eof")  # in what git says of a bad network
+_ADDRESSING = {"": "", "path": "path", "virtual-hosted": "virtual"}  # Argo's word → botocore's
 _GIT_PROTOCOLS = "file:git:http:https:ssh"
 
 
@@ -143,6 +144,9 @@ class Stores:
             file = self._tmp / "s3-ca.pem"
             file.write_text(authority)
             client["verify"] = str(file)
+        style = _ADDRESSING.get(str(store.get("addressingStyle") or ""))
+        if style is None:
+            raise StepError(f"s3.addressingStyle is {store['addressingStyle']!r}: use path or virtual-hosted")
         for field in ("roleARN", "createBucketIfNotPresent", "encryptionOptions"):
             if store.get(field):
                 raise StepError(f"s3.{field} is not supported")
@@ -151,6 +155,7 @@ class Stores:
             "secret": self._secret(store, "secretKeySecret") or None,
             "token": self._secret(store, "sessionTokenSecret") or None,
             "client_kwargs": client,
+            **({"config_kwargs": {"s3": {"addressing_style": style}}} if style else {}),
         }
 
     def _gcs(self, store: Mapping[str, Any]) -> dict[str, Any]:

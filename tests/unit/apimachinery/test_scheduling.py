@@ -71,6 +71,15 @@ def container(cpu=None, memory=None, *, limits=None, **more):
             {"cpu": 1250, "memory": 2 * GIB},
             id="overhead",
         ),
+        pytest.param(
+            {
+                "containers": [container("1", "1Gi"), container("1")],
+                "resources": {"requests": {"cpu": "3"}, "limits": {"cpu": "4", "memory": "2Gi"}},
+                "overhead": {"cpu": "250m"},
+            },
+            {"cpu": 3250, "memory": GIB},
+            id="resources of the pod as a whole",
+        ),
     ],
 )
 def test_what_a_pod_asks_for(spec, want):

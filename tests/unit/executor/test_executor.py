@@ -603,7 +603,8 @@ def test_a_bucket_takes_outputs_and_gives_inputs(pod: Pod, site: Site, bucket: d
     (artifact,) = site.report.outputs.artifacts
     assert artifact.location == {"s3": {"key": "wf/out.tgz"}}
     assert artifact.size_bytes > 0
-    pod.order(inputs=[an_input(location), an_input({"s3": {**bucket, "key": "wf"}}, archive="none")])
+    by_path = {"s3": {**bucket, "key": "wf/out.tgz", "addressingStyle": "path"}}
+    pod.order(inputs=[an_input(by_path), an_input({"s3": {**bucket, "key": "wf"}}, archive="none")])
     assert pod.init(**keys) == 0
     assert (pod.step / "in" / "0" / "file").read_text() == "x"
     assert [path.name for path in (pod.step / "in" / "1").iterdir()] == ["out.tgz"]

@@ -23,10 +23,11 @@ from moorage.apimachinery.api import Api
 from moorage.apimachinery.informer import index_by_label
 from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.meta import Key, annotations_of, is_deleting, key_of, labels_of, owner_reference
-from moorage.apimachinery.resources import CONFIGMAPS, LEASES, NODES, PODS, PVCS, SECRETS, Obj
+from moorage.apimachinery.resources import CONFIGMAPS, LEASES, NODES, PDBS, PODS, PVCS, SECRETS, Obj
 from moorage.clock import Clock
 from moorage.controllers.loop import Loop, LoopMetrics
 from moorage.controllers.run.plan import is_lost
+from moorage.controllers.workflow.budget import make_budget
 from moorage.controllers.workflow.observe import has_executor, is_held, is_of, keep_pod, pod_seen
 from moorage.controllers.workflow.records import RecordStore
 from moorage.controllers.workflow.summary import collect_at, pod_delete_at, summary_patch
@@ -294,6 +295,7 @@ class WorkflowController:
                     await self._release(pod["metadata"]["name"], key.namespace)
             return None
         await self._claims(key, obj, record)
+        await self._budget(key, obj, record)
         # as the API server has them: a copy may be older than the pods that an earlier operator made
         selector = f"{WORKFLOW_LABEL}={key.name}"
         pods = [
@@ -382,6 +384,28 @@ class WorkflowController:
             claim["metadata"]["labels"] = claim["metadata"]["labels"] | {WORKFLOW_LABEL: key.name}
             with contextlib.suppress(AlreadyExists):
                 await self._api.create(PVCS, claim, key.namespace)
+
+    async def _budget(self, key: Key, obj: Obj, record: WorkflowRecord) -> None:
+        """Make the PodDisruptionBudget of `spec.podDisruptionBudget`."""
+        budget = make_budget(record, owner_reference(_typed(obj)))
+        if budget is None:
+            return
+        try:
+            await self._api.create(PDBS, budget, key.namespace)
+        except AlreadyExists:
+            return
+        except (Invalid, BadRequest, Forbidden) as error:
+            words = f"the PodDisruptionBudget is not made: {error.message}"
+            await self._events.record(_typed(obj), "Warning", "PodDisruptionBudgetRefused", words)
+
+    async def _end_budget(self, key: Key, record: WorkflowRecord) -> None:
+        """Delete the PodDisruptionBudget of a run that has ended; one of somebody else stays."""
+        if not (record.document.get("spec") or {}).get("podDisruptionBudget"):
+            return
+        with contextlib.suppress(NotFound):
+            budget = await self._api.get(PDBS, key.name, key.namespace)
+            if is_of(budget, record.uid):
+                await self._api.delete(PDBS, key.name, key.namespace, uid=budget["metadata"]["uid"])
 
     async def _retry(
         self, record: WorkflowRecord, nodes: Sequence[NodeRecord], asked: Retry
@@ -701,6 +725,7 @@ class WorkflowController:
         strategy = str(
             ((run.workflow.document.get("spec") or {}).get("volumeClaimGC") or {}).get("strategy") or ""
         )
+        await self._end_budget(key, run.workflow)
         if strategy == "OnWorkflowCompletion" or run.workflow.phase == "Succeeded":
             for claim in _claim_templates(run.workflow):
                 with contextlib.suppress(NotFound):

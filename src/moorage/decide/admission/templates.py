@@ -196,6 +196,12 @@ def _argo_templates(spec: Mapping[str, Any], root: Path) -> Iterator[tuple[Path,
                 yield (*where, "inline"), inline
 
 
+def _budget(template: Mapping[str, Any], spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The resources of a step's pod as a whole."""
+    own = (template, mapping(spec.get("templateDefaults")), spec)
+    return next((given for place in own if (given := mapping(place.get("podResources")))), {})
+
+
 def _workflow_templates(kind: str, obj: Obj) -> Iterator[Template]:
     """https://argo-workflows.readthedocs.io/en/latest/fields/#template"""
     root = WORKFLOWS[kind]
@@ -219,7 +225,7 @@ def _workflow_templates(kind: str, obj: Obj) -> Iterator[Template]:
         yield Template(
             kind=kind,
             path=path,
-            spec=template,
+            spec=template | {"resources": budget} if (budget := _budget(template, spec)) else template,
             metadata=[((*path, "metadata"), mapping(template.get("metadata")))],
             containers=containers,
             resources=defaults or (whole if whole["limits"] else {}),

@@ -21,8 +21,10 @@ from moorage.decide.workflows.linttemplate import (
     PARAMETERS_MAX,
     Surroundings,
     beyond,
+    check_budget,
     check_locks,
     check_metrics,
+    check_pod_resources,
     check_retry,
     check_template,
     cycle_in,
@@ -226,6 +228,8 @@ class _Spec:
         check_retry(out, spec.get("retryStrategy"), (*path, "retryStrategy"))
         check_locks(out, spec.get("synchronization"), (*path, "synchronization"))
         check_metrics(out, spec.get("metrics"), (*path, "metrics"))
+        check_pod_resources(out, spec.get("podResources"), (*path, "podResources"))
+        check_budget(out, spec.get("podDisruptionBudget"), (*path, "podDisruptionBudget"))
         for name, source in mapping(mapping(spec.get("workflowMetadata")).get("labelsFrom")).items():
             at = (*path, "workflowMetadata", "labelsFrom", str(name), "expression")
             check_expression(out, mapping(source).get("expression"), at)

@@ -29,6 +29,7 @@ RETRY_POLICIES = ("Always", "OnFailure", "OnError", "OnTransientError")
 RESOURCE_ACTIONS = ("get", "create", "apply", "delete", "replace", "patch")
 MERGE_STRATEGIES = ("strategic", "merge", "json")
 _METRIC_NAME = "must be letters, digits and '_', not beginning with a digit"
+_WITHOUT_PODS = ("steps", "dag", "suspend", "http", "plugin")
 METRICS_MAX = 100  # in Argo v4's CRDs
 PARAMETERS_MAX = 500
 _RESERVED = ("wait", "supervisor", "init")  # containers of Argo's own
@@ -71,6 +72,11 @@ def check_template(out: Gathered, template: Mapping[str, Any], path: Path, aroun
     _check_outputs(out, mapping(template.get("outputs")), kind, (*path, "outputs"))
     _check_limits(out, template, kind, path)
     check_retry(out, template.get("retryStrategy"), (*path, "retryStrategy"))
+    check_pod_resources(out, template.get("podResources"), (*path, "podResources"))
+    if template.get("resourceClaims") and kind in _WITHOUT_PODS:
+        out.error("template", (*path, "resourceClaims"), f"is for templates that make a pod; {kind} makes none")
+    if template.get("podResources") and kind in ("http", "plugin"):
+        out.error("template", (*path, "podResources"), f"is for templates that make a pod; {kind} makes none")
     _check_containers(out, template, kind, path, around)
     if kind in ("container", "script"):
         _check_paths(out, template, kind, path)
@@ -97,6 +103,30 @@ def check_retry(out: Gathered, strategy: Any, path: Path) -> None:
     for field in ("duration", "maxDuration", "cap"):
         check_duration(out, backoff.get(field), (*path, "backoff", field))
     check_whole(out, backoff.get("factor"), (*path, "backoff", "factor"))
+
+
+def check_pod_resources(out: Gathered, given: Any, path: Path) -> None:
+    """Resources of a pod as a whole. https://kubernetes.io/docs/tasks/configure-pod-container/assign-pod-level-resources/"""
+    resources = mapping(given)
+    if resources.get("claims"):
+        out.error("resources", (*path, "claims"), "is not for whole pods; use resourceClaims")
+    for table in ("limits", "requests"):
+        for name in mapping(resources.get(table)):
+            if name not in ("cpu", "memory") and not str(name).startswith("hugepages-"):
+                message = "is not for whole pods: use cpu, memory or hugepages-*, and limits of a container"
+                out.error("resources", (*path, table, str(name)), message)
+
+
+def check_budget(out: Gathered, given: Any, path: Path) -> None:
+    """`podDisruptionBudget`."""
+    budget = mapping(given)
+    bounds = [field for field in ("minAvailable", "maxUnavailable") if budget.get(field) is not None]
+    if given is not None and len(bounds) != 1:
+        out.error("budget", path, "needs one of minAvailable and maxUnavailable", ", ".join(bounds))
+    for field in bounds:
+        text = str(budget[field]).removesuffix("%")
+        if not has_tag(budget[field]) and not (text.isascii() and text.isdigit()):
+            out.error("budget", (*path, field), "must be a whole number or a percentage", budget[field])
 
 
 def check_locks(out: Gathered, synchronization: Any, path: Path) -> None:

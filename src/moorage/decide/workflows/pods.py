@@ -72,6 +72,8 @@ _SCHEDULING = (
     ("hostNetwork", "hostNetwork", ""),
     ("dnsPolicy", "dnsPolicy", ""),
     ("dnsConfig", "dnsConfig", ""),
+    ("resources", "podResources", "podResources"),
+    ("resourceClaims", "resourceClaims", "resourceClaims"),
 )
 
 
@@ -346,7 +348,7 @@ def _helper(request: PodRequest, runtime: StepRuntime, name: str, secrets: Seque
         "command": [runtime.python, "-m", "moorage.executor", name],
         "args": ["--step", STEP_PATH, "--order", f"{ORDER_PATH}/order.json"],
         "env": env,
-        "resources": copy.deepcopy(_EXECUTOR_RESOURCES),
+        "resources": {} if _has_budget(request) else copy.deepcopy(_EXECUTOR_RESOURCES),
         "securityContext": security,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
@@ -355,6 +357,11 @@ def _helper(request: PodRequest, runtime: StepRuntime, name: str, secrets: Seque
             *([] if runtime.on_processes else [{"name": _NO_TOKEN, "mountPath": _TOKEN_PATH, "readOnly": True}]),
         ],
     }
+
+
+def _has_budget(request: PodRequest) -> bool:
+    """Whether the pod has resources as a whole, which all of its containers share."""
+    return bool(request.template.get("podResources") or (request.workflow.get("spec") or {}).get("podResources"))
 
 
 def _containers(request: PodRequest, main: Obj, where: str) -> Iterator[Obj]:

@@ -40,9 +40,6 @@ OF_TEMPLATES: tuple[Row, ...] = (
     Row("plugin", f"executor plugins are not run; {_AGENT}"),
     Row("data", f"data templates are not run; {_AGENT}"),
     Row("resource", f"resource templates are not run; {_AGENT}, such as kubectl"),
-    Row("podResources", "resources of whole pods are not run; set resources of containers"),
-    Row("resourceClaims", "resource claims are not run; ask for GPUs by resources.limits"),
-    Row("pendingTimeout", "is not run; timeout covers the time before the start, too"),
 )
 OF_SPECS: tuple[Row, ...] = (
     Row("executorPlugins", "executor plugins are not run"),
@@ -51,9 +48,6 @@ OF_SPECS: tuple[Row, ...] = (
         "artifacts are not collected by Argo's rules; Moorage deletes them with the workflow's record",
     ),
     Row("artifactRepositoryRef", "is not read; artifacts without a location go to Moorage's own store"),
-    Row("podDisruptionBudget", "is not made; runs are protected by retries"),
-    Row("podResources", "resources of whole pods are not run; set resources of containers"),
-    Row("resourceClaims", "resource claims are not run; ask for GPUs by resources.limits"),
 )
 ANYWHERE: tuple[Row, ...] = (
     Row("synchronization.mutexes.*.database", "locks in a database of one's own are not run; leave it out"),
@@ -64,9 +58,6 @@ ANYWHERE: tuple[Row, ...] = (
     *(Row(f"artifacts.*.{store}", _STORES) for store in ("artifactory", "azure", "hdfs", "oss", "plugin")),
     *(Row(f"archiveLocation.{store}", _STORES) for store in ("artifactory", "azure", "hdfs", "oss", "plugin")),
     Row("artifacts.*.artifactGC", "artifacts are not collected by Argo's rules; use the strategy Never"),
-    Row("artifacts.*.http.saveStreamViaFile", "is not run; leave it out"),
-    Row("artifacts.*.s3.addressingStyle", "is not run; leave it out"),
-    Row("resources.claims", "resource claims are not run; ask for GPUs by resources.limits"),
     Row("valueFrom.event", "events do not start workflows here; use value"),
 )
 

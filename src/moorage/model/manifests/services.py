@@ -149,6 +149,12 @@ OPERATOR = Service(
             verbs=("create", "get"),
             why="the worker of maps; get: parameters and semaphores of workflows that name one",
         ),
+        Rule(
+            group="policy",
+            resources=("poddisruptionbudgets",),
+            verbs=("get", "create", "delete"),
+            why="those of workflows, each over the workflow's own pods",
+        ),
         Rule(group=LEASES, resources=("leases",), verbs=LIST, why="whether Argo's controller runs the workflows"),
         Rule(
             resources=("secrets",), verbs=("create",), why="tokens of workspaces and workflows; none can be read"

@@ -111,6 +111,20 @@ spec:
     assert rules == {(9, "memoryLimit"), (9, "resourceRequests"), (9, "guaranteedQos"), (9, "missingCommand")}
 
 
+def test_resources_of_a_steps_pod_as_a_whole_count():
+    text = """\
+apiVersion: argoproj.io/v1alpha1
+kind: Workflow
+metadata: {generateName: w-}
+spec:
+  podResources: {requests: {cpu: 1, memory: 1Gi}, limits: {cpu: 1, memory: 1Gi}}
+  templates:
+  - name: one
+    container: {image: x, command: [x]}
+"""
+    assert {rule for _, _, rule, _ in of(text)} <= {"guaranteedQos"}
+
+
 def test_resources_that_a_workflow_gives_all_its_containers_count():
     text = """\
 apiVersion: argoproj.io/v1alpha1

@@ -322,6 +322,20 @@ def test_claims_of_the_workflow_are_volumes() -> None:
     assert pod["spec"]["volumes"] == [{"name": "work", "persistentVolumeClaim": {"claimName": "wf-work"}}]
 
 
+def test_a_budget_of_the_pod_is_shared_by_the_helpers_and_the_templates_wins() -> None:
+    small, large = {"limits": {"cpu": "1"}}, {"limits": {"cpu": "2", "memory": "1Gi"}}
+    claims = [{"name": "gpu", "resourceClaimTemplateName": "large"}]
+    template = {**WITH_OUTPUTS, "podResources": large, "resourceClaims": claims}
+    of_workflow = {
+        "podResources": small,
+        "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "small"}],
+    }
+    spec = a_pod(template, spec=of_workflow)["spec"]
+    assert (spec["resources"], spec["resourceClaims"]) == (large, claims)
+    assert [container_of({"spec": spec}, name)["resources"] for name in ("init", "wait")] == [{}, {}]
+    assert a_pod(spec=of_workflow)["spec"]["resources"] == small
+
+
 def test_a_retry_stays_away_from_hosts_that_failed() -> None:
     term = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
     node = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term, {}]}}

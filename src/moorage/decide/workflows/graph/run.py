@@ -828,6 +828,7 @@ class Run:
         try:
             self._check_cut(is_exit=call.is_exit)
             timeout = parse_duration(str(template["timeout"])) if template.get("timeout") else None
+            patience = parse_duration(str(template["pendingTimeout"])) if template.get("pendingTimeout") else None
             if not node.pod_name:
                 node = msgspec.structs.replace(node, started_at=stamp(self._now), message="")
             while True:
@@ -849,7 +850,7 @@ class Run:
                     excluded_hosts=excluded,
                 )
                 members = self._members(node, final)
-                ended = await self._carry_out(order, timeout, tuple(member.id for member in members))
+                ended = await self._carry_out(order, timeout, patience, tuple(member.id for member in members))
                 node = self.records[node.id]
                 if isinstance(ended, Ended) and ended.is_stuck:
                     self._end[name] = EndPod(name)
@@ -936,8 +937,9 @@ class Run:
             self._save(node)
 
     async def _carry_out(
-        self, order: CreatePod, timeout: timedelta | None, members: tuple[str, ...]
+        self, order: CreatePod, timeout: timedelta | None, patience: timedelta | None, members: tuple[str, ...]
     ) -> Ended | Ready:
+        """`timeout`: of the step as a whole. `patience`: how long it may wait for its pod to run."""
         record = order.record
         name = record.pod_name
         future: Future[Ended | Ready] = self._scheduler.future()
@@ -945,6 +947,9 @@ class Run:
         if timeout is not None:
             started = moment(record.started_at) or self._now
             self._scheduler.start(self._time_out(name, future, started + timeout))
+        if patience is not None and record.phase is NodePhase.PENDING:
+            begun = moment(record.started_at) or self._now
+            self._scheduler.start(self._time_out(name, future, begun + patience, while_pending=True))
         seen = self._pods.get(name)
         if seen is None and record.phase is NodePhase.RUNNING:
             self.pod_gone(name)  # it ran when it was last seen, and is not there
@@ -954,10 +959,16 @@ class Run:
             self._look_at(name)
         return await future
 
-    async def _time_out(self, name: str, future: Future[Ended | Ready], at: datetime) -> None:
+    async def _time_out(
+        self, name: str, future: Future[Ended | Ready], at: datetime, *, while_pending: bool = False
+    ) -> None:
         await self._until(at)
-        if not future.is_done and name in self._awaited:
-            self._end_pod(name, "Step exceeded its deadline")
+        waiting = self._awaited.get(name)
+        if future.is_done or waiting is None:
+            return
+        if while_pending and self.records[waiting.node].phase is not NodePhase.PENDING:
+            return
+        self._end_pod(name, "Step exceeded its deadline")
 
     def _look_at(self, name: str) -> None:
         """A pod has changed: note it, and end its wait where it has ended."""

@@ -246,6 +246,24 @@ def test_the_deadline_of_a_workflow_ends_its_pods_and_not_its_exit_handler() -> 
     assert [order.record.display_name for order in player.created] == ["long", "wf.onExit"]
 
 
+def test_a_pod_that_does_not_start_in_time_is_ended_and_one_that_runs_is_not() -> None:
+    spec = {
+        "entrypoint": "say",
+        "templates": [{"name": "say", "pendingTimeout": "1m", "container": {"image": "busybox"}}],
+    }
+    player = Player({"spec": spec})
+    (order,) = player.run.decide(player.now).create
+    name, late = order.record.pod_name, player.now + timedelta(minutes=2)
+    assert [end.pod for end in player.run.decide(late).end] == [name]
+    player.run.pod_gone(name)
+    (final,) = player.run.decide(late).nodes
+    assert (final.phase, final.message) == ("Failed", "Step exceeded its deadline")
+    running = Player({"spec": spec})
+    (order,) = running.run.decide(running.now).create
+    running.run.pod_seen(PodSeen(name=order.record.pod_name, is_running=True))
+    assert running.run.decide(late).end == ()
+
+
 def test_recursion_without_end_is_an_error() -> None:
     player = play(
         """
