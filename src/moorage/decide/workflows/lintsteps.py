@@ -19,6 +19,7 @@ from moorage.decide.workflows.linttext import (
     check_names,
     check_supplied,
     check_tags,
+    check_when,
     check_whole,
 )
 from moorage.decide.workflows.scopes import Scope, has_tag
@@ -177,6 +178,7 @@ def _check_node(
         check_supplied(out, node.get("arguments"), resolved.template, (*path, "arguments"), name=resolved.name)
     own = scopes.of_node(prefix, name, resolved, is_loop=bool(loops))
     check_hooks(out, node, path)
+    check_when(out, node.get("when"), (*path, "when"))
     _check_hook_templates(out, node, path, place)
     with_items = seen.with_names(*scopes.of_items(node))
     inline = node.get("inline")

@@ -20,6 +20,7 @@ from moorage.decide.workflows.linttext import (
     check_duration,
     check_expression,
     check_names,
+    check_when,
     check_whole,
 )
 from moorage.decide.workflows.scopes import has_tag
@@ -159,6 +160,7 @@ def check_metrics(out: Gathered, given: Any, path: Path) -> None:
         kinds = [kind for kind in ("counter", "gauge", "histogram") if metric.get(kind) is not None]
         if len(kinds) != 1:
             out.error("metric", at, "needs one of counter, gauge and histogram", ", ".join(kinds))
+        check_when(out, metric.get("when"), (*at, "when"))
         _check_metric_labels(out, metric, kinds, (*at, "labels"))
         for kind in kinds:
             value = mapping(metric[kind]).get("value")

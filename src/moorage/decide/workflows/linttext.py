@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,13 +12,17 @@ from moorage.decide.workflows.findings import Gathered
 from moorage.decide.workflows.scopes import TAG, Scope, has_tag, names_of, tags_in
 from moorage.decide.workflows.templates import LOCATIONS
 from moorage.decide.workflows.text.durations import parse_duration, parse_go_duration
-from moorage.decide.workflows.text.errors import TextError
+from moorage.decide.workflows.text.errors import SyntaxProblem, TextError
 from moorage.decide.workflows.text.expressions import names_in
+from moorage.decide.workflows.text.when import holds
 
 PARAMETER_NAME = re.compile(r"[-a-zA-Z0-9_]+", re.ASCII)
 FIELD_NAME = re.compile(r"[a-zA-Z0-9][-a-zA-Z0-9]*", re.ASCII)  # of templates, steps and tasks
 FIELD_NAME_MAX = 128  # characters
 _ARTIFACT_PLACES = ("from", "fromExpression", *LOCATIONS)
+_TAGS_TRIED = 3  # of one condition: each takes all of `_TRIED`
+# what a tag of a condition may stand for; nobody means a lone quote or bracket
+_TRIED = ("1", "x", "true", "==", "&&", "", "1 == 1", "'x'", "2026-01-01")
 _WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
 
 
@@ -174,6 +179,28 @@ def _check_parameter(out: Gathered, parameter: Mapping[str, Any], path: Path, va
             out.error("arguments", (*path, "enum"), "must have at least one value")
         elif value is not None and not has_tag(value) and str(value) not in texts:
             out.error("arguments", (*path, "value"), f"must be one of {', '.join(texts[:20])}", value)
+
+
+def check_when(out: Gathered, text: Any, path: Path) -> None:
+    """Name a condition that fails whatever its tags stand for: with no value of them it can be read."""
+    if not isinstance(text, str) or not text:
+        return
+    tags = len(TAG.findall(text))
+    if tags > _TAGS_TRIED:
+        return
+    problem: TextError | None = None
+    for values in itertools.product(_TRIED, repeat=tags):
+        left = iter(values)
+        try:
+            holds(TAG.sub(lambda _tag, left=left: next(left), text))  # type: ignore[misc]
+        except TextError as error:
+            if tags and not isinstance(error, SyntaxProblem):
+                return  # it can be read; what it says depends on the values
+            problem = problem or error
+        else:
+            return
+    if problem is not None:
+        out.error("when", path, problem.message, text)
 
 
 def check_hooks(out: Gathered, holder: Mapping[str, Any], path: Path) -> None:

@@ -585,3 +585,24 @@ def test_no_change_of_a_valid_document_ends_the_check(mutations):
             assert finding.message
             assert finding.field
     unsupported(plain)
+
+
+@pytest.mark.parametrize(("when", "why"), [
+    ("1 == 1", None),
+    ("{{steps.fetch.outputs.result}} == foo-bar", None),
+    ("{{steps.fetch.outputs.result}}", None),
+    ("{{=steps.fetch.outputs.result == 'x'}}", None),
+    ("1 {{inputs.parameters.sign}} 2", None),
+    ("{{workflow.name}} {{workflow.uid}} {{workflow.name}} {{workflow.uid}} ==", None),  # too many to be tried
+    ("{{steps.fetch.outputs.result}} ==", "it ends too early"),
+    ("'{{steps.fetch.outputs.result}} == x", "is not closed"),
+    ("1 === 1", "invalid when condition"),
+    ("foo", "neither true nor false"),
+    ("a.b == 1", "has a dot"),
+])  # fmt: skip
+def test_conditions_that_can_never_be_read_are_named(when, why):
+    document = copy.deepcopy(VALID)
+    document["spec"]["templates"][0]["steps"][1][0]["when"] = when
+    found = [finding for finding in check(normalise(document)) if finding.rule == "when"]
+    assert [finding.field for finding in found] == (["spec.templates[0].steps[1][0].when"] if why else [])
+    assert all(why in finding.message for finding in found)
