@@ -192,6 +192,7 @@ class WorkflowRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     total: int = 0  # pods that were decided on
     retries: int = 0  # how often it was retried as a whole; the names of pods carry it
     gone_at: str = ""  # when its object was deleted
+    locks: tuple[str, ...] = ()  # mutexes and semaphores that the run as a whole holds
     metrics_error: str = ""  # the last reason why a value of its `metrics` was not taken
 
 

@@ -43,7 +43,7 @@ from moorage.decide.workflows.graph.events import (
     Recall,
     Refusal,
 )
-from moorage.decide.workflows.graph.locks import LockTable
+from moorage.decide.workflows.graph.locks import LockTable, locks_held
 from moorage.decide.workflows.graph.run import Run
 from moorage.decide.workflows.normalise import normalise
 from moorage.decide.workflows.pods import PodError, PodRequest, StepRuntime, make_pod
@@ -305,9 +305,8 @@ class WorkflowController:
         ]
         seen = await self._see(record.uid, pods)
         run = Run(record, nodes=nodes, pods=seen, now=self._clock.now())
-        for node in nodes:
-            if node.locks and not node.phase.is_fulfilled:
-                self._locks.restore(uid, node.id, node.locks)
+        for holder, locks in locks_held(record, nodes):
+            self._locks.restore(uid, holder, locks)
         recorded = {node.pod_name for node in nodes if node.phase.is_fulfilled and node.pod_name}
         for pod in pods:
             if is_held(pod) and pod["metadata"]["name"] in recorded:
@@ -644,9 +643,8 @@ class WorkflowController:
         for uid in await self._records.unfinished():
             with contextlib.suppress(NotFound):
                 loaded = await self._records.load(uid, self._holder)
-                for node in loaded.nodes:
-                    if node.locks and not node.phase.is_fulfilled:
-                        self._locks.restore(uid, node.id, node.locks)
+                for holder, locks in locks_held(loaded.workflow, loaded.nodes):
+                    self._locks.restore(uid, holder, locks)
         self._locks_ready = True
 
     def _unlock(self, uid: str) -> None:
@@ -684,7 +682,8 @@ class WorkflowController:
         self, key: Key, obj: Obj, record: WorkflowRecord, *, live: _Live | None = None, force: bool = False
     ) -> timedelta | None:
         """Write the summary into the object when it changed; when to write it later."""
-        patch = summary_patch(obj, record)
+        locks = self._locks.status_of(record.uid) if record.phase not in FINAL else {}
+        patch = summary_patch(obj, record, locks)
         if patch is None or (live is not None and patch == live.reported):
             return None
         now = self._clock.monotonic()

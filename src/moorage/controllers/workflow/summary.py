@@ -15,8 +15,10 @@ MESSAGE_LENGTH = 1000
 FINAL = ("Succeeded", "Failed", "Error")
 
 
-def summary_patch(obj: Mapping[str, Any], record: WorkflowRecord) -> dict[str, Any] | None:
-    """A merge patch; None where the object says it already."""
+def summary_patch(
+    obj: Mapping[str, Any], record: WorkflowRecord, locks: Mapping[str, Any] | None = None
+) -> dict[str, Any] | None:
+    """A merge patch; None where the object says it already. `locks`: `status.synchronization`."""
     is_done = record.phase in FINAL
     status: dict[str, Any] = {
         "phase": record.phase or "Pending",
@@ -33,12 +35,23 @@ def summary_patch(obj: Mapping[str, Any], record: WorkflowRecord) -> dict[str, A
         conditions.append({"type": "MetricsError", "status": "True", "message": record.metrics_error})
     if conditions or (obj.get("status") or {}).get("conditions"):
         status["conditions"] = conditions or None
+    for kind in ("mutex", "semaphore"):
+        had = ((obj.get("status") or {}).get("synchronization") or {}).get(kind)
+        if (locks or {}).get(kind) or had:
+            status.setdefault("synchronization", {})[kind] = (locks or {}).get(kind)
     labels = {PHASE_LABEL: status["phase"], COMPLETED_LABEL: "true" if is_done else "false"}
     now = obj.get("status") or {}
-    same = all(now.get(key) == value for key, value in status.items())
+    same = all(_without_nulls(now.get(key)) == _without_nulls(value) for key, value in status.items())
     if same and all(labels_of(obj).get(key) == value for key, value in labels.items()):
         return None
     return {"metadata": {"labels": labels}, "status": status}
+
+
+def _without_nulls(value: Any) -> Any:
+    """As the API server keeps it; an empty mapping is nothing."""
+    if isinstance(value, Mapping):
+        return {key: inner for key, inner in value.items() if inner is not None} or None
+    return value
 
 
 def collect_at(obj: Mapping[str, Any]) -> datetime | None:

@@ -141,9 +141,12 @@ def check_locks(out: Gathered, synchronization: Any, path: Path) -> None:
             out.error(
                 "lock",
                 (*path, "semaphores", index),
-                "needs configMapKeyRef: where its size is",
+                "needs one of configMapKeyRef and database: where its size is",
                 ", ".join(sources),
             )
+        database = mapping(semaphore).get("database")
+        if database and not mapping(database).get("key"):
+            out.error("lock", (*path, "semaphores", index, "database", "key"), "is required")
 
 
 def check_metrics(out: Gathered, given: Any, path: Path) -> None:

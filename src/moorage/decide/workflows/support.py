@@ -50,11 +50,6 @@ OF_SPECS: tuple[Row, ...] = (
     Row("artifactRepositoryRef", "is not read; artifacts without a location go to Moorage's own store"),
 )
 ANYWHERE: tuple[Row, ...] = (
-    Row("synchronization.mutexes.*.database", "locks in a database of one's own are not run; leave it out"),
-    Row(
-        "synchronization.semaphores.*.database",
-        "locks in a database of one's own are not run; use configMapKeyRef",
-    ),
     *(Row(f"artifacts.*.{store}", _STORES) for store in ("artifactory", "azure", "hdfs", "oss", "plugin")),
     *(Row(f"archiveLocation.{store}", _STORES) for store in ("artifactory", "azure", "hdfs", "oss", "plugin")),
     Row("artifacts.*.artifactGC", "artifacts are not collected by Argo's rules; use the strategy Never"),

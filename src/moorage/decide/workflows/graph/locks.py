@@ -7,10 +7,40 @@ https://argo-workflows.readthedocs.io/en/latest/synchronization/
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from moorage.decide.workflows.graph.events import Locks
+from moorage.model.workflow import NodeRecord, WorkflowRecord
+
+# kinds of locks: what their names begin with
+MUTEX, SEMAPHORE = "Mutex/", "Semaphore/"
+DATABASE_MUTEX = "DatabaseMutex/"  # `database: true`: another lock than the plain one of its name
+LIMITS_CONFIGMAP = "workflow-limits"  # of a namespace: how many may hold its semaphores with `database`
+SHOWN_MAX = 50  # locks that are held, and as many that are waited for, in an object's status
+
+
+def locks_held(record: WorkflowRecord, nodes: Iterable[NodeRecord]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """(who, what) of the locks that a run and its nodes hold by their records."""
+    if record.locks:
+        yield record.name, record.locks
+    for node in nodes:
+        if node.locks and not node.phase.is_fulfilled:
+            yield node.id, node.locks
+
+
+def lock_name(lock: str) -> str:
+    """A lock as Argo names it."""
+    kind, _, rest = lock.partition("/")
+    namespace, _, name = rest.partition("/")
+    if kind == "DatabaseMutex":
+        return f"mtx/{namespace}/{name}"
+    if kind == "Mutex":
+        return f"{namespace}/Mutex/{name}"
+    if name.startswith(f"{LIMITS_CONFIGMAP}/"):
+        return f"sem/{namespace}/{name.partition('/')[2]}"
+    return f"{namespace}/ConfigMap/{name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +111,34 @@ class LockTable:
                 left.append(row)
         self._waiting = left
         return granted
+
+    def status_of(self, workflow: str) -> dict[str, Any]:
+        """`status.synchronization` of a workflow: what its nodes hold and wait for, in Argo's shape.
+
+        https://argo-workflows.readthedocs.io/en/latest/fields/#synchronizationstatus
+        """
+        held = [
+            (lock, node)
+            for lock, holders in self._holders.items()
+            for uid, node in sorted(holders)
+            if uid == workflow
+        ]
+        wanted = [
+            (lock, row.asked.node) for row in self._waiting if row.workflow == workflow for lock in row.asked.locks
+        ]
+        status: dict[str, Any] = {}
+        for word, rows in (("holding", sorted(held)[:SHOWN_MAX]), ("waiting", wanted[:SHOWN_MAX])):
+            for lock, node in rows:
+                kind = "mutex" if lock.startswith((MUTEX, DATABASE_MUTEX)) else "semaphore"
+                entries = status.setdefault(kind, {}).setdefault(word, [])
+                if kind == "mutex":
+                    entries.append({kind: lock_name(lock), "holder": node})
+                    continue
+                entry = next((row for row in entries if row[kind] == lock_name(lock)), None)
+                if entry is None:
+                    entries.append(entry := {kind: lock_name(lock), "holders": []})
+                entry["holders"].append(node)
+        return status
 
     def holders(self, lock: str) -> frozenset[tuple[str, str]]:
         """(workflow's uid, node's id) of each."""

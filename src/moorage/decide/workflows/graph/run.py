@@ -360,7 +360,7 @@ class Run:
 
     async def _finish(self, phase: str, message: str) -> None:
         self.workflow = msgspec.structs.replace(
-            self.workflow, phase=phase, message=message, finished_at=stamp(self._now)
+            self.workflow, phase=phase, message=message, finished_at=stamp(self._now), locks=()
         )
         self._globals["workflow.status"] = phase
         self._measure_run(self.records.get(node_id(self.workflow.name, self.workflow.name)))
@@ -1638,7 +1638,9 @@ class Run:
             )
         )
         self._locked.add(identity)
-        if identity in self.records:
+        if identity == self.workflow.name:
+            self.workflow = msgspec.structs.replace(self.workflow, locks=locks)
+        elif identity in self.records:
             record = self.records[identity]
             self._save(msgspec.structs.replace(record, locks=locks, message=""))
 

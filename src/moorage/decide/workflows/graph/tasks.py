@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from moorage.decide.workflows.graph.frames import Frame
+from moorage.decide.workflows.graph.locks import DATABASE_MUTEX, LIMITS_CONFIGMAP, MUTEX, SEMAPHORE, lock_name
 from moorage.decide.workflows.graph.scopes import Seen
 from moorage.decide.workflows.text.depends import Depends, parse_depends
 from moorage.decide.workflows.text.errors import TextError, UnresolvedTag
@@ -247,7 +248,10 @@ def is_true(expression: str, scope: Mapping[str, str]) -> bool:
 
 
 def locks_of(synchronization: Mapping[str, Any] | None, scope: Mapping[str, str]) -> tuple[str, ...]:
-    """The locks that are asked for: `Mutex/NAMESPACE/NAME`, `Semaphore/NAMESPACE/NAME/KEY`."""
+    """The locks that are asked for: `Mutex/NAMESPACE/NAME`, `Semaphore/NAMESPACE/NAME/KEY`.
+
+    Those with `database` are others than those without. A semaphore of them has its limit in a ConfigMap, too.
+    """
     if not synchronization:
         return ()
     mutexes = [*(synchronization.get("mutexes") or ())]
@@ -255,15 +259,20 @@ def locks_of(synchronization: Mapping[str, Any] | None, scope: Mapping[str, str]
     mutexes += [synchronization["mutex"]] if synchronization.get("mutex") else []
     semaphores += [synchronization["semaphore"]] if synchronization.get("semaphore") else []
     here = scope["workflow.namespace"]
-    locks = [f"Mutex/{mutex.get('namespace') or here}/{mutex.get('name')}" for mutex in mutexes]
+    locks = []
+    for mutex in mutexes:
+        kind = DATABASE_MUTEX if mutex.get("database") is True else MUTEX
+        locks.append(f"{kind}{mutex.get('namespace') or here}/{mutex.get('name')}")
     for semaphore in semaphores:
         key = semaphore.get("configMapKeyRef") or {}
-        locks.append(f"Semaphore/{semaphore.get('namespace') or here}/{key.get('name')}/{key.get('key')}")
+        if semaphore.get("database"):
+            key = {"name": LIMITS_CONFIGMAP, "key": semaphore["database"].get("key")}
+        locks.append(f"{SEMAPHORE}{semaphore.get('namespace') or here}/{key.get('name')}/{key.get('key')}")
     return tuple(sorted({substitute_text(lock, scope) for lock in locks}))
 
 
 def readable(locks: Iterable[str]) -> list[str]:
-    return [lock.partition("/")[2] for lock in locks]
+    return [lock_name(lock) for lock in locks]
 
 
 # --- small things

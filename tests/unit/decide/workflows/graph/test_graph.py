@@ -366,7 +366,7 @@ def test_a_shutdown_ends_the_wait_for_a_lock() -> None:
     player.has_locks = False
     player.play()
     assert not player.run.is_done
-    assert player.node("WF[0].alone").message == "Waiting for default/m lock"
+    assert player.node("WF[0].alone").message == "Waiting for default/Mutex/m lock"
     player.run.control(Controls(shutdown="Terminate"))
     player.play()
     assert player.workflow.phase == "Failed"

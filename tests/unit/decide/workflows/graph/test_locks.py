@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moorage.decide.workflows.graph.events import Locks
-from moorage.decide.workflows.graph.locks import LockTable
+from moorage.decide.workflows.graph.locks import LockTable, lock_name, locks_held
+from moorage.decide.workflows.graph.tasks import locks_of
+from moorage.testing.workflowplayer import Player
 
 
 def asked(node: str, *locks: str, priority: int = 0, created: str = "2026-03-01T12:00:00Z") -> Locks:
@@ -71,3 +73,50 @@ def test_no_lock_ever_has_two_holders(asks: list[tuple[int, set[str]]], releases
         assert all(len(table.holders(lock)) <= 1 for lock in "abcd")
         table.release(f"u{workflow}")
     assert table.wanted() == set()
+
+
+def test_a_run_that_holds_a_lock_as_a_whole_says_so_in_its_record_until_it_ends() -> None:
+    manifest = """
+      spec:
+        entrypoint: main
+        synchronization: {mutexes: [{name: m}]}
+        templates: [{name: main, container: {image: busybox}}]
+    """
+    player = Player(manifest)
+    player.decide()
+    player.decide()
+    assert player.workflow.locks == ("Mutex/default/m",)
+    assert list(locks_held(player.workflow, ())) == [("wf", ("Mutex/default/m",))]
+    player.play()
+    assert (player.workflow.phase, player.workflow.locks) == ("Succeeded", ())
+
+
+def test_locks_with_a_database_are_others_than_those_without() -> None:
+    asked_for = {
+        "mutexes": [{"name": "m"}, {"name": "m", "database": True}, {"name": "m", "namespace": "all"}],
+        "semaphores": [{"database": {"key": "{{workflow.name}}"}}, {"configMapKeyRef": {"name": "c", "key": "k"}}],
+    }
+    locks = locks_of(asked_for, {"workflow.namespace": "ns", "workflow.name": "wf"})
+    assert {lock: lock_name(lock) for lock in locks} == {
+        "Mutex/ns/m": "ns/Mutex/m",
+        "Mutex/all/m": "all/Mutex/m",
+        "DatabaseMutex/ns/m": "mtx/ns/m",
+        "Semaphore/ns/workflow-limits/wf": "sem/ns/wf",
+        "Semaphore/ns/c/k": "ns/ConfigMap/c/k",
+    }
+
+
+def test_the_status_of_a_workflow_has_what_it_holds_and_waits_for() -> None:
+    table = LockTable()
+    table.restore("u1", "a", ["Mutex/ns/m", "Semaphore/ns/c/k"])
+    table.restore("u1", "b", ["Semaphore/ns/c/k"])
+    table.restore("u2", "z", ["Mutex/ns/n"])
+    table.ask("u1", asked("c", "Mutex/ns/n"))
+    assert table.status_of("u1") == {
+        "mutex": {
+            "holding": [{"mutex": "ns/Mutex/m", "holder": "a"}],
+            "waiting": [{"mutex": "ns/Mutex/n", "holder": "c"}],
+        },
+        "semaphore": {"holding": [{"semaphore": "ns/ConfigMap/c/k", "holders": ["a", "b"]}]},
+    }
+    assert table.status_of("u3") == {}
