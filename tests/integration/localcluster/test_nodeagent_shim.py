@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from moorage.localcluster.nodeagent.leftovers import kill_leftovers, marked_proc
 from moorage.localcluster.nodeagent.plan import Body
 from moorage.localcluster.nodeagent.podfolder import PodFolder
 from moorage.localcluster.nodeagent.shim import launching, processes
+from moorage.localcluster.nodeagent.shim.pod import Shim
 
 WAIT_SECONDS = 180.0
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -244,6 +246,22 @@ def test_init_containers_run_in_order_before_the_others(world: World) -> None:
     )
     world.end()
     assert trace.read_text().split() == ["one", "two", "main"]
+
+
+def test_shim_sleeps_while_an_init_container_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looked round without a pause as long as the pod's other containers had not started."""
+    row = {"argv": ["true"], "env": {}, "workingDir": "/"}
+    spec = {"uid": "u", "initContainers": [row | {"name": "i"}], "containers": [row | {"name": "c"}]}
+    (tmp_path / "spec.json").write_text(json.dumps(spec))
+    monkeypatch.chdir(tmp_path)
+    shim = Shim(str(tmp_path), lock=-1, tell=-1)
+    waits: list[int] = []
+    monkeypatch.setattr(shim, "_poll", SimpleNamespace(poll=lambda pause: waits.append(pause) or []))
+    monkeypatch.setattr(shim, "_spawn", lambda container: setattr(container, "pid", os.getpid()))
+    assert not shim._step()
+    shim._inits[0].watch.due = time.monotonic() + WAIT_SECONDS
+    shim._wait()
+    assert waits[0] > 0
 
 
 def test_failed_init_container_fails_a_pod_that_never_restarts(world: World) -> None:

@@ -28,7 +28,7 @@ class Container:
         self.kill_at: float | None = None  # monotonic moment of SIGKILL after an order to restart
         self.restart_seen = 0  # mtime of the last such order
         self.backoff = 0.0  # seconds the next failure waits; 0: none so far
-        self.start_at: float | None = 0.0 if role == "app" else None  # monotonic; None: not to be started
+        self.start_at: float | None = None  # monotonic; None: not to be started
         self.done = False  # will not run again
         self.failed = False
         self.report: dict[str, Any] = {

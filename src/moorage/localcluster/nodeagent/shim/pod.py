@@ -163,6 +163,8 @@ class Shim:
             return self._step_ending(now)
         if ready:
             for container in self._apps:
+                if container.attempt < 0 and container.start_at is None:
+                    container.start_at = now
                 self._start_if_due(container, now)
             if all(container.done and not container.running for container in self._apps):
                 failed = any(container.failed for container in self._apps)
