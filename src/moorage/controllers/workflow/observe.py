@@ -136,7 +136,7 @@ def pod_seen(
         disrupted="" if _is_done(main) else interrupted,
         interrupted=interrupted,
         failure=failure,
-        broken=_broken(status) if is_ended else "",
+        broken=_broken(spec, status) if is_ended else "",
         waiting="" if is_ended else _waiting(pod, status),
         reason=str(ended.get("reason") or ""),
         message=str(ended.get("message") or "").strip()[-500:],
@@ -196,8 +196,9 @@ def _is_done(main: Mapping[str, Any]) -> bool:
     return ended is not None and ended.get("exitCode") == 0
 
 
-def _broken(status: Mapping[str, Any]) -> str:
-    """Why inputs or outputs are missing."""
+def _broken(spec: Mapping[str, Any], status: Mapping[str, Any]) -> str:
+    """Why inputs or outputs are missing. The end of a sidecar says nothing: it is ended with the pod."""
+    sidecars = {row["name"] for row in spec.get("initContainers") or () if row.get("restartPolicy") == "Always"}
     rows = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
     for row in rows:
         ended = (row.get("state") or {}).get("terminated") or {}
@@ -207,7 +208,7 @@ def _broken(status: Mapping[str, Any]) -> str:
         return f"{'inputs' if row['name'] == INIT else 'outputs'}: {text[-500:]}"
     for row in status.get("initContainerStatuses") or ():
         ended = (row.get("state") or {}).get("terminated") or {}
-        if ended.get("exitCode"):
+        if ended.get("exitCode") and row.get("name") not in sidecars:
             return f"init container {row.get('name')}: exit code {ended['exitCode']}"
     return ""
 
