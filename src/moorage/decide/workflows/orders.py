@@ -169,7 +169,8 @@ def _source(entry: Mapping[str, Any], artifact: Artifact | None, field: str) -> 
     if artifact is not None and not artifact.location:
         digest = {"digest": artifact.digest} if artifact.digest else {}
         return {"key": artifact.key, **digest}, declared or artifact.archive
-    location = location_of(entry if artifact is None else artifact.location, field)
+    places = entry if artifact is None else artifact.location
+    location = {} if entry.get("optional") and _is_blank(places) else location_of(places, field)
     if not location:
         if entry.get("optional"):
             return None, ""
@@ -179,6 +180,15 @@ def _source(entry: Mapping[str, Any], artifact: Artifact | None, field: str) -> 
     if declared:
         return location, declared
     return location, artifact.archive if artifact is not None and artifact.archive != "tar" else ""
+
+
+def _is_blank(places: Mapping[str, Any]) -> bool:
+    """Whether a store is named without anything that says where in it, as a tag with an empty value leaves it."""
+    named = [kind for kind in (*STORES, *OTHER_STORES) if places.get(kind) is not None]
+    return all(
+        kind in STORES and REQUIRED[kind] and not any(places[kind].get(name) for name in REQUIRED[kind])
+        for kind in named
+    )
 
 
 def _parameter(entry: Mapping[str, Any], field: str) -> Obj:

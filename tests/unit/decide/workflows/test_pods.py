@@ -223,8 +223,9 @@ def test_an_input_in_a_volume_of_main_is_put_into_the_volume() -> None:
     assert (fetched["below"], fetched["location"]) == ("in/a", {"raw": {"data": "hi"}})
 
 
-def test_an_optional_input_that_is_not_there_leaves_no_trace() -> None:
-    inputs = {"artifacts": [{"name": "data", "path": "/data", "optional": True}]}
+@pytest.mark.parametrize("place", [{}, {"http": {"url": ""}}, {"s3": {"bucket": "", "key": ""}}])
+def test_an_optional_input_that_is_not_there_leaves_no_trace(place: dict[str, Any]) -> None:
+    inputs = {"artifacts": [{"name": "data", "path": "/data", "optional": True, **place}]}
     assert a_pod({**HELLO, "inputs": inputs}) == a_pod()
 
 

@@ -1313,12 +1313,10 @@ class Run:
         return self._seen(frame, step, record)
 
     def _seen(self, frame: Frame, step: Mapping[str, Any], record: NodeRecord) -> Seen:
-        template = None
-        if not record.phase.is_completed:
-            try:
-                template = self._library.find(step, frame.scope).template
-            except (TextError, TemplateMissing):
-                template = None
+        try:
+            template = self._library.find(step, frame.scope).template
+        except (TextError, TemplateMissing):
+            template = None
         pod = self._pods.get(record.pod_name) if record.is_daemon else None
         return Seen(record, template=template, address=pod.address if pod is not None else "")
 

@@ -95,6 +95,7 @@ class Seen:
     """What one node, or one loop of nodes, gives to those after it.
 
     `absent`: output parameters that it declares and did not write, because it was skipped.
+    `missing_artifacts`: output artifacts that were not made and need not be: of a skipped node, or optional ones.
     """
 
     __slots__ = ("absent", "artifacts", "children", "is_loop", "missing_artifacts", "record", "values")
@@ -132,6 +133,8 @@ class Seen:
                 f"outputs.artifacts.{artifact.get('name')}"
                 for artifact in (template.get("outputs") or {}).get("artifacts") or ()
             )
+        elif template is not None:
+            self.missing_artifacts = _not_made(template, outputs)
         self.values |= {f"outputs.parameters.{name}": value for name, value in parameters.items()}
         if outputs is not None:
             self.artifacts = {f"outputs.artifacts.{artifact.name}": artifact for artifact in outputs.artifacts}
@@ -143,6 +146,19 @@ class Seen:
     def add_to(self, scope: dict[str, str], prefix: str) -> None:
         for key, value in self.values.items():
             scope[f"{prefix}.{key}"] = value
+
+
+def _not_made(template: Mapping[str, Any], outputs: Outputs | None) -> frozenset[str]:
+    """The optional output artifacts of a template that ran and did not write them."""
+    declared = (template.get("outputs") or {}).get("artifacts") or ()
+    if not declared:
+        return frozenset()
+    made = {artifact.name for artifact in outputs.artifacts} if outputs is not None else set()
+    return frozenset(
+        f"outputs.artifacts.{artifact.get('name')}"
+        for artifact in declared
+        if artifact.get("optional") and str(artifact.get("name")) not in made
+    )
 
 
 def _undone(template: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:

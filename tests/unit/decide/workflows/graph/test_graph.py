@@ -483,3 +483,21 @@ def test_a_hook_that_is_never_due_holds_up_nothing() -> None:
     player.play()
     assert player.workflow.phase == "Succeeded"
     assert len(player.created) == 2
+
+
+def test_an_optional_artifact_that_was_not_made_is_no_fault_of_a_step_that_can_do_without() -> None:
+    templates = """
+        - name: main
+          steps:
+          - - {name: make, template: make}
+          - - name: use
+              template: use
+              arguments: {artifacts: [{name: in, from: "{{steps.make.outputs.artifacts.out}}"}]}
+        - name: make
+          outputs: {artifacts: [{name: out, path: /out, optional: true}]}
+          container: {image: busybox, command: [echo]}
+        - name: use
+          inputs: {artifacts: [{name: in, path: /in, optional: true}]}
+          container: {image: busybox, command: [echo]}
+"""
+    assert play(templates).workflow.phase == "Succeeded"
