@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from moorage.apimachinery.meta import labels_of
+from moorage.apimachinery.meta import annotations_of, labels_of
 from moorage.apimachinery.resources import Resource
 from moorage.model.names import GROUP as OWN_GROUP
 
@@ -47,6 +47,8 @@ NODE_ID_ANNOTATION = "workflows.argoproj.io/node-id"
 RESUME_ANNOTATION = "moorage.dev/workflow-resume"  # on a Workflow: JSON, a list of `Resume`
 RETRY_ANNOTATION = "moorage.dev/workflow-retry"  # on a Workflow that has ended: JSON, a `Retry`
 
+STRICT_ANNOTATION = "moorage.dev/strict"  # on a Workflow, "true": as Argo does, also where Moorage does better
+
 # on a step's pod, shown to its containers by the downward API
 ORDER_ANNOTATION = "moorage.dev/workflow-order"  # JSON: what the executor fetches and saves
 SOURCE_ANNOTATION = "moorage.dev/workflow-source"  # the source of a script
@@ -64,6 +66,11 @@ RESULT_BYTES = 256 * 1024  # of `outputs.result`: the last ones of what the step
 def is_ours(obj: Mapping[str, Any]) -> bool:
     """Whether a Workflow or CronWorkflow was adopted by Moorage: Argo's controller leaves it alone then."""
     return labels_of(obj).get(INSTANCE_LABEL) == OUR_INSTANCE
+
+
+def is_strict(obj: Mapping[str, Any]) -> bool:
+    """Whether a Workflow asks for what Argo does everywhere. docs/explanation/workflows.md"""
+    return str(annotations_of(obj).get(STRICT_ANNOTATION, "")).lower() == "true"
 
 
 def is_free(obj: Mapping[str, Any]) -> bool:

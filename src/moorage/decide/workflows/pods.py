@@ -37,6 +37,7 @@ from moorage.model.workflow import (
     WORKFLOWS,
     Artifact,
     NodeRecord,
+    is_strict,
 )
 
 MAIN, INIT, WAIT = "main", "init", "wait"
@@ -515,7 +516,8 @@ def _set_retries(request: PodRequest, strategy: Mapping[str, Any]) -> tuple[int,
         raise _error(request, f"{field}.duration", error.message) from error
     if pause < timedelta(0):
         raise _error(request, f"{field}.duration", f"is {strategy['duration']!r}: it must not be negative")
-    return int(text), f"{pause.total_seconds():g}"
+    again = int(text) - 1 if is_strict(request.workflow) else int(text)
+    return max(again, 0), f"{pause.total_seconds():g}"
 
 
 def _words(request: PodRequest, runtime: StepRuntime, container: Mapping[str, Any], why: str) -> list[str]:

@@ -33,9 +33,10 @@ class Again:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """The last attempt's phase is the node's; `message` says why there is no other."""
+    """The last attempt's phase is the node's. `message`: why there is no other; `at`: not before (None: now)."""
 
     message: str = ""
+    at: datetime | None = None
 
 
 def next_attempt(
@@ -44,13 +45,27 @@ def next_attempt(
     *,
     now: datetime,
     may: Callable[[str], bool],
+    is_strict: bool = False,
 ) -> Again | GiveUp:
     """What follows the last of the attempts, which failed. `may` evaluates `retryStrategy.expression`.
 
     Without a policy, an expression alone decides; without both, only a failure (no error) is tried again. Unlike
-    Argo, policy and expression are looked at before the wait, and a backoff without a limit waits too.
-    Raises TextError.
+    Argo, policy and expression are looked at before the wait, and a backoff without a limit waits too; not so
+    where `is_strict`. Raises TextError.
     """
+    if not is_strict:
+        return _next_attempt(strategy, attempts, now=now, may=may)
+    backoff = strategy.get("backoff") if strategy.get("limit") is not None else None
+    follows = _next_attempt({**strategy, "backoff": backoff}, attempts, now=now, may=may)
+    if isinstance(follows, GiveUp) and backoff:
+        wait = _next_attempt({"retryPolicy": "Always", "backoff": backoff}, attempts, now=now, may=may)
+        follows = wait if isinstance(wait, GiveUp) else GiveUp(follows.message, wait.at)
+    return follows
+
+
+def _next_attempt(
+    strategy: Mapping[str, Any], attempts: Sequence[NodeRecord], *, now: datetime, may: Callable[[str], bool]
+) -> Again | GiveUp:
     last = attempts[-1]
     policy = strategy.get("retryPolicy") or ("Always" if strategy.get("expression") else "OnFailure")
     if not _allows(str(policy), last):

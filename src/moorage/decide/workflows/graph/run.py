@@ -93,6 +93,7 @@ from moorage.model.workflow import (
     Outputs,
     Resume,
     WorkflowRecord,
+    is_strict,
 )
 
 LOST_PODS_MAX = (
@@ -739,13 +740,16 @@ class Run:
             try:
                 self._check_cut(is_exit=call.is_exit)
                 follows = next_attempt(
-                    strategy, attempts, now=self._now, may=lambda text: self._may_retry(text, attempts)
-                )
+                    strategy, attempts, now=self._now, may=lambda text: self._may_retry(text, attempts),
+                    is_strict=is_strict(self.workflow.document),
+                )  # fmt: skip
             except Cut as cut:
                 return end(record.phase, cut.message, record.outputs)
             except TextError as error:
                 return end(NodePhase.ERROR, error.message, record.outputs)
             if not isinstance(follows, Again):
+                if follows.at is not None and follows.at > self._now:
+                    await self._back_off(node, follows.at)
                 return end(record.phase, follows.message, record.outputs)
             if is_new:
                 self._measure(template, record, inputs, retries=number)
@@ -753,12 +757,13 @@ class Run:
                 follows.at > self._now
                 and self.records.get(node_id(self.workflow.name, f"{call.name}({len(attempts)})")) is None
             ):
-                self._save(
-                    msgspec.structs.replace(self.records[node.id], message=f"Backoff until {stamp(follows.at)}")
-                )
-                waiting: Future[None] = self._at(follows.at)
-                self._backoffs.append(waiting)
-                await waiting
+                await self._back_off(node, follows.at)
+
+    async def _back_off(self, node: NodeRecord, at: datetime) -> None:
+        self._save(msgspec.structs.replace(self.records[node.id], message=f"Backoff until {stamp(at)}"))
+        waiting: Future[None] = self._at(at)
+        self._backoffs.append(waiting)
+        await waiting
 
     def _may_retry(self, expression: str, attempts: Sequence[NodeRecord]) -> bool:
         scope = self._globals | last_retry(attempts[-1]) | {"retries": str(len(attempts) - 1)}
@@ -996,7 +1001,8 @@ class Run:
     def _lost_pods_max(self) -> int:
         annotations = (self.workflow.document.get("metadata") or {}).get("annotations") or {}
         text = str(annotations.get(LOST_PODS_ANNOTATION, ""))
-        return int(text) if text.isdigit() else LOST_PODS_MAX
+        usual = 0 if is_strict(self.workflow.document) else LOST_PODS_MAX
+        return int(text) if text.isdigit() else usual
 
     def _seconds_for(
         self,

@@ -10,6 +10,7 @@ import pytest
 from moorage.decide.workflows.graph.retries import Again, GiveUp, backoff_of, last_retry, next_attempt
 from moorage.decide.workflows.text.errors import TextError
 from moorage.model.workflow import NodePhase, NodeRecord, NodeType, Outputs
+from moorage.testing.workflowplayer import Ends, Player
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -94,3 +95,31 @@ def test_the_last_attempt_as_tags() -> None:
         "lastRetry.duration": "60",
         "lastRetry.message": "why",
     }
+
+
+def test_a_strict_workflow_waits_as_argo_does() -> None:
+    def strictly(strategy: dict[str, Any], *attempts: NodeRecord) -> Again | GiveUp:
+        given = attempts or (an_attempt(),)
+        return next_attempt(strategy, given, now=NOON, may=lambda _text: False, is_strict=True)
+
+    backoff = {"duration": "10s"}
+    later = NOON + timedelta(seconds=10)
+    assert strictly({"backoff": backoff}) == Again(NOON)  # without a limit there is no wait
+    assert strictly({"limit": 1, "backoff": backoff}) == Again(later)
+    refused = strictly({"limit": 1, "backoff": backoff, "retryPolicy": "OnError"}, an_attempt(message="why"))
+    assert refused == GiveUp("why", later)
+    assert strictly({"limit": 0}) == GiveUp("No more retries left")
+
+
+def test_a_strict_workflow_counts_attempts_that_nodes_took_away() -> None:
+    manifest = """
+      metadata: {annotations: {moorage.dev/strict: "true"}}
+      spec:
+        entrypoint: main
+        templates:
+        - {name: main, retryStrategy: {limit: 1, retryPolicy: OnError, backoff: {duration: 10s}},
+           container: {image: busybox}}
+    """
+    player = Player(manifest, lambda _order: Ends(disrupted="Evicted")).play()
+    assert (player.workflow.phase, len(player.created)) == ("Failed", 1)
+    assert player.node("WF").finished_at == "2026-03-01T12:00:11.000Z"
