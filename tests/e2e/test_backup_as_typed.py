@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from moorage.testing.forked import fork_server
 from moorage.testing.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("damaged")
@@ -20,9 +20,7 @@ ITEMS = 20
 
 def moor(*args: str, data: Path) -> subprocess.CompletedProcess[str]:
     env = os.environ | {"NO_COLOR": "1", "MOORAGE_DATA": str(data), "KUBECONFIG": str(data / "kubeconfig")}
-    return subprocess.run(
-        [sys.executable, "-m", "moorage.cli.main", *args], capture_output=True, text=True, check=False, env=env
-    )
+    return fork_server().run(args, env=env, timeout=600)
 
 
 def typed(*args: str, data: Path) -> subprocess.CompletedProcess[str]:

@@ -7,13 +7,13 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from moorage.testing.forked import fork_server
 from moorage.testing.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("damaged")
@@ -21,9 +21,7 @@ pytestmark = pytest.mark.xdist_group("damaged")
 
 def moor(*args: str, data: Path) -> subprocess.CompletedProcess[str]:
     env = os.environ | {"NO_COLOR": "1", "MOORAGE_DATA": str(data), "KUBECONFIG": str(data / "kubeconfig")}
-    return subprocess.run(
-        [sys.executable, "-m", "moorage.cli.main", *args], capture_output=True, text=True, check=False, env=env
-    )
+    return fork_server().run(args, env=env, timeout=600)
 
 
 def moor_json(*args: str, data: Path) -> Any:

@@ -36,6 +36,7 @@ import yaml
 from moorage.apimachinery.parent import end_with_parent
 from moorage.clock import SYSTEM
 from moorage.model.names import HOST_IMAGE
+from moorage.testing.forked import fork_server
 from moorage.testing.ports import free_ports
 
 START_SECONDS = 300.0
@@ -84,16 +85,8 @@ class Cluster:
         stdin: str | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Type a `moor` command; with `check`, a failure raises AssertionError with its output."""
-        done = subprocess.run(
-            [sys.executable, "-m", "moorage.cli.main", *args],
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            env=self.environment() | dict(env or {}),
-            cwd=cwd,
-            input=stdin,
-            check=False,
-        )
+        environment = self.environment() | dict(env or {})
+        done = fork_server().run(args, env=environment, cwd=cwd, stdin=stdin, timeout=timeout)
         if check and done.returncode != 0:
             raise AssertionError(f"moor {' '.join(args)}: exit {done.returncode}\n{done.stdout}{done.stderr}")
         return done

@@ -16,16 +16,19 @@ POLL_SECONDS = 0.05
 def wait_until(what: str, probe: Callable[[], T | None], *, patience: float = PATIENCE_SECONDS) -> T:
     """Call `probe` until it returns something true, and return that.
 
-    Raises AssertionError naming `what` and the last value when patience (seconds) runs out.
+    Raises AssertionError naming `what` and the last value when patience (seconds) runs out. It pauses as long as
+    the probe took, so that probes leave the processor to what they wait for.
     """
     deadline = time.monotonic() + patience
     while True:
+        began = time.monotonic()
         answer = probe()
+        took = time.monotonic() - began
         if answer:
             return answer
         if time.monotonic() > deadline:
             raise AssertionError(f"waited {patience:g} s for {what}; last seen: {answer!r}")
-        time.sleep(POLL_SECONDS)
+        time.sleep(max(POLL_SECONDS, took))
 
 
 async def until(what: str, read: Callable[[], Awaitable[Any]], *, patience: float = PATIENCE_SECONDS) -> Any:
