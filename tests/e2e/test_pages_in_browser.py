@@ -8,8 +8,9 @@ import subprocess
 
 import pytest
 import yaml
+from tests.conftest import short_folder
 
-from moorage.testing.cluster import find_kubectl
+from moorage.testing.cluster import find_kubectl, local_cluster
 from moorage.testing.waiting import wait_until
 
 pytestmark = [
@@ -115,6 +116,13 @@ FOCUS = """() => { const one = document.activeElement;
 OUTSIDE = """() => [...document.querySelectorAll('main *, .top *')].filter(one => !one.closest('.spoken') &&
   !one.closest('pre, thead, .scroll, caption, svg') && one.getClientRects().length &&
   one.getBoundingClientRect().right > innerWidth + 1).map(one => one.outerHTML.slice(0, 120))"""
+
+
+@pytest.fixture(scope="module")
+def shared_cluster():
+    """For tests that make things of different kinds, and look at no others."""
+    with short_folder() as folder, local_cluster(folder / "home") as cluster:
+        yield cluster
 
 
 class Person:
@@ -392,9 +400,10 @@ def test_a_newcomer_starts_a_run_sees_why_it_waits_cancels_it_and_runs_it_again(
     assert person.trouble == []
 
 
-def test_a_gpu_tile_leads_to_its_run_its_node_and_its_owner(own_cluster, browser):
-    own_cluster.moor("run", "--name", "train", "--gpus", "1", "--cpu", "100m", "--", "sleep", "3600")
-    person = Person(own_cluster, browser)
+@pytest.mark.xdist_group("pages")
+def test_a_gpu_tile_leads_to_its_run_its_node_and_its_owner(shared_cluster, browser):
+    shared_cluster.moor("run", "--name", "train", "--gpus", "1", "--cpu", "100m", "--", "sleep", "3600")
+    person = Person(shared_cluster, browser)
     page = person.page
     tile = page.locator(".tile.used")
     tile.get_by_role("link", name="train").click()
@@ -408,8 +417,9 @@ def test_a_gpu_tile_leads_to_its_run_its_node_and_its_owner(own_cluster, browser
     assert person.trouble == []
 
 
-def test_a_workspace_that_cannot_start_says_why_and_shows_its_log(own_cluster, browser):
-    cluster = own_cluster
+@pytest.mark.xdist_group("pages")
+def test_a_workspace_that_cannot_start_says_why_and_shows_its_log(shared_cluster, browser):
+    cluster = shared_cluster
     broken = {**LIGHT, "command": ["sh", "-c", "echo no such program >&2; exit 3"]}
     add_template(cluster, "broken", broken)
     person = Person(cluster, browser)
@@ -428,8 +438,9 @@ def test_a_workspace_that_cannot_start_says_why_and_shows_its_log(own_cluster, b
     assert person.trouble == []
 
 
-def test_forms_need_no_script(own_cluster, browser):
-    person = Person(own_cluster, browser, java_script_enabled=False)
+@pytest.mark.xdist_group("pages")
+def test_forms_need_no_script(shared_cluster, browser):
+    person = Person(shared_cluster, browser, java_script_enabled=False)
     person.go("/volumes")
     page = person.page
     page.locator("#new-summary").click()
@@ -439,8 +450,9 @@ def test_forms_need_no_script(own_cluster, browser):
     page.get_by_text("default/plain is created").wait_for()
 
 
-def test_a_newcomer_makes_a_map_and_a_dataset(own_cluster, browser):
-    person = Person(own_cluster, browser)
+@pytest.mark.xdist_group("pages")
+def test_a_newcomer_makes_a_map_and_a_dataset(shared_cluster, browser):
+    person = Person(shared_cluster, browser)
     page = person.page
     person.go("/maps")
     page.get_by_role("link", name="New map").click()
