@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,7 +43,8 @@ values_lists = st.lists(
 
 def applied(live: dict[Ref, dict[str, Any]], obj: dict[str, Any]) -> dict[str, Any]:
     """What an apply leaves in a world where nobody else writes."""
-    return copy.deepcopy(obj) | ({"status": live[Ref.of(obj)].get("status", {})} if Ref.of(obj) in live else {})
+    made: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(obj))  # a copy, made quickly
+    return made | ({"status": live[Ref.of(obj)].get("status", {})} if Ref.of(obj) in live else {})
 
 
 def install(world: dict[Ref, dict[str, Any]], written: list[Ref], values: InstallValues) -> Any:
