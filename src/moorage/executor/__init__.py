@@ -1,12 +1,12 @@
-"""What runs in the pods of workflow steps, beside the step: `python -m moorage.executor init|wait|http`.
+"""What runs in the pods of workflow steps: `python -m moorage.executor init|wait|http|resource`.
 
 `init` fetches input artifacts and brings the script that wraps the step's command. `wait` saves what the command
-left: parameters, artifacts, the result and the log, and reports to the server. `http` is itself the step: it sends
-the request of an HTTP template.
+left: parameters, artifacts, the result and the log, and reports to the server. `http` and `resource` are the step
+itself: one sends the request of an HTTP template, the other creates or changes objects of the cluster.
 
 Belongs here: the files of a step, their way to and from stores, the script `wrapper.sh`, which runs in the user's
-image, and templates that have no image of the user's. Does not belong here: Kubernetes, and anything but the
-standard library, fsspec for buckets, and the expressions of `decide.workflows.text`.
+image, and templates that have no image of the user's. Does not belong here: anything but the standard library,
+fsspec for buckets, and the expressions of `decide.workflows.text`; Kubernetes, but in `moorage.executor.resource`.
 
 The folder that the containers of the pod share:
 

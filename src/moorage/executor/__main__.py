@@ -1,6 +1,7 @@
-"""`python -m moorage.executor init|wait|http`: what containers run in the pod of a step.
+"""`python -m moorage.executor init|wait|http|resource`: what containers run in the pod of a step.
 
-`init` and `wait` are the containers of these names; `http` is the container main of an HTTP template.
+`init` and `wait` are the containers of these names; `http` and `resource` are the container main of templates
+without an image of the user's.
 
 Exit codes: 0 done; 1 the last line of standard error says why not; 2 wrong usage. `wait` reports problems of a
 step's outputs to the server, and ends with 1 then too; so does `http` with a request that failed.
@@ -13,6 +14,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -24,15 +26,18 @@ from moorage.executor.saving import save, wait_for_end
 from moorage.executor.stores import Stores
 from moorage.executor.web import Server
 
+API_TRY_SECONDS = 900.0  # an API server that is updated is back by then; an error that stays is one
+
 
 def main(argv: list[str] | None = None, env: Mapping[str, str] = os.environ) -> int:
     """Run one part to its end."""
     parser = argparse.ArgumentParser(prog="python -m moorage.executor", description="Beside a workflow's step.")
-    parser.add_argument("part", choices=("init", "wait", "http"))
-    parser.add_argument("--step", type=Path, required=True, help="the folder that the pod's containers share")
+    parser.add_argument("part", choices=("init", "wait", "http", "resource"))
+    parser.add_argument("--step", type=Path, default=Path("."), help="the folder that the pod's containers share")
     parser.add_argument("--order", type=Path, required=True, help="the file with the order")
     parser.add_argument("--volumes", type=Path, default=Path(VOLUMES), help="where volumes of main are mounted")
-    parser.add_argument("--try-seconds", type=float, default=TRY_SECONDS, help="how long to wait for a server")
+    parser.add_argument("--try-seconds", type=float, help="how long to wait for a server")
+    parser.add_argument("--account", type=Path, default=Path(), help="the folder with the pod's token and CA")
     given = parser.parse_args(argv)
     # SIGTERM: a fetch ends; a report is still made, for as long as the pod's grace period lasts
     ending = threading.Event()
@@ -40,8 +45,12 @@ def main(argv: list[str] | None = None, env: Mapping[str, str] = os.environ) -> 
         signal.signal(signal.SIGTERM, lambda *_: ending.set())
     else:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    retrying = Retrying(ending, seconds=given.try_seconds)
+    limit = API_TRY_SECONDS if given.part == "resource" else TRY_SECONDS
+    retrying = Retrying(ending, seconds=limit if given.try_seconds is None else given.try_seconds)
     try:
+        if given.part == "resource":
+            _resource(given.order, given.account, env, retrying)
+            return 0
         order = read_order(given.order)
         if given.part == "init":
             _init(given.step, order, env, retrying, given.volumes)
@@ -77,6 +86,22 @@ def _http(step: Path, order: Order, env: Mapping[str, str], retrying: Retrying, 
     server = _server(order, env)
     retrying.call("the report", lambda: server.report(report))
     return 1 if report.get("error") else 0
+
+
+def _resource(order: Path, account: Path, env: Mapping[str, str], retrying: Retrying) -> None:
+    from moorage.decide.workflows.text.errors import TextError
+    from moorage.executor.resource.actions import Actions
+    from moorage.executor.resource.cluster import Cluster
+    from moorage.executor.resource.step import carry_out, read_resource_order
+
+    def say(text: str) -> None:
+        print(f"moorage: {text}", flush=True)
+
+    try:
+        actions = Actions(Cluster(env, account), retrying, say=say, pause=time.sleep)
+        carry_out(read_resource_order(order), actions, say=say, pause=time.sleep)
+    except TextError as error:
+        raise StepError(error.message) from error
 
 
 def _server(order: Order, env: Mapping[str, str]) -> Server:

@@ -546,6 +546,7 @@ class WorkflowController:
                     deadline_seconds=order.deadline_seconds,
                     excluded_hosts=order.excluded_hosts,
                     volumes=claims,
+                    retries=live.run.workflow.retries,
                 ),
                 runtime,
             )

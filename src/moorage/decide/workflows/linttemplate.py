@@ -23,12 +23,11 @@ from moorage.decide.workflows.linttext import (
     check_when,
     check_whole,
 )
+from moorage.decide.workflows.resources.lint import check_resource
 from moorage.decide.workflows.scopes import has_tag
 from moorage.decide.workflows.templates import LEAF_TYPES, LOCATIONS, POD_TYPES, TEMPLATE_TYPES
 
 RETRY_POLICIES = ("Always", "OnFailure", "OnError", "OnTransientError")
-RESOURCE_ACTIONS = ("get", "create", "apply", "delete", "replace", "patch")
-MERGE_STRATEGIES = ("strategic", "merge", "json")
 _METRIC_NAME = "must be letters, digits and '_', not beginning with a digit"
 _WITHOUT_PODS = ("steps", "dag", "suspend", "http", "plugin")
 METRICS_MAX = 100  # in Argo v4's CRDs
@@ -85,7 +84,7 @@ def check_template(out: Gathered, template: Mapping[str, Any], path: Path, aroun
     if kind == "suspend":
         check_duration(out, mapping(template["suspend"]).get("duration"), (*path, "suspend", "duration"))
     elif kind == "resource":
-        _check_resource(out, mapping(template["resource"]), (*path, "resource"))
+        check_resource(out, template, path)
     elif kind == "containerSet":
         _check_container_set(out, template, path)
     elif kind == "http":
@@ -425,17 +424,6 @@ def _check_paths(out: Gathered, template: Mapping[str, Any], kind: str, path: Pa
         if place in taken:
             out.error("volume", at, f"{taken[place]} has the same path; use another", place)
         taken.setdefault(place, what)
-
-
-def _check_resource(out: Gathered, resource: Mapping[str, Any], path: Path) -> None:
-    action = resource.get("action")
-    if not action:
-        out.error("resource", (*path, "action"), "is required")
-    check_choice(out, action, (*path, "action"), RESOURCE_ACTIONS)
-    check_choice(out, resource.get("mergeStrategy"), (*path, "mergeStrategy"), MERGE_STRATEGIES)
-    sources = [field for field in ("manifest", "manifestFrom") if resource.get(field)]
-    if action not in ("delete", "get") and len(sources) != 1:
-        out.error("resource", path, "needs one of manifest and manifestFrom", ", ".join(sources))
 
 
 def _check_container_set(out: Gathered, template: Mapping[str, Any], path: Path) -> None:

@@ -4,6 +4,7 @@ A step without outputs is a plain pod, with one main container, or with those of
 or with a result that somebody uses, the command of main runs inside a small shell script, and the containers
 `init` and `wait` run `moorage.executor`. Containers of a set that wait for each other have a script of their own.
 Where the template is built in (`http`), `main` runs `moorage.executor` itself.
+The main container of a resource template runs `moorage.executor`, with the pod's service account.
 docs/design/0021-workflows.md, "Outputs of a step"
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -20,6 +21,7 @@ from moorage.apimachinery.resources import PODS, Obj
 from moorage.decide.workflows.builtins import BuiltIn, built_in, is_built_in
 from moorage.decide.workflows.orders import Ordered, OrderError, make_order
 from moorage.decide.workflows.podpatch import PatchError, patched_spec
+from moorage.decide.workflows.resources.steps import ANSWERS_PATH, account_of, as_container, order_of
 from moorage.decide.workflows.text.durations import parse_duration
 from moorage.decide.workflows.text.errors import TextError
 from moorage.errors import MoorageError
@@ -47,11 +49,14 @@ ANNOTATIONS_BYTES = 256 * 1024  # of all annotations of an object, as the API se
 STEP_PATH = "/moorage/step"  # the folder that the containers of a step's pod share
 ORDER_PATH = "/moorage/order"  # of init and wait: order.json
 SCRIPT_PATH = "/moorage/script"  # of main: the source of a script
+ACCOUNT_PATH = "/moorage/account"  # of a resource step's main: token and ca.crt of the pod's service account
 VOLUMES_PATH = "/moorage/volumes"  # of init: volumes of main that an input artifact lies in
 SHELL = f"{STEP_PATH}/bin/busybox"  # brought by init
 WRAPPER = f"{STEP_PATH}/wrapper.sh"
 MEMBER = f"{STEP_PATH}/member.sh"
 _STEP, _ORDER, _SCRIPT, _NO_TOKEN = "moorage-step", "moorage-order", "moorage-script", "moorage-no-token"
+_ACCOUNT, _ANSWERS = "moorage-account", "moorage-answers"
+_ROOT_CA = "kube-root-ca.crt"  # ConfigMap of every namespace
 _TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 _DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 _EXECUTOR_RESOURCES = {  # a Python process that streams files
@@ -105,7 +110,8 @@ class PodRequest:
     `workflow`: the stored document, with metadata (uid) and the merged spec, globals substituted. `template`:
     fully substituted, a container or a script. `artifacts`: the inputs that were found, by name; optional ones may
     be missing. `volumes`: name in volumeClaimTemplates → claim. `secret`: a Secret in the workflow's namespace,
-    whose key `token` is what the pod reports with; see `needs_executor`.
+    whose key `token` is what the pod reports with; see `needs_executor`. `retries`: how often the workflow was
+    retried as a whole.
     """
 
     record: NodeRecord
@@ -117,6 +123,7 @@ class PodRequest:
     deadline_seconds: int | None = None
     excluded_hosts: tuple[str, ...] = ()
     volumes: Mapping[str, str] = field(default_factory=dict)
+    retries: int = 0
 
 
 def make_pod(request: PodRequest, runtime: StepRuntime) -> Obj:
@@ -124,6 +131,8 @@ def make_pod(request: PodRequest, runtime: StepRuntime) -> Obj:
 
     Patches of the workflow and of the template are applied before the command of `main` is wrapped.
     """
+    annotations: dict[str, str] = {}
+    request, resource = _resource_step(request, runtime, annotations)
     built = _built_in(request)
     mains = _mains_of(request) if built is None else [_built_in_main(request, runtime, built)]
     main = next((container for container in mains if container["name"] == MAIN), mains[-1])
@@ -133,7 +142,8 @@ def make_pod(request: PodRequest, runtime: StepRuntime) -> Obj:
         raise _error(request, "outputs", "are those of a container named main, and the set has none")
     in_turn = _runs_in_turn(request.template, ordered)
     spec: Obj = {"restartPolicy": "Never"} | _scheduling(request)
-    annotations: dict[str, str] = {}
+    if resource and (account := account_of(request.template, request.workflow.get("spec") or {})):
+        spec["serviceAccountName"] = account
     if "script" in request.template:
         _add_source(request, main, annotations)
     _add_inputs(request, main, ordered)
@@ -156,11 +166,13 @@ def make_pod(request: PodRequest, runtime: StepRuntime) -> Obj:
         _wrap(request, runtime, spec)
     if not spec["volumes"]:
         del spec["volumes"]
-    if helpers or built is not None:
+    if helpers or built is not None or resource:
         order = ordered.document | {"shell": (ordered.wraps or in_turn) and not runtime.on_processes}
         if built is not None:
             order[built.word] = built.document
             annotations[REPORTS_ANNOTATION] = "true"
+        if resource:
+            order["resource"] = resource
         if in_turn:
             order["set"] = [container["name"] for container in mains]
         annotations[ORDER_ANNOTATION] = json.dumps(order, ensure_ascii=False, sort_keys=True)
@@ -183,9 +195,74 @@ def reports(workflow: Mapping[str, Any], template: Mapping[str, Any], *, wants_r
     if is_built_in(template):
         return True
     outputs = template.get("outputs") or {}
-    parameters = any((entry.get("valueFrom") or {}).get("path") for entry in outputs.get("parameters") or ())
+    fields = ("jsonPath", "jqFilter", "default") if template.get("resource") else ("path",)
+    sources = [entry.get("valueFrom") or {} for entry in outputs.get("parameters") or ()]
+    parameters = any(source.get(name) is not None for source in sources for name in fields)
+    wants_result = wants_result and not template.get("resource")
     logs = _archives_logs(workflow.get("spec") or {}, template)
     return bool(wants_result or outputs.get("artifacts") or parameters or logs)
+
+
+def _resource_step(
+    request: PodRequest, runtime: StepRuntime, annotations: dict[str, str]
+) -> tuple[PodRequest, Obj | None]:
+    """A request for a resource template, as one for a container of ours, and its order; others as they are."""
+    template = request.template
+    if not template.get("resource"):
+        return request, None
+    if not runtime.image:
+        raise _error(request, "resource", "needs Moorage's own image, which is not known: set MOORAGE_IMAGE")
+    try:
+        order = order_of(
+            template,
+            workflow=request.workflow["metadata"],
+            node=request.record.id,
+            retries=request.retries,
+            manifest_path=f"{SCRIPT_PATH}/source",
+        )
+    except OrderError as error:
+        raise _error(request, error.path, error.message) from error
+    mounts: list[Obj] = [
+        {"name": _ORDER, "mountPath": ORDER_PATH, "readOnly": True},
+        {"name": _ACCOUNT, "mountPath": ACCOUNT_PATH, "readOnly": True},
+        {"name": _ANSWERS, "mountPath": ANSWERS_PATH},
+    ]
+    if order["manifest"] == f"{SCRIPT_PATH}/source":
+        manifest = str(template["resource"]["manifest"])
+        _check_source(request, "resource.manifest", manifest, "pass it as an artifact, by manifestFrom")
+        annotations[SOURCE_ANNOTATION] = manifest
+        mounts.append({"name": _SCRIPT, "mountPath": SCRIPT_PATH, "readOnly": True})
+    container: Obj = {
+        "image": runtime.image,
+        "command": [runtime.python, "-m", "moorage.executor", "resource"],
+        "args": ["--order", f"{ORDER_PATH}/order.json", "--account", ACCOUNT_PATH],
+        "env": [
+            {"name": "PYTHONUNBUFFERED", "value": "1"},
+            {"name": "PYTHONDONTWRITEBYTECODE", "value": "1"},
+        ],
+        "resources": {} if _has_budget(request) else copy.deepcopy(_EXECUTOR_RESOURCES),
+        "securityContext": _executor_security(request),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": mounts,
+    }
+    return replace(request, template=as_container(template, order, container), wants_result=False), order
+
+
+def _executor_security(request: PodRequest) -> Obj:
+    user = request.template.get("securityContext") or (request.workflow["spec"].get("securityContext")) or {}
+    return container_security() | {
+        "runAsNonRoot": True,
+        "runAsUser": user.get("runAsUser") or USER_ID,
+        "runAsGroup": user.get("runAsGroup") or USER_ID,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def _check_source(request: PodRequest, field: str, text: str, instead: str) -> None:
+    """What goes into an annotation has a limit."""
+    size = len(text.encode())
+    if size > SOURCE_BYTES:
+        raise _error(request, field, f"has {size} bytes, and at most {SOURCE_BYTES} are allowed: {instead}")
 
 
 def _mains_of(request: PodRequest) -> list[Obj]:
@@ -254,14 +331,7 @@ def _add_source(request: PodRequest, main: Obj, annotations: dict[str, str]) -> 
     source = str(request.template["script"].get("source") or "")
     if not source:
         return
-    size = len(source.encode())
-    if size > SOURCE_BYTES:
-        raise _error(
-            request,
-            "script.source",
-            f"has {size} bytes, and at most {SOURCE_BYTES} are allowed: put the program into the image, or pass it"
-            " as an artifact",
-        )
+    _check_source(request, "script.source", source, "put the program into the image, or pass it as an artifact")
     annotations[SOURCE_ANNOTATION] = source
     _mount(main, _SCRIPT, SCRIPT_PATH)
     main["args"] = [*(main.get("args") or ()), f"{SCRIPT_PATH}/source"]
@@ -336,13 +406,6 @@ def _helper(request: PodRequest, runtime: StepRuntime, name: str, secrets: Seque
         {"name": f"MOORAGE_SECRET_{number}", "valueFrom": {"secretKeyRef": dict(selector)}}
         for number, selector in enumerate(secrets)
     ]
-    user = request.template.get("securityContext") or (request.workflow["spec"].get("securityContext")) or {}
-    security = container_security() | {
-        "runAsNonRoot": True,
-        "runAsUser": user.get("runAsUser") or USER_ID,
-        "runAsGroup": user.get("runAsGroup") or USER_ID,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
     return {
         "name": name,
         "image": runtime.image,
@@ -350,7 +413,7 @@ def _helper(request: PodRequest, runtime: StepRuntime, name: str, secrets: Seque
         "args": ["--step", STEP_PATH, "--order", f"{ORDER_PATH}/order.json"],
         "env": env,
         "resources": {} if _has_budget(request) else copy.deepcopy(_EXECUTOR_RESOURCES),
-        "securityContext": security,
+        "securityContext": _executor_security(request),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
             {"name": _STEP, "mountPath": STEP_PATH},
@@ -413,6 +476,8 @@ def _volumes(request: PodRequest, spec: Mapping[str, Any]) -> list[Obj]:
         _NO_TOKEN: {"emptyDir": {}},
         _ORDER: _downward(ORDER_ANNOTATION, "order.json", 0o444),
         _SCRIPT: _downward(SOURCE_ANNOTATION, "source", 0o755),
+        _ANSWERS: {"emptyDir": {}},
+        _ACCOUNT: _account_volume(),
     }
     ours = frozenset(known)
     known |= {name: {"persistentVolumeClaim": {"claimName": claim}} for name, claim in request.volumes.items()}
@@ -440,6 +505,15 @@ def _volumes(request: PodRequest, spec: Mapping[str, Any]) -> list[Obj]:
 
 def _template_volumes(request: PodRequest) -> Sequence[Mapping[str, Any]]:
     return request.template.get("volumes") or ()
+
+
+def _account_volume() -> Obj:
+    """What a kubelet mounts of a service account by itself, also where `automountServiceAccountToken` is false."""
+    sources: list[Obj] = [
+        {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}},
+        {"configMap": {"name": _ROOT_CA, "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+    ]
+    return {"projected": {"sources": sources}}
 
 
 def _downward(annotation: str, path: str, mode: int) -> Obj:

@@ -39,7 +39,6 @@ _AGENT = "use a container that does the same"
 OF_TEMPLATES: tuple[Row, ...] = (
     Row("plugin", f"executor plugins are not run; {_AGENT}"),
     Row("data", f"data templates are not run; {_AGENT}"),
-    Row("resource", f"resource templates are not run; {_AGENT}, such as kubectl"),
 )
 OF_SPECS: tuple[Row, ...] = (
     Row("executorPlugins", "executor plugins are not run"),

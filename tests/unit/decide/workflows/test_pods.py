@@ -621,3 +621,109 @@ def test_any_template_is_refused_in_our_words_or_makes_a_pod_that_the_api_server
     is_wrapped = "/moorage/step/wrapper.sh" in main.get("command", ())
     assert is_wrapped == reports({"spec": {}}, template, wants_result=wants_result)
     assert is_wrapped == any(each["name"] == "wait" for each in taken["spec"]["containers"])
+
+
+RESOURCE = {
+    "name": "hello",
+    "resource": {
+        "action": "create",
+        "setOwnerReference": True,
+        "successCondition": "status.succeeded > 0",
+        "flags": ["--validate=false"],
+        "manifest": "kind: Job",
+    },
+}
+
+
+def test_a_resource_step_runs_our_image_with_the_token_of_the_pods_account() -> None:
+    pod = a_pod({**RESOURCE, "outputs": {"parameters": [{"name": "n", "valueFrom": {"jsonPath": "{.kind}"}}]}})
+    main = container_of(pod, "main")
+    assert main["command"][:2] == ["/moorage/step/bin/busybox", "sh"]
+    assert main["command"][4:] == [
+        *("python", "-m", "moorage.executor", "resource"),
+        *("--order", "/moorage/order/order.json", "--account", "/moorage/account"),
+    ]
+    assert main["image"] == RUNTIME.image
+    volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
+    sources = volumes["moorage-account"]["projected"]["sources"]
+    assert [next(iter(source)) for source in sources] == ["serviceAccountToken", "configMap"]
+    holders = [
+        container["name"]
+        for container in (*pod["spec"]["initContainers"], *pod["spec"]["containers"])
+        if any(mount["name"] == "moorage-account" for mount in container["volumeMounts"])
+    ]
+    assert holders == ["main"]  # init and wait have no token of the account
+    order = json.loads(pod["metadata"]["annotations"]["moorage.dev/workflow-order"])
+    assert order["resource"] == {
+        "action": "create",
+        "namespace": "lab",
+        "mark": "7c1e/wf-1/0",
+        "manifest": "/moorage/script/source",
+        "mergeStrategy": "strategic",
+        "flags": ["--validate=false"],
+        "owner": {
+            "apiVersion": "argoproj.io/v1alpha1",
+            "kind": "Workflow",
+            "name": "wf",
+            "uid": "7c1e",
+            "controller": True,
+            "blockOwnerDeletion": True,
+        },
+        "success": "status.succeeded > 0",
+        "failure": "",
+        "outputs": [{"name": "n", "path": "/moorage/answers/0", "jsonPath": "{.kind}"}],
+    }
+    assert order["parameters"] == [{"name": "n", "path": "/moorage/answers/0"}]
+    assert pod["metadata"]["annotations"]["moorage.dev/workflow-source"] == "kind: Job"
+
+
+def test_a_resource_step_without_outputs_is_one_container() -> None:
+    pod = a_pod(RESOURCE, wants_result=True)
+    assert [container["name"] for container in pod["spec"]["containers"]] == ["main"]
+    assert "initContainers" not in pod["spec"]
+    assert not reports({}, RESOURCE, wants_result=True)
+    assert violations("restricted", pod["metadata"], pod["spec"]) == []
+
+
+def test_a_manifest_from_an_artifact_is_read_where_the_artifact_is() -> None:
+    artifact = {"name": "m", "path": "/tmp/m.yaml", "raw": {"data": "kind: Job"}}
+    resource = {"action": "create", "manifestFrom": {"artifact": {"name": "m"}}}
+    pod = a_pod({"name": "hello", "resource": resource, "inputs": {"artifacts": [artifact]}})
+    order = json.loads(pod["metadata"]["annotations"]["moorage.dev/workflow-order"])
+    assert order["resource"]["manifest"] == "/tmp/m.yaml"
+    assert [container["name"] for container in pod["spec"]["initContainers"]] == ["init"]
+
+
+@pytest.mark.parametrize(
+    ("template", "spec", "account"),
+    [
+        ({}, {"serviceAccountName": "a"}, "a"),
+        ({}, {"serviceAccountName": "a", "executor": {"serviceAccountName": "b"}}, "b"),
+        ({"executor": {"serviceAccountName": "c"}}, {"executor": {"serviceAccountName": "b"}}, "c"),
+    ],
+)
+def test_a_resource_step_has_the_account_of_the_executor(
+    template: dict[str, Any], spec: dict[str, Any], account: str
+) -> None:
+    assert a_pod({**RESOURCE, **template}, spec=spec)["spec"]["serviceAccountName"] == account
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"action": "explode"}, "resource.action is 'explode'"),
+        ({"mergeStrategy": "best"}, "resource.mergeStrategy is 'best'"),
+        ({"flags": ["--kubeconfig=x"]}, "resource.flags flag '--kubeconfig=x' cannot be used"),
+        ({"successCondition": "a ="}, None),
+        ({"failureCondition": "a > b"}, "resource.failureCondition"),
+        ({"manifest": "x" * 300_000}, "resource.manifest has 300000 bytes"),
+        ({"manifest": "", "manifestFrom": {"artifact": {"name": "m"}}}, "no input artifact has this name"),
+    ],
+)
+def test_a_resource_that_cannot_be_carried_out_makes_no_pod(fields: dict[str, Any], why: str | None) -> None:
+    template = {**RESOURCE, "resource": {**RESOURCE["resource"], **fields}}  # type: ignore[dict-item]
+    if why is None:
+        assert a_pod(template)
+        return
+    with pytest.raises(PodError, match=why):
+        a_pod(template)
