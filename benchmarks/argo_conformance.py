@@ -37,6 +37,7 @@ from moorage.decide.workflows.templates import TemplateKey
 from moorage.errors import AlreadyExists, ApiError, MoorageError, NotFound
 from moorage.kube.client import KubeClient
 from moorage.kube.config import load_connection
+from moorage.model.manifests import RBAC, ROLEBINDINGS
 from moorage.model.workflow import (
     CLUSTER_WORKFLOW_TEMPLATES,
     CRON_WORKFLOWS,
@@ -60,6 +61,14 @@ PATIENCE_SECONDS = 400.0
 FIXTURES = (
     (SECRETS, {"metadata": {"name": "my-secret"}, "stringData": {"mypassword": "S00perS3cretPa55word"}}),
     (CONFIGMAPS, {"metadata": {"name": "my-config"}, "data": {"workflow": "1", "template": "2"}}),
+    (  # resource templates act as this account
+        ROLEBINDINGS,
+        {
+            "metadata": {"name": "steps"},
+            "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": "edit"},
+            "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": "default"}],
+        },
+    ),
 )
 # what a person does in the manifests that wait for one: nodes to resume, with output parameters
 PEOPLE = {
