@@ -19,7 +19,17 @@ from moorage.controllers.workflow.records import RecordStore
 from moorage.controllers.workflow.remote import RemoteStore
 from moorage.errors import BadRequest, Conflict, LeaseLost, NotFound, StorageError
 from moorage.model.names import INFO_CONFIGMAP, SYSTEM_NAMESPACE
-from moorage.model.workflow import Memo, NodePhase, NodeRecord, NodeType, Outputs, StepReport, WorkflowRecord
+from moorage.model.workflow import (
+    Artifact,
+    ArtifactName,
+    Memo,
+    NodePhase,
+    NodeRecord,
+    NodeType,
+    Outputs,
+    StepReport,
+    WorkflowRecord,
+)
 from moorage.server.service import ServerService
 from moorage.testing.clock import NOON, FakeClock
 from moorage.testing.fakeapi import FakeApi
@@ -289,3 +299,22 @@ async def test_requests_that_make_no_sense_are_refused(tmp_path: Path, verb: str
     async with site.running() as store:
         with pytest.raises((NotFound, BadRequest, StorageError)):
             await store._send(verb, b'{"uid": 1}', dict)
+
+
+async def test_deleted_artifacts_are_noted_in_final_nodes(opened) -> None:
+    outputs = Outputs(artifacts=(Artifact(name="a", key="k", version="1-1"), Artifact(name="b", key="l")))
+    node = msgspec.structs.replace(a_node("n", NodePhase.SUCCEEDED), outputs=outputs)
+    async with opened() as store:
+        await store.begin(a_run())
+        await store.load("u1", "op-1")
+        await store.save("u1", "op-1", [node])
+        name = ArtifactName(node="n", name="a")
+        assert await store.delete_artifacts("u1", "op-1", [name, ArtifactName(node="none", name="a")]) == ()
+        await store.mark_deleted("u1", "op-1", [name])  # twice is once
+        (kept,) = (await store.load("u1", "op-1")).nodes
+        assert [artifact.is_deleted for artifact in kept.outputs.artifacts] == [True, False]
+        await store.load("u1", "op-2")
+        with pytest.raises(Conflict):
+            await store.delete_artifacts("u1", "op-1", [name])
+        with pytest.raises(NotFound):
+            await store.mark_deleted("none", "op-1", [name])

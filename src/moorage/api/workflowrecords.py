@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 
 from moorage.api.fields import Time
-from moorage.model.workflow import Memo, MetricPoint, NodeRecord, StepReport, WorkflowRecord
+from moorage.model.workflow import ArtifactName, Memo, MetricPoint, NodeRecord, StepReport, WorkflowRecord
 
 RECORDS_PATH = "/api/v1/internal/workflows"
 RECORDS_BYTES = 64 << 20  # of one request: a save of 10,000 nodes has some 6 MB
@@ -50,6 +50,18 @@ class ForgetNodes(_Body, frozen=True):
     holder: Key
     ids: tuple[Key, ...] = ()
     workflow: WorkflowRecord | None = None
+
+
+class DeleteArtifacts(_Body, frozen=True):
+    uid: Key
+    holder: Key
+    artifacts: tuple[ArtifactName, ...] = ()
+
+
+class Left(_Body, frozen=True):
+    """Why artifacts could not be deleted, a sentence each."""
+
+    failures: tuple[str, ...] = ()
 
 
 class AskReports(_Body, frozen=True):

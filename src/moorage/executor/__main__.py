@@ -1,10 +1,11 @@
-"""`python -m moorage.executor init|wait|http|resource`: what containers run in the pod of a step.
+"""`python -m moorage.executor init|wait|http|resource|delete`: what containers run in the pod of a step.
 
 `init` and `wait` are the containers of these names; `http` and `resource` are the container main of templates
 without an image of the user's.
 
 Exit codes: 0 done; 1 the last line of standard error says why not; 2 wrong usage. `wait` reports problems of a
 step's outputs to the server, and ends with 1 then too; so does `http` with a request that failed.
+`delete` runs in a pod of its own, without the server.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from moorage.executor.deleting import TRY_SECONDS as DELETE_SECONDS
+from moorage.executor.deleting import delete_all
 from moorage.executor.errors import StepError
 from moorage.executor.fetching import VOLUMES, fetch_all, prepare
 from moorage.executor.order import Order, read_order
@@ -32,7 +35,7 @@ API_TRY_SECONDS = 900.0  # an API server that is updated is back by then; an err
 def main(argv: list[str] | None = None, env: Mapping[str, str] = os.environ) -> int:
     """Run one part to its end."""
     parser = argparse.ArgumentParser(prog="python -m moorage.executor", description="Beside a workflow's step.")
-    parser.add_argument("part", choices=("init", "wait", "http", "resource"))
+    parser.add_argument("part", choices=("init", "wait", "http", "resource", "delete"))
     parser.add_argument("--step", type=Path, default=Path("."), help="the folder that the pod's containers share")
     parser.add_argument("--order", type=Path, required=True, help="the file with the order")
     parser.add_argument("--volumes", type=Path, default=Path(VOLUMES), help="where volumes of main are mounted")
@@ -51,6 +54,9 @@ def main(argv: list[str] | None = None, env: Mapping[str, str] = os.environ) -> 
         if given.part == "resource":
             _resource(given.order, given.account, env, retrying)
             return 0
+        if given.part == "delete":
+            patience = Retrying(ending, seconds=DELETE_SECONDS if given.try_seconds is None else given.try_seconds)
+            return 0 if delete_all(given.order, Stores(env, given.step), patience) else 1
         order = read_order(given.order)
         if given.part == "init":
             _init(given.step, order, env, retrying, given.volumes)

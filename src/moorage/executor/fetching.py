@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -76,6 +77,10 @@ def fetch_all(
     for number, entry in enumerate(order.inputs):
         try:
             _fetch(step, number, entry, server, stores, retrying, volumes)
+        except Missing as error:
+            if not entry.is_optional:
+                raise StepError(f"input artifact {entry.name!r}: {error.message}") from error
+            print(f"moorage: optional input artifact {entry.name!r}: {error.message}", file=sys.stderr, flush=True)
         except StepError as error:
             raise StepError(f"input artifact {entry.name!r}: {error.message}") from error
         except OSError as error:

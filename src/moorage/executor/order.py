@@ -24,6 +24,7 @@ class Input:
     below: str | None = None
     mode: int | None = None
     recurse_mode: bool = False
+    is_optional: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +59,7 @@ class Order:
     """`workflow`: its uid. `brings_shell`: the image of main may have no shell.
 
     `members`: the containers of a set that wait for each other; empty: there is no such set. `request`: what the
-    part `http` sends.
+    part `http` sends. `log`: where the log of main goes; None: into our own store.
     """
 
     workflow: str
@@ -71,6 +72,7 @@ class Order:
     brings_shell: bool = False
     members: tuple[str, ...] = ()
     request: Mapping[str, Any] = field(default_factory=dict)
+    log: Output | None = None
 
     @property
     def wraps(self) -> bool:
@@ -97,6 +99,7 @@ def read_order(path: Path) -> Order:
             brings_shell=bool(document["shell"]),
             members=tuple(str(name) for name in document.get("set") or ()),
             request=document.get("http") or {},
+            log=_log(document.get("log")),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StepError(f"the order of this pod cannot be read from {path}: {error}") from error
@@ -110,7 +113,12 @@ def _input(entry: Mapping[str, Any]) -> Input:
         below=entry["below"],
         mode=entry.get("mode"),
         recurse_mode=bool(entry.get("recurseMode")),
+        is_optional=bool(entry.get("optional")),
     )
+
+
+def _log(entry: Mapping[str, Any] | None) -> Output | None:
+    return Output(name="", path="", location=entry["location"], kept=entry["kept"]) if entry else None
 
 
 def _output(entry: Mapping[str, Any]) -> Output:

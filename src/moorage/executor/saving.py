@@ -126,7 +126,7 @@ def save(
             report.result = _result(step)
     if order.keeps_logs:
         try:
-            report.artifacts += _logs(step, server, retrying)
+            report.artifacts += _logs(step, order.log, server, stores, retrying)
         except StepError as error:
             problems.append(f"the log: {error.message}")
     for problem in problems:
@@ -188,9 +188,9 @@ def _upload(
 ) -> dict[str, Any]:
     digest, size = digest_of(file), file.stat().st_size
     if output is not None and output.location:
-        retrying.call(f"output artifact {name!r}", lambda: stores.write(output.location, file))
-        kept = dict(output.kept)
-        return {"name": name, "archive": archive, "location": kept, "digest": digest, "sizeBytes": size}
+        version = retrying.call(f"output artifact {name!r}", lambda: stores.write(output.location, file))
+        artifact = {"name": name, "archive": archive, "location": dict(output.kept), "digest": digest}
+        return artifact | {"sizeBytes": size} | ({"version": version} if version else {})
 
     def put() -> dict[str, Any]:
         artifact = server().put_artifact(name, archive, file, key=output.key if output is not None else "")
@@ -208,11 +208,13 @@ def _result(step: Path) -> str:
     return data.removesuffix(b"\n")[-RESULT_BYTES:].decode("utf-8", "replace")
 
 
-def _logs(step: Path, server: Callable[[], Server], retrying: Retrying) -> list[dict[str, Any]]:
+def _logs(
+    step: Path, output: Output | None, server: Callable[[], Server], stores: Stores, retrying: Retrying
+) -> list[dict[str, Any]]:
     log = step / "out" / "log"
     if not _is_plain(log):
         return []
-    return [_upload(log, LOGS, "none", None, server, Stores({}, step), retrying)]
+    return [_upload(log, LOGS, "none", output, server, stores, retrying)]
 
 
 def _read(path: Path, most: int) -> bytes | None:

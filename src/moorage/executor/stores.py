@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from moorage.executor.errors import Passing, StepError
+from moorage.executor.errors import Missing, Passing, StepError
 from moorage.executor.web import fetch, send
 
 GIT_SECONDS = 3600  # for one clone
@@ -48,17 +48,44 @@ class Stores:
                 raise StepError(f"the store {kind!r} is not known: use s3, gcs, http, git or raw")
         return False
 
-    def write(self, location: Mapping[str, Any], file: Path) -> None:
-        """Write a file to where the location says. Raises StepError."""
+    def write(self, location: Mapping[str, Any], file: Path) -> str:
+        """Write a file to where the location says; returns its version, "" where the store has none.
+
+        A version is a text that changes with every write. Raises StepError.
+        """
         ((kind, store),) = location.items()
         match kind:
             case "http":
                 send(self._http(store, "PUT"), file)
+                return ""
             case "s3" | "gcs":
                 path = f"{store['bucket']}/{store['key']}"
-                self._bucket(kind, store, path, lambda files: files.put_file(str(file), path))
+
+                def put(files: Any) -> str:
+                    files.put_file(str(file), path)
+                    return _version(files, path)
+
+                return str(self._bucket(kind, store, path, put))
             case _:
                 raise StepError(f"the store {kind!r} cannot be written: use s3, gcs or http")
+
+    def delete(self, location: Mapping[str, Any], version: str) -> bool:
+        """Delete what a bucket has there, if it is still of this version; whether it was. Raises StepError.
+
+        What is not there is no error, and what another has written since stays.
+        """
+        ((kind, store),) = location.items()
+        if kind not in ("s3", "gcs"):
+            raise StepError(f"artifacts in the store {kind!r} cannot be deleted: use s3 or gcs")
+        path = f"{store['bucket']}/{store['key']}"
+
+        def work(files: Any) -> bool:
+            if not files.isfile(path) or not version or _version(files, path) != version:
+                return False
+            files.rm_file(path)
+            return True
+
+        return bool(self._bucket(kind, store, path, work))
 
     def _secret(self, store: Mapping[str, Any], field: str) -> str:
         """The value of a Secret's key; "" where the field is not set. Raises StepError for one that is missing."""
@@ -97,7 +124,7 @@ class Stores:
                 return False
             below = files.find(path)
             if not below:
-                raise StepError(f"{kind}://{path} does not exist")
+                raise Missing(f"{kind}://{path} does not exist")
             for name in below:
                 inner = str(name).removeprefix(path).strip("/")
                 if any(part in ("", ".", "..") for part in inner.split("/")):
@@ -126,7 +153,7 @@ class Stores:
         except StepError:
             raise
         except FileNotFoundError as error:
-            raise StepError(f"{kind}://{path} does not exist") from error
+            raise Missing(f"{kind}://{path} does not exist") from error
         except PermissionError as error:
             raise StepError(f"{kind}://{path} may not be used with the keys given: {error}") from error
         except Exception as error:  # each package has errors of its own
@@ -245,3 +272,12 @@ class Stores:
                 sign in text.lower() for sign in ("could not resolve", "timed out", "refused")
             )
             raise Passing(message) if passing else StepError(message)
+
+
+def _version(files: Any, path: str) -> str:
+    """What the bucket says of an object, which another write changes."""
+    files.invalidate_cache()
+    info = files.info(path)
+    if info.get("generation"):  # of Google Cloud Storage
+        return f"generation {info['generation']}"
+    return f"{info.get('VersionId') or ''} {info.get('ETag') or ''} {info.get('LastModified') or ''}".strip()

@@ -56,6 +56,7 @@ REPORTS_ANNOTATION = "moorage.dev/workflow-reports"  # "true": the container mai
 
 POD_FINALIZER = "moorage.dev/workflow"  # on a step's pod, until its end is recorded
 FINALIZER = "moorage.dev/workflow"  # on a Workflow, until its pods are released
+ARTIFACT_FINALIZER = "workflows.argoproj.io/artifact-gc"  # Argo's, on a Workflow until its artifacts are deleted
 
 NAME_MAX = 63  # of a Workflow
 CRON_NAME_MAX = 52  # of a CronWorkflow: its Workflows add "-" and ten digits
@@ -133,6 +134,15 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     archive: str = "tar"  # "tar" (a .tgz), "none", "zip"
     location: Mapping[str, Any] = {}
     is_deleted: bool = False
+    version: str = ""  # as its store has it: another write, of the same bytes too, gives another
+    collection: Mapping[str, Any] = {}  # `artifactGC` of the template's output; empty: it has none
+
+
+class ArtifactName(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """An output artifact of a run. `node`: the id of the node that left it."""
+
+    node: str
+    name: str
 
 
 class Outputs(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

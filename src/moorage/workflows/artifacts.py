@@ -91,6 +91,10 @@ class Place(Protocol):
         """Raises FileNotFoundError."""
         ...
 
+    def version(self, key: str) -> str:
+        """A text that each write changes, of the same bytes too. Raises FileNotFoundError."""
+        ...
+
     def below(self, key: str) -> list[str]:
         """The keys of what is stored below this one, relative to it, in order; none where there is none."""
         ...
@@ -139,11 +143,17 @@ class Artifacts:
                 await self._do("write", partial(_add, upload, digest, chunk))
             await self._do("write", upload.commit)
             whole = True
+            version = await self._do("read", lambda: _or_none(place.version, key))
         finally:
             if not whole:
                 await asyncio.shield(asyncio.to_thread(_discard, upload))
         return Artifact(
-            name=name, key=key, size_bytes=size, digest=f"sha256:{digest.hexdigest()}", archive=archive
+            name=name,
+            key=key,
+            size_bytes=size,
+            digest=f"sha256:{digest.hexdigest()}",
+            archive=archive,
+            version=version or "",
         )
 
     async def open(self, key: str) -> Content:
@@ -168,10 +178,12 @@ class Artifacts:
             raise BadRequest(f"{len(names)} artifacts are stored below {key!r}; at most {BELOW_MAX} are fetched")
         return names
 
-    async def delete(self, key: str) -> bool:
-        """Whether it was there."""
+    async def delete(self, key: str, *, version: str | None = None) -> bool:
+        """Whether it was there. `version`: leave what has another: it was written again since."""
         place = self._use()
         check_key(key)
+        if version is not None and await self._do("read", lambda: _or_none(place.version, key)) != version:
+            return False
         return bool(await self._do("delete", lambda: _or_none(_deleted, (place, key))))
 
     async def collect(self, older: datetime) -> int:
@@ -248,6 +260,13 @@ class Folder:
         except (IsADirectoryError, NotADirectoryError, PermissionError) as error:
             raise FileNotFoundError(key) from error
         self._prune(path.parent)
+
+    def version(self, key: str) -> str:
+        try:
+            status = (self._root / key).stat()
+        except NotADirectoryError as error:
+            raise FileNotFoundError(key) from error
+        return f"{status.st_ino}-{status.st_mtime_ns}"
 
     def below(self, key: str) -> list[str]:
         root = self._root / key
@@ -368,6 +387,12 @@ class Bucket:
         if not self._files.isfile(path):
             raise FileNotFoundError(key)
         self._files.rm_file(path)
+
+    def version(self, key: str) -> str:
+        self._files.invalidate_cache()
+        info = self._files.info(self._path(key))
+        names = ("generation", "VersionId", "ETag", "LastModified", "created")
+        return " ".join(str(info[name]) for name in names if info.get(name))
 
     def below(self, key: str) -> list[str]:
         path = self._path(key)

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from moorage.clock import SYSTEM
+from moorage.errors import MoorageError
 from moorage.model.workflow import (
+    ArtifactName,
     Loaded,
     Memo,
     MetricPoint,
@@ -21,6 +23,7 @@ from moorage.model.workflow import (
     WorkflowRecord,
 )
 from moorage.sql.thread import StoreThread
+from moorage.workflows.artifacts import Artifacts
 from moorage.workflows.query import NODES_PAGE_MAX, NodePage, RunPage, RunQuery
 from moorage.workflows.store import WorkflowStore, open_workflows
 
@@ -33,8 +36,18 @@ class LocalRecords:
     Every method raises StorageError while the database cannot be used.
     """
 
-    def __init__(self, where: Path | str, *, prepare: Callable[[WorkflowStore], None] | None = None) -> None:
-        """`prepare` is called with the store before anybody uses it; what it raises, all methods raise."""
+    def __init__(
+        self,
+        where: Path | str,
+        *,
+        prepare: Callable[[WorkflowStore], None] | None = None,
+        artifacts: Artifacts | None = None,
+    ) -> None:
+        """`prepare` is called with the store before anybody uses it; what it raises, all methods raise.
+
+        `artifacts`: our own store of them, in which `delete_artifacts` deletes.
+        """
+        self._artifacts = artifacts
 
         def opened() -> WorkflowStore:
             store = open_workflows(where)
@@ -75,6 +88,29 @@ class LocalRecords:
         self, uid: str, holder: str, ids: Collection[str], workflow: WorkflowRecord | None = None
     ) -> None:
         await self.do(lambda store: store.forget_nodes(uid, holder, ids, workflow))
+
+    async def delete_artifacts(self, uid: str, holder: str, artifacts: Sequence[ArtifactName]) -> tuple[str, ...]:
+        await self.mark_deleted(uid, holder, ())  # nothing for an operator that is not the run's any more
+        run = await self.run(uid)
+        failures: list[str] = []
+        deleted: list[ArtifactName] = []
+        for name in artifacts:
+            node = await self.node(uid, name.node)
+            outputs = () if node is None or node.outputs is None else node.outputs.artifacts
+            artifact = next((each for each in outputs if each.name == name.name and not each.location), None)
+            if artifact is None or run is None:
+                continue
+            try:
+                if self._artifacts is not None and artifact.key and artifact.version:
+                    await self._artifacts.delete(f"{run.namespace}/{artifact.key}", version=artifact.version)
+                deleted.append(name)
+            except MoorageError as error:
+                failures.append(f"artifact {name.name!r}: {error.message}")
+        await self.mark_deleted(uid, holder, deleted)
+        return tuple(failures)
+
+    async def mark_deleted(self, uid: str, holder: str, artifacts: Sequence[ArtifactName]) -> None:
+        await self.do(lambda store: store.mark_deleted(uid, holder, artifacts))
 
     async def reports(self, uid: str, pods: Collection[str]) -> tuple[StepReport, ...]:
         return await self.do(lambda store: store.reports(uid, pods))

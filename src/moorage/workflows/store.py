@@ -17,6 +17,7 @@ from moorage.apimachinery.integers import integer_or
 from moorage.apimachinery.moments import moment, rfc3339
 from moorage.errors import BadRequest, Conflict, NotFound
 from moorage.model.workflow import (
+    ArtifactName,
     Loaded,
     Memo,
     MetricPoint,
@@ -183,6 +184,18 @@ class WorkflowStore:
                     "DELETE FROM workflow_nodes WHERE uid = ? AND id = ?", [(uid, node_id) for node_id in batch]
                 )
             self._replace(uid, workflow)
+
+    def mark_deleted(self, uid: str, holder: str, artifacts: Iterable[ArtifactName]) -> None:
+        """Note that artifacts are deleted; nodes that are not known are left out. Raises Conflict, NotFound."""
+        names: dict[str, set[str]] = {}
+        for artifact in artifacts:
+            names.setdefault(artifact.node, set()).add(artifact.name)
+        with self._db.transaction():
+            self._hold(uid, holder)
+            for batch in _batches(sorted(names)):
+                rows = self._db.by_keys(NODES, [(uid, node_id) for node_id in batch], columns=("record",))
+                nodes = [_NODE.decode(row[0]) for row in rows]
+                self._db.upsert(NODES, [_node_row(uid, _without(node, names[node.id])) for node in nodes])
 
     def reports(self, uid: str, pods: Iterable[str]) -> tuple[StepReport, ...]:
         rows = self._db.by_keys(REPORTS, [(uid, pod) for pod in sorted(set(pods))], columns=("report",))
@@ -468,6 +481,17 @@ def _run(record: str, document: Mapping[str, Any], gone: int | None) -> Workflow
     kept = _RUN.decode(record)
     gone_at = rfc3339(from_microseconds(gone)) if gone is not None else ""
     return msgspec.structs.replace(kept, document=document, gone_at=gone_at)
+
+
+def _without(node: NodeRecord, names: Collection[str]) -> NodeRecord:
+    """The node with these artifacts deleted."""
+    if node.outputs is None:
+        return node
+    artifacts = tuple(
+        msgspec.structs.replace(artifact, is_deleted=True) if artifact.name in names else artifact
+        for artifact in node.outputs.artifacts
+    )
+    return msgspec.structs.replace(node, outputs=msgspec.structs.replace(node.outputs, artifacts=artifacts))
 
 
 def _node_row(uid: str, node: NodeRecord) -> Row:

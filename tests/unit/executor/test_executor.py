@@ -614,3 +614,37 @@ def test_what_a_bucket_does_not_have_is_told(tmp_path: Path, bucket: dict[str, A
     stores = Stores({"MOORAGE_SECRET_0": "id", "MOORAGE_SECRET_1": "key"}, tmp_path)
     with pytest.raises(StepError, match="s3://lab/none does not exist"):
         stores.read({"s3": {**bucket, "key": "none"}}, tmp_path / "in")
+
+
+def test_an_optional_input_that_its_store_does_not_have_is_left_out(pod: Pod, bucket: dict[str, Any]) -> None:
+    keys = {"MOORAGE_SECRET_0": "id", "MOORAGE_SECRET_1": "key"}
+    location = {"s3": {**bucket, "key": "none"}}
+    pod.order(inputs=[an_input(location, optional=True)])
+    assert pod.init(**keys) == 0
+    pod.order(inputs=[an_input(location)])
+    assert pod.init(**keys) == 1
+
+
+def test_what_was_written_again_since_is_not_deleted(
+    tmp_path: Path, bucket: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = {"MOORAGE_SECRET_0": "id", "MOORAGE_SECRET_1": "key"}
+    stores, file = Stores(env, tmp_path), tmp_path / "file"
+    file.write_text("x")
+    places = [{"s3": {**bucket, "key": f"gc/{name}"}} for name in ("mine", "theirs")]
+    versions = [stores.write(place, file) for place in places]
+    file.write_text("y")
+    stores.write(places[1], file)
+    away = {"http": {"url": "http://127.0.0.1/x"}}
+    entries = [*zip(places, versions, strict=True), (places[0], versions[0]), (places[1], ""), (away, "")]
+    rows = [
+        {"node": "n", "name": f"a{n}", "location": place, "version": v} for n, (place, v) in enumerate(entries)
+    ]
+    order = tmp_path / "order.json"
+    order.write_text(json.dumps({"delete": rows}))
+    assert main(["delete", "--step", str(tmp_path), "--order", str(order)], env) == 1
+    assert capsys.readouterr().err.splitlines()[-1].startswith("left=4 artifact 'a4'")
+    with pytest.raises(StepError):
+        stores.read(places[0], tmp_path / "in")
+    stores.read(places[1], tmp_path / "in")
+    assert (tmp_path / "in").read_text() == "y"

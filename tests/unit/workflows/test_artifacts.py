@@ -106,6 +106,7 @@ async def test_what_is_stored_is_read_again(store: Artifacts, size: int) -> None
         size_bytes=size,
         digest=f"sha256:{hashlib.sha256(data).hexdigest()}",
         archive="tar",
+        version=stored.version,
     )
     assert await whole(store, "lab/train/pod-1/model.tgz") == data
 
@@ -294,3 +295,12 @@ async def test_a_server_without_a_place_says_what_to_set() -> None:
             await attempt
         assert refused.value.hint == "set MOORAGE_ARTIFACTS"
     assert await store.collect(FUTURE) == 0
+
+
+async def test_what_was_written_again_since_is_not_deleted_by_its_version(store: Artifacts) -> None:
+    first = await store.put(stream(b"x"), "lab/a", name="a")
+    second = await store.put(stream(b"other"), "lab/a", name="a")
+    assert first.version
+    assert await store.delete("lab/a", version=first.version) is False
+    assert await store.delete("lab/a", version=second.version) is True
+    assert await store.delete("lab/a", version=second.version) is False

@@ -28,10 +28,12 @@ from moorage.clock import Clock
 from moorage.controllers.loop import Loop, LoopMetrics
 from moorage.controllers.run.plan import is_lost
 from moorage.controllers.workflow.budget import make_budget
+from moorage.controllers.workflow.collecting import Collector
 from moorage.controllers.workflow.observe import has_executor, is_held, is_of, keep_pod, pod_seen
 from moorage.controllers.workflow.records import RecordStore
 from moorage.controllers.workflow.summary import collect_at, pod_delete_at, summary_patch
 from moorage.decide.runs.restarts import LOST_AFTER
+from moorage.decide.workflows.collection import collects
 from moorage.decide.workflows.graph.again import nodes_to_forget
 from moorage.decide.workflows.graph.events import (
     ConfigMapValue,
@@ -47,9 +49,11 @@ from moorage.decide.workflows.graph.locks import LockTable, locks_held
 from moorage.decide.workflows.graph.run import Run
 from moorage.decide.workflows.normalise import normalise
 from moorage.decide.workflows.pods import PodError, PodRequest, StepRuntime, make_pod
+from moorage.decide.workflows.repository import REPOSITORY, read_repository, reference_of
 from moorage.decide.workflows.templates import TemplateKey, TemplateMissing, missing, stored
 from moorage.errors import (
     AlreadyExists,
+    ApiError,
     BadRequest,
     Forbidden,
     Invalid,
@@ -151,6 +155,9 @@ class WorkflowController:
         self._gone: dict[Key, set[str]] = {}  # uids of objects that were deleted, until the records know it
         self._runtime: StepRuntime | None = None
         self._runtime_read_at = 0.0
+        self._collector = Collector(
+            api, records, holder=holder, runtime=self._step_runtime, clock=clock, events=events
+        )
         self._locks = LockTable()
         self._locks_ready = False
         self._limits_read_at = -1e9
@@ -179,7 +186,9 @@ class WorkflowController:
             await self._restore_locks()
         if obj is None or is_deleting(obj):
             await self._leave(key, obj)
-            return None
+            if obj is None or not is_ours(obj):
+                return None
+            return await self._collector.collect(key, obj, is_deleting=True)
         if key in self._gone:  # an earlier one of this name
             await self._bury(key, str(obj["metadata"]["uid"]))
         if not is_ours(obj):
@@ -294,6 +303,8 @@ class WorkflowController:
                 if is_held(pod) and is_of(pod, uid):
                     await self._release(pod["metadata"]["name"], key.namespace)
             return None
+        if collects(record.document):
+            await self._collector.add_finalizer(key, obj)
         await self._claims(key, obj, record)
         await self._budget(key, obj, record)
         # as the API server has them: a copy may be older than the pods that an earlier operator made
@@ -332,13 +343,26 @@ class WorkflowController:
                     others[template] = normalise(
                         await self._api.get(resource, template.name, None if template.cluster else key.namespace)
                     )
+        document = own
         try:
             faults += self._check(own, others)
             document = stored(own, others)
+            reference = reference_of(document.get("spec") or {})
+            config = await self._config_map(reference.config_map, key.namespace)
+            if (repository := read_repository(reference, config)) is not None:
+                document[REPOSITORY] = repository
+        except ApiError:
+            raise
         except (MoorageError, TemplateMissing) as error:
             faults.append(error.message)
-            document = own
         return document, faults
+
+    async def _config_map(self, name: str, namespace: str) -> Obj | None:
+        """None: there is none of this name."""
+        try:
+            return await self._api.get(CONFIGMAPS, name, namespace)
+        except NotFound:
+            return None
 
     async def _token_digest(self, key: Key, obj: Obj) -> str:
         """The digest of a new token by which the run's pods report. It is in a Secret that is made here.
@@ -736,12 +760,13 @@ class WorkflowController:
         for pod in self._pods_of(key):
             if is_held(pod):
                 await self._release(pod["metadata"]["name"], key.namespace)
+        again = await self._collector.collect(key, obj, is_deleting=False)
         at = collect_at(obj)
         if at is None:
-            return None
+            return again
         now = self._clock.now()
         if at > now:
-            return at - now
+            return min(at - now, again or at - now)
         with contextlib.suppress(NotFound):
             await self._api.delete(
                 WORKFLOWS, key.name, key.namespace, uid=obj["metadata"]["uid"], propagation="Background"

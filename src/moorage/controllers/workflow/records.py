@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Protocol
 
-from moorage.model.workflow import Loaded, Memo, MetricPoint, NodeRecord, StepReport, WorkflowRecord
+from moorage.model.workflow import ArtifactName, Loaded, Memo, MetricPoint, NodeRecord, StepReport, WorkflowRecord
 
 
 class RecordStore(Protocol):
@@ -59,6 +59,18 @@ class RecordStore(Protocol):
 
         For a retry: `workflow` is the run as it begins again. Raises Conflict and NotFound as `save` does.
         """
+        ...
+
+    async def delete_artifacts(self, uid: str, holder: str, artifacts: Sequence[ArtifactName]) -> tuple[str, ...]:
+        """Delete output artifacts of a run in our own store, and note it; why some are left, a sentence each.
+
+        What is not there is deleted already. What another step or workflow wrote under the same key since stays,
+        and counts as deleted. Raises Conflict and NotFound as `save` does.
+        """
+        ...
+
+    async def mark_deleted(self, uid: str, holder: str, artifacts: Sequence[ArtifactName]) -> None:
+        """Note that artifacts are deleted, of final nodes too. Raises Conflict and NotFound as `save` does."""
         ...
 
     async def reports(self, uid: str, pods: Collection[str]) -> tuple[StepReport, ...]:

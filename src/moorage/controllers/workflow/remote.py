@@ -16,8 +16,10 @@ from moorage.api.workflowrecords import (
     RECORDS_PATH,
     AskReports,
     Begin,
+    DeleteArtifacts,
     ForgetNodes,
     Gone,
+    Left,
     Load,
     Nothing,
     Recall,
@@ -42,7 +44,7 @@ from moorage.errors import (
     TooLarge,
 )
 from moorage.kube.serverurl import server_url
-from moorage.model.workflow import Loaded, Memo, MetricPoint, NodeRecord, StepReport, WorkflowRecord
+from moorage.model.workflow import ArtifactName, Loaded, Memo, MetricPoint, NodeRecord, StepReport, WorkflowRecord
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +107,14 @@ class RemoteStore:
     ) -> None:
         body = ForgetNodes(uid=uid, holder=holder, ids=tuple(ids), workflow=_bare(workflow))
         await self._ask("forget-nodes", body, Nothing)
+
+    async def delete_artifacts(self, uid: str, holder: str, artifacts: Sequence[ArtifactName]) -> tuple[str, ...]:
+        body = DeleteArtifacts(uid=uid, holder=holder, artifacts=tuple(artifacts))
+        return (await self._ask("delete-artifacts", body, Left)).failures
+
+    async def mark_deleted(self, uid: str, holder: str, artifacts: Sequence[ArtifactName]) -> None:
+        body = DeleteArtifacts(uid=uid, holder=holder, artifacts=tuple(artifacts))
+        await self._ask("mark-deleted", body, Nothing)
 
     async def reports(self, uid: str, pods: Collection[str]) -> tuple[StepReport, ...]:
         return (await self._ask("reports", AskReports(uid=uid, pods=tuple(pods)), Reports)).reports

@@ -13,6 +13,7 @@ from moorage.model.workflow import COMPLETED_LABEL, PHASE_LABEL, NodePhase, Node
 OUTPUT_BYTES = 16 * 1024  # of `status.outputs`: the records have all of them
 MESSAGE_LENGTH = 1000
 FINAL = ("Succeeded", "Failed", "Error")
+COLLECTION_FAILED = "ArtifactGCError"  # condition: artifacts could not be deleted
 
 
 def summary_patch(
@@ -33,6 +34,9 @@ def summary_patch(
     conditions = [{"type": "Completed", "status": "True"}] if is_done else []
     if record.metrics_error:
         conditions.append({"type": "MetricsError", "status": "True", "message": record.metrics_error})
+    if is_done:
+        there = (obj.get("status") or {}).get("conditions") or ()
+        conditions += [row for row in there if row.get("type") == COLLECTION_FAILED]
     if conditions or (obj.get("status") or {}).get("conditions"):
         status["conditions"] = conditions or None
     for kind in ("mutex", "semaphore"):
@@ -52,6 +56,15 @@ def _without_nulls(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: inner for key, inner in value.items() if inner is not None} or None
     return value
+
+
+def collection_patch(obj: Mapping[str, Any], failure: str) -> dict[str, Any] | None:
+    """A merge patch with the condition that says why artifacts are left; None where the object says it already."""
+    now = list((obj.get("status") or {}).get("conditions") or ())
+    wanted = [row for row in now if row.get("type") != COLLECTION_FAILED]
+    if failure:
+        wanted.append({"type": COLLECTION_FAILED, "status": "True", "message": failure[:MESSAGE_LENGTH]})
+    return None if wanted == now else {"status": {"conditions": wanted}}
 
 
 def collect_at(obj: Mapping[str, Any]) -> datetime | None:

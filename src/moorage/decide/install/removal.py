@@ -29,8 +29,8 @@ from moorage.model.names import (
     SYSTEM_NAMESPACE,
 )
 from moorage.model.people import PEOPLE_NAMESPACE
+from moorage.model.workflow import ARTIFACT_FINALIZER, POD_FINALIZER
 from moorage.model.workflow import FINALIZER as WORKFLOW_FINALIZER
-from moorage.model.workflow import POD_FINALIZER
 
 FINALIZERS = frozenset(
     {
@@ -39,6 +39,7 @@ FINALIZERS = frozenset(
         MAP_FINALIZER,
         WORKFLOW_FINALIZER,
         POD_FINALIZER,
+        ARTIFACT_FINALIZER,
         CRON_FINALIZER,
         BEATS_FINALIZER,
     }

@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from moorage.apimachinery.resources import Obj
+from moorage.decide.workflows.repository import place_of, placed
 from moorage.errors import MoorageError
 from moorage.model.workflow import Artifact
 
@@ -72,13 +73,14 @@ def make_order(
     archives_logs: bool,
 ) -> Ordered:
     """`workflow`: its metadata. `mounts`: volumeMounts of main. Raises OrderError."""
+    archive_location: Mapping[str, Any] = template.get("archiveLocation") or {}
     input_secrets: list[Mapping[str, Any]] = []
     output_secrets: list[Mapping[str, Any]] = []
     inputs: list[Input] = []
     fetched: list[Obj] = []
     for number, entry in enumerate((template.get("inputs") or {}).get("artifacts") or ()):
         field = f"inputs.artifacts[{number}]"
-        location, archive = _source(entry, artifacts.get(entry["name"]), field)
+        location, archive = _source(entry, artifacts.get(entry["name"]), field, archive_location)
         if location is None:
             continue
         path = _checked_path(entry, field)
@@ -90,7 +92,7 @@ def make_order(
                 "location": numbered_secrets(location, input_secrets),
                 "archive": archive,
                 "below": folder,  # of the volume; null: the artifact has a place of its own
-                **{key: entry[key] for key in ("mode", "recurseMode") if entry.get(key) is not None},
+                **{key: entry[key] for key in ("mode", "recurseMode", "optional") if entry.get(key) is not None},
             }
         )
         inputs.append(Input(f"{field}.path", path, mount))
@@ -101,9 +103,12 @@ def make_order(
         if (entry.get("valueFrom") or {}).get("path")
     ]
     saved = [
-        _saved(entry, f"outputs.artifacts[{number}]", f"{workflow['name']}/{pod}", output_secrets)
+        _saved(
+            entry, f"outputs.artifacts[{number}]", f"{workflow['name']}/{pod}", archive_location, output_secrets
+        )
         for number, entry in enumerate(outputs.get("artifacts") or ())
     ]
+    log = _log(archive_location, output_secrets) if archives_logs else {}
     document: Obj = {
         "workflow": workflow["uid"],
         "pod": pod,
@@ -112,6 +117,7 @@ def make_order(
         "artifacts": saved,
         "result": wants_result,
         "logs": archives_logs,
+        **({"log": log} if log else {}),  # where it goes; absent: into our own store
     }
     return Ordered(
         document=document,
@@ -163,14 +169,23 @@ def own_key(location: Mapping[str, Any]) -> str:
     return ""
 
 
-def _source(entry: Mapping[str, Any], artifact: Artifact | None, field: str) -> tuple[Obj | None, str]:
+def _source(
+    entry: Mapping[str, Any], artifact: Artifact | None, field: str, archive_location: Mapping[str, Any]
+) -> tuple[Obj | None, str]:
     """Where an input is, and how it is packed ("": that shows when it is read); None: it is not there."""
     declared = _archive(entry, field, usual="")
+    if artifact is not None and not artifact.location and not artifact.digest:
+        # a key that the manifest gives is one of the repository, where there is one
+        place = placed({"s3": {"key": artifact.key}}, archive_location)
+        place = placed({"gcs": {"key": artifact.key}}, archive_location) if "gcs" in archive_location else place
+        if not own_key(place):
+            artifact = Artifact(name=artifact.name, archive=artifact.archive, location=place)
     if artifact is not None and not artifact.location:
         digest = {"digest": artifact.digest} if artifact.digest else {}
         return {"key": artifact.key, **digest}, declared or artifact.archive
     places = entry if artifact is None else artifact.location
-    location = {} if entry.get("optional") and _is_blank(places) else location_of(places, field)
+    is_blank = entry.get("optional") and _is_blank(places)
+    location = {} if is_blank else location_of(placed(places, archive_location), field)
     if not location:
         if entry.get("optional"):
             return None, ""
@@ -198,14 +213,22 @@ def _parameter(entry: Mapping[str, Any], field: str) -> Obj:
     return {"name": entry["name"], "path": path, **default}
 
 
-def _saved(entry: Mapping[str, Any], field: str, prefix: str, secrets: list[Mapping[str, Any]]) -> Obj:
+def _saved(
+    entry: Mapping[str, Any],
+    field: str,
+    prefix: str,
+    archive_location: Mapping[str, Any],
+    secrets: list[Mapping[str, Any]],
+) -> Obj:
     archive = _archive(entry, field, usual="tar")
     ending = {"tar": ".tgz", "zip": ".zip", "none": ""}[archive]
     given = {kind: entry[kind] for kind in entry if kind not in ("raw",)}
     for kind in ("s3", "gcs"):
         if isinstance(given.get(kind), Mapping) and given[kind].get("bucket") and not given[kind].get("key"):
             given[kind] = {**given[kind], "key": f"{prefix}/{entry['name']}{ending}"}
-    location = location_of(given, field)
+    location = location_of(placed(given, archive_location), field)
+    if not location:
+        location = location_of(place_of(archive_location, f"{entry['name']}{ending}"), "archiveLocation")
     for kind in location:
         if kind not in WRITABLE_STORES:
             raise OrderError(f"{field}.{kind}", f"cannot be written: use one of {', '.join(WRITABLE_STORES)}")
@@ -224,6 +247,14 @@ def _saved(entry: Mapping[str, Any], field: str, prefix: str, secrets: list[Mapp
         **({"mode": entry["mode"]} if entry.get("mode") is not None else {}),
         **({"level": int(level)} if level is not None else {}),
     }
+
+
+def _log(archive_location: Mapping[str, Any], secrets: list[Mapping[str, Any]]) -> Obj:
+    """Where the log of main goes; empty: into our own store."""
+    location = location_of(place_of(archive_location, f"{LOGS}.txt"), "archiveLocation")
+    if not location or own_key(location):
+        return {}
+    return {"location": numbered_secrets(location, secrets), "kept": copy.deepcopy(location)}
 
 
 def _archive(entry: Mapping[str, Any], field: str, *, usual: str) -> str:

@@ -14,6 +14,7 @@ from moorage.decide.admission.fields import Path
 from moorage.decide.workflows.findings import Finding, Severity
 
 RULE = "support"
+STRATEGIES = ("OnWorkflowCompletion", "OnWorkflowDeletion", "Never")  # of artifactGC
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +41,10 @@ OF_TEMPLATES: tuple[Row, ...] = (
     Row("plugin", f"executor plugins are not run; {_AGENT}"),
     Row("data", f"data templates are not run; {_AGENT}"),
 )
-OF_SPECS: tuple[Row, ...] = (
-    Row("executorPlugins", "executor plugins are not run"),
-    Row(
-        "artifactGC",
-        "artifacts are not collected by Argo's rules; Moorage deletes them with the workflow's record",
-    ),
-    Row("artifactRepositoryRef", "is not read; artifacts without a location go to Moorage's own store"),
-)
+OF_SPECS: tuple[Row, ...] = (Row("executorPlugins", "executor plugins are not run"),)
 ANYWHERE: tuple[Row, ...] = (
     *(Row(f"artifacts.*.{store}", _STORES) for store in ("artifactory", "azure", "hdfs", "oss", "plugin")),
     *(Row(f"archiveLocation.{store}", _STORES) for store in ("artifactory", "azure", "hdfs", "oss", "plugin")),
-    Row("artifacts.*.artifactGC", "artifacts are not collected by Argo's rules; use the strategy Never"),
     Row("valueFrom.event", "events do not start workflows here; use value"),
 )
 
@@ -74,12 +67,7 @@ def _walk(value: Any, path: Path, names: tuple[str, ...], rows: Sequence[Row]) -
     elif names[-1:] == ("workflowSpec",):
         names, rows = (), OF_SPECS
     for key, inner in value.items():
-        if (
-            inner is None
-            or inner is False
-            or (key == "artifactGC" and _keeps(inner))
-            or key in ("labels", "annotations", "withItems")
-        ):
+        if inner is None or inner is False or key in ("labels", "annotations", "withItems"):
             continue
         at, named = (*path, str(key)), (*names, str(key))
         row = next((row for row in rows if row.names == named), None) or next(
@@ -89,9 +77,8 @@ def _walk(value: Any, path: Path, names: tuple[str, ...], rows: Sequence[Row]) -
             yield Finding(RULE, at, "", row.reason, row.severity)
             if row.severity is Severity.ERROR:
                 continue
+        if key == "artifactGC" and isinstance(inner, Mapping):
+            strategy = inner.get("strategy") or ""
+            if strategy not in ("", *STRATEGIES):
+                yield Finding(RULE, (*at, "strategy"), strategy, f"must be one of {', '.join(STRATEGIES)}")
         yield from _walk(inner, at, named, rows)
-
-
-def _keeps(collection: Any) -> bool:
-    """Whether `artifactGC` says that nothing is collected."""
-    return isinstance(collection, Mapping) and collection.get("strategy", "") in ("", "Never")

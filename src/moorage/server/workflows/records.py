@@ -21,8 +21,10 @@ from moorage.api.workflowrecords import (
     RECORDS_PATH,
     AskReports,
     Begin,
+    DeleteArtifacts,
     ForgetNodes,
     Gone,
+    Left,
     Load,
     Nothing,
     Recall,
@@ -69,6 +71,15 @@ async def _forget_nodes(records: LocalRecords, asked: ForgetNodes) -> Any:
     return Nothing()
 
 
+async def _delete_artifacts(records: LocalRecords, asked: DeleteArtifacts) -> Any:
+    return Left(failures=await records.delete_artifacts(asked.uid, asked.holder, asked.artifacts))
+
+
+async def _mark_deleted(records: LocalRecords, asked: DeleteArtifacts) -> Any:
+    await records.mark_deleted(asked.uid, asked.holder, asked.artifacts)
+    return Nothing()
+
+
 async def _reports(records: LocalRecords, asked: AskReports) -> Any:
     return Reports(reports=await records.reports(asked.uid, asked.pods))
 
@@ -97,6 +108,8 @@ VERBS: dict[str, Verb[Any]] = {
     "load": Verb(Load, _load),
     "save": Verb(Save, _save),
     "forget-nodes": Verb(ForgetNodes, _forget_nodes),
+    "delete-artifacts": Verb(DeleteArtifacts, _delete_artifacts),
+    "mark-deleted": Verb(DeleteArtifacts, _mark_deleted),
     "reports": Verb(AskReports, _reports),
     "unfinished": Verb(Nothing, _unfinished),
     "gone": Verb(Gone, _gone),

@@ -49,7 +49,8 @@ def test_what_is_refused_anywhere_is_refused_deep_inside(row):
 def test_fields_of_the_same_name_elsewhere_are_run():
     spec = {
         "arguments": {"parameters": [{"name": "data", "value": "http"}]},
-        "artifactGC": {"strategy": "Never"},
+        "artifactGC": {"strategy": "OnWorkflowDeletion"},
+        "artifactRepositoryRef": {"key": "k"},
         "podMetadata": {"labels": {"metrics": "x", "daemon": "y"}},
         "templates": [{
             "name": "a", "daemon": False,
@@ -70,3 +71,14 @@ def test_every_row_gives_a_reason():
 @pytest.mark.parametrize("document", [{}, {"spec": None}, {"spec": []}, {"spec": {"templates": [None, 3, []]}}])
 def test_documents_of_any_shape_are_read(document):
     assert unsupported(document) == ()
+
+
+def test_a_strategy_that_does_not_exist_is_refused():
+    artifacts = [{"name": "a", "path": "/a", "artifactGC": {"strategy": "Later"}}]
+    spec = {"artifactGC": {"strategy": "Soon"}, "templates": [{"name": "t", "outputs": {"artifacts": artifacts}}]}
+    wanted = ["spec.artifactGC.strategy", "spec.templates[0].outputs.artifacts[0].artifactGC.strategy"]
+    findings = [str(finding) for finding in unsupported(a_spec(**spec))]
+    assert len(findings) == 2
+    for finding, path in zip(findings, wanted, strict=True):
+        assert path in finding
+        assert "must be one of OnWorkflowCompletion" in finding

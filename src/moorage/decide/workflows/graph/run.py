@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from moorage.apimachinery.moments import moment
+from moorage.decide.workflows.collection import with_collection
 from moorage.decide.workflows.graph.coroutines import Channel, Future, Scheduler, Slots
 from moorage.decide.workflows.graph.events import (
     ConfigMapValue,
@@ -76,6 +77,7 @@ from moorage.decide.workflows.graph.tasks import (
     words_of,
 )
 from moorage.decide.workflows.metrics import points_of
+from moorage.decide.workflows.repository import REPOSITORY, with_location
 from moorage.decide.workflows.templates import Library, Resolved, TemplateMissing
 from moorage.decide.workflows.text.depends import Depends
 from moorage.decide.workflows.text.durations import parse_duration
@@ -845,7 +847,11 @@ class Run:
                     lost=node.infrastructure_retries,
                 )
                 node = self._save(msgspec.structs.replace(node, pod_name=name))
-                final = substitute(template, {**local, "pod.name": name})
+                known = {**local, "pod.name": name}
+                final = substitute(template, known)
+                if (repository := self.workflow.document.get(REPOSITORY)) is not None:
+                    whole = {**self._globals, **inputs.scope, **known}
+                    final = with_location(final, substitute(repository, whole), self._spec)
                 order = CreatePod(
                     record=node,
                     template=final,
@@ -886,7 +892,7 @@ class Run:
                         node,
                         phase=ended.phase,
                         message=ended.message,
-                        outputs=with_fixed_values(final, ended.outputs),
+                        outputs=with_collection(final, self._spec, with_fixed_values(final, ended.outputs)),
                         host=ended.host or node.host,
                         started_at=node.started_at,
                         finished_at=ended.finished_at or stamp(self._now),
