@@ -8,6 +8,7 @@ from typing import Any
 
 from moorage.apimachinery.meta import labels_of
 from moorage.apimachinery.moments import moment
+from moorage.apimachinery.selectors import label_selector_of
 from moorage.model.workflow import COMPLETED_LABEL, PHASE_LABEL, NodePhase, NodeRecord, WorkflowRecord
 
 OUTPUT_BYTES = 16 * 1024  # of `status.outputs`: the records have all of them
@@ -106,9 +107,8 @@ def pod_delete_at(record: WorkflowRecord, node: NodeRecord | None, *, is_done: b
 
 
 def _selects(selector: Mapping[str, Any] | None, spec: Mapping[str, Any], node: NodeRecord | None) -> bool:
-    """Whether the labels that a node's template gives its pod match; `matchLabels` only."""
-    wanted = (selector or {}).get("matchLabels") or {}
-    if not wanted:
+    """Whether the labels that a node's template gives its pod match."""
+    if not selector:
         return True
     if node is None:
         return False
@@ -116,7 +116,7 @@ def _selects(selector: Mapping[str, Any] | None, spec: Mapping[str, Any], node: 
     for template in spec.get("templates") or ():
         if template.get("name") == node.template:
             labels |= (template.get("metadata") or {}).get("labels") or {}
-    return all(labels.get(key) == value for key, value in wanted.items())
+    return label_selector_of(selector).matches({str(key): str(value) for key, value in labels.items()})
 
 
 def _seconds(stamp: str) -> str | None:

@@ -215,10 +215,16 @@ class _Spec:
         pod_gc = mapping(spec.get("podGC"))
         check_choice(out, pod_gc.get("strategy"), (*path, "podGC", "strategy"), POD_GC)
         check_duration(out, pod_gc.get("deleteDelayDuration"), (*path, "podGC", "deleteDelayDuration"))
+        if pod_gc.get("deleteDelayDuration"):
+            at = (*path, "podGC", "deleteDelayDuration")
+            out.warning("support", at, "is not kept: pods are deleted at once", pod_gc["deleteDelayDuration"])
         selector = mapping(pod_gc.get("labelSelector"))
         for index, entry in enumerate(sequence(selector.get("matchExpressions"))):
             at = (*path, "podGC", "labelSelector", "matchExpressions", index, "operator")
             check_choice(out, mapping(entry).get("operator"), at, _SELECTOR_OPERATORS)
+            for field in ("key", "operator"):
+                if not mapping(entry).get(field):
+                    out.error("shape", (*at[:-1], field), "is required")
         strategy = mapping(spec.get("volumeClaimGC")).get("strategy")
         check_choice(out, strategy, (*path, "volumeClaimGC", "strategy"), VOLUME_CLAIM_GC)
         check_whole(out, spec.get("parallelism"), (*path, "parallelism"), least=1)

@@ -27,7 +27,7 @@ spec:
   volumes: [{name: scratch, emptyDir: {}}]
   volumeClaimTemplates:
   - {metadata: {name: work}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}
-  podGC: {strategy: OnPodSuccess, deleteDelayDuration: 30s}
+  podGC: {strategy: OnPodSuccess}
   ttlStrategy: {secondsAfterCompletion: 3600}
   hooks:
     running: {template: tell, expression: workflow.status == "Running"}
