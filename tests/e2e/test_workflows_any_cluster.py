@@ -15,6 +15,7 @@ from moorage.apimachinery.meta import is_deleting
 from moorage.apimachinery.resources import PODS, PVCS, Obj
 from moorage.errors import NotFound
 from moorage.kube.client import KubeClient
+from moorage.kube.serverurl import server_url
 from moorage.model.names import HOST_ENV_ANNOTATION
 from moorage.model.workflow import WORKFLOW_LABEL, WORKFLOWS
 from moorage.testing.cluster import Cluster
@@ -240,3 +241,52 @@ async def test_a_container_of_a_set_that_fails_is_tried_again_and_fails_the_step
     assert obj["status"]["message"].startswith("c: Error (exit code 1)")
     again = await scene.ended(await scene.submit(SET.replace("CODE", "[ $(grep -c c /work/order) = 3 ]")))
     assert await scene.outputs(again) == {"order": "a\nb\nc\nc\nc"}
+
+
+WITHOUT_IMAGE = """
+spec:
+  entrypoint: main
+  onExit: ask
+  arguments: {parameters: [{name: url, value: "URL/healthz"}]}
+  templates:
+  - name: main
+    steps:
+    - - {name: good, template: ask}
+      - name: bad
+        template: ask
+        continueOn: {failed: true}
+        arguments: {parameters: [{name: url, value: "URL/api/v1/no-such-page"}]}
+      - {name: make, template: make}
+    - - {name: list, template: list}
+    - - name: use
+        template: use
+        withParam: "{{steps.list.outputs.result}}"
+        arguments:
+          parameters: [{name: said, value: "{{steps.bad.status}} {{steps.good.outputs.result}}"}]
+          artifacts: [{name: file, s3: {key: "{{item}}"}}]
+  - name: ask
+    inputs: {parameters: [{name: url, value: "{{workflow.parameters.url}}"}]}
+    http: {url: "{{inputs.parameters.url}}", successCondition: "response.statusCode == 200"}
+  - name: make
+    container: {image: IMAGE, command: [sh, -c, 'echo made > /tmp/a; echo other > /tmp/b']}
+    outputs:
+      artifacts:
+      - {name: a, path: /tmp/a, s3: {key: "{{workflow.name}}/a.txt"}, archive: {none: {}}}
+      - {name: b, path: /tmp/b, s3: {key: "{{workflow.name}}/b.bin"}, archive: {none: {}}}
+  - name: list
+    data:
+      source: {artifactPaths: {name: made, s3: {key: "{{workflow.name}}"}}}
+      transformation: [{expression: 'filter(data, {# endsWith ".txt"})'}]
+  - name: use
+    inputs: {parameters: [{name: said}], artifacts: [{name: file, path: /tmp/in}]}
+    container: {image: IMAGE, command: [sh, -c, 'echo $(cat /tmp/in) {{inputs.parameters.said}} > /tmp/out']}
+    outputs: {parameters: [{name: said, globalName: said, valueFrom: {path: /tmp/out}}]}
+"""
+
+
+async def test_requests_and_lists_need_no_image(scene: Scene) -> None:
+    url = await server_url(scene.api)
+    obj = await scene.ended(await scene.submit(WITHOUT_IMAGE.replace("URL", url)))
+    assert obj["status"]["phase"] == "Succeeded", obj["status"]
+    (said,) = (await scene.outputs(obj)).values()
+    assert said.startswith("made Failed ok")

@@ -1,7 +1,7 @@
-"""`python -m moorage.executor init|wait|http|resource|delete`: what containers run in the pod of a step.
+"""`python -m moorage.executor init|wait|http|data|resource|delete`: what containers run in the pod of a step.
 
-`init` and `wait` are the containers of these names; `http` and `resource` are the container main of templates
-without an image of the user's.
+`init` and `wait` are the containers of these names; `http`, `data` and `resource` are the container main of
+templates without an image of the user's.
 
 Exit codes: 0 done; 1 the last line of standard error says why not; 2 wrong usage. `wait` reports problems of a
 step's outputs to the server, and ends with 1 then too; so does `http` with a request that failed.
@@ -35,7 +35,7 @@ API_TRY_SECONDS = 900.0  # an API server that is updated is back by then; an err
 def main(argv: list[str] | None = None, env: Mapping[str, str] = os.environ) -> int:
     """Run one part to its end."""
     parser = argparse.ArgumentParser(prog="python -m moorage.executor", description="Beside a workflow's step.")
-    parser.add_argument("part", choices=("init", "wait", "http", "resource", "delete"))
+    parser.add_argument("part", choices=("init", "wait", "http", "data", "resource", "delete"))
     parser.add_argument("--step", type=Path, default=Path("."), help="the folder that the pod's containers share")
     parser.add_argument("--order", type=Path, required=True, help="the file with the order")
     parser.add_argument("--volumes", type=Path, default=Path(VOLUMES), help="where volumes of main are mounted")
@@ -63,6 +63,8 @@ def main(argv: list[str] | None = None, env: Mapping[str, str] = os.environ) -> 
             return 0
         if given.part == "http":
             return _http(given.step, order, env, retrying, ending)
+        if given.part == "data":
+            return _data(given.step, order, env, retrying)
         return _wait(given.step, order, env, retrying)
     except StepError as error:
         print(f"moorage: {error.message}", file=sys.stderr, flush=True)
@@ -108,6 +110,16 @@ def _resource(order: Path, account: Path, env: Mapping[str, str], retrying: Retr
         carry_out(read_resource_order(order), actions, say=say, pause=time.sleep)
     except TextError as error:
         raise StepError(error.message) from error
+
+
+def _data(step: Path, order: Order, env: Mapping[str, str], retrying: Retrying) -> int:
+    from moorage.executor.listing import data_report
+
+    (step / "tmp").mkdir(exist_ok=True)
+    report = data_report(order, lambda: _server(order, env), Stores(env, step / "tmp"), retrying)
+    server = _server(order, env)
+    retrying.call("the report", lambda: server.report(report))
+    return 0
 
 
 def _server(order: Order, env: Mapping[str, str]) -> Server:

@@ -59,7 +59,8 @@ class Order:
     """`workflow`: its uid. `brings_shell`: the image of main may have no shell.
 
     `members`: the containers of a set that wait for each other; empty: there is no such set. `request`: what the
-    part `http` sends. `log`: where the log of main goes; None: into our own store.
+    part `http` sends. `data`: what the part `data` lists and transforms. `log`: where the log of main goes; None: into
+    our own store.
     """
 
     workflow: str
@@ -73,6 +74,7 @@ class Order:
     members: tuple[str, ...] = ()
     request: Mapping[str, Any] = field(default_factory=dict)
     log: Output | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def wraps(self) -> bool:
@@ -100,6 +102,7 @@ def read_order(path: Path) -> Order:
             members=tuple(str(name) for name in document.get("set") or ()),
             request=document.get("http") or {},
             log=_log(document.get("log")),
+            data=document.get("data") or {},
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StepError(f"the order of this pod cannot be read from {path}: {error}") from error

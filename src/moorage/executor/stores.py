@@ -87,6 +87,24 @@ class Stores:
 
         return bool(self._bucket(kind, store, path, work))
 
+    def keys(self, location: Mapping[str, Any]) -> list[str]:
+        """The keys of a bucket below the location's key, as Argo lists them: of files alone. Raises StepError."""
+        ((kind, store),) = location.items()
+        if kind not in ("s3", "gcs"):
+            raise StepError(f"the store {kind!r} cannot be listed: use s3 or gcs")
+        bucket = str(store["bucket"])
+        path = f"{bucket}/{str(store.get('key') or '').strip('/')}".rstrip("/")
+
+        def work(files: Any) -> list[str]:
+            try:
+                listed = files.find(path)
+            except FileNotFoundError:
+                return []
+            names = [str(name).removeprefix(f"{bucket}/") for name in listed if str(name) != path]
+            return [name for name in names if not name.endswith("/")]
+
+        return list(self._bucket(kind, store, path, work))
+
     def _secret(self, store: Mapping[str, Any], field: str) -> str:
         """The value of a Secret's key; "" where the field is not set. Raises StepError for one that is missing."""
         selector = store.get(field)

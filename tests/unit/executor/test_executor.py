@@ -610,6 +610,49 @@ def test_a_bucket_takes_outputs_and_gives_inputs(pod: Pod, site: Site, bucket: d
     assert [path.name for path in (pod.step / "in" / "1").iterdir()] == ["out.tgz"]
 
 
+def list_keys(pod: Pod, location: dict[str, Any], *expressions: str, **env: str) -> int:
+    pod.order(data={"location": location, "expressions": expressions})
+    return main(["data", *pod.words, "--try-seconds", "0"], pod.env(**env))
+
+
+def test_the_keys_of_a_bucket_are_listed_and_transformed(pod: Pod, site: Site, bucket: dict[str, Any]) -> None:
+    secrets = {"MOORAGE_SECRET_0": "key", "MOORAGE_SECRET_1": "secret"}
+    stores = Stores(secrets, pod.folder)
+    for key in ("logs/b/main.log", "logs/a.txt", "logs/a/main.log", "logs2/main.log"):
+        stores.write({"s3": {**bucket, "key": key}}, Path(__file__))
+    assert (
+        list_keys(pod, {"s3": {**bucket, "key": "logs/"}}, 'filter(data, {# endsWith "main.log"})', **secrets) == 0
+    )
+    assert (
+        list_keys(pod, {"s3": bucket}, "filter(data, # contains 'main')", 'map(data, {# + "!"})', **secrets) == 0
+    )
+    assert list_keys(pod, {"s3": {**bucket, "key": "nothing"}}, **secrets) == 0
+    assert [report["outputs"]["result"] for report in site.reports] == [
+        '["logs/a/main.log","logs/b/main.log"]',
+        '["logs/a/main.log!","logs/b/main.log!","logs2/main.log!"]',
+        "[]",
+    ]
+
+
+def test_keys_of_our_own_store_are_listed_as_artifacts_name_them(pod: Pod, site: Site) -> None:
+    site.artifacts = {"wf/p/a.tgz": b"", "wf/p/b.tgz": b"", "other/c.tgz": b""}
+    assert list_keys(pod, {"key": "wf"}, "len(data)") == 0
+    assert list_keys(pod, {"key": "wf"}) == 0
+    assert [report["outputs"]["result"] for report in site.reports] == ["2", '["wf/p/a.tgz","wf/p/b.tgz"]']
+
+
+@pytest.mark.parametrize(("expression", "words"), [
+    ("data.a.b", "transformation[0] 'data.a.b'"),
+    ("map(1..30000, 'a long text')", "and a result has at most 262144"),
+])  # fmt: skip
+def test_a_list_that_cannot_be_made_is_an_error(
+    pod: Pod, site: Site, capsys: pytest.CaptureFixture[str], expression: str, words: str
+) -> None:
+    assert list_keys(pod, {"key": "wf"}, expression) == 1
+    assert words in capsys.readouterr().err
+    assert site.reports == []
+
+
 def test_what_a_bucket_does_not_have_is_told(tmp_path: Path, bucket: dict[str, Any]) -> None:
     stores = Stores({"MOORAGE_SECRET_0": "id", "MOORAGE_SECRET_1": "key"}, tmp_path)
     with pytest.raises(StepError, match="s3://lab/none does not exist"):

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from moorage.apimachinery.resources import Obj
-from moorage.decide.workflows.orders import OrderError, numbered_secrets
+from moorage.decide.workflows.orders import OrderError, numbered_secrets, refuse_fields
+from moorage.decide.workflows.templates import LOCATIONS
 
 TIMEOUT_SECONDS = 30  # of a request, as Argo's documentation has it
+LISTED = ("s3", "gcs")  # stores whose keys can be listed, beside our own
 REQUEST_BYTES = 200 * 1024  # of a request's body: it is in an annotation of the pod
 
 
@@ -29,13 +31,15 @@ class BuiltIn:
 
 
 def is_built_in(template: Mapping[str, Any]) -> bool:
-    return template.get("http") is not None
+    return template.get("http") is not None or template.get("data") is not None
 
 
 def built_in(template: Mapping[str, Any], *, wants_result: bool) -> BuiltIn | None:
     """None for every other template. Raises OrderError."""
     if template.get("http") is not None:
         return _request(template["http"], wants_result=wants_result)
+    if template.get("data") is not None:
+        return _data(template["data"])
     return None
 
 
@@ -75,6 +79,38 @@ def _request(http: Mapping[str, Any], *, wants_result: bool) -> BuiltIn:
         "result": wants_result,
     }
     return BuiltIn("http", document, tuple(secrets))
+
+
+def _data(data: Mapping[str, Any]) -> BuiltIn:
+    paths = (data.get("source") or {}).get("artifactPaths")
+    if paths is None:
+        raise OrderError("data.source.artifactPaths", "is missing: it says where the list comes from")
+    secrets: list[Mapping[str, Any]] = []
+    location = numbered_secrets(_place(paths, "data.source.artifactPaths"), secrets)
+    steps = [str(step.get("expression") or "") for step in data.get("transformation") or ()]
+    document: Obj = {"location": location, "expressions": [step for step in steps if step]}
+    return BuiltIn("data", document, tuple(secrets))
+
+
+def _place(paths: Mapping[str, Any], field: str) -> Obj:
+    """One store and its fields, or {"key"} of our own store.
+
+    As in Argo, a bucket without endpoint and credentials is that of the usual store, which is ours here.
+    """
+    kinds = [kind for kind in LOCATIONS if paths.get(kind) is not None]
+    if not kinds:
+        return {}
+    kind = kinds[0]
+    if kind not in LISTED or len(kinds) > 1:
+        raise OrderError(f"{field}.{kind}", f"cannot be listed: use {' or '.join(LISTED)}, or no store")
+    values = paths[kind]
+    if set(values) <= ({"key", "bucket"} if kind == "s3" else {"key"}):
+        key = str(values.get("key") or "").strip("/")
+        return {"key": key} if key else {}
+    if not values.get("bucket"):
+        raise OrderError(f"{field}.{kind}.bucket", "is missing")
+    refuse_fields(kind, values, f"{field}.{kind}")
+    return {kind: dict(values)}
 
 
 def _whole(value: Any, field: str) -> int:

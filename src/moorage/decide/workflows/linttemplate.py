@@ -13,6 +13,7 @@ from typing import Any
 
 from moorage.decide.admission.fields import Path, mapping, sequence
 from moorage.decide.workflows import metrics
+from moorage.decide.workflows.builtins import LISTED
 from moorage.decide.workflows.findings import Gathered
 from moorage.decide.workflows.linttext import (
     PARAMETER_NAME,
@@ -44,7 +45,7 @@ _SOURCES_OF: Mapping[str, tuple[str, ...]] = {
     "steps": ("parameter", "expression"),
     "dag": ("parameter", "expression"),
 }
-_RESULT_ONLY = ("http",)  # types without files
+_RESULT_ONLY = ("http", "data")  # types without files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +90,8 @@ def check_template(out: Gathered, template: Mapping[str, Any], path: Path, aroun
         _check_container_set(out, template, path)
     elif kind == "http":
         _check_http(out, mapping(template["http"]), (*path, "http"))
+    elif kind == "data":
+        _check_data(out, mapping(template["data"]), (*path, "data"))
     _check_memoize(out, template.get("memoize"), (*path, "memoize"))
     check_metrics(out, template.get("metrics"), (*path, "metrics"))
     check_locks(out, template.get("synchronization"), (*path, "synchronization"))
@@ -470,6 +473,19 @@ def _check_http(out: Gathered, http: Mapping[str, Any], path: Path) -> None:
             out.error("http", path, "has body and bodyFrom; use one of them")
         if not isinstance(content, str) or not (has_tag(content) or _is_base64(content)):
             out.error("http", (*path, "bodyFrom", "bytes"), "must be base64", content or "")
+
+
+def _check_data(out: Gathered, data: Mapping[str, Any], path: Path) -> None:
+    source, at = mapping(data.get("source")).get("artifactPaths"), (*path, "source", "artifactPaths")
+    if source is None:
+        out.error("data", at, "is required: where the list comes from")
+    for store in (store for store in LOCATIONS if mapping(source).get(store) is not None):
+        if store not in LISTED:
+            out.error("data", (*at, store), f"cannot be listed: use {' or '.join(LISTED)}, or no store")
+    if data.get("transformation") is None:
+        out.warning("data", (*path, "transformation"), "is required where Argo v4's CRDs check it; write []")
+    for index, step in enumerate(sequence(data.get("transformation"))):
+        check_expression(out, mapping(step).get("expression"), (*path, "transformation", index, "expression"))
 
 
 def _is_base64(text: str) -> bool:

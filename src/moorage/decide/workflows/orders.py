@@ -149,12 +149,17 @@ def location_of(entry: Mapping[str, Any], field: str) -> Obj:
         for name in REQUIRED[kind] if not own_key(location) else ():
             if not values.get(name):
                 raise OrderError(f"{field}.{kind}.{name}", "is missing")
-        for name in UNSUPPORTED[kind]:
-            first, _, second = name.partition(".")
-            value = values.get(first)
-            if value and (not second or (isinstance(value, Mapping) and value.get(second))):
-                raise OrderError(f"{field}.{kind}.{name}", "is not supported")
+        refuse_fields(kind, values, f"{field}.{kind}")
     return location
+
+
+def refuse_fields(kind: str, values: Mapping[str, Any], field: str) -> None:
+    """Raise OrderError for a field of a store that is not supported."""
+    for name in UNSUPPORTED[kind]:
+        first, _, second = name.partition(".")
+        value = values.get(first)
+        if value and (not second or (isinstance(value, Mapping) and value.get(second))):
+            raise OrderError(f"{field}.{name}", "is not supported")
 
 
 def own_key(location: Mapping[str, Any]) -> str:

@@ -3,7 +3,7 @@
 A step without outputs is a plain pod, with one main container, or with those of its container set. With outputs,
 or with a result that somebody uses, the command of main runs inside a small shell script, and the containers
 `init` and `wait` run `moorage.executor`. Containers of a set that wait for each other have a script of their own.
-Where the template is built in (`http`), `main` runs `moorage.executor` itself.
+Where the template is built in (`http`, `data`), `main` runs `moorage.executor` itself.
 The main container of a resource template runs `moorage.executor`, with the pod's service account.
 docs/design/0021-workflows.md, "Outputs of a step"
 """
@@ -389,7 +389,7 @@ def _helpers(request: PodRequest, runtime: StepRuntime, ordered: Ordered, *, in_
 def _helper(request: PodRequest, runtime: StepRuntime, name: str, secrets: Sequence[Mapping[str, Any]]) -> Obj:
     """A container that runs a part of the executor: restricted, and without the token of the service account."""
     if not runtime.image:
-        field = "http" if request.template.get("http") else "outputs"
+        field = next((kind for kind in ("http", "data") if request.template.get(kind)), "outputs")
         raise _error(request, field, "needs Moorage's own image, which is not known: set MOORAGE_IMAGE")
     env: list[Obj] = [
         {"name": "MOORAGE_SERVER", "value": runtime.server_url},

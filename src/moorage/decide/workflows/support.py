@@ -37,10 +37,7 @@ class Row:
 _STORES = "artifacts are kept in Moorage's own store, S3 or Google Cloud Storage, or read by HTTP and Git; use one"
 _AGENT = "use a container that does the same"
 
-OF_TEMPLATES: tuple[Row, ...] = (
-    Row("plugin", f"executor plugins are not run; {_AGENT}"),
-    Row("data", f"data templates are not run; {_AGENT}"),
-)
+OF_TEMPLATES: tuple[Row, ...] = (Row("plugin", f"executor plugins are not run; {_AGENT}"),)
 OF_SPECS: tuple[Row, ...] = (Row("executorPlugins", "executor plugins are not run"),)
 ANYWHERE: tuple[Row, ...] = (
     *(Row(f"artifacts.*.{store}", _STORES) for store in ("artifactory", "azure", "hdfs", "oss", "plugin")),

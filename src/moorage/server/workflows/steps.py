@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import AsyncIterator
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
@@ -49,9 +49,9 @@ class Put(Query):
 
 
 class Get(Query):
-    """`below`: not the artifact, but the keys of what is stored below its key, relative to it."""
+    """`below`: not the artifact, but the keys of what is stored below its key, relative to it; empty: all keys."""
 
-    key: Annotated[str, msgspec.Meta(min_length=1)]
+    key: str = ""
     below: bool = False
 
 
@@ -92,9 +92,12 @@ class Steps:
         """For steps of workflows: fetch an artifact of the workflow's namespace by its `key`, as it is stored."""
         run = await self._run(request)
         asked = decode_query(request.query_params.multi_items(), Get)
+        if not (asked.key or asked.below):
+            raise Problem(422, ErrorCode.INVALID, "the key of the artifact is missing", field="key")
         try:
             if asked.below:
-                return Json(await self._context.artifacts.below(f"{run.namespace}/{asked.key}"))
+                within = f"{run.namespace}/{asked.key}" if asked.key else run.namespace
+                return Json(await self._context.artifacts.below(within))
             content = await self._context.artifacts.open(f"{run.namespace}/{asked.key}")
         except (ApiError, StorageError) as error:
             raise _problem(error) from error

@@ -95,3 +95,47 @@ def test_a_request_that_cannot_be_is_refused_with_its_field(http: dict[str, Any]
     with pytest.raises(PodError) as refused:
         a_pod({"name": "call", "http": {"url": "http://x/", **http}})
     assert refused.value.message.startswith(f"template 'call': {want}")
+
+
+def data_of(**source: Any) -> dict[str, Any]:
+    paths = {"name": "logs", **source}
+    return {
+        "name": "list",
+        "data": {"source": {"artifactPaths": paths}, "transformation": [{"expression": "data"}]},
+    }
+
+
+KEYS = {
+    "accessKeySecret": {"name": "s", "key": "a"},
+    "secretKeySecret": {"name": "s", "key": "b"},
+}
+
+
+@pytest.mark.parametrize(("source", "location"), [
+    pytest.param({}, {}, id="all of our own store"),
+    pytest.param({"s3": {"key": "logs/"}}, {"key": "logs"}, id="a key of our own store"),
+    pytest.param({"s3": {"bucket": "b"}}, {}, id="a bucket without endpoint and keys, as in Argo"),
+    pytest.param({"s3": {"bucket": "b", "endpoint": "minio:9000", **KEYS}}, {"s3": {
+        "bucket": "b", "endpoint": "minio:9000",
+        "accessKeySecret": {"secret": 0}, "secretKeySecret": {"secret": 1},
+    }}, id="a whole bucket"),
+    pytest.param({"gcs": {"bucket": "b", "key": "x"}}, {"gcs": {"bucket": "b", "key": "x"}}, id="a key in GCS"),
+])  # fmt: skip
+def test_a_list_comes_from_a_bucket_or_from_our_own_store(source: Any, location: Any) -> None:
+    pod = a_pod(data_of(**source))
+    assert order_of(pod)["data"] == {"location": location, "expressions": ["data"]}
+    (main,) = pod["spec"]["containers"]
+    assert main["command"] == ["python", "-m", "moorage.executor", "data"]
+    assert needs_executor({"spec": {}}, data_of(), wants_result=False)
+
+
+@pytest.mark.parametrize(("source", "want"), [
+    pytest.param({"git": {"repo": "x"}}, "data.source.artifactPaths.git cannot be listed", id="git"),
+    pytest.param({"s3": {"endpoint": "x"}}, "data.source.artifactPaths.s3.bucket is missing", id="no bucket"),
+    pytest.param({"s3": {"bucket": "b", "endpoint": "x", "roleARN": "r"}},
+                 "data.source.artifactPaths.s3.roleARN is not supported", id="a field that is not supported"),
+])  # fmt: skip
+def test_a_source_that_cannot_be_listed_is_refused_with_its_field(source: Any, want: str) -> None:
+    with pytest.raises(PodError) as refused:
+        a_pod(data_of(**source))
+    assert refused.value.message.startswith(f"template 'call': {want}")

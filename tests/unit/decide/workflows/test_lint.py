@@ -208,6 +208,13 @@ NO_END = "calls itself without end: main -> main; put a `when` on one of the ste
     ((f"{T}.6", {"name": "ask", "http": {"url": "http://x"}, "outputs": {"parameters": [
         {"name": "p", "valueFrom": {"path": "/p"}}]}}),
      f"{T}[6].outputs.parameters", "a template of type http leaves outputs.result alone"),
+    ((f"{T}.6", {"name": "ask", "data": {"transformation": []}}), f"{T}[6].data.source.artifactPaths",
+     "is required: where the list comes from"),
+    ((f"{T}.6", {"name": "ask", "data": {"source": {"artifactPaths": {"git": {"repo": "r"}}}}}),
+     f"{T}[6].data.source.artifactPaths.git", "cannot be listed: use s3 or gcs, or no store"),
+    ((f"{T}.6", {"name": "ask", "data": {"source": {"artifactPaths": {}},
+                                         "transformation": [{"expression": "filter(data"}]}}),
+     f"{T}[6].data.transformation[0].expression", None),
     # arguments
     (("spec.arguments.parameters.0.value", "feet"), "spec.arguments.parameters[0].value",
      "must be one of faces, hands"),
