@@ -304,6 +304,11 @@ NOTIFY_NETWORKS: Setting[tuple[str, ...]] = Setting(
     meaning="Private networks, such as 10.0.0.0/8, that heartbeats of workflows may reach, also by http.",
 )  # fmt: skip
 
+REGISTRIES: Setting[tuple[str, ...]] = Setting(
+    name="MOORAGE_REGISTRIES", kind=words(), default=(), readers=(OPERATOR,), usual="none: public ones alone",
+    meaning="Private registries, such as r.corp:5000, that are asked what an image runs; http://… without TLS.",
+)  # fmt: skip
+
 # --- the other services
 
 DRAIN_SECONDS = Setting(

@@ -5,6 +5,7 @@ https://kubernetes.io/docs/concepts/containers/images/#image-names
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -13,6 +14,14 @@ from typing import Any
 from moorage.apimachinery.documents import parse_json
 from moorage.errors import DocumentError
 
+DOCKER_HUB = "registry-1.docker.io"
+REFERENCE_CHARACTERS = 512
+_REFERENCE = re.compile(
+    r"(?P<path>(?:\[[0-9a-fA-F:]+\](?::\d+)?/|[A-Za-z0-9.-]+(?::\d+)?/)?[^:@\[\]]+)"
+    r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
+)
+_HOST = re.compile(r"(?:\[[0-9a-fA-F:]+\]|[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?)(?::\d{1,5})?")
+_REPOSITORY = re.compile(r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*)*")
 _FIELDS = ("image", "entrypoint", "cmd", "path", "env")
 
 
@@ -29,6 +38,38 @@ class ImageRule:
     cmd: tuple[str, ...] = ()
     path: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageReference:
+    """An image in a registry. `host`: of the registry's API, with its port. `digest`: empty: there is none."""
+
+    name: str  # as it is written
+    host: str
+    repository: str
+    tag: str
+    digest: str = ""
+
+
+def parse_reference(image: str) -> ImageReference:
+    """Read "busybox", "ghcr.io/org/tool:1", "r.corp:5000/x@sha256:…". Raises DocumentError.
+
+    Without a registry it is Docker Hub's; without a tag it is `latest`.
+
+    https://github.com/distribution/reference
+    """
+    match = _REFERENCE.fullmatch(image) if len(image) <= REFERENCE_CHARACTERS else None
+    if match is None:
+        raise DocumentError(f"invalid image name {image[:100]!r}: use a name such as ghcr.io/org/tool:1.2")
+    path, tag, digest = match["path"], match["tag"] or "latest", match["digest"] or ""
+    host, slash, rest = path.partition("/")
+    if not slash or not ("." in host or ":" in host or host == "localhost"):
+        host, rest = "docker.io", path
+    if host in ("docker.io", "index.docker.io"):
+        host, rest = DOCKER_HUB, rest if "/" in rest else f"library/{rest}"
+    if not _HOST.fullmatch(host) or not _REPOSITORY.fullmatch(rest):
+        raise DocumentError(f"invalid image name {image[:100]!r}: use a name such as ghcr.io/org/tool:1.2")
+    return ImageReference(image, host, rest, tag, digest)
 
 
 def short_name(image: str) -> str:

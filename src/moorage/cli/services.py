@@ -216,6 +216,7 @@ def _works(settings: Settings, apis: dict[str, KubeClient], signals: _Signals) -
         if part == "operator":
             from moorage.controllers.manager import run_operator
             from moorage.notify.outbound import outbound_of
+            from moorage.settings import REGISTRIES
 
             identity = f"{socket.gethostname()}-{os.getpid()}"
             on_cluster = not settings.install
@@ -225,6 +226,7 @@ def _works(settings: Settings, apis: dict[str, KubeClient], signals: _Signals) -
                 leader_elect=on_cluster,
                 certificates=certificates_of(os.environ) if on_cluster else "",
                 outbound=outbound_of(os.environ),
+                registries=REGISTRIES.read(os.environ),
                 informers=informers,
             )
             works.behind.append(("operator", operator))

@@ -31,8 +31,10 @@ from moorage.controllers.run.controller import RunController
 from moorage.controllers.tenant.controller import TenantController
 from moorage.controllers.volumebackup.controller import VolumeBackupController
 from moorage.controllers.workflow.checks import faults_of
+from moorage.controllers.workflow.commands import ImageCommands
 from moorage.controllers.workflow.controller import WorkflowController
 from moorage.controllers.workflow.records import RecordStore
+from moorage.controllers.workflow.registry import Registries
 from moorage.controllers.workflow.remote import OperatorApi, RemoteStore
 from moorage.controllers.workflow.runtime import read_runtime
 from moorage.controllers.workspace.controller import WorkspaceController
@@ -82,13 +84,15 @@ async def run_operator(
     metrics: LoopMetrics | None = None,
     informers: Informers | None = None,
     outbound: Outbound | None = None,
+    registries: Sequence[str] = (),
 ) -> None:
     """Run all controllers until cancelled; with `leader_elect`, whenever the lease is held; `times`: the lease's.
 
     `informers`: of other parts of this process, which end with it; with `leader_elect` each time has its own.
     `identity` must differ between processes. `certificates`: on a real cluster, whether the webhook's is our own
     to make and renew, or given by another; "" beside a local one, where `moor up` makes it. `outbound`: where
-    heartbeats and notices of workflows may go; None: to public addresses, by https.
+    heartbeats and notices of workflows may go; None: to public addresses, by https. `registries`: those that are
+    asked for commands of images beside public ones.
     """
 
     if not leader_elect:
@@ -103,6 +107,7 @@ async def run_operator(
                 metrics,
                 identity,
                 outbound,
+                registries,
             )
         return
     elector = Elector(api, clock=clock, name=LEASE, namespace=SYSTEM_NAMESPACE, identity=identity, times=times)
@@ -111,7 +116,16 @@ async def run_operator(
     async def lead() -> None:
         async with contextlib.aclosing(RemoteStore(api, guard=elector.check, clock=clock)) as records:
             await _run_controllers(
-                ours, records, Informers(), clock, certificates, lost_after, metrics, identity, outbound
+                ours,
+                records,
+                Informers(),
+                clock,
+                certificates,
+                lost_after,
+                metrics,
+                identity,
+                outbound,
+                registries,
             )
 
     await elector.run(lead)
@@ -127,6 +141,7 @@ async def _run_controllers(
     metrics: LoopMetrics | None,
     identity: str,
     outbound: Outbound | None,
+    registries: Sequence[str],
 ) -> None:
     events = EventRecorder(api, component=COMPONENT, clock=clock)
     machines = MachineController(api, clock=clock, events=events, metrics=metrics, informers=shared)
@@ -149,6 +164,7 @@ async def _run_controllers(
         ),
         WorkspaceController(api, machines, clock=clock, events=events, metrics=metrics, informers=shared),
     ]
+    commands = ImageCommands(api, Registries(registries), clock=clock)
     controllers.append(
         WorkflowController(
             api,
@@ -161,6 +177,7 @@ async def _run_controllers(
             lost_after=lost_after,
             metrics=metrics,
             informers=shared,
+            commands=commands,
         )
     )
     controllers += [
@@ -169,7 +186,7 @@ async def _run_controllers(
         if renamed_of(resource.kind)
     ]
     awake = Awake(clock)
-    async with asyncio.TaskGroup() as tasks:
+    async with contextlib.aclosing(commands), asyncio.TaskGroup() as tasks:
         tasks.create_task(awake.run(), name="awake")
         for informer in {informer for controller in controllers for informer in controller.informers}:
             tasks.create_task(informer.run(), name=f"informer {informer.resource}")

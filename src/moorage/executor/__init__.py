@@ -1,8 +1,8 @@
 """What runs in the pods of workflow steps: `python -m moorage.executor init|wait|http|data|resource`.
 
 `init` fetches input artifacts and brings the script that wraps the step's command. `wait` saves what the command
-left: parameters, artifacts, the result and the log, and reports to the server. `http`, `data` and `resource` are the
-step itself: the request of an HTTP template, the keys of a data template, objects of the cluster.
+left: parameters, artifacts, the result and the log, and reports to the server. `http`, `data` and `resource` are
+the step itself: the request of an HTTP template, the keys of a data template, objects of the cluster.
 
 Belongs here: the files of a step, their way to and from stores, the script `wrapper.sh`, which runs in the user's
 image, and templates that have no image of the user's. Does not belong here: anything but the standard library,

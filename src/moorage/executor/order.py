@@ -59,8 +59,8 @@ class Order:
     """`workflow`: its uid. `brings_shell`: the image of main may have no shell.
 
     `members`: the containers of a set that wait for each other; empty: there is no such set. `request`: what the
-    part `http` sends. `data`: what the part `data` lists and transforms. `log`: where the log of main goes; None: into
-    our own store.
+    part `http` sends. `data`: what the part `data` lists and transforms. `log`: where the log of main goes; None:
+    into our own store.
     """
 
     workflow: str

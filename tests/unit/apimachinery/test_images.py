@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage.apimachinery.images import ImageRule, parse_rules, rule_of, short_name, without_tag
+from moorage.apimachinery.images import ImageRule, parse_reference, parse_rules, rule_of, short_name, without_tag
 from moorage.decide.workflows.entrypoints import entrypoints_of
 from moorage.errors import DocumentError
 
@@ -73,3 +73,26 @@ def test_steps_learn_the_commands_from_the_nodes() -> None:
 def test_any_text_is_a_name_of_an_image(text: str) -> None:
     assert len(without_tag(short_name(text))) <= len(text)
     rule_of([ImageRule(image=text), ImageRule(image="[")], text)
+
+
+@pytest.mark.parametrize(("image", "want"), [
+    ("busybox", ("registry-1.docker.io", "library/busybox", "latest", "")),
+    ("argoproj/argosay:v2", ("registry-1.docker.io", "argoproj/argosay", "v2", "")),
+    ("docker.io/library/python:3", ("registry-1.docker.io", "library/python", "3", "")),
+    ("ghcr.io/org/a/b:1.2-x", ("ghcr.io", "org/a/b", "1.2-x", "")),
+    ("localhost:5000/x", ("localhost:5000", "x", "latest", "")),
+    ("r.corp/x:1@sha256:" + "a" * 64, ("r.corp", "x", "1", "sha256:" + "a" * 64)),
+    ("[::1]:5000/x", ("[::1]:5000", "x", "latest", "")),
+])  # fmt: skip
+def test_an_image_is_in_a_registry(image, want):
+    reference = parse_reference(image)
+    assert (reference.host, reference.repository, reference.tag, reference.digest) == want
+
+
+@pytest.mark.parametrize("image", [
+    "", "Team/x", "r.corp/../x", "r.corp/x/", "r.corp/x:", "x@sha256:1", "a b", "user@host/x", "r.corp?y/x",
+    "r.corp/x#y", "http://r.corp/x", "r.corp:80:90/x", "x" * 600,
+])  # fmt: skip
+def test_what_is_no_name_of_an_image_is_refused(image):
+    with pytest.raises(DocumentError):
+        parse_reference(image)

@@ -13,7 +13,7 @@ import hashlib
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, assert_never
 
@@ -29,6 +29,7 @@ from moorage.controllers.loop import Loop, LoopMetrics
 from moorage.controllers.run.plan import is_lost
 from moorage.controllers.workflow.budget import make_budget
 from moorage.controllers.workflow.collecting import Collector
+from moorage.controllers.workflow.commands import Asked, ImageCommands, names_of
 from moorage.controllers.workflow.observe import has_executor, is_held, is_of, keep_pod, pod_seen
 from moorage.controllers.workflow.records import RecordStore
 from moorage.controllers.workflow.summary import collect_at, pod_delete_at, summary_patch
@@ -48,7 +49,7 @@ from moorage.decide.workflows.graph.events import (
 from moorage.decide.workflows.graph.locks import LockTable, locks_held
 from moorage.decide.workflows.graph.run import Run
 from moorage.decide.workflows.normalise import normalise
-from moorage.decide.workflows.pods import PodError, PodRequest, StepRuntime, make_pod
+from moorage.decide.workflows.pods import CommandMissing, PodError, PodRequest, StepRuntime, make_pod
 from moorage.decide.workflows.repository import REPOSITORY, read_repository, reference_of
 from moorage.decide.workflows.templates import TemplateKey, TemplateMissing, missing, stored
 from moorage.errors import (
@@ -119,7 +120,8 @@ class WorkflowController:
     """One per operator. `informers` are to be run by the caller.
 
     `holder`: a text that no other operator, and no earlier term of this one, has. `runtime`: what pods need of
-    this installation; asked when the first pod is made. `check`: what is refused before a run begins.
+    this installation; asked when the first pod is made. `check`: what is refused before a run begins. `commands`:
+    what images run, where steps do not say it; None: only `runtime` knows.
     """
 
     def __init__(
@@ -135,11 +137,12 @@ class WorkflowController:
         lost_after: timedelta = LOST_AFTER,
         metrics: LoopMetrics | None = None,
         informers: Informers | None = None,
+        commands: ImageCommands | None = None,
     ) -> None:
         shared = informers or Informers()
         self._api, self._records, self._clock, self._events = api, records, clock, events
         self._holder, self._find_runtime, self._check = holder, runtime, check
-        self._lost_after = lost_after
+        self._lost_after, self._commands = lost_after, commands
         self._workflows = shared.of(api, WORKFLOWS)
         self._pods = shared.of(
             api,
@@ -558,24 +561,26 @@ class WorkflowController:
         """Create one pod; whether the run was told something."""
         name = order.record.pod_name
         claims = {claim: f"{key.name}-{claim}" for claim in _claim_templates(live.run.workflow)}
+        request = PodRequest(
+            record=order.record,
+            workflow=live.run.document,
+            template=order.template,
+            secret=secret_name(key.name, live.run.workflow.token_digest),
+            artifacts=order.artifacts,
+            wants_result=order.wants_result,
+            deadline_seconds=order.deadline_seconds,
+            excluded_hosts=order.excluded_hosts,
+            volumes=claims,
+            retries=live.run.workflow.retries,
+        )
         try:
-            pod = make_pod(
-                PodRequest(
-                    record=order.record,
-                    workflow=live.run.document,
-                    template=order.template,
-                    secret=secret_name(key.name, live.run.workflow.token_digest),
-                    artifacts=order.artifacts,
-                    wants_result=order.wants_result,
-                    deadline_seconds=order.deadline_seconds,
-                    excluded_hosts=order.excluded_hosts,
-                    volumes=claims,
-                    retries=live.run.workflow.retries,
-                ),
-                runtime,
-            )
+            pod = self._pod(key, request, runtime)
         except PodError as error:
             live.run.pod_refused(name, error.message, for_now=False)
+            return True
+        if isinstance(pod, str):
+            live.run.pod_refused(name, pod, for_now=True)
+            self._hold(live, order)
             return True
         try:
             await self._api.create(PODS, pod, key.namespace)
@@ -596,6 +601,32 @@ class WorkflowController:
             return True
         live.held.pop(name, None)
         return False
+
+    def _pod(self, key: Key, request: PodRequest, runtime: StepRuntime) -> Obj | str:
+        """The pod; a text: why it is made later, when the command of an image is known. Raises PodError."""
+        while True:
+            try:
+                return make_pod(request, runtime)
+            except CommandMissing as error:
+                if self._commands is None or runtime.on_processes or error.image in runtime.entrypoints:
+                    raise
+                spec = request.workflow.get("spec") or {}
+                account = request.template.get("serviceAccountName") or spec.get("serviceAccountName") or "default"
+                secrets_of_pod = names_of(spec.get("imagePullSecrets") or ())
+                asked = Asked(key.namespace, error.image, secrets_of_pod, str(account))
+                answer = self._commands.ask(asked, lambda: self._go_on_with_held(key))
+                if answer is None:
+                    return f"the command of the image {error.image} is looked up in its registry"
+                if isinstance(answer, str):
+                    raise PodError(f"{error.message} (the registry was asked: {answer})") from error
+                known = {**runtime.entrypoints, error.image: (answer.entrypoint, answer.cmd)}
+                runtime = replace(runtime, entrypoints=known)
+
+    def _go_on_with_held(self, key: Key) -> None:
+        """Try at once what is held back."""
+        if (live := self._live.get(key)) is not None:
+            live.held_until = 0.0
+            self.loop.queue.add(key)
 
     def _hold(self, live: _Live, order: CreatePod) -> None:
         live.held[order.record.pod_name] = order

@@ -87,6 +87,14 @@ class PodError(MoorageError):
     """A step's pod cannot be made: no retry cures that."""
 
 
+class CommandMissing(PodError):
+    """A step whose command must be known, and is that of its image."""
+
+    def __init__(self, message: str, image: str) -> None:
+        super().__init__(message)
+        self.image = image
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRuntime:
     """What the pods of steps need of this installation.
@@ -601,14 +609,11 @@ def _words(request: PodRequest, runtime: StepRuntime, container: Mapping[str, An
         return command + args
     image = str(container.get("image"))
     entrypoint, usual = runtime.entrypoints.get(image, ((), ()))
-    if not entrypoint and not (args and image in runtime.entrypoints):
+    if not entrypoint and not ((args or usual) and image in runtime.entrypoints):
         kind = next(kind for kind in ("container", "script", "containerSet") if request.template.get(kind))
         where = f"{kind}.containers[{container['name']}]" if kind == "containerSet" else kind
-        raise _error(
-            request,
-            f"{where}.command",
-            f"is missing, and the command of the image {image!r} is not known, which {why}: set `command`",
-        )
+        what = f"is missing, and the command of the image {image!r} is not known, which {why}: set `command`"
+        raise CommandMissing(_error(request, f"{where}.command", what).message, image)
     return [*entrypoint, *(args or usual)]
 
 

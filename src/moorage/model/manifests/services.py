@@ -224,7 +224,11 @@ OPERATOR = Service(
             why="they trust the certificate that it makes",
         ),
     ),
-    among_people=(Rule(resources=("serviceaccounts",), verbs=LIST, why="who is in which group"),),
+    among_people=(
+        Rule(
+            resources=("serviceaccounts",), verbs=READ, why="who is in which group; which pull secrets a step has"
+        ),
+    ),
     for_tenants=True,
     at_home=(
         Rule(resources=("pods",), verbs=("create",), why="reservations"),

@@ -1,0 +1,130 @@
+"""Commands of images for steps that name none: asked once for each image, beside the loop.
+
+A step waits meanwhile, as for a quota; a registry that does not answer holds nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from moorage.apimachinery.api import Api
+from moorage.apimachinery.cache import BoundedCache
+from moorage.apimachinery.images import parse_reference
+from moorage.apimachinery.resources import SECRETS, SERVICEACCOUNTS
+from moorage.clock import Clock
+from moorage.controllers.workflow.registry import Command, Credentials, RegistryError, credentials_of
+from moorage.errors import ApiError, DocumentError, MoorageError, NotFound
+
+KEEP_SECONDS = 600.0  # a tag may lead to another image then
+FAILURE_SECONDS = 60.0  # until a registry is asked again that could not tell
+ANSWERS = 4096
+AT_ONCE = 4  # look-ups of one namespace
+PULL_SECRETS = 20  # that are read for one image
+
+
+class Source(Protocol):
+    async def command_of(self, image: str, credentials: Credentials | None = None) -> Command:
+        """Raises RegistryError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An image of a step, with what its pod would pull it with."""
+
+    namespace: str
+    image: str
+    pull_secrets: tuple[str, ...] = ()
+    service_account: str = "default"
+
+
+class ImageCommands:
+    """What is known of images, and the look-ups under way."""
+
+    def __init__(self, api: Api, source: Source, *, clock: Clock) -> None:
+        self._api, self._source = api, source
+        self._known: BoundedCache[Asked, Command] = BoundedCache(ANSWERS, keep_seconds=KEEP_SECONDS, clock=clock)
+        self._failures: BoundedCache[Asked, str] = BoundedCache(ANSWERS, keep_seconds=FAILURE_SECONDS, clock=clock)
+        self._tasks: dict[Asked, asyncio.Task[None]] = {}
+        self._waiting: dict[Asked, list[Callable[[], None]]] = {}
+        self._gates: dict[str, asyncio.Semaphore] = {}
+
+    def ask(self, asked: Asked, when_known: Callable[[], None]) -> Command | str | None:
+        """The command, or why it is not known; None: it is looked up, and `when_known` is called then."""
+        answer = self._known.get(asked) or self._failures.get(asked)
+        if answer is not None:
+            return answer
+        self._waiting.setdefault(asked, []).append(when_known)
+        if asked not in self._tasks:
+            self._tasks[asked] = asyncio.create_task(self._look_up(asked), name=f"command of {asked.image}")
+        return None
+
+    async def aclose(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _look_up(self, asked: Asked) -> None:
+        gate = self._gates.setdefault(asked.namespace, asyncio.Semaphore(AT_ONCE))
+        unread: list[str] = []
+        try:
+            async with gate:
+                credentials = credentials_of(await self._configs(asked, unread), parse_reference(asked.image))
+                self._known.put(asked, await self._source.command_of(asked.image, credentials))
+        except (MoorageError, DocumentError) as error:
+            reason = error.message
+            if unread and isinstance(error, RegistryError):
+                reason += (
+                    f"; the operator may not read the Secret {', '.join(unread)}: a Role in the namespace can let"
+                    " the ServiceAccount moorage-operator `get` it"
+                )
+            self._failures.put(asked, reason)
+        finally:
+            del self._tasks[asked]
+        for call in self._waiting.pop(asked, ()):
+            call()
+
+    async def _configs(self, asked: Asked, unread: list[str]) -> list[Mapping[str, Any]]:
+        """Pull secrets of the workflow and of its service account; `unread` gets those that may not be read."""
+        names = list(asked.pull_secrets)
+        try:
+            account = await self._api.get(SERVICEACCOUNTS, asked.service_account, asked.namespace)
+            names += [str(entry.get("name")) for entry in account.get("imagePullSecrets") or ()]
+        except ApiError:
+            pass  # the pod is refused without it; then that is said
+        configs = []
+        for name in list(dict.fromkeys(names))[:PULL_SECRETS]:
+            try:
+                secret = await self._api.get(SECRETS, name, asked.namespace)
+            except NotFound:
+                continue  # kubelets pass over it too
+            except ApiError:
+                unread.append(name)
+                continue
+            if (config := _docker_config(secret)) is not None:
+                configs.append(config)
+        return configs
+
+
+def _docker_config(secret: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    data = secret.get("data") or {}
+    try:
+        if ".dockerconfigjson" in data:
+            config = json.loads(base64.b64decode(data[".dockerconfigjson"]))
+        else:
+            config = {"auths": json.loads(base64.b64decode(data[".dockercfg"]))}
+    except (KeyError, ValueError, binascii.Error, RecursionError):
+        return None
+    return config if isinstance(config, Mapping) else None
+
+
+def names_of(references: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The names in a list of references, such as `imagePullSecrets`."""
+    return tuple(str(reference["name"]) for reference in references if reference.get("name"))
