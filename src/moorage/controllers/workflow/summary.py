@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from moorage.apimachinery.meta import labels_of
-from moorage.apimachinery.moments import moment
+from moorage.apimachinery.moments import moment, span_of
 from moorage.apimachinery.selectors import label_selector_of
 from moorage.model.workflow import COMPLETED_LABEL, PHASE_LABEL, NodePhase, NodeRecord, WorkflowRecord
 
@@ -69,7 +69,7 @@ def collection_patch(obj: Mapping[str, Any], failure: str) -> dict[str, Any] | N
 
 
 def collect_at(obj: Mapping[str, Any]) -> datetime | None:
-    """When a workflow that has ended is deleted, by `ttlStrategy`; None: never."""
+    """When a workflow that has ended is deleted, by `ttlStrategy`; None: never, as where that cannot be read."""
     status, spec = obj.get("status") or {}, obj.get("spec") or {}
     finished = moment(status.get("finishedAt"))
     strategy = (
@@ -83,9 +83,10 @@ def collect_at(obj: Mapping[str, Any]) -> datetime | None:
     seconds = strategy.get(special)
     if seconds is None:
         seconds = strategy.get("secondsAfterCompletion")
-    if seconds is None:
+    try:
+        return None if seconds is None else finished + span_of(int(str(seconds)))
+    except ValueError:
         return None
-    return finished + timedelta(seconds=int(seconds))
 
 
 def pod_delete_at(record: WorkflowRecord, node: NodeRecord | None, *, is_done: bool) -> bool:

@@ -42,6 +42,7 @@ from moorage.decide.workflows.linttext import (
 )
 from moorage.decide.workflows.schedules import ScheduleError, Timetable, next_slot, parse_schedule, parse_timetable
 from moorage.decide.workflows.scopes import Scope, has_tag
+from moorage.decide.workflows.shapes import Fault, faults_of_shape
 from moorage.decide.workflows.templates import (
     Library,
     TemplateKey,
@@ -62,14 +63,6 @@ CONCURRENCY = ("Allow", "Forbid", "Replace")
 _SELECTOR_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
 _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", re.ASCII)
 _LOOKED_AT_FROM = datetime(2000, 1, 1, tzinfo=UTC)  # whether a schedule ever fires does not depend on it
-# field of a spec → what the rest of these checks takes for granted
-_SHAPES: Mapping[str, type] = {
-    "templates": list, "arguments": dict, "entrypoint": str, "onExit": str, "hooks": dict, "volumes": list,
-    "volumeClaimTemplates": list, "templateDefaults": dict, "workflowTemplateRef": dict, "podGC": dict,
-    "ttlStrategy": dict, "retryStrategy": dict, "synchronization": dict, "metrics": dict, "workflowMetadata": dict,
-    "podMetadata": dict,
-}  # fmt: skip
-_WORDS: Mapping[type, str] = {list: "a list", dict: "a mapping", str: "a text"}
 
 
 def check(
@@ -152,33 +145,15 @@ class _Spec:
             self._check_templates(spec)
 
     def _has_shape(self) -> bool:
-        """Whether the fields that all checks read are of the right type; those that are not are named."""
-        fine = True
-        for field, kind in _SHAPES.items():
-            value = self._own.get(field)
-            if value is not None and not isinstance(value, kind):
-                self._out.error("shape", (*self._path, field), f"must be {_WORDS[kind]}")
-                fine = False
-        for path, holder in self._holders_of_arguments():
-            for field in ("parameters", "artifacts"):
-                value = holder.get(field)
-                if value is not None and not isinstance(value, list):
-                    self._out.error("shape", (*path, field), "must be a list of entries with a name")
-                    fine = False
-        for index, template in enumerate(sequence(self._own.get("templates"))):
-            if not isinstance(template, Mapping):
-                self._out.error("shape", (*self._path, "templates", index), "must be a mapping")
-                fine = False
-        return fine
-
-    def _holders_of_arguments(self) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-        yield (*self._path, "arguments"), mapping(self._own.get("arguments"))
-        for index, template in enumerate(sequence(self._own.get("templates"))):
-            at = (*self._path, "templates", index)
-            for field in ("inputs", "outputs"):
-                yield (*at, field), mapping(mapping(template).get(field))
-            for step_path, step in steps_of(mapping(template), at):
-                yield (*step_path, "arguments"), mapping(step.get("arguments"))
+        """Whether every field has the shape that the rest takes for granted; those that have not are named."""
+        faults = tuple(faults_of_shape(self._own, self._path))
+        for fault in faults:
+            self._out.error("shape", fault.path, f"must be {fault.must}")
+        other_faults = [(key, fault) for key, row in self._others.items() for fault in _faults_of_other(row)]
+        for key, fault in other_faults:
+            message = f"in {key.kind} {key.name}, {field_of(fault.path)}: must be {fault.must}"
+            self._out.error("shape", self._path, message)
+        return not faults and not other_faults
 
     def _joined(self) -> Mapping[str, Any] | None:
         """The spec with that of its WorkflowTemplate; None where that is not at hand."""
@@ -229,6 +204,8 @@ class _Spec:
         check_choice(out, strategy, (*path, "volumeClaimGC", "strategy"), VOLUME_CLAIM_GC)
         check_whole(out, spec.get("parallelism"), (*path, "parallelism"), least=1)
         check_whole(out, spec.get("activeDeadlineSeconds"), (*path, "activeDeadlineSeconds"))
+        for field in ("priority", "podPriority"):
+            check_whole(out, spec.get(field), (*path, field), least=-(2**31))
         for field in ("secondsAfterCompletion", "secondsAfterSuccess", "secondsAfterFailure"):
             check_whole(out, mapping(spec.get("ttlStrategy")).get(field), (*path, "ttlStrategy", field))
         check_retry(out, spec.get("retryStrategy"), (*path, "retryStrategy"))
@@ -322,6 +299,12 @@ class _Spec:
         for field in ("arguments", "hooks", "volumeClaimTemplates", "volumes", "nodeSelector", "podMetadata"):
             is_of_pods = field in ("volumes", "nodeSelector", "podMetadata")
             check_tags(out, spec.get(field), (*path, field), of_pods if is_of_pods else place.seen)
+
+
+def _faults_of_other(document: Mapping[str, Any]) -> Iterator[Fault]:
+    spec = document.get("spec")
+    if isinstance(spec, Mapping):
+        yield from faults_of_shape(spec, ("spec",))
 
 
 def check_one(out: Gathered, template: Mapping[str, Any], path: Path, place: Place, around: Surroundings) -> None:

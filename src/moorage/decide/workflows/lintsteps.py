@@ -79,15 +79,10 @@ def resolve(out: Gathered, holder: Mapping[str, Any], path: Path, place: Place) 
 def check_steps(out: Gathered, template: Mapping[str, Any], path: Path, place: Place) -> Iterator[Inline]:
     """Check a template of type steps; its outputs too. Yields its inline templates."""
     groups = sequence(template.get("steps"))
-    if not isinstance(template.get("steps"), list):
-        out.error("shape", (*path, "steps"), "must be a list of lists of steps")
     first: dict[str, str] = {}
     seen = place.seen
     for group_index, group in enumerate(groups):
         at = (*path, "steps", group_index)
-        if not isinstance(group, list):
-            out.error("shape", at, "must be a list: each group of steps begins with '- - '")
-            continue
         names = [mapping(step).get("name") for step in group]
         check_names(out, group, at)
         for index, name in enumerate(names):

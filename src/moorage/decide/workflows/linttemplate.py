@@ -393,6 +393,11 @@ def _check_containers(
     has_image = any(mapping(source.get(kind)).get("image") for source in (template, around.defaults))
     if kind in ("container", "script") and not has_image:
         out.error("template", (*path, kind, "image"), "is required")
+    for at, container in containers_of(template, path):
+        for index, mount in enumerate(sequence(container.get("volumeMounts"))):
+            for field in ("name", "mountPath"):
+                if mapping(mount).get(field) in (None, ""):
+                    out.error("volume", (*at, "volumeMounts", index, field), "is required")
     if around.volumes is None:
         return
     own = [*sequence(template.get("volumes")), *sequence(around.defaults.get("volumes"))]

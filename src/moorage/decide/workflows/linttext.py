@@ -23,6 +23,7 @@ _ARTIFACT_PLACES = ("from", "fromExpression", *LOCATIONS)
 _TAGS_TRIED = 3  # of one condition: each takes all of `_TRIED`
 # what a tag of a condition may stand for; nobody means a lone quote or bracket
 _TRIED = ("1", "x", "true", "==", "&&", "", "1 == 1", "'x'", "2026-01-01")
+WHOLE_MAX = 2**63 - 1  # Go's int64
 _WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
 
 
@@ -94,6 +95,8 @@ def check_whole(out: Gathered, value: Any, path: Path, *, least: int = 0) -> Non
     text = str(value)
     if isinstance(value, bool) or not _WHOLE.fullmatch(text) or int(text[:20]) < least:
         out.error("number", path, f"must be a whole number of at least {least}", value)
+    elif len(text) > 20 or int(text) > WHOLE_MAX:
+        out.error("number", path, f"must be a whole number of at most {WHOLE_MAX}", value)
 
 
 def check_choice(out: Gathered, value: Any, path: Path, choices: tuple[str, ...]) -> None:

@@ -28,6 +28,7 @@ UNSUPPORTED = {  # fields of stores
     "raw": (),
 }
 ARCHIVES = ("none", "tar", "zip")
+_LEVELS = tuple(str(level) for level in range(-1, 10))  # Go's -1: the usual one
 LOGS = "main-logs"  # the artifact with the log of main, where logs are archived
 
 
@@ -241,6 +242,8 @@ def _saved(
     if key:
         location = {}
     level = (((entry.get("archive") or {}).get("tar")) or {}).get("compressionLevel")
+    if level is not None and str(level) not in _LEVELS:
+        raise OrderError(f"{field}.archive.tar.compressionLevel", f"is {level!r}: use a number from -1 to 9")
     return {
         "name": entry["name"],
         "path": _checked_path(entry, field),

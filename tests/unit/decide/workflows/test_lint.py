@@ -354,6 +354,10 @@ NO_END = "calls itself without end: main -> main; put a `when` on one of the ste
     (("spec.templates", {}), "spec.templates", "must be a list"),
     (("spec.templates.0", "main"), "spec.templates[0]", "must be a mapping"),
     (("spec", "-"), "spec", "is required, and must be a mapping"),
+    (("spec.templates.3.synchronization", ["m"]), "spec.templates[3].synchronization", "must be a mapping"),
+    (("spec.priority", "high"), "spec.priority", "must be a whole number of at least -2147483648"),
+    (("spec.activeDeadlineSeconds", 2**63), "spec.activeDeadlineSeconds",
+     "must be a whole number of at most 9223372036854775807"),
     (("kind", "Pod"), "kind", "must be one of Workflow, WorkflowTemplate, ClusterWorkflowTemplate, CronWorkflow"),
 ], ids=named)  # fmt: skip
 def test_one_wrong_thing_is_named_with_its_field(change, field, message):

@@ -10,7 +10,7 @@ from typing import Any
 from moorage.decide.workflows.text.errors import TextError
 
 ITEMS_MAX = 100_000  # of one loop; each becomes a node
-_VERB = re.compile(r"%(%|[-+ 0#]*[0-9]*(?:\.[0-9]+)?[dxXo])")
+_VERB = re.compile(r"%(%|[-+ 0#]*[0-9]{0,3}(?:\.[0-9]{1,3})?[dxXo])")
 
 
 def has_loop(step: Mapping[str, Any]) -> bool:
@@ -57,13 +57,13 @@ def _sequence(sequence: Mapping[str, Any]) -> list[str]:
     form = sequence.get("format") or ""
     if sequence.get("count") is not None:
         start = _whole(sequence.get("start") or 0, "start")
-        end = start + _whole(sequence["count"], "count") - 1
-        numbers = range(start, end + 1)
+        numbers = range(start, start + _whole(sequence["count"], "count"))
     else:
         start, end = _whole(sequence.get("start") or 0, "start"), _whole(sequence.get("end") or 0, "end")
         numbers = range(start, end + 1) if start <= end else range(start, end - 1, -1)
-    if len(numbers) > ITEMS_MAX:
-        raise TextError(f"withSequence has {len(numbers)} items; at most {ITEMS_MAX} are allowed")
+    count = abs(numbers.stop - numbers.start)  # len() takes 63 bits
+    if numbers and count > ITEMS_MAX:
+        raise TextError(f"withSequence has {count} items; at most {ITEMS_MAX} are allowed")
     return [_formatted(form, number) for number in numbers]
 
 

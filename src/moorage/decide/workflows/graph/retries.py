@@ -5,6 +5,7 @@ https://argo-workflows.readthedocs.io/en/latest/retries/
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from moorage.apimachinery.moments import moment
+from moorage.decide.workflows.graph.tasks import whole_number
 from moorage.decide.workflows.text.durations import parse_duration
 from moorage.decide.workflows.text.errors import TextError
 from moorage.model.workflow import NodePhase, NodeRecord
@@ -70,8 +72,8 @@ def _next_attempt(
     policy = strategy.get("retryPolicy") or ("Always" if strategy.get("expression") else "OnFailure")
     if not _allows(str(policy), last):
         return GiveUp(last.message)
-    limit = strategy.get("limit")
-    if limit is not None and len(attempts) > _limit(limit):
+    limit = whole_number(strategy.get("limit"), "retryStrategy.limit")
+    if limit is not None and len(attempts) > limit:
         return GiveUp("No more retries left")
     if strategy.get("expression") and not may(str(strategy["expression"])):
         return GiveUp("retryStrategy.expression evaluated to false")
@@ -96,10 +98,10 @@ def backoff_of(backoff: Mapping[str, Any], attempts: int) -> timedelta:
     try:
         factor = float(backoff.get("factor") or 1)
         seconds = wait.total_seconds() * factor ** min(attempts - 1, 64)
-    except (ValueError, OverflowError):
-        raise TextError(
-            f"retryStrategy.backoff.factor must be a number, and is {backoff.get('factor')!r}"
-        ) from None
+    except (TypeError, ValueError, OverflowError):
+        factor = math.nan
+    if not math.isfinite(factor) or not math.isfinite(seconds):
+        raise TextError(f"retryStrategy.backoff.factor must be a number, and is {backoff.get('factor')!r}")
     if backoff.get("cap"):
         seconds = min(seconds, parse_duration(str(backoff["cap"])).total_seconds())
     return timedelta(seconds=min(seconds, 365 * 86400.0))
@@ -138,10 +140,3 @@ def _allows(policy: str, last: NodeRecord) -> bool:
     raise TextError(
         f"retryStrategy.retryPolicy must be Always, OnFailure, OnError or OnTransientError, and is {policy!r}"
     )
-
-
-def _limit(limit: Any) -> int:
-    try:
-        return int(str(limit))
-    except ValueError:
-        raise TextError(f"retryStrategy.limit must be a whole number, and is {limit!r}") from None

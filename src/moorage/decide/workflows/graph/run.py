@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from moorage.apimachinery.moments import moment
+from moorage.apimachinery.moments import moment, span_of
 from moorage.decide.workflows.collection import with_collection
 from moorage.decide.workflows.graph.coroutines import Channel, Future, Scheduler, Slots
 from moorage.decide.workflows.graph.events import (
@@ -51,6 +51,7 @@ from moorage.decide.workflows.graph.scopes import (
     outputs_paths,
 )
 from moorage.decide.workflows.graph.tasks import (
+    Limits,
     Scope,
     ancestors,
     asked_for,
@@ -63,6 +64,7 @@ from moorage.decide.workflows.graph.tasks import (
     is_of_exit,
     is_true,
     leaves,
+    limits_of,
     locks_of,
     output_value,
     positive,
@@ -71,6 +73,7 @@ from moorage.decide.workflows.graph.tasks import (
     results_used,
     stamp,
     visible_to,
+    whole_number,
     with_fixed_values,
     without_absent,
     without_artifacts,
@@ -142,10 +145,11 @@ class Run:
         self._watched: dict[str, Callable[[NodeRecord], None]] = {}  # by node id
         self._workflow_hooks: dict[str, Future[None]] = {}
         self._controls = Controls()
+        self._limits = Limits()
         self._deadline: datetime | None = None
         self._is_late = False
         self._is_exiting = False
-        self._pod_slots = Slots(self._scheduler, positive(self._spec.get("parallelism")))
+        self._pod_slots = Slots(self._scheduler, None)
         self._dirty: dict[str, NodeRecord] = {}
         self._create: list[CreatePod] = []
         self._end: dict[str, EndPod] = {}
@@ -290,6 +294,13 @@ class Run:
         if not workflow.started_at:
             workflow = msgspec.structs.replace(workflow, phase="Running", started_at=stamp(self._now))
             self.workflow = workflow
+        try:
+            self._limits = limits_of(self._spec, self._globals)
+            locks = locks_of(self._spec.get("synchronization"), self._globals)
+        except TextError as error:
+            await self._finish("Error", f"invalid spec: {error.message}")
+            return
+        self._pod_slots = Slots(self._scheduler, self._limits.parallelism)
         self._set_deadline()
         self._measure_run(None, since=self.workflow.started_at)
         self._start_workflow_hooks("Running")
@@ -297,7 +308,6 @@ class Run:
             "template": self._spec.get("entrypoint"),
             "arguments": self._spec.get("arguments"),
         }
-        locks = locks_of(self._spec.get("synchronization"), self._globals)
         try:
             artifacts = self._given_artifacts(self._spec.get("arguments") or {})
             if locks:
@@ -418,11 +428,10 @@ class Run:
         return max((self._now - started).total_seconds(), 0.0)
 
     def _set_deadline(self) -> None:
-        seconds = self._spec.get("activeDeadlineSeconds")
-        if seconds is None:
+        if self._limits.runs_for is None:
             return
         started = moment(self.workflow.started_at) or self._now
-        self._deadline = started + timedelta(seconds=int(seconds))
+        self._deadline = started + self._limits.runs_for
         self._scheduler.start(self._watch_deadline(self._deadline))
 
     async def _watch_deadline(self, deadline: datetime) -> None:
@@ -495,13 +504,13 @@ class Run:
                 )
             template, inputs = await self._prepare(call, resolved, record)
             memo = self._memo_of(template)
+            locks = locks_of(template.get("synchronization"), self._globals)
         except (TextError, TemplateMissing) as error:
             return self._fail(call, error.message)
         if memo is not None and (remembered := await self._ask(memo)) is not None:
             recalled = self._recalled(call, resolved, inputs, template, remembered)
             self._measure(template, recalled, inputs)
             return recalled
-        locks = locks_of(template.get("synchronization"), self._globals)
         self._check_cut(is_exit=call.is_exit)
         if locks:
             kind = NodeType.RETRY if self._strategy_of(template) is not None else self._type_of(template)
@@ -808,9 +817,10 @@ class Run:
         else:
             try:
                 template = substitute(template, dict(local))
+                at_once = positive(template.get("parallelism"), f"parallelism of template {resolved.name}")
             except TextError as error:
                 return self._fail(call, error.message)
-            record = await self._inner(call, resolved, template, inputs, kind)
+            record = await self._inner(call, resolved, template, inputs, kind, Slots(self._scheduler, at_once))
         self._export_outputs(template, record)
         return record
 
@@ -1020,13 +1030,9 @@ class Run:
     ) -> int | None:
         """How long the pod may run: the least of the template's, the workflow's rest and the retries' rest."""
         limits: list[float] = []
-        if template.get("activeDeadlineSeconds") is not None:
-            try:
-                limits.append(float(str(template["activeDeadlineSeconds"])))
-            except ValueError:
-                raise TextError(
-                    f"activeDeadlineSeconds must be a number, and is {template['activeDeadlineSeconds']!r}"
-                ) from None
+        seconds = whole_number(template.get("activeDeadlineSeconds"), "activeDeadlineSeconds")
+        if seconds is not None:
+            limits.append(span_of(seconds).total_seconds())
         if self._deadline is not None and not is_exit:
             limits.append((self._deadline - self._now).total_seconds())
         longest = ((strategy or {}).get("backoff") or {}).get("maxDuration")
@@ -1086,7 +1092,13 @@ class Run:
     # --- steps and DAGs
 
     async def _inner(
-        self, call: Call, resolved: Resolved, template: Mapping[str, Any], inputs: Inputs, kind: NodeType
+        self,
+        call: Call,
+        resolved: Resolved,
+        template: Mapping[str, Any],
+        inputs: Inputs,
+        kind: NodeType,
+        slots: Slots,
     ) -> NodeRecord:
         node = self._node(call, resolved, inputs, kind, NodePhase.RUNNING)
         node = self._save(msgspec.structs.replace(node, phase=NodePhase.RUNNING, message=""))
@@ -1097,7 +1109,7 @@ class Run:
             depth=call.depth,
             prefix="steps" if kind is NodeType.STEPS else "tasks",
             inputs=inputs,
-            slots=Slots(self._scheduler, positive(template.get("parallelism"))),
+            slots=slots,
             is_exit=call.is_exit,
             used=results_used(template),
         )
@@ -1642,7 +1654,7 @@ class Run:
         await self._ask(
             Locks(
                 node=identity,
-                priority=int(self._spec.get("priority") or 0),
+                priority=self._limits.priority,
                 created_at=self.workflow.created_at,
                 locks=locks,
             )

@@ -6,11 +6,13 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 
+from moorage.apimachinery.moments import span_of
+from moorage.decide.admission.fields import shown_value
 from moorage.decide.workflows.graph.frames import Frame
 from moorage.decide.workflows.graph.locks import DATABASE_MUTEX, LIMITS_CONFIGMAP, MUTEX, SEMAPHORE, lock_name
 from moorage.decide.workflows.graph.scopes import Seen
@@ -283,15 +285,41 @@ def stamp(at: datetime) -> str:
     return at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03d}Z"
 
 
-def positive(value: Any) -> int | None:
-    """A limit; None: there is none. Raises TextError."""
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The numbers of a workflow's own spec. None: there is no such limit."""
+
+    parallelism: int | None = None
+    runs_for: timedelta | None = None
+    priority: int = 0
+
+
+def limits_of(spec: Mapping[str, Any], scope: Mapping[str, str]) -> Limits:
+    """Raises TextError for a number that cannot be read, with its field."""
+    names = ("parallelism", "activeDeadlineSeconds", "priority")
+    found = substitute({name: spec[name] for name in names if spec.get(name) is not None}, scope)
+    seconds = whole_number(found.get("activeDeadlineSeconds"), "spec.activeDeadlineSeconds")
+    return Limits(
+        parallelism=positive(found.get("parallelism"), "spec.parallelism"),
+        runs_for=None if seconds is None else span_of(seconds),
+        priority=whole_number(found.get("priority"), "spec.priority") or 0,
+    )
+
+
+def whole_number(value: Any, field: str) -> int | None:
+    """None: there is none. Raises TextError."""
     if value is None or value == "":
         return None
     try:
-        number = int(str(value))
+        return int(str(value))
     except ValueError:
-        raise TextError(f"parallelism must be a whole number, and is {value!r}") from None
-    return number if number > 0 else None
+        raise TextError(f"{field} must be a whole number, and is {shown_value(value)!r}") from None
+
+
+def positive(value: Any, field: str) -> int | None:
+    """A limit; None: there is none. Raises TextError."""
+    number = whole_number(value, field)
+    return number if number is not None and number > 0 else None
 
 
 def is_of_exit(name: str) -> bool:

@@ -501,3 +501,58 @@ def test_an_optional_artifact_that_was_not_made_is_no_fault_of_a_step_that_can_d
           container: {image: busybox, command: [echo]}
 """
     assert play(templates).workflow.phase == "Succeeded"
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("activeDeadlineSeconds: soon", "spec.activeDeadlineSeconds must be a whole number, and is 'soon'"),
+        ("parallelism: '{{workflow.name}}'", "spec.parallelism must be a whole number, and is 'wf'"),
+        ("priority: high", "spec.priority must be a whole number, and is 'high'"),
+    ],
+)  # fmt: skip
+def test_a_number_that_cannot_be_read_ends_the_workflow(spec: str, message: str) -> None:
+    player = play("", spec=f"        {spec}\n", entry="say")
+    assert (player.workflow.phase, player.workflow.message) == ("Error", f"invalid spec: {message}")
+    assert player.created == []
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ("parallelism: '{{inputs.parameters.n}}'", "parallelism of template inner must be a whole number"),
+        ("synchronization: {mutexes: [{name: '{{=1 +}}'}]}", "1 +"),
+    ],
+)
+def test_a_number_of_a_template_that_cannot_be_read_ends_its_node(field: str, message: str) -> None:
+    player = play(
+        f"""
+        - name: main
+          steps: [[{{name: inner, template: inner}}]]
+        - name: inner
+          inputs: {{parameters: [{{name: n, value: many}}]}}
+          {field}
+          steps: [[{{name: a, template: say}}]]
+"""
+    )
+    assert player.workflow.phase == "Failed"
+    assert player.node("WF[0].inner").phase is NodePhase.ERROR
+    assert message in player.node("WF[0].inner").message
+
+
+def test_numbers_of_a_workflow_may_be_its_parameters() -> None:
+    player = play(
+        """
+        - name: main
+          steps: [[{name: fan, template: say, withSequence: {count: "4"}}]]
+""",
+        spec="""        parallelism: "{{workflow.parameters.most}}"
+        arguments: {parameters: [{name: most, value: "2"}]}
+""",
+    )
+    assert (player.workflow.phase, player.most_at_once) == ("Succeeded", 2)
+
+
+def test_a_deadline_beyond_all_dates_is_none() -> None:
+    player = play("", spec=f"        activeDeadlineSeconds: {2**63 - 1}\n", entry="say")
+    assert player.workflow.phase == "Succeeded"

@@ -36,6 +36,8 @@ def test_items(step: dict[str, Any], items: list[Any]) -> None:
         ({"withParam": '{"a": 1}'}, "must be a list"),
         ({"withSequence": {"count": "many"}}, "withSequence.count must be a whole number"),
         ({"withSequence": {"count": 10**9}}, "at most 100000"),
+        ({"withSequence": {"count": 10**30}}, "at most 100000"),
+        ({"withSequence": {"start": 10**30, "end": 0}}, "at most 100000"),
         ({"withItems": [0] * 100_001}, "at most 100000"),
     ],
 )
