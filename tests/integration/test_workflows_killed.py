@@ -11,6 +11,7 @@ import collections
 import contextlib
 import os
 import random
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,20 @@ import pytest
 import yaml
 
 from moorage.apimachinery.informer import Informer
-from moorage.apimachinery.resources import NODES, PDBS, PODS, Obj
+from moorage.apimachinery.resources import NODES, PDBS, PODS, Obj, Resource
 from moorage.clock import SYSTEM
 from moorage.controllers.workflow.checks import faults_of
 from moorage.controllers.workflow.controller import WorkflowController
 from moorage.decide.workflows.pods import StepRuntime
 from moorage.kube.events import EventRecorder
 from moorage.model.names import HOST_IMAGE
-from moorage.model.workflow import NODE_NAME_ANNOTATION, WORKFLOWS, Outputs, StepReport
+from moorage.model.workflow import (
+    NODE_NAME_ANNOTATION,
+    RETRY_ANNOTATION,
+    WORKFLOWS,
+    Outputs,
+    StepReport,
+)
 from moorage.testing.fakeapi import FakeApi
 from moorage.testing.waiting import until
 from moorage.workflows.records import LocalRecords
@@ -100,6 +107,15 @@ spec:
   templates:
   - {name: main, steps: [[{name: a, template: say}, {name: b, template: say}], [{name: c, template: say}]]}
   - {name: say, container: {image: busybox, command: [echo]}}
+---
+metadata: {name: retried}
+spec:
+  entrypoint: main
+  templates:
+  - name: main
+    steps: [[{name: a, template: say}], [{name: once, template: say}], [{name: b, template: say}]]
+  - name: say
+    container: {image: busybox, command: [echo]}
 """
 
 
@@ -123,14 +139,15 @@ class Kubelet:
     async def _run(self, pod: Obj) -> None:
         meta = pod["metadata"]
         node = meta["annotations"][NODE_NAME_ANNOTATION]
-        self.starts[node] += 1
+        self.starts[meta["name"]] += 1
         self.running.add(node)
         self.most_whole = max(self.most_whole, len({name[:7] for name in self.running if name[:5] == "whole"}))
         self.most_alone = max(self.most_alone, sum(name.startswith("locked") for name in self.running))
         await self._status(pod, {"phase": "Running"})
         for _ in range(self._chance.randrange(40)):
             await asyncio.sleep(0)
-        failed = ".bad" in node
+        is_retry = meta["name"].endswith("-w1")
+        failed = ".bad" in node or (".once" in node and not is_retry)
         if any(container["name"] == "wait" for container in pod["spec"]["containers"]):
             report = StepReport(pod=meta["name"], outputs=Outputs(result="[1, 2, 3, 4, 5, 6]"))
             uid = meta["ownerReferences"][0]["uid"]
@@ -175,9 +192,21 @@ async def results(api: FakeApi, folder: Path, *, seed: int, kills: int) -> tuple
         document["metadata"]["namespace"] = "default"
         await api.create(WORKFLOWS, document)
 
+    retried = False
+
     async def is_done() -> bool:
+        nonlocal retried
         objects = (await api.list(WORKFLOWS)).items
-        return all((obj.get("status") or {}).get("phase") in ("Succeeded", "Failed", "Error") for obj in objects)
+        for obj in objects:
+            if obj["metadata"]["name"] == "retried" and (obj.get("status") or {}).get("phase") == "Failed":
+                if not retried:  # as a person asks for it
+                    patch = {"metadata": {"annotations": {RETRY_ANNOTATION: "{}"}}}
+                    await api.patch(WORKFLOWS, "retried", patch, "default")
+                retried = True
+                return False
+        return retried and all(
+            (obj.get("status") or {}).get("phase") in ("Succeeded", "Failed", "Error") for obj in objects
+        )
 
     watching = asyncio.create_task(kubelet.pods.run())
     killed = 0
@@ -212,9 +241,73 @@ async def results(api: FakeApi, folder: Path, *, seed: int, kills: int) -> tuple
 @pytest.mark.parametrize("seed", [random.randrange(2**32) for _ in range(10)] if EXPLORE else [1])
 async def test_killed_at_random_moments_every_step_runs_once(tmp_path: Path, seed: int) -> None:
     calm, undisturbed = await results(FakeApi(), tmp_path, seed=seed, kills=0)
-    assert calm["workflow fan"] == calm["workflow locked"] == "Succeeded"
+    assert calm["workflow fan"] == calm["workflow locked"] == calm["workflow retried"] == "Succeeded"
     killed, kubelet = await results(FakeApi(), tmp_path, seed=seed, kills=KILLS)
     assert killed == calm
     assert kubelet.starts == undisturbed.starts
     assert set(kubelet.starts.values()) == {1}
     assert kubelet.most_alone == kubelet.most_whole == 1
+
+
+class HaltingApi(FakeApi):
+    """Halts for ever after so many writes to Workflows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = -1
+        self.halted = asyncio.Event()
+
+    async def patch(self, resource: Resource, *args: Any, **more: Any) -> Obj:
+        answer = await super().patch(resource, *args, **more)
+        if resource is WORKFLOWS:
+            self.left -= 1
+            if self.left == 0:
+                self.halted.set()
+                await asyncio.Event().wait()
+        return answer
+
+
+@pytest.mark.parametrize("writes", [1, 2])
+async def test_a_retry_that_is_killed_between_two_writes_runs_once(tmp_path: Path, writes: int) -> None:
+    api, records = HaltingApi(), LocalRecords(tmp_path / "workflows.db")
+    kubelet = Kubelet(api, records, random.Random(1))
+    api.put(NODES, {"metadata": {"name": "n"}, "status": {}})
+    [document] = [each for each in yaml.safe_load_all(MANIFESTS) if each["metadata"]["name"] == "retried"]
+    document["metadata"]["namespace"] = "default"
+    await api.create(WORKFLOWS, document)
+
+    async def is_ended() -> bool:
+        obj = await api.get(WORKFLOWS, "retried", "default")
+        return (obj.get("status") or {}).get("phase") in ("Failed", "Succeeded")
+
+    async with running(kubelet.pods.run()):
+        async with running(operate(api, records, 0)):
+            await until("the first failure", is_ended)
+        annotations = {RETRY_ANNOTATION: "{}"}
+        await api.patch(WORKFLOWS, "retried", {"metadata": {"annotations": annotations}}, "default")
+        api.left = writes
+        async with running(operate(api, records, 1)):
+            await api.halted.wait()
+        async with running(operate(api, records, 2)):
+            await until("the retried run to end", lambda: _is_succeeded(api))
+    loaded = await records.load((await api.get(WORKFLOWS, "retried", "default"))["metadata"]["uid"], "reader")
+    records.close()
+    assert loaded.workflow.retries == 1
+    assert set(kubelet.starts.values()) == {1}
+    assert len(kubelet.starts) == 4  # a and once, then once and b
+
+
+async def _is_succeeded(api: FakeApi) -> bool:
+    return ((await api.get(WORKFLOWS, "retried", "default")).get("status") or {}).get("phase") == "Succeeded"
+
+
+@contextlib.asynccontextmanager
+async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Let this run beside the block, and kill it at its end."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task

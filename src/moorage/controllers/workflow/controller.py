@@ -77,7 +77,6 @@ from moorage.model.workflow import (
     WORKFLOW_TEMPLATES,
     WORKFLOWS,
     Memo,
-    NodeRecord,
     Outputs,
     Resume,
     Retry,
@@ -113,6 +112,7 @@ class _Live:
     reported_at: float = -1e9
     reported: Mapping[str, Any] | None = None
     granted: list[Locks] = field(default_factory=list)
+    resumed: list[Resume] = field(default_factory=list)  # done, and still asked for by the object
     controls: Controls = field(default_factory=Controls)
 
 
@@ -202,7 +202,10 @@ class WorkflowController:
             live = None
         try:
             if live is None:
-                if (obj.get("status") or {}).get("phase") in FINAL and RETRY_ANNOTATION not in annotations_of(obj):
+                if (text := annotations_of(obj).get(RETRY_ANNOTATION)) is not None:
+                    await self._retry(key, obj, text)
+                    return None  # the change of the object brings it here again
+                if (obj.get("status") or {}).get("phase") in FINAL:
                     return await self._collect(key, obj)
                 live = await self._begin(key, obj)
                 if live is None:
@@ -296,10 +299,6 @@ class WorkflowController:
             loaded = await self._records.load(uid, self._holder)
             record = loaded.workflow
         nodes = loaded.nodes
-        if (text := annotations_of(obj).get(RETRY_ANNOTATION)) is not None:
-            if record.phase in FINAL:
-                record, nodes = await self._retry(record, nodes, _decoded(text, Retry) or Retry())
-            await self._annotate(key, {RETRY_ANNOTATION: None})
         if record.phase in FINAL:
             await self._report(key, obj, record, force=True)
             for pod in self._pods_of(key):
@@ -433,16 +432,22 @@ class WorkflowController:
             if is_of(budget, record.uid):
                 await self._api.delete(PDBS, key.name, key.namespace, uid=budget["metadata"]["uid"])
 
-    async def _retry(
-        self, record: WorkflowRecord, nodes: Sequence[NodeRecord], asked: Retry
-    ) -> tuple[WorkflowRecord, tuple[NodeRecord, ...]]:
-        """Forget what is to run again."""
-        ids = nodes_to_forget(nodes, asked)
-        again = msgspec.structs.replace(
-            record, phase="Running", message="", finished_at="", retries=record.retries + 1
-        )
-        await self._records.forget_nodes(record.uid, self._holder, ids, again)
-        return again, tuple(node for node in nodes if node.id not in ids)
+    async def _retry(self, key: Key, obj: Obj, text: str) -> None:
+        """Forget what is to run again. `text`: of the annotation, which goes when the object says Running.
+
+        Cut anywhere, it is finished by the next try: an open record is not retried again.
+        """
+        with contextlib.suppress(NotFound):
+            loaded = await self._records.load(str(obj["metadata"]["uid"]), self._holder)
+            record = loaded.workflow
+            if record.phase in FINAL:
+                ids = nodes_to_forget(loaded.nodes, _decoded(text, Retry))
+                record = msgspec.structs.replace(
+                    record, phase="Running", message="", finished_at="", retries=record.retries + 1
+                )
+                await self._records.forget_nodes(record.uid, self._holder, ids, record)
+            await self._report(key, obj, record, force=True)
+        await self._take_off(key, RETRY_ANNOTATION, text)
 
     # --- on the way
 
@@ -454,9 +459,7 @@ class WorkflowController:
         if controls != live.controls:
             live.controls = controls
             run.control(controls)
-        asked = _decoded(annotations_of(obj).get(RESUME_ANNOTATION), list[Resume])
-        for resume in asked or ():
-            run.resume(resume)
+        asked = await self._resume(key, live) if RESUME_ANNOTATION in annotations_of(obj) else None
         if self._locks.wanted():
             await self._grant()
         look_again: timedelta | None = None
@@ -468,8 +471,8 @@ class WorkflowController:
             look_again = decision.look_again_in
             if not await self._carry_out(key, live, decision):
                 break
-        if asked is not None:
-            await self._annotate(key, {RESUME_ANNOTATION: None})
+        if asked is not None and await self._take_off(key, RESUME_ANNOTATION, asked):
+            live.resumed = []
         wait = await self._create_held(key, live)
         reported = await self._report(key, obj, run.workflow, live=live, force=run.is_done)
         if run.is_done:
@@ -479,6 +482,25 @@ class WorkflowController:
             return None
         limits = LIMITS_EVERY if self._locks.is_waiting(live.uid) else None
         return min((delay for delay in (look_again, wait, reported, limits) if delay is not None), default=None)
+
+    async def _resume(self, key: Key, live: _Live) -> str | None:
+        """Let suspended nodes go on as the object asks now; the annotation's text, None where there is none.
+
+        The copy at hand may still have what was done and taken off.
+        """
+        try:
+            obj = await self._api.get(WORKFLOWS, key.name, key.namespace)
+        except NotFound:
+            return None
+        text = annotations_of(obj).get(RESUME_ANNOTATION)
+        if text is None or obj["metadata"]["uid"] != live.uid:
+            return None
+        asked = _decoded(text, list[Resume])
+        done = len(live.resumed) if asked[: len(live.resumed)] == live.resumed else 0
+        for resume in asked[done:]:
+            live.run.resume(resume)
+        live.resumed = asked
+        return text
 
     async def _tell_of_pods(self, key: Key, live: _Live, names: set[str]) -> None:
         pods = []
@@ -758,11 +780,15 @@ class WorkflowController:
             await self._events.record(_typed(obj), kind, f"Workflow{record.phase}", words)
         return None
 
-    async def _annotate(self, key: Key, annotations: Mapping[str, str | None]) -> None:
-        with contextlib.suppress(NotFound):
-            await self._api.patch(
-                WORKFLOWS, key.name, {"metadata": {"annotations": dict(annotations)}}, key.namespace
-            )
+    async def _take_off(self, key: Key, annotation: str, text: str) -> bool:
+        """Remove an annotation, unless it has changed since; whether it is gone."""
+        path = f"/metadata/annotations/{annotation.replace('/', '~1')}"
+        patch = [{"op": "test", "path": path, "value": text}, {"op": "remove", "path": path}]
+        try:
+            await self._api.patch(WORKFLOWS, key.name, patch, key.namespace, kind="json")
+        except (NotFound, Invalid, BadRequest):  # a test that fails is one of these
+            return False
+        return True
 
     # --- the end
 
@@ -854,14 +880,12 @@ def _claim_templates(record: WorkflowRecord) -> dict[str, Mapping[str, Any]]:
     }
 
 
-def _decoded(text: str | None, kind: Any) -> Any:
-    """An annotation's value; None where there is none, or it is no such document."""
-    if text is None:
-        return None
+def _decoded(text: str, kind: Any) -> Any:
+    """An annotation's value; an empty one where it is no such document."""
     try:
         return msgspec.json.decode(text, type=kind)
     except msgspec.DecodeError:
-        return kind() if kind is not Retry else Retry()
+        return kind()
 
 
 def _stamp(at: datetime) -> str:
