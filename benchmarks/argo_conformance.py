@@ -5,7 +5,8 @@
 FOLDER has `expected.json` and `manifests/`. A local cluster is started for it, on which the images of the
 manifests are processes of this machine with root file systems of their own (`benchmarks/argo_images`). Printed is
 each entry, with why it failed or was refused, then per tier how many passed, failed and were refused, and the
-time. With `--kill`, the services are killed with SIGKILL again and again meanwhile.
+time. What the manifests find at `minio:9000` is an S3 server of this process. With `--kill`, the services are
+killed with SIGKILL again and again meanwhile.
 
 Exit code 1 when an entry failed. The fields of `expected.json` are explained in its `_meta`.
 """
@@ -15,7 +16,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import collections
+import contextlib
 import json
+import logging
 import os
 import random
 import re
@@ -24,6 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,8 +62,23 @@ KINDS = {
 FINAL = ("Succeeded", "Failed", "Error")
 PATIENCE_SECONDS = 400.0
 # what no manifest of the corpus brings, and some need
+BUCKETS = ("my-bucket", "my-bucket-2", "my-bucket-3")
+STORE_ADDRESS = "minio:9000"  # of the S3 server, as the manifests write it
+NOT_FOUND = "https://github.com/argoproj/argo-workflows/not-found"  # needs a network: our server answers 404, too
+STORE_KEYS = {"accesskey": "admin", "secretkey": "password"}  # of the Secret my-minio-cred
+REPOSITORY = {
+    "s3": {
+        "bucket": "my-bucket",
+        "endpoint": STORE_ADDRESS,
+        "insecure": True,
+        "accessKeySecret": {"name": "my-minio-cred", "key": "accesskey"},
+        "secretKeySecret": {"name": "my-minio-cred", "key": "secretkey"},
+    }
+}
+REPOSITORIES = ("my-key", "default-v1-s3-artifact-repository")
 FIXTURES = (
     (SECRETS, {"metadata": {"name": "my-secret"}, "stringData": {"mypassword": "S00perS3cretPa55word"}}),
+    (SECRETS, {"metadata": {"name": "my-minio-cred"}, "stringData": STORE_KEYS}),
     (CONFIGMAPS, {"metadata": {"name": "my-config"}, "data": {"workflow": "1", "template": "2"}}),
     (  # resource templates act as this account
         ROLEBINDINGS,
@@ -67,6 +86,13 @@ FIXTURES = (
             "metadata": {"name": "steps"},
             "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": "edit"},
             "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": "default"}],
+        },
+    ),
+    (
+        PVCS,
+        {
+            "metadata": {"name": "my-existing-volume"},
+            "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
         },
     ),
 )
@@ -90,12 +116,19 @@ class Outcome:
 
 @dataclass(slots=True)
 class Site:
-    """A running cluster, and where its records are."""
+    """A running cluster, and where its records are. `store`: host and port of the S3 server."""
 
     api: KubeClient
     data: Path
     corpus: Path
     templates: dict[TemplateKey, Any]
+    store: str
+
+    def read(self, entry: str) -> list[dict[str, Any]]:
+        """The documents of an entry, which name the S3 server of this run."""
+        text = (self.corpus / "manifests" / entry).read_text().replace(STORE_ADDRESS, self.store)
+        text = text.replace(NOT_FOUND, f"http://{self.store}/none/not-found")
+        return [document for document in yaml.safe_load_all(text) if document]
 
 
 async def read_nodes(site: Site, uid: str) -> list[NodeRecord]:
@@ -112,7 +145,7 @@ async def play(site: Site, entry: str, expected: dict[str, Any]) -> Outcome:
     tier = int(expected.get("tier") or 1)
     started = time.monotonic()
     outcome = Outcome(entry, tier, "passed")
-    documents = [row for row in yaml.safe_load_all((site.corpus / "manifests" / entry).read_text()) if row]
+    documents = site.read(entry)
     template = {"kind": "Workflow", "metadata": {}, "spec": {}, "apiVersion": WORKFLOWS.api_version}
     template["spec"] = {"workflowTemplateRef": {"name": documents[-1]["metadata"].get("name")}}
     document = next((row for row in documents if row["kind"] in ("Workflow", "CronWorkflow")), template)
@@ -218,7 +251,12 @@ def judge_invalid(site: Site, entry: str, expected: dict[str, Any]) -> Outcome:
 
 
 async def put_fixtures(site: Site, entries: dict[str, Any]) -> None:
-    for resource, document in FIXTURES:
+    repository = json.dumps(REPOSITORY).replace(STORE_ADDRESS, site.store)
+    repositories = {
+        "metadata": {"name": "artifact-repositories"},
+        "data": dict.fromkeys(REPOSITORIES, repository),
+    }
+    for resource, document in (*FIXTURES, (CONFIGMAPS, repositories)):
         try:
             await site.api.create(resource, document, "default")
         except AlreadyExists:
@@ -227,10 +265,9 @@ async def put_fixtures(site: Site, entries: dict[str, Any]) -> None:
     for node in (await site.api.list(NODES)).items:
         await site.api.patch(NODES, node["metadata"]["name"], node_labels)
     for entry, expected in entries.items():
-        documents = yaml.safe_load_all((site.corpus / "manifests" / entry).read_text())
         if expected["determinism"] == "invalid":
             continue
-        for document in filter(None, documents):
+        for document in site.read(entry):
             resource = KINDS.get(document.get("kind", ""))
             if resource is None or document["kind"] in ("Workflow", "CronWorkflow"):
                 continue
@@ -260,11 +297,31 @@ async def kill_services(site: Site, every: float, chance: random.Random) -> None
             os.kill(pid, signal.SIGKILL)
 
 
-async def run(corpus: Path, data: Path, only: str, at_once: int, kill: float) -> list[Outcome]:
+@contextlib.contextmanager
+def s3_server() -> Iterator[str]:
+    """Host and port of an S3 server of this process, with the buckets that manifests name."""
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    keys = {"aws_access_key_id": STORE_KEYS["accesskey"], "aws_secret_access_key": STORE_KEYS["secretkey"]}
+    client = boto3.client("s3", endpoint_url=f"http://{host}:{port}", region_name="us-east-1", **keys)
+    for bucket in BUCKETS:
+        client.create_bucket(Bucket=bucket)
+    try:
+        yield f"{host}:{port}"
+    finally:
+        server.stop()
+
+
+async def run(corpus: Path, data: Path, only: str, at_once: int, kill: float, store: str) -> list[Outcome]:
     entries = json.loads((corpus / "expected.json").read_text())["files"]
     gate = asyncio.Semaphore(at_once)
     async with KubeClient(load_connection(data / "kubeconfig")) as api:
-        site = Site(api, data, corpus, {})
+        site = Site(api, data, corpus, {}, store)
         await put_fixtures(site, entries)
 
         async def guarded(entry: str, expected: dict[str, Any]) -> Outcome:
@@ -313,7 +370,8 @@ def main() -> int:
     made = make_argosay()
     subprocess.run([*moor, "up", "--data", str(data), "--port", "0"], check=True, stdout=subprocess.DEVNULL)
     try:
-        outcomes = asyncio.run(run(chosen.corpus, data, chosen.only, chosen.at_once, chosen.kill))
+        with s3_server() as store:
+            outcomes = asyncio.run(run(chosen.corpus, data, chosen.only, chosen.at_once, chosen.kill, store))
     finally:
         if chosen.keep:
             print(f"kept: {data}")
