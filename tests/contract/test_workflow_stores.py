@@ -471,3 +471,16 @@ def test_metrics_move_with_the_runs(store: WorkflowStore, places) -> None:
     with contextlib.closing(open_workflows(places())) as other:
         other.take_over(store)
         assert shown(other) == {("lab", "ends"): 1.0}
+
+
+def test_who_holds_a_lock_is_found_among_runs_that_go_on(store: WorkflowStore) -> None:
+    begun(store)
+    free = a_node("free", phase=NodePhase.RUNNING, locks=())
+    store.save("u1", "op-1", [a_node("holds", phase=NodePhase.RUNNING), free, a_node("done", NodePhase.SUCCEEDED)])
+    begun(store, a_run("u2", name="ended"))
+    store.save(
+        "u2", "op-1", [a_node("other")], a_run("u2", name="ended", phase="Failed", finished_at=rfc3339(NOON))
+    )
+    held = store.holders({"mutex/lab/a", "mutex/lab/b"})
+    assert [(run.name, node.id) for run, node in held] == [("train", "holds")]
+    assert store.holders({"mutex/lab/b"}) == ()

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from moorage.api.fields import Answer, Time, about
+from moorage.api.fields import Answer, Query, Text, Time, about
 
 
 class PodQuestion(msgspec.Struct, kw_only=True):
@@ -38,6 +38,7 @@ class HolderName(Answer, frozen=True):
 
     owner: Annotated[str, about("User of the pod.")] = ""
     run: Annotated[str, about("Run of the pod; empty: the pod belongs to no run.")] = ""
+    step: Annotated[str, about("Step of a workflow, as WORKFLOW/STEP; empty: the pod belongs to none.")] = ""
     namespace: Annotated[str, about("Namespace of the pod.")] = ""
     pod: Annotated[str, about("Name of the pod.")] = ""
 
@@ -148,6 +149,7 @@ class Explanation(Answer, frozen=True):
     namespace: str
     name: str
     run: Annotated[str, about("Run of the pod; empty: the pod belongs to no run.")] = ""
+    step: Annotated[str, about("Step of a workflow, as WORKFLOW/STEP; empty: the pod belongs to none.")] = ""
     owner: Annotated[str, about("User of the pod.")] = ""
     public: Annotated[bool, about("Whether private facts are left out: the user may not read its pods.")] = False
     state: Annotated[str, about("fits, waiting, gated, never, running or finished.")] = ""
@@ -205,3 +207,65 @@ class Explanation(Answer, frozen=True):
     refusals: Annotated[tuple[Refusal, ...], about("Why it can never run on this cluster; empty: it can.")] = ()
     short: Annotated[str, about("Why it waits, in one line; empty: it does not wait.")] = ""
     text: Annotated[str, about("All of it as text, as `moor explain` prints it.")] = ""
+
+
+class LockHolder(Answer, frozen=True):
+    """A step, or a whole workflow, that holds a mutex or a semaphore."""
+
+    lock: Annotated[str, about("Mutex/NAMESPACE/NAME or Semaphore/NAMESPACE/CONFIGMAP/KEY.")]
+    namespace: Annotated[str, about("Namespace of the workflow that holds it.")] = ""
+    workflow: Annotated[str, about("Name of that workflow.")] = ""
+    step: Annotated[str, about("Step of it that holds the lock; the name of the workflow: the whole of it.")] = ""
+    since: Annotated[Time | None, about("When that step started; null: not known.")] = None
+
+
+class StepRunning(Answer, frozen=True):
+    """A step of a workflow that runs."""
+
+    step: Annotated[str, about("Name of the step, without that of the workflow.")]
+    pod: Annotated[str, about("Name of its pod.")] = ""
+    node: Annotated[str, about("Node where it runs; empty: not known.")] = ""
+    since: Annotated[Time | None, about("When it started; null: not known.")] = None
+
+
+class WorkflowWait(Answer, frozen=True):
+    """What steps of a workflow wait for."""
+
+    kind: Annotated[
+        str,
+        about("pod, refused, lock, backoff, person, suspended, parallelism, earlier or beginning."),
+    ]
+    message: Annotated[str, about("What they wait for, a sentence.")] = ""
+    hint: Annotated[str, about("What to do about it; empty: nothing to suggest.")] = ""
+    steps: Annotated[
+        tuple[str, ...], about("The first steps that wait for it; empty: steps that have not begun.")
+    ] = ()
+    count: Annotated[int, about("All steps that wait for it; 0: not known.")] = 0
+    until: Annotated[Time | None, about("When they go on by themselves; null: not known.")] = None
+    pod: Annotated[str, about("Pod of the first of them; empty: none.")] = ""
+    holders: Annotated[tuple[LockHolder, ...], about("Who holds the locks that they wait for.")] = ()
+    explanation: Annotated[
+        Explanation | None, about("Why the pod of the first of them waits; null: it waits for something else.")
+    ] = None
+
+
+class WorkflowExplanation(Answer, frozen=True):
+    """Which steps of a workflow run, and why the others wait."""
+
+    namespace: str
+    name: str
+    step: Annotated[str, about("Step that was asked about; empty: the whole workflow.")] = ""
+    owner: Annotated[str, about("User who submitted it; of a scheduled one, the owner of the schedule.")] = ""
+    phase: Annotated[str, about("Pending, Running, Succeeded, Failed or Error.")] = ""
+    message: Annotated[str, about("Message of the workflow, or of the step that ended.")] = ""
+    now: Annotated[Time | None, about("Moment that the answer describes.")] = None
+    running: Annotated[tuple[StepRunning, ...], about("Steps whose pods run.")] = ()
+    waits: Annotated[tuple[WorkflowWait, ...], about("What steps wait for; empty: none waits.")] = ()
+    short: Annotated[str, about("Why it waits, in one line; empty: nothing waits.")] = ""
+    text: Annotated[str, about("All of it for people, as `moor explain` prints it.")] = ""
+
+
+class StepQuery(Query):
+    """Which step is explained."""
+
+    step: Annotated[Text, about("Name of a step; left out: the whole workflow.")] = ""

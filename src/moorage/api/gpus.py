@@ -46,6 +46,7 @@ class Gpu(Answer, frozen=True):
     stranded: Annotated[bool, about("Whether it is free with no CPU, memory or pod left beside it.")] = False
     owner: Annotated[str, about("User whose pod holds it; empty: no holder.")] = ""
     run: Annotated[str, about("Run that holds it; empty: no holder, or a pod of no run.")] = ""
+    step: Annotated[str, about("Step of a workflow that holds it, as WORKFLOW/STEP; empty: none.")] = ""
     namespace: Annotated[str, about("Namespace of the pod that holds it; empty: no holder.")] = ""
     pod: Annotated[str, about("Pod that holds it; empty: no holder.")] = ""
     since: Annotated[Time | None, about("When its node accepted the pod; null: no holder, or not yet.")] = None

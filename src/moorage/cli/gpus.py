@@ -215,7 +215,7 @@ def _gpu_row(node: str, gpu: Gpu, now: datetime) -> list[str]:
         gpu.type,
         f"{gpu.state} ({gpu.why})" if gpu.why else gpu.state,
         gpu.owner,
-        gpu.run or gpu.pod,
+        gpu.run or gpu.step or gpu.pod,
         f"{format_duration(now - gpu.since)} ago" if gpu.since else "",
         _until(gpu.expected_until, now),
     ]

@@ -242,7 +242,8 @@ def next_steps(view: WorkflowView) -> list[str]:
         steps.append(f"let it go on: moor workflow resume {view.name}")
     pending = [node for node in view.nodes if node.phase is NodePhase.PENDING and node.pod_name]
     if pending and not view.has_ended:
-        steps.append(f"see why {pending[0].display_name} waits: moor explain {pending[0].pod_name}")
+        path = step_path(pending[0].name, view.name)
+        steps.append(f"see why {path} waits: moor explain '{view.name}/{path}'")
     failed = [
         node for node in view.nodes if node.type.has_pod and node.phase in (NodePhase.FAILED, NodePhase.ERROR)
     ]

@@ -129,7 +129,7 @@ class ExplanationView:
 
 def explanation_view(explanation: Explanation) -> ExplanationView:
     """The explanation for people. No full stop after single sentences."""
-    who = f"{'run' if explanation.run else 'pod'} {explanation.namespace}/{explanation.run or explanation.name}"
+    who = explanation.who
     if explanation.ended is not None:
         return ExplanationView(
             headline=ending_headline(explanation.ended, explanation.now),
@@ -291,7 +291,7 @@ def held_row(held: HeldBy, now: datetime) -> tuple[str, ...]:
             since,
             "held for that machine's guests",
         )
-    return (holder.owner, holder.run or holder.pod, amount, held.node, since, until_text(holder, held.usual, now))
+    return (holder.owner, holder.title, amount, held.node, since, until_text(holder, held.usual, now))
 
 
 def until_text(holder: Holder, usual: Usual | None, now: datetime) -> str:
@@ -340,7 +340,7 @@ def _line_section(explanation: Explanation) -> Section | None:
     rows = tuple(
         (
             waiter.owner,
-            waiter.run or waiter.pod,
+            waiter.title,
             gpus_text(waiter.gpus),
             f"since {moment_text(waiter.created)}" if waiter.created else "",
             f"priority {waiter.priority}",
@@ -391,7 +391,7 @@ def _likely_text(explanation: Explanation, likely: Earliest) -> str:
         return f"It could usually have started by now{where}"
     why = ""
     if likely.after is not None and likely.usual is not None:
-        whose = f"{likely.after.owner}'s {likely.after.run or likely.after.pod}"
+        whose = f"{likely.after.owner}'s {likely.after.title}"
         why = f", when {whose} is usually done ({usual_text(likely.usual)})"
     return f"It will usually start by {about(likely.at, explanation.now)}{where}{why}"
 

@@ -27,6 +27,7 @@ def make_explanation(explanation: Explanation) -> wire.Explanation:
         namespace=explanation.namespace,
         name=explanation.name,
         run=explanation.run,
+        step=explanation.step,
         owner=explanation.owner,
         public=explanation.public,
         state=explanation.state,
@@ -104,6 +105,7 @@ def _held(held: HeldBy) -> wire.HeldBy:
     return wire.HeldBy(
         owner=holder.owner,
         run=holder.run,
+        step=holder.step,
         namespace=holder.namespace,
         pod=holder.pod,
         since=whole_seconds(holder.since),
@@ -122,6 +124,7 @@ def _waiter(waiter: Waiter) -> wire.Waiter:
     return wire.Waiter(
         owner=waiter.owner,
         run=waiter.run,
+        step=waiter.step,
         namespace=waiter.namespace,
         pod=waiter.pod,
         priority=waiter.priority,
@@ -181,4 +184,6 @@ def _earliest(earliest: Earliest | None) -> wire.Earliest | None:
 
 
 def _holder_name(holder: Holder) -> wire.HolderName:
-    return wire.HolderName(owner=holder.owner, run=holder.run, namespace=holder.namespace, pod=holder.pod)
+    return wire.HolderName(
+        owner=holder.owner, run=holder.run, step=holder.step, namespace=holder.namespace, pod=holder.pod
+    )

@@ -66,6 +66,7 @@ def _gpu(gpu: Gpu) -> wire.Gpu:
         stranded=gpu.stranded,
         owner=holder.owner if holder else "",
         run=holder.run if holder else "",
+        step=holder.step if holder else "",
         namespace=holder.namespace if holder else "",
         pod=holder.pod if holder else "",
         since=whole_seconds(holder.since) if holder else None,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
+from moorage.api.explain import WorkflowExplanation
 from moorage.api.reading import read
 from moorage.api.workflows import LogLine, Workflow, WorkflowList, WorkflowTemplate, WorkflowTemplateList
 from moorage.sdk.group import Group, lines_of, new_key
@@ -106,6 +107,13 @@ class AsyncWorkflows(Group):
     async def get(self, name: str, *, namespace: str | None = None) -> Workflow:
         """With its nodes in `status["nodes"]`. Raises NotFound."""
         return read(Workflow, await self._json("GET", await self._path("workflows", namespace, name)))
+
+    async def explain(
+        self, name: str, *, step: str | None = None, namespace: str | None = None
+    ) -> WorkflowExplanation:
+        """Which steps run, and what the others wait for; `step`: of one step alone. Raises NotFound."""
+        path = await self._path("workflows", namespace, name, "explain")
+        return read(WorkflowExplanation, await self._json("GET", path, params={"step": step}))
 
     async def wait(self, name: str, *, timeout: float | None = None, namespace: str | None = None) -> Workflow:
         """The workflow once it has ended. Raises TimeoutError after `timeout` seconds, or never."""

@@ -155,6 +155,7 @@ class Workflows:
     submit = _call(aio.AsyncWorkflows.submit)
     list = _each(aio.AsyncWorkflows.list)
     get = _call(aio.AsyncWorkflows.get)
+    explain = _call(aio.AsyncWorkflows.explain)
     wait = _call(aio.AsyncWorkflows.wait)
     logs = _each(aio.AsyncWorkflows.logs)
     stop = _call(aio.AsyncWorkflows.stop)

@@ -66,6 +66,7 @@ from moorage.server.rest import (
     workflowartifacts,
     workflows,
     workflowtemplates,
+    workflowwaits,
     workspaces,
 )
 from moorage.server.workflows import records, steps
@@ -85,6 +86,7 @@ ENDPOINTS = (
     *maps.ENDPOINTS,
     *workflowartifacts.ENDPOINTS,
     *workflows.ENDPOINTS,
+    *workflowwaits.ENDPOINTS,
     *crons.ENDPOINTS,
     *cronworkflows.ENDPOINTS,
     *workflowtemplates.ENDPOINTS,

@@ -66,6 +66,7 @@ MEMOS = Table(
 ENDED = frozenset({"Succeeded", "Failed", "Error"})  # phases of a run
 OPEN_PHASES = frozenset({NodePhase.PENDING, NodePhase.RUNNING})
 SCAN = 500  # rows that are read at a time, where labels or names decide which of them are meant
+HOLDERS_MAX = 100  # of locks, that are told
 BATCH = 5000  # rows in one statement of a save, and runs in one transaction of `forget`
 
 EPOCH = datetime.fromtimestamp(0, UTC)
@@ -321,6 +322,18 @@ class WorkflowStore:
     def node(self, uid: str, node_id: str) -> NodeRecord | None:
         rows = self._db.rows("SELECT record FROM workflow_nodes WHERE uid = ? AND id = ?", uid, node_id)
         return _NODE.decode(rows[0][0]) if rows else None
+
+    def holders(self, locks: Collection[str]) -> tuple[tuple[WorkflowRecord, NodeRecord], ...]:
+        """The nodes that hold one of these mutexes and semaphores, with their runs; at most HOLDERS_MAX."""
+        rows = self._db.rows(
+            "SELECT r.record, r.gone_at, n.record FROM workflow_runs r JOIN workflow_nodes n ON n.uid = r.uid"
+            " WHERE r.finished_at IS NULL AND r.gone_at IS NULL AND n.phase IN ('Pending', 'Running')"
+            " AND n.record LIKE ?",
+            '%"locks":[%',
+        )
+        nodes = ((_run(run, {}, gone), _NODE.decode(node)) for run, gone, node in rows)
+        held = [(run, node) for run, node in nodes if not set(locks).isdisjoint(node.locks)]
+        return tuple(held[:HOLDERS_MAX])
 
     def forget(self, older: datetime, *, present: Collection[str] | None = None) -> int:
         """Drop runs that were gone before a moment, and memos and metrics that are older; how many runs.

@@ -21,6 +21,7 @@ from moorage.model.workflow import (
     NodeRecord,
     NodeType,
     Outputs,
+    WorkflowRecord,
 )
 from moorage.server.pages.jobpages import STOP_ASKING
 from moorage.server.pages.refusals import SIGN_IN
@@ -415,3 +416,64 @@ async def test_what_cannot_be_done_is_said_with_the_reason(ada):
     answer = await ada.post("/workflows/team/train/stop")
     assert answer.status == 409
     assert "has ended" in answer.text
+
+
+# -- why it waits
+
+
+LOCKED = {"name": "step", "container": {"image": "busybox"}, "synchronization": {"mutexes": [{"name": "gpu"}]}}
+
+
+async def test_a_workflow_that_waits_says_why_on_its_page_and_over_rest(ada):
+    await ada.keep(LOCKED, STEPS, name="holds", plays=False)
+    waiting = NodeRecord(
+        id="train-1",
+        name="train[0].a",
+        display_name="a",
+        type=NodeType.POD,
+        phase=NodePhase.PENDING,
+        message="Waiting for team/gpu lock",
+    )
+    await ada.keep(LOCKED, STEPS, plays=False)
+    await ada.store.save("uid-train", "operator", [waiting])
+    held = msgspec.structs.replace(waiting, id="holds-9", name="holds[0].a", message="", locks=("Mutex/team/gpu",))
+    await ada.store.save("uid-holds", "operator", [held])
+    page = await ada.get("/workflows/team/train")
+    assert "Why is it waiting?" in page.text
+    assert "A: it waits for the mutex team/gpu" in page.text
+    assert "held by step a of workflow team/holds" in page.text
+    answer = (await ada.get("/api/v1/workflows/team/train/explain", step="a")).json
+    (wait,) = answer["waits"]
+    assert (wait["kind"], wait["steps"], wait["holders"]) == (
+        "lock",
+        ["a"],
+        [{"lock": "Mutex/team/gpu", "namespace": "team", "workflow": "holds", "step": "a", "since": None}],
+    )
+    missing = await ada.get("/api/v1/workflows/team/train/explain", step="x")
+    assert (missing.status, missing.json["code"]) == (404, "not_found")
+
+
+async def test_holders_in_namespaces_that_the_user_may_not_read_have_no_name(ada):
+    holder = NodeRecord(
+        id="other-1", name="other.a", display_name="a", type=NodeType.POD, phase=NodePhase.RUNNING,
+        locks=("Mutex/team/gpu",),
+    )  # fmt: skip
+    record = WorkflowRecord(uid="uid-other", namespace="secret", name="other", document={}, phase="Running")
+    await ada.store.begin(record)
+    await ada.store.load("uid-other", "operator")
+    await ada.store.save("uid-other", "operator", [holder])
+    ada.site.api.readers = {("ada", "team"), ("ada", None)}
+    await ada.keep(LOCKED, STEPS, plays=False)
+    waiting = msgspec.structs.replace(
+        holder,
+        id="train-1",
+        name="train[0].a",
+        phase=NodePhase.PENDING,
+        message="Waiting for team/gpu lock",
+        locks=(),
+    )
+    await ada.store.save("uid-train", "operator", [waiting])
+    answer = (await ada.get("/api/v1/workflows/team/train/explain")).json
+    assert answer["waits"][0]["holders"] == [
+        {"lock": "Mutex/team/gpu", "namespace": "", "workflow": "", "step": "", "since": None}
+    ]

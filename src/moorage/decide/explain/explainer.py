@@ -30,7 +30,7 @@ from moorage.decide.explain.wishes import wanted_types
 from moorage.decide.runs.forecast import History
 from moorage.decide.runs.kueue import QueueWait
 from moorage.decide.runs.state import RunView, State
-from moorage.decide.usage.gpus import owner_of
+from moorage.decide.usage.gpus import owner_of, step_of
 from moorage.model.names import MEMORY_GATE, MEMORY_HELD_ANNOTATION, RUN_LABEL
 
 
@@ -91,6 +91,7 @@ class Explainer:
             gpus=me.gpus,
             gpu_types=wanted_types(me),
             node=me.node,
+            step=step_of(me),
         )
         if run is not None and (run.state.ended or run.state is State.RESTARTING):
             return _explain_ended(base, run)

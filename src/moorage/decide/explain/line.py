@@ -15,7 +15,7 @@ from moorage.decide.explain.snapshot import ParsedPod
 from moorage.decide.explain.types import Earliest, Missing, Waiter, usual_end
 from moorage.decide.explain.wishes import placing
 from moorage.decide.runs.forecast import Usual
-from moorage.decide.usage.gpus import is_reservation, owner_of
+from moorage.decide.usage.gpus import is_reservation, owner_of, step_of
 from moorage.model.names import EXPECTED_SECONDS_ANNOTATION, RUN_LABEL
 
 QUEUE_LIMIT = 200  # pods ahead that are played through for a forecast of the start; beyond that there is none
@@ -61,6 +61,7 @@ def waiter(pod: PodInfo) -> Waiter:
         priority=pod.priority,
         created=pod.created,
         gpus=pod.gpus,
+        step=step_of(pod),
     )
 
 

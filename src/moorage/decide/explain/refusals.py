@@ -14,7 +14,7 @@ from moorage.decide.usage.gpus import gpu_type
 
 def refused_for_ever(me: PodInfo, base: Explanation, nodes: Sequence[NodeInfo]) -> tuple[Refusal, ...]:
     """What no waiting can cure, as the cluster stands; empty: it may start some day."""
-    who = f"{'run' if base.run else 'pod'} {base.namespace}/{base.run or base.name}"
+    who = base.who
     offered: dict[str, int] = {}  # GPU type → the most on a node
     for node in nodes:
         if node.gpus:

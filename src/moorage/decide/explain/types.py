@@ -84,6 +84,12 @@ class Waiter:
     priority: int
     created: datetime | None
     gpus: int
+    step: str = ""  # "WORKFLOW/STEP"; empty: of no workflow
+
+    @property
+    def title(self) -> str:
+        """What people call it."""
+        return self.run or self.step or self.pod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +166,15 @@ class Explanation:
     starting: Starting | None = None  # it has its place, but its containers do not run; None: they do
     ended: RunView | None = None  # the run has ended, or restarts after a disruption: how it stands
     public: bool = False  # only what everybody may know
+    step: str = ""  # "WORKFLOW/STEP" whose pod it is; empty: of no workflow
+
+    @property
+    def who(self) -> str:
+        """What is explained, in words: the run, the step of a workflow, or the pod."""
+        if not self.run and self.step:
+            workflow, _, step = self.step.partition("/")
+            return (f"step {step} of " if step else "") + f"workflow {self.namespace}/{workflow}"
+        return f"{'run' if self.run else 'pod'} {self.namespace}/{self.run or self.name}"
 
     @property
     def position(self) -> int:

@@ -20,6 +20,7 @@ from moorage.apimachinery.moments import moment
 from moorage.apimachinery.quantity import parse_count
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import NodeInfo, PodInfo, is_gpu, parse_node, parse_pod, used_on
+from moorage.decide.workflows.views import bare_path, step_path
 from moorage.model.names import (
     EXPECTED_SECONDS_ANNOTATION,
     GPU_TYPE_LABELS,
@@ -31,6 +32,7 @@ from moorage.model.names import (
     RUN_LABEL,
     SYSTEM_NAMESPACE,
 )
+from moorage.model.workflow import NODE_NAME_ANNOTATION, WORKFLOW_LABEL
 
 NOBODY = "-"  # owner of a pod that bears no owner mark
 SHARE_CPU = 1000  # millicores
@@ -55,6 +57,12 @@ class Holder:
     pod: str
     since: datetime | None  # None: bound, not yet started by its node
     expected_until: datetime | None  # None: not stated
+    step: str = ""  # "WORKFLOW/STEP"; empty: the pod is of no workflow
+
+    @property
+    def title(self) -> str:
+        """What people call it."""
+        return self.run or self.step or self.pod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +144,18 @@ def owner_of(pod: PodInfo) -> str:
     return pod.annotations.get(OWNER_ANNOTATION) or pod.labels.get(OWNER_LABEL) or NOBODY
 
 
+def step_of(pod: PodInfo) -> str:
+    """The step of a workflow that a pod is of, as "WORKFLOW/STEP"; empty: of none.
+
+    Without the item of a loop, which may hold a value that not everybody may read.
+    """
+    workflow = pod.labels.get(WORKFLOW_LABEL, "")
+    if not workflow:
+        return ""
+    path = step_path(pod.annotations.get(NODE_NAME_ANNOTATION) or workflow, workflow)
+    return workflow if path == workflow else f"{workflow}/{bare_path(path)}"
+
+
 def expected_until(obj: Mapping[str, Any], started: datetime | None) -> datetime | None:
     """When the pod's owner (`moor run --time`) or its `activeDeadlineSeconds`, whichever is first, ends it.
 
@@ -161,6 +181,7 @@ def holder_of(obj: Mapping[str, Any], pod: PodInfo | None = None) -> Holder:
         pod=pod.name,
         since=since,
         expected_until=expected_until(obj, since),
+        step=step_of(pod),
     )
 
 

@@ -449,7 +449,7 @@ def step_path(node_name: str, workflow: str) -> str:
 def is_step(path: str, wanted: str) -> bool:
     """Whether a step's path is meant: the whole of it, its last part, or these without their parentheses."""
     last = _parts(path)[-1]
-    return wanted in (path, last) or wanted in (_bare(path), _bare(last))
+    return wanted in (path, last) or wanted in (bare_path(path), bare_path(last))
 
 
 def _parts(path: str) -> list[str]:
@@ -464,7 +464,8 @@ def _parts(path: str) -> list[str]:
     return parts
 
 
-def _bare(path: str) -> str:
+def bare_path(path: str) -> str:
+    """A step's path without the items of loops, and without the numbers of attempts."""
     return ".".join(part.partition("(")[0] for part in _parts(path))
 
 

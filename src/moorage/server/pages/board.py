@@ -12,7 +12,7 @@ from moorage.apimachinery.moments import rfc3339
 from moorage.decide.explain.types import Explanation
 from moorage.decide.runs.forecast import Usual
 from moorage.decide.runs.state import STALE_CHECKPOINT, RunView, State
-from moorage.decide.usage.gpus import NOBODY, Counts, Gpu, GpuState, GpuView, NodeGpus
+from moorage.decide.usage.gpus import NOBODY, Counts, Gpu, GpuState, GpuView, Holder, NodeGpus
 from moorage.decide.usage.intervals import UsageRow
 from moorage.present.explanation import about, short_reason, usual_text
 
@@ -286,13 +286,20 @@ def _tile(gpu: Gpu, hues: dict[str, int], now: datetime, usuals: Mapping[tuple[s
         owner="no owner" if holder.owner == NOBODY else holder.owner,
         hue=hues.get(holder.owner, 0),
         owner_href="" if holder.owner == NOBODY else f"/jobs?owner={quote(holder.owner)}",
-        run=holder.run or holder.pod,
-        href=f"/jobs/{holder.namespace}/{holder.run}" if holder.run else "",
+        run=holder.title,
+        href=_page_of(holder),
         since=ago(holder.since, now),
         left=left,
         overdue=overdue,
         percent=percent,
     )
+
+
+def _page_of(holder: Holder) -> str:
+    """The page of the run or workflow; empty: the pod is of neither."""
+    if holder.run:
+        return f"/jobs/{holder.namespace}/{holder.run}"
+    return f"/workflows/{holder.namespace}/{holder.step.partition('/')[0]}" if holder.step else ""
 
 
 def _queue_row(place: int, waiting: Waiting, hues: dict[str, int], now: datetime) -> QueueRow:
@@ -308,7 +315,7 @@ def _queue_row(place: int, waiting: Waiting, hues: dict[str, int], now: datetime
         start = "cannot run here as it is"
     return QueueRow(
         place=place,
-        name=name,
+        name=explanation.step or name,
         namespace=explanation.namespace,
         href=f"/{page}/{explanation.namespace}/{name}",
         owner=explanation.owner,

@@ -12,7 +12,9 @@ from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.quantity import format_bytes
 from moorage.decide.workflows.folding import Box, natural
 from moorage.decide.workflows.views import ENDED, PHASES, WorkflowView
+from moorage.decide.workflows.waiting import WaitKind
 from moorage.model.workflow import Artifact, NodePhase, NodeRecord, NodeType, Outputs
+from moorage.present.workflowwaits import HOLDERS_SHOWN, Explained, holder_text, wait_line
 from moorage.server.pages.board import When, ago, owner_hues, span
 from moorage.server.pages.jobboard import Fact
 from moorage.server.pages.workflowdrawing import (
@@ -88,6 +90,15 @@ class ArtifactRow:
     href: str
     file: str
     why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitRow:
+    """What steps wait for. `href`: the page that explains the pod of the first one; empty: it waits otherwise."""
+
+    text: str
+    more: tuple[str, ...]
+    href: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +188,18 @@ class WorkflowModel:
 
 
 # -- the list
+
+
+def wait_rows(explained: Sequence[Explained], namespace: str, now: datetime) -> tuple[WaitRow, ...]:
+    """What steps wait for, as the page says it: what its buttons do is left out."""
+    rows = []
+    for each in explained:
+        more = [f"held by {holder_text(holder)}" for holder in each.holders[:HOLDERS_SHOWN]]
+        if each.wait.kind in (WaitKind.REFUSED, WaitKind.BEGINNING) and each.wait.hint:
+            more.append(each.wait.hint)
+        href = f"/explain/{quote(namespace)}/{quote(each.wait.pod)}" if each.explanation is not None else ""
+        rows.append(WaitRow(text=wait_line(each, now), more=tuple(more), href=href))
+    return tuple(rows)
 
 
 def workflow_rows(views: Sequence[WorkflowView], now: datetime) -> tuple[WorkflowRow, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from html import escape
 from typing import Any, cast
@@ -20,16 +20,19 @@ from starlette.responses import HTMLResponse, Response
 from moorage.actions import workflows
 from moorage.actions.workflowlogs import main_container
 from moorage.actions.workflows import Choice
+from moorage.actions.workflowwaits import explain_waits
 from moorage.apimachinery.api import Api, PodApi
 from moorage.apimachinery.resources import PODS, Obj
 from moorage.decide.workflows.folding import Box, fold
 from moorage.decide.workflows.orders import LOGS
 from moorage.decide.workflows.templates import Library, TemplateMissing
 from moorage.decide.workflows.views import WorkflowView, view_workflow, workflow_object
+from moorage.decide.workflows.waiting import waits_of
 from moorage.errors import ApiError, BadRequest, NotFound, StorageError
 from moorage.model.names import is_dns_label
 from moorage.model.workflow import WORKFLOWS, NodeRecord, WorkflowRecord
 from moorage.server.context import Context
+from moorage.server.identity.auth import User
 from moorage.server.pages.clusterpages import fragment
 from moorage.server.pages.desk import Desk, Page, key_in
 from moorage.server.pages.jobpages import STOP_ASKING, read_tail
@@ -38,23 +41,27 @@ from moorage.server.pages.rights import Allowed
 from moorage.server.pages.workflowboard import (
     STATES,
     Panel,
+    WaitRow,
     WorkflowModel,
     WorkflowRow,
     has_ended,
     newest_of,
     panel_of,
     timeline_of,
+    wait_rows,
     workflow_model,
     workflow_rows,
 )
 from moorage.server.pages.workflowdrawing import Links, draw, is_waiting
 from moorage.server.problems import Problem, as_problem
 from moorage.server.rest.workflows import records_of
+from moorage.server.rest.workflowwaits import holders_for, pods_of
 
 HERE = "/workflows"
 ONE = f"{HERE}/{{namespace}}/{{name}}"
 CONTROLS = ("create workflow", "change workflow", "delete workflow")
 BOXES_MAX = 40  # opened and closed ones that an address may name
+PODS_EXPLAINED = 3  # at each look at a page: every one looks at all nodes of the cluster
 ID_MAX = 400  # characters of the id of a box
 EVERY = ((500, 1), (5000, 3), (2**63, 10))  # nodes at most, and seconds after which a page asks again
 GONE_LOG = "The pod is gone, and its log with it."
@@ -220,12 +227,35 @@ async def _parts(desk: Desk, request: Request, seen: Seen) -> dict[str, str]:
     links = links_of(seen.view.namespace, seen.view.name, opened, closed, at)
     rights = await desk.allowed(request, CONTROLS, [seen.view.namespace])
     now = desk.context.now()
+    why = await _why(desk.context, request.state.user, seen)
     # thousands of nodes take a tenth of a second: others are served meanwhile
-    return await asyncio.to_thread(_rendered, seen, (opened, closed), at, links, rights, now)
+    return await asyncio.to_thread(_rendered, seen, (opened, closed), at, links, rights, now, why)
+
+
+async def _why(context: Context, user: User, seen: Seen) -> tuple[WaitRow, ...]:
+    """What its steps wait for; of a few of their pods, why."""
+    if seen.view.has_ended:
+        return ()
+    waits = waits_of(replace(seen.view, nodes=seen.nodes), seen.document.get("spec") or {})
+    if waits is None:
+        return ()
+    explained = await explain_waits(
+        waits,
+        explain_pod=pods_of(context, seen.view.namespace, user),
+        find_holders=holders_for(context, user),
+        most=PODS_EXPLAINED,
+    )
+    return wait_rows(explained, seen.view.namespace, context.now())
 
 
 def _rendered(
-    seen: Seen, boxes: tuple[Sequence[str], Sequence[str]], at: str, links: Links, rights: Allowed, now: datetime
+    seen: Seen,
+    boxes: tuple[Sequence[str], Sequence[str]],
+    at: str,
+    links: Links,
+    rights: Allowed,
+    now: datetime,
+    why: Sequence[WaitRow],
 ) -> dict[str, str]:
     """`boxes`: those that the address opens and closes."""
     root = fold(seen.nodes, opened=[*boxes[0], *_around(at)], closed=boxes[1], reveal=at)
@@ -239,15 +269,17 @@ def _rendered(
     )
     panel = _panel(seen, root, links, at, now) if at else None
     return {
-        "state": _fragment("workflow_state.html", model, rights, panel),
+        "state": _fragment("workflow_state.html", model, rights, panel, why),
         "graph": _fragment("workflow_graph.html", model, rights, panel),
         "step": _fragment("workflow_step.html", model, rights, panel),
         "times": _fragment("workflow_times.html", model, rights, panel),
     }
 
 
-def _fragment(template: str, model: WorkflowModel, rights: Allowed, panel: Panel | None) -> str:
-    return fragment(template, workflow=model, rights=rights, panel=panel, here=HERE)
+def _fragment(
+    template: str, model: WorkflowModel, rights: Allowed, panel: Panel | None, why: Sequence[WaitRow] = ()
+) -> str:
+    return fragment(template, workflow=model, rights=rights, panel=panel, why=why, here=HERE)
 
 
 def _panel(seen: Seen, root: Box, links: Links, at: str, now: datetime) -> Panel | None:

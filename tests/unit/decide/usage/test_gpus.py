@@ -99,6 +99,7 @@ def test_a_held_gpu_shows_whose_it_is_since_when_and_until_when():
         "stranded": False,
         "owner": "ada",
         "run": "train",
+        "step": "",
         "namespace": "lab",
         "pod": "p1",
         "since": "2026-01-05T10:00:00Z",

@@ -1,0 +1,103 @@
+"""Why a workflow, or one of its steps, waits."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from difflib import get_close_matches
+
+from moorage.actions.workflows import Records, get_workflow
+from moorage.api.errors import ErrorCode
+from moorage.api.explain import LockHolder, WorkflowExplanation
+from moorage.apimachinery.api import Api
+from moorage.apimachinery.resources import Obj
+from moorage.decide.explain.types import Explanation
+from moorage.decide.workflows.views import WorkflowView, step_path, view_workflow
+from moorage.decide.workflows.waiting import Wait, WaitKind, Waits, step_names, waits_of
+from moorage.errors import ApiError, NotFound
+from moorage.present.workflowwaits import Explained, make_workflow_explanation
+
+PODS_EXPLAINED = 5  # of the waits of one workflow: each looks at every node of the cluster
+
+ExplainPod = Callable[[str], Awaitable[Explanation]]
+"""Explains a pod of the workflow's namespace by its name. Raises NotFound."""
+FindHolders = Callable[[Sequence[str]], Awaitable[Sequence[LockHolder]]]
+"""Who holds these locks."""
+
+
+async def no_holders(_locks: Sequence[str]) -> Sequence[LockHolder]:
+    """Where the records of other workflows cannot be read."""
+    return ()
+
+
+async def explain_workflow(
+    api: Api,
+    namespace: str,
+    name: str,
+    step: str = "",
+    *,
+    records: Records,
+    explain_pod: ExplainPod,
+    find_holders: FindHolders = no_holders,
+    now: datetime,
+) -> WorkflowExplanation:
+    """Which steps run, and what the others wait for; of one step all of it. `name` may be `@latest`.
+
+    Raises NotFound for a workflow or a step that does not exist.
+    """
+    obj = await get_workflow(api, namespace, name, records)
+    return await explain_read(
+        view_workflow(obj), obj, step, explain_pod=explain_pod, find_holders=find_holders, now=now
+    )
+
+
+async def explain_read(
+    view: WorkflowView,
+    obj: Obj,
+    step: str,
+    *,
+    explain_pod: ExplainPod,
+    find_holders: FindHolders = no_holders,
+    now: datetime,
+) -> WorkflowExplanation:
+    """The same of a workflow that was read, with its nodes in `view`. Raises NotFound for an unknown step."""
+    spec = obj.get("spec") or {}
+    waits = waits_of(view, spec, step)
+    if waits is None:
+        raise _no_step(view, obj, step)
+    explained = await explain_waits(waits, explain_pod=explain_pod, find_holders=find_holders)
+    return make_workflow_explanation(view, waits, explained, step=step, now=now)
+
+
+async def explain_waits(
+    waits: Waits, *, explain_pod: ExplainPod, find_holders: FindHolders = no_holders, most: int = PODS_EXPLAINED
+) -> list[Explained]:
+    """The waits with why their first pods wait (of `most` of them), and who holds their locks."""
+    explained = []
+    for wait in waits.waits:
+        explanation, holders = None, tuple[LockHolder, ...]()
+        if wait.kind is WaitKind.POD and most > 0:
+            most -= 1
+            explanation = await _of_pod(wait, explain_pod)
+        elif wait.locks:
+            holders = tuple(await find_holders(wait.locks))
+        explained.append(Explained(wait=wait, explanation=explanation, holders=holders))
+    return explained
+
+
+async def _of_pod(wait: Wait, explain_pod: ExplainPod) -> Explanation | None:
+    """None: the pod does not exist (yet), or nobody may know."""
+    try:
+        return await explain_pod(wait.pod)
+    except ApiError:
+        return None
+
+
+def _no_step(view: WorkflowView, obj: Obj, step: str) -> NotFound:
+    names = {step_path(node.name, view.name) for node in view.nodes} - {view.name}
+    near = get_close_matches(step, sorted(names.union(step_names(obj.get("spec") or {}))), n=3)
+    return NotFound(
+        f"workflow {view.name!r} has no step {step!r}",
+        hint=f"did you mean {' or '.join(near)}?" if near else f"list its steps: moor workflow get {view.name}",
+        code=ErrorCode.NOT_FOUND,
+    )
