@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from pathlib import Path
 
 import pytest
 import yaml
@@ -28,6 +29,7 @@ pytestmark = [
 ]
 
 FINAL = ("Succeeded", "Failed", "Error")
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 class Scene:
@@ -290,3 +292,40 @@ async def test_requests_and_lists_need_no_image(scene: Scene) -> None:
     assert obj["status"]["phase"] == "Succeeded", obj["status"]
     (said,) = (await scene.outputs(obj)).values()
     assert said.startswith("made Failed ok")
+
+
+async def test_the_example_trains_with_a_gpu_in_line_and_goes_on_after_an_eviction(scene: Scene) -> None:
+    manifest = yaml.safe_load((EXAMPLES / "train-workflow.yaml").read_text())
+    spec = manifest["spec"]
+    fit = next(template for template in spec["templates"] if template["name"] == "fit")
+    # the second epoch lasts until the eviction
+    fit["container"]["args"][0] = fit["container"]["args"][0].replace(
+        "epoch=$((epoch + 1))",
+        '[ "$epoch" != 1 ] || [ -e /checkpoint/held ] || { touch /checkpoint/held; exec sleep 600; }\n'
+        "  epoch=$((epoch + 1))",
+    )
+    name = await scene.submit(yaml.safe_dump({"spec": spec}).replace("busybox", "IMAGE"))
+
+    async def trains() -> Obj | None:
+        pods = (await scene.api.list(PODS, scene.namespace, label_selector=f"{WORKFLOW_LABEL}={name}")).items
+        fits = (pod for pod in pods if pod["metadata"]["name"].startswith(f"{name}-fit-"))
+        return next((pod for pod in fits if (pod.get("status") or {}).get("phase") == "Running"), None)
+
+    pod: Obj = await until("the training step to run", trains)
+
+    def moor(*words: str) -> str:
+        return scene.cluster.moor(*words, "-n", scene.namespace).stdout
+
+    async def is_told() -> bool:
+        return f"step fit of workflow {scene.namespace}/{name} is running" in moor("explain", f"{name}/fit")
+
+    await until("explain to tell of the step", is_told)
+    if "extender" in scene.cluster.offers:
+        assert f"{name}/fit" in scene.cluster.moor("gpus").stdout
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod["metadata"]["name"]}}
+    await scene.api.create_subresource(PODS, pod["metadata"]["name"], "eviction", eviction, scene.namespace)
+    obj = await scene.ended(name)
+    assert obj["status"]["phase"] == "Succeeded"
+    assert await scene.outputs(obj) == {"score": "100"}
+    rows = scene.cluster.moor("top", "--by", "workflow").stdout
+    assert f"{scene.namespace}/{name}" in rows

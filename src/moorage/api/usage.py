@@ -12,15 +12,15 @@ from moorage.api.fields import Answer, Query, Text, Time, about
 class TopQuery(Query):
     """A window of time, and what its use is summed up by."""
 
-    by: Annotated[Text, about("What rows are summed up by: user, run, type or gpu.")] = "user"
+    by: Annotated[Text, about("What rows are summed up by: user, namespace, run, workflow, type or gpu.")] = "user"
     since: Annotated[Text, about("Start of the window: a span before now (24h, 7d), a day or RFC 3339.")] = "24h"
     until: Annotated[Text | None, about("End of the window, written as `since`; left out: now.")] = None
 
 
 class TopRow(Answer, frozen=True):
-    """Use by one user, run, GPU type or GPU."""
+    """Use by one user, namespace, run, workflow, GPU type or GPU."""
 
-    name: Annotated[str, about("User, run, GPU type or GPU, as `by` of the request says.")]
+    name: Annotated[str, about("User, namespace, run, workflow, GPU type or GPU, as `by` of the request says.")]
     gpu_hours: Annotated[float, about("Number of GPUs × hours.")] = 0.0
     cpu_hours: Annotated[float, about("Requested CPUs × hours.")] = 0.0
     memory_hours: Annotated[float, about("Requested memory × hours, in GiB-hours.")] = msgspec.field(
@@ -35,5 +35,5 @@ class Top(Answer, frozen=True):
 
     since: Annotated[Time, about("Start of the window.")]
     until: Annotated[Time, about("End of the window.")]
-    by: Annotated[str, about("What rows are summed up by: user, run, type or gpu.")] = "user"
-    rows: Annotated[tuple[TopRow, ...], about("One row per user, run, type or GPU, the largest use first.")] = ()
+    by: Annotated[str, about("What rows are summed up by: user, namespace, run, workflow, type or gpu.")] = "user"
+    rows: Annotated[tuple[TopRow, ...], about("One row for each of `by`, the largest use first.")] = ()

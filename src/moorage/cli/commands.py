@@ -34,7 +34,7 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     ("Workflows", "workflow", "moorage.cli.workflow:workflow", "Run workflows in Argo's format"),
     ("Workflows", "cron", "moorage.cli.cron:cron", "Run workflows on a schedule"),
     ("GPUs", "gpus", "moorage.cli.gpus:gpus", "Show every GPU: free, or who holds it"),
-    ("GPUs", "top", "moorage.cli.gpus:top", "Show GPU-hours by user, run, type or GPU"),
+    ("GPUs", "top", "moorage.cli.gpus:top", "Show GPU-hours by user, namespace, run, workflow, type or GPU"),
     ("GPUs", "machines", "moorage.cli.machines:machines", "List types of machines: size, free, price, how to ask"),
     ("GPUs", "reserve", "moorage.cli.reserve:reserve", "Reserve machines for a period"),
     ("GPUs", "simulate", "moorage.cli.simulate:simulate", "Try packing policies on a trace of pods"),

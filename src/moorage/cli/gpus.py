@@ -23,7 +23,14 @@ from moorage.present.gpusanswer import make_gpus
 GPU_HEADERS = ("NODE", "GPU", "TYPE", "STATE", "OWNER", "RUN", "SINCE", "EXPECTED-UNTIL")
 VIEWS = ("gpu", "node", "type", "user")
 SUMS = ("total", "used", "reserved", "free", "fragmented", "stranded", "together", "unavailable")
-BY = {"user": "USER", "run": "RUN", "type": "TYPE", "gpu": "GPU AND USER"}
+BY = {
+    "user": "USER",
+    "namespace": "NAMESPACE",
+    "run": "RUN",
+    "workflow": "WORKFLOW",
+    "type": "TYPE",
+    "gpu": "GPU AND USER",
+}
 
 
 @console.command(
@@ -91,6 +98,7 @@ def gpus(target: Target, free: bool, by: str, watch: bool, output: str) -> int:
     examples={
         "moor top": "GPU-hours of each user in the last day",
         "moor top --since 7d --by run": "GPU-hours of each run in a week",
+        "moor top --by workflow": "of each workflow, all of its steps together",
         "moor top --watch": "keep the sums up to date",
     }
 )
@@ -107,7 +115,7 @@ def gpus(target: Target, free: bool, by: str, watch: bool, output: str) -> int:
 @console.output_option
 @target_options
 def top(target: Target, since: str, by: str, watch: bool, output: str) -> int:
-    """Show GPU-hours by user, run, GPU type, or single GPU and its users."""
+    """Show GPU-hours by user, namespace, run, workflow, GPU type, or single GPU and its users."""
 
     async def read(session: Session) -> Listing:
         params = {"since": since, "by": by}

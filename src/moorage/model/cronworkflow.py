@@ -301,12 +301,12 @@ def make_run(
         "metadata": {
             "name": name or run_name(cron_name, slot),
             "namespace": cron["metadata"].get("namespace") or "",
-            "labels": dict(_mapping(meta.get("labels")))
+            "labels": _without(_mapping(meta.get("labels")), OWNER_LABEL)
             | own
             | {CRON_LABEL: cron_name}
             | ({INSTANCE_LABEL: instance} if instance else {})
             | ({CRON_BACKFILL_LABEL: backfill} if backfill else {}),
-            "annotations": dict(_mapping(meta.get("annotations")))
+            "annotations": _without(_mapping(meta.get("annotations")), OWNER_ANNOTATION)
             | owner
             | monitors
             | {SCHEDULED_ANNOTATION: rfc3339(slot)},
@@ -315,6 +315,11 @@ def make_run(
         },
         "spec": _with_parameters(_mapping(spec.get("workflowSpec")), parameters or {}),
     }
+
+
+def _without(table: Mapping[str, Any], key: str) -> Obj:
+    """A table without one key: `workflowMetadata` does not say whose a Workflow is."""
+    return {name: value for name, value in table.items() if name != key}
 
 
 def _with_parameters(spec: Mapping[str, Any], parameters: Mapping[str, str]) -> Obj:

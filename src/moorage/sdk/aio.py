@@ -503,7 +503,7 @@ class AsyncClient(Group):
         return read(Nodes, await self._json("GET", "/api/v1/nodes"))
 
     async def top(self, *, by: str | None = None, since: str | None = None, until: str | None = None) -> Top:
-        """GPU-hours by user (or `run`, `type`, `gpu`); `since`: such as 24h or 7d, or a moment."""
+        """GPU-hours. `by`: user (or namespace, run, workflow, type, gpu); `since`: such as 24h, or a moment."""
         params = {"by": by, "since": since, "until": until}
         return read(Top, await self._json("GET", "/api/v1/top", params=params))
 

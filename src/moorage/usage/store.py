@@ -39,8 +39,9 @@ INTERVALS = Table(
         "last_seen_at",
         "devices",
         "work",
+        "workflow",
     ),
-    types=(*(_TEXT,) * 4, _NUMBER, *(_TEXT,) * 3, *(_NUMBER,) * 6, *(_TEXT,) * 2),
+    types=(*(_TEXT,) * 4, _NUMBER, *(_TEXT,) * 3, *(_NUMBER,) * 6, *(_TEXT,) * 3),
     keys=1,
 )
 
@@ -155,6 +156,7 @@ def _row(interval: Interval) -> Row:
         to_microseconds(interval.last_seen_at),
         ",".join(interval.devices),
         interval.work,
+        interval.workflow,
     )
 
 

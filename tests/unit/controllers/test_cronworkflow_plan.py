@@ -339,3 +339,15 @@ def test_the_workflow_of_a_slot():
         },
         "spec": {"arguments": {"parameters": [{"name": "a", "value": "1"}, {"name": "b", "value": "3"}]}},
     }
+
+
+@pytest.mark.parametrize(("own", "owner"), [({}, None), ({"moorage.dev/owner": "ada"}, "ada")])
+def test_the_metadata_of_a_schedules_workflows_does_not_say_whose_they_are(own, owner):
+    key = "moorage.dev/owner"
+    document = {
+        "metadata": {"name": "nightly", "namespace": "lab", "uid": "u", "labels": own, "annotations": own},
+        "spec": {"workflowMetadata": {"labels": {key: "eve", "team": "x"}, "annotations": {key: "eve"}}},
+    }
+    meta = make_run(document, slot=NOON)["metadata"]
+    assert (meta["labels"].get(key), meta["annotations"].get(key)) == (owner, owner)
+    assert meta["labels"]["team"] == "x"

@@ -23,7 +23,7 @@ from moorage.decide.admission.findings import Finding
 from moorage.decide.admission.ownership import owners, stamp
 from moorage.decide.admission.review import TEMPLATES, Draft, Refusal, Request, Verdict, is_deleting, make_draft
 from moorage.decide.admission.rulebook import judge_workload
-from moorage.decide.admission.runrules import advise, cap_restarts, check_run, complete_run
+from moorage.decide.admission.runrules import advise, cap_restarts, check_run, complete_run, complete_step
 from moorage.decide.admission.templates import JOBS, WORKLOADS
 from moorage.decide.runs.killanswer import Hold, Raise, answer, behind_gate, with_more_memory
 from moorage.decide.runs.memorykills import is_gated, rule_of
@@ -51,6 +51,8 @@ def admit(request: Request) -> Verdict:
         elif not request.is_copy:
             cap_restarts(draft)
         check_run(draft)
+    elif request.operation == "CREATE" and request.is_step:
+        complete_step(draft)
     elif request.operation == "CREATE" and not request.is_copy and request.policy is None:
         advise(draft)
     _apply_policy(draft, fill=True)

@@ -50,6 +50,17 @@ def complete_run(draft: Draft) -> None:
     _keep_off_gpu_nodes(draft)
 
 
+def complete_step(draft: Draft) -> None:
+    """R4 and R7 for the pod of a workflow's step: no template of it stood here before.
+
+    Requests and limits stay apart where a manifest sets both: manifests of Argo run as they are.
+    """
+    forgone = _forgoes_memory(draft)
+    for _, container in draft.containers():
+        _fill_in(draft, container, fill_memory=not forgone)
+    _keep_off_gpu_nodes(draft)
+
+
 def check_run(draft: Draft) -> None:
     """What must hold of a run when it is stored."""
     request = draft.request

@@ -14,8 +14,9 @@ from typing import Any
 from moorage.apimachinery.moments import moment
 from moorage.apimachinery.scheduling import parse_pod
 from moorage.decide.runs.forecast import Like, Stay, work_of
-from moorage.decide.usage.gpus import UNKNOWN_TYPE, device_ids, owner_of, place_of, started_at
+from moorage.decide.usage.gpus import NOBODY, UNKNOWN_TYPE, device_ids, owner_of, place_of, started_at
 from moorage.model.names import ATTEMPT_LABEL, RUN_LABEL
+from moorage.model.workflow import WORKFLOW_LABEL
 
 HOUR = timedelta(hours=1)
 GIB = 2**30
@@ -41,6 +42,7 @@ class Interval:
     last_seen_at: datetime
     devices: tuple[str, ...] = ()  # ids of the GPUs as the kubelet names them; empty when it does not
     work: str = ""  # `forecast.work_of`; empty: not known
+    workflow: str = ""  # whose step it is; empty: of none
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +75,15 @@ Step = Open | Close | Reopen
 def use_of(obj: Mapping[str, Any], gpu_types: Mapping[str, str], *, now: datetime) -> Interval | None:
     """Read a `v1.Pod` as an interval; None when it holds nothing that is counted (yet).
 
-    Counted are pods that ask for GPUs or belong to a run. An interval starts when the pod's node accepted the
-    pod, and is opened once the pod runs or has ended. A finished pod ends with its last container, or `now`
-    where no container says when. `gpu_types` maps node names to GPU types.
+    Counted are pods that ask for GPUs, or belong to a run or to a workflow. An interval starts when the pod's
+    node accepted the pod, and is opened once the pod runs or has ended. A finished pod ends with its last
+    container, or `now` where no container says when. `gpu_types` maps node names to GPU types.
     """
     pod = parse_pod(obj)
     started = started_at(obj)
     if not pod.uid or not pod.node or started is None or pod.phase == "Pending":
         return None
-    if not pod.gpus and RUN_LABEL not in pod.labels:
+    if not pod.gpus and RUN_LABEL not in pod.labels and WORKFLOW_LABEL not in pod.labels:
         return None
     attempt = pod.labels.get(ATTEMPT_LABEL, "")
     ended = None
@@ -104,6 +106,7 @@ def use_of(obj: Mapping[str, Any], gpu_types: Mapping[str, str], *, now: datetim
         last_seen_at=max(now, started),
         devices=tuple(device for ids in device_ids(obj).values() for device in ids) if pod.gpus else (),
         work=work_of(obj.get("spec") or {}),
+        workflow=pod.labels.get(WORKFLOW_LABEL, ""),
     )
 
 
@@ -164,14 +167,19 @@ def stepped(known: Mapping[str, Interval], step: Step) -> dict[str, Interval]:
 
 class By(StrEnum):
     USER = "user"
+    NAMESPACE = "namespace"
     RUN = "run"
+    WORKFLOW = "workflow"
     TYPE = "type"
     GPU = "gpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageRow:
-    """What one user, run, type, or user of one GPU used in a window. The sums are exact; hours are for people."""
+    """What one user, namespace, run, workflow, type, or user of one GPU used in a window.
+
+    The sums are exact; hours are for people.
+    """
 
     name: str
     gpu_time: timedelta = timedelta()  # GPUs × time
@@ -229,14 +237,19 @@ def clipped(interval: Interval, *, since: datetime, until: datetime) -> timedelt
 def _shares(interval: Interval, by: By) -> list[tuple[str, int, int]]:
     """To whom an interval is charged: (row, GPUs, 1 if its CPU and memory go there too).
 
-    By GPU, each device is a row of its own with its user; devices that nobody named share one, and pods without
-    GPUs have none. The pod's CPU and memory go to its first device.
+    By workflow, all that is no step is one row. By GPU, each device is a row of its own with its user; devices
+    that nobody named share one, and pods without GPUs have none. The pod's CPU and memory go to its first device.
     """
     match by:
         case By.USER:
             return [(interval.owner, interval.gpus, 1)]
         case By.RUN:
             return [(f"{interval.namespace}/{interval.run or interval.pod}", interval.gpus, 1)]
+        case By.NAMESPACE:
+            return [(interval.namespace, interval.gpus, 1)]
+        case By.WORKFLOW:
+            name = f"{interval.namespace}/{interval.workflow}" if interval.workflow else NOBODY
+            return [(name, interval.gpus, 1)]
         case By.TYPE:
             return [(interval.gpu_type or "cpu", interval.gpus, 1)]
         case By.GPU if interval.gpus == 0:

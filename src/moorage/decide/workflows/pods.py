@@ -26,7 +26,16 @@ from moorage.decide.workflows.text.durations import parse_duration
 from moorage.decide.workflows.text.errors import TextError
 from moorage.errors import MoorageError
 from moorage.model.manifests import HOSTNAME, USER_ID, container_security
-from moorage.model.names import OWNER_ANNOTATION, OWNER_LABEL, PRIVATE_ROOT_ANNOTATION
+from moorage.model.names import (
+    ATTEMPT_LABEL,
+    CONTAINER_LABEL,
+    MAP_LABEL,
+    OWNER_ANNOTATION,
+    OWNER_LABEL,
+    PRIVATE_ROOT_ANNOTATION,
+    RUN_LABEL,
+    WORKSPACE_LABEL,
+)
 from moorage.model.workflow import (
     COMPLETED_LABEL,
     NODE_ID_ANNOTATION,
@@ -63,6 +72,9 @@ _EXECUTOR_RESOURCES = {  # a Python process that streams files
     "requests": {"cpu": "100m", "memory": "256Mi"},
     "limits": {"cpu": "1", "memory": "256Mi"},
 }
+
+# say that a pod is of a run, a map, a workspace or a container: a step is of none, whatever its manifest says
+_OTHERS_LABELS = (RUN_LABEL, ATTEMPT_LABEL, MAP_LABEL, WORKSPACE_LABEL, CONTAINER_LABEL)
 
 # field of the pod's spec → the workflow's field, the template's field; the template's wins
 _SCHEDULING = (
@@ -646,6 +658,8 @@ def _metadata(request: PodRequest, runtime: StepRuntime, own: Mapping[str, str],
     for given in (spec.get("podMetadata") or {}, request.template.get("metadata") or {}):
         labels |= given.get("labels") or {}
         annotations |= given.get("annotations") or {}
+    for key in _OTHERS_LABELS:
+        labels.pop(key, None)
     labels |= {WORKFLOW_LABEL: str(meta["name"]), COMPLETED_LABEL: "false"}
     annotations |= {NODE_ID_ANNOTATION: request.record.id, NODE_NAME_ANNOTATION: request.record.name, **own}
     for table, of_workflow, key in (

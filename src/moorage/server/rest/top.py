@@ -1,4 +1,4 @@
-"""/api/v1/top: GPU-hours by user, run, GPU type or single GPU in a window of time."""
+"""/api/v1/top: GPU-hours by user, namespace, run, workflow, GPU type or single GPU in a window of time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DECIMALS = 6  # of hours in an answer
 
 
 async def get_top(call: Call[None, TopQuery]) -> Top:
-    """Show GPU-hours by user, run, GPU type or single GPU."""
+    """Show GPU-hours by user, namespace, run, workflow, GPU type or single GPU."""
     query, now = call.query, call.context.now()
     since = moment_before(query.since, now, "since")
     until = now if query.until is None else moment_before(query.until or rfc3339(now), now, "until")

@@ -580,3 +580,19 @@ def test_a_policy_holds_for_the_steps_that_the_operator_makes(labels, refused):
     request = Request(kind="Pod", operation="CREATE", user=OPERATOR, obj=pod, policy=policy)
     verdict = judge(request)
     assert bool(verdict.refusals) is refused
+
+
+@pytest.mark.parametrize(
+    ("labels", "limits"),
+    [
+        pytest.param({WORKFLOW_LABEL: "w"}, {"memory": "4Gi", "cpu": "2"}, id="a step: the tenant's defaults"),
+        pytest.param({}, None, id="a pod of a Job that was judged"),
+    ],
+)
+def test_a_step_without_limits_gets_the_tenants_defaults(labels, limits):
+    pod = a_pod(labels=labels, annotations={OWNER: "ada"}, containers=[{"name": "main", "image": "x"}])
+    defaults = TenantDefaults(memory="4Gi", cpu="2")
+    request = Request(kind="Pod", operation="CREATE", user=OPERATOR, obj=pod, defaults=defaults)
+    made = patched(pod, admit(request))
+    resources = made["spec"]["containers"][0].get("resources") or {}
+    assert (resources.get("limits"), resources.get("requests")) == (limits, limits)

@@ -398,3 +398,24 @@ def test_a_smaller_wish_that_is_offered_would_indeed_fit(world):
         kind = small.gpu_types[0] if small.gpu_types else ""
         again = ask(a_pod(gpus=small.gpus, kind=kind), nodes, pods)
         assert any(verdict.node == small.node and verdict.fits for verdict in again.verdicts)
+
+
+def test_steps_of_workflows_stand_in_the_same_line_as_runs():
+    def a_step(number, created):
+        step = a_pod(f"fit-{number}", created=created)
+        step["metadata"]["labels"] = {"workflows.argoproj.io/workflow": "w"}
+        step["metadata"]["annotations"]["workflows.argoproj.io/node-name"] = f"w[0].fit({number}:secret)"
+        return step
+
+    busy = a_pod("busy", 2, node="n1")
+    steps = [a_step(number, "2026-01-05T11:10:00Z") for number in range(100)]
+    early, late = a_pod("early", created="2026-01-05T11:00:00Z"), a_pod("late", created="2026-01-05T11:20:00Z")
+    urgent = a_pod("urgent", created="2026-01-05T11:30:00Z", priority=10)
+    pods = [busy, *steps, early, late, urgent]
+    places = {
+        pod["metadata"]["name"]: explain(pod, nodes=[a_node()], pods=pods, now=NOON).position
+        for pod in (urgent, early, steps[0], late)
+    }
+    assert places == {"urgent": 1, "early": 2, "fit-0": 3, "late": 103}
+    line = explain(late, nodes=[a_node()], pods=pods, now=NOON).line
+    assert {waiter.title for waiter in line if waiter.step} == {"w/fit"}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -20,6 +21,7 @@ from moorage.decide.usage.intervals import (
     top,
     use_of,
 )
+from moorage.model.workflow import WORKFLOW_LABEL
 
 TEN = datetime(2026, 1, 5, 10, tzinfo=UTC)
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
@@ -168,6 +170,28 @@ def test_top_sums_by_user_run_and_type_with_the_largest_first():
     assert [row.name for row in top(rows, by=By.TYPE, **window)] == ["h100", "a100", "cpu"]
     ada = top(rows, by=By.USER, **window)[1]
     assert (ada.cpu_hours, ada.memory_gib_hours, ada.pods) == (6.0, 3.0, 2)
+
+
+def test_steps_count_for_their_owner_and_are_summed_up_by_workflow_and_namespace():
+    step = a_pod(gpus="", run="")
+    step["metadata"]["labels"] = {WORKFLOW_LABEL: "nightly"}
+    cpu = use_of(step, {"n1": "a100"}, now=NOON)
+    assert cpu == replace(an_interval(gpus=0, kind="", run=""), attempt=1, workflow="nightly")
+    rows = [
+        replace(an_interval("s1", run=""), workflow="nightly"),
+        replace(an_interval("s2", run="", gpus=3), workflow="nightly"),
+        an_interval("r1"),
+    ]
+    window = {"since": TEN, "until": NOON, "now": NOON}
+    hours = {
+        by: [(row.name, row.gpu_hours) for row in top(rows, by=by, **window)]
+        for by in (By.WORKFLOW, By.NAMESPACE, By.USER)
+    }
+    assert hours == {
+        By.WORKFLOW: [("lab/nightly", 8.0), ("-", 2.0)],
+        By.NAMESPACE: [("lab", 10.0)],
+        By.USER: [("ada", 10.0)],
+    }
 
 
 def test_top_by_gpu_names_each_device_with_its_user_and_leaves_out_what_holds_none():

@@ -298,6 +298,16 @@ def test_nobody_gives_a_step_to_another_owner() -> None:
     assert pod["metadata"]["annotations"]["moorage.dev/owner"] == "ada"
 
 
+def test_a_step_is_of_no_run_map_or_workspace_whatever_its_manifest_says() -> None:
+    kinds = ("run", "attempt", "map", "workspace", "container")
+    pod = a_pod({**HELLO, "metadata": {"labels": {f"moorage.dev/{kind}": "1" for kind in kinds}}})
+    assert sorted(pod["metadata"]["labels"]) == [
+        "moorage.dev/owner",
+        "workflows.argoproj.io/completed",
+        "workflows.argoproj.io/workflow",
+    ]
+
+
 def test_sidecars_end_with_main_and_mirror_its_volumes() -> None:
     mount = {"name": "work", "mountPath": "/work"}
     template = {
