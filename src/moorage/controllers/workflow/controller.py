@@ -89,6 +89,7 @@ log = logging.getLogger(__name__)
 
 STATUS_EVERY = timedelta(seconds=2)
 QUOTA_EVERY = timedelta(seconds=5)  # between two tries to create a pod that a quota refused
+GOING_EVERY = timedelta(seconds=10)  # between two looks at a pod whose node has not confirmed its deletion
 LIMITS_EVERY = timedelta(seconds=10)  # between two looks at the ConfigMaps of semaphores that somebody waits for
 RUNTIME_EVERY = timedelta(minutes=1)  # between two looks at what pods need of the installation
 DIGEST_CHARACTERS = 12  # of a token's digest, in the name of its Secret
@@ -170,6 +171,8 @@ class WorkflowController:
         self._workflows.on_change(self._note_gone)
         self.loop.hear(self._workflows, lambda obj: [key_of(obj)])
         self.loop.hear(self._pods, _workflow_of)
+        for informer in (self._nodes, self._leases):  # only read, but whole before the first look
+            self.loop.hear(informer, lambda _obj: ())
 
     def _note_pod(self, before: Obj | None, after: Obj | None) -> None:
         pod = after or before
@@ -325,6 +328,7 @@ class WorkflowController:
             if is_held(pod) and pod["metadata"]["name"] in recorded:
                 await self._release(pod["metadata"]["name"], key.namespace)
         live = self._live[key] = _Live(run, uid)
+        live.changed |= {pod["metadata"]["name"] for pod in pods if is_deleting(pod)}
         return live
 
     async def _document(self, key: Key, obj: Obj) -> tuple[Obj, Sequence[str]]:
@@ -454,7 +458,7 @@ class WorkflowController:
     async def _go_on(self, key: Key, obj: Obj, live: _Live) -> timedelta | None:
         run = live.run
         changed, live.changed = live.changed, set()
-        await self._tell_of_pods(key, live, changed)
+        going = await self._tell_of_pods(key, live, changed)
         controls = _controls(obj)
         if controls != live.controls:
             live.controls = controls
@@ -481,7 +485,8 @@ class WorkflowController:
             self._drop(key)
             return None
         limits = LIMITS_EVERY if self._locks.is_waiting(live.uid) else None
-        return min((delay for delay in (look_again, wait, reported, limits) if delay is not None), default=None)
+        delays = (look_again, wait, reported, limits, going)
+        return min((delay for delay in delays if delay is not None), default=None)
 
     async def _resume(self, key: Key, live: _Live) -> str | None:
         """Let suspended nodes go on as the object asks now; the annotation's text, None where there is none.
@@ -502,7 +507,11 @@ class WorkflowController:
         live.resumed = asked
         return text
 
-    async def _tell_of_pods(self, key: Key, live: _Live, names: set[str]) -> None:
+    async def _tell_of_pods(self, key: Key, live: _Live, names: set[str]) -> timedelta | None:
+        """Tell the run what became of these pods; when to look again at those that do not go.
+
+        Their node may have fallen silent, which changes no pod.
+        """
         pods = []
         for name in sorted(names):
             pod = self._pods.get(name, key.namespace)
@@ -510,12 +519,18 @@ class WorkflowController:
                 live.run.pod_gone(name)
             elif is_of(pod, live.uid):
                 pods.append(pod)
-        for seen in await self._see(live.uid, pods):
+        all_seen = await self._see(live.uid, pods)
+        for seen in all_seen:
             live.run.pod_seen(seen)
+        going = {
+            seen.name for seen, pod in zip(all_seen, pods, strict=True) if not seen.is_ended and is_deleting(pod)
+        }
+        live.changed |= going
+        return GOING_EVERY if going else None
 
     async def _see(self, uid: str, pods: Sequence[Obj]) -> list[PodSeen]:
         """The pods with what their executors reported, for those that have ended."""
-        now, lost = self._clock.now(), self._lost_nodes(pods)
+        lost, now = await self._lost_nodes(pods), self._clock.now()
         seen = [pod_seen(pod, now=now, lost_nodes=lost, lost_after=self._lost_after) for pod in pods]
         names = [row.name for row, pod in zip(seen, pods, strict=True) if row.is_ended and has_executor(pod)]
         reports = {report.pod: report for report in await self._records.reports(uid, names)} if names else {}
@@ -526,13 +541,15 @@ class WorkflowController:
             for row, pod in zip(seen, pods, strict=True)
         ]
 
-    def _lost_nodes(self, pods: Iterable[Obj]) -> dict[str, datetime | None]:
+    async def _lost_nodes(self, pods: Iterable[Obj]) -> dict[str, datetime | None]:
+        """Nodes of pods that are being deleted: gone (None), or silent since a moment."""
         lost: dict[str, datetime | None] = {}
-        for pod in pods:
-            host = (pod.get("spec") or {}).get("nodeName")
-            if not host or not is_deleting(pod) or host in lost:
-                continue
+        hosts = {str((pod.get("spec") or {}).get("nodeName") or "") for pod in pods if is_deleting(pod)}
+        for host in sorted(hosts - {""}):
             node = self._nodes.get(host)
+            if node is None:  # our copy may be older than the node, whose pod would then run twice
+                with contextlib.suppress(NotFound):
+                    node = await self._api.get(NODES, host)
             if node is None:
                 lost[host] = None
             elif (state := is_lost(node))[0]:
