@@ -89,6 +89,7 @@ class Settings:
     rate: Rate | None = None  # how often one person may ask the server; None: as the environment says
     usage_days: int = USAGE_DAYS  # for which GPU use is kept
     person: str = ""  # whom the page's token stands for; empty: for nobody, it may only look
+    address: str = ""  # under which pods reach the server; empty: loopback, which pods of this machine share
     hosts: tuple[str, ...] = ()  # names besides loopback under which the server answers
     certificate: Path | None = None
     key: Path | None = None
@@ -365,7 +366,7 @@ async def _install(api: Api, settings: Settings) -> None:
     there = {obj["metadata"]["name"]: obj for obj in (await api.list(CRDS)).items}
     argo = [crd for crd in workflow_crds() if not is_anothers(there.get(crd["metadata"]["name"]))]
     await asyncio.gather(*(_ensure(api, CRDS, crd) for crd in (*all_crds(), *argo)))
-    address = f"http://127.0.0.1:{settings.sockets['server'].getsockname()[1]}"
+    address = f"http://{settings.address or '127.0.0.1'}:{settings.sockets['server'].getsockname()[1]}"
     domain, by = "", ""
     if settings.ingress_port is not None:
         # a domain of their own: what is below it is nobody else's (`decide.hosts`)
@@ -506,6 +507,7 @@ def main() -> None:
     parser.add_argument("--fds", type=json.loads, default={})
     parser.add_argument("--ports", type=json.loads, default={})
     parser.add_argument("--kubeconfig", type=Path)
+    parser.add_argument("--address", default="", help="IPv4 address of this machine where pods reach the server")
     parser.add_argument("--parts", default=",".join(PARTS), help="parts to run; the others run elsewhere")
     parser.add_argument("--ready-fd", type=int)
     options = parser.parse_args()
@@ -528,6 +530,9 @@ def _start_all(options: argparse.Namespace) -> None:
         if not sockets:
             ports = {name: options.ports.get(name, 0) for name in ("extender", "webhook", "server")}
             sockets = stack.enter_context(listening(ports))
+            if options.address:
+                server = socket.create_server((options.address, ports["server"]), backlog=512)
+                sockets["server"] = stack.enter_context(server)
         for sock in sockets.values():
             sock.setblocking(False)
         from moorage.localcluster.apiserver.pki import ensure_pki
@@ -542,6 +547,7 @@ def _start_all(options: argparse.Namespace) -> None:
                 data=folder.path,
                 kubeconfig=options.kubeconfig or folder.kubeconfig,
                 sockets=sockets,
+                address=options.address,
                 tokens=tokens if local else {},
                 page_token=tokens["page"],
                 person=config.user if local and config else "",

@@ -53,6 +53,7 @@ class Cluster:
     home: Path  # a folder of this cluster's own; the data folder of a local one
     restart: Callable[[], None] | None = None
     client_ca: Path | None = None  # folder with ca.crt and ca.key, whose client certificates its API server takes
+    address: str = "127.0.0.1"  # of this machine, as pods reach it; empty: they do not
     extra_env: Mapping[str, str] = field(default_factory=dict)
 
     def lacks(self, needs: set[str]) -> str | None:
@@ -149,15 +150,20 @@ def local_cluster(home: Path, *options: str) -> Iterator[Cluster]:
 
 @contextlib.contextmanager
 def _attached(kubeconfig: Path, home: Path) -> Iterator[Cluster]:
-    """Its kube-scheduler asks the extender only where an administrator told it to: MOORAGE_TEST_EXTENDER_PORT."""
+    """Its kube-scheduler asks the extender only where an administrator told it to: MOORAGE_TEST_EXTENDER_PORT.
+
+    Its pods reach the server only at an address of this machine that they can reach: MOORAGE_TEST_ADDRESS.
+    """
     home.mkdir(parents=True, exist_ok=True)
     port = os.environ.get("MOORAGE_TEST_EXTENDER_PORT")
-    with services(_for_services(kubeconfig, home), home, {"extender": int(port)} if port else {}):
+    address = os.environ.get("MOORAGE_TEST_ADDRESS", "")
+    with services(_for_services(kubeconfig, home), home, {"extender": int(port)} if port else {}, address=address):
         yield Cluster(
             kind="kubeconfig",
             offers=EVERYTHING if port else EVERYTHING - {"extender"},
             kubeconfig=kubeconfig,
             home=home,
+            address=address,
         )
 
 
@@ -363,14 +369,15 @@ def client_certificate(folder: Path, name: str, groups: Sequence[str] = ()) -> t
 
 
 @contextlib.contextmanager
-def services(kubeconfig: Path, home: Path, ports: dict[str, int]) -> Iterator[None]:
-    """Our four services in one process against any cluster."""
+def services(kubeconfig: Path, home: Path, ports: dict[str, int], *, address: str = "") -> Iterator[None]:
+    """Our four services in one process against any cluster. `address`: of this machine, as pods reach it."""
     ready_read, ready_write = os.pipe()
     # the image of fillers and backups: no pod of ours tells it here
     argv = ["/usr/bin/env", "MOORAGE_IMAGE=moorage:test", sys.executable, "-m", "moorage.cli.services"]
     argv += ["--data", str(home), "--kubeconfig", str(kubeconfig)]
     argv += ["--ports", json.dumps({k: ports[k] for k in ("extender", "webhook", "server") if k in ports})]
     argv += ["--ready-fd", str(ready_write)]
+    argv += ["--address", address] if address else []
     with run_process(argv, home / "services.log", home, pass_fds=(ready_write,)) as process:
         os.close(ready_write)
         message = b""
