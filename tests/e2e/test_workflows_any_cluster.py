@@ -13,13 +13,14 @@ import pytest
 import yaml
 
 from moorage.apimachinery.meta import is_deleting
-from moorage.apimachinery.resources import PODS, PVCS, Obj
+from moorage.apimachinery.resources import NODES, PODS, PVCS, Obj
 from moorage.errors import NotFound
 from moorage.kube.client import KubeClient
 from moorage.kube.serverurl import server_url
 from moorage.model.names import HOST_ENV_ANNOTATION
 from moorage.model.workflow import WORKFLOW_LABEL, WORKFLOWS
 from moorage.testing.cluster import Cluster
+from moorage.testing.hollow import hollow_nodes
 from moorage.testing.waiting import until
 
 pytestmark = [
@@ -211,6 +212,29 @@ async def test_what_cannot_run_fails_at_once_without_a_pod(scene: Scene) -> None
     assert obj["status"]["phase"] == "Failed"
     assert "nothing" in obj["status"]["message"]
     assert not (await scene.api.list(PODS, scene.namespace, label_selector=f"{WORKFLOW_LABEL}={name}")).items
+
+
+ON_HOLLOW = """
+spec:
+  entrypoint: main
+  nodeSelector: {pool: POOL}
+  templates:
+  - {name: main, container: {image: IMAGE, command: [sleep, "600"]}}
+"""
+
+
+async def test_a_step_whose_node_is_gone_runs_again_on_another(scene: Scene, unique: str) -> None:
+    names = (f"{unique}-a", f"{unique}-b")
+    async with hollow_nodes(scene.api, *names, labels={"pool": unique}) as nodes:
+        name = await scene.submit(ON_HOLLOW.replace("POOL", unique))
+        first = await scene.running(name, but=set())
+        nodes.lose(first["spec"]["nodeName"])
+        await scene.api.delete(NODES, first["spec"]["nodeName"])
+        second = await scene.running(name, but={first["metadata"]["name"]})
+        assert {first["spec"]["nodeName"], second["spec"]["nodeName"]} == set(names)
+        await nodes.finish(scene.namespace, second["metadata"]["name"], 0)
+        obj = await scene.ended(name)
+        assert (obj["status"]["phase"], obj["status"]["progress"]) == ("Succeeded", "1/1")
 
 
 SET = """
