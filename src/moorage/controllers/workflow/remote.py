@@ -150,9 +150,15 @@ class RemoteStore:
     async def _send(self, verb: str, data: bytes, kind: type[T]) -> T:
         url = f"{await self._where()}{RECORDS_PATH}/{verb}"
         try:
-            headers = {"authorization": await self._api.authorization(), "content-type": "application/json"}
+            authorization = await self._api.authorization()
         except MoorageError as error:
             raise StorageError(f"records of workflows cannot be reached: {error.message}") from error
+        if not authorization:
+            raise StorageError(
+                "records of workflows cannot be reached: the operator has no token for the server",
+                hint="a client certificate is not enough: give the operator a kubeconfig with a token",
+            )
+        headers = {"authorization": authorization, "content-type": "application/json"}
         try:
             async with self._open().post(url, data=data, headers=headers, allow_redirects=False) as answer:
                 if answer.status == 200:
