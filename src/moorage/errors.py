@@ -200,6 +200,12 @@ class Forbidden(ApiError):
     status = 403
     reason = "Forbidden"
 
+    @property
+    def is_of_ending_namespace(self) -> bool:
+        """Whether nothing can be created because the namespace is being deleted."""
+        causes = (self.details or {}).get("causes") or ()
+        return any(cause.get("reason") == "NamespaceTerminating" for cause in causes)
+
 
 class NotFound(ApiError):
     status = 404

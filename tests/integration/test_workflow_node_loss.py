@@ -1,4 +1,4 @@
-"""A step whose node is lost: it runs again when the old pod can run no more, and not before.
+"""A step whose node, or whose namespace, is lost: it runs again when the old pod can run no more, and not before.
 
 Workflows, pods and nodes are objects in a fake API, records are in a real SQLite file; time moves by hand.
 """
@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 import yaml
@@ -20,6 +21,7 @@ from moorage.apimachinery.resources import NODES, PODS
 from moorage.controllers.workflow.checks import faults_of
 from moorage.controllers.workflow.controller import WorkflowController
 from moorage.decide.workflows.pods import StepRuntime
+from moorage.errors import Forbidden
 from moorage.kube.events import EventRecorder
 from moorage.model.names import HOST_IMAGE
 from moorage.model.workflow import WORKFLOWS
@@ -36,6 +38,8 @@ MANIFEST = """
 metadata: {name: wf, namespace: default}
 spec:
   entrypoint: main
+  volumeClaimTemplates:
+  - {metadata: {name: work}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}}
   templates:
   - {name: main, container: {image: busybox, command: [sleep, "600"]}}
 """
@@ -186,3 +190,18 @@ async def test_a_node_that_the_operator_has_not_heard_of_is_asked_for(scene: Sce
     scene.api.put(NODES, {"metadata": {"name": "node-1"}, "status": {}})
     await scene.delete(first)
     assert await scene.pods() == [first]
+
+
+async def test_an_operator_that_starts_while_the_namespace_is_being_deleted_lets_the_pods_go(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kubernetes deletes pods first, and all else when they are gone."""
+    first = await scene.run()
+    cause = {"reason": "NamespaceTerminating", "message": "namespace default is being terminated"}
+    refused = Forbidden("unable to create new content", details={"causes": [cause]})
+    monkeypatch.setattr(scene.api, "create", AsyncMock(side_effect=refused))
+    await scene.delete(first)
+    await scene.start()
+    assert await scene.pods() == [first]
+    assert await scene.operator.reconcile(KEY) is None
+    assert await scene.pods() == []

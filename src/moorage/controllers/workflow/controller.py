@@ -214,6 +214,15 @@ class WorkflowController:
                 if live is None:
                     return None
             return await self._go_on(key, obj, live)
+        except Forbidden as error:
+            self._drop(key)
+            if not error.is_of_ending_namespace:
+                raise
+            # no pod can be made any more, and Kubernetes deletes the Workflow only when its pods are gone
+            for pod in self._pods_of(key):
+                if is_held(pod) and is_of(pod, obj["metadata"]["uid"]):
+                    await self._release(pod["metadata"]["name"], key.namespace)
+            return None
         except BaseException:
             self._drop(key)
             raise
