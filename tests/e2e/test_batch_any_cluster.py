@@ -117,7 +117,8 @@ async def test_a_step_that_only_uploads_brings_a_file_of_a_volume_into_a_bucket(
     template["spec"]["templates"][2]["outputs"]["artifacts"][0]["s3"] |= location
     await api.create(WORKFLOW_TEMPLATES, template, namespace)
     spec = {"workflowTemplateRef": {"name": "nightly"}}
-    await api.create(WORKFLOWS, {"metadata": {"name": "tonight"}, "spec": spec}, namespace)
+    typed = {"apiVersion": WORKFLOWS.api_version, "kind": WORKFLOWS.kind}
+    await api.create(WORKFLOWS, typed | {"metadata": {"name": "tonight"}, "spec": spec}, namespace)
 
     async def ended() -> Obj | None:
         obj = await api.get(WORKFLOWS, "tonight", namespace)
