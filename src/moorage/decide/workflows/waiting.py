@@ -170,7 +170,7 @@ def _parallelism(view: WorkflowView, spec: Mapping[str, Any]) -> Iterable[Wait]:
 
 def _limit(value: Any) -> int | None:
     try:
-        return positive(value)
+        return positive(value, "parallelism")
     except TextError:
         return None
 
