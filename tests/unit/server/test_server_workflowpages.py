@@ -432,7 +432,7 @@ async def test_a_workflow_that_waits_says_why_on_its_page_and_over_rest(ada):
         display_name="a",
         type=NodeType.POD,
         phase=NodePhase.PENDING,
-        message="Waiting for team/gpu lock",
+        message="Waiting for team/Mutex/gpu lock",
     )
     await ada.keep(LOCKED, STEPS, plays=False)
     await ada.store.save("uid-train", "operator", [waiting])
@@ -469,7 +469,7 @@ async def test_holders_in_namespaces_that_the_user_may_not_read_have_no_name(ada
         id="train-1",
         name="train[0].a",
         phase=NodePhase.PENDING,
-        message="Waiting for team/gpu lock",
+        message="Waiting for team/Mutex/gpu lock",
         locks=(),
     )
     await ada.store.save("uid-train", "operator", [waiting])

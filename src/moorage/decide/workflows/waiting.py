@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from moorage.apimachinery.moments import moment
+from moorage.decide.workflows.graph.locks import LIMITS_CONFIGMAP
 from moorage.decide.workflows.graph.tasks import locks_of, positive
 from moorage.decide.workflows.text.durations import parse_duration
 from moorage.decide.workflows.text.errors import TextError
@@ -261,8 +262,15 @@ def _running(view: WorkflowView, node: NodeRecord) -> RunningStep:
 
 
 def _lock_of(name: str) -> str:
-    """The lock as records name it, from what messages say."""
-    return f"{'Mutex' if name.count('/') == 1 else 'Semaphore'}/{name}"
+    """The lock as records name it, from its name in a message: what `lock_name` gives, the other way round."""
+    first, _, rest = name.partition("/")
+    second, _, last = rest.partition("/")
+    match second:
+        case "Mutex":
+            return f"Mutex/{first}/{last}"
+        case "ConfigMap":
+            return f"Semaphore/{first}/{last}"
+    return f"DatabaseMutex/{rest}" if first == "mtx" else f"Semaphore/{second}/{LIMITS_CONFIGMAP}/{last}"
 
 
 def _named(locks: Sequence[str]) -> str:
@@ -270,7 +278,7 @@ def _named(locks: Sequence[str]) -> str:
     words = []
     for lock in locks:
         kind, _, name = lock.partition("/")
-        words.append(f"the {kind.lower()} {name}")
+        words.append(f"the {'semaphore' if kind == 'Semaphore' else 'mutex'} {name}")
     return " and ".join(words)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import msgspec
@@ -10,9 +11,10 @@ import pytest
 from moorage.api.explain import LockHolder
 from moorage.decide.explain.explainer import explain
 from moorage.decide.workflows.graph.events import Controls
+from moorage.decide.workflows.graph.locks import LIMITS_CONFIGMAP, lock_name
 from moorage.decide.workflows.views import view_workflow, workflow_object
 from moorage.decide.workflows.waiting import WaitKind, waits_of
-from moorage.model.workflow import NODE_NAME_ANNOTATION, WORKFLOW_LABEL, NodePhase
+from moorage.model.workflow import NODE_NAME_ANNOTATION, WORKFLOW_LABEL, NodePhase, NodeRecord, NodeType
 from moorage.present.workflowwaits import Explained, make_workflow_explanation
 from moorage.testing.workflowplayer import Ends, Player, by_node
 
@@ -273,3 +275,21 @@ def test_a_step_that_waits_for_gpus_is_explained_as_a_run_is():
     lines = answer.text.splitlines()
     assert lines[0] == "step fit of workflow default/wf waits: needs 1 GPU; none is free"
     assert "Who holds it" in lines
+
+
+@pytest.mark.parametrize(
+    "lock",
+    [
+        "Mutex/lab/gpu",
+        "Semaphore/lab/limits/fit",
+        "DatabaseMutex/lab/gpu",
+        f"Semaphore/lab/{LIMITS_CONFIGMAP}/fit",
+    ],
+)
+def test_a_lock_is_read_back_from_the_message_of_a_node(lock):
+    node = NodeRecord(
+        id="wf-1", name="wf.a", display_name="a", type=NodeType.POD, phase=NodePhase.PENDING,
+        message=f"Waiting for {lock_name(lock)} lock",
+    )  # fmt: skip
+    view = replace(view_workflow({"metadata": {"name": "wf"}}), nodes=(node,))
+    assert [wait.locks for wait in waits_of(view, {}).waits] == [(lock,)]
