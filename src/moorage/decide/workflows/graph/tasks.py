@@ -297,12 +297,12 @@ class Limits:
 def limits_of(spec: Mapping[str, Any], scope: Mapping[str, str]) -> Limits:
     """Raises TextError for a number that cannot be read, with its field."""
     names = ("parallelism", "activeDeadlineSeconds", "priority")
-    found = substitute({name: spec[name] for name in names if spec.get(name) is not None}, scope)
-    seconds = whole_number(found.get("activeDeadlineSeconds"), "spec.activeDeadlineSeconds")
+    values = substitute({name: spec[name] for name in names if spec.get(name) is not None}, scope)
+    seconds = whole_number(values.get("activeDeadlineSeconds"), "spec.activeDeadlineSeconds")
     return Limits(
-        parallelism=positive(found.get("parallelism"), "spec.parallelism"),
+        parallelism=positive(values.get("parallelism"), "spec.parallelism"),
         runs_for=None if seconds is None else span_of(seconds),
-        priority=whole_number(found.get("priority"), "spec.priority") or 0,
+        priority=whole_number(values.get("priority"), "spec.priority") or 0,
     )
 
 
