@@ -102,7 +102,7 @@ def test_the_source_distribution_has_all_but_the_tests(built):
 def test_the_description_leads_nowhere_into_the_repository(built):
     metadata = metadata_of(built.wheel)
     assert metadata["License-Expression"] == "Apache-2.0"
-    assert metadata["Requires-Python"] == ">=3.11.4"
+    assert metadata["Requires-Python"] == ">=3.11"
     assert metadata["Description-Content-Type"] == "text/markdown"
     text = str(metadata.get_payload())
     assert text.startswith("# Moorage\n")
