@@ -83,7 +83,24 @@ def _is_tar(source: Path) -> bool:
 
 def _untar(source: Path, folder: Path) -> None:
     with tarfile.open(source) as tar:
-        tar.extractall(folder, filter="data")
+        if hasattr(tarfile, "data_filter"):
+            tar.extractall(folder, filter="data")
+            return
+        for entry in tar:  # Python before 3.11.4, as Debian 12 has it
+            _check_entry(entry)
+        tar.extractall(folder)
+
+
+def _check_entry(entry: tarfile.TarInfo) -> None:
+    """Raises StepError where an entry is no file, folder or link, or names anything that is not below it."""
+    if not (entry.isreg() or entry.isdir() or entry.issym() or entry.islnk()):
+        raise StepError(f"it has the entry {entry.name!r}, which is neither a file nor a folder")
+    for name in (entry.name, entry.linkname):
+        if name.startswith("/") or ".." in name.split("/"):
+            raise StepError(
+                f"it has the entry {entry.name!r}, which names {name!r}: absolute paths and '..' are refused"
+                " before Python 3.11.4; use a later one, or pack the artifact without such links"
+            )
 
 
 def _unzip(source: Path, folder: Path) -> None:
