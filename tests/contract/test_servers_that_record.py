@@ -27,6 +27,7 @@ from moorage.sql.leases import LEASE_SECONDS
 from moorage.testing.clock import NOON, FakeClock
 from moorage.testing.fakeapi import FakeApi
 from moorage.usage.store import UsageStore
+from moorage.workflows.artifacts import open_artifacts
 from moorage.workflows.records import LocalRecords
 from moorage.workflows.store import open_workflows
 
@@ -254,7 +255,8 @@ async def test_records_of_workflows_are_moved_before_anybody_reads_them(scene: S
     run = WorkflowRecord(uid="u1", namespace="lab", name="train", document={"spec": {}}, phase="Running")
     with closing(open_workflows(folder / "workflows.db")) as files:
         files.begin(run)
-    with closing(ServerService._open_records(scene.url, folder)) as records:
+    artifacts = open_artifacts(folder / "artifacts", most_bytes=1)
+    with closing(ServerService._open_records(scene.url, folder, artifacts)) as records:
         assert await records.unfinished() == ("u1",)
     assert (folder / "workflows.db.moved").exists()
 
