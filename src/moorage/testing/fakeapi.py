@@ -33,7 +33,7 @@ from moorage.errors import (
 from moorage.localcluster.apiserver.kinds.builtin import builtin_kinds
 from moorage.localcluster.apiserver.kinds.kind import Kind
 from moorage.localcluster.apiserver.wire.patch import json_patch, merge_patch, strategic_merge
-from moorage.model.workflow import WORKFLOWS
+from moorage.model.workflow import CRON_WORKFLOWS, WORKFLOWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,8 +304,8 @@ def _builtin(resource: Resource) -> Kind | None:
 
 
 def _has_status(resource: Resource) -> bool:
-    """Whether status is written apart; that of custom resources is, but not that of Argo's Workflows."""
-    if resource == WORKFLOWS:
+    """Whether status is written apart; that of custom resources is, but not that of Argo's kinds."""
+    if resource in (WORKFLOWS, CRON_WORKFLOWS):
         return False
     builtin = _builtin(resource)
     return builtin is None or "status" in builtin.subresources

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -240,6 +241,42 @@ async def test_a_copy_that_is_behind_starts_nothing() -> None:
         with pytest.raises(Conflict):
             await behind.reconcile(KEY)
     assert api.created == Counter(names(0))
+
+
+@pytest.mark.parametrize("dies_after", [False, True])
+@pytest.mark.parametrize("policy", ["Allow", "Forbid", "Replace"])
+async def test_killed_at_any_write_while_a_slot_is_due_the_slot_runs_once(policy: str, dies_after: bool) -> None:
+    """Killed at the first write, in the next life at the second, and so on, until one life does all of them."""
+    for writes in itertools.count():
+        clock = FakeClock()
+        api = MortalApi(clock)
+        api.put(CRON_WORKFLOWS, a_cron(concurrencyPolicy=policy))
+        await settle(api, clock)
+        if policy == "Forbid":
+            (first,) = await runs(api)
+            api.put(WORKFLOWS, first | {"status": {"phase": "Succeeded", "finishedAt": rfc3339(NOON)}})
+        clock.advance(60)
+        api.left, api.dies_after = writes, dies_after
+        with contextlib.suppress(Killed):
+            await settle(api, clock)
+        was_killed, api.left = api.left < 0, None
+        await settle(api, clock)
+        await settle(api, clock)
+        assert api.created == Counter(names(0, 1))
+        status = (await api.get(CRON_WORKFLOWS, "nightly", "lab"))["status"]
+        going_on = names(1) if policy == "Forbid" else names(0, 1)
+        assert [run["name"] for run in status["active"]] == going_on
+        assert (status["lastScheduledTime"], status["succeeded"], status["failed"]) == (
+            rfc3339(NOON + MINUTE),
+            int(policy == "Forbid"),
+            0,
+        )
+        ending = [run["metadata"]["name"] for run in await runs(api) if run["spec"].get("shutdown")]
+        assert ending == (names(0) if policy == "Replace" else [])
+        assert not [run for run in await runs(api) if run["metadata"].get("finalizers")]
+        if not was_killed:
+            break
+    assert writes >= 4  # intent, the Workflow, its record, and the finalizer that goes
 
 
 STEPS = st.lists(
