@@ -19,7 +19,7 @@ from moorage.controllers.monitor.controller import RunMonitorController, SlotMon
 from moorage.errors import Conflict
 from moorage.kube.events import EventRecorder
 from moorage.model.names import BEATS_FINALIZER
-from moorage.model.workflow import CRON_WORKFLOWS, WORKFLOWS
+from moorage.model.workflow import CRON_LABEL, CRON_WORKFLOWS, WORKFLOWS
 from moorage.notify import Outbound
 from moorage.testing.clock import NOON, FakeClock
 from moorage.testing.fakeapi import FakeApi
@@ -196,6 +196,23 @@ async def test_an_overdue_run_is_told_once(receiver: Receiver) -> None:
     await settle(api, clock)
     await settle(api, clock)
     assert receiver.got == ["/abc/start", "/people", "/overdue"]
+
+
+async def test_people_are_told_of_a_run_that_should_have_ended_by_its_usual_time(receiver: Receiver) -> None:
+    clock = FakeClock()
+    api = FakeApi(clock=clock)
+    state = {"moorage.dev/cron-state": '{"seconds": [3600, 3500, 3400]}'}
+    api.put(CRON_WORKFLOWS, {"metadata": {"name": "n", "namespace": "lab", "annotations": state}, "spec": {}})
+    run = a_workflow("", "Running")
+    run["metadata"]["annotations"] = {"moorage.dev/notify": f"{receiver.address}/people"}
+    run["metadata"]["labels"][CRON_LABEL] = "n"
+    api.put(WORKFLOWS, run)
+    assert await settle(api, clock) == timedelta(hours=1.5)
+    assert receiver.got == []
+    clock.advance(timedelta(hours=1.5))
+    await settle(api, clock)
+    await settle(api, clock)
+    assert receiver.got == ["/people"]
 
 
 async def test_a_run_of_long_ago_sends_nothing(receiver: Receiver) -> None:
