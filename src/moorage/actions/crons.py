@@ -193,6 +193,8 @@ def cron_of(obj: Obj, runs: Sequence[WorkflowView], now: datetime) -> Cron:
         concurrency_policy=view.concurrency,
         suspended=view.is_suspended,
         stopped=view.is_stopped,
+        created=view.created,
+        since=_since(view),
         next=next_slot(timetable, now) if is_open and timetable is not None else None,
         last=view.last_scheduled,
         last_run=run_of(newest) if newest is not None else None,
@@ -202,6 +204,16 @@ def cron_of(obj: Obj, runs: Sequence[WorkflowView], now: datetime) -> Cron:
         backfill=view.backfill.id if view.backfill is not None else "",
         problem=problem or view.spec_error or view.submission_error,
     )
+
+
+def _since(view: CronView) -> datetime | None:
+    """Since when slots are due or were missed; None: no operator of ours has looked yet."""
+    if not view.state.cursor:
+        return None
+    cursor = max(view.created, datetime.fromtimestamp(view.state.cursor, UTC))
+    if not view.state.missed:
+        return cursor
+    return min(cursor, datetime.fromtimestamp(view.state.missed, UTC) - timedelta(seconds=1))
 
 
 def _timetable(view: CronView) -> tuple[Timetable | None, str]:

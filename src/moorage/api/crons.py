@@ -33,6 +33,10 @@ class Cron(Answer, frozen=True, omit_defaults=True):
     concurrency_policy: Annotated[str, about("Allow, Forbid or Replace.")] = "Allow"
     suspended: Annotated[bool, about("No slot is run.")] = False
     stopped: Annotated[bool, about("Its stop strategy holds: no slot is run any more.")] = False
+    created: Annotated[Time | None, about("When it was created.")] = None
+    since: Annotated[
+        Time | None, about("Slots after it are due, or were missed; left out: the operator has not looked yet.")
+    ] = None
     next: Annotated[Time | None, about("The next slot; left out: there is none.")] = None
     last: Annotated[Time | None, about("The newest slot that was run.")] = None
     last_run: Annotated[CronRun | None, about("The Workflow of the newest slot, while it is kept.")] = None

@@ -18,7 +18,14 @@ from moorage.apimachinery.meta import annotations_of, labels_of, owner_reference
 from moorage.apimachinery.resources import Obj, Resource
 from moorage.apimachinery.selectors import is_label_key, is_label_value
 from moorage.errors import Conflict, UsageError
-from moorage.model.names import HOST_ENV_ANNOTATION, OWNER_ANNOTATION, REQUEST_ANNOTATION, is_dns_label
+from moorage.model.cronworkflow import is_monitor_key
+from moorage.model.names import (
+    BEATS_ANNOTATION,
+    HOST_ENV_ANNOTATION,
+    OWNER_ANNOTATION,
+    REQUEST_ANNOTATION,
+    is_dns_label,
+)
 from moorage.model.workflow import (
     CLUSTER_WORKFLOW_TEMPLATES,
     COMPLETED_LABEL,
@@ -59,6 +66,7 @@ _OF_A_RUN = (  # labels and annotations of one run, which another run of the sam
     RESUME_ANNOTATION,
     RETRY_ANNOTATION,
     REQUEST_ANNOTATION,
+    BEATS_ANNOTATION,
     OWNER_ANNOTATION,
     SCHEDULED_ANNOTATION,
     "workflows.argoproj.io/creator",
@@ -101,7 +109,10 @@ def source_of(text: str) -> tuple[Resource, str]:
 
 
 def workflow_from(resource: Resource, source: Mapping[str, Any]) -> Obj:
-    """The Workflow that a template or a CronWorkflow starts; its name begins with that of the source."""
+    """The Workflow that a template or a CronWorkflow starts; its name begins with that of the source.
+
+    That of a CronWorkflow sends the heartbeats of the schedule, as the Workflow of a slot does.
+    """
     meta = source.get("metadata") or {}
     name = str(meta.get("name") or "")
     made: Obj = {
@@ -113,8 +124,9 @@ def workflow_from(resource: Resource, source: Mapping[str, Any]) -> Obj:
     if resource == CRON_WORKFLOWS:
         more = spec.get("workflowMetadata") or {}
         made["metadata"]["labels"] = {**(more.get("labels") or {}), CRON_LABEL: name}
-        if more.get("annotations"):
-            made["metadata"]["annotations"] = dict(more["annotations"])
+        monitors = {key: text for key, text in annotations_of(source).items() if is_monitor_key(key)}
+        if annotations := {**(more.get("annotations") or {}), **monitors}:
+            made["metadata"]["annotations"] = annotations
         made["metadata"]["ownerReferences"] = [owner_reference(source)]
         made["spec"] = json.loads(json.dumps(spec.get("workflowSpec") or {}))
         return made

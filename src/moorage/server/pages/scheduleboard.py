@@ -110,16 +110,17 @@ def run_rows(runs: Iterable[CronRun], zone: str, now: datetime) -> tuple[RunRow,
 def overdue_slot(cron: Cron, now: datetime) -> datetime | None:
     """The newest slot after the last that was run, where it is over for LATE; None: none, or it cannot be told.
 
-    A schedule that has never run is not overdue: what a Cron has does not tell since when it exists.
+    Of a schedule that has never run the slots count that the operator was to run.
     """
-    if cron.suspended or cron.stopped or cron.last is None:
+    begin = cron.last or cron.since
+    if cron.suspended or cron.stopped or begin is None:
         return None
     try:
-        timetable = parse_timetable(cron.schedules, cron.time_zone, anchor=cron.last)
+        timetable = parse_timetable(cron.schedules, cron.time_zone, anchor=cron.created or begin)
     except ScheduleError:
         return None
     until = now - LATE
-    return latest_slot(timetable, cron.last, until) if until > cron.last else None
+    return latest_slot(timetable, begin, until) if until > begin else None
 
 
 def _overdue_words(cron: Cron, slot: datetime | None) -> str:

@@ -175,6 +175,18 @@ def test_a_workflow_of_a_schedule_has_its_spec_and_belongs_to_it():
     assert [each["uid"] for each in made["metadata"]["ownerReferences"]] == ["c1"]
 
 
+def test_a_run_of_a_schedule_sends_its_heartbeats():
+    monitors = {"moorage.dev/monitor": "https://hc-ping.com/1", "moorage.dev/notify": "mailto:a@x"}
+    meta = {"name": "nightly", "uid": "u", "annotations": monitors | {"moorage.dev/cron-state": "{}"}}
+    cron = {
+        "apiVersion": "argoproj.io/v1alpha1",
+        "kind": "CronWorkflow",
+        "metadata": meta,
+        "spec": {"workflowMetadata": {"annotations": {"note": "x"}}, "workflowSpec": {}},
+    }
+    assert workflow_from(CRON_WORKFLOWS, cron)["metadata"]["annotations"] == {"note": "x"} | monitors
+
+
 def test_parameters_of_a_file_are_texts():
     assert parameter_values({"a": "x", "n": 3, "l": [1], "on": True, "none": None}) == {
         "a": "x",
@@ -193,7 +205,7 @@ def test_another_run_of_a_workflow_has_nothing_of_the_first():
             "name": "train-x7k2p",
             "uid": "u",
             "labels": {INSTANCE: "moorage", "workflows.argoproj.io/phase": "Failed", "team": "x"},
-            "annotations": {"moorage.dev/workflow-retry": "{}", "note": "y"},
+            "annotations": {"moorage.dev/workflow-retry": "{}", "moorage.dev/beats": "{}", "note": "y"},
         },
         "spec": {"entrypoint": "main", "shutdown": "Stop", "suspend": True},
         "status": {"phase": "Failed"},
