@@ -19,7 +19,6 @@ from moorage.executor.errors import Missing, Passing, StepError
 from moorage.executor.web import fetch, send
 
 GIT_SECONDS = 3600  # for one clone
-_GIT_PASSING = ("could not resolve", "timed out", "refused", "early eof")  # in what git says of a bad network
 _ADDRESSING = {"": "", "path": "path", "virtual-hosted": "virtual"}  # Argo's word → botocore's
 _GIT_PROTOCOLS = "file:git:http:https:ssh"
 

@@ -32,6 +32,7 @@ from moorage.model.workflow import (
     COMPLETED_LABEL,
     CRON_LABEL,
     CRON_WORKFLOWS,
+    ENDED_PHASES,
     INSTANCE_LABEL,
     SCHEDULED_ANNOTATION,
     WORKFLOWS,
@@ -338,4 +339,4 @@ def _with_parameters(spec: Mapping[str, Any], parameters: Mapping[str, str]) -> 
 def is_completed(workflow: Mapping[str, Any]) -> bool:
     """Whether a Workflow has ended."""
     phase = _mapping(workflow.get("status")).get("phase")
-    return phase in ("Succeeded", "Failed", "Error") or labels_of(workflow).get(COMPLETED_LABEL) == "true"
+    return phase in ENDED_PHASES or labels_of(workflow).get(COMPLETED_LABEL) == "true"

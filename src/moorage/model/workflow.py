@@ -58,6 +58,8 @@ POD_FINALIZER = "moorage.dev/workflow"  # on a step's pod, until its end is reco
 FINALIZER = "moorage.dev/workflow"  # on a Workflow, until its pods are released
 ARTIFACT_FINALIZER = "workflows.argoproj.io/artifact-gc"  # Argo's, on a Workflow until its artifacts are deleted
 
+ENDED_PHASES = ("Succeeded", "Failed", "Error")  # of a Workflow
+
 NAME_MAX = 63  # of a Workflow
 CRON_NAME_MAX = 52  # of a CronWorkflow: its Workflows add "-" and ten digits
 RECURSION_MAX = 100  # templates within templates, as Argo's controller allows

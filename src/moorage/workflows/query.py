@@ -10,7 +10,6 @@ from moorage.model.workflow import NodeRecord, WorkflowRecord
 
 PAGE = 100  # runs, unless more are asked for
 PAGE_MAX = 1000
-NODES_PAGE = 1000
 NODES_PAGE_MAX = 10_000
 
 

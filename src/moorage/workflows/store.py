@@ -17,6 +17,7 @@ from moorage.apimachinery.integers import integer_or
 from moorage.apimachinery.moments import moment, rfc3339
 from moorage.errors import BadRequest, Conflict, NotFound
 from moorage.model.workflow import (
+    ENDED_PHASES,
     ArtifactName,
     Loaded,
     Memo,
@@ -63,7 +64,6 @@ MEMOS = Table(
     types=(_TEXT, _TEXT, _TEXT, _NUMBER, _TEXT),
     keys=3,
 )
-ENDED = frozenset({"Succeeded", "Failed", "Error"})  # phases of a run
 OPEN_PHASES = frozenset({NodePhase.PENDING, NodePhase.RUNNING})
 SCAN = 500  # rows that are read at a time, where labels or names decide which of them are meant
 HOLDERS_MAX = 100  # of locks, that are told
@@ -513,7 +513,7 @@ def _node_row(uid: str, node: NodeRecord) -> Row:
 
 def _finished(record: WorkflowRecord) -> int | None:
     """None: it goes on, whatever it says of its end."""
-    if record.phase not in ENDED:
+    if record.phase not in ENDED_PHASES:
         return None
     return _micro(record.finished_at, "finishedAt") or _micro(record.created_at, "createdAt") or 0
 

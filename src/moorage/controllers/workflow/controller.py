@@ -68,6 +68,7 @@ from moorage.model.names import OWNER_ANNOTATION
 from moorage.model.workflow import (
     CLUSTER_WORKFLOW_TEMPLATES,
     CRON_LABEL,
+    ENDED_PHASES,
     INSTANCE_LABEL,
     OUR_INSTANCE,
     POD_FINALIZER,
@@ -95,7 +96,6 @@ RUNTIME_EVERY = timedelta(minutes=1)  # between two looks at what pods need of t
 DIGEST_CHARACTERS = 12  # of a token's digest, in the name of its Secret
 NOT_OF_NODES = "metadata.namespace!=kube-node-lease"  # kubelets renew theirs every ten seconds
 AT_ONCE = 16  # writes to the API server
-FINAL = ("Succeeded", "Failed", "Error")
 
 Check = Callable[[Mapping[str, Any], Mapping[TemplateKey, Mapping[str, Any]]], Sequence[str]]
 """Faults of a document with the templates that it refers to, each as one sentence; none where it may run."""
@@ -208,7 +208,7 @@ class WorkflowController:
                 if (text := annotations_of(obj).get(RETRY_ANNOTATION)) is not None:
                     await self._retry(key, obj, text)
                     return None  # the change of the object brings it here again
-                if (obj.get("status") or {}).get("phase") in FINAL:
+                if (obj.get("status") or {}).get("phase") in ENDED_PHASES:
                     return await self._collect(key, obj)
                 live = await self._begin(key, obj)
                 if live is None:
@@ -311,7 +311,7 @@ class WorkflowController:
             loaded = await self._records.load(uid, self._holder)
             record = loaded.workflow
         nodes = loaded.nodes
-        if record.phase in FINAL:
+        if record.phase in ENDED_PHASES:
             await self._report(key, obj, record, force=True)
             for pod in self._pods_of(key):
                 if is_held(pod) and is_of(pod, uid):
@@ -453,7 +453,7 @@ class WorkflowController:
         with contextlib.suppress(NotFound):
             loaded = await self._records.load(str(obj["metadata"]["uid"]), self._holder)
             record = loaded.workflow
-            if record.phase in FINAL:
+            if record.phase in ENDED_PHASES:
                 ids = nodes_to_forget(loaded.nodes, _decoded(text, Retry))
                 record = msgspec.structs.replace(
                     record, phase="Running", message="", finished_at="", retries=record.retries + 1
@@ -786,7 +786,7 @@ class WorkflowController:
         self, key: Key, obj: Obj, record: WorkflowRecord, *, live: _Live | None = None, force: bool = False
     ) -> timedelta | None:
         """Write the summary into the object when it changed; when to write it later."""
-        locks = self._locks.status_of(record.uid) if record.phase not in FINAL else {}
+        locks = self._locks.status_of(record.uid) if record.phase not in ENDED_PHASES else {}
         patch = summary_patch(obj, record, locks)
         if patch is None or (live is not None and patch == live.reported):
             return None

@@ -9,11 +9,17 @@ from typing import Any
 from moorage.apimachinery.meta import labels_of
 from moorage.apimachinery.moments import moment, span_of
 from moorage.apimachinery.selectors import label_selector_of
-from moorage.model.workflow import COMPLETED_LABEL, PHASE_LABEL, NodePhase, NodeRecord, WorkflowRecord
+from moorage.model.workflow import (
+    COMPLETED_LABEL,
+    ENDED_PHASES,
+    PHASE_LABEL,
+    NodePhase,
+    NodeRecord,
+    WorkflowRecord,
+)
 
 OUTPUT_BYTES = 16 * 1024  # of `status.outputs`: the records have all of them
 MESSAGE_LENGTH = 1000
-FINAL = ("Succeeded", "Failed", "Error")
 COLLECTION_FAILED = "ArtifactGCError"  # condition: artifacts could not be deleted
 
 
@@ -21,7 +27,7 @@ def summary_patch(
     obj: Mapping[str, Any], record: WorkflowRecord, locks: Mapping[str, Any] | None = None
 ) -> dict[str, Any] | None:
     """A merge patch; None where the object says it already. `locks`: `status.synchronization`."""
-    is_done = record.phase in FINAL
+    is_done = record.phase in ENDED_PHASES
     status: dict[str, Any] = {
         "phase": record.phase or "Pending",
         "startedAt": _seconds(record.started_at),

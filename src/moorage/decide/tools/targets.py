@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from moorage.apimachinery.quantity import amount
 from moorage.errors import UsageError
 
 # when the pages below were read: stored copies, which end before the tables of bounds. `minimums`, `maximums`,
@@ -195,7 +194,3 @@ def billed_size(target: Target, cpu_milli: int, memory_bytes: int) -> tuple[Frac
         steps = -((least - needed) // step) if needed > least else 0
         return cpu, Fraction(least + max(0, steps) * step)
     return None
-
-
-def bytes_of(text: str) -> int:
-    return amount("memory", text)

@@ -19,7 +19,6 @@ from moorage.decide.workflows.text.when import holds
 PARAMETER_NAME = re.compile(r"[-a-zA-Z0-9_]+", re.ASCII)
 FIELD_NAME = re.compile(r"[a-zA-Z0-9][-a-zA-Z0-9]*", re.ASCII)  # of templates, steps and tasks
 FIELD_NAME_MAX = 128  # characters
-_ARTIFACT_PLACES = ("from", "fromExpression", *LOCATIONS)
 _TAGS_TRIED = 3  # of one condition: each takes all of `_TRIED`
 # what a tag of a condition may stand for; nobody means a lone quote or bracket
 _TRIED = ("1", "x", "true", "==", "&&", "", "1 == 1", "'x'", "2026-01-01")

@@ -338,9 +338,6 @@ class Library:
             return self._named(name, scope, path if is_plain else (*path, "template"))
         raise TemplateMissing(path, "", "no template is named", hint="set template, templateRef or inline")
 
-    def has_scope(self, scope: str) -> bool:
-        return scope in self._lists
-
     def templates(self, scope: str) -> tuple[str, ...]:
         """The names in a scope, in order; none where the scope is not known."""
         return tuple(self._lists.get(scope, ()))

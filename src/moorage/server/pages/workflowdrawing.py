@@ -21,7 +21,6 @@ MARGIN = 4.0  # around all, for thick borders
 LETTERS, GROUP_LETTERS = 19, 20  # that a name may have
 NOTE_LETTERS, GROUP_NOTE_LETTERS = 22, 35  # that the words below it may have
 LETTERS_OF_FRAME = 7.2  # pixels of a letter in the head of a frame
-TOGGLE = 26.0  # the button that opens or closes a box
 BAR = 188.0
 
 Tone = str  # done, bad, busy, wait, none

@@ -21,13 +21,12 @@ from moorage.api.fields import Query
 from moorage.apimachinery.bodies import BodyTooLong
 from moorage.apimachinery.cache import BoundedCache
 from moorage.errors import ApiError, StorageError, StorageFull
-from moorage.model.workflow import RESULT_BYTES, Artifact, StepReport, WorkflowRecord
+from moorage.model.workflow import ENDED_PHASES, RESULT_BYTES, Artifact, StepReport, WorkflowRecord
 from moorage.server.context import Context
 from moorage.server.identity.auth import STEPS_PREFIX, bearer_of, same
 from moorage.server.inputs import decode, decode_query, read_bytes
 from moorage.server.problems import Json, Problem, as_problem
 from moorage.workflows.artifacts import make_key
-from moorage.workflows.store import ENDED
 
 REPORT_BYTES = 4 << 20  # of a whole report
 PARAMETER_BYTES = 256 << 10  # of one output parameter; Argo keeps all of them in an object of 1 MiB
@@ -198,7 +197,7 @@ def _named(request: Request, name: str, pattern: re.Pattern[str]) -> str:
 
 
 def _is_over(run: WorkflowRecord) -> bool:
-    return run.phase in ENDED or bool(run.gone_at)
+    return run.phase in ENDED_PHASES or bool(run.gone_at)
 
 
 async def _body(request: Request) -> AsyncIterator[bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from moorage.model.workflow import Artifact, MetricPoint, NodeRecord, StepReport, WorkflowRecord
@@ -143,11 +143,3 @@ class Controls:
 
     shutdown: str = ""  # "", Stop, Terminate
     is_suspended: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Timer:
-    """Somebody waits for a moment."""
-
-    at: datetime
-    number: int

@@ -56,7 +56,6 @@ from moorage.decide.workflows.graph.tasks import (
     ancestors,
     asked_for,
     condition_of,
-    condition_text,
     continues,
     ends_of,
     in_order,
@@ -135,7 +134,6 @@ class Run:
         self._pods: dict[str, PodSeen] = {pod.name: pod for pod in pods}
         self._awaited: dict[str, Awaited] = {}  # by the pod's name
         self._cut_pods: dict[str, str] = {}  # pods that are being ended, and the message of their nodes
-        self._refused: dict[str, tuple[str, bool]] = {}
         self._timers: list[tuple[datetime, int, Future[None]]] = []
         self._timer_number = 0
         self._answers: dict[Question, Future[Any]] = {}
@@ -161,7 +159,6 @@ class Run:
         self._unlock: list[str] = []
         self._questions: list[Question] = []
         self._saved_workflow = workflow
-        self._live: set[str] = set()  # ids of pods' nodes that are not final
         self._pods_done = 0
         self._pods_total = 0
         for node in self.records.values():
@@ -1312,7 +1309,7 @@ class Run:
         if when and not (
             "{{item" in str(when) or "{{ item" in str(when) or re.search(r"{{=.*\bitem\b", str(when))
         ):
-            text = condition_text(str(when), scope, strict)
+            text = substitute_text(str(when), scope.values, strict=strict)
             if not holds(text):
                 record = self._skip(call, NodePhase.SKIPPED, f"when '{text}' evaluated false")
                 return lambda: self._known(frame, step, record)
@@ -1441,7 +1438,7 @@ class Run:
                 return self._seen(frame, step, stored)
             when = step.get("when")
             if when:
-                text = condition_text(str(when), dataclasses.replace(scope, values=values), strict)
+                text = substitute_text(str(when), values, strict=strict)
                 if not holds(text):
                     record = self._skip(call, NodePhase.SKIPPED, f"when '{text}' evaluated false")
                     return self._seen(frame, step, record)

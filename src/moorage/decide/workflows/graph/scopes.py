@@ -248,11 +248,3 @@ def failures_of(nodes: Iterable[NodeRecord]) -> str:
 
 def as_document(artifact: Artifact) -> dict[str, Any]:
     return dict(msgspec.to_builtins(artifact))
-
-
-def as_artifact(document: Mapping[str, Any]) -> Artifact:
-    """Raises TextError for a document that is none."""
-    try:
-        return msgspec.convert(document, Artifact)
-    except msgspec.ValidationError as error:
-        raise TextError(f"not an artifact: {error}") from error

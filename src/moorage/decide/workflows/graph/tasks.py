@@ -40,11 +40,6 @@ class Scope:
 # --- steps and tasks
 
 
-def condition_text(when: str, scope: Scope, strict: Sequence[str]) -> str:
-    """`when` with the values of its tags. Raises TextError for an output that was never made."""
-    return substitute_text(when, scope.values, strict=strict)
-
-
 def resolve_step(step: Mapping[str, Any], values: Mapping[str, str], strict: Sequence[str]) -> dict[str, Any]:
     """The step with the values of its tags; its hooks and inline template keep theirs, which are resolved later.
 
