@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import json
 import os
 import random
 from collections.abc import AsyncIterator, Coroutine
@@ -24,10 +25,12 @@ from moorage.clock import SYSTEM
 from moorage.controllers.workflow.checks import faults_of
 from moorage.controllers.workflow.controller import WorkflowController
 from moorage.decide.workflows.pods import StepRuntime
+from moorage.errors import NotFound
 from moorage.kube.events import EventRecorder
 from moorage.model.names import HOST_IMAGE
 from moorage.model.workflow import (
     NODE_NAME_ANNOTATION,
+    RESUME_ANNOTATION,
     RETRY_ANNOTATION,
     WORKFLOWS,
     Outputs,
@@ -297,8 +300,86 @@ async def test_a_retry_that_is_killed_between_two_writes_runs_once(tmp_path: Pat
     assert len(kubelet.starts) == 4  # a and once, then once and b
 
 
-async def _is_succeeded(api: FakeApi) -> bool:
-    return ((await api.get(WORKFLOWS, "retried", "default")).get("status") or {}).get("phase") == "Succeeded"
+async def _is_succeeded(api: FakeApi, name: str = "retried") -> bool:
+    return ((await api.get(WORKFLOWS, name, "default")).get("status") or {}).get("phase") == "Succeeded"
+
+
+class MeddlingApi(FakeApi):
+    """A person writes `annotations`, just before the operator takes off one that it has carried out; once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.annotations: dict[str, str] = {}
+        self.left: list[dict[str, str]] = []  # the annotations after each time that it tried
+
+    async def patch(self, resource: Resource, name: str, *args: Any, **more: Any) -> Obj:
+        if resource is not WORKFLOWS or more.get("kind") != "json":
+            return await super().patch(resource, name, *args, **more)
+        if self.annotations:
+            await super().patch(resource, name, {"metadata": {"annotations": self.annotations}}, "default")
+            self.annotations = {}
+        try:
+            return await super().patch(resource, name, *args, **more)
+        finally:
+            self.left.append(dict((await self.get(resource, name, "default"))["metadata"]["annotations"]))
+
+
+GATES = """
+metadata: {name: gates, namespace: default}
+spec:
+  entrypoint: main
+  templates:
+  - {name: main, steps: [[{name: first, template: gate}, {name: second, template: gate}]]}
+  - {name: gate, suspend: {}}
+"""
+
+
+async def test_a_resume_that_is_asked_for_while_another_is_carried_out_is_not_lost(tmp_path: Path) -> None:
+    api, records = MeddlingApi(), LocalRecords(tmp_path / "workflows.db")
+    obj = await api.create(WORKFLOWS, yaml.safe_load(GATES))
+
+    async def waiting() -> bool:
+        try:
+            loaded = await records.load(obj["metadata"]["uid"], "operator-0")
+        except NotFound:
+            return False
+        return sum(node.type == "Suspend" and node.phase == "Running" for node in loaded.nodes) == 2
+
+    first, both = [
+        json.dumps([{"selector": f"displayName={name}"} for name in names])
+        for names in (("first",), ("first", "second"))
+    ]
+    async with running(operate(api, records, 0)):
+        await until("both gates to wait", waiting)
+        api.annotations = {RESUME_ANNOTATION: both}
+        await api.patch(WORKFLOWS, "gates", {"metadata": {"annotations": {RESUME_ANNOTATION: first}}}, "default")
+        await until("the workflow to end", lambda: _is_succeeded(api, "gates"))
+    records.close()
+    assert [left.get(RESUME_ANNOTATION) for left in api.left] == [both, None]
+
+
+async def test_what_is_asked_for_while_a_retry_is_carried_out_is_not_lost(tmp_path: Path) -> None:
+    api, records = MeddlingApi(), LocalRecords(tmp_path / "workflows.db")
+    kubelet = Kubelet(api, records, random.Random(1))
+    api.put(NODES, {"metadata": {"name": "n"}, "status": {}})
+    [document] = [each for each in yaml.safe_load_all(MANIFESTS) if each["metadata"]["name"] == "retried"]
+    document["metadata"]["namespace"] = "default"
+    await api.create(WORKFLOWS, document)
+
+    async def is_failed() -> bool:
+        return (await api.get(WORKFLOWS, "retried", "default")).get("status", {}).get("phase") == "Failed"
+
+    async with running(kubelet.pods.run()), running(operate(api, records, 0)):
+        await until("the first failure", is_failed)
+        again, resume = '{"restartSuccessful": false}', '[{"selector": "displayName=gate"}]'
+        api.annotations = {RETRY_ANNOTATION: again, RESUME_ANNOTATION: resume}
+        await api.patch(WORKFLOWS, "retried", {"metadata": {"annotations": {RETRY_ANNOTATION: "{}"}}}, "default")
+        await until("the retried run to end", lambda: _is_succeeded(api))
+    records.close()
+    asked = [(left.get(RETRY_ANNOTATION), left.get(RESUME_ANNOTATION)) for left in api.left]
+    assert asked[:2] == [(again, resume), (None, resume)]
+    assert set(kubelet.starts.values()) == {1}
+    assert len(kubelet.starts) == 4  # the second wish found a run that goes on
 
 
 @contextlib.asynccontextmanager
