@@ -5,52 +5,56 @@ https://argo-workflows.readthedocs.io/en/latest/cli/argo_retry/
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Set
 
 from moorage.decide.workflows.graph.tasks import is_meant
 from moorage.model.workflow import NodePhase, NodeRecord, NodeType, Retry
 
 _COMPOSITE = (NodeType.STEPS, NodeType.STEP_GROUP, NodeType.DAG, NodeType.TASK_GROUP, NodeType.RETRY)
+_WELL = (NodePhase.SUCCEEDED, NodePhase.SKIPPED)
+_EXIT = ".onExit"
 
 
 def nodes_to_forget(nodes: Iterable[NodeRecord], asked: Retry) -> set[str]:
     """The ids of the nodes that did not succeed, of what stands around them, and of the exit handlers.
 
-    With `restart_successful`, also of those that the selector means, and of all that came after them.
+    An attempt that failed stays where a later one succeeded. The exit handler of a step stays with its step. With
+    `restart_successful`, also of those that the selector means, and of all that came after them.
     """
     records = {node.id: node for node in nodes}
-    by_name = {node.name: node for node in records.values()}
+    settled = {node.name for node in records.values() if node.type is NodeType.RETRY and node.phase in _WELL}
+    while True:
+        forgotten = _forgotten(records, asked, settled)
+        opened = {records[identity].name for identity in forgotten} & settled
+        if not opened:
+            return forgotten
+        settled -= opened  # what failed in them is no longer outweighed by a success
+
+
+def _forgotten(records: Mapping[str, NodeRecord], asked: Retry, settled: Set[str]) -> set[str]:
+    """`settled`: names of nodes with several attempts whose failures do not count."""
     forgotten = {
         node.id
         for node in records.values()
-        if node.phase not in (NodePhase.SUCCEEDED, NodePhase.SKIPPED) or ".onExit" in node.name
+        if node.phase not in _WELL and settled.isdisjoint(_names_around(node.name))
     }
-    if asked.restart_successful and asked.selector:
-        forgotten |= {node.id for node in records.values() if is_meant(node, asked.selector)}
-    children: dict[str, list[str]] = {}
-    for node in records.values():
-        for parent in node.parents:
-            children.setdefault(parent, []).append(node.id)
     if asked.restart_successful:
-        open_ids = [identity for identity in forgotten if records[identity].type not in _COMPOSITE]
-        while open_ids:
-            for child in children.get(open_ids.pop(), ()):
-                if child not in forgotten:
-                    forgotten.add(child)
-                    open_ids.append(child)
-    # what a node stands in is made again, so that it asks anew what is to be done
-    for identity in list(forgotten):
-        boundary = records[identity].boundary_id
-        while boundary and boundary in records and boundary not in forgotten:
-            forgotten.add(boundary)
-            boundary = records[boundary].boundary_id
-    for node in records.values():
-        if node.type in _COMPOSITE and any(_is_within(records[other], node) for other in forgotten):
-            forgotten.add(node.id)
+        begins = {identity for identity in forgotten if records[identity].type not in _COMPOSITE}
+        if asked.selector:
+            begins |= {node.id for node in records.values() if is_meant(node, asked.selector)}
+        forgotten |= _all_after(records, begins)
+    _forget_around(records, forgotten)
+    # a handler runs again after what it is the handler of; that of the workflow always
+    names = {records[identity].name for identity in forgotten}
+    kept = {node.name for node in records.values() if node.boundary_id} - names
+    exits = {node.id for node in records.values() if _EXIT in node.name}
+    forgotten |= {identity for identity in exits if records[identity].name.partition(_EXIT)[0] not in kept}
+    # a daemon ended with what it stood in
+    forgotten |= {node.id for node in records.values() if node.is_daemon and node.boundary_id in forgotten}
+    _forget_around(records, forgotten)
     # an attempt that failed stands in a retry that starts from its first attempt again
-    for node in by_name.values():
-        if node.type is NodeType.RETRY and node.id in forgotten:
-            forgotten |= {other.id for other in records.values() if _is_attempt_of(other, node)}
+    again = {node.name for node in records.values() if node.type is NodeType.RETRY and node.id in forgotten}
+    forgotten |= {node.id for node in records.values() if _retry_of(node) in again}
     # the containers of a set run in the pod of their boundary
     forgotten |= {
         node.id for node in records.values() if node.type is NodeType.CONTAINER and node.boundary_id in forgotten
@@ -58,13 +62,52 @@ def nodes_to_forget(nodes: Iterable[NodeRecord], asked: Retry) -> set[str]:
     return forgotten
 
 
-def _is_within(node: NodeRecord, around: NodeRecord) -> bool:
-    return node.name != around.name and node.name.startswith(around.name) and node.name[len(around.name)] in ".[("
+def _all_after(records: Mapping[str, NodeRecord], begins: Set[str]) -> set[str]:
+    """These nodes, all that is in them, and all that came after them or after what they stand in."""
+    children: dict[str, list[str]] = {}
+    inside: dict[str, list[str]] = {}
+    for node in records.values():
+        for parent in node.parents:
+            children.setdefault(parent, []).append(node.id)
+        for name in _names_around(node.name):
+            inside.setdefault(name, []).append(node.id)
+    by_name = {node.name: node.id for node in records.values()}
+    again: set[str] = set()
+    passed: set[str] = set()  # what stands around those that run again
+    open_ids = list(begins)
+    while open_ids:
+        node = records[open_ids.pop()]
+        if node.id in again:
+            continue
+        again.add(node.id)
+        within = inside.get(node.name, ())
+        open_ids += within
+        around = {by_name[name] for name in _names_around(node.name) if name in by_name}
+        around |= {node.boundary_id} & records.keys()
+        for identity in ({node.id} | around) - passed:
+            passed.add(identity)
+            own = set(inside.get(records[identity].name, ()))
+            open_ids += [child for child in children.get(identity, ()) if child not in own]
+    return again
 
 
-def _is_attempt_of(node: NodeRecord, retry: NodeRecord) -> bool:
-    return (
-        node.name.startswith(f"{retry.name}(")
-        and node.name.endswith(")")
-        and node.name.count("(") == (retry.name.count("(") + 1)
-    )
+def _forget_around(records: Mapping[str, NodeRecord], forgotten: set[str]) -> None:
+    """What a node stands in is made again, so that it asks anew what is to be done."""
+    for identity in list(forgotten):
+        boundary = records[identity].boundary_id
+        while boundary and boundary in records and boundary not in forgotten:
+            forgotten.add(boundary)
+            boundary = records[boundary].boundary_id
+    around = {name for identity in forgotten for name in _names_around(records[identity].name)}
+    forgotten |= {node.id for node in records.values() if node.type in _COMPOSITE and node.name in around}
+
+
+def _names_around(name: str) -> Iterator[str]:
+    """The names of all that may stand around a node of this name."""
+    return (name[:at] for at, character in enumerate(name) if character in ".[(")
+
+
+def _retry_of(node: NodeRecord) -> str:
+    """The name of the node that this one would be an attempt of; empty: it is none."""
+    name, bracket, number = node.name.rpartition("(")
+    return name if bracket and number.endswith(")") and number[:-1].isdigit() else ""
