@@ -15,7 +15,7 @@ import yaml
 from moorage.apimachinery.moments import rfc3339, rfc3339_micro
 from moorage.apimachinery.resources import LEASES, Obj
 from moorage.clock import SYSTEM
-from moorage.errors import NotFound
+from moorage.errors import Conflict, NotFound
 from moorage.kube.client import KubeClient
 from moorage.kube.serverurl import server_url
 from moorage.model.names import HOST_ENV_ANNOTATION
@@ -50,6 +50,27 @@ spec:
       image: IMAGE
       command: [sh, -c, "echo size is {{workflow.parameters.size}}; echo kept > /tmp/model.txt"]
     outputs: {artifacts: [{name: model, path: /tmp/model.txt, archive: {none: {}}}]}
+"""
+HALF = """\
+apiVersion: argoproj.io/v1alpha1
+kind: Workflow
+metadata: {generateName: half-}
+spec:
+  entrypoint: main
+  arguments: {parameters: [{name: code, value: "1"}]}
+  templates:
+  - name: main
+    steps:
+    - - {name: make, template: make}
+    - - name: use
+        template: use
+        arguments: {artifacts: [{name: text, from: "{{steps.make.outputs.artifacts.text}}"}]}
+  - name: make
+    container: {image: IMAGE, command: [sh, -c, "echo made once > /tmp/text"]}
+    outputs: {artifacts: [{name: text, path: /tmp/text}]}
+  - name: use
+    inputs: {artifacts: [{name: text, path: /tmp/given}]}
+    container: {image: IMAGE, command: [sh, -c, "cat /tmp/given; exit {{workflow.parameters.code}}"]}
 """
 TWICE = "print({{inputs.parameters.x}} * 2)"
 
@@ -124,6 +145,28 @@ async def test_python_does_the_same(cluster: Cluster, namespace: str) -> None:
         assert ended.phase == "Succeeded"
         assert [line.text async for line in client.workflows.logs(made.name)] == ["size is m"]
         assert [each.name async for each in client.workflows.list(completed=True)] == [made.name]
+
+
+async def test_one_that_failed_is_submitted_again_with_what_succeeded(
+    cluster: Cluster, namespace: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "half.yaml"
+    file.write_text(HALF.replace("IMAGE", "busybox" if cluster.kind == "local" else cluster.image))
+
+    def moor(*words: str, **more: Any) -> str:
+        return cluster.moor("workflow", *words, "-n", namespace, **more).stdout
+
+    name = moor("submit", str(file), "--wait", *host_env(cluster), check=False).splitlines()[0]
+    assert moor("wait", name, check=False) == f"{name} Failed\n"
+    again = moor("resubmit", "--memoized", name, "-p", "code=0").strip()
+    assert moor("wait", again, "--timeout", "3m") == f"{again} Succeeded\n"
+    assert moor("logs", again) == "use | made once\n"
+    assert "taken over from" in next(line for line in moor("get", again).splitlines() if "make" in line)
+    async with AsyncClient(kubeconfig=cluster.kubeconfig, namespace=namespace) as client:
+        over_rest = await client.workflows.resubmit(name, memoized=True)
+        assert (await client.workflows.wait(over_rest.name, timeout=180)).phase == "Failed"
+        with pytest.raises(Conflict, match="is Succeeded"):
+            await client.workflows.resubmit(again, memoized=True)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # hera uses an older way of pydantic

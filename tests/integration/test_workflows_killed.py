@@ -32,9 +32,11 @@ from moorage.model.workflow import (
     NODE_NAME_ANNOTATION,
     RESUME_ANNOTATION,
     RETRY_ANNOTATION,
+    TAKE_OVER_ANNOTATION,
     WORKFLOWS,
     Outputs,
     StepReport,
+    WorkflowRecord,
 )
 from moorage.testing.fakeapi import FakeApi
 from moorage.testing.waiting import until
@@ -149,7 +151,7 @@ class Kubelet:
         await self._status(pod, {"phase": "Running"})
         for _ in range(self._chance.randrange(40)):
             await asyncio.sleep(0)
-        is_retry = meta["name"].endswith("-w1")
+        is_retry = meta["name"].endswith("-w1") or node.startswith("again")
         failed = ".bad" in node or (".once" in node and not is_retry)
         if any(container["name"] == "wait" for container in pod["spec"]["containers"]):
             report = StepReport(pod=meta["name"], outputs=Outputs(result="[1, 2, 3, 4, 5, 6]"))
@@ -298,6 +300,75 @@ async def test_a_retry_that_is_killed_between_two_writes_runs_once(tmp_path: Pat
     assert loaded.workflow.retries == 1
     assert set(kubelet.starts.values()) == {1}
     assert len(kubelet.starts) == 4  # a and once, then once and b
+
+
+class HaltingRecords(LocalRecords):
+    """Halts for ever before or after the next save."""
+
+    halts = ""
+    halted: asyncio.Event
+
+    async def save(self, *args: Any, **more: Any) -> tuple[str, ...]:
+        halts, self.halts = self.halts, ""
+        saved = () if halts == "before" else await super().save(*args, **more)
+        if halts:
+            self.halted.set()
+            await asyncio.Event().wait()
+        return saved
+
+
+@pytest.mark.parametrize("halts", ["before", "after"])
+async def test_a_run_that_is_killed_takes_over_what_succeeded(tmp_path: Path, halts: str) -> None:
+    api, records = FakeApi(), HaltingRecords(tmp_path / "workflows.db")
+    records.halted = asyncio.Event()
+    kubelet = Kubelet(api, records, random.Random(1))
+    api.put(NODES, {"metadata": {"name": "n"}, "status": {}})
+    [document] = [each for each in yaml.safe_load_all(MANIFESTS) if each["metadata"]["name"] == "retried"]
+    document["metadata"]["namespace"] = "default"
+    uid = (await api.create(WORKFLOWS, document))["metadata"]["uid"]
+
+    async def is_failed() -> bool:
+        return (await api.get(WORKFLOWS, "retried", "default")).get("status", {}).get("phase") == "Failed"
+
+    async with running(kubelet.pods.run()):
+        async with running(operate(api, records, 0)):
+            await until("the first failure", is_failed)
+        records.halts = halts
+        meta = {"name": "again", "namespace": "default", "annotations": {TAKE_OVER_ANNOTATION: uid}}
+        again = (await api.create(WORKFLOWS, {**document, "metadata": meta}))["metadata"]["uid"]
+        async with running(operate(api, records, 1)):
+            await records.halted.wait()
+        async with running(operate(api, records, 2)):
+            await until("the new run to end", lambda: _is_succeeded(api, "again"))
+    nodes = {node.name: node for node in (await records.load(again, "reader")).nodes}
+    records.close()
+    assert set(kubelet.starts.values()) == {1}
+    assert len(kubelet.starts) == 4  # a and once of the first, once and b of the second
+    taken = nodes["again[0].a"]
+    assert (taken.phase, taken.is_memoized, taken.pod_name) == ("Succeeded", True, "")
+
+
+@pytest.mark.parametrize("namespace", ["other", None])
+async def test_nothing_is_taken_over_from_another_namespace_or_from_what_is_not_kept(
+    tmp_path: Path, namespace: str | None
+) -> None:
+    api, records = FakeApi(), LocalRecords(tmp_path / "workflows.db")
+    api.put(NODES, {"metadata": {"name": "n"}, "status": {}})
+    if namespace:
+        await records.begin(WorkflowRecord(uid="u", namespace=namespace, name="x", document={}, phase="Failed"))
+    [document] = [each for each in yaml.safe_load_all(MANIFESTS) if each["metadata"]["name"] == "retried"]
+    document["metadata"] |= {"namespace": "default", "annotations": {TAKE_OVER_ANNOTATION: "u"}}
+    await api.create(WORKFLOWS, document)
+
+    async def is_failed() -> bool:
+        return ((await api.get(WORKFLOWS, "retried", "default")).get("status") or {}).get("phase") == "Failed"
+
+    async with running(operate(api, records, 0)):
+        await until("the refusal", is_failed)
+    records.close()
+    status = (await api.get(WORKFLOWS, "retried", "default"))["status"]
+    assert "(uid u) is not kept in this namespace" in status["message"]
+    assert (await api.list(PODS)).items == []
 
 
 async def _is_succeeded(api: FakeApi, name: str = "retried") -> bool:

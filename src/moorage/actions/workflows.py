@@ -59,6 +59,7 @@ from moorage.model.workflow import (
     CLUSTER_WORKFLOW_TEMPLATES,
     RESUME_ANNOTATION,
     RETRY_ANNOTATION,
+    TAKE_OVER_ANNOTATION,
     WORKFLOW_TEMPLATES,
     WORKFLOWS,
     NodePhase,
@@ -146,6 +147,12 @@ async def submit_workflow(
     NotReady where the cluster has no such kind, ApiError.
     """
     _check_kind(document)
+    if controller is Controller.ARGO and TAKE_OVER_ANNOTATION in annotations_of(document):
+        raise Conflict(
+            "Argo runs workflows here: it cannot take over what Moorage has records of",
+            hint="submit it without --memoized",
+            code=ErrorCode.CONFLICT,
+        )
     declared = declared_parameters(document.get("spec") or {})
     if reference := (document.get("spec") or {}).get("workflowTemplateRef"):
         declared = await _declared_by_template(api, namespace, reference) | declared
@@ -566,10 +573,14 @@ async def resubmit_workflow(
     records: Records | None = None,
     check: Check = no_check,
     mark: str = "",
+    memoized: bool = False,
 ) -> Submitted:
-    """Submit the spec of a workflow again, also of one that is gone and kept. Raises as `submit_workflow`."""
+    """Submit the spec of a workflow again, also of one that is gone and kept. Raises as `submit_workflow`.
+
+    `memoized`: what succeeded does not run again. Raises Conflict where that is not possible.
+    """
     earlier = await get_workflow(api, namespace, name, records)
-    document = resubmitted(earlier)
+    document = resubmitted(earlier, memoized=memoized)
     return await submit_workflow(
         api, namespace, document, additions, controller=controller, check=check, mark=mark
     )

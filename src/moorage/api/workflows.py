@@ -244,7 +244,7 @@ class ResubmitWorkflow(Named):
     """A new workflow of the same spec."""
 
     parameters: Annotated[tuple[str, ...], about("Arguments that differ, each NAME=VALUE.")] = ()
-    memoized: Annotated[bool, about("Not supported: use retry.")] = False
+    memoized: Annotated[bool, about("Take over what succeeded: only the rest runs.")] = False
 
 
 class LintWorkflow(Request):

@@ -145,16 +145,29 @@ def submit(
     examples={
         "moor workflow resubmit train-x7k2p": "run the same once more, as a workflow of its own",
         "moor workflow resubmit @latest -p epochs=9 --watch": "the newest one, with another argument",
+        "moor workflow resubmit --memoized train-x7k2p": "one that failed: run only what did not succeed",
     }
 )
 @click.argument("name", shell_complete=complete("workflows"))
 @click.option("-p", "--parameter", "parameters", multiple=True, metavar="NAME=VALUE", help="Argument. Repeatable.")
+@click.option(
+    "--memoized", is_flag=True, help="Take over what succeeded in a workflow that failed, with its outputs."
+)
 @with_options(AFTER)
 @target_options
-def resubmit(target: Target, name: str, parameters: tuple[str, ...], wait: bool, watch: bool, follow: bool) -> int:
+def resubmit(
+    target: Target,
+    name: str,
+    parameters: tuple[str, ...],
+    memoized: bool,
+    wait: bool,
+    watch: bool,
+    follow: bool,
+) -> int:
     """Submit the spec of a workflow again, as a new one; also of one that is gone.
 
-    Every step runs. To keep what succeeded, use `moor workflow retry`.
+    Every step runs, but for those that --memoized takes over. To go on with the same workflow, use
+    `moor workflow retry`.
     """
 
     async def work(session: Session) -> int:
@@ -165,7 +178,7 @@ def resubmit(target: Target, name: str, parameters: tuple[str, ...], wait: bool,
         earlier = await get_workflow(session.api, session.namespace, name, ServerRecords(session))
         return await submit_all(
             session,
-            [resubmitted(earlier)],
+            [resubmitted(earlier, memoized=memoized)],
             Additions(parameters=parameters),
             dry_run=False,
             output="name",

@@ -47,6 +47,8 @@ NODE_ID_ANNOTATION = "workflows.argoproj.io/node-id"
 RESUME_ANNOTATION = "moorage.dev/workflow-resume"  # on a Workflow: JSON, a list of `Resume`
 RETRY_ANNOTATION = "moorage.dev/workflow-retry"  # on a Workflow that has ended: JSON, a `Retry`
 
+TAKE_OVER_ANNOTATION = "moorage.dev/workflow-takes-over"  # on a new Workflow: uid of a run whose results it has
+
 STRICT_ANNOTATION = "moorage.dev/strict"  # on a Workflow, "true": as Argo does, also where Moorage does better
 
 # on a step's pod, shown to its containers by the downward API

@@ -203,11 +203,18 @@ class AsyncWorkflows(Group):
         name: str,
         *,
         parameters: Mapping[str, str] | None = None,
+        memoized: bool = False,
         namespace: str | None = None,
         key: str | None = None,
     ) -> Workflow:
-        """Submit its spec again, as a new workflow; also of one that is gone. `key`: as with `submit`."""
-        body = {"parameters": [f"{each}={value}" for each, value in (parameters or {}).items()]}
+        """Submit its spec again, as a new workflow; also of one that is gone. `key`: as with `submit`.
+
+        `memoized`: take over what succeeded, with its outputs. Raises Conflict for one that has not failed.
+        """
+        body = {
+            "parameters": [f"{each}={value}" for each, value in (parameters or {}).items()],
+            "memoized": memoized,
+        }
         path = await self._path("workflows", namespace, name, "resubmit")
         return read(Workflow, await self._json("PUT", path, body=body, key=key or new_key()))
 

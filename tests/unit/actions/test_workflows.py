@@ -329,6 +329,13 @@ async def test_one_that_is_gone_is_resubmitted_and_not_retried():
     assert again.workflow["spec"] == {"entrypoint": "main"}
 
 
+async def test_a_memoized_resubmit_is_not_for_argo():
+    api = FakeApi()
+    a_stored(api, "train", "Failed")
+    with pytest.raises(Conflict, match="Argo runs workflows here"):
+        await resubmit_workflow(api, "lab", "train", Additions(), controller=Controller.ARGO, memoized=True)
+
+
 async def test_it_is_waited_for_until_it_has_ended():
     api, clock, seen = FakeApi(), FakeClock(), []
     a_stored(api, "train", "Running")

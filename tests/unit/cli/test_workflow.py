@@ -378,6 +378,19 @@ def test_a_workflow_is_submitted_again(moor):
     assert done.out.startswith("train-")
 
 
+def test_a_workflow_that_failed_is_submitted_again_with_what_succeeded(moor):
+    main = {"name": "main", "container": {"image": "busybox", "command": ["true"]}}
+    stored(moor, "Failed", name="train-x7k2p", templates=[main])
+    done = moor("workflow", "resubmit", "--memoized", "train-x7k2p")
+    assert (done.code, done.err) == (0, done.err)
+    [earlier, made] = sorted(workflows(moor), key=lambda obj: "takes-over" in str(obj))
+    taken_from = made["metadata"]["annotations"]["moorage.dev/workflow-takes-over"]
+    assert taken_from == earlier["metadata"]["uid"]
+    stored(moor, "Succeeded", name="well", templates=[main])
+    done = moor("workflow", "resubmit", "--memoized", "well")
+    assert (done.code, "is Succeeded" in done.err) == (1, True)
+
+
 def test_waiting_tells_how_it_ended(moor):
     stored(moor, "Failed")
     done = moor("workflow", "wait", "train")

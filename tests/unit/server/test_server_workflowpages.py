@@ -13,8 +13,11 @@ import pytest
 from moorage.apimachinery.resources import NAMESPACES, PODS
 from moorage.clock import rfc3339
 from moorage.model.workflow import (
+    INSTANCE_LABEL,
+    OUR_INSTANCE,
     RESUME_ANNOTATION,
     RETRY_ANNOTATION,
+    TAKE_OVER_ANNOTATION,
     WORKFLOWS,
     Artifact,
     NodePhase,
@@ -401,6 +404,26 @@ async def test_a_workflow_is_submitted_again_once_for_a_form_that_is_sent_twice(
     assert first.headers["location"] == again.headers["location"]
     [made] = (await ada.api.list(WORKFLOWS, "team")).items
     assert first.headers["location"].startswith(f"/workflows/team/{made['metadata']['name']}?done=started")
+
+
+async def test_one_that_failed_is_submitted_again_with_what_succeeded(ada):
+    await ada.keep(STEPS, table=lambda _: Ends(exit_code=1))
+    ours = {"metadata": {"labels": {INSTANCE_LABEL: OUR_INSTANCE}}}
+    await ada.api.patch(WORKFLOWS, "train", ours, "team")
+    assert 'href="/workflows/team/train/resubmit?memoized=1"' in (await ada.get("/workflows/team/train")).text
+    page = await ada.get("/workflows/team/train/resubmit", memoized="1")
+    assert "takes over what succeeded" in page.text
+    assert 'action="/workflows/team/train/resubmit?memoized=1"' in page.text
+    answer = await ada.post("/workflows/team/train/resubmit?memoized=1")
+    assert answer.status == 303, answer.text
+    earlier = await ada.live()
+    [made] = [each for each in (await ada.api.list(WORKFLOWS, "team")).items if each != earlier]
+    assert made["metadata"]["annotations"][TAKE_OVER_ANNOTATION] == earlier["metadata"]["uid"]
+
+
+async def test_one_that_succeeded_has_no_such_button(ada):
+    await ada.keep(STEPS)
+    assert "memoized=1" not in (await ada.get("/workflows/team/train")).text
 
 
 async def test_a_workflow_is_deleted_and_its_record_stays(ada):

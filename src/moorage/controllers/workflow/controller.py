@@ -35,7 +35,7 @@ from moorage.controllers.workflow.records import RecordStore
 from moorage.controllers.workflow.summary import collect_at, pod_delete_at, summary_patch
 from moorage.decide.runs.restarts import LOST_AFTER
 from moorage.decide.workflows.collection import collects
-from moorage.decide.workflows.graph.again import nodes_to_forget
+from moorage.decide.workflows.graph.again import nodes_taken_over, nodes_to_forget
 from moorage.decide.workflows.graph.events import (
     ConfigMapValue,
     Controls,
@@ -74,10 +74,12 @@ from moorage.model.workflow import (
     POD_FINALIZER,
     RESUME_ANNOTATION,
     RETRY_ANNOTATION,
+    TAKE_OVER_ANNOTATION,
     WORKFLOW_LABEL,
     WORKFLOW_TEMPLATES,
     WORKFLOWS,
     Memo,
+    NodeRecord,
     Outputs,
     Resume,
     Retry,
@@ -302,15 +304,20 @@ class WorkflowController:
                 token_digest=await self._token_digest(key, obj),
             )
             if faults:
-                stamp = _stamp(now)
-                record = msgspec.structs.replace(
-                    record, phase="Failed", message=f"invalid spec: {'; '.join(faults)}",
-                    started_at=stamp, finished_at=stamp,
-                )  # fmt: skip
+                record = _failed(record, f"invalid spec: {'; '.join(faults)}", now)
             await self._records.begin(record)
             loaded = await self._records.load(uid, self._holder)
             record = loaded.workflow
         nodes = loaded.nodes
+        earlier = annotations_of(record.document).get(TAKE_OVER_ANNOTATION)
+        if earlier and not record.started_at and not nodes:
+            taken = await self._taken_over(record, earlier, now)
+            if isinstance(taken, str):
+                record = _failed(record, taken, now)
+                await self._records.save(uid, self._holder, workflow=record)
+            else:
+                await self._records.save(uid, self._holder, taken)
+                nodes = taken
         if record.phase in ENDED_PHASES:
             await self._report(key, obj, record, force=True)
             for pod in self._pods_of(key):
@@ -339,6 +346,24 @@ class WorkflowController:
         live = self._live[key] = _Live(run, uid)
         live.changed |= {pod["metadata"]["name"] for pod in pods if is_deleting(pod)}
         return live
+
+    async def _taken_over(self, record: WorkflowRecord, uid: str, now: datetime) -> tuple[NodeRecord, ...] | str:
+        """What a new run takes over from the run with this uid; a text: why it cannot.
+
+        A run of another namespace is as one that is not there.
+        """
+        try:
+            earlier = await self._records.load(uid, self._holder)
+        except NotFound:
+            earlier = None
+        if earlier is None or earlier.workflow.namespace != record.namespace:
+            return (
+                f"the workflow to take results from (uid {uid}) is not kept in this namespace: resubmit every step"
+            )
+        name = earlier.workflow.name
+        if earlier.workflow.phase not in ENDED_PHASES:
+            return f"the workflow to take results from, {name}, has not ended: wait for it, and resubmit it then"
+        return nodes_taken_over(earlier.nodes, earlier=name, name=record.name, now=now)
 
     async def _document(self, key: Key, obj: Obj) -> tuple[Obj, Sequence[str]]:
         """(all that the run needs in one document, what is wrong with it)."""
@@ -877,6 +902,13 @@ async def _at_once(work: Sequence[Awaitable[Any]]) -> list[Any]:
         if isinstance(result, BaseException):
             raise result
     return results
+
+
+def _failed(record: WorkflowRecord, message: str, now: datetime) -> WorkflowRecord:
+    """The record of a run that fails before it begins."""
+    return msgspec.structs.replace(
+        record, phase="Failed", message=message, started_at=_stamp(now), finished_at=_stamp(now)
+    )
 
 
 def _workflow_of(pod: Obj) -> Iterable[Key]:

@@ -38,8 +38,10 @@ from moorage.model.workflow import (
     RESUME_ANNOTATION,
     RETRY_ANNOTATION,
     SCHEDULED_ANNOTATION,
+    TAKE_OVER_ANNOTATION,
     WORKFLOW_TEMPLATES,
     WORKFLOWS,
+    is_ours,
 )
 
 TEMPLATE_LABEL = "workflows.argoproj.io/workflow-template"  # on a Workflow made from a WorkflowTemplate
@@ -65,6 +67,7 @@ _OF_A_RUN = (  # labels and annotations of one run, which another run of the sam
     RESUBMITTED_LABEL,
     RESUME_ANNOTATION,
     RETRY_ANNOTATION,
+    TAKE_OVER_ANNOTATION,
     REQUEST_ANNOTATION,
     BEATS_ANNOTATION,
     OWNER_ANNOTATION,
@@ -338,8 +341,13 @@ def named_by_mark(document: Mapping[str, Any], mark: str) -> Obj:
     return {**document, "metadata": meta}
 
 
-def resubmitted(document: Mapping[str, Any]) -> Obj:
-    """A new Workflow of the same spec, before additions: its own name, none of the marks of the earlier run."""
+def resubmitted(document: Mapping[str, Any], *, memoized: bool = False) -> Obj:
+    """A new Workflow of the same spec, before additions: its own name, none of the marks of the earlier run.
+
+    `memoized`: it takes over what succeeded. Raises Conflict where nothing can be taken over.
+    """
+    if memoized:
+        _check_takeover(document)
     meta = document.get("metadata") or {}
     name = str(meta.get("name") or "")
     prefix = str(meta.get("generateName") or "") or f"{_SUFFIX.sub('', name)}-"
@@ -356,11 +364,31 @@ def resubmitted(document: Mapping[str, Any]) -> Obj:
         "metadata": {"generateName": prefix[: NAME_MAX - SUFFIX], "labels": labels, "annotations": notes},
         "spec": json.loads(json.dumps(spec)),
     }
+    if memoized:
+        notes[TAKE_OVER_ANNOTATION] = str(meta["uid"])
     if references := [
         each for each in meta.get("ownerReferences") or () if each.get("kind") == CRON_WORKFLOWS.kind
     ]:
         made["metadata"]["ownerReferences"] = references
     return made
+
+
+def _check_takeover(document: Mapping[str, Any]) -> None:
+    name = str((document.get("metadata") or {}).get("name") or "")
+    phase = str((document.get("status") or {}).get("phase") or "")
+    if phase not in ("Failed", "Error"):
+        raise Conflict(
+            f"workflow {name!r} is {phase or 'Pending'}: only of one that is Failed or in Error is taken over what"
+            " succeeded",
+            hint=f"run every step: moor workflow resubmit {name}",
+            code=ErrorCode.CONFLICT,
+        )
+    if not is_ours(document):
+        raise Conflict(
+            f"Argo ran workflow {name!r}: Moorage has no records of its steps",
+            hint=f"use Argo's own command: argo resubmit --memoized {name}",
+            code=ErrorCode.CONFLICT,
+        )
 
 
 def check_retry(phase: str, name: str, *, restart_successful: bool, selector: str) -> None:

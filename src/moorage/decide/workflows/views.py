@@ -308,6 +308,7 @@ def _argo_node(record: NodeRecord, children: Sequence[str]) -> Obj:
         "hostNodeName": record.host,
         "children": list(children),
         "daemoned": record.is_daemon or None,
+        "memoizationStatus": {"hit": True, "key": "", "cacheName": ""} if record.is_memoized else None,
         "inputs": inputs,
         "outputs": None if record.outputs is None else outputs_object(record.outputs),
         "resourcesDuration": dict(record.resources_seconds),

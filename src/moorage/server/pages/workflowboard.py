@@ -182,6 +182,7 @@ class WorkflowModel:
     outputs: tuple[Value, ...]
     artifacts: tuple[ArtifactRow, ...]
     buttons: tuple[Ready, ...]
+    can_take_over: bool  # a new one may begin with what succeeded
     note: str
     drawing: Drawing | None
     timeline: Timeline
@@ -266,6 +267,7 @@ def workflow_model(
             for artifact in view.outputs.artifacts
         ),
         buttons=tuple(buttons_of(view)),
+        can_take_over=view.phase in ("Failed", "Error"),
         note=_note(view, waits=waits),
         drawing=drawing,
         timeline=timeline,

@@ -112,17 +112,20 @@ async def delete(desk: Desk, request: Request) -> Response:
 
 
 async def ask_resubmit(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
-    """The page that asks before a workflow is submitted again."""
+    """The page that asks before a workflow is submitted again; with `memoized`, with what succeeded."""
     seen = await see(desk, request)
+    memoized = bool(request.query_params.get("memoized"))
     arguments = ", ".join(f"{name}={value[:80]}" for name, value in seen.view.arguments.items())
     question = Question(
         title=f"Submit {seen.view.name} again?",
         lines=(
-            "A new workflow of the same spec runs every step.",
+            "A new workflow of the same spec takes over what succeeded, and runs the rest."
+            if memoized
+            else "A new workflow of the same spec runs every step.",
             *((f"Its arguments are the same: {arguments}.",) if arguments else ()),
         ),
         button="Submit",
-        action=f"{_page(request)}/resubmit",
+        action=f"{_page(request)}/resubmit{'?memoized=1' if memoized else ''}",
         back=_page(request),
         hidden=(("key", secrets.token_hex(8)),),
     )
@@ -134,6 +137,7 @@ async def resubmit(desk: Desk, request: Request) -> Response:
     form = await read_form(request)
     context, user, key = desk.context, request.state.user, form.get("key", "")[:ID_MAX]
     namespace, name = key_in(request)
+    wish = ResubmitWorkflow(memoized=bool(request.query_params.get("memoized")))
     context.audit(request, "resubmit workflow", f"{namespace}/{name}")
     try:
         api = context.acting(user)
@@ -145,7 +149,8 @@ async def resubmit(desk: Desk, request: Request) -> Response:
             controller=await controller_of(context.api, context.now()),
             records=records_of(context),
             check=checks_of(api, namespace),
-            mark=mark_of(user.name, f"workflow\0{namespace}/{name}\0{key}", ResubmitWorkflow()) if key else "",
+            mark=mark_of(user.name, f"workflow\0{namespace}/{name}\0{key}", wish) if key else "",
+            memoized=wish.memoized,
         )
     except (Problem, MoorageError) as error:
         return await ask_resubmit(desk, request, problem_to_show(error))

@@ -359,13 +359,6 @@ async def retry_workflow(call: Call[RetryWorkflow, None]) -> Workflow:
 
 async def resubmit_workflow(call: Call[ResubmitWorkflow, None]) -> tuple[int, Workflow]:
     """Submit the spec of a workflow again, also of one that is gone and kept."""
-    if call.body.memoized:
-        raise UsageError(
-            "memoized is not supported: a new workflow runs every step",
-            hint="to keep what succeeded, retry the workflow",
-            code=ErrorCode.INVALID,
-            field="memoized",
-        )
     submitted = await workflows.resubmit_workflow(
         call.api,
         call.namespace,
@@ -375,6 +368,7 @@ async def resubmit_workflow(call: Call[ResubmitWorkflow, None]) -> tuple[int, Wo
         check=checks_of(call.api, call.namespace),
         records=records_of(call.context),
         mark=call.mark,
+        memoized=call.body.memoized,
     )
     return _answer(call, submitted)
 

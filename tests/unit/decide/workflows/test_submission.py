@@ -222,6 +222,34 @@ def test_another_run_of_a_workflow_has_nothing_of_the_first():
     }
 
 
+def a_failed(phase="Failed", labels=None, **notes):
+    labels = {INSTANCE: "moorage"} if labels is None else labels
+    meta = {"name": "train-x7k2p", "uid": "u", "labels": labels, "annotations": notes}
+    return {"metadata": meta, "spec": {"entrypoint": "main"}, "status": {"phase": phase}}
+
+
+def test_a_memoized_run_names_the_run_that_it_takes_results_from():
+    earlier = a_failed(**{"moorage.dev/workflow-takes-over": "an older one"})
+    assert resubmitted(earlier, memoized=True)["metadata"]["annotations"] == {
+        "moorage.dev/workflow-takes-over": "u"
+    }
+    assert resubmitted(earlier)["metadata"]["annotations"] == {}
+
+
+@pytest.mark.parametrize(
+    ("earlier", "words"),
+    [
+        pytest.param(a_failed("Succeeded"), "is Succeeded: only of one that is Failed", id="succeeded"),
+        pytest.param(a_failed("Running"), "is Running", id="running"),
+        pytest.param(a_failed(""), "is Pending", id="not begun"),
+        pytest.param(a_failed(labels={}), "Argo ran workflow 'train-x7k2p'", id="of Argo"),
+    ],
+)
+def test_nothing_is_taken_over_from_a_run_that_did_not_fail_or_is_not_ours(earlier, words):
+    with pytest.raises(Conflict, match=words):
+        resubmitted(earlier, memoized=True)
+
+
 @pytest.mark.parametrize(
     ("phase", "restart", "selector", "error"),
     [

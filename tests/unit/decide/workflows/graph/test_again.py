@@ -1,4 +1,4 @@
-"""Which nodes of a run that has ended run again: a retry, and a retry from a step."""
+"""Which nodes of a run that has ended run again: a retry, a retry from a step, and a new run that takes over."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import dataclasses
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from moorage.decide.workflows.graph.again import nodes_to_forget
-from moorage.model.workflow import Retry
+from moorage.decide.workflows.collection import left
+from moorage.decide.workflows.graph.again import nodes_taken_over, nodes_to_forget
+from moorage.decide.workflows.graph.run import Run
+from moorage.model.workflow import NodePhase, NodeType, Retry
 from moorage.testing.workflowplayer import Ends, Player, by_node
 
 TEMPLATES = """
@@ -71,6 +75,15 @@ def played(manifest: str = GRAPH, table=table) -> Player:
 def forgotten(player: Player, selector: str = "") -> set[str]:
     ids = nodes_to_forget(player.nodes.values(), Retry(selector=selector, restart_successful=bool(selector)))
     return {player.nodes[identity].name.removeprefix("old") for identity in ids}
+
+
+def taken_over(player: Player, name: str = "new") -> Player:
+    """The new run, before it begins."""
+    again = Player(GRAPH, by_node(make=MADE), name=name)
+    nodes = nodes_taken_over(player.nodes.values(), earlier=player.workflow.name, name=name, now=again.now)
+    again.nodes = {node.id: node for node in nodes}
+    again.run = Run(again.workflow, nodes=nodes, now=again.now)
+    return again
 
 
 FAILED = {"", ".last", ".end", ".onExit"}
@@ -170,3 +183,74 @@ spec:
                 player.pods[name] = dataclasses.replace(pod, is_ready=True)
                 player.run.pod_seen(player.pods[name])
     assert forgotten(player) == {"", "[0]", "[0].server", "[1]", "[1].bad"}
+
+
+def test_a_new_run_takes_over_what_succeeded_and_runs_the_rest():
+    again = taken_over(played()).play()
+    assert again.workflow.phase == "Succeeded"
+    started = {order.record.name for order in again.created}
+    assert started == {"new.last", "new.end", "new.onExit", "new.hooks.running"}
+    [last] = [order for order in again.created if order.record.name == "new.last"]
+    assert last.template["container"]["command"] == ["echo", "5"]
+    assert (again.workflow.done, again.workflow.total) == (12, 12)
+    whole = Player(GRAPH, by_node(make=MADE), name="new").play()
+    attempts = {"WF.flaky(0)": "Pod Failed", "WF.flaky(1)": "Pod Succeeded"}  # as they were
+    assert again.phases() == whole.phases() | attempts
+
+
+def test_what_is_taken_over_has_outputs_and_neither_a_pod_nor_a_wish_to_delete_anything():
+    player = played()
+    again = taken_over(player)
+    old, new = player.node("WF.make"), again.node("WF.make")
+    assert (new.type, new.phase, new.pod_name, new.is_memoized) == (NodeType.POD, NodePhase.SUCCEEDED, "", True)
+    assert new.message == f"taken over from {old.pod_name}"
+    assert new.outputs is not None
+    assert old.outputs is not None
+    assert new.outputs.parameters == {"y": "5"}
+    assert [artifact.key for artifact in new.outputs.artifacts] == [
+        artifact.key for artifact in old.outputs.artifacts
+    ]
+    assert [each.name.name for each in left(player.nodes.values())] == ["f"]
+    assert left(again.nodes.values()) == []
+
+
+def test_a_step_whose_artifacts_are_deleted_runs_again():
+    player = played()
+    make = player.node("WF.make")
+    deleted = tuple(msgspec.structs.replace(each, is_deleted=True) for each in make.outputs.artifacts)
+    player.nodes[make.id] = msgspec.structs.replace(
+        make, outputs=msgspec.structs.replace(make.outputs, artifacts=deleted)
+    )
+    again = taken_over(player)
+    assert "new.make" not in {node.name for node in again.nodes.values()}
+    assert "new.deep[0].one" in {node.name for node in again.nodes.values()}
+
+
+def test_a_run_that_took_over_is_taken_over_itself():
+    second = taken_over(played())
+    second.table = by_node(last=Ends(exit_code=1))
+    second.play()
+    third = taken_over(second, "third").play()
+    assert {order.record.name for order in third.created} == {
+        "third.last",
+        "third.end",
+        "third.onExit",
+        "third.hooks.running",
+    }
+
+
+@given(st.sets(st.sampled_from(["make", "one", "two", "other", "last", "end", "loop", "flaky"])))
+def test_whatever_failed_the_new_run_starts_no_step_that_succeeded(bad):
+    def some_fail(order):
+        return Ends(exit_code=1) if order.record.display_name.split("(")[0] in bad else by_node(make=MADE)(order)
+
+    player = played(table=some_fail)
+    well = {
+        node.name.removeprefix("old")
+        for node in player.nodes.values()
+        if node.type is NodeType.POD and node.phase is NodePhase.SUCCEEDED
+    }
+    again = taken_over(player).play()
+    assert again.workflow.phase == "Succeeded"
+    started = {order.record.name.removeprefix("new") for order in again.created}
+    assert started & well <= {".hooks.running", ".onExit"}
