@@ -232,7 +232,7 @@ def test_a_step_that_waits_for_a_person_is_said_with_the_command(moor):
 
 def test_a_step_whose_pod_waits_is_said_with_the_command(moor):
     stored(moor, "Running", a_node("train.fit", phase=NodePhase.PENDING, pod_name="train-fit-1"))
-    assert moor("workflow", "get", "train").err == "see why fit waits: moor explain train-fit-1\n"
+    assert moor("workflow", "get", "train").err == "see why fit waits: moor explain 'train/fit'\n"
 
 
 def test_programs_get_the_object(moor):
