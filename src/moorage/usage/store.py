@@ -20,6 +20,8 @@ from moorage.sql.opening import LateDatabase, is_postgres
 
 SCHEMA = Schema("moorage.usage", "usage.", in_header=True)
 _TEXT, _NUMBER = "text", "bigint"
+# In the place of a run: a step is of none. No run has a slash in its name, and the last release reads it as one.
+_OF_WORKFLOW = "workflow/"
 INTERVALS = Table(
     "intervals",
     (
@@ -39,9 +41,8 @@ INTERVALS = Table(
         "last_seen_at",
         "devices",
         "work",
-        "workflow",
     ),
-    types=(*(_TEXT,) * 4, _NUMBER, *(_TEXT,) * 3, *(_NUMBER,) * 6, *(_TEXT,) * 3),
+    types=(*(_TEXT,) * 4, _NUMBER, *(_TEXT,) * 3, *(_NUMBER,) * 6, *(_TEXT,) * 2),
     keys=1,
 )
 
@@ -143,7 +144,7 @@ def _row(interval: Interval) -> Row:
         interval.pod_uid,
         interval.namespace,
         interval.pod,
-        interval.run,
+        f"{_OF_WORKFLOW}{interval.workflow}" if interval.workflow else interval.run,
         interval.attempt,
         interval.owner,
         interval.node,
@@ -156,12 +157,13 @@ def _row(interval: Interval) -> Row:
         to_microseconds(interval.last_seen_at),
         ",".join(interval.devices),
         interval.work,
-        interval.workflow,
     )
 
 
 def _interval(row: Row) -> Interval:
     fields: dict[str, Any] = dict(zip(INTERVALS.columns, row, strict=True))
+    if fields["run"].startswith(_OF_WORKFLOW):
+        fields["run"], fields["workflow"] = "", fields["run"].removeprefix(_OF_WORKFLOW)
     fields["started_at"] = from_microseconds(fields["started_at"])
     fields["ended_at"] = None if fields["ended_at"] is None else from_microseconds(fields["ended_at"])
     fields["last_seen_at"] = from_microseconds(fields["last_seen_at"])
