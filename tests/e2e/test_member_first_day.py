@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import yaml
 
 from moorage.apimachinery.resources import SECRETS
 from moorage.testing.cluster import Cluster, find_kubectl
+from moorage.testing.waiting import wait_until
 
 PASSWORD = "correct horse battery"
 
@@ -38,11 +40,20 @@ def people(cluster: Cluster, unique: str) -> Iterator[dict[str, str]]:
     for team in ("a", "b"):
         cluster.moor("tenant", "create", f"{unique}-{team}", "--member", names["member"])
     cluster.moor("tenant", "add", f"{unique}-a", "--user", names["viewer"], "--role", "viewer")
+    wait_until("the teams' rights", lambda: all(is_ready(cluster, f"{unique}-{team}") for team in ("a", "b")))
     yield names
     for team in ("a", "b"):
         cluster.moor("tenant", "delete", f"{unique}-{team}", check=False)
     for name in names.values():
         cluster.moor("user", "delete", name, check=False)
+
+
+def is_ready(cluster: Cluster, team: str) -> bool:
+    """Whether the operator has given a team's people what its spec says now."""
+    tenant = json.loads(cluster.moor("tenant", "show", team, "-o", "json").stdout)
+    status = tenant.get("status") or {}
+    is_seen = status.get("observedGeneration") == tenant["metadata"]["generation"]
+    return is_seen and any((row["type"], row["status"]) == ("Ready", "True") for row in status["conditions"])
 
 
 @pytest.fixture

@@ -20,10 +20,10 @@ class KnownTenants:
         self._tenants: list[Obj] = []
         self._listed_at: float | None = None
 
-    async def all(self) -> list[Obj]:
-        """None where the server may not read them."""
+    async def all(self, *, anew: bool = False) -> list[Obj]:
+        """None where the server may not read them. `anew`: as they are now, after a team was made."""
         now = self._clock.monotonic()
-        if self._listed_at is None or now - self._listed_at > KEPT_SECONDS:
+        if anew or self._listed_at is None or now - self._listed_at > KEPT_SECONDS:
             try:
                 self._tenants = (await self._api.list(TENANTS)).items
             except ApiError:

@@ -173,7 +173,7 @@ ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
 async def _tenants(context: Context, person: str, groups: Collection[str]) -> tuple[PersonTenant, ...]:
     return tuple(
         PersonTenant(name=place.tenant, namespace=place.namespace, role=place.role, admins=place.admins)
-        for place in memberships(person, groups, await context.tenants.all())
+        for place in memberships(person, groups, await context.tenants.all(anew=True))
     )
 
 
