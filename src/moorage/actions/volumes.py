@@ -10,7 +10,7 @@ from moorage.actions.objects import Kind, check_name, create_object, get_object
 from moorage.api.errors import ErrorCode
 from moorage.api.volumes import NewVolume, StorageClass, Volume
 from moorage.apimachinery.api import Api
-from moorage.apimachinery.meta import annotations_of, labels_of
+from moorage.apimachinery.meta import annotations_of, is_deleting, labels_of
 from moorage.apimachinery.moments import moment
 from moorage.apimachinery.quantity import parse_quantity
 from moorage.apimachinery.resources import PODS, PVCS, STORAGECLASSES, Obj
@@ -211,11 +211,15 @@ def parse_size(text: str) -> Fraction:
 
 
 def users_by_claim(pods: Iterable[Obj]) -> dict[tuple[str, str], list[str]]:
-    """(namespace, claim) → the runs and pods that mount it and have not ended."""
+    """(namespace, claim) → the runs and pods that mount it and have not ended.
+
+    A pod that is being deleted, and that nothing makes again, is on its way out: such as that of `moor volume cp`.
+    """
     users: dict[tuple[str, str], set[str]] = {}
     for obj in pods:
         pod = parse_pod(obj)
-        if not pod.finished:
+        is_leaving = is_deleting(obj) and not obj["metadata"].get("ownerReferences")
+        if not pod.finished and not is_leaving:
             for claim in pod.claims:
                 users.setdefault((pod.namespace, claim), set()).add(pod.labels.get(RUN_LABEL) or pod.name)
     return {claim: sorted(names) for claim, names in users.items()}

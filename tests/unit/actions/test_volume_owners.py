@@ -1,10 +1,10 @@
-"""Whose a volume is."""
+"""Whose a volume is, and who uses it."""
 
 from __future__ import annotations
 
 import pytest
 
-from moorage.actions.volumes import get_volume, list_volumes
+from moorage.actions.volumes import get_volume, list_volumes, users_by_claim
 from moorage.apimachinery.resources import PODS, PVCS, Obj
 from moorage.testing.fakeapi import FakeApi
 
@@ -50,3 +50,16 @@ async def test_a_volume_that_a_controller_made_is_of_whom_it_works_for(
         api.put(PODS, a_pod(name, owner))
     [listed] = (await list_volumes(api, "lab", {}))[0]
     assert (listed.owner, (await get_volume(api, "lab", "data-db-0")).owner) == (want, want)
+
+
+def test_a_bare_pod_that_is_being_deleted_uses_no_volume_any_more():
+    """`moor volume delete` after `moor volume cp` was refused while the pod of the copy ended."""
+    claim = {"name": "v", "persistentVolumeClaim": {"claimName": "data"}}
+    pod = {
+        "metadata": {"name": "volume-cp-1", "namespace": "lab", "deletionTimestamp": "2026-03-01T12:00:00Z"},
+        "spec": {"containers": [], "volumes": [claim]},
+        "status": {"phase": "Running"},
+    }
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "1"}
+    made_again = {**pod, "metadata": {**pod["metadata"], "name": "train-1", "ownerReferences": [owner]}}
+    assert users_by_claim([pod, made_again]) == {("lab", "data"): ["train-1"]}
