@@ -59,9 +59,10 @@ async def test_templates_that_come_along_are_known():
 
 
 async def test_warnings_are_returned():
-    document = parse_yaml(LIBRARY.replace("name: t,", "name: t, metrics: {},"))
-    warning = "spec.templates[0].metrics: is not exported yet; the workflow runs the same without it"
-    assert list(await checks_of(FakeApi(), "lab")(document)) == [warning]
+    document = parse_yaml(LIBRARY)
+    document["spec"]["podGC"] = {"strategy": "OnPodCompletion", "deleteDelayDuration": "30s"}
+    (warning,) = await checks_of(FakeApi(), "lab")(document)
+    assert warning.startswith("spec.podGC.deleteDelayDuration: ")
 
 
 async def test_many_errors_are_counted():
