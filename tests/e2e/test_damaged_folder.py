@@ -78,6 +78,8 @@ def ports(data: Path) -> Any:
 
 def test_each_damaged_file_is_refused_by_name_and_brought_back_and_the_run_goes_on(data: Path) -> None:
     start_run("a", data)
+    databases = ("queue.db", "people.db", "usage.db")
+    wait_until("the server's databases", lambda: all((data / name).exists() for name in databases))
     used = ports(data)
     assert moor("down", "--keep-pods", data=data).returncode == 0
     running = pids_of(data)

@@ -153,7 +153,7 @@ def test_a_file_of_usage_keeps_its_version_in_its_header(tmp_path: Path, newest:
     database = SqliteDatabase(tmp_path / "usage.db", USAGE)
     assert database.version() == Version(len(steps), len(steps))
     columns: list[Any] = database.rows("PRAGMA table_info(intervals)")
-    assert len(columns) == 17
+    assert len(columns) == 16
     database.close()
     assert tables(tmp_path / "usage.db") == ["high_water", "intervals"]
 

@@ -282,8 +282,12 @@ async def test_a_heartbeat_notices_a_pod_that_nobody_saw_going(world):
         world.api.put(PODS, a_pod("u1"))
         (interval,) = (await world.until(lambda known: known, "open")).values()
         world.store.apply([Open(replace(interval, pod_uid="u2"))])
-        world.clock.advance(HEARTBEAT_SECONDS)
-        known = await world.until(lambda known: known["u2"].ended_at and known, "closed")
+
+        def closed(known):
+            world.clock.advance(HEARTBEAT_SECONDS)
+            return known["u2"].ended_at and known
+
+        known = await world.until(closed, "closed")
         assert known["u2"].ended_at == interval.last_seen_at
         assert known["u1"].ended_at is None
 
