@@ -40,12 +40,12 @@ class Scene:
         self.cluster, self.api, self.namespace = cluster, api, namespace
         self.image = "busybox" if cluster.kind == "local" else cluster.image
 
-    async def submit(self, manifest: str) -> str:
+    async def submit(self, manifest: str, *, host_env: bool = True) -> str:
         document = yaml.safe_load(manifest.replace("IMAGE", self.image))
         document |= {"apiVersion": WORKFLOWS.api_version, "kind": WORKFLOWS.kind}
         name = f"wf-{secrets.token_hex(4)}"
         document["metadata"] = {"name": name}
-        if self.cluster.kind == "local":
+        if self.cluster.kind == "local" and host_env:
             document["spec"]["podMetadata"] = {"annotations": {HOST_ENV_ANNOTATION: "true"}}
         await self.api.create(WORKFLOWS, document, self.namespace)
         return name
@@ -204,6 +204,30 @@ spec:
     assert stopped["status"]["progress"] == "2/2"
     assert terminated["status"]["progress"] == "1/1"
     assert "shutdown with strategy: Terminate" in terminated["status"]["message"]
+
+
+UNPULLABLE = """
+spec:
+  entrypoint: main
+  templates:
+  - name: main
+    OUTPUTS
+    container: {image: "registry.invalid/nobody/nothing:1", command: [sh, -c, "true"]}
+"""
+
+
+@pytest.mark.parametrize("outputs", ["metadata: {}", "outputs: {parameters: [{name: x, valueFrom: {path: /x}}]}"])
+async def test_a_workflow_whose_image_cannot_be_pulled_can_be_terminated(scene: Scene, outputs: str) -> None:
+    name = await scene.submit(UNPULLABLE.replace("OUTPUTS", outputs), host_env=False)
+
+    async def placed() -> bool:
+        pods = (await scene.api.list(PODS, scene.namespace, label_selector=f"{WORKFLOW_LABEL}={name}")).items
+        return any((pod.get("status") or {}).get("containerStatuses") for pod in pods)
+
+    await until("the pod to be on a node", placed)
+    await scene.api.patch(WORKFLOWS, name, {"spec": {"shutdown": "Terminate"}}, scene.namespace)
+    obj = await scene.ended(name)
+    assert obj["status"]["phase"] == "Failed"
 
 
 async def test_what_cannot_run_fails_at_once_without_a_pod(scene: Scene) -> None:

@@ -293,9 +293,9 @@ class NodeAgent:
                     self._stop(uid, pod, folder, grace)
                 case DeclareLost():
                     await self._declare_lost(uid, pod, folder)
-                case Publish():
+                case Publish(is_over):
                     assert pod is not None
-                    pod = await self._publishing.publish(pod, folder)
+                    pod = await self._publishing.publish(pod, folder, is_over=is_over)
                 case DeleteObject():
                     assert pod is not None
                     await self._publishing.delete(pod)

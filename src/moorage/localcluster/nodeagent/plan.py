@@ -52,7 +52,9 @@ class DeclareLost:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Bring the pod's status in the API up to date."""
+    """Bring the pod's status in the API up to date. `is_over`: no container of it ran, and none will."""
+
+    is_over: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,5 +115,11 @@ def _deleting(seen: Seen) -> tuple[Action, ...]:
             return (Publish(), DeleteObject())
         case Body.LOST:
             return (DeclareLost(), Publish(), DeleteObject())
-        case _:
+        case _ if seen.phase in ("Succeeded", "Failed"):
             return (DeleteObject(),)
+        case Body.NONE if seen.phase == "Running":
+            return (DeclareLost(), Publish(), DeleteObject())
+        case Body.REFUSED:
+            return (Publish(), DeleteObject())
+        case Body.NONE | Body.ADMITTED:  # who holds the object with a finalizer waits for the end of the pod
+            return (Publish(is_over=True), DeleteObject())

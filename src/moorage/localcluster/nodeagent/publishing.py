@@ -29,8 +29,11 @@ class Publishing:
         self._context = context
         self._probing = probing
 
-    async def publish(self, pod: Obj, folder: PodFolder) -> Obj:
-        """Bring annotation and status up to date; writes only what changed. Returns the newest object."""
+    async def publish(self, pod: Obj, folder: PodFolder, *, is_over: bool = False) -> Obj:
+        """Bring annotation and status up to date; writes only what changed. Returns the newest object.
+
+        `is_over`: no container of the pod ran, and none will.
+        """
         uid = uid_of(pod)
         admission = self._context.admission_of(uid)
         state = folder.state()
@@ -49,6 +52,7 @@ class Publishing:
             devices=admission.devices if admission else {},
             unready=frozenset(known.unready),
             unstarted=frozenset(known.unstarted),
+            is_over=is_over,
         )
         before = pod.get("status") or {}
         status = pod_status(pod, local, now=rfc3339(self._context.clock.now()))

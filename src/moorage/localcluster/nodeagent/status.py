@@ -17,6 +17,11 @@ from moorage.localcluster.podspecs import container_statuses_of, is_sidecar, qos
 
 RUNTIME = "process://"
 KILLED = 137  # exit code of processes that were lost: nobody saw how they ended
+UNKNOWN_END = {
+    "exitCode": KILLED,
+    "reason": "ContainerStatusUnknown",
+    "message": "The container could not be located when the pod was terminated",
+}
 LOST_MESSAGE = "The pod's processes were lost while nobody watched; how they ended is not known"
 SHUTDOWN_REASON = "Terminated"
 SHUTDOWN_MESSAGE = "Pod was terminated in response to imminent node shutdown."
@@ -41,6 +46,7 @@ class Local:
     devices: Mapping[str, Sequence[str]] = field(default_factory=dict)
     unready: frozenset[str] = frozenset()  # running containers whose probes do not (yet) succeed
     unstarted: frozenset[str] = frozenset()  # running containers whose startup probe has not yet succeeded
+    is_over: bool = False  # the pod was deleted before a container of it ran
 
 
 def pod_status(pod: Mapping[str, Any], local: Local, *, now: str) -> Obj:
@@ -63,11 +69,15 @@ def pod_status(pod: Mapping[str, Any], local: Local, *, now: str) -> Obj:
     if local.state is not None and local.address:
         status |= {"podIP": local.address, "podIPs": [{"ip": local.address}]}
     reports = {container["name"]: container for container in (local.state or {}).get("containers") or ()}
+    init_specs = spec.get("initContainers") or ()
     inits = [
-        _container_status(container, reports, spec, local, init=True)
-        for container in spec.get("initContainers") or ()
+        _container_status(container, reports, spec, local, init=True, is_first=index == 0)
+        for index, container in enumerate(init_specs)
     ]
-    mains = [_container_status(container, reports, spec, local, init=False) for container in spec["containers"]]
+    mains = [
+        _container_status(container, reports, spec, local, init=False, is_first=not init_specs)
+        for container in spec["containers"]
+    ]
     if inits:
         status["initContainerStatuses"] = inits
     status["containerStatuses"] = mains
@@ -121,7 +131,7 @@ def _same_run(was: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
 
 
 def _phase(local: Local, mains: Sequence[Mapping[str, Any]]) -> str:
-    if local.lost_at is not None:
+    if local.lost_at is not None or local.is_over:
         return "Failed"
     if local.state is None:
         return "Pending"
@@ -134,8 +144,15 @@ def _phase(local: Local, mains: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _container_status(
-    spec: Mapping[str, Any], reports: Mapping[str, Any], pod_spec: Mapping[str, Any], local: Local, *, init: bool
+    spec: Mapping[str, Any],
+    reports: Mapping[str, Any],
+    pod_spec: Mapping[str, Any],
+    local: Local,
+    *,
+    init: bool,
+    is_first: bool,
 ) -> Obj:
+    """Of one container. `is_first`: it would have run first; kubelets let it end with a pod that never ran."""
     name = spec["name"]
     report = reports.get(name)
     waits_for_init = not init and bool(pod_spec.get("initContainers"))
@@ -147,14 +164,12 @@ def _container_status(
     state = _state(report.get("state") or {})
     if local.lost_at is not None and "terminated" not in state:
         state = {
-            "terminated": {
-                "exitCode": KILLED,
-                "reason": "ContainerStatusUnknown",
-                "message": "The container could not be located when the pod was terminated",
-                "finishedAt": local.lost_at,
-            }
+            "terminated": UNKNOWN_END
+            | {"finishedAt": local.lost_at}
             | ({"startedAt": state["running"]["startedAt"]} if "running" in state else {})
         }
+    elif local.is_over and is_first:
+        state = {"terminated": dict(UNKNOWN_END)}
     running = "running" in state
     sidecar = init and is_sidecar(spec)
     if init and not sidecar:

@@ -46,8 +46,26 @@ PHASES = (None, "Pending", "Running", "Succeeded", "Failed")
             Seen(body=Body.ENDED, phase="Running", deleting=True), (Publish(), DeleteObject()), id="deleted, ended"
         ),
         pytest.param(
-            Seen(body=Body.NONE, phase="Pending", deleting=True), (DeleteObject(),), id="deleted, not begun"
+            Seen(body=Body.NONE, phase="Pending", deleting=True),
+            (Publish(is_over=True), DeleteObject()),
+            id="deleted, not begun: said to have failed",
         ),
+        pytest.param(
+            Seen(body=Body.ADMITTED, phase="Pending", deleting=True),
+            (Publish(is_over=True), DeleteObject()),
+            id="deleted, its image cannot be run: said to have failed",
+        ),
+        pytest.param(
+            Seen(body=Body.REFUSED, phase="Pending", deleting=True),
+            (Publish(), DeleteObject()),
+            id="deleted, refused: said",
+        ),
+        pytest.param(
+            Seen(body=Body.NONE, phase="Running", deleting=True),
+            (DeclareLost(), Publish(), DeleteObject()),
+            id="deleted, ran, folder gone: lost",
+        ),
+        pytest.param(Seen(body=Body.NONE, phase="Failed", deleting=True), (DeleteObject(),), id="deleted, over"),
         pytest.param(Seen(body=Body.ALIVE, phase=None), (Stop(1.0),), id="no object: ended at once"),
         pytest.param(Seen(body=Body.ENDED, phase=None), (RemoveFolder(),), id="no object, ended: removed"),
         pytest.param(Seen(body=Body.NONE, phase=None), (), id="nothing at all"),
@@ -89,3 +107,10 @@ def test_final_status_is_published_before_the_object_is_deleted(seen: Seen) -> N
     steps = plan(seen)
     if DeleteObject() in steps and seen.body in (Body.ENDED, Body.LOST):
         assert steps.index(Publish()) < steps.index(DeleteObject())
+
+
+@given(seens)
+def test_an_object_is_taken_away_when_its_end_is_published(seen: Seen) -> None:
+    steps = plan(seen)
+    if DeleteObject() in steps and seen.phase not in ("Succeeded", "Failed"):
+        assert any(isinstance(step, Publish) for step in steps[: steps.index(DeleteObject())])

@@ -206,6 +206,29 @@ def test_problem_is_shown_at_the_container() -> None:
     assert status["containerStatuses"][0]["state"] == {"waiting": {"reason": "ImageNotRunnable", "message": "no"}}
 
 
+UNKNOWN_END = {
+    "exitCode": 137,
+    "reason": "ContainerStatusUnknown",
+    "message": "The container could not be located when the pod was terminated",
+}
+
+
+def test_a_pod_that_is_deleted_before_it_ran_has_failed() -> None:
+    status = pod_status(a_pod(), Local(problems={"c": ("ImageNotRunnable", "no")}, is_over=True), now=NOW)
+    assert status["phase"] == "Failed"
+    assert status["containerStatuses"][0]["state"] == {"terminated": UNKNOWN_END}
+    assert conditions(status)["Ready"] == "False"
+
+
+def test_of_a_pod_that_is_deleted_before_it_ran_the_first_init_container_ends_alone() -> None:
+    inits = [{"name": name, "image": "localhost/host"} for name in ("i", "j")]
+    status = pod_status(a_pod(initContainers=inits), Local(is_over=True), now=NOW)
+    states = [row["state"] for row in (*status["initContainerStatuses"], *status["containerStatuses"])]
+    assert status["phase"] == "Failed"
+    assert states[0] == {"terminated": UNKNOWN_END}
+    assert ["waiting" in state for state in states] == [False, True, True]
+
+
 def test_phase_that_is_final_stays() -> None:
     status = pod_status(a_pod({"phase": "Failed", "reason": "Evicted"}), Local(state=a_state()), now=NOW)
     assert (status["phase"], status["reason"]) == ("Failed", "Evicted")
