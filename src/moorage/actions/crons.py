@@ -40,7 +40,7 @@ from moorage.decide.workflows.schedules import (
 )
 from moorage.decide.workflows.submission import Additions
 from moorage.decide.workflows.views import WorkflowView, view_workflow
-from moorage.errors import Conflict, NotFound, UsageError
+from moorage.errors import AlreadyExists, Conflict, NotFound, UsageError
 from moorage.model.cronworkflow import BACKFILL_MAX, Backfill, CronView, parse_cron, run_name
 from moorage.model.machine import Fault
 from moorage.model.names import CRON_BACKFILL_ANNOTATION, is_dns_label
@@ -142,7 +142,33 @@ async def create_cron(
     Raises Problems with all that is wrong with its Workflows, AlreadyExists, ApiError.
     """
     notes = await check(made)
-    return await create_object(api, CRON, made, mark=mark, dry_run=dry_run), notes
+    try:
+        return await create_object(api, CRON, made, mark=mark, dry_run=dry_run), notes
+    except AlreadyExists as error:
+        raise AlreadyExists(
+            error.message,
+            hint="put this one in its place: moor cron create FILE --replace",
+            code=ErrorCode.EXISTS,
+            field="metadata.name",
+        ) from error
+
+
+async def replace_cron(api: Api, made: Obj, *, check: Check = no_check) -> tuple[Obj, Sequence[str]]:
+    """Put the spec of a planned CronWorkflow in place of the stored one's, and add its labels and annotations.
+
+    Its status and what the operator remembers of its slots stay. Raises Problems, NotFound, ApiError.
+    """
+    name, namespace = made["metadata"]["name"], made["metadata"]["namespace"]
+    notes = await check(made)
+    tables = {key: made["metadata"][key] for key in ("labels", "annotations") if made["metadata"].get(key)}
+    stored = await get_object(api, CRON, namespace, name)
+    if tables:
+        await api.patch(CRON_WORKFLOWS, name, {"metadata": tables}, namespace)
+    if stored.get("spec") == made["spec"]:
+        return stored, notes
+    # a merge would keep fields that the manifest has no longer; a version would fail at each write of its status
+    change = [{"op": "replace", "path": "/spec", "value": made["spec"]}]
+    return await api.patch(CRON_WORKFLOWS, name, change, namespace, kind="json"), notes
 
 
 async def list_crons(

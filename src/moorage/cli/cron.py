@@ -23,7 +23,7 @@ from moorage.cli.names import complete
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.decide.since import moment_before
 from moorage.decide.workflows.controllers import Controller
-from moorage.errors import DocumentError, NotReady, UsageError
+from moorage.errors import AlreadyExists, DocumentError, NotReady, UsageError
 from moorage.model.schedule import zone_named
 
 SHOWN = 10  # slots of a backfill that are printed
@@ -45,12 +45,14 @@ def cron() -> None:
     examples={
         "moor cron create nightly.yaml": "create a schedule",
         "moor cron create nightly.yaml --dry-run": "check it, and print when it is due",
+        "moor cron create nightly.yaml --replace": "change a schedule that exists",
     }
 )
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 @click.option("--dry-run", is_flag=True, help="Check it and print its next slots; create nothing.")
+@click.option("--replace", is_flag=True, help="Change schedules that exist. Runs that go on keep their spec.")
 @target_options
-def create(target: Target, file: Path, dry_run: bool) -> int:
+def create(target: Target, file: Path, dry_run: bool, replace: bool) -> int:
     """Create schedules from CronWorkflows in a file.
 
     FILE is YAML or JSON with any number of CronWorkflows, or - for stdin. `moor workflow convert` makes them of
@@ -64,7 +66,15 @@ def create(target: Target, file: Path, dry_run: bool) -> int:
         planned = [crons.plan_cron(document, session.namespace, controller) for document in documents]
         check = no_check if controller is Controller.ARGO else checks_of(session.api, session.namespace)
         for made in planned:
-            created, notes = await crons.create_cron(session.api, made, check=check, dry_run=dry_run)
+            try:
+                created, notes = await crons.create_cron(session.api, made, check=check, dry_run=dry_run)
+            except AlreadyExists:
+                if not replace:
+                    raise
+                if dry_run:
+                    created, notes = made, ()
+                else:
+                    created, notes = await crons.replace_cron(session.api, made, check=check)
             for text in notes:
                 console.note(text)
             view = crons.cron_of(created, (), now)

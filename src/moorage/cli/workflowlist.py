@@ -116,6 +116,8 @@ def list_(
 
 
 def _phase(view: WorkflowView) -> str:
+    if view.is_cut_off:
+        return "Deleted"
     return f"{view.phase} (deleted)" if view.is_gone else view.phase
 
 

@@ -142,8 +142,8 @@ def _pairs(values: Any) -> list[str]:
 def _status_text(view: WorkflowView) -> str:
     notes = []
     if view.is_gone:
-        notes.append("deleted; this is its record")
-    if not view.has_ended and view.shutdown:
+        notes.append("deleted before it ended" if view.is_cut_off else "deleted; this is its record")
+    elif not view.has_ended and view.shutdown:
         notes.append("stopping")
     if not view.has_ended and view.is_suspended:
         notes.append("suspended: no step begins")

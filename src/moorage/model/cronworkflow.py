@@ -286,36 +286,43 @@ def make_run(
     """
     spec = _mapping(cron.get("spec"))
     meta = _mapping(spec.get("workflowMetadata"))
-    labels, annotations = labels_of(cron), annotations_of(cron)
-    own = {key: labels[key] for key in (OWNER_LABEL, CREATOR_LABEL) if key in labels}
-    monitors = {key: text for key, text in annotations.items() if is_monitor_key(key)}
+    labels, annotations = metadata_of_runs(cron)
     if backfill:  # a heartbeat says that the schedule is alive, which old slots do not
-        monitors = {key: text for key, text in monitors.items() if key == NOTIFY_ANNOTATION}
-    owner = {OWNER_ANNOTATION: annotations[OWNER_ANNOTATION]} if OWNER_ANNOTATION in annotations else {}
-    held = (*finalizers, BEATS_FINALIZER) if monitors else finalizers
+        annotations = {
+            key: text for key, text in annotations.items() if key == NOTIFY_ANNOTATION or not is_monitor_key(key)
+        }
+    held = (*finalizers, BEATS_FINALIZER) if any(map(is_monitor_key, annotations)) else finalizers
     typed = {"apiVersion": CRON_WORKFLOWS.api_version, "kind": CRON_WORKFLOWS.kind} | dict(cron)
     cron_name = cron["metadata"]["name"]
-    instance = labels.get(INSTANCE_LABEL)
+    instance = labels_of(cron).get(INSTANCE_LABEL)
     return {
         "apiVersion": WORKFLOWS.api_version,
         "kind": WORKFLOWS.kind,
         "metadata": {
             "name": name or run_name(cron_name, slot),
             "namespace": cron["metadata"].get("namespace") or "",
-            "labels": _without(_mapping(meta.get("labels")), OWNER_LABEL)
-            | own
-            | {CRON_LABEL: cron_name}
+            "labels": labels
             | ({INSTANCE_LABEL: instance} if instance else {})
             | ({CRON_BACKFILL_LABEL: backfill} if backfill else {}),
-            "annotations": _without(_mapping(meta.get("annotations")), OWNER_ANNOTATION)
-            | owner
-            | monitors
-            | {SCHEDULED_ANNOTATION: rfc3339(slot)},
+            "annotations": annotations | {SCHEDULED_ANNOTATION: rfc3339(slot)},
             "finalizers": [*_sequence(meta.get("finalizers")), *held],
             "ownerReferences": [owner_reference(typed)],
         },
         "spec": _with_parameters(_mapping(spec.get("workflowSpec")), parameters or {}),
     }
+
+
+def metadata_of_runs(cron: Mapping[str, Any]) -> tuple[Obj, Obj]:
+    """Labels and annotations of each Workflow of a schedule: what it asks for, its monitors, its owner."""
+    meta = _mapping(_mapping(cron.get("spec")).get("workflowMetadata"))
+    labels, annotations = labels_of(cron), annotations_of(cron)
+    return (
+        _without(_mapping(meta.get("labels")), OWNER_LABEL)
+        | {key: labels[key] for key in (OWNER_LABEL, CREATOR_LABEL) if key in labels}
+        | {CRON_LABEL: cron["metadata"]["name"]},
+        _without(_mapping(meta.get("annotations")), OWNER_ANNOTATION)
+        | {key: text for key, text in annotations.items() if key == OWNER_ANNOTATION or is_monitor_key(key)},
+    )
 
 
 def _without(table: Mapping[str, Any], key: str) -> Obj:

@@ -26,7 +26,7 @@ from moorage.api.workspaces import Workspace
 from moorage.client.connection import Connection
 from moorage.client.sites import Given, finder_of
 from moorage.clock import SYSTEM, Clock
-from moorage.errors import UsageError
+from moorage.errors import AlreadyExists, UsageError
 from moorage.sdk.aiocontainers import AsyncContainers as AsyncContainers
 from moorage.sdk.aioworkflows import AsyncWorkflows as AsyncWorkflows
 from moorage.sdk.aioworkflows import AsyncWorkflowTemplates as AsyncWorkflowTemplates
@@ -190,11 +190,25 @@ class AsyncCrons(Group):
         return read(Cron, await self._json("GET", await self._path("crons", namespace, name)))
 
     async def create(
-        self, manifest: Mapping[str, Any], *, namespace: str | None = None, key: str | None = None
+        self,
+        manifest: Mapping[str, Any],
+        *,
+        replace: bool = False,
+        namespace: str | None = None,
+        key: str | None = None,
     ) -> Cron:
-        """`manifest`: a CronWorkflow in Argo's format; `key`: as with workspaces."""
+        """`manifest`: a CronWorkflow in Argo's format; `key`: as with workspaces.
+
+        `replace`: change one that exists. Raises AlreadyExists.
+        """
         body = {"manifest": dict(manifest), "namespace": await self._in(namespace)}
-        return read(Cron, await self._json("POST", "/api/v1/crons", body=body, key=key or new_key()))
+        try:
+            return read(Cron, await self._json("POST", "/api/v1/crons", body=body, key=key or new_key()))
+        except AlreadyExists:
+            if not replace:
+                raise
+        name = str((manifest.get("metadata") or {}).get("name") or "")
+        return read(Cron, await self._json("PUT", await self._path("crons", namespace, name), body=body))
 
     async def suspend(self, name: str, *, namespace: str | None = None) -> Cron:
         """Run no slot from now on. Runs that go on are left alone."""

@@ -101,6 +101,15 @@ def test_a_dry_run_prints_the_next_slots(moor, file):
     assert moor.api.named(CRON_WORKFLOWS) == []
 
 
+def test_a_schedule_that_exists_is_changed_when_asked_to(moor, file):
+    assert moor("cron", "create", str(file)).code == 0
+    file.write_text(MANIFEST.replace("0 19", "30 19"))
+    refused = moor("cron", "create", str(file))
+    assert (refused.code, "--replace" in refused.err) == (1, True)
+    assert "next slot: 2026-11-22 19:30 JST" in moor("cron", "create", str(file), "--replace").err
+    assert moor.api.objects["cronworkflows", "default", "nightly"]["spec"]["schedules"] == ["30 19 * * *"]
+
+
 def test_where_argo_runs_workflows_the_schedule_is_argos(moor, file):
     lease = {"holderIdentity": "x", "renewTime": rfc3339_micro(NOON), "leaseDurationSeconds": 15}
     moor.api.put(LEASES, {"metadata": {"name": "workflow-controller", "namespace": "argo"}, "spec": lease}, "argo")

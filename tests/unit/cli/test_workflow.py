@@ -275,6 +275,15 @@ def test_workflows_are_listed_with_those_that_are_gone(moor):
     ]
 
 
+def test_a_workflow_that_was_deleted_before_its_end_does_not_run_on_in_the_list(moor):
+    meta = {"name": "cut", "namespace": "default", "uid": "u8", "creationTimestamp": BEGAN}
+    status = {"phase": "Running", "startedAt": BEGAN, "goneAt": "2026-11-21T11:51:00Z", "progress": "1/2"}
+    moor.server.answers["/api/v1/workflows/default"] = {"items": [{"metadata": meta, "status": status}]}
+    moor.clock = FakeClock()
+    row = moor("workflow", "list").out.splitlines()[1].split()
+    assert row[:5] == ["cut", "Deleted", "10m", "60s", "1/2"]
+
+
 def test_a_list_is_chosen_from(moor):
     stored(moor, "Failed", name="a")
     stored(moor, "Running", name="b")

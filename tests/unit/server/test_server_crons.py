@@ -82,3 +82,31 @@ async def test_an_invalid_schedule_is_refused_with_its_field(site, ask):
     status, problem = await ask("POST", ALL, {"manifest": MANIFEST | {"spec": spec}, "namespace": "lab"})
     assert (status, problem["field"]) == (422, "spec.schedules")
     assert site.api._objects.get(WORKFLOWS, {}) == {}
+
+
+async def test_a_schedule_is_replaced_and_keeps_what_it_remembers(site, ask):
+    state = {"moorage.dev/cron-state": "{}"}
+    await ask("POST", ALL, {"manifest": MANIFEST, "namespace": "lab"})
+    await site.api.patch(CRON_WORKFLOWS, "nightly", {"metadata": {"annotations": state}}, "lab")
+    labels = {"labels": {"team": "vision"}}
+    meta, spec = MANIFEST["metadata"] | labels, MANIFEST["spec"] | {"schedules": ["5 * * * *"]}
+    other = MANIFEST | {"metadata": meta, "spec": spec}
+    status, changed = await ask("PUT", ONE, {"manifest": other, "namespace": "lab"})
+    assert (status, changed["schedules"]) == (200, ["5 * * * *"])
+    stored = await site.api.get(CRON_WORKFLOWS, "nightly", "lab")
+    assert stored["metadata"]["annotations"] == state
+    assert stored["metadata"]["labels"]["team"] == "vision"
+    assert stored["spec"] == other["spec"]
+
+
+@pytest.mark.parametrize(
+    ("path", "namespace", "status"),
+    [
+        pytest.param(f"{ALL}/lab/weekly", "lab", 422, id="another name"),
+        pytest.param(f"{ALL}/art/nightly", "lab", 422, id="another namespace"),
+        pytest.param(f"{ALL}/lab/nightly", "lab", 404, id="none of this name"),
+    ],
+)
+async def test_a_replacement_is_of_the_schedule_in_the_path(ask, path, namespace, status):
+    answer, problem = await ask("PUT", path, {"manifest": MANIFEST, "namespace": namespace})
+    assert (answer, problem["code"]) == (status, "invalid" if status == 422 else "not_found")

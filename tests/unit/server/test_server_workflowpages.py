@@ -463,7 +463,7 @@ async def test_a_workflow_that_waits_says_why_on_its_page_and_over_rest(ada):
     await ada.store.save("uid-holds", "operator", [held])
     page = await ada.get("/workflows/team/train")
     assert "Why is it waiting?" in page.text
-    assert "A: it waits for the mutex team/gpu" in page.text
+    assert "a: it waits for the mutex team/gpu" in page.text
     assert "held by step a of workflow team/holds" in page.text
     answer = (await ada.get("/api/v1/workflows/team/train/explain", step="a")).json
     (wait,) = answer["waits"]

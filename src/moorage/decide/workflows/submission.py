@@ -18,7 +18,7 @@ from moorage.apimachinery.meta import annotations_of, labels_of, owner_reference
 from moorage.apimachinery.resources import Obj, Resource
 from moorage.apimachinery.selectors import is_label_key, is_label_value
 from moorage.errors import Conflict, UsageError
-from moorage.model.cronworkflow import is_monitor_key
+from moorage.model.cronworkflow import metadata_of_runs
 from moorage.model.names import (
     BEATS_ANNOTATION,
     HOST_ENV_ANNOTATION,
@@ -29,7 +29,6 @@ from moorage.model.names import (
 from moorage.model.workflow import (
     CLUSTER_WORKFLOW_TEMPLATES,
     COMPLETED_LABEL,
-    CRON_LABEL,
     CRON_WORKFLOWS,
     INSTANCE_LABEL,
     NAME_MAX,
@@ -125,10 +124,10 @@ def workflow_from(resource: Resource, source: Mapping[str, Any]) -> Obj:
     }
     spec = source.get("spec") or {}
     if resource == CRON_WORKFLOWS:
-        more = spec.get("workflowMetadata") or {}
-        made["metadata"]["labels"] = {**(more.get("labels") or {}), CRON_LABEL: name}
-        monitors = {key: text for key, text in annotations_of(source).items() if is_monitor_key(key)}
-        if annotations := {**(more.get("annotations") or {}), **monitors}:
+        # admission writes in who asks for it; of what an administrator starts, the owner of the schedule stays
+        labels, annotations = metadata_of_runs(source)
+        made["metadata"]["labels"] = labels
+        if annotations:
             made["metadata"]["annotations"] = annotations
         made["metadata"]["ownerReferences"] = [owner_reference(source)]
         made["spec"] = json.loads(json.dumps(spec.get("workflowSpec") or {}))

@@ -85,13 +85,19 @@ class WorkflowView:
         return self.phase in ENDED
 
     @property
+    def is_cut_off(self) -> bool:
+        """Whether its object was deleted before it ended."""
+        return self.is_gone and not self.has_ended
+
+    @property
     def progress(self) -> str:
         """Pods that have ended, and pods decided on, as Argo writes it."""
         return f"{self.done}/{self.total}"
 
     def duration(self, now: datetime) -> timedelta | None:
-        """How long it has run, or ran; None: it has not started."""
-        return None if self.started is None else max(timedelta(), (self.finished or now) - self.started)
+        """How long it has run, or ran; None: it has not started, or nobody knows when it was deleted."""
+        end = self.finished or (_moment(self.gone_at) if self.is_cut_off else now)
+        return None if self.started is None or end is None else max(timedelta(), end - self.started)
 
 
 @dataclass(frozen=True, slots=True)

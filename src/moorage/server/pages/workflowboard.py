@@ -30,6 +30,7 @@ from moorage.server.pages.workflowdrawing import (
 )
 
 SUSPENDED = "Suspended"  # a state of the list: it runs, and no step begins
+DELETED = "Deleted"  # a state of the list: its object was deleted before it ended
 STATES = (*PHASES, SUSPENDED)
 PILLS: Mapping[str, str] = {
     "Pending": "wait", "Running": "busy", "Succeeded": "good", "Failed": "bad", "Error": "bad",
@@ -199,7 +200,9 @@ def wait_rows(explained: Sequence[Explained], namespace: str, now: datetime) -> 
         if each.wait.kind in (WaitKind.REFUSED, WaitKind.BEGINNING) and each.wait.hint:
             more.append(each.wait.hint)
         href = f"/explain/{quote(namespace)}/{quote(each.wait.pod)}" if each.explanation is not None else ""
-        rows.append(WaitRow(text=wait_line(each, now), more=tuple(more), href=href))
+        line = wait_line(each, now)  # it begins with the names of steps, which keep their letters
+        text = line if each.wait.steps else line[:1].upper() + line[1:]
+        rows.append(WaitRow(text=text, more=tuple(more), href=href))
     return tuple(rows)
 
 
@@ -211,7 +214,9 @@ def workflow_rows(views: Sequence[WorkflowView], now: datetime) -> tuple[Workflo
 
 
 def workflow_row(view: WorkflowView, hue: int, now: datetime) -> WorkflowRow:
-    state = SUSPENDED if view.is_suspended and not view.has_ended and not view.is_gone else view.phase
+    state = SUSPENDED if view.is_suspended and not view.has_ended else view.phase
+    if view.is_cut_off:
+        state = DELETED
     took = view.duration(now)
     return WorkflowRow(
         namespace=view.namespace,
@@ -225,7 +230,7 @@ def workflow_row(view: WorkflowView, hue: int, now: datetime) -> WorkflowRow:
         total=view.total,
         age=ago(view.created, now),
         started=ago(view.started, now) if not view.has_ended and not view.is_gone else None,
-        took=span(took) if took is not None and view.has_ended else "",
+        took=span(took) if took is not None and (view.has_ended or view.is_gone) else "",
         cron=view.cron,
         is_gone=view.is_gone,
         has_ended=view.has_ended,

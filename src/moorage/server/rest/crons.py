@@ -18,9 +18,11 @@ from moorage.api.crons import (
     CronStart,
     NewCron,
 )
+from moorage.api.errors import ErrorCode
 from moorage.api.fields import Page
 from moorage.decide.workflows.controllers import Controller
 from moorage.decide.workflows.views import view_workflow
+from moorage.errors import UsageError
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.rest.workflows import records_of
 
@@ -45,6 +47,23 @@ async def create_cron(call: Call[NewCron, None]) -> Cron:
     check = no_check if controller is Controller.ARGO else checks_of(call.api, call.body.namespace)
     created, _ = await crons.create_cron(call.api, made, check=check, mark=call.mark)
     return crons.cron_of(created, (), call.context.now())
+
+
+async def replace_cron(call: Call[NewCron, None]) -> Cron:
+    """Put another spec in place of a schedule's. Runs that go on keep theirs."""
+    controller = await controller_of(call.context.api, call.context.now())
+    made = crons.plan_cron(call.body.manifest, call.namespace, controller)
+    if made["metadata"]["name"] != call.name or call.body.namespace != call.namespace:
+        raise UsageError(
+            f"the manifest is of {call.body.namespace}/{made['metadata']['name']}, the path of"
+            f" {call.namespace}/{call.name}: use one of them",
+            code=ErrorCode.INVALID,
+            field="manifest.metadata.name",
+        )
+    call.audit("replace cron", f"{call.namespace}/{call.name}")
+    check = no_check if controller is Controller.ARGO else checks_of(call.api, call.namespace)
+    await crons.replace_cron(call.api, made, check=check)
+    return await crons.get_cron(call.api, call.namespace, call.name, call.context.now())
 
 
 async def show_cron(call: Call[None, None]) -> Cron:
@@ -115,6 +134,7 @@ ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
     Endpoint(method="GET", path=ALL, handler=list_crons, query=Page, answer=CronList),
     Endpoint(method="POST", path=ALL, handler=create_cron, body=NewCron, answer=Cron, status=201, once=True),
     Endpoint(method="GET", path=ONE, handler=show_cron, answer=Cron),
+    Endpoint(method="PUT", path=ONE, handler=replace_cron, body=NewCron, answer=Cron),
     Endpoint(method="DELETE", path=ONE, handler=delete_cron),
     Endpoint(method="POST", path=f"{ONE}/suspend", handler=suspend_cron, answer=Cron),
     Endpoint(method="POST", path=f"{ONE}/resume", handler=resume_cron, answer=Cron),

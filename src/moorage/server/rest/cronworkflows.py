@@ -56,11 +56,8 @@ async def replace_cron_workflow(call: Call[CronWorkflowBody, None]) -> CronWorkf
             code=ErrorCode.INVALID,
             field="cronWorkflow.metadata.name",
         )
-    await get_object(call.api, crons.CRON, call.namespace, call.name)
     planned = crons.plan_cron(document, call.namespace, await controller_known(call.context))
-    await checks_of(call.api, call.namespace)(planned)
-    patch = [{"op": "replace", "path": "/spec", "value": planned["spec"]}]
-    changed = await call.api.patch(CRON_WORKFLOWS, call.name, patch, call.namespace, kind="json")
+    changed, _ = await crons.replace_cron(call.api, planned, check=checks_of(call.api, call.namespace))
     return as_cron_workflow(changed)
 
 

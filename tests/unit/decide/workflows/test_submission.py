@@ -166,12 +166,25 @@ def test_a_workflow_of_a_schedule_has_its_spec_and_belongs_to_it():
     cron = {
         "apiVersion": "argoproj.io/v1alpha1",
         "kind": "CronWorkflow",
-        "metadata": {"name": "nightly", "uid": "c1"},
-        "spec": {"workflowSpec": {"entrypoint": "main"}, "workflowMetadata": {"labels": {"team": "x"}}},
+        "metadata": {
+            "name": "nightly",
+            "uid": "c1",
+            "labels": {"moorage.dev/owner": "ada", "other": "y"},
+            "annotations": {"moorage.dev/owner": "ada", "note": "z"},
+        },
+        "spec": {
+            "workflowSpec": {"entrypoint": "main"},
+            "workflowMetadata": {"labels": {"team": "x", "moorage.dev/owner": "bob"}},
+        },
     }
     made = workflow_from(CRON_WORKFLOWS, cron)
     assert made["spec"] == {"entrypoint": "main"}
-    assert made["metadata"]["labels"] == {"team": "x", "workflows.argoproj.io/cron-workflow": "nightly"}
+    assert made["metadata"]["labels"] == {
+        "team": "x",
+        "workflows.argoproj.io/cron-workflow": "nightly",
+        "moorage.dev/owner": "ada",
+    }
+    assert made["metadata"]["annotations"] == {"moorage.dev/owner": "ada"}
     assert [each["uid"] for each in made["metadata"]["ownerReferences"]] == ["c1"]
 
 
