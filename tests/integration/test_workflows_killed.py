@@ -20,12 +20,12 @@ import pytest
 import yaml
 
 from moorage.apimachinery.informer import Informer
-from moorage.apimachinery.resources import NODES, PDBS, PODS, Obj, Resource
+from moorage.apimachinery.resources import NODES, PDBS, PODS, PVCS, Obj, Resource
 from moorage.clock import SYSTEM
 from moorage.controllers.workflow.checks import faults_of
 from moorage.controllers.workflow.controller import WorkflowController
 from moorage.decide.workflows.pods import StepRuntime
-from moorage.errors import NotFound
+from moorage.errors import ApiError, Forbidden, Invalid, NotFound
 from moorage.kube.events import EventRecorder
 from moorage.model.names import HOST_IMAGE
 from moorage.model.workflow import (
@@ -463,3 +463,75 @@ async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+
+
+CLAIM = """
+metadata: {name: claims, namespace: default}
+spec:
+  entrypoint: main
+  arguments: {parameters: [{name: size, value: 2Gi}]}
+  volumeClaimTemplates:
+  - metadata: {name: work}
+    spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: "{{workflow.parameters.size}}"}}}
+  templates:
+  - name: main
+    container: {image: busybox, command: [echo], volumeMounts: [{name: work, mountPath: /work}]}
+"""
+
+
+class ClaimsRefused(FakeApi):
+    """Refuses every claim of a volume."""
+
+    def __init__(self, error: ApiError) -> None:
+        super().__init__()
+        self.error, self.refused = error, 0
+
+    async def create(self, resource: Resource, obj: Obj, *args: Any, **more: Any) -> Obj:
+        if resource is PVCS:
+            self.refused += 1
+            raise self.error
+        return await super().create(resource, obj, *args, **more)
+
+
+async def test_claims_take_the_parameters_of_the_workflow(tmp_path: Path) -> None:
+    api, records = FakeApi(), LocalRecords(tmp_path / "workflows.db")
+    await api.create(WORKFLOWS, yaml.safe_load(CLAIM))
+
+    async def is_made() -> bool:
+        return bool((await api.list(PVCS)).items)
+
+    async with running(operate(api, records, 0)):
+        await until("the claim", is_made)
+    records.close()
+    [claim] = (await api.list(PVCS)).items
+    assert claim["metadata"]["name"] == "claims-work"
+    assert claim["spec"]["resources"]["requests"] == {"storage": "2Gi"}
+
+
+async def test_a_claim_that_can_never_be_made_ends_the_workflow(tmp_path: Path) -> None:
+    api, records = ClaimsRefused(Invalid("storage: must be more than zero")), LocalRecords(tmp_path / "w.db")
+    await api.create(WORKFLOWS, yaml.safe_load(CLAIM))
+
+    async def is_ended() -> bool:
+        return "phase" in ((await api.get(WORKFLOWS, "claims", "default")).get("status") or {})
+
+    async with running(operate(api, records, 0)):
+        await until("the end", is_ended)
+    records.close()
+    status = (await api.get(WORKFLOWS, "claims", "default"))["status"]
+    assert (status["phase"], status["message"]) == ("Error", "pvc create error: storage: must be more than zero")
+    assert (await api.list(PODS)).items == []
+
+
+async def test_a_claim_that_a_quota_refuses_is_tried_again(tmp_path: Path) -> None:
+    api = ClaimsRefused(Forbidden("exceeded quota: volumes"))
+    records = LocalRecords(tmp_path / "workflows.db")
+    await api.create(WORKFLOWS, yaml.safe_load(CLAIM))
+
+    async def is_tried_twice() -> bool:
+        return api.refused > 1
+
+    async with running(operate(api, records, 0)):
+        await until("a second try", is_tried_twice)
+    records.close()
+    assert "phase" not in ((await api.get(WORKFLOWS, "claims", "default")).get("status") or {})

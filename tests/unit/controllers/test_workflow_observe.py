@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from moorage.controllers.workflow.observe import pod_seen
+from moorage.controllers.workflow.observe import keep_pod, pod_seen
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -35,3 +35,4 @@ def test_the_end_of_a_sidecar_is_no_fault(policy: dict[str, Any], broken: str) -
     }
     seen = pod_seen(pod, now=NOON, lost_nodes={}, lost_after=timedelta(minutes=1))
     assert (seen.exit_code, seen.broken) == (0, broken)
+    assert pod_seen(keep_pod(pod), now=NOON, lost_nodes={}, lost_after=timedelta(minutes=1)) == seen

@@ -48,10 +48,13 @@ from moorage.decide.workflows.graph.events import (
 )
 from moorage.decide.workflows.graph.locks import LockTable, locks_held
 from moorage.decide.workflows.graph.run import Run
+from moorage.decide.workflows.graph.scopes import globals_of
 from moorage.decide.workflows.normalise import normalise
 from moorage.decide.workflows.pods import CommandMissing, PodError, PodRequest, StepRuntime, make_pod
 from moorage.decide.workflows.repository import REPOSITORY, read_repository, reference_of
 from moorage.decide.workflows.templates import TemplateKey, TemplateMissing, missing, stored
+from moorage.decide.workflows.text.errors import TextError
+from moorage.decide.workflows.text.tags import substitute
 from moorage.errors import (
     AlreadyExists,
     ApiError,
@@ -318,6 +321,9 @@ class WorkflowController:
             else:
                 await self._records.save(uid, self._holder, taken)
                 nodes = taken
+        if record.phase not in ENDED_PHASES and (refusal := await self._claims(key, obj, record)):
+            record = msgspec.structs.replace(_failed(record, f"pvc create error: {refusal}", now), phase="Error")
+            await self._records.save(uid, self._holder, workflow=record)
         if record.phase in ENDED_PHASES:
             await self._report(key, obj, record, force=True)
             for pod in self._pods_of(key):
@@ -326,7 +332,6 @@ class WorkflowController:
             return None
         if collects(record.document):
             await self._collector.add_finalizer(key, obj)
-        await self._claims(key, obj, record)
         await self._budget(key, obj, record)
         # as the API server has them: a copy may be older than the pods that an earlier operator made
         selector = f"{WORKFLOW_LABEL}={key.name}"
@@ -427,9 +432,16 @@ class WorkflowController:
         await self._api.create(SECRETS, secret, key.namespace)
         return digest
 
-    async def _claims(self, key: Key, obj: Obj, record: WorkflowRecord) -> None:
-        """Make the volumes of `spec.volumeClaimTemplates`."""
-        for name, template in _claim_templates(record).items():
+    async def _claims(self, key: Key, obj: Obj, record: WorkflowRecord) -> str:
+        """Make the volumes of `spec.volumeClaimTemplates`. Returns why one can never be made; empty: all are made.
+
+        Raises ApiError for what may be otherwise later, such as a quota.
+        """
+        try:
+            templates = _claim_templates(record)
+        except TextError as error:
+            return error.message
+        for name, template in templates.items():
             claim: Obj = {
                 "apiVersion": "v1",
                 "kind": PVCS.kind,
@@ -445,8 +457,15 @@ class WorkflowController:
                 "spec": dict(template.get("spec") or {}),
             }
             claim["metadata"]["labels"] = claim["metadata"]["labels"] | {WORKFLOW_LABEL: key.name}
-            with contextlib.suppress(AlreadyExists):
+            try:
                 await self._api.create(PVCS, claim, key.namespace)
+            except AlreadyExists:
+                continue
+            except (Invalid, BadRequest, Forbidden) as error:
+                if _is_quota(error):
+                    raise
+                return error.message
+        return ""
 
     async def _budget(self, key: Key, obj: Obj, record: WorkflowRecord) -> None:
         """Make the PodDisruptionBudget of `spec.podDisruptionBudget`."""
@@ -667,7 +686,7 @@ class WorkflowController:
                 live.run.pod_seen(seen)
             return True
         except (Invalid, BadRequest, Forbidden) as error:
-            is_quota = isinstance(error, Forbidden) and "exceeded quota" in error.message
+            is_quota = _is_quota(error)
             live.run.pod_refused(name, error.message, for_now=is_quota)
             if is_quota:
                 self._hold(live, order)
@@ -911,6 +930,10 @@ def _failed(record: WorkflowRecord, message: str, now: datetime) -> WorkflowReco
     )
 
 
+def _is_quota(error: ApiError) -> bool:
+    return isinstance(error, Forbidden) and "exceeded quota" in error.message
+
+
 def _workflow_of(pod: Obj) -> Iterable[Key]:
     name = labels_of(pod).get(WORKFLOW_LABEL)
     if name:
@@ -931,10 +954,13 @@ def _controls(obj: Mapping[str, Any]) -> Controls:
 
 
 def _claim_templates(record: WorkflowRecord) -> dict[str, Mapping[str, Any]]:
-    spec = record.document.get("spec") or {}
+    """By their names; tags in them stand for what is known of the whole workflow. Raises TextError."""
+    templates = (record.document.get("spec") or {}).get("volumeClaimTemplates") or ()
+    if not templates:
+        return {}
     return {
         str((template.get("metadata") or {}).get("name")): template
-        for template in spec.get("volumeClaimTemplates") or ()
+        for template in substitute(list(templates), globals_of(record))
     }
 
 

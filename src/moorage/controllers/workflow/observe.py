@@ -56,6 +56,10 @@ def keep_pod(pod: Obj) -> Obj:
         "metadata": kept_meta,
         "spec": {
             "nodeName": spec.get("nodeName", ""),
+            "initContainers": [
+                {key: container[key] for key in ("name", "restartPolicy") if key in container}
+                for container in spec.get("initContainers") or ()
+            ],
             "containers": [
                 {"name": container.get("name"), "resources": container.get("resources") or {}}
                 for container in spec.get("containers") or ()
