@@ -9,8 +9,8 @@ from typing import Any
 
 from moorage.decide.admission.fields import Path, mapping, sequence
 from moorage.decide.workflows.findings import Gathered
-from moorage.decide.workflows.scopes import TAG, Scope, has_tag, names_of, tags_in
-from moorage.decide.workflows.templates import LOCATIONS
+from moorage.decide.workflows.scopes import TAG, Scope, has_tag, names_of, tags_in, without_inner_tags
+from moorage.decide.workflows.templates import LOCATIONS, places_of
 from moorage.decide.workflows.text.durations import parse_duration, parse_go_duration
 from moorage.decide.workflows.text.errors import SyntaxProblem, TextError
 from moorage.decide.workflows.text.expressions import names_in
@@ -36,7 +36,7 @@ def check_tags(
     for tag in tags_in(value, path):
         if tag.is_expression:
             check_expression(out, tag.text, tag.path, scope, why)
-        elif "{{" not in tag.text and not scope.has(tag.text):
+        elif not scope.has(tag.text):
             message = (why(tag.text) if why is not None else "") or _unknown(tag.text, scope)
             # labels and annotations may come from elsewhere: from a cluster's defaults, or from whoever submits it
             note = out.warning if tag.text.startswith(("workflow.labels.", "workflow.annotations.")) else out.error
@@ -144,9 +144,8 @@ def check_arguments(out: Gathered, arguments: Any, path: Path, *, values: str = 
         _check_parameter(out, mapping(parameter), (*path, "parameters", index), values)
     for index, entry in enumerate(sequence(fields.get("artifacts"))):
         artifact, at = mapping(entry), (*path, "artifacts", index)
-        places = [
-            field for field in ("from", "fromExpression", *LOCATIONS) if artifact.get(field) not in (None, "")
-        ]
+        places = [field for field in ("from", "fromExpression") if artifact.get(field) not in (None, "")]
+        places += places_of(artifact)
         if not places:
             out.error("artifact", at, f"needs one of from, fromExpression, {', '.join(LOCATIONS)}")
         elif len(places) > 1:
@@ -187,14 +186,15 @@ def check_when(out: Gathered, text: Any, path: Path) -> None:
     """Name a condition that fails whatever its tags stand for: with no value of them it can be read."""
     if not isinstance(text, str) or not text:
         return
-    tags = len(TAG.findall(text))
+    flat = without_inner_tags(text)
+    tags = len(TAG.findall(flat))
     if tags > _TAGS_TRIED:
         return
     problem: TextError | None = None
     for values in itertools.product(_TRIED, repeat=tags):
         left = iter(values)
         try:
-            holds(TAG.sub(lambda _tag, left=left: next(left), text))  # type: ignore[misc]
+            holds(TAG.sub(lambda _tag, left=left: next(left), flat))  # type: ignore[misc]
         except TextError as error:
             if tags and not isinstance(error, SyntaxProblem):
                 return  # it can be read; what it says depends on the values
@@ -232,8 +232,7 @@ def needed(template: Mapping[str, Any]) -> tuple[set[str], set[str]]:
     artifacts = [
         artifact
         for artifact in sequence(inputs.get("artifacts"))
-        if mapping(artifact).get("optional") is not True
-        and all(mapping(artifact).get(place) is None for place in LOCATIONS)
+        if mapping(artifact).get("optional") is not True and not places_of(mapping(artifact))
     ]
     return set(names_of(parameters)), set(names_of(artifacts))
 

@@ -22,6 +22,8 @@ _ALWAYS = (
     "workflow.labels.workflows.argoproj.io/",
 )  # fmt: skip
 TAG = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
+# a tag inside of the name of another one, as in {{steps.run-{{inputs.parameters.date}}.status}}; what is before it
+_INNER_TAG = re.compile(r"(\{\{(?:(?!\}\}).)*?)\{\{(?:(?!\{\{|\}\}).)*\}\}", re.DOTALL)
 _NODE_FIELDS = ("id", "startedAt", "finishedAt", "hostNodeName")
 _RESULT_TYPES = frozenset(("container", "script", "data", "http", "plugin"))
 _WORKFLOW = (
@@ -70,7 +72,8 @@ def tags_in(value: Any, path: Path) -> Iterator[Tag]:
     """Every tag in the texts of a document, keys included."""
     if isinstance(value, str):
         for match in TAG.finditer(value) if "{{" in value else ():
-            text = match[1].strip()
+            # of a tag inside of a tag only the inner one is whole: the outer one is looked at when the step runs
+            text = match[1].rpartition("{{")[2].strip()
             yield Tag(path, text.removeprefix("=").strip(), text.startswith("="))
     elif isinstance(value, Mapping):
         for name, inner in value.items():
@@ -79,6 +82,13 @@ def tags_in(value: Any, path: Path) -> Iterator[Tag]:
     elif isinstance(value, list):
         for index, inner in enumerate(value):
             yield from tags_in(inner, (*path, index))
+
+
+def without_inner_tags(text: str) -> str:
+    """The text with the value `x` for each tag that is inside of another tag's name."""
+    while (flat := _INNER_TAG.sub(r"\1x", text)) != text:
+        text = flat
+    return text
 
 
 def has_tag(value: Any) -> bool:

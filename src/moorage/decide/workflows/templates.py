@@ -268,6 +268,28 @@ def _has_value(parameter: Mapping[str, Any]) -> bool:
 
 # the fields of an artifact that say where it is
 LOCATIONS = ("s3", "git", "http", "artifactory", "hdfs", "raw", "oss", "gcs", "azure", "plugin")
+# of each, the fields of which one must have a value
+_PLACE_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "s3": ("key",),
+    "gcs": ("key",),
+    "oss": ("key",),
+    "plugin": ("key",),
+    "azure": ("blob",),
+    "git": ("repo",),
+    "http": ("url",),
+    "artifactory": ("url",),
+    "hdfs": ("path", "addresses"),
+}
+
+
+def places_of(artifact: Mapping[str, Any]) -> list[str]:
+    """The fields that say where an artifact is; one without a key or an address says nothing."""
+    return [
+        kind
+        for kind in LOCATIONS
+        if artifact.get(kind) is not None
+        and (kind not in _PLACE_FIELDS or any(mapping(artifact[kind]).get(field) for field in _PLACE_FIELDS[kind]))
+    ]
 
 
 def _winner(entry: Any, own: Mapping[str, Any], lower: Mapping[str, Any], field: str) -> Any:

@@ -240,6 +240,9 @@ NO_END = "calls itself without end: main -> main; put a `when` on one of the ste
      "nothing is named inputs.parameters.ulr here; did you mean inputs.parameters.url?"),
     ((f"{T}.1.container.command.1", "{{steps.train.status}}"), f"{T}[1].container.command[1]",
      "a template sees its own inputs, not steps; pass the value as an argument"),
+    ((f"{T}.1.container.command.1", "{{workflow.labels.{{inputs.parameters.ulr}}}}"),
+     f"{T}[1].container.command[1]",
+     "nothing is named inputs.parameters.ulr here; did you mean inputs.parameters.url?"),
     ((f"{T}.1.container.command.1", "{{workflow.parameters.x}}"), f"{T}[1].container.command[1]",
      "nothing is named workflow.parameters.x here; did you mean workflow.parameters?"),
     ((f"{T}.0.steps.1.1.when", "{{steps.train.status}} == x"), f"{T}[0].steps[1][1].when",
@@ -604,6 +607,8 @@ def test_no_change_of_a_valid_document_ends_the_check(mutations):
     ("{{steps.fetch.outputs.result}}", None),
     ("{{=steps.fetch.outputs.result == 'x'}}", None),
     ("1 {{inputs.parameters.sign}} 2", None),
+    ("{{steps.run-{{workflow.parameters.day}}.status}} != Succeeded", None),
+    ("{{steps.run-{{workflow.parameters.day}}.status}} != Succeeded ==", "it ends too early"),
     ("{{workflow.name}} {{workflow.uid}} {{workflow.name}} {{workflow.uid}} ==", None),  # too many to be tried
     ("{{steps.fetch.outputs.result}} ==", "it ends too early"),
     ("'{{steps.fetch.outputs.result}} == x", "is not closed"),

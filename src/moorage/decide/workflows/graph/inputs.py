@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from moorage.decide.workflows.graph.scopes import as_document, inputs_scope
+from moorage.decide.workflows.templates import places_of
 from moorage.decide.workflows.text.errors import TextError
 from moorage.decide.workflows.text.expressions import evaluate
 from moorage.decide.workflows.text.tags import substitute, substitute_text
@@ -100,9 +101,10 @@ async def resolve_inputs(
             parameters[row["name"]] = row["value"] = substitute_text(row["value"], values)
     artifacts: dict[str, Artifact] = {}
     kept_rows: list[Mapping[str, Any]] = []
+    values = dict(scope) | inputs_scope(parameters, ())  # places may be named by parameters
     for artifact in declared.get("artifacts") or ():
         name = str(artifact.get("name"))
-        artifact_given = given.get(name) or artifact_of(substitute(_plain(artifact), dict(scope)), scope, {})
+        artifact_given = given.get(name) or artifact_of(substitute(_plain(artifact), values), values, {})
         if artifact_given is None:
             if artifact.get("optional"):
                 continue
@@ -164,11 +166,14 @@ def _plain(artifact: Mapping[str, Any]) -> dict[str, Any]:
 
 def artifact_of(
     artifact: Mapping[str, Any],
-    scope: Mapping[str, str],
+    scope: Mapping[str, str | None],
     artifacts: Mapping[str, Artifact],
     missing: frozenset[str] = frozenset(),
 ) -> Artifact | None:
-    """The artifact that a document names, by a tag, an expression or a place; None: none. Raises TextError."""
+    """The artifact that a document names, by a tag, an expression or a place; None: none.
+
+    In the scope None stands for an output that is absent. Raises TextError, also for a tag of such an output.
+    """
     if source := artifact.get("from"):
         text = substitute_text(str(source), scope)
         match = _TAG.match(text.strip())
@@ -183,7 +188,7 @@ def artifact_of(
         if not isinstance(value, Artifact):
             raise TextError(f"artifact {artifact.get('name')}: {expression} is no artifact, but {value!r}")
         return _below(value, artifact, scope)
-    location = {key: artifact[key] for key in LOCATIONS if artifact.get(key) is not None}
+    location = {key: artifact[key] for key in places_of(artifact) if key in LOCATIONS}
     if location:
         location = substitute(location, scope)
         archive = next(iter(artifact.get("archive") or {"": None}))
@@ -203,7 +208,7 @@ def _own_key(location: Mapping[str, Any]) -> str:
     return ""
 
 
-def _below(value: Artifact, artifact: Mapping[str, Any], scope: Mapping[str, str]) -> Artifact:
+def _below(value: Artifact, artifact: Mapping[str, Any], scope: Mapping[str, str | None]) -> Artifact:
     """The part of an artifact that `subPath` names."""
     if not artifact.get("subPath"):
         return value

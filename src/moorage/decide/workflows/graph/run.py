@@ -1588,7 +1588,7 @@ class Run:
         artifacts: list[Artifact] = []
         for artifact in declared.get("artifacts") or ():
             try:
-                left = artifact_of(artifact, scope.values, scope.artifacts, scope.missing)
+                left = artifact_of(artifact, scope.with_absent, scope.artifacts, scope.missing)
             except TextError:
                 if artifact.get("optional"):
                     continue
@@ -1605,7 +1605,7 @@ class Run:
         given: dict[str, Artifact] = {}
         for artifact in arguments.get("artifacts") or ():
             try:
-                value = artifact_of(artifact, known.values, known.artifacts, known.missing)
+                value = artifact_of(artifact, known.with_absent, known.artifacts, known.missing)
             except TextError:
                 if artifact.get("optional"):
                     continue

@@ -36,6 +36,11 @@ class Scope:
     absent: frozenset[str] = frozenset()
     missing: frozenset[str] = frozenset()
 
+    @property
+    def with_absent(self) -> Mapping[str, str | None]:
+        """The values, and None for each absent output."""
+        return {**dict.fromkeys(self.absent), **self.values} if self.absent else self.values
+
 
 # --- steps and tasks
 
@@ -207,7 +212,7 @@ def output_value(parameter: Mapping[str, Any], source: Mapping[str, Any], scope:
         return None
     if source.get("expression"):
         try:
-            value = evaluate(str(source["expression"]), dict.fromkeys(scope.absent) | dict(scope.values))
+            value = evaluate(str(source["expression"]), scope.with_absent)
         except UnresolvedTag:
             if source.get("default") is not None:
                 return None

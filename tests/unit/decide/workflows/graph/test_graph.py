@@ -556,3 +556,72 @@ def test_numbers_of_a_workflow_may_be_its_parameters() -> None:
 def test_a_deadline_beyond_all_dates_is_none() -> None:
     player = play("", spec=f"        activeDeadlineSeconds: {2**63 - 1}\n", entry="say")
     assert player.workflow.phase == "Succeeded"
+
+
+def test_the_place_of_an_input_artifact_may_be_named_by_an_input_parameter() -> None:
+    player = play(
+        """
+        - name: main
+          inputs:
+            parameters: [{name: host, default: files.example}, {name: file, value: "{{inputs.parameters.host}}/a"}]
+            artifacts: [{name: a, path: /in, http: {url: "https://{{inputs.parameters.file}}"}}]
+          container: {image: busybox, command: [cat, /in]}
+"""
+    )
+    assert player.created[0].record.inputs["artifacts"]["a"]["location"] == {
+        "http": {"url": "https://files.example/a"}
+    }
+
+
+@pytest.mark.parametrize("place", ['http: {url: ""}', "s3: {bucket: b}", 'git: {repo: ""}'])
+@pytest.mark.parametrize("optional", [False, True])
+def test_an_artifact_whose_place_has_no_address_was_not_supplied(place: str, optional: bool) -> None:
+    player = play(
+        f"""
+        - name: main
+          steps: [[{{name: read, template: read}}]]
+        - name: read
+          inputs: {{artifacts: [{{name: a, path: /in, optional: {str(optional).lower()}, {place}}}]}}
+          container: {{image: busybox, command: [ls]}}
+"""
+    )
+    node = player.node("WF[0].read")
+    if optional:
+        assert (node.phase, node.inputs) == ("Succeeded", {})
+    else:
+        assert (node.phase, player.created) == ("Error", [])
+        assert "inputs.artifacts.a of template read was not supplied" in node.message
+
+
+def test_a_part_of_an_artifact_that_an_absent_output_names_is_an_error() -> None:
+    player = play(
+        """
+        - name: main
+          dag:
+            tasks:
+            - {name: make, template: make}
+            - {name: where, template: where, when: "false"}
+            - name: use
+              template: use
+              depends: make && where
+              arguments:
+                artifacts:
+                - name: a
+                  from: "{{tasks.make.outputs.artifacts.a}}"
+                  subPath: "{{tasks.where.outputs.parameters.dir}}"
+        - name: make
+          outputs: {artifacts: [{name: a, path: /out}]}
+          container: {image: busybox, command: [touch, /out]}
+        - name: where
+          outputs: {parameters: [{name: dir, valueFrom: {path: /dir}}]}
+          container: {image: busybox, command: [touch, /dir]}
+        - name: use
+          inputs: {artifacts: [{name: a, path: /in}]}
+          container: {image: busybox, command: [ls, /in]}
+""",
+        by_node(make=Ends(artifacts=("a",))),
+    )
+    assert player.workflow.phase == "Error"
+    assert player.phases()["WF.use"] == "Skipped Error"
+    assert "tasks.where.outputs.parameters.dir" in player.node("WF.use").message
+    assert len(player.created) == 1
