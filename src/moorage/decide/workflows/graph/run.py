@@ -1166,6 +1166,8 @@ class Run:
                 continue
             if isinstance(result, TextError):
                 return NodePhase.ERROR, result.message, ()
+            if result.is_loop:  # others see the group in the place of its loops
+                result.values |= {"id": node.id, "status": str(NodePhase.SUCCEEDED)}
             frame.seen[str(step.get("name"))] = result
             for record in result.children or (result.record,):
                 if record.phase in (NodePhase.FAILED, NodePhase.ERROR) and not continues(step, record.phase):
@@ -1309,21 +1311,19 @@ class Run:
         if when and not (
             "{{item" in str(when) or "{{ item" in str(when) or re.search(r"{{=.*\bitem\b", str(when))
         ):
-            text = substitute_text(str(when), scope.values, strict=strict)
+            text = substitute_text(str(when), scope.with_absent, strict=strict)
             if not holds(text):
                 record = self._skip(call, NodePhase.SKIPPED, f"when '{text}' evaluated false")
                 return lambda: self._known(frame, step, record)
             step = {key: value for key, value in step.items() if key != "when"}
-        step = without_absent(step, scope)
-        absent = frozenset(str(name) for name in step.get("_absent", ()))
-        step = {key: value for key, value in step.items() if key != "_absent"}
+        step, absent = without_absent(step, scope)
         if not has_loop(step):
             artifacts = self._given_artifacts(step.get("arguments") or {}, scope)
-            resolved = resolve_step(step, scope.values, strict)
+            resolved = resolve_step(step, scope.with_absent, strict)
             call = dataclasses.replace(call, step=resolved, artifacts=artifacts, absent=absent)
             return lambda: self._child(frame, resolved, call)
         loop = {key: step[key] for key in ("withItems", "withParam", "withSequence") if step.get(key) is not None}
-        items = items_of(substitute(loop, scope.values, allow_unresolved=False))
+        items = items_of(substitute(loop, scope.with_absent, allow_unresolved=False))
         if not items:
             record = self._skip(call, NodePhase.SKIPPED, "Skipped, empty params")
             return lambda: self._known(frame, step, record)
@@ -1339,7 +1339,19 @@ class Run:
         except (TextError, TemplateMissing):
             template = None
         pod = self._pods.get(record.pod_name) if record.is_daemon else None
-        return Seen(record, template=template, address=pod.address if pod is not None else "")
+        return Seen(
+            record,
+            template=template,
+            attempt=self._last_attempt(record) if record.type is NodeType.RETRY else None,
+            address=pod.address if pod is not None else "",
+        )
+
+    def _last_attempt(self, record: NodeRecord) -> NodeRecord | None:
+        """The last attempt of a step that is tried again."""
+        last, number = None, 0
+        while (attempt := self.records.get(node_id(self.workflow.name, f"{record.name}({number})"))) is not None:
+            last, number = attempt, number + 1
+        return last
 
     def _child_call(
         self, frame: Frame, step: Mapping[str, Any], name: str, display: str, parents: tuple[str, ...]
@@ -1432,7 +1444,8 @@ class Run:
         strict: tuple[str, ...],
     ) -> Seen | TextError | Cut:
         try:
-            values = {**scope.values, **item_scope(item)}
+            own = dataclasses.replace(scope, values={**scope.values, **item_scope(item)})
+            values = own.with_absent
             stored = self.records.get(node_id(self.workflow.name, call.name))
             if stored is not None and stored.type is NodeType.SKIPPED and stored.phase.is_fulfilled:
                 return self._seen(frame, step, stored)
@@ -1443,9 +1456,7 @@ class Run:
                     record = self._skip(call, NodePhase.SKIPPED, f"when '{text}' evaluated false")
                     return self._seen(frame, step, record)
             body = {key: value for key, value in step.items() if key != "when"}
-            artifacts = self._given_artifacts(
-                body.get("arguments") or {}, dataclasses.replace(scope, values=values)
-            )
+            artifacts = self._given_artifacts(body.get("arguments") or {}, own)
             resolved = resolve_step(body, values, strict)
         except TextError as error:
             return error
@@ -1491,7 +1502,7 @@ class Run:
         seen = self._seen(frame, step, record)
         try:
             scope = self._scope(frame, frame.seen | {str(step.get("name")): seen})
-            if hook.get("expression") and not is_true(str(hook["expression"]), scope.values):
+            if hook.get("expression") and not is_true(str(hook["expression"]), scope.with_absent):
                 return
             await self._hook_node(frame, hook, scope, f"{call.name}.onExit", f"{call.display_name}.onExit", record)
         except (TextError, Cut):
@@ -1506,14 +1517,16 @@ class Run:
         display: str,
         record: NodeRecord | None,
     ) -> NodeRecord:
+        hook, absent = without_absent(hook, scope)
         artifacts = self._given_artifacts(hook.get("arguments") or {}, scope)
-        resolved = substitute(without_artifacts(hook), scope.values)
+        resolved = substitute(without_artifacts(hook), scope.with_absent)
         return await self._execute(
             Call(
                 name=name,
                 display_name=display,
                 step=resolved,
                 artifacts=artifacts,
+                absent=absent,
                 frame=frame,
                 scope=frame.scope if frame is not None else "",
                 depth=frame.depth + 1 if frame is not None else 1,
@@ -1536,7 +1549,7 @@ class Run:
             seen = self._seen(frame, step, record)
             scope = self._scope(frame, frame.seen | {str(step.get("name")): seen})
             for name, hook in hooks.items():
-                if name not in started and _is_due(hook, scope.values):
+                if name not in started and _is_due(hook, scope.with_absent):
                     full = f"{call.name}.hooks.{name}"
                     display = f"{call.display_name}.hooks.{name}"
                     work = self._hook_node(frame, hook, scope, full, display, record)
@@ -1687,7 +1700,7 @@ class Run:
         return fired
 
 
-def _is_due(hook: Mapping[str, Any], scope: Mapping[str, str]) -> bool:
+def _is_due(hook: Mapping[str, Any], scope: Mapping[str, str | None]) -> bool:
     """Whether a hook's condition is true; one that cannot be read is not."""
     try:
         return is_true(str(hook.get("expression") or "false"), scope)

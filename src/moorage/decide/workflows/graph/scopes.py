@@ -95,6 +95,7 @@ class Seen:
     """What one node, or one loop of nodes, gives to those after it.
 
     `absent`: output parameters that it declares and did not write, because it was skipped.
+    `attempt`: the last one of a node that is tried again, which others see in its place.
     `missing_artifacts`: output artifacts that were not made and need not be: of a skipped node, or optional ones.
     """
 
@@ -105,19 +106,21 @@ class Seen:
         record: NodeRecord,
         *,
         template: Mapping[str, Any] | None = None,
+        attempt: NodeRecord | None = None,
         children: Sequence[NodeRecord] = (),
         is_loop: bool = False,
         address: str = "",
     ) -> None:
         self.record, self.children, self.is_loop = record, tuple(children), is_loop
+        shown = attempt or record
         self.values: dict[str, str] = {
-            "id": record.id,
-            "status": str(record.phase),
-            "startedAt": record.started_at,
-            "finishedAt": record.finished_at,
+            "id": shown.id,
+            "status": str(shown.phase),
+            "startedAt": shown.started_at,
+            "finishedAt": shown.finished_at,
         }
-        if record.host:
-            self.values["hostNodeName"] = record.host
+        if shown.host:
+            self.values["hostNodeName"] = shown.host
         if address:
             self.values["ip"] = address
         self.artifacts: dict[str, Artifact] = {}

@@ -45,7 +45,9 @@ class Scope:
 # --- steps and tasks
 
 
-def resolve_step(step: Mapping[str, Any], values: Mapping[str, str], strict: Sequence[str]) -> dict[str, Any]:
+def resolve_step(
+    step: Mapping[str, Any], values: Mapping[str, str | None], strict: Sequence[str]
+) -> dict[str, Any]:
     """The step with the values of its tags; its hooks and inline template keep theirs, which are resolved later.
 
     Raises TextError.
@@ -63,13 +65,10 @@ def without_artifacts(step: Mapping[str, Any]) -> dict[str, Any]:
     return {**step, "arguments": {key: value for key, value in arguments.items() if key != "artifacts"}}
 
 
-def without_absent(step: Mapping[str, Any], scope: Scope) -> Mapping[str, Any]:
-    """Without the arguments that are nothing but an absent output: the template's default counts then.
-
-    Their names are under the key "_absent".
-    """
+def without_absent(step: Mapping[str, Any], scope: Scope) -> tuple[Mapping[str, Any], frozenset[str]]:
+    """Without the arguments that are nothing but an absent output, for which defaults count; and their names."""
     if not scope.absent:
-        return step
+        return step, frozenset()
     arguments = step.get("arguments") or {}
     absent = []
     kept = []
@@ -80,8 +79,8 @@ def without_absent(step: Mapping[str, Any], scope: Scope) -> Mapping[str, Any]:
         else:
             kept.append(parameter)
     if not absent:
-        return step
-    return {**step, "arguments": {**arguments, "parameters": kept}, "_absent": absent}
+        return step, frozenset()
+    return {**step, "arguments": {**arguments, "parameters": kept}}, frozenset(absent)
 
 
 _PURE_TAG = re.compile(r"{{([^{}=][^{}]*)}}")
@@ -238,7 +237,7 @@ def asked_for(source: Mapping[str, Any]) -> str:
     return str(source.get("parameter") or source.get("expression") or "its source")
 
 
-def is_true(expression: str, scope: Mapping[str, str]) -> bool:
+def is_true(expression: str, scope: Mapping[str, str | None]) -> bool:
     """Raises TextError."""
     answer = evaluate(expression, scope)
     if not isinstance(answer, bool):

@@ -625,3 +625,86 @@ def test_a_part_of_an_artifact_that_an_absent_output_names_is_an_error() -> None
     assert player.phases()["WF.use"] == "Skipped Error"
     assert "tasks.where.outputs.parameters.dir" in player.node("WF.use").message
     assert len(player.created) == 1
+
+
+NEVER = """
+        - name: never
+          outputs: {parameters: [{name: x, valueFrom: {path: /x}}]}
+          container: {image: busybox, command: [touch, /x]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "prefix"),
+    [
+        pytest.param("steps: [[{name: never, template: never, when: 'false'}], [STEP]]", "steps", id="steps"),
+        pytest.param("dag: {tasks: [{name: never, template: never, when: 'false'}, STEP]}", "tasks", id="a DAG"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("loop", "when", "node"),
+    [
+        pytest.param("", "", "use", id="an argument"),
+        pytest.param("withItems: [1],", "", "use(0:1)", id="an argument in a loop"),
+        pytest.param("", "when: \"{{=(TAG ?? 'none') == 'none'}}\",", "use", id="a condition"),
+        pytest.param("withParam: \"{{=TAG ?? '[1]'}}\",", "", "use(0:1)", id="the items of a loop"),
+    ],
+)
+def test_an_expression_may_fall_back_where_a_step_was_skipped(
+    kind: str, prefix: str, loop: str, when: str, node: str
+) -> None:
+    depends = "depends: never.Skipped," if prefix == "tasks" else ""
+    argument = "{{=TAG ?? 'fallback'}}"
+    step = f"{{name: use, template: say, {depends} {loop} {when} arguments: ARGUMENTS}}"
+    step = step.replace("ARGUMENTS", f'{{parameters: [{{name: x, value: "{argument}"}}]}}')
+    step = step.replace("TAG", f"{prefix}.never.outputs.parameters.x")
+    player = play(f"{NEVER}\n        - {{name: main, {kind.replace('STEP', step)}}}\n")
+    assert player.workflow.phase == "Succeeded"
+    place = "WF[1]." if prefix == "steps" else "WF."
+    assert player.node(place + node).inputs == {"parameters": {"x": "fallback"}}
+
+
+def test_a_hook_falls_back_where_a_step_was_skipped() -> None:
+    player = play(
+        NEVER
+        + """
+        - name: main
+          steps:
+          - - {name: never, template: never, when: "false"}
+          - - name: work
+              template: say
+              hooks:
+                exit:
+                  template: two
+                  arguments:
+                    parameters:
+                    - {name: a, value: "{{steps.never.outputs.parameters.x}}"}
+                    - {name: b, value: "{{=steps.never.outputs.parameters.x ?? 'fallback'}}"}
+        - name: two
+          inputs: {parameters: [{name: a, default: own}, {name: b}]}
+          container: {image: busybox, command: [echo, "{{inputs.parameters.a}}"]}
+"""
+    )
+    assert player.node("WF[1].work.onExit").inputs == {"parameters": {"a": "own", "b": "fallback"}}
+
+
+def test_after_a_loop_of_steps_its_group_is_seen_and_after_a_retry_its_last_attempt() -> None:
+    ends = iter([Ends(), Ends(), Ends(exit_code=1), Ends(), Ends()])
+    player = play(
+        """
+        - name: main
+          steps:
+          - - {name: fan, template: say, withItems: [1, 2], continueOn: {failed: true}}
+          - - {name: again, template: again}
+          - - name: tell
+              template: say
+              arguments:
+                parameters: [{name: x, value: "{{steps.fan.id}} {{steps.fan.status}} {{steps.again.id}}"}]
+        - name: again
+          retryStrategy: {limit: 1}
+          container: {image: busybox, command: [echo]}
+""",
+        lambda order: next(ends),
+    )
+    group, attempt = player.node("WF[0]"), player.node("WF[1].again(1)")
+    assert player.node("WF[2].tell").inputs == {"parameters": {"x": f"{group.id} Succeeded {attempt.id}"}}
