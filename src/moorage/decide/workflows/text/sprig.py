@@ -5,6 +5,7 @@ https://masterminds.github.io/sprig/. Dates are in UTC where sprig takes the zon
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
 from typing import Any
@@ -20,6 +21,7 @@ from moorage.decide.workflows.text.sprigdata import DATA, MUST_FROM_JSON
 from moorage.decide.workflows.text.sprigtexts import TEXTS, plain
 from moorage.decide.workflows.text.values import Duration, add, is_integer, is_map, shown
 
+_GO = "2006-01-02 15:04:05 -0700 MST"  # how Go writes a moment, and Argo `workflow.creationTimestamp`
 _RANDOM = "its result is another one each time, and a decision must come out the same when it is repeated"
 _SECRETS = "keys and certificates do not belong in a manifest; make them in a step, or use a Secret"
 REFUSED: dict[str, str] = {
@@ -61,9 +63,17 @@ REFUSED: dict[str, str] = {
 
 
 def _moment(value: Any, call: Call, name: str) -> datetime:
-    """A date, or seconds since 1970; anything else stands for now, as in sprig."""
+    """A date, the text of a moment, or seconds since 1970; anything else stands for now, as in sprig.
+
+    In sprig a text stands for now, too. A decision must come out the same when it is repeated: so
+    `workflow.creationTimestamp` and the like stand for themselves.
+    """
     if isinstance(value, datetime):
         return value
+    if isinstance(value, str):
+        for layout in (_GO, moments.RFC3339):
+            with contextlib.suppress(TextError):
+                return moments.parse_moment(value, layout)
     if is_integer(value):
         try:
             return datetime.fromtimestamp(value, UTC)

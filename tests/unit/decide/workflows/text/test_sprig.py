@@ -178,6 +178,8 @@ def test_every_function_is_there_or_refused_with_a_reason():
         ("urlJoin({scheme: 'http', host: 'h', path: 'a', query: 'q=1'})", "http://h/a?q=1"),
         ("date('2006-01-02', 0)", "1970-01-01"),
         ("date('2006-01-02', 'any text')", "2024-02-05"),
+        ("date('2006-01-02', '2023-11-24 18:30:00 +0000 UTC')", "2023-11-24"),
+        ("dateInZone('2006-01-02', '2023-11-24T23:30:00Z', 'Asia/Tokyo')", "2023-11-25"),
         ("dateInZone('15:04', date('2024-07-01'), 'Europe/Zurich')", "02:00"),
         ("htmlDate(date('2024-07-01'))", "2024-07-01"),
         ("unixEpoch(date('1970-01-02'))", "86400"),
@@ -198,6 +200,11 @@ def test_a_function_has_its_value(call, want):
 def test_a_refused_function_says_why(name):
     with pytest.raises(SyntaxProblem, match=f"sprig.{name} is not supported: "):
         evaluate(f"sprig.{name}('x')", {})
+
+
+def test_the_moment_of_creation_may_be_formatted_in_a_decision():
+    scope = {"workflow.creationTimestamp": "2023-11-24 18:30:00 +0000 UTC"}
+    assert evaluate("sprig.date('2006', workflow.creationTimestamp)", scope) == "2023"
 
 
 @pytest.mark.parametrize("call", ["now()", "date('2006', 'x')", "ago('x')"])
