@@ -65,11 +65,14 @@ REFUSED: dict[str, str] = {
 def _moment(value: Any, call: Call, name: str) -> datetime:
     """A date, the text of a moment, or seconds since 1970; anything else stands for now, as in sprig.
 
-    In sprig a text stands for now, too. A decision must come out the same when it is repeated: so
-    `workflow.creationTimestamp` and the like stand for themselves.
+    In sprig a text stands for now, too. A decision must come out the same when it is repeated, so
+    `workflow.scheduledTime` stands for itself, and so does `workflow.creationTimestamp`: in an expression it is
+    the map of its forms.
     """
     if isinstance(value, datetime):
         return value
+    if is_map(value):
+        value = value.get("RFC3339", value)
     if isinstance(value, str):
         for layout in (_GO, moments.RFC3339):
             with contextlib.suppress(TextError):

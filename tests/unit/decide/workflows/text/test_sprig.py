@@ -203,8 +203,13 @@ def test_a_refused_function_says_why(name):
 
 
 def test_the_moment_of_creation_may_be_formatted_in_a_decision():
-    scope = {"workflow.creationTimestamp": "2023-11-24 18:30:00 +0000 UTC"}
+    scope = {
+        "workflow.creationTimestamp": "2023-11-24 18:30:00 +0000 UTC",
+        "workflow.creationTimestamp.RFC3339": "2023-11-24T18:30:00Z",
+        "workflow.scheduledTime": "2022-11-24T18:30:00Z",
+    }
     assert evaluate("sprig.date('2006', workflow.creationTimestamp)", scope) == "2023"
+    assert evaluate("sprig.date('2006', workflow.scheduledTime)", scope) == "2022"
 
 
 @pytest.mark.parametrize("call", ["now()", "date('2006', 'x')", "ago('x')"])
