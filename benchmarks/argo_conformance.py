@@ -34,10 +34,10 @@ from typing import Any
 
 import yaml
 
-from moorage.apimachinery.resources import CONFIGMAPS, NODES, PODS, PVCS, SECRETS
+from moorage.apimachinery.resources import CONFIGMAPS, NODES, PODS, PRIORITYCLASSES, PVCS, SECRETS
 from moorage.controllers.workflow.checks import faults_of
 from moorage.decide.workflows.normalise import normalise
-from moorage.decide.workflows.templates import TemplateKey
+from moorage.decide.workflows.templates import TemplateKey, missing
 from moorage.errors import AlreadyExists, ApiError, MoorageError, NotFound
 from moorage.kube.client import KubeClient
 from moorage.kube.config import load_connection
@@ -80,6 +80,7 @@ FIXTURES = (
     (SECRETS, {"metadata": {"name": "my-secret"}, "stringData": {"mypassword": "S00perS3cretPa55word"}}),
     (SECRETS, {"metadata": {"name": "my-minio-cred"}, "stringData": STORE_KEYS}),
     (CONFIGMAPS, {"metadata": {"name": "my-config"}, "data": {"workflow": "1", "template": "2"}}),
+    (PRIORITYCLASSES, {"metadata": {"name": "lowest"}, "value": -1000}),
     (  # resource templates act as this account
         ROLEBINDINGS,
         {
@@ -100,6 +101,8 @@ FIXTURES = (
 PEOPLE = {
     "suspend-template.yaml": {"selector": "displayName=approve"},
     "intermediate-parameters.yaml": {"selector": "displayName=approval", "parameters": {"approve": "YES"}},
+    "suspend-template-outputs.yaml": {"selector": "displayName=approve", "parameters": {"message": "go on"}},
+    "suspend-dag-template.yaml": {"selector": "displayName=approve"},
 }
 
 
@@ -140,6 +143,14 @@ async def read_nodes(site: Site, uid: str) -> list[NodeRecord]:
         records.close()
 
 
+def referred_to(document: dict[str, Any], templates: dict[TemplateKey, Any]) -> dict[TemplateKey, Any]:
+    """The templates that a workflow needs: faults of others are not its own."""
+    needed: dict[TemplateKey, Any] = {}
+    while wanted := (missing(document, needed) & templates.keys()) - needed.keys():
+        needed |= {key: templates[key] for key in wanted}
+    return needed
+
+
 async def play(site: Site, entry: str, expected: dict[str, Any]) -> Outcome:
     """Run one entry in a namespace of its own and compare."""
     tier = int(expected.get("tier") or 1)
@@ -157,7 +168,7 @@ async def play(site: Site, entry: str, expected: dict[str, Any]) -> Outcome:
     meta.pop("generateName", None)
     meta["name"], meta["namespace"] = meta.get("name") or name, "default"
     try:
-        with_refusal = faults_of(normalise(document), site.templates)
+        with_refusal = faults_of(normalise(document), referred_to(normalise(document), site.templates))
         if with_refusal:
             raise MoorageError("; ".join(with_refusal))
         created = await site.api.create(WORKFLOWS, normalise(document), "default")
@@ -258,7 +269,7 @@ async def put_fixtures(site: Site, entries: dict[str, Any]) -> None:
     }
     for resource, document in (*FIXTURES, (CONFIGMAPS, repositories)):
         try:
-            await site.api.create(resource, document, "default")
+            await site.api.create(resource, document, "default" if resource.namespaced else None)
         except AlreadyExists:
             continue
     node_labels = {"metadata": {"labels": {"beta.kubernetes.io/arch": "amd64"}}}
