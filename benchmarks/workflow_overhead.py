@@ -1,61 +1,134 @@
 """What a node of a workflow costs beside the pod that it is, and how soon the next step follows.
 
     python benchmarks/workflow_overhead.py [--nodes 1000 10000] [--chain 100] [--at-once 40]
+                                           [--finished 2000] [--waiting 1000] [--flood 10000] [--crowd 10000]
 
-On a local cluster in a temporary folder. First a chain of steps: the time from a step's end, as its pod tells it,
-to the creation of the next one's pod. Then for each size: so many plain pods of `true`, created by this program
-and deleted when they have ended, `--at-once` at a time; then a DAG of as many nodes with the same limit. Printed
-are seconds and CPU seconds of all our processes per pod and per node, their ratio, and the memory of the services.
+A local cluster in a temporary folder, whose operator is a process of its own. Each part is left out by 0.
+
+--chain N     a chain of so many steps: the time from a step's end, as its pod tells it, to the creation of the
+              next one's pod. Then the same behind --finished nodes of the same workflow, and beside another
+              workflow whose --waiting nodes fit nowhere
+--nodes N …   so many plain pods of `true`, created by this program and deleted when they have ended, --at-once at
+              a time; then a DAG of as many nodes with the same limit: seconds, and CPU seconds of each of our
+              processes, for a pod and for a node; their ratio; the largest memory (RSS) of each process until then
+--flood N     a workflow without `parallelism` of so many steps that run long, with a GPU each, of which there are
+              two; then workflows of one step without a GPU, one after the other: the seconds until each has ended
+--crowd N     the same with so many plain pods in the place of the first workflow. At last, for both, the CPU that
+              is used while nothing changes
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from moorage.apimachinery.resources import PODS
+from moorage.cli.datafolder import DataFolder
 from moorage.clock import SYSTEM
 from moorage.kube.client import KubeClient
 from moorage.kube.config import load_connection
 from moorage.model.names import HOST_IMAGE
 from moorage.model.workflow import WORKFLOW_LABEL, WORKFLOWS
+from moorage.testing.waiting import until
 
 FINAL = ("Succeeded", "Failed", "Error")
 NAMESPACE = "default"
 TICKS = os.sysconf("SC_CLK_TCK")
+REST_SECONDS = 20.0
+GPUS = 2
 
 
-def a_container(command: list[str]) -> dict[str, Any]:
-    amounts = {"cpu": "1m", "memory": "16Mi"}
+SMALL = {"cpu": "1m", "memory": "16Mi"}
+ONE_GPU = SMALL | {"nvidia.com/gpu": "1"}
+
+
+def a_container(command: list[str], amounts: dict[str, str] = SMALL) -> dict[str, Any]:
     return {"image": HOST_IMAGE, "command": command, "resources": {"requests": amounts, "limits": amounts}}
 
 
+@dataclass(frozen=True, slots=True)
 class Processes:
-    """The control plane and the services of one data folder."""
+    """The control plane and our services, by name."""
 
-    def __init__(self, data: Path) -> None:
-        found = subprocess.run(["pgrep", "-f", str(data)], capture_output=True, text=True, check=False).stdout
-        self.pids = [int(pid) for pid in found.split() if int(pid) != os.getpid()]
-        self.services = [pid for pid in self.pids if b"services" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    pids: dict[str, int]
 
-    def cpu_seconds(self) -> float:
-        total = 0.0
-        for pid in self.pids:
+    def cpu_seconds(self) -> dict[str, float]:
+        spent = {}
+        for name, pid in self.pids.items():
             fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-            total += (int(fields[11]) + int(fields[12])) / TICKS
-        return total
+            spent[name] = (int(fields[11]) + int(fields[12])) / TICKS
+        return spent
 
-    def memory_mib(self) -> float:
-        """Of the services: operator, webhook, extender and server in one process."""
-        pages = max(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in self.services)
-        return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+    def cpu_since(self, before: dict[str, float]) -> dict[str, float]:
+        return {name: seconds - before[name] for name, seconds in self.cpu_seconds().items()}
+
+    def most_memory(self) -> str:
+        """The largest resident set of each until now."""
+        texts = []
+        for name, pid in self.pids.items():
+            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+            kib = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+            texts.append(f"{name} {kib / 1024:.0f}")
+        return ", ".join(texts) + " MiB"
+
+
+@contextlib.contextmanager
+def a_cluster(data: Path) -> Iterator[Processes]:
+    """The processes of `moor up`, without their supervisor: the operator is to be looked at by itself."""
+    moor = [sys.executable, "-m", "moorage.cli.main"]
+    up = [*moor, "up", "--data", str(data), "--port", "0", "--gpus", str(GPUS), "--gpu-type", "a100"]
+    subprocess.run(up, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([*moor, "down", "--data", str(data)], check=True, stdout=subprocess.DEVNULL)
+    config = DataFolder(data).load_config()
+    assert config is not None
+    with contextlib.ExitStack() as stack:
+        sockets = {
+            name: stack.enter_context(socket.create_server(("127.0.0.1", port), backlog=512))
+            for name, port in config.ports.items()
+        }
+        fds = {name: each.fileno() for name, each in sockets.items()}
+        services = {name: fd for name, fd in fds.items() if name in ("extender", "webhook", "server")}
+        of_services = ["moorage.cli.services", "--fds", json.dumps(services), "--parts"]
+        commands = {
+            "control plane": ["moorage.localcluster", "--fds", json.dumps(fds)],
+            "services": [*of_services, "webhook,extender,server"],
+            "operator": [*of_services, "operator"],
+        }
+        started: dict[str, subprocess.Popen[bytes]] = {}
+        for name, (module, *options) in commands.items():
+            read, write = os.pipe()
+            log = stack.enter_context((data / "log" / f"{name.replace(' ', '-')}.log").open("ab"))
+            started[name] = subprocess.Popen(
+                [sys.executable, "-m", module, "--data", str(data), *options, "--ready-fd", str(write)],
+                pass_fds=[*fds.values(), write],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+            )
+            stack.callback(_end, started[name])
+            os.close(write)
+            if name != "control plane":  # the services wait for it
+                os.read(read, 100)
+            os.close(read) if name != "control plane" else stack.callback(os.close, read)
+        yield Processes({name: process.pid for name, process in started.items()})
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    process.wait()
 
 
 async def plain_pods(api: KubeClient, number: int, at_once: int) -> None:
@@ -89,17 +162,29 @@ async def plain_pods(api: KubeClient, number: int, at_once: int) -> None:
     watching.cancel()
 
 
-async def workflow(api: KubeClient, name: str, spec: dict[str, Any]) -> None:
-    """Run one to its end."""
+async def create(api: KubeClient, name: str, spec: dict[str, Any]) -> None:
     typed = {"apiVersion": WORKFLOWS.api_version, "kind": WORKFLOWS.kind, "metadata": {"name": name}, "spec": spec}
     await api.create(WORKFLOWS, typed, NAMESPACE)
-    while True:
-        status = (await api.get(WORKFLOWS, name, NAMESPACE)).get("status") or {}
+
+
+async def workflow(api: KubeClient, name: str, spec: dict[str, Any]) -> None:
+    """Run one to its end. It is watched: to ask for a large one again and again would cost more than to run it."""
+    only = f"metadata.name={name}"
+    version = (await api.list(WORKFLOWS, NAMESPACE, field_selector=only)).resource_version
+    await create(api, name, spec)
+    async for event in api.watch(WORKFLOWS, NAMESPACE, resource_version=version, field_selector=only):
+        status = event.object.get("status") or {}
         if status.get("phase") in FINAL:
             break
-        await asyncio.sleep(0.2)
     if status["phase"] != "Succeeded":
         raise SystemExit(f"workflow {name}: {status}")
+
+
+async def ended(api: KubeClient, name: str) -> None:
+    async def is_ended() -> bool:
+        return ((await api.get(WORKFLOWS, name, NAMESPACE)).get("status") or {}).get("phase") in FINAL
+
+    await until(f"the end of workflow {name}", is_ended)
 
 
 def a_dag(number: int, at_once: int) -> dict[str, Any]:
@@ -119,79 +204,167 @@ def a_dag(number: int, at_once: int) -> dict[str, Any]:
 
 
 async def compare(api: KubeClient, processes: Processes, number: int, at_once: int) -> None:
+    """Plain pods, then a DAG of as many nodes."""
     rows = []
-    for work in (
-        plain_pods(api, number, at_once),
-        workflow(api, f"dag-{number}", a_dag(number, at_once)),
+    for kind, work in (
+        ("pod", plain_pods(api, number, at_once)),
+        ("node", workflow(api, f"dag-{number}", a_dag(number, at_once))),
     ):
-        started, cpu = time.monotonic(), processes.cpu_seconds()
+        started, before = time.monotonic(), processes.cpu_seconds()
         await work
-        rows.append(((time.monotonic() - started) / number, (processes.cpu_seconds() - cpu) / number))
+        spent = {name: seconds / number for name, seconds in processes.cpu_since(before).items()}
+        rows.append(((time.monotonic() - started) / number, sum(spent.values())))
+        each = ", ".join(f"{name} {seconds * 1e3:.1f}" for name, seconds in spent.items())
+        print(
+            f"{number:6} {kind}s: {rows[-1][0] * 1e3:6.1f} ms each; CPU {rows[-1][1] * 1e3:5.1f} ms: {each}",
+            flush=True,
+        )
     (pod_time, pod_cpu), (node_time, node_cpu) = rows
     print(
-        f"{number:6} nodes: pod {pod_time * 1e3:6.1f} ms, CPU {pod_cpu * 1e3:5.1f} ms;"
-        f" node {node_time * 1e3:6.1f} ms, CPU {node_cpu * 1e3:5.1f} ms;"
-        f" ratio {node_time / pod_time:.2f}, CPU {node_cpu / pod_cpu:.2f};"
-        f" services {processes.memory_mib():.0f} MiB",
+        f"        ratio {node_time / pod_time:.2f}, of CPU {node_cpu / pod_cpu:.2f};"
+        f" memory at most: {processes.most_memory()}",
         flush=True,
     )
 
 
-async def chain(api: KubeClient, number: int) -> None:
+async def chain(api: KubeClient, name: str, number: int, finished: int = 0) -> None:
     """From a step's end, as its pod tells it, to the creation of the next one's pod."""
     created: list[float] = []
     ended: dict[str, float] = {}
 
     async def watch() -> None:
-        listed = await api.list(PODS, NAMESPACE, label_selector=WORKFLOW_LABEL)
+        listed = await api.list(PODS, NAMESPACE, label_selector=f"{WORKFLOW_LABEL}={name}")
         async for event in api.watch(
-            PODS, NAMESPACE, resource_version=listed.resource_version, label_selector=f"{WORKFLOW_LABEL}=chain"
+            PODS, NAMESPACE, resource_version=listed.resource_version, label_selector=f"{WORKFLOW_LABEL}={name}"
         ):
-            now, name = SYSTEM.now().timestamp(), event.object["metadata"].get("name", "")
+            if "link" not in (event.object["metadata"].get("labels") or {}):
+                continue
+            now, pod = SYSTEM.now().timestamp(), event.object["metadata"].get("name", "")
             if event.type == "ADDED":
                 created.append(now)
             if (event.object.get("status") or {}).get("phase") in FINAL:
-                ended.setdefault(name, now)
+                ended.setdefault(pod, now)
 
     watching = asyncio.create_task(watch())
     await asyncio.sleep(0.5)
-    tasks = [{"name": f"t{at}", "template": "step"} for at in range(number)]
+    tasks: list[dict[str, Any]] = [{"name": f"t{at}", "template": "link"} for at in range(number)]
     for at in range(1, number):
         tasks[at]["depends"] = f"t{at - 1}"
-    step = {"name": "step", "container": a_container(["true"])}
-    await workflow(
-        api, "chain", {"entrypoint": "main", "templates": [{"name": "main", "dag": {"tasks": tasks}}, step]}
-    )
+    if finished:
+        tasks.append({"name": "first", "template": "true", "withSequence": {"count": str(finished)}})
+        tasks[0]["depends"] = "first"
+    link = {"name": "link", "metadata": {"labels": {"link": "true"}}, "container": a_container(["true"])}
+    spec = {
+        "entrypoint": "main",
+        "parallelism": 40,
+        "templates": [
+            {"name": "main", "dag": {"tasks": tasks}},
+            link,
+            {"name": "true", "container": a_container(["true"])},
+        ],
+    }
+    await workflow(api, name, spec)
     watching.cancel()
     waits = sorted(1e3 * (start - end) for end, start in zip(sorted(ended.values()), created[1:], strict=False))
     print(
-        f"chain of {len(ended)}: from a step's end to the next pod p50 {waits[len(waits) // 2]:.0f} ms,"
-        f" p99 {waits[int(len(waits) * 0.99)]:.0f} ms, most {waits[-1]:.0f} ms"
+        f"{name} of {len(ended)}: from a step's end to the next pod p50 {waits[len(waits) // 2]:.0f} ms,"
+        f" p99 {waits[int(len(waits) * 0.99)]:.0f} ms, most {waits[-1]:.0f} ms",
+        flush=True,
     )
 
 
-async def measure(data: Path, chosen: argparse.Namespace) -> None:
+def a_crowd(number: int, container: dict[str, Any]) -> dict[str, Any]:
+    """So many steps side by side, without a limit."""
+    step = {"name": "step", "template": "step", "withSequence": {"count": str(number)}}
+    return {
+        "entrypoint": "main",
+        "templates": [{"name": "main", "steps": [[step]]}, {"name": "step", "container": container}],
+    }
+
+
+async def beside_waiting(api: KubeClient, number: int, waiting: int) -> None:
+    """A chain beside another workflow, of which so many nodes fit nowhere."""
+    await create(api, "waiting", a_crowd(waiting, a_container(["true"], {"cpu": "1000", "memory": "16Mi"})))
+    await asyncio.sleep(REST_SECONDS)
+    await chain(api, "chain-beside-waiting", number)
+    await api.patch(WORKFLOWS, "waiting", {"spec": {"shutdown": "Terminate"}}, NAMESPACE)
+    await ended(api, "waiting")
+
+
+async def flood(api: KubeClient, number: int) -> None:
+    await create(api, "flood", a_crowd(number, a_container(["sleep", "3600"], ONE_GPU)))
+
+
+async def crowd(api: KubeClient, number: int) -> None:
+    gate = asyncio.Semaphore(16)
+
+    async def pod(at: int) -> None:
+        async with gate:
+            spec = {"containers": [{"name": "main"} | a_container(["sleep", "3600"], ONE_GPU)]}
+            await api.create(PODS, {"metadata": {"name": f"crowd-{at}"}, "spec": spec}, NAMESPACE)
+
+    await asyncio.gather(*(pod(at) for at in range(number)))
+
+
+async def beside(api: KubeClient, processes: Processes, name: str, work: Coroutine[Any, Any, None]) -> None:
+    """How long other workflows wait for their first step beside `work`, which makes pods that wait."""
+    started, before = time.monotonic(), processes.cpu_seconds()
+    making = asyncio.create_task(work)
+    while True:
+        is_made = making.done()
+        began = time.monotonic()
+        await workflow(api, f"beside-{name}-{began:.0f}", a_dag(1, 1))
+        print(
+            f"{name}: a workflow of one step, created {began - started:.0f} s after the beginning, ended after"
+            f" {time.monotonic() - began:.1f} s; all are {'made' if is_made else 'being made'}",
+            flush=True,
+        )
+        if is_made:
+            break
+        await asyncio.sleep(REST_SECONDS / 2)
+    await making
+    await asyncio.sleep(REST_SECONDS)
+    spent = ", ".join(f"{name} {seconds:.0f}" for name, seconds in processes.cpu_since(before).items())
+    pods = len((await api.list(PODS, NAMESPACE)).items)
+    print(f"{name}: {pods} pods are there; CPU s until now: {spent}", flush=True)
+    before = processes.cpu_seconds()
+    await asyncio.sleep(REST_SECONDS)
+    spent = ", ".join(f"{name} {100 * s / REST_SECONDS:.0f} %" for name, s in processes.cpu_since(before).items())
+    print(f"{name}: of a core at rest: {spent}; memory at most: {processes.most_memory()}", flush=True)
+
+
+async def measure(data: Path, processes: Processes, chosen: argparse.Namespace) -> None:
     async with KubeClient(load_connection(data / "kubeconfig")) as api:
-        processes = Processes(data)
-        await chain(api, chosen.chain)
-        for number in chosen.nodes:
+        if chosen.chain:
+            await chain(api, "chain", chosen.chain)
+            if chosen.finished:
+                await chain(api, f"chain-behind-{chosen.finished}", chosen.chain, chosen.finished)
+            if chosen.waiting:
+                await beside_waiting(api, chosen.chain, chosen.waiting)
+        for number in filter(None, chosen.nodes):
             await compare(api, processes, number, chosen.at_once)
+        if chosen.flood:
+            await beside(api, processes, "flood", flood(api, chosen.flood))
+        if chosen.crowd:
+            await beside(api, processes, "crowd", crowd(api, chosen.crowd))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, nargs="*", default=[1000, 10_000])
     parser.add_argument("--chain", type=int, default=100)
+    parser.add_argument("--finished", type=int, default=2000)
+    parser.add_argument("--waiting", type=int, default=1000)
+    parser.add_argument("--flood", type=int, default=10_000)
+    parser.add_argument("--crowd", type=int, default=10_000)
     parser.add_argument("--at-once", type=int, default=40)
+    parser.add_argument("--data", type=Path, help="an empty folder to keep; a temporary one by default")
     chosen = parser.parse_args()
-    moor = [sys.executable, "-m", "moorage.cli.main"]
-    with tempfile.TemporaryDirectory(prefix="workflow-overhead-") as folder:
-        data = Path(folder) / "data"
-        subprocess.run([*moor, "up", "--data", str(data), "--port", "0"], check=True, stdout=subprocess.DEVNULL)
-        try:
-            asyncio.run(measure(data, chosen))
-        finally:
-            subprocess.run([*moor, "down", "--data", str(data)], check=False, stdout=subprocess.DEVNULL)
+    with contextlib.ExitStack() as stack:
+        folder = chosen.data or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="workflow-overhead-")))
+        processes = stack.enter_context(a_cluster(folder / "data"))
+        print(f"processes: {processes.pids}", flush=True)
+        asyncio.run(measure(folder / "data", processes, chosen))
 
 
 if __name__ == "__main__":

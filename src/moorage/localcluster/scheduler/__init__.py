@@ -8,6 +8,8 @@
     extenders.py   scheduler extenders over HTTP, kube-scheduler's own wire format and configuration file
     decision.py    one decision: a node, or why the pod waits and whom to remove for it
     binding.py     a decision carried out: volumes, then the pod
+    reporting.py   why pods wait, written beside the loop
+    shapes.py      pure: which pods fit the same nodes
     scheduler.py   the loop that reads, decides and writes
 
 Belongs here: what kube-scheduler does. Does not belong here: any policy of Moorage; that is reached as on any

@@ -1,6 +1,8 @@
 """The loop: take the next pod, decide, write.
 
 Decisions are made one after another; binding goes on in the background while the pod already counts on its node.
+What a pod without a node says of itself is written in the background, too. While nothing changes that could help,
+a pod is refused with the words that another one of its shape was refused with.
 """
 
 from __future__ import annotations
@@ -8,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.informer import Informer
-from moorage.apimachinery.meta import Key, condition, key_of, labels_of
+from moorage.apimachinery.meta import Key, key_of, labels_of
 from moorage.apimachinery.resources import (
     NAMESPACES,
     NODES,
@@ -32,7 +35,9 @@ from moorage.localcluster.scheduler.binding import Binder
 from moorage.localcluster.scheduler.decision import Decider, Placed, Unplaced
 from moorage.localcluster.scheduler.extenders import Extender, ExtenderConfig, ExtenderError
 from moorage.localcluster.scheduler.preemption import Candidate
-from moorage.localcluster.scheduler.queue import Queued, SchedulingQueue
+from moorage.localcluster.scheduler.queue import FLUSH_SECONDS, Queued, SchedulingQueue
+from moorage.localcluster.scheduler.reporting import Reporter
+from moorage.localcluster.scheduler.shapes import shape_of
 from moorage.localcluster.scheduler.snapshot import (
     Cache,
     PodView,
@@ -48,6 +53,7 @@ log = logging.getLogger(__name__)
 
 DEFAULT_NAME = "default-scheduler"
 EVENT_SECONDS = 30.0  # an unchanged FailedScheduling is not repeated sooner
+REFUSED_AT_ONCE = 100  # pods refused by what is known, before others of this event loop have their turn
 
 GATED_MESSAGE = "Scheduling is blocked due to non-empty scheduling gates"
 
@@ -62,6 +68,15 @@ class Informers(Protocol):
     """Caches shared with other parts of the process."""
 
     def of(self, resource: Resource) -> Informer: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """Why no pod of a shape got a node, at a moment and after so many changes that could have helped."""
+
+    message: str
+    at: float
+    changes: tuple[int, int]
 
 
 class Scheduler:
@@ -97,6 +112,9 @@ class Scheduler:
         self._decider = Decider(self._cache, self._extenders, random.Random(seed))
         self._binder = Binder(api, self._cache, self._extenders, clock)
         self._queue = SchedulingQueue()
+        self._reporter = Reporter(api, self._cache, clock)
+        self._changes = 0
+        self._refused: dict[Hashable, _Refused] = {}
         self._wakeup = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._reported: dict[Key, tuple[str, float]] = {}  # last FailedScheduling: message, time
@@ -128,26 +146,32 @@ class Scheduler:
         running = [
             asyncio.create_task(informer.run(), name=f"scheduler {informer.resource}") for informer in self._own
         ]
-        loop = asyncio.create_task(self._schedule_all(), name=f"scheduler {self._name}")
+        running += [
+            asyncio.create_task(self._schedule_all(), name=f"scheduler {self._name}"),
+            asyncio.create_task(self._reporter.run(), name=f"reports of scheduler {self._name}"),
+        ]
         try:
-            await asyncio.gather(loop, *running)
+            await asyncio.gather(*running)
         finally:
-            for task in (loop, *running, *self._tasks):
+            for task in (*running, *self._tasks):
                 task.cancel()
-            await asyncio.gather(loop, *running, *self._tasks, return_exceptions=True)
+            await asyncio.gather(*running, *self._tasks, return_exceptions=True)
             for extender in self._extenders:
                 await extender.close()
 
     async def _schedule_all(self) -> None:
         for informer in self._informers.values():
             await informer.synced.wait()
+        refused = 0
         while True:
             item = self._queue.pop(self._clock.monotonic())
             if item is None:
                 await self._rest()
                 continue
-            await self._schedule(item)
-            await asyncio.sleep(0)  # let informers, bindings and whoever shares the loop have their turn
+            refused = refused + 1 if await self._schedule(item) else REFUSED_AT_ONCE
+            if refused >= REFUSED_AT_ONCE:
+                refused = 0
+                await asyncio.sleep(0)  # let informers, bindings and whoever shares the loop have their turn
 
     async def _rest(self) -> None:
         """Wait until the queue may have something."""
@@ -163,35 +187,59 @@ class Scheduler:
                 wait.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
 
-    async def _schedule(self, item: Queued) -> None:
-        """One try of one pod."""
+    async def _schedule(self, item: Queued) -> bool:
+        """One try of one pod; whether it was refused by what is known, without a look at the nodes."""
         pod = self._cache.pending.get(item.key)
         if pod is None or self._cache.is_assumed(item.key):
             self._queue.remove(item.key)
-            return
+            return False
+        shape = self._shape_of(pod)
+        now, changes = self._clock.monotonic(), (self._changes, self._cache.released)
+        known = self._refused.get(shape) if shape is not None else None
+        if known is not None and known.changes == changes and now - known.at < FLUSH_SECONDS:
+            self._failed(pod, item, known.message, reason="Unschedulable", nominated="", shape=shape)
+            return True
         try:
             outcome = await self._decider.decide(pod, self._cache.snapshot(self._ignored))
         except ExtenderError as error:
-            await self._failed(pod, item, error.message, reason="SchedulerError", retry=True)
-            return
+            self._failed(pod, item, error.message, reason="SchedulerError", retry=True)
+            return False
         match outcome:
             case Placed(node):
                 current = self._cache.pending.get(item.key)
                 if current is None or current.info.uid != pod.info.uid:
-                    return  # gone while extenders were asked, and out of the queue with it
-                self._queue.remove(item.key)
+                    return False  # gone while extenders were asked, and out of the queue with it
                 if current.info.deleting or current.info.gates:
-                    return
+                    self._queue.remove(item.key)
+                    return False
                 self._cache.assume(pod, node)
+                self._queue.remove(item.key)
                 self._reported.pop(item.key, None)
                 self._spawn(self._bind(pod, node, item.attempts))
+            case Unplaced(message, None, keep) if shape is not None:
+                if len(self._refused) > len(self._queue):  # of pods that are gone
+                    self._refused.clear()
+                self._refused[shape] = _Refused(message, now, changes)
+                self._failed(
+                    pod, item, message, reason="Unschedulable", nominated=None if keep else "", shape=shape
+                )
             case Unplaced(message, candidate, keep):
                 nominated = None if keep else ""
                 retry = False
                 if candidate is not None:
                     retry = not await self._preempt(pod, candidate)
                     nominated = None if retry else candidate.node
-                await self._failed(pod, item, message, reason="Unschedulable", nominated=nominated, retry=retry)
+                self._failed(pod, item, message, reason="Unschedulable", nominated=nominated, retry=retry)
+        return False
+
+    def _shape_of(self, pod: PodView) -> Hashable | None:
+        """None: what is true of the pod says nothing about another one."""
+        if self._cache.nomination(pod.key) or any(
+            (extender.config.filter_verb or extender.config.preempt_verb) and extender.is_interested(pod.obj)
+            for extender in self._extenders
+        ):
+            return None
+        return shape_of(pod, by_labels=self._cache.has_terms)
 
     # writing
 
@@ -217,6 +265,7 @@ class Scheduler:
                 and self._cache.nomination(other.key) == candidate.node
             ):
                 self._cache.nominate(other.key, "")
+                await self._reporter.settle(other.key)
                 await self._patch_status(other, {"nominatedNodeName": None})
                 self._wake(lambda key, wanted=other.key: key == wanted)  # type: ignore[misc]
         return True
@@ -244,7 +293,7 @@ class Scheduler:
         self._cache.mark_preempted(victim.key)
         self._event(victim.obj, "Normal", "Preempted", f"Preempted by pod {pod.info.uid} on node {node}")
 
-    async def _failed(
+    def _failed(
         self,
         pod: PodView,
         item: Queued,
@@ -253,9 +302,10 @@ class Scheduler:
         reason: str,
         nominated: str | None = None,
         retry: bool = False,
+        shape: Hashable | None = None,
     ) -> None:
-        """Write why the pod waits and put it back, to be tried again after a while (`retry`) or when something
-        changes. `nominated` None leaves the nomination as it is."""
+        """Have it written why the pod waits and put it back, to be tried again after a while (`retry`) or when
+        something changes that could help those of its `shape`. `nominated` None leaves the nomination as it is."""
         if nominated is not None:
             self._cache.nominate(pod.key, nominated)
         now = self._clock.monotonic()
@@ -263,18 +313,12 @@ class Scheduler:
         if known != message or now - when >= EVENT_SECONDS:
             self._reported[pod.key] = (message, now)
             self._event(pod.obj, "Warning", "FailedScheduling", message)
-        current = self._cache.pending.get(pod.key)
-        if current is not None:
-            changes = _scheduled_false(current, reason, message, rfc3339(self._clock.now()))
-            if nominated is not None and nominated != current.info.nominated_node:
-                changes["nominatedNodeName"] = nominated or None
-            await self._patch_status(current, changes)
-        self._queue.fail(item, self._clock.monotonic(), error=retry)
+        if pod.key in self._cache.pending:
+            self._reporter.report(pod, reason, message, nominated=nominated)
+        self._queue.fail(item, now, error=retry, shape=shape)
 
     async def _patch_status(self, pod: PodView, changes: Obj) -> None:
         """Best effort: what could not be written is written at the next try."""
-        if not changes:
-            return
         try:
             await self._api.patch(
                 PODS,
@@ -292,6 +336,7 @@ class Scheduler:
     async def _bind(self, pod: PodView, node: str, attempts: int) -> None:
         """Carry out a placement; on failure the pod is taken off the node again and retried."""
         info = pod.info
+        await self._reporter.settle(pod.key)  # or it would say that it waits, after it is bound
         try:
             await self._binder.bind_volumes(pod, node)
             await self._binder.bind_pod(pod, node)
@@ -304,7 +349,7 @@ class Scheduler:
                 self._queue.add(pod.key, priority=info.priority, created=_created(info.created))
                 item = self._queue.take(pod.key, attempts)
                 message = f"binding rejected: {error}"
-                await self._failed(pod, item, message, reason="SchedulerError", nominated="", retry=True)
+                self._failed(pod, item, message, reason="SchedulerError", nominated="", retry=True)
             self._wake()  # what it held on the node is free again
             return
         self._event(
@@ -326,6 +371,9 @@ class Scheduler:
             log.error("a background task of the scheduler failed", exc_info=error)
 
     def _wake(self, which: Callable[[Key], bool] | None = None) -> None:
+        """Try those again that rest: all, or the chosen ones, whose volumes or neighbours changed."""
+        if which is None:
+            self._changes += 1
         self._queue.wake(self._clock.monotonic(), which)
         self._wakeup.set()
 
@@ -367,7 +415,10 @@ class Scheduler:
         self._reported.pop(pod.key, None)
         self._cache.put_bound(pod)
         fresh = before is None or not (before.get("spec") or {}).get("nodeName")
-        if fresh or (before is not None and labels_of(before) != labels_of(pod.obj)):
+        relabelled = before is not None and labels_of(before) != labels_of(pod.obj)
+        if relabelled:
+            self._changes += 1
+        if fresh or relabelled:
             self._wake(lambda key: key in self._cache.pending and self._cache.pending[key].cares_for_others)
         elif known is not None and known.info.requests != pod.info.requests:
             self._wake()  # resized in place
@@ -378,9 +429,7 @@ class Scheduler:
         if pod.info.deleting or pod.info.gates:
             self._queue.remove(pod.key)
             if pod.info.gates and not pod.info.deleting:
-                changes = _scheduled_false(pod, "SchedulingGated", GATED_MESSAGE, rfc3339(self._clock.now()))
-                if changes:
-                    self._spawn(self._patch_status(pod, changes))
+                self._reporter.report(pod, "SchedulingGated", GATED_MESSAGE)
             if self._cache.nomination(pod.key):
                 self._cache.nominate(pod.key, "")
                 self._wake()
@@ -417,6 +466,7 @@ class Scheduler:
         self._wake(self._has_claims)
 
     def _on_namespace(self, before: Obj | None, after: Obj | None) -> None:
+        self._changes += 1  # its labels say whose anti-affinity a pod of it meets
         if after is None:
             if before is not None:
                 self._cache.namespaces.pop(before["metadata"]["name"], None)
@@ -452,25 +502,6 @@ def _guarded(
             )
 
     return guarded
-
-
-def _scheduled_false(pod: PodView, reason: str, message: str, now: str) -> Obj:
-    """The change that makes the pod say why it is not scheduled; empty when it says so already."""
-    known = condition(pod.obj, "PodScheduled") or {}
-    if known.get("status") == "False" and known.get("reason") == reason and known.get("message") == message:
-        return {}
-    since = known.get("lastTransitionTime") if known.get("status") == "False" else None
-    return {
-        "conditions": [
-            {
-                "type": "PodScheduled",
-                "status": "False",
-                "lastTransitionTime": since or now,
-                "reason": reason,
-                "message": message,
-            }
-        ]
-    }
 
 
 def _created(moment: datetime | None) -> float:

@@ -273,12 +273,18 @@ class Cache:
         self._where: dict[Key, str] = {}  # pods that hold resources → node
         self._assumed: dict[Key, PodView] = {}  # binding under way: as it was before
         self._nominations: dict[Key, str] = {}
+        self.released = 0  # how often room that was kept for a pod became free for others
         self.pending: dict[Key, PodView] = {}  # not bound, for this scheduler; gated ones too
         self.claims: dict[Key, Claim] = {}
         self.volumes: dict[str, Volume] = {}
         self.classes: dict[str, StorageClass] = {}
         self.namespaces: dict[str, Mapping[str, str]] = {}
         self.budgets: dict[Key, Budget] = {}
+
+    @property
+    def has_terms(self) -> bool:
+        """Whether a pod on a node has a say in who stands near it."""
+        return any(state.with_terms for state in self._nodes.values())
 
     def snapshot(self, ignored_resources: frozenset[str] = frozenset()) -> Snapshot:
         nominated: dict[str, tuple[PodView, ...]] = {}
@@ -327,15 +333,16 @@ class Cache:
         """A pod that waits. A nomination decided here stays until the API says otherwise."""
         self.pending[pod.key] = pod
         if pod.info.nominated_node:
-            self._nominations[pod.key] = pod.info.nominated_node
+            self.nominate(pod.key, pod.info.nominated_node)
         elif nominated_before:
-            self._nominations.pop(pod.key, None)
+            self.nominate(pod.key, "")
 
     def remove_pod(self, key: Key) -> bool:
         """Forget a pod entirely; whether it held resources or a nomination."""
         self._assumed.pop(key, None)
         self.pending.pop(key, None)
-        nominated = self._nominations.pop(key, None) is not None
+        nominated = bool(self.nomination(key))
+        self.nominate(key, "")
         return self._displace(key) or nominated
 
     def holds(self, key: Key) -> PodView | None:
@@ -351,6 +358,8 @@ class Cache:
     def assume(self, pod: PodView, node: str) -> None:
         """Count the pod on the node from now on, although its binding is still under way."""
         self._assumed[pod.key] = pod
+        if self._nominations.get(pod.key, node) != node:
+            self.released += 1  # the room that was kept for it elsewhere
         placed = dataclasses.replace(pod, info=dataclasses.replace(pod.info, node=node))
         self._displace(pod.key)
         self._place(placed, node)
@@ -364,6 +373,8 @@ class Cache:
 
     def nominate(self, key: Key, node: str) -> None:
         """Remember for which node room is being made; an empty name withdraws it."""
+        if self._nominations.get(key, node) != node:
+            self.released += 1
         if node:
             self._nominations[key] = node
         else:

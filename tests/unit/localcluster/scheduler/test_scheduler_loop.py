@@ -11,11 +11,25 @@ import pytest
 
 from moorage.apimachinery.informer import Informer, wait_synced
 from moorage.apimachinery.meta import condition
-from moorage.apimachinery.resources import NODES, PODS, PVCS, STORAGECLASSES, Obj
+from moorage.apimachinery.resources import NODES, PODS, PVCS, STORAGECLASSES, Obj, Resource
 from moorage.errors import ServerError
 from moorage.localcluster.scheduler.scheduler import Scheduler
 from moorage.testing.clock import FakeClock
 from moorage.testing.fakepods import FakePodApi
+
+
+class SlowStatusApi(FakePodApi):
+    """Keeps every change of a pod's status waiting until `answers` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers = asyncio.Event()
+
+    async def patch(self, resource: Resource, name: str, patch: Any, *args: Any, **options: Any) -> Obj:
+        if options.get("subresource") == "status":
+            await self.answers.wait()
+        return await super().patch(resource, name, patch, *args, **options)
+
 
 pytestmark = pytest.mark.anyio
 
@@ -94,8 +108,8 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def a_world(*objects: Obj, **options: Any) -> AsyncIterator[World]:
-    api, clock, recorded = FakePodApi(), FakeClock(), Recorded()
+async def a_world(*objects: Obj, api: FakePodApi | None = None, **options: Any) -> AsyncIterator[World]:
+    api, clock, recorded = api or FakePodApi(), FakeClock(), Recorded()
     world = World(api, clock, recorded)
     for obj in objects:
         api.put(PODS if "containers" in obj["spec"] else NODES, obj)
@@ -349,3 +363,56 @@ async def test_a_scheduler_started_later_keeps_the_rooms_made_before():
         world.api.remove(PODS, "low", "lab")
         await world.bound("high")
         assert world.node_of("thief") is None
+
+
+async def test_a_pod_that_fits_is_not_held_up_by_what_is_to_be_written_of_others():
+    api = SlowStatusApi()
+    huge = [a_pod(f"huge-{at}", 9) for at in range(50)]
+    async with a_world(a_node("n"), *huge, api=api) as world:
+        world.api.put(PODS, a_pod("small", 1, minute=5))
+        await world.bound("small")
+        api.answers.set()
+        for pod in huge:
+            assert "Insufficient nvidia.com/gpu" in await world.refused(pod["metadata"]["name"])
+
+
+async def test_a_pod_that_gets_its_node_while_its_report_is_written_says_nothing_else_afterwards():
+    api = SlowStatusApi()
+    async with a_world(a_node("n", unschedulable=True), a_pod("p"), api=api) as world:
+        await world.quiet()  # its report is under way
+        world.api.put(NODES, a_node("n"))
+        await world.quiet()
+        assert world.node_of("p") is None
+        api.answers.set()
+        await world.bound("p")
+        await world.quiet()
+        verbs = [call.verb for call in world.api.calls if call.verb in ("patch", "create binding")]
+        assert verbs == ["patch", "create binding"]
+
+
+async def test_every_waiting_pod_of_one_shape_gets_its_turn_by_age():
+    waiting = [a_pod(f"p{at}", 2, minute=at) for at in range(6)]
+    async with a_world(a_node("n"), a_pod("first", 2, minute=0, priority=1), *waiting) as world:
+        await world.bound("first")
+        for pod in waiting:
+            await world.refused(pod["metadata"]["name"])
+        before = "first"
+        for pod in waiting[:3]:
+            world.api.remove(PODS, before, "lab")
+            before = pod["metadata"]["name"]
+            await world.bound(before)
+        world.api.put(NODES, a_node("large", 99))
+        await world.bound(*(pod["metadata"]["name"] for pod in waiting[3:]))
+
+
+async def test_pods_of_one_shape_differ_by_their_labels_where_others_refuse_them_by_these():
+    term = {"labelSelector": {"matchLabels": {"app": "db"}}, "topologyKey": "kubernetes.io/hostname"}
+    apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    refused = a_pod("refused", 1, minute=1)
+    refused["metadata"]["labels"] = {"app": "db"}
+    async with a_world(a_node("n", 9), a_pod("lonely", 1, affinity=apart)) as world:
+        await world.bound("lonely")
+        world.api.put(PODS, refused)
+        assert "anti-affinity" in await world.refused("refused")
+        world.api.put(PODS, a_pod("other", 1, minute=2))
+        await world.bound("other")
