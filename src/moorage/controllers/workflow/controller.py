@@ -31,6 +31,7 @@ from moorage.controllers.workflow.budget import make_budget
 from moorage.controllers.workflow.collecting import Collector
 from moorage.controllers.workflow.commands import Asked, ImageCommands, names_of
 from moorage.controllers.workflow.observe import has_executor, is_held, is_of, keep_pod, pod_seen
+from moorage.controllers.workflow.podline import PodLine
 from moorage.controllers.workflow.records import RecordStore
 from moorage.controllers.workflow.summary import collect_at, pod_delete_at, summary_patch
 from moorage.decide.runs.restarts import LOST_AFTER
@@ -55,6 +56,7 @@ from moorage.decide.workflows.repository import REPOSITORY, read_repository, ref
 from moorage.decide.workflows.templates import TemplateKey, TemplateMissing, missing, stored
 from moorage.decide.workflows.text.errors import TextError
 from moorage.decide.workflows.text.tags import substitute
+from moorage.decide.workflows.waiting import IN_LINE
 from moorage.errors import (
     AlreadyExists,
     ApiError,
@@ -89,6 +91,7 @@ from moorage.model.workflow import (
     WorkflowRecord,
     is_free,
     is_ours,
+    is_strict,
 )
 
 log = logging.getLogger(__name__)
@@ -112,6 +115,7 @@ class _Live:
 
     run: Run
     uid: str
+    line: PodLine
     changed: set[str] = field(default_factory=set)  # names of pods to look at
     held: dict[str, CreatePod] = field(default_factory=dict)
     held_until: float = 0.0
@@ -348,7 +352,10 @@ class WorkflowController:
         for pod in pods:
             if is_held(pod) and pod["metadata"]["name"] in recorded:
                 await self._release(pod["metadata"]["name"], key.namespace)
-        live = self._live[key] = _Live(run, uid)
+        line = PodLine(bounded=not is_strict(record.document))
+        live = self._live[key] = _Live(run, uid, line)
+        for each in seen:
+            _note_place(live, each)
         live.changed |= {pod["metadata"]["name"] for pod in pods if is_deleting(pod)}
         return live
 
@@ -569,11 +576,13 @@ class WorkflowController:
         for name in sorted(names):
             pod = self._pods.get(name, key.namespace)
             if pod is None:
+                live.line.forget(name)
                 live.run.pod_gone(name)
             elif is_of(pod, live.uid):
                 pods.append(pod)
         all_seen = await self._see(live.uid, pods)
         for seen in all_seen:
+            _note_place(live, seen)
             live.run.pod_seen(seen)
         going = {
             seen.name for seen, pod in zip(all_seen, pods, strict=True) if not seen.is_ended and is_deleting(pod)
@@ -612,6 +621,7 @@ class WorkflowController:
     async def _carry_out(self, key: Key, live: _Live, decision: Decision) -> bool:
         """Do what was decided, in its order; whether it is worth to decide again at once."""
         again = False
+        ended: list[str] = []  # pods to delete
         if decision.nodes or decision.workflow is not None or decision.metrics:
             problems = await self._records.save(
                 live.uid, self._holder, decision.nodes, decision.workflow, decision.metrics
@@ -624,11 +634,23 @@ class WorkflowController:
                 outputs=remember.node.outputs or Outputs(), at=_stamp(self._clock.now()), node_id=remember.node.id
             )
             await self._records.remember(key.namespace, recall.cache, recall.key, memo)
-        if decision.create:
+        live.line.order(decision.create)
+        if orders := live.line.take():
             runtime = await self._step_runtime()
-            results = await _at_once([self._create(key, live, order, runtime) for order in decision.create])
-            again = any(results)
-        await _at_once([self._delete_pod(end.pod, key.namespace) for end in decision.end])
+            results = await _at_once([self._create(key, live, order, runtime) for order in orders])
+            again = again or any(results)
+        for order in decision.create:
+            if live.line.has(order.record.pod_name):
+                live.run.pod_refused(order.record.pod_name, IN_LINE, for_now=True)
+                again = True
+        for end in decision.end:
+            is_held = live.held.pop(end.pod, None) is not None
+            if live.line.forget(end.pod) or is_held:  # there is no such pod, and none will be made
+                live.run.pod_gone(end.pod)
+                again = True
+            else:
+                ended.append(end.pod)
+        await _at_once([self._delete_pod(name, key.namespace) for name in ended])
         await _at_once([self._let_go(name, key, live) for name in decision.release])
         for node in decision.unlock:
             self._locks.release(live.uid, node)
@@ -652,6 +674,9 @@ class WorkflowController:
     async def _create(self, key: Key, live: _Live, order: CreatePod, runtime: StepRuntime) -> bool:
         """Create one pod; whether the run was told something."""
         name = order.record.pod_name
+        if not live.run.waits_for(name):
+            live.line.forget(name)
+            return False
         claims = {claim: f"{key.name}-{claim}" for claim in _claim_templates(live.run.workflow)}
         request = PodRequest(
             record=order.record,
@@ -668,6 +693,7 @@ class WorkflowController:
         try:
             pod = self._pod(key, request, runtime)
         except PodError as error:
+            live.line.forget(name)
             live.run.pod_refused(name, error.message, for_now=False)
             return True
         if isinstance(pod, str):
@@ -683,6 +709,7 @@ class WorkflowController:
                 self._hold(live, order)
                 return True
             for seen in await self._see(live.uid, [keep_pod(there)]):
+                _note_place(live, seen)
                 live.run.pod_seen(seen)
             return True
         except (Invalid, BadRequest, Forbidden) as error:
@@ -690,6 +717,8 @@ class WorkflowController:
             live.run.pod_refused(name, error.message, for_now=is_quota)
             if is_quota:
                 self._hold(live, order)
+            else:
+                live.line.forget(name)
             return True
         live.held.pop(name, None)
         return False
@@ -734,8 +763,7 @@ class WorkflowController:
         runtime = await self._step_runtime()
         held, live.held = live.held, {}
         for order in held.values():
-            if live.run.waits_for(order.record.pod_name):
-                await self._create(key, live, order, runtime)
+            await self._create(key, live, order, runtime)
         return QUOTA_EVERY if live.held else timedelta(0)
 
     async def _delete_pod(self, name: str, namespace: str) -> None:
@@ -899,6 +927,16 @@ class WorkflowController:
                 WORKFLOWS, key.name, key.namespace, uid=obj["metadata"]["uid"], propagation="Background"
             )
         return None
+
+
+def _note_place(live: _Live, pod: PodSeen) -> None:
+    """Note whether the pod still waits for a node."""
+    if pod.is_ended:
+        live.line.forget(pod.name)
+        return
+    node = live.run.node_of_pod(pod.name)
+    template = node.template if node is not None else ""
+    live.line.seen(pod.name, template, has_node=bool(pod.host) or pod.is_running)
 
 
 def secret_name(workflow: str, token_digest: str) -> str:

@@ -21,6 +21,7 @@ from moorage.decide.workflows.text.errors import TextError
 from moorage.decide.workflows.views import WorkflowView, is_step, is_suspended_node, step_path
 from moorage.model.workflow import INSTANCE_LABEL, OUR_INSTANCE, NodePhase, NodeRecord, NodeType
 
+IN_LINE = "many pods of this template wait for a node already"  # the message of a step whose pod is made later
 STEPS_NAMED = 5  # of those that wait for the same thing
 _LOCK = re.compile(r"^Waiting for (.+) lock$")  # what the graph writes into a node
 _BACKOFF = re.compile(r"^Backoff until (\S+)$")
@@ -30,7 +31,7 @@ class WaitKind(StrEnum):
     """What a step waits for."""
 
     POD = "pod"  # its pod has no node yet, or its containers do not run yet
-    REFUSED = "refused"  # the API server does not take its pod for now (a quota)
+    REFUSED = "refused"  # its pod is not created for now: by a quota, or because others of its template wait
     LOCK = "lock"  # a mutex or semaphore
     BACKOFF = "backoff"  # the pause before its next attempt
     PERSON = "person"  # a step of the type suspend
@@ -231,6 +232,13 @@ def _of_node(view: WorkflowView, spec: Mapping[str, Any], node: NodeRecord) -> W
                 kind=WaitKind.REFUSED,
                 message=f"its pod is not created yet: {node.message}",
                 hint="it is tried again until there is room in the quota",
+                pod=node.pod_name,
+            )
+        if node.message == IN_LINE:
+            return Wait(
+                kind=WaitKind.REFUSED,
+                message=f"its pod is not created yet: {IN_LINE}",
+                hint="it is created when fewer of them wait; see why they do: moor explain POD",
                 pod=node.pod_name,
             )
         return Wait(kind=WaitKind.POD, message=node.message or "its pod has not started yet", pod=node.pod_name)

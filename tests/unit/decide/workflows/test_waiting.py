@@ -13,7 +13,7 @@ from moorage.decide.explain.explainer import explain
 from moorage.decide.workflows.graph.events import Controls
 from moorage.decide.workflows.graph.locks import LIMITS_CONFIGMAP, lock_name
 from moorage.decide.workflows.views import view_workflow, workflow_object
-from moorage.decide.workflows.waiting import WaitKind, waits_of
+from moorage.decide.workflows.waiting import IN_LINE, WaitKind, waits_of
 from moorage.model.workflow import NODE_NAME_ANNOTATION, WORKFLOW_LABEL, NodePhase, NodeRecord, NodeType
 from moorage.present.workflowwaits import Explained, make_workflow_explanation
 from moorage.testing.workflowplayer import Ends, Player, by_node
@@ -80,6 +80,14 @@ def test_a_pod_that_a_quota_refuses_is_told_with_its_words():
     ((kind, steps_, message),) = waits(player)
     assert (kind, steps_) == ("refused", ("fit",))
     assert message == "its pod is not created yet: pods wf-1 is forbidden: exceeded quota: gpus"
+
+
+def test_a_pod_that_is_made_later_is_told_with_the_reason():
+    player = begun(steps({"fit": "fit"}), plays=1)
+    pending(player, *player.pods, IN_LINE)
+    ((kind, steps_, message),) = waits(player)
+    assert (kind, steps_) == ("refused", ("fit",))
+    assert message == "its pod is not created yet: many pods of this template wait for a node already"
 
 
 @pytest.mark.parametrize(
