@@ -15,7 +15,7 @@ from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.cli.watching import ENTER, LEAVE, REDRAW
 from moorage.cli.workflowsession import ServerRecords, next_steps, show_text
 from moorage.decide.runs.timelimit import parse_time
-from moorage.decide.workflows.views import WorkflowView, view_workflow
+from moorage.decide.workflows.views import ITEMS_SHOWN, WorkflowView, tree_of, view_workflow
 from moorage.errors import NotReady, UsageError
 
 LOOK_SECONDS = 1.0  # between two looks at a workflow that is watched
@@ -29,7 +29,7 @@ LOOK_SECONDS = 1.0  # between two looks at a workflow that is watched
     }
 )
 @click.argument("name", shell_complete=complete("workflows"))
-@click.option("--whole", is_flag=True, help="Show every item of large loops.")
+@click.option("--whole", is_flag=True, help="Show every step: many that are alike are counted without it.")
 @console.document_option
 @target_options
 def get(target: Target, name: str, whole: bool, output: str) -> int:
@@ -42,6 +42,12 @@ def get(target: Target, name: str, whole: bool, output: str) -> int:
             return 0
         view = view_workflow(obj)
         console.show(show_text(view, session.clock.now(), whole=whole))
+        if (
+            not whole
+            and len(view.nodes) > ITEMS_SHOWN
+            and any(row.more for row in tree_of(view.nodes, whole=False))
+        ):
+            console.say(f"see every step: moor workflow get {view.name} --whole")
         for step in next_steps(view):
             console.say(step)
         return 0

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import quote
@@ -28,8 +26,6 @@ from moorage.decide.workflows.views import (
 from moorage.errors import Forbidden, MoorageError, NotFound, NotReady
 from moorage.model.workflow import NodePhase, NodeRecord
 
-ITEMS_SHOWN = 20  # of a loop, before those that succeeded are counted instead
-FEW = 3  # of these, that are shown all the same
 HEADERS = ("STEP", "STATUS", "DURATION", "MESSAGE", "TEMPLATE", "POD")
 KEPT = frozenset({"STATUS", "DURATION"})  # columns that a narrow terminal shows before others
 
@@ -159,57 +155,14 @@ def _origin(view: WorkflowView) -> str:
 
 
 def node_rows(view: WorkflowView, now: datetime, *, whole: bool = False) -> list[list[str]]:
-    """A row of the table for each node; items of large loops that succeeded are counted, unless `whole`."""
-    tree = tree_of(view.nodes)
-    counts = Counter(filter(None, (_loop_of(row.node) for row in tree)))
-    rows: list[list[str]] = []
-    shown: Counter[str] = Counter()
-    hidden: list[_Hidden] = []  # of the loops that the row stands in, the innermost last
-    below: int | None = None  # rows deeper than this belong to an item that is counted
-    for row in tree:
-        if below is not None and row.depth > below:
-            continue
-        below, loop = None, _loop_of(row.node)
-        while (
-            hidden and (row.depth, loop) != (hidden[-1].depth, hidden[-1].loop) and row.depth <= hidden[-1].depth
-        ):
-            rows.append(hidden.pop().row())
-        shown[loop] += 1
-        is_counted = loop and row.node.phase is NodePhase.SUCCEEDED and counts[loop] > ITEMS_SHOWN
-        if whole or not is_counted or shown[loop] <= FEW:
-            rows.append(_node_row(row, view, now))
-            continue
-        if not hidden or hidden[-1].loop != loop:
-            hidden.append(_Hidden(loop, row.depth, row.guides))
-        hidden[-1].count += 1
-        below = row.depth
-    return rows + [each.row() for each in reversed(hidden)]
-
-
-@dataclass(slots=True)
-class _Hidden:
-    """Items of one loop that succeeded, and are counted instead of shown."""
-
-    loop: str
-    depth: int
-    guides: str
-    count: int = 0
-
-    @property
-    def place(self) -> tuple[int, str]:
-        return self.depth, self.loop
-
-    def row(self) -> list[str]:
-        return [f"{self.guides[:-2]}└ … {self.count:,} more", str(NodePhase.SUCCEEDED), "", "", "", ""]
-
-
-def _loop_of(node: NodeRecord) -> str:
-    """What the items of one loop have in common; empty: it is no item."""
-    return node.name.partition("(")[0] if node.name.endswith(")") and ":" in node.display_name else ""
+    """A row of the table for each node; many that are alike are counted, unless `whole`."""
+    return [_node_row(row, view, now) for row in tree_of(view.nodes, whole=whole)]
 
 
 def _node_row(row: TreeRow, view: WorkflowView, now: datetime) -> list[str]:
     node = row.node
+    if row.more:
+        return [f"{row.guides}… {row.more:,} more", str(node.phase), "", "", node.template, ""]
     name = node.display_name if row.depth else node.name.rpartition(".")[2] or node.name
     status = "Waiting" if is_suspended_node(node) else str(node.phase)
     return [

@@ -219,6 +219,7 @@ def test_items_of_a_large_loop_that_succeeded_are_counted(moor):
     assert len(steps) == 1 + 3 + 3 + 1 + 1
     done = moor("workflow", "get", "train")
     assert "└ … 46 more" in done.out
+    assert "see every step: moor workflow get train --whole\n" in done.err
     assert "fan(40:x)" in done.out
     assert "more" not in moor("workflow", "get", "train", "--whole").out
 

@@ -200,6 +200,12 @@ async def test_a_workflow_that_goes_on_is_asked_for_each_second_with_the_boxes_t
     ]  # fmt: skip
 
 
+async def test_the_bar_of_a_workflow_shows_how_many_steps_failed(ada):
+    await ada.keep(loop(20), table=lambda order: Ends(exit_code=int("(3:" in order.record.name)))
+    page = await ada.get("/workflows/team/train")
+    assert '<rect class="b-free" width="20" height="1"/><rect class="b-dead" width="1" height="1"/>' in page.text
+
+
 async def test_a_loop_of_thousands_is_one_box_that_opens_by_ranges_and_then_by_items(ada):
     await ada.keep(loop(1900), table=lambda order: Ends(exit_code=int("(77:" in order.record.display_name)))
     page = await ada.get("/workflows/team/train")

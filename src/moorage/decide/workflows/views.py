@@ -11,6 +11,7 @@ import base64
 import binascii
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -49,6 +50,13 @@ _GROUP = re.compile(r"\[\d+\]$")
 _IN_GROUP = re.compile(r"\[(\d+)\]\.[^\[\]]*$")
 _ITEM = re.compile(r"\((?:[^()]|\([^()]*\))*\)$")
 _NUMBERS = re.compile(r"(\d+)")
+_OF_TEMPLATE = " "  # begins what steps of one template have in common; no name of a loop begins so
+
+ITEMS_SHOWN = 20  # items of a loop beside each other, before those that are alike are counted instead
+STEPS_SHOWN = 100  # the same of steps of one template, which have names of their own
+LIKE_SHOWN = 20  # of these, that are shown all the same, in each phase
+FINISHED_ITEMS_SHOWN = 3  # the same of items that succeeded or were left out
+_WELL = (NodePhase.SUCCEEDED, NodePhase.SKIPPED, NodePhase.OMITTED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,11 +110,15 @@ class WorkflowView:
 
 @dataclass(frozen=True, slots=True)
 class TreeRow:
-    """A node in the tree. `depth` 0: the workflow itself, or its exit handler; `guides`: drawn before the name."""
+    """A node in the tree. `depth` 0: the workflow itself, or its exit handler; `guides`: drawn before the name.
+
+    `more`: the row stands for so many nodes of one phase, which are like those before it. `node` is the first.
+    """
 
     node: NodeRecord
     depth: int
     guides: str
+    more: int = 0
 
 
 # -- reading
@@ -365,10 +377,11 @@ def as_gone(obj: Mapping[str, Any]) -> Obj:
 # -- the tree
 
 
-def tree_of(nodes: Sequence[NodeRecord]) -> tuple[TreeRow, ...]:
+def tree_of(nodes: Sequence[NodeRecord], *, whole: bool = True) -> tuple[TreeRow, ...]:
     """Nodes in the order of a tree: each below the template, the loop or the retry that it belongs to.
 
-    Groups of steps are left out, their steps stand in their place.
+    Groups of steps are left out, their steps stand in their place. Unless `whole`, many items of a loop, or steps
+    of one template, beside each other are counted instead, with all that is below them.
     """
     by_id = {node.id: node for node in nodes}
     by_name = {node.name: node for node in nodes}
@@ -380,22 +393,63 @@ def tree_of(nodes: Sequence[NodeRecord]) -> tuple[TreeRow, ...]:
         if node.type not in _WITHIN:
             below.setdefault(above[node.id], []).append(node)
     rows: list[TreeRow] = []
-    waiting = [(node, 0, "", "") for node in sorted(below.get("", ()), key=_root_order, reverse=True)]
+    roots = sorted(below.get("", ()), key=_root_order, reverse=True)
+    waiting: list[tuple[Sequence[NodeRecord], int, str, str]] = [((node,), 0, "", "") for node in roots]
     shown: set[str] = set()
     while waiting:
-        node, depth, guides, rest = waiting.pop()
+        alike, depth, guides, rest = waiting.pop()
+        node = alike[0]
+        if len(alike) > 1:
+            rows.append(TreeRow(node, depth, guides, len(alike)))
+            inside = list(alike)
+            while inside:
+                hidden = inside.pop()
+                if hidden.id not in shown:
+                    shown.add(hidden.id)
+                    inside += below.get(hidden.id, ())
+            continue
         if node.id in shown:
             continue  # names that form a circle
         shown.add(node.id)
         rows.append(TreeRow(node, depth, guides))
         inner = _in_order(below.get(node.id, ()))
-        for place, child in reversed(list(enumerate(inner))):
-            is_last = place == len(inner) - 1
+        places = [(child,) for child in inner] if whole else _counted(inner)
+        for place, row in reversed(list(enumerate(places))):
+            is_last = place == len(places) - 1
             waiting.append(
-                (child, depth + 1, rest + ("└ " if is_last else "├ "), rest + ("  " if is_last else "│ "))
+                (row, depth + 1, rest + ("└ " if is_last else "├ "), rest + ("  " if is_last else "│ "))
             )
     rows += [TreeRow(node, 0, "") for node in nodes if node.id not in shown and node.type not in _WITHIN]
     return tuple(rows)
+
+
+def _counted(siblings: Sequence[NodeRecord]) -> list[Sequence[NodeRecord]]:
+    """Nodes beside each other by rows: one that is shown, or several of one phase that are counted."""
+    families = [_family(node) for node in siblings]
+    sizes = Counter(families)
+    last = {family: at for at, family in enumerate(families)}
+    shown: Counter[tuple[str, NodePhase]] = Counter()
+    hidden: dict[str, dict[NodePhase, list[NodeRecord]]] = {}
+    rows: list[Sequence[NodeRecord]] = []
+    for at, (node, family) in enumerate(zip(siblings, families, strict=True)):
+        is_item = not family.startswith(_OF_TEMPLATE)
+        most = FINISHED_ITEMS_SHOWN if is_item and node.phase in _WELL else LIKE_SHOWN
+        is_large = sizes[family] > (ITEMS_SHOWN if is_item else STEPS_SHOWN)
+        if is_large and shown[family, node.phase] >= most:
+            hidden.setdefault(family, {}).setdefault(node.phase, []).append(node)
+        else:
+            shown[family, node.phase] += 1
+            rows.append((node,))
+        if last[family] == at:
+            rows += hidden.get(family, {}).values()
+    return rows
+
+
+def _family(node: NodeRecord) -> str:
+    """What nodes beside each other have in common: the name of their loop, or their template."""
+    if node.name.endswith(")") and ":" in node.display_name:
+        return node.name.partition("(")[0]
+    return f"{_OF_TEMPLATE}{node.template} {node.template_ref}"
 
 
 def _above(node: NodeRecord, by_id: Mapping[str, NodeRecord], by_name: Mapping[str, NodeRecord]) -> str:

@@ -73,6 +73,62 @@ def test_items_of_a_loop_stand_below_it_in_the_order_of_their_numbers():
     ]
 
 
+def lines(nodes):
+    return [
+        row.guides + (f"{row.more} {row.node.phase}" if row.more else row.node.display_name)
+        for row in tree_of(nodes, whole=False)
+    ]
+
+
+def loop(number, kind=NodeType.POD, **phases):
+    """Items of a loop; `phases`: by their number, as text."""
+    return [
+        a_node(
+            f"wf.fan({at}:x)",
+            kind,
+            NodePhase(phases.get(f"at{at}", "Succeeded")),
+            boundary="wf",
+            display_name=f"fan({at}:x)",
+        )
+        for at in range(number)
+    ]
+
+
+def test_items_of_a_large_loop_are_counted_by_their_phases_with_what_is_below_them():
+    failed = {f"at{at}": "Failed" for at in range(30, 60)}
+    items = loop(100, NodeType.STEPS, **failed)
+    below = [a_node(f"{item.name}.{name}", boundary=item.name) for item in items for name in ("a", "b")]
+    last = a_node("wf.last", boundary="wf", started_at="2026-11-23T15:00:00Z")
+    shown = lines([a_node("wf", NodeType.STEPS), *items, *below, last])
+    assert shown[:5] == ["wf", "├ fan(0:x)", "│ ├ a", "│ └ b", "├ fan(1:x)"]
+    assert [line for line in shown if "│" not in line] == [
+        "wf",
+        *(f"├ fan({at}:x)" for at in (0, 1, 2, *range(30, 50))),
+        "├ 67 Succeeded",
+        "├ 10 Failed",
+        "└ last",
+    ]
+
+
+def test_the_count_is_the_last_row_where_nothing_comes_after_it():
+    shown = lines([a_node("wf", NodeType.STEPS), *loop(50)])
+    assert shown == ["wf", "├ fan(0:x)", "├ fan(1:x)", "├ fan(2:x)", "└ 47 Succeeded"]
+
+
+def test_a_single_item_is_shown_and_not_counted():
+    running = {f"at{at}": "Running" for at in range(21)}
+    shown = lines([a_node("wf", NodeType.STEPS), *loop(21, **running)])
+    assert shown[-1] == "└ fan(20:x)"
+
+
+def test_steps_with_names_of_their_own_are_counted_where_there_are_hundreds():
+    few = [a_node(f"wf.t{at}", boundary="wf", template="say") for at in range(100)]
+    assert len(lines([a_node("wf", NodeType.DAG), *few])) == 101
+    many = [a_node(f"wf.t{at}", boundary="wf", template="say") for at in range(1000)]
+    shown = lines([a_node("wf", NodeType.DAG), *many, a_node("wf.z", boundary="wf", template="other")])
+    assert shown == ["wf", *(f"├ t{at}" for at in range(20)), "├ 980 Succeeded", "└ z"]
+
+
 def test_attempts_stand_below_the_item_that_is_retried():
     nodes = [
         a_node("wf", NodeType.DAG),
@@ -106,6 +162,7 @@ def test_the_exit_handler_is_the_last_root():
 def test_every_node_but_groups_of_steps_has_one_row(nodes):
     shown = [row.node.id for row in tree_of(nodes)]
     assert sorted(shown) == sorted(node.id for node in nodes if node.type is not NodeType.STEP_GROUP)
+    assert tree_of(nodes, whole=False) == tree_of(nodes)  # of so few none is counted
 
 
 @given(
