@@ -182,7 +182,7 @@ AUDIT_KEPT_DAYS = Setting(
 )  # fmt: skip
 KEPT_LOG_DAYS = Setting(
     name="MOORAGE_LOG_DAYS", kind=whole(1, LOG_DAYS_MAX), default=LOG_DAYS, readers=(SERVER, UP),
-    meaning="Days to keep facts and logs of runs' pods that are gone.",
+    meaning="Days to keep facts and logs of pods of runs and workflows that are gone.",
 )  # fmt: skip
 KEPT_LOG_BYTES = Setting(
     name="MOORAGE_LOG_BYTES", kind=size_between(LOG_BYTES_MIN, LOG_BYTES_MAX), default=LOG_BYTES, usual="1Mi",

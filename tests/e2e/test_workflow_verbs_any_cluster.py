@@ -11,15 +11,16 @@ from typing import Any
 
 import pytest
 import yaml
+from aiohttp import ClientSession
 
 from moorage.apimachinery.moments import rfc3339, rfc3339_micro
-from moorage.apimachinery.resources import LEASES, Obj
+from moorage.apimachinery.resources import LEASES, PODS, Obj
 from moorage.clock import SYSTEM
 from moorage.errors import Conflict, NotFound
 from moorage.kube.client import KubeClient
 from moorage.kube.serverurl import server_url
 from moorage.model.names import HOST_ENV_ANNOTATION
-from moorage.model.workflow import INSTANCE_LABEL, WORKFLOWS
+from moorage.model.workflow import INSTANCE_LABEL, WORKFLOW_LABEL, WORKFLOWS
 from moorage.sdk.aio import AsyncClient
 from moorage.testing.cluster import Cluster
 from moorage.testing.waiting import until
@@ -72,6 +73,20 @@ spec:
     inputs: {artifacts: [{name: text, path: /tmp/given}]}
     container: {image: IMAGE, command: [sh, -c, "cat /tmp/given; exit {{workflow.parameters.code}}"]}
 """
+RETRIED = """\
+apiVersion: argoproj.io/v1alpha1
+kind: Workflow
+metadata: {generateName: tries-}
+spec:
+  entrypoint: main
+  podGC: {strategy: OnPodCompletion, deleteDelayDuration: DELAY}
+  templates:
+  - name: main
+    retryStrategy: {limit: "1"}
+    container:
+      image: IMAGE
+      command: [sh, -c, "echo try {{retries}} of {{pod.name}}; exit $((1 - {{retries}}))"]
+"""
 TWICE = "print({{inputs.parameters.x}} * 2)"
 
 
@@ -84,6 +99,12 @@ def manifest(cluster: Cluster, tmp_path: Path) -> Path:
 
 def host_env(cluster: Cluster) -> tuple[str, ...]:
     return ("--host-env",) if cluster.kind == "local" else ()
+
+
+def token_of(cluster: Cluster) -> str:
+    """Of the user of the kubeconfig; empty: it has none."""
+    user = yaml.safe_load(cluster.kubeconfig.read_text())["users"][0]["user"]
+    return str(user.get("token") or "")
 
 
 async def test_a_workflow_from_the_file_to_what_it_left(
@@ -147,6 +168,50 @@ async def test_python_does_the_same(cluster: Cluster, namespace: str) -> None:
         assert [each.name async for each in client.workflows.list(completed=True)] == [made.name]
 
 
+async def test_logs_of_every_attempt_stay_when_pods_and_workflow_are_gone(
+    cluster: Cluster, namespace: str, api: KubeClient, tmp_path: Path
+) -> None:
+    def moor(*words: str, **more: Any) -> str:
+        return cluster.moor("workflow", *words, "-n", namespace, **more).stdout
+
+    file = tmp_path / "tries.yaml"
+    image = "busybox" if cluster.kind == "local" else cluster.image
+    file.write_text(RETRIED.replace("IMAGE", image).replace("DELAY", "8s"))
+    name = moor("submit", str(file), *host_env(cluster)).strip()
+    assert moor("wait", name, "--timeout", "3m") == f"{name} Succeeded\n"
+
+    async def has_no_pods() -> bool:
+        return not (await api.list(PODS, namespace, label_selector=f"{WORKFLOW_LABEL}={name}")).items
+
+    await until("podGC to delete both pods", has_no_pods)
+    lines = moor("logs", name, "--no-prefix").splitlines()
+    tries = [line.rpartition(" of ")[0] for line in lines]
+    assert tries == ["try 0", "try 1"]
+    first = lines[0].rpartition(" of ")[2]
+    assert len({line.rpartition(" of ")[2] for line in lines}) == 2, "each attempt has a pod of its own"
+    assert moor("logs", name, "--no-prefix", "--follow").splitlines() == lines
+    moor("delete", name)
+    async with AsyncClient(kubeconfig=cluster.kubeconfig, namespace=namespace) as client:
+
+        async def is_gone() -> bool:
+            try:
+                await api.get(WORKFLOWS, name, namespace)
+            except NotFound:
+                return True
+            return False
+
+        await until("the workflow to be gone", is_gone)
+        assert [line.text async for line in client.workflows.logs(name)] == lines
+    if token := token_of(cluster):  # as Argo's clients ask
+        path = f"{await server_url(api)}/api/v1/workflows/{namespace}/{name}/{first}/log?logOptions.container=main"
+        headers = {"authorization": f"Bearer {token}"}
+        async with ClientSession() as session, session.get(path, headers=headers) as answer:
+            rows = (await answer.text()).splitlines()
+        assert [json.loads(row)["result"]["content"] for row in rows] == lines[:1]
+    moor("delete", "--forget", name)
+    assert "nothing is kept of its log" in cluster.moor("workflow", "logs", name, "-n", namespace).stderr
+
+
 async def test_one_that_failed_is_submitted_again_with_what_succeeded(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
@@ -173,7 +238,7 @@ async def test_one_that_failed_is_submitted_again_with_what_succeeded(
 async def test_heras_own_client_submits_and_waits(cluster: Cluster, namespace: str, api: KubeClient) -> None:
     from hera.workflows import DAG, Parameter, Script, Task, Workflow, WorkflowsService, models
 
-    token = str(yaml.safe_load(cluster.kubeconfig.read_text())["users"][0]["user"].get("token") or "")
+    token = token_of(cluster)
     if not token:
         pytest.skip("the kubeconfig has no token for hera")
     url = await server_url(api)

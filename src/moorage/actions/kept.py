@@ -1,4 +1,4 @@
-"""What is kept of runs when their pods or Jobs are gone, as whoever asks may read it."""
+"""What is kept of runs and of steps of workflows when their pods are gone, as whoever asks may read it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from moorage.api.kept import KeptLog, KeptRun
+from moorage.api.kept import KeptLog, KeptPod, KeptRun
 from moorage.apimachinery.meta import is_condition_true
 from moorage.apimachinery.resources import Obj
 from moorage.attempts.reading import stamp_of, without_stamp
@@ -28,8 +28,26 @@ class Kept(Protocol):
         ...
 
 
+class KeptOfSteps(Protocol):
+    """What Moorage's server keeps of steps of workflows. Raises ApiError where it says no."""
+
+    async def steps(self, namespace: str, workflow: str, uid: str, *, pod: str = "") -> tuple[KeptPod, ...]:
+        """The pods of the Workflow with this uid, in the order of their start. `pod`: only those of this name."""
+        ...
+
+    async def step_log(self, namespace: str, workflow: str, uid: str, pod: str) -> KeptLog:
+        """The end of the log of one of these pods, by its uid; empty as above. Raises Forbidden."""
+        ...
+
+
 class NothingKept:
     """Where there is no server."""
+
+    async def steps(self, namespace: str, workflow: str, uid: str, *, pod: str = "") -> tuple[KeptPod, ...]:  # noqa: ARG002
+        return ()
+
+    async def step_log(self, namespace: str, workflow: str, uid: str, pod: str) -> KeptLog:  # noqa: ARG002
+        return KeptLog()
 
     async def run(self, namespace: str, name: str) -> KeptRun:  # noqa: ARG002
         return KeptRun()

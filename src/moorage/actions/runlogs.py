@@ -12,18 +12,16 @@ from moorage.actions.kept import Kept, NothingKept, kept_of, lines_of
 from moorage.actions.runs import jobs_of_run, missing_attempt, pods_of_run
 from moorage.api.kept import KeptLog, KeptRun
 from moorage.apimachinery.api import PodApi
-from moorage.apimachinery.meta import annotations_of
 from moorage.apimachinery.quantity import format_bytes
 from moorage.apimachinery.resources import Obj
 from moorage.clock import Clock
-from moorage.decide.runs.kept import kept_pods_of, view_deleted
+from moorage.decide.runs.kept import kept_pods_of, shown_container, view_deleted
 from moorage.decide.runs.state import PodView, RunView, State, view_run
 from moorage.errors import ApiError, BadRequest, NotFound, ServerError
 from moorage.kube.logs import STARTED, pod_lines
 
 APPEAR_SECONDS = 10.0  # so long after its start a run may be unknown to a watch
 AHEAD = 256  # events that are read before somebody takes them
-DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"  # annotation of a pod, as kubectl reads it
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +298,7 @@ class RunLog:
         return self._run
 
     def _view(self, jobs: Sequence[Obj], pods: Sequence[Obj]) -> RunView:
-        self._containers |= {pod["metadata"]["name"]: container_of(pod) for pod in pods}
+        self._containers |= {pod["metadata"]["name"]: shown_container(pod) for pod in pods}
         run = view_run(jobs, pods, kept=kept_pods_of(self._kept_run, jobs))
         self._pods |= {pod.name: pod for pod in run.pods}
         return run
@@ -388,9 +386,3 @@ def is_waiting(run: RunView) -> bool:
     """Whether a run waits for a pod to start."""
     newest = run.pods[-1] if run.pods else None
     return run.state in (State.WAITING, State.RESTARTING) and (newest is None or newest.phase == "Pending")
-
-
-def container_of(pod: Obj) -> str | None:
-    """The container whose log is the pod's: others may have been added beside it."""
-    containers = (pod.get("spec") or {}).get("containers") or [{}]
-    return annotations_of(pod).get(DEFAULT_CONTAINER) or containers[0].get("name") or None

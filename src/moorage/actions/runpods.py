@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from moorage.actions.objects import get_object
-from moorage.actions.runlogs import container_of
 from moorage.actions.runs import jobs_of_run, missing_attempt, pods_of_run
 from moorage.actions.workspaces import WORKSPACE
 from moorage.api.errors import ErrorCode
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.meta import is_deleting
 from moorage.apimachinery.resources import PODS, Obj
+from moorage.decide.runs.kept import shown_container
 from moorage.decide.runs.state import PodView, RunView, State, view_run
 from moorage.errors import NotFound, NotReady
 from moorage.model.names import WORKSPACE_LABEL
@@ -89,7 +89,7 @@ def _wait_hint(run: RunView) -> str:
 
 
 def _container(pods: list[Obj], name: str) -> str:
-    return next((container_of(pod) or "" for pod in pods if pod["metadata"]["name"] == name), "")
+    return next((shown_container(pod) or "" for pod in pods if pod["metadata"]["name"] == name), "")
 
 
 def _phase(pod: Obj) -> str:

@@ -1,20 +1,20 @@
-"""What the server keeps of runs whose pods or Jobs are gone."""
+"""What the server keeps of runs and workflows whose pods are gone."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from moorage.api.fields import Answer, Time, about
+from moorage.api.fields import Answer, Query, Text, Time, about
 
 
 class KeptPod(Answer, frozen=True):
-    """What is known of a pod of a run, also after it is gone."""
+    """What is known of a pod of a run or of a workflow's step, also after it is gone."""
 
     uid: str
-    job_uid: Annotated[str, about("Uid of the Job of its attempt.")]
+    job_uid: Annotated[str, about("Uid of the Job of its attempt; of a step: of its Workflow.")]
     namespace: str
-    run: str
+    run: Annotated[str, about("Its run; empty: it is of a step.")]
     attempt: Annotated[int, about("Number of the attempt in its run.")]
     name: str
     node: Annotated[str, about("Node that it ran on; empty: never placed.")] = ""
@@ -31,6 +31,7 @@ class KeptPod(Answer, frozen=True):
     gpu_type: Annotated[str, about("Type of these GPUs; empty: none, or not known.")] = ""
     disrupted: Annotated[bool, about("Whether Kubernetes marked it as a target of disruption.")] = False
     gone: Annotated[Time | None, about("When it was seen to be gone; null: it is there.")] = None
+    workflow: Annotated[str, about("Workflow of its step; empty: it is of a run.")] = ""
 
 
 class KeptAttempt(Answer, frozen=True):
@@ -50,6 +51,24 @@ class KeptRun(Answer, frozen=True):
     """What is kept of the newest run of a name, oldest first."""
 
     attempts: tuple[KeptAttempt, ...] = ()
+    pods: tuple[KeptPod, ...] = ()
+
+
+class WhichWorkflow(Query):
+    """Of several workflows of one name, which."""
+
+    uid: Annotated[Text, about("Uid of the Workflow; empty: the newest of the name.")] = ""
+
+
+class WhichPods(WhichWorkflow):
+    """Which pods of a workflow."""
+
+    pod: Annotated[Text, about("Only pods of this name.")] = ""
+
+
+class KeptSteps(Answer, frozen=True):
+    """What is kept of the pods of a workflow's steps, in the order of their start."""
+
     pods: tuple[KeptPod, ...] = ()
 
 

@@ -1,4 +1,4 @@
-"""Keeps the facts and logs of runs' pods: objects and streams of the cluster in, rows and files out.
+"""Keeps the facts and logs of pods of runs and steps: objects and streams of the cluster in, rows and files out.
 
 What to write is decided by `decide.runs.kept.plan`, what to read by `attempts.reading.plan_reads`; this carries
 both out. Nothing is remembered that the store and the folder do not hold: a keeper that was killed at any moment
@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -22,13 +22,13 @@ from moorage.api.kept import KeptLog, KeptPod, KeptRun
 from moorage.apimachinery.api import LogApi
 from moorage.apimachinery.backoff import DoublingDelay
 from moorage.apimachinery.informer import Informer, wait_synced
-from moorage.apimachinery.meta import Key, annotations_of, key_of, labels_of
+from moorage.apimachinery.meta import Key, is_deleting, key_of, labels_of
 from moorage.apimachinery.resources import Obj
 from moorage.attempts.logs import LogEnd, Logs
 from moorage.attempts.reading import NewLines, Read, Splitter, Stop, Wanted, plan_reads
 from moorage.attempts.store import AttemptStore
 from moorage.clock import SYSTEM, Clock
-from moorage.decide.runs.kept import Seen, is_of_run, plan, uid_of
+from moorage.decide.runs.kept import Seen, is_kept, is_of_run, is_of_step, plan, shown_container, uid_of
 from moorage.decide.usage.gpus import gpu_type
 from moorage.errors import MoorageError, NotFound, StorageError
 from moorage.model.retention import LOG_BYTES, LOG_DAYS, LOG_STREAMS, LOG_TOTAL_BYTES
@@ -43,7 +43,7 @@ RETRY = DoublingDelay(5.0, 300.0)  # seconds before a log that could not be read
 LEAVE_SECONDS = 30.0  # that the log of a pod that is gone may still take
 SWEEP_SECONDS = 600.0  # between two looks for what is kept no longer
 BUFFER_BYTES = 64 * 1024  # of a log in memory; more goes to the disk at once
-DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"  # annotation of a pod, as kubectl reads it
+YOUNG_SECONDS = 1.0  # before the log of a step is followed: one that ends sooner is read once, at its end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +79,7 @@ class _Log:
     read_at: float | None = None
     not_before: float = 0.0
     failures: int = 0  # in a row
+    has_lines: bool = False  # known to hold some
     buffer: bytearray = field(default_factory=bytearray)
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -125,6 +126,7 @@ class Keeper:
         self._logs: dict[str, _Log] = {}
         self._next_look = self._next_sweep = 0.0
         self._running = False
+        self._silent: set[str] = set()  # uids of pods that have ended and printed nothing, until they are deleted
         self._sampled: dict[str, int] = {}  # uid of a pod → most memory seen in use, until it is deleted
         self.kept_bytes = 0  # of logs on the disk, at the last sweep
         jobs.on_change(self._hear_job)
@@ -193,10 +195,10 @@ class Keeper:
         self.kept_bytes = total
 
     def note_memory(self, used: Mapping[str, int]) -> None:
-        """Memory that pods of runs use now, in bytes by their uid; the highest is kept."""
+        """Memory that kept pods use now, in bytes by their uid; the highest is kept."""
         for pod in self._pods.all():
             uid = uid_of(pod)
-            if is_of_run(pod) and used.get(uid, 0) > self._sampled.get(uid, 0):
+            if is_kept(pod) and used.get(uid, 0) > self._sampled.get(uid, 0):
                 self._sampled[uid] = used[uid]
                 self._dirty.add(("pod", key_of(pod)))
         self._changed.set()
@@ -212,6 +214,15 @@ class Keeper:
         uids = list(jobs)
         return await self._store.do(lambda store: store.pods_of(uids))
 
+    async def read_steps(self, namespace: str, workflow: str, uid: str, *, pod: str = "") -> tuple[KeptPod, ...]:
+        """What is kept of the pods of the steps of the Workflow with this uid. Raises StorageError."""
+        return await self._store.do(lambda store: store.steps(namespace, workflow, uid, pod=pod))
+
+    async def read_pod(self, uid: str) -> KeptPod | None:
+        """What is kept of the pod with this uid. Raises StorageError."""
+        kept = await self._store.do(lambda store: store.known((), (uid,)))
+        return kept.pods[0] if kept.pods else None
+
     async def read_log(self, uid: str) -> KeptLog:
         """The kept end of a pod's log, what is in memory too. Raises StorageError."""
         if (kept := self._logs.get(uid)) is not None:
@@ -222,7 +233,15 @@ class Keeper:
     async def erase(self, namespace: str, name: str) -> int:
         """Erase all that is kept of the runs of this name, for good; how many pods' that was."""
         now = self._clock.now()
-        uids = await self._store.do(lambda store: store.erase(namespace, name, now=now))
+        return await self._erase_logs(await self._store.do(lambda store: store.erase(namespace, name, now=now)))
+
+    async def erase_steps(self, namespace: str, workflow: str) -> int:
+        """Erase all that is kept of the steps of the Workflows of this name; of how many pods that was."""
+        now = self._clock.now()
+        uids = await self._store.do(lambda store: store.erase_steps(namespace, workflow, now=now))
+        return await self._erase_logs(uids)
+
+    async def _erase_logs(self, uids: Sequence[str]) -> int:
         for uid in uids:
             await self._drop(uid)
             await asyncio.to_thread(self._folder.erase, uid)
@@ -236,7 +255,7 @@ class Keeper:
         self._dirty = set()
         if everything:
             jobs = [job for job in self._jobs.all() if is_of_run(job)]
-            pods = [pod for pod in self._pods.all() if is_of_run(pod)]
+            pods = [pod for pod in self._pods.all() if is_kept(pod)]
         else:
             jobs = _objects(self._jobs, (key for kind, key in dirty if kind == "job"))
             pods = _objects(self._pods, (key for kind, key in dirty if kind == "pod"))
@@ -270,6 +289,7 @@ class Keeper:
             raise
         for uid, obj in deleted.items():
             self._sampled.pop(uid, None)
+            self._silent.discard(uid)
             if self._deleted.get(uid) is obj:
                 del self._deleted[uid]
         await self._follow_later([(pod, rows[uid]) for pod in pods if (uid := uid_of(pod)) in rows])
@@ -279,17 +299,22 @@ class Keeper:
 
     async def _follow_later(self, pods: list[tuple[Obj, KeptPod]]) -> None:
         """Note which logs are to be read: of containers that have started, and not to their end."""
-        started = [row.uid for _, row in pods if row.started is not None and row.uid not in self._logs]
+        followed = self._logs.keys() | self._silent
+        started = [row.uid for _, row in pods if row.started is not None and row.uid not in followed]
         if self._api is None or not pods:
             return
         finished = await asyncio.to_thread(lambda: {uid for uid in started if self._folder.is_finished(uid)})
         for pod, row in pods:
             kept = self._logs.get(row.uid)
             if kept is None:
-                if row.started is None or row.uid in finished:
+                if row.started is None or row.uid in finished or row.uid in self._silent:
                     continue
-                kept = self._logs[row.uid] = _Log(row, _container_of(pod))
+                young = YOUNG_SECONDS if row.workflow else 0.0
+                kept = _Log(row, shown_container(pod), not_before=self._clock.monotonic() + young)
+                self._logs[row.uid] = kept
             kept.pod, kept.ended = row, row.phase in ("Succeeded", "Failed") or row.ended is not None
+            if (kept.ended or is_deleting(pod)) and not kept.failures:
+                kept.not_before = 0.0
 
     # -- logs
 
@@ -323,7 +348,10 @@ class Keeper:
             await self._copy(kept, follow=follow, to_the_end=had_ended)
             if had_ended:
                 await self._flush(kept)
-                await asyncio.to_thread(self._folder.finish, uid)
+                if kept.has_lines:
+                    await asyncio.to_thread(self._folder.finish, uid)
+                else:  # nothing on the disk for a step of a loop that prints nothing
+                    self._silent.add(uid)
                 self._logs.pop(uid, None)
             elif follow:
                 kept.not_before = self._clock.monotonic() + 1.0  # its end becomes known in a moment
@@ -339,6 +367,7 @@ class Keeper:
     async def _copy(self, kept: _Log, *, follow: bool, to_the_end: bool) -> None:
         await self._flush(kept)
         end: LogEnd = await asyncio.to_thread(self._folder.read, kept.pod.uid)
+        kept.has_lines |= bool(end.data)
         lines = await asyncio.to_thread(lambda: NewLines(end.data, cut=end.cut))
         splitter = Splitter()
         assert self._api is not None
@@ -358,6 +387,7 @@ class Keeper:
 
     async def _add(self, kept: _Log, lines: Iterable[bytes]) -> None:
         kept.buffer += b"".join(lines)
+        kept.has_lines |= bool(kept.buffer)
         if len(kept.buffer) >= BUFFER_BYTES:
             await self._flush(kept)
 
@@ -397,14 +427,16 @@ class Keeper:
         self._hear("pod", before, after)
 
     def _hear(self, kind: str, before: Obj | None, after: Obj | None) -> None:
-        if not any(obj is not None and is_of_run(obj) for obj in (before, after)):
+        if not any(obj is not None and is_kept(obj) for obj in (before, after)):
             return
         now = self._clock.now()
         if before is not None and (after is None or uid_of(after) != uid_of(before)):
             self._deleted[uid_of(before)] = (before, now)
         if after is not None:
             self._dirty.add((kind, key_of(after)))
-        self._changed.set()
+        # what else becomes of a step waits for the next turn, which sees to many at once
+        if after is None or not is_of_step(after) or _is_ending(after):
+            self._changed.set()
         if not self._running:
             leave_to_another(self._deleted, self._dirty, now=now)
 
@@ -429,7 +461,5 @@ def _joined(known: KeptRun, more: KeptRun) -> KeptRun:
     return KeptRun(attempts=tuple(attempts.values()), pods=tuple(pods.values()))
 
 
-def _container_of(pod: Obj) -> str | None:
-    """The container whose log is the pod's: others may have been added beside it."""
-    containers = (pod.get("spec") or {}).get("containers") or [{}]
-    return annotations_of(pod).get(DEFAULT_CONTAINER) or containers[0].get("name") or None
+def _is_ending(pod: Obj) -> bool:
+    return is_deleting(pod) or (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")

@@ -21,6 +21,8 @@ from moorage.sql.opening import open_database
 
 SCHEMA = Schema("moorage.attempts", "attempts.")
 _TEXT, _NUMBER = "text", "bigint"
+# In the place of a run; the Workflow is in the place of the Job. No run has a slash in its name.
+_OF_WORKFLOW = "workflow/"
 JOBS = Table(
     "attempt_jobs",
     ("job_uid", "run_uid", "namespace", "run", "attempt", "document", "created_at", "gone_at", "forgotten"),
@@ -100,6 +102,15 @@ class AttemptStore:
         rows = self._db.by_keys(PODS_BY_JOB, [(uid,) for uid in sorted(set(jobs))], columns=PODS.columns)
         return tuple(sorted(map(_pod, rows), key=lambda pod: (pod.attempt, _stamp(pod.created), pod.name)))
 
+    def steps(self, namespace: str, workflow: str, uid: str, *, pod: str = "") -> tuple[KeptPod, ...]:
+        """The pods of the steps of the Workflow with this uid, in the order of their start. `pod`: a name."""
+        rows = self._pods(
+            "WHERE job_uid = ? AND namespace = ? AND run = ?" + (" AND pod = ?" if pod else ""),
+            *(uid, namespace, f"{_OF_WORKFLOW}{workflow}"),
+            *((pod,) if pod else ()),
+        )
+        return tuple(sorted(rows, key=lambda row: (_stamp(row.started or row.created), row.name)))
+
     def run(self, namespace: str, name: str) -> KeptRun:
         """The newest run of this name, oldest attempt first; empty where nothing is kept."""
         jobs = self._jobs("WHERE namespace = ? AND run = ? AND forgotten = 0", namespace, name)
@@ -121,8 +132,18 @@ class AttemptStore:
 
     def erase(self, namespace: str, name: str, *, now: datetime) -> list[str]:
         """Forget every run of this name, for good; the uids of its pods, whose logs are to go."""
+        return self._erase(namespace, name, now)
+
+    def erase_steps(self, namespace: str, workflow: str, *, now: datetime) -> list[str]:
+        """Forget the steps of every Workflow of this name, for good; the uids of their pods, as above."""
+        return self._erase(namespace, f"{_OF_WORKFLOW}{workflow}", now)
+
+    def _erase(self, namespace: str, name: str, now: datetime) -> list[str]:
         with self._db.transaction():
-            uids = [pod.uid for pod in self._pods("WHERE namespace = ? AND run = ?", namespace, name)]
+            pods = self._pods("WHERE namespace = ? AND run = ?", namespace, name)
+            owners = {pod.job_uid for pod in pods if pod.workflow}
+            known = {row[0] for row in self._db.by_keys(JOBS, [(uid,) for uid in sorted(owners)])}
+            self._db.upsert(JOBS, [_tombstone(uid, namespace, name, now) for uid in sorted(owners - known)])
             self._db.run("DELETE FROM attempt_pods WHERE namespace = ? AND run = ?", namespace, name)
             self._db.run(
                 "UPDATE attempt_jobs SET document = '', forgotten = 1, gone_at = COALESCE(gone_at, ?)"
@@ -131,7 +152,7 @@ class AttemptStore:
                 namespace,
                 name,
             )
-        return uids
+        return [pod.uid for pod in pods]
 
     def forget(self, older: datetime) -> list[str]:
         """Drop what was gone before a moment; the uids of its pods, whose logs are to go."""
@@ -162,6 +183,11 @@ def _job_row(job: KeptAttempt) -> Row:
     return (job.job_uid, job.run_uid, job.namespace, job.run, job.number, document, *moments, 0)
 
 
+def _tombstone(uid: str, namespace: str, name: str, now: datetime) -> Row:
+    """So that nothing is kept again of the Workflow with this uid."""
+    return (uid, uid, namespace, name, 0, "", None, to_microseconds(now), 1)
+
+
 def _job(row: Row) -> KeptAttempt:
     job_uid, run_uid, namespace, run, number, document, created, gone, _ = row
     return KeptAttempt(
@@ -181,7 +207,7 @@ def _pod_row(pod: KeptPod) -> Row:
         pod.uid,
         pod.job_uid,
         pod.namespace,
-        pod.run,
+        f"{_OF_WORKFLOW}{pod.workflow}" if pod.workflow else pod.run,
         pod.attempt,
         pod.name,
         pod.node,
@@ -203,11 +229,13 @@ def _pod_row(pod: KeptPod) -> Row:
 
 def _pod(row: Row) -> KeptPod:
     values = dict(zip(PODS.columns, row, strict=True))
+    is_step = values["run"].startswith(_OF_WORKFLOW)
     return KeptPod(
         uid=values["pod_uid"],
         job_uid=values["job_uid"],
         namespace=values["namespace"],
-        run=values["run"],
+        run="" if is_step else values["run"],
+        workflow=values["run"].removeprefix(_OF_WORKFLOW) if is_step else "",
         attempt=values["attempt"],
         name=values["pod"],
         node=values["node"],

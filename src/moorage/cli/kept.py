@@ -1,4 +1,4 @@
-"""What Moorage's server keeps of runs, for commands that read the cluster themselves."""
+"""What Moorage's server keeps of runs and workflows, for commands that read the cluster themselves."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from urllib.parse import quote
 
 from moorage.api.jobs import JobList
-from moorage.api.kept import Erased, KeptLog, KeptRun
+from moorage.api.kept import Erased, KeptLog, KeptPod, KeptRun, KeptSteps
 from moorage.cli import console
 from moorage.cli.session import Session
 from moorage.decide.runs.state import RunView
@@ -15,7 +15,7 @@ from moorage.errors import Forbidden, MoorageError, NotFound, NotReady
 
 
 class AskedKept:
-    """Implements `moorage.actions.kept.Kept` by asking the server. One that cannot be asked is noted once."""
+    """Implements `actions.kept.Kept` and `KeptOfSteps` by asking the server. If it is away, that is noted once."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -31,9 +31,25 @@ class AskedKept:
             return KeptRun()
 
     async def log(self, namespace: str, name: str, uid: str) -> KeptLog:
-        path = f"/api/v1/jobs/{namespace}/{quote(name)}/kept/{quote(uid)}"
+        return await self._log(f"/api/v1/jobs/{namespace}/{quote(name)}/kept/{quote(uid)}", {})
+
+    async def steps(self, namespace: str, workflow: str, uid: str, *, pod: str = "") -> tuple[KeptPod, ...]:
+        path = f"/api/v1/workflows/{namespace}/{quote(workflow)}/kept"
         try:
-            return await self._session.server.ask(KeptLog, "GET", path)
+            params = {"uid": uid, "pod": pod or None}
+            return (await self._session.server.ask(KeptSteps, "GET", path, params=params)).pods
+        except (NotFound, NotReady):
+            return ()
+        except MoorageError as error:
+            self._note(f"what is kept of pods that are gone is missing here: {error.message}")
+            return ()
+
+    async def step_log(self, namespace: str, workflow: str, uid: str, pod: str) -> KeptLog:
+        return await self._log(f"/api/v1/workflows/{namespace}/{quote(workflow)}/kept/{quote(pod)}", {"uid": uid})
+
+    async def _log(self, path: str, params: dict[str, object]) -> KeptLog:
+        try:
+            return await self._session.server.ask(KeptLog, "GET", path, params=params)
         except (NotFound, NotReady):
             return KeptLog()
         except Forbidden:
@@ -77,6 +93,12 @@ async def with_kept(session: Session, namespace: str | None, runs: Sequence[RunV
 
 def _has_lost_pods(run: RunView) -> bool:
     return not run.pods and (run.state.ended or run.attempts[-1].state == "Failed" or bool(run.retries))
+
+
+async def erase_kept_steps(session: Session, workflow: str) -> int:
+    """Erase what is kept of the pods of all workflows of a name; of how many. Raises ApiError, NotReady."""
+    path = f"/api/v1/workflows/{session.namespace}/{quote(workflow)}/kept"
+    return (await session.server.ask(Erased, "DELETE", path)).pods
 
 
 async def erase_kept(session: Session, name: str) -> int:

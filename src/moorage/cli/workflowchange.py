@@ -9,11 +9,12 @@ import click
 from moorage.actions import workflows
 from moorage.apimachinery.resources import Obj
 from moorage.cli import console
+from moorage.cli.kept import erase_kept_steps
 from moorage.cli.names import complete
 from moorage.cli.session import Problems, Session, Target, in_session, target_options
 from moorage.cli.workflowsession import ServerRecords
 from moorage.decide.workflows.submission import pairs_of
-from moorage.errors import ApiError
+from moorage.errors import ApiError, NotFound
 from moorage.model.workflow import Resume, Retry
 
 names_argument = click.argument(
@@ -182,18 +183,28 @@ def retry(target: Target, names: tuple[str, ...], restart_successful: bool, node
     examples={
         "moor workflow delete train-x7k2p": "delete a workflow with its pods",
         "moor workflow delete a b": "delete several workflows",
+        "moor workflow delete --forget train-x7k2p": "and erase the logs of its steps that the server keeps",
     }
 )
 @names_argument
+@click.option("--forget", is_flag=True, help="Also erase the logs and facts of its pods that the server keeps.")
 @target_options
-def delete(target: Target, names: tuple[str, ...]) -> int:
+def delete(target: Target, names: tuple[str, ...], forget: bool) -> int:
     """Delete workflows with their pods. What the server keeps of them stays for its time."""
 
     async def remove(session: Session, name: str) -> Obj:
-        known = await workflows.delete_workflow(session.api, session.namespace, name)
-        return {"metadata": {"name": known}}
+        known = ""
+        try:
+            known = await workflows.delete_workflow(session.api, session.namespace, name)
+        except NotFound:
+            if not forget or not await erase_kept_steps(session, name):
+                raise
+        else:
+            if forget:
+                await erase_kept_steps(session, known)
+        return {"metadata": {"name": known or name}}
 
-    return _each(target, names, remove, "deleted")
+    return _each(target, names, remove, "deleted; the kept logs of its steps are erased" if forget else "deleted")
 
 
 async def _resume(session: Session, name: str, wanted: Resume) -> Obj:

@@ -10,6 +10,7 @@ import click
 from moorage.actions.workflows import LATEST, get_workflow, resolve_name, wait_workflow
 from moorage.apimachinery.moments import format_duration
 from moorage.cli import console
+from moorage.cli.kept import AskedKept
 from moorage.cli.names import complete
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.cli.watching import ENTER, LEAVE, REDRAW
@@ -18,6 +19,7 @@ from moorage.decide.runs.timelimit import parse_time
 from moorage.decide.workflows.views import ITEMS_SHOWN, WorkflowView, tree_of, view_workflow
 from moorage.errors import NotReady, UsageError
 
+NODES_MEASURED = 2000  # in a larger workflow the use of memory is not asked for
 LOOK_SECONDS = 1.0  # between two looks at a workflow that is watched
 
 
@@ -41,7 +43,8 @@ def get(target: Target, name: str, whole: bool, output: str) -> int:
             console.print_document(obj, output)
             return 0
         view = view_workflow(obj)
-        console.show(show_text(view, session.clock.now(), whole=whole))
+        peaks = await _peaks(session, view)
+        console.show(show_text(view, session.clock.now(), whole=whole, peaks=peaks))
         if (
             not whole
             and len(view.nodes) > ITEMS_SHOWN
@@ -53,6 +56,14 @@ def get(target: Target, name: str, whole: bool, output: str) -> int:
         return 0
 
     return in_session(target, work)
+
+
+async def _peaks(session: Session, view: WorkflowView) -> dict[str, int]:
+    """Memory that each pod used at most, in bytes by its name, as far as the server keeps it."""
+    if not any(node.type.has_pod for node in view.nodes) or len(view.nodes) > NODES_MEASURED:
+        return {}
+    pods = await AskedKept(session).steps(view.namespace, view.name, view.uid)
+    return {pod.name: pod.peak_memory_bytes for pod in pods if pod.peak_memory_bytes is not None}
 
 
 @console.command(

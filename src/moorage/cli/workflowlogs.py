@@ -10,6 +10,7 @@ import click
 
 from moorage.actions.workflowlogs import StepLine, WorkflowLog
 from moorage.cli import console
+from moorage.cli.kept import AskedKept
 from moorage.cli.names import complete
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.cli.terminal import ending_with_reader
@@ -36,7 +37,7 @@ COLOURS = ("cyan", "magenta", "blue", "green", "yellow", "bright_cyan")  # of th
 @click.option("--prefix/--no-prefix", default=None, help="Step before each line (default: with several steps).")
 @target_options
 def logs(target: Target, name: str, follow: bool, since: str | None, prefix: bool | None, **chosen: Any) -> int:
-    """Print the logs of a workflow's steps in one view. Logs go with their pods."""
+    """Print the logs of a workflow's steps in one view. The server keeps logs of pods that are gone."""
     try:
         chosen["since_seconds"] = parse_time(since) if since is not None else None
     except ValueError as error:
@@ -70,7 +71,13 @@ async def follow_logs(session: Session, name: str, *, prefix: bool | None = None
 
 async def _open(session: Session, name: str, **chosen: Any) -> tuple[WorkflowLog, WorkflowView]:
     log = WorkflowLog(
-        session.api, session.namespace, name, clock=session.clock, records=ServerRecords(session), **chosen
+        session.api,
+        session.namespace,
+        name,
+        clock=session.clock,
+        records=ServerRecords(session),
+        kept=AskedKept(session),
+        **chosen,
     )
     return log, await log.open()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import quote
@@ -11,6 +11,7 @@ from urllib.parse import quote
 from moorage.actions.workflows import Choice
 from moorage.api.workflows import ArgoInfo, Workflow, WorkflowList
 from moorage.apimachinery.moments import format_duration, moment, rfc3339
+from moorage.apimachinery.quantity import format_bytes
 from moorage.apimachinery.resources import Obj
 from moorage.cli import console
 from moorage.cli.session import Session
@@ -105,8 +106,10 @@ def span_text(span: timedelta | None) -> str:
     return "" if span is None else format_duration(span)
 
 
-def show_text(view: WorkflowView, now: datetime, *, whole: bool = False) -> str:
-    """A workflow with its steps as a tree, for people."""
+def show_text(
+    view: WorkflowView, now: datetime, *, whole: bool = False, peaks: Mapping[str, int] | None = None
+) -> str:
+    """A workflow with its steps as a tree, for people. `peaks`: bytes of memory by the names of pods."""
     rows = [
         ("name", view.name),
         ("namespace", view.namespace),
@@ -123,7 +126,15 @@ def show_text(view: WorkflowView, now: datetime, *, whole: bool = False) -> str:
     if view.unreadable:
         lines += ["", f"steps: not shown: {view.unreadable}"]
     elif view.nodes:
-        table = console.plain_table_for_terminal(HEADERS, node_rows(view, now, whole=whole), kept=KEPT)
+        headers: tuple[str, ...] = HEADERS
+        table_rows = node_rows(view, now, whole=whole)
+        if peaks:
+            headers = (*HEADERS[:-1], "PEAK", HEADERS[-1])
+            table_rows = [
+                [*row[:-1], format_bytes(peaks[row[-1]]) if row[-1] in peaks else "", row[-1]]
+                for row in table_rows
+            ]
+        table = console.plain_table_for_terminal(headers, table_rows, kept=KEPT)
         lines += ["", table]
     outputs = list(_pairs(view.outputs.parameters))
     if outputs:

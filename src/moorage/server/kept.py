@@ -1,4 +1,4 @@
-"""What is kept of runs, as one user may read it.
+"""What is kept of runs and of steps of workflows, as one user may read it.
 
 The keeper reads logs by the server's own right, so each reader's right is asked for anew: who may read the logs of
 pods in a namespace may read those that are kept of it.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from moorage.api.errors import ErrorCode
-from moorage.api.kept import KeptLog, KeptRun
+from moorage.api.kept import KeptLog, KeptPod, KeptRun
 from moorage.apimachinery.moments import moment
 from moorage.apimachinery.resources import NAMESPACES
 from moorage.errors import ApiError, Forbidden, NotFound, ServerError, StorageError
@@ -18,7 +18,7 @@ from moorage.server.identity.auth import User
 
 
 class KeptForUser:
-    """Implements `moorage.actions.kept.Kept`. Raises ServerError while the store cannot be used."""
+    """Implements `actions.kept.Kept` and `KeptOfSteps`. Raises ServerError while the store is away."""
 
     def __init__(self, context: Context, user: User) -> None:
         self._context = context
@@ -40,13 +40,45 @@ class KeptForUser:
 
     async def log(self, namespace: str, name: str, uid: str) -> KeptLog:
         """Raises Forbidden for who may not read the logs of pods there, NotFound for a pod of another run."""
+        await self._check_logs(namespace)
+        if all(pod.uid != uid for pod in (await self.run(namespace, name)).pods):
+            raise NotFound(f"nothing is kept of pod {uid!r} of run {name}", code=ErrorCode.NOT_FOUND)
+        return await self._log(uid)
+
+    async def steps(self, namespace: str, workflow: str, uid: str, *, pod: str = "") -> tuple[KeptPod, ...]:
+        """Facts of the pods of the Workflow with this uid, for whom the caller has found to read it."""
+        try:
+            pods = await self._context.keeper.read_steps(namespace, workflow, uid, pod=pod)
+        except StorageError as error:
+            raise ServerError(f"what is kept of steps cannot be read: {error.message}", status=503) from error
+        if not pods or (since := await self._made(namespace)) is None:
+            return pods
+        return tuple(each for each in pods if each.created is None or each.created >= since)
+
+    async def step_log(self, namespace: str, workflow: str, uid: str, pod: str) -> KeptLog:
+        """Raises Forbidden for who may not read the logs of pods there, NotFound for a pod of another workflow."""
+        await self._check_logs(namespace)
+        if not await self._is_of(pod, namespace, workflow, uid):
+            raise NotFound(f"nothing is kept of pod {pod!r} of workflow {workflow}", code=ErrorCode.NOT_FOUND)
+        return await self._log(pod)
+
+    async def _is_of(self, pod: str, namespace: str, workflow: str, uid: str) -> bool:
+        """Whether a pod with this uid is kept, and is of the Workflow."""
+        try:
+            kept = await self._context.keeper.read_pod(pod)
+        except StorageError as error:
+            raise ServerError(f"what is kept of steps cannot be read: {error.message}", status=503) from error
+        return kept is not None and (kept.namespace, kept.workflow, kept.job_uid) == (namespace, workflow, uid)
+
+    async def _check_logs(self, namespace: str) -> None:
+        """Raises Forbidden."""
         if not await self._context.auth.may_read_logs(self._user, namespace):
             raise Forbidden(
                 f"{self._user.name} may not read the logs of pods in namespace {namespace}",
                 code=ErrorCode.FORBIDDEN,
             )
-        if all(pod.uid != uid for pod in (await self.run(namespace, name)).pods):
-            raise NotFound(f"nothing is kept of pod {uid!r} of run {name}", code=ErrorCode.NOT_FOUND)
+
+    async def _log(self, uid: str) -> KeptLog:
         try:
             return await self._context.keeper.read_log(uid)
         except StorageError as error:

@@ -1,4 +1,4 @@
-"""How much memory pods of runs use, as the kubelets of the cluster report; the highest is kept with the run."""
+"""How much memory pods of runs and of workflows' steps use, as kubelets report; the highest is kept."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from moorage.apimachinery.backoff import DoublingDelay
 from moorage.apimachinery.resources import Obj
 from moorage.clock import Clock
-from moorage.decide.runs.kept import is_of_run, uid_of
+from moorage.decide.runs.kept import is_kept, uid_of
 from moorage.decide.runs.state import view_pod
 from moorage.server.cluster import Cluster
 from moorage.server.summaries import Summaries, ask_nodes
@@ -19,7 +19,7 @@ RETRY = DoublingDelay(SAMPLE_SECONDS, 600.0)  # seconds before a node that did n
 
 
 class MemoryUse:
-    """Asks the nodes where pods of runs run. `note` takes bytes by the uid of a pod.
+    """Asks the nodes where such pods run. `note` takes bytes by the uid of a pod.
 
     Pods that tell their peak themselves are left out, such as those of the local cluster.
     """
@@ -41,7 +41,7 @@ class MemoryUse:
         """Ask each such node once; how many were asked. One that did not answer is left out for some time."""
         running: dict[str, list[Obj]] = {}  # by node
         for pod in self._cluster.pods.all():
-            if is_of_run(pod) and _is_measured(pod):
+            if is_kept(pod) and _is_measured(pod):
                 running.setdefault(pod["spec"]["nodeName"], []).append(pod)
         now = self._clock.monotonic()
         self._silent = {name: known for name, known in self._silent.items() if name in running}
@@ -63,7 +63,7 @@ class MemoryUse:
 
 
 def memory_of(summary: Any, pods: Iterable[Obj]) -> dict[str, int]:
-    """Uid of a pod → bytes in use by its first container, which is the run's. Parts of another shape are left out.
+    """Uid of a pod → bytes in use by its first container, which is the user's. Odd parts are left out.
 
     The working set: what counts against the limit, without file pages that the kernel takes away first.
     """

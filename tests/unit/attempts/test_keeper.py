@@ -12,7 +12,7 @@ import pytest
 
 from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.resources import JOBS, NODES, PODS
-from moorage.attempts.keeper import LEAVE_SECONDS, SWEEP_SECONDS, Keeper, Limits
+from moorage.attempts.keeper import LEAVE_SECONDS, SWEEP_SECONDS, YOUNG_SECONDS, Keeper, Limits
 from moorage.attempts.logs import LogFolder
 from moorage.attempts.reading import without_stamp
 from moorage.attempts.store import open_attempts
@@ -53,6 +53,9 @@ class Cluster(FakeApi):
         )
 
     def pod(self, uid: str = "p1", *, run: str = "train", job: str = "j1", exit_code: int | None = None) -> None:
+        self.put(PODS, self.a_pod(uid, run=run, job=job, exit_code=exit_code))
+
+    def a_pod(self, uid: str, *, run: str = "", job: str = "", exit_code: int | None = None) -> Any:
         state: dict[str, Any] = {"running": {"startedAt": rfc3339(NOON)}}
         if exit_code is not None:
             times = {"startedAt": rfc3339(NOON), "finishedAt": rfc3339(NOON)}
@@ -60,23 +63,36 @@ class Cluster(FakeApi):
             self.ended.add(uid)
             self._tell_news()
         self.printed.setdefault(uid, [])
-        self.put(
-            PODS,
-            {
-                "metadata": {
-                    "namespace": "lab",
-                    "name": uid,
-                    "uid": uid,
-                    "labels": {"moorage.dev/run": run, "moorage.dev/attempt": "1"},
-                    "ownerReferences": [{"kind": "Job", "controller": True, "uid": job}],
-                },
-                "spec": {"nodeName": "n1", "containers": [{"name": "main"}]},
-                "status": {
-                    "phase": "Running" if exit_code is None else "Failed" if exit_code else "Succeeded",
-                    "containerStatuses": [{"name": "main", "state": state}],
-                },
+        return {
+            "metadata": {
+                "namespace": "lab",
+                "name": uid,
+                "uid": uid,
+                "labels": {"moorage.dev/run": run, "moorage.dev/attempt": "1"},
+                "ownerReferences": [{"kind": "Job", "controller": True, "uid": job}],
             },
-        )
+            "spec": {"nodeName": "n1", "containers": [{"name": "main"}]},
+            "status": {
+                "phase": "Running" if exit_code is None else "Failed" if exit_code else "Succeeded",
+                "containerStatuses": [{"name": "main", "state": state}],
+            },
+        }
+
+    def step(self, uid: str, *, exit_code: int | None = None, peak: int | None = None) -> None:
+        """The pod of a step of the Workflow nightly. Its executor's container is listed before main."""
+        pod = self.a_pod(uid, exit_code=exit_code)
+        meta = pod["metadata"]
+        meta["labels"] = {"workflows.argoproj.io/workflow": "nightly"}
+        meta["annotations"] = {
+            "workflows.argoproj.io/node-name": f"nightly.{uid}",
+            "kubectl.kubernetes.io/default-container": "main",
+        }
+        if peak is not None:
+            meta["annotations"]["localcluster.moorage.dev/peak-memory-bytes"] = str(peak)
+        meta["ownerReferences"] = [{"kind": "Workflow", "name": "nightly", "controller": True, "uid": "w1"}]
+        wait = {"name": "a-wait", "state": {"terminated": {"exitCode": 3}}}
+        pod["status"]["containerStatuses"].insert(0, wait)
+        self.put(PODS, pod)
 
     def print(self, uid: str, *texts: str) -> None:
         for text in texts:
@@ -403,3 +419,73 @@ async def test_memory_that_is_not_more_than_before_costs_no_look(scene):
         scene.api.vanish("p1")
         await scene.turn()
         assert not keeper._sampled, "of a pod that is gone nothing is remembered"
+
+
+# -- steps of workflows
+
+
+async def test_the_log_of_each_attempt_of_a_step_stays_when_its_pod_is_gone(scene):
+    for uid, code in (("s1", 1), ("s2", 0)):
+        scene.api.step(uid)
+        scene.api.print(uid, f"try {uid}")
+        scene.api.step(uid, exit_code=code, peak=3 << 20)
+    async with scene.keeping() as keeper:
+        await scene.turn(everything=True)
+        for uid in ("s1", "s2"):
+            scene.api.vanish(uid)
+        await scene.turn()
+        pods = await keeper.read_steps("lab", "nightly", "w1")
+        assert [(pod.name, pod.workflow, pod.run, pod.node, pod.exit_code) for pod in pods] == [
+            ("s1", "nightly", "", "n1", 1),
+            ("s2", "nightly", "", "n1", 0),
+        ]
+        assert [pod.peak_memory_bytes for pod in pods] == [3 << 20] * 2
+        assert all(pod.gone for pod in pods)
+        assert [await scene.kept(uid) for uid in ("s1", "s2")] == [["try s1"], ["try s2"]]
+        assert await keeper.read_steps("lab", "nightly", "another") == ()
+        assert (await keeper.read_run("lab", "nightly")).pods == ()
+
+
+async def test_a_step_that_ends_at_once_is_asked_for_its_log_once_and_a_silent_one_takes_no_room(scene):
+    scene.api.step("s1")
+    async with scene.keeping() as keeper:
+        await scene.turn(everything=True)
+        assert scene.api.asked == []
+        scene.api.step("s1", exit_code=0)
+        await scene.turn()
+        await scene.turn(everything=True)
+        assert scene.api.asked == [("s1", False)]
+        assert (scene.folder.sizes(), scene.folder.is_finished("s1")) == ([], False)
+        scene.api.vanish("s1")
+        await scene.turn()
+        assert keeper._silent == set()
+
+
+async def test_the_log_of_a_step_that_goes_on_is_followed(scene):
+    scene.api.step("s1")
+    scene.api.print("s1", "a")
+    async with scene.keeping():
+        await scene.turn(everything=True)
+        scene.clock.advance(YOUNG_SECONDS)
+        await scene.turn()
+        assert scene.api.asked == [("s1", True)]
+        scene.api.print("s1", "b")
+        await scene.turn()
+        scene.api.vanish("s1")
+        await scene.turn()
+        assert await scene.kept("s1") == ["a", "b"]
+
+
+async def test_what_is_kept_of_a_workflow_is_erased_for_good(scene):
+    scene.api.step("s1")
+    scene.api.print("s1", "a password")
+    scene.api.step("s1", exit_code=0)
+    async with scene.keeping() as keeper:
+        await scene.turn(everything=True)
+        assert await scene.kept("s1") == ["a password"]
+        assert await keeper.erase_steps("lab", "nightly") == 1
+        await scene.turn(everything=True)
+        scene.api.step("s2")
+        await scene.turn(everything=True)
+        assert await keeper.read_steps("lab", "nightly", "w1") == ()
+        assert await scene.kept("s1") == []

@@ -320,7 +320,7 @@ def test_logs_of_all_steps_stand_after_their_names(moor):
     moor.api.pod_logs |= {"p1": ["one", "two"], "p2": ["three"]}
     done = moor("workflow", "logs", "train")
     assert done.out == "a | one\na | two\nfan(1:x) | three\n"
-    assert done.err == "note: b: the pod is gone, and its log with it\n"
+    assert done.err == "note: b: the pod is gone, and nothing is kept of its log\n"
 
 
 def test_the_log_of_a_step_is_chosen_by_its_name(moor):

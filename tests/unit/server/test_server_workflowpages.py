@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import html
 import json
 import re
@@ -14,10 +16,12 @@ from moorage.apimachinery.resources import NAMESPACES, PODS
 from moorage.clock import rfc3339
 from moorage.model.workflow import (
     INSTANCE_LABEL,
+    NODE_NAME_ANNOTATION,
     OUR_INSTANCE,
     RESUME_ANNOTATION,
     RETRY_ANNOTATION,
     TAKE_OVER_ANNOTATION,
+    WORKFLOW_LABEL,
     WORKFLOWS,
     Artifact,
     NodePhase,
@@ -280,7 +284,7 @@ async def test_the_log_of_a_step_is_that_of_its_pod_while_it_exists(ada):
     await ada.keep(STEPS, plays=False)
     await add(ada, a_node())
     gone = await ada.get("/workflows/team/train/log", at="id-a")
-    assert (gone.status, gone.text) == (STOP_ASKING, "The pod is gone, and its log with it.")
+    assert (gone.status, gone.text) == (STOP_ASKING, "The pod is gone, and nothing is kept of its log.")
     kept = Outputs(artifacts=(Artifact(name="main-logs", key="k"),))
     await add(ada, a_node("b", outputs=kept))
     assert "the artifact main-logs" in (await ada.get("/workflows/team/train/log", at="id-b")).text
@@ -294,6 +298,92 @@ async def test_the_log_of_a_step_is_that_of_its_pod_while_it_exists(ada):
     log = await ada.get("/workflows/team/train/log", at="id-a")
     assert (log.status, log.text) == (STOP_ASKING, f"epoch 1 {html.escape(EVIL)}\n")
     assert 'hx-get="/workflows/team/train/log?at=id-a"' in (await ada.get("/workflows/team/train", at="id-a")).text
+
+
+async def keep_pod(ada, *, workflow="train", name="train-step-a", log=b"", **status):
+    """A pod of a step that ran on n1, whose log is kept, and which is gone."""
+    pod = {
+        "metadata": {
+            "name": name,
+            "namespace": "team",
+            "uid": f"pod-{name}",
+            "labels": {WORKFLOW_LABEL: workflow},
+            "annotations": {
+                NODE_NAME_ANNOTATION: f"{workflow}[0].a",
+                "localcluster.moorage.dev/peak-memory-bytes": str(3 << 20),
+            },
+            "ownerReferences": [
+                {"kind": "Workflow", "name": workflow, "uid": f"uid-{workflow}", "controller": True}
+            ],
+        },
+        "spec": {
+            "nodeName": "n1",
+            "containers": [{"name": "main", "resources": {"limits": {"memory": "6Mi"}}}],
+        },
+        "status": {
+            "phase": "Failed",
+            "containerStatuses": [
+                {
+                    "name": "main",
+                    "state": {
+                        "terminated": {"exitCode": 1, "startedAt": rfc3339(NOON), "finishedAt": rfc3339(NOON)}
+                    },
+                }
+            ],
+        },
+    }
+    keeper, uid = ada.site.service.keeper, pod["metadata"]["uid"]
+
+    async def until(check):
+        async with asyncio.timeout(120):
+            while True:
+                if check(await keeper.read_pod(uid)):
+                    return
+                await asyncio.sleep(0.002)
+
+    ada.api.put(PODS, pod)
+    await until(lambda kept: kept is not None)
+    keeper._folder.append(uid, log)
+    ada.api.remove(PODS, name, "team")
+    await until(lambda kept: kept.gone is not None)
+    return uid
+
+
+async def test_the_log_and_the_memory_of_a_step_are_kept_when_its_pod_is_gone(ada):
+    await ada.keep(STEPS, plays=False)
+    await add(ada, a_node(phase=NodePhase.FAILED))
+    uid = await keep_pod(ada, log=f"2026-03-01T11:00:00Z epoch 1 {EVIL}\n".encode())
+    log = await ada.get("/workflows/team/train/log", at="id-a")
+    assert (log.status, log.text) == (STOP_ASKING, f"epoch 1 {html.escape(EVIL)}\n")
+    page = (await ada.get("/workflows/team/train", at="id-a")).text
+    assert "Peak memory" in page
+    assert "3Mi" in page
+    rows = (await ada.get("/api/v1/workflows/team/train/log")).text.splitlines()
+    assert [json.loads(row)["result"] for row in rows] == [
+        {"content": f"epoch 1 {EVIL}", "podName": "train-step-a", "step": "a"}
+    ]
+    (pod,) = (await ada.get("/api/v1/workflows/team/train/kept")).json["pods"]
+    assert (pod["uid"], pod["node"], pod["exitCode"], pod["peakMemoryBytes"]) == (uid, "n1", 1, 3 << 20)
+    kept = (await ada.get(f"/api/v1/workflows/team/train/kept/{uid}")).json
+    assert base64.b64decode(kept["lines"]).endswith(f"{EVIL}\n".encode())
+
+
+async def test_kept_logs_of_steps_are_those_of_their_own_workflow(ada):
+    await ada.keep(STEPS, plays=False)
+    await ada.keep(STEPS, plays=False, name="other")
+    uid = await keep_pod(ada, log=b"2026-03-01T11:00:00Z secret\n")
+    assert (await ada.get(f"/api/v1/workflows/team/other/kept/{uid}")).status == 404
+    assert (await ada.get("/api/v1/workflows/team/other/kept", uid="uid-train")).json["pods"] == []
+
+
+async def test_kept_logs_of_steps_are_for_those_who_may_read_logs(ada):
+    await ada.keep(STEPS, plays=False)
+    uid = await keep_pod(ada, log=b"2026-03-01T11:00:00Z secret\n")
+    ada.api.readers -= {("ada", "team"), ("ada", None)}
+    for path in (f"kept/{uid}", "kept"):
+        assert (await ada.get(f"/api/v1/workflows/team/train/{path}")).status == 403, path
+    log = (await ada.get("/api/v1/workflows/team/train/log")).text
+    assert ("may not read the logs" in log, "secret" in log) == (True, False)
 
 
 async def test_a_step_without_a_pod_has_no_log(ada):

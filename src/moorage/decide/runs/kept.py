@@ -1,4 +1,4 @@
-"""Decide what is kept of a run's Jobs and pods, and show a run from it when they are gone.
+"""Decide what is kept of a run's Jobs and pods, and of the pods of workflows' steps; show a run from it.
 
 A kept pod is a fact about the past: it tells where an attempt ran and how it ended. What a run is *now* follows
 from the objects that are there, so that everybody who can read them says the same, with and without what is kept.
@@ -33,7 +33,9 @@ from moorage.model.names import (
     RESTART_LIMIT_ANNOTATION,
     RUN_LABEL,
 )
+from moorage.model.workflow import NODE_NAME_ANNOTATION, WORKFLOW_LABEL, WORKFLOWS
 
+DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"  # annotation of a pod, as kubectl reads it
 DELETED = "Deleted"  # reason of a pod that was removed before it ended
 _LABELS = (RUN_LABEL, ATTEMPT_LABEL, OWNER_LABEL)
 _ANNOTATIONS = (
@@ -107,6 +109,20 @@ def is_of_run(obj: Obj) -> bool:
     return bool(labels_of(obj).get(RUN_LABEL))
 
 
+def is_of_step(pod: Obj) -> bool:
+    """Whether a pod is one of a step of a Workflow, ours or Argo's."""
+    workflow = labels_of(pod).get(WORKFLOW_LABEL)
+    if not workflow or is_job(pod) or NODE_NAME_ANNOTATION not in annotations_of(pod):
+        return False
+    owner = controller_ref(pod) or {}
+    return owner.get("kind") == WORKFLOWS.kind and owner.get("name") == workflow
+
+
+def is_kept(obj: Obj) -> bool:
+    """Whether its facts and its log are kept."""
+    return is_of_run(obj) or is_of_step(obj)
+
+
 def is_job(obj: Obj) -> bool:
     return "template" in (obj.get("spec") or {})
 
@@ -132,12 +148,14 @@ def attempt_facts(job: Obj) -> KeptAttempt:
 
 def pod_facts(pod: Obj, gpu_types: Mapping[str, str]) -> KeptPod:
     """What is kept of a pod."""
-    view, gpus = view_pod(pod), parse_pod(pod).gpus
+    is_step = is_of_step(pod)
+    view, gpus = view_pod(_shown_first(pod) if is_step else pod), parse_pod(pod).gpus
     return KeptPod(
         uid=uid_of(pod),
         job_uid=str((controller_ref(pod) or {}).get("uid") or ""),
         namespace=pod["metadata"].get("namespace") or "default",
-        run=labels_of(pod).get(RUN_LABEL, ""),
+        run="" if is_step else labels_of(pod).get(RUN_LABEL, ""),
+        workflow=labels_of(pod)[WORKFLOW_LABEL] if is_step else "",
         attempt=view.attempt,
         name=view.name,
         node=view.node,
@@ -154,6 +172,26 @@ def pod_facts(pod: Obj, gpu_types: Mapping[str, str]) -> KeptPod:
         gpu_type=gpu_types.get(view.node, "") if gpus else "",
         disrupted=view.disrupted,
     )
+
+
+def shown_container(pod: Obj) -> str | None:
+    """The container whose log is the pod's: others may have been added beside it."""
+    containers = (pod.get("spec") or {}).get("containers") or [{}]
+    return annotations_of(pod).get(DEFAULT_CONTAINER) or containers[0].get("name") or None
+
+
+def _shown_first(pod: Obj) -> Obj:
+    """The pod of a step with the container first whose log is the step's. Kubelets list them by their names."""
+    shown = shown_container(pod)
+    spec, status = pod.get("spec") or {}, pod.get("status") or {}
+
+    def first(rows: Iterable[Obj] | None) -> list[Obj]:
+        return sorted(rows or (), key=lambda row: row.get("name") != shown)
+
+    return pod | {
+        "spec": spec | {"containers": first(spec.get("containers"))},
+        "status": status | {"containerStatuses": first(status.get("containerStatuses"))},
+    }
 
 
 def gone_pod(pod: KeptPod, at: datetime, *, ended: datetime | None) -> KeptPod:

@@ -342,7 +342,9 @@ SERVER = Service(
     everywhere=(
         Rule(resources=("nodes", "pods"), verbs=LIST, why="who holds which GPUs"),
         Rule(
-            resources=("pods/log",), verbs=("get",), why="the end of each run's log is kept: it goes with the pod"
+            resources=("pods/log",),
+            verbs=("get",),
+            why="the end of logs of runs and steps is kept: it goes with the pod",
         ),
         Rule(
             resources=("namespaces",), verbs=("get",), why="one made anew shows nothing of the old one of its name"

@@ -172,8 +172,11 @@ def _peak(run: RunView) -> Fact:
     if not measured:
         return Fact(name="Peak memory", text="not measured")
     pod = max(measured, key=lambda pod: pod.peak_memory_bytes or 0)
-    limit = pod.memory_limit_bytes
-    peak = pod.peak_memory_bytes or 0
+    return peak_fact(pod.peak_memory_bytes or 0, pod.memory_limit_bytes)
+
+
+def peak_fact(peak: int, limit: int | None) -> Fact:
+    """A use of memory beside the limit, both in bytes."""
     note = f"{100 * peak // limit} % of {format_bytes(limit)}" if limit else ""
     if limit and peak > limit:
         note += "; it grew past the limit between two measurements"

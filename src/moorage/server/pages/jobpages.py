@@ -16,10 +16,11 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from moorage.actions.kept import kept_of, lines_of
-from moorage.actions.runlogs import Cut, container_of
+from moorage.actions.runlogs import Cut
 from moorage.actions.runs import cancel_run, events_of_run, get_deleted, jobs_of_run, missing_run, select_runs
 from moorage.apimachinery.api import PodApi
 from moorage.apimachinery.resources import JOBS, Obj
+from moorage.decide.runs.kept import shown_container
 from moorage.decide.runs.state import PodView, RunView, State, attempt_of
 from moorage.decide.since import moment_before
 from moorage.errors import ApiError, BadRequest, MoorageError, NotFound, ServerError
@@ -345,7 +346,7 @@ async def _log(context: Context, user: User, run: RunView, pod: PodView, query: 
     if pod.gone:
         return await _kept_log(context, user, run, pod, query)
     api = cast(PodApi, context.acting(user))
-    container = container_of(context.cluster.pods.get(pod.name, run.namespace) or {})
+    container = shown_container(context.cluster.pods.get(pod.name, run.namespace) or {})
     try:
         tail = await read_tail(api, pod.name, run.namespace, container, query)
     except NotFound:

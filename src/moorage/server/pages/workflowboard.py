@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
+from moorage.api.kept import KeptPod
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.quantity import format_bytes
 from moorage.decide.workflows.folding import Box, natural
@@ -16,7 +17,7 @@ from moorage.decide.workflows.waiting import WaitKind
 from moorage.model.workflow import Artifact, NodePhase, NodeRecord, NodeType, Outputs
 from moorage.present.workflowwaits import HOLDERS_SHOWN, Explained, holder_text, wait_line
 from moorage.server.pages.board import When, ago, owner_hues, span
-from moorage.server.pages.jobboard import Fact
+from moorage.server.pages.jobboard import Fact, peak_fact
 from moorage.server.pages.workflowdrawing import (
     Drawing,
     Links,
@@ -344,8 +345,9 @@ def panel_of(
     now: datetime,
     *,
     template: Mapping[str, Any] | None = None,
+    kept: Mapping[str, KeptPod] | None = None,
 ) -> Panel:
-    """`template`: the one of a suspended step, where it is known."""
+    """`template`: the one of a suspended step, where it is known. `kept`: facts of pods, by their names."""
     node, newest = box.node, newest_of(box)
     outputs = (newest.outputs if newest is not None else None) or (node.outputs if node is not None else None)
     outputs = outputs or Outputs()
@@ -361,7 +363,7 @@ def panel_of(
         pill="wait" if is_waiting(node) else PILLS.get(str(box.phase), "done"),
         counts=count_words(box.counts),
         message=node.message if node is not None else "",
-        facts=tuple(_node_facts(box, node, newest, now)),
+        facts=tuple(_node_facts(box, node, newest, now, kept or {})),
         inputs=values_of(_mapping(node.inputs.get("parameters"))) if node is not None else (),
         outputs=values_of(outputs.parameters),
         result=None if outputs.result is None else _value("result", outputs.result),
@@ -418,7 +420,9 @@ def _kind(box: Box) -> str:
     return _KINDS[box.node.type] if box.node is not None else "Group of equal steps"
 
 
-def _node_facts(box: Box, node: NodeRecord | None, newest: NodeRecord | None, now: datetime) -> Iterable[Fact]:
+def _node_facts(
+    box: Box, node: NodeRecord | None, newest: NodeRecord | None, now: datetime, kept: Mapping[str, KeptPod]
+) -> Iterable[Fact]:
     if node is not None and node.template:
         of = f" of {node.template_ref}" if node.template_ref else ""
         yield Fact(name="Template", text=node.template + of)
@@ -438,6 +442,9 @@ def _node_facts(box: Box, node: NodeRecord | None, newest: NodeRecord | None, no
     exit_code = newest.outputs.exit_code if newest is not None and newest.outputs is not None else None
     if exit_code is not None:
         yield Fact(name="Exit code", text=exit_code)
+    pod = kept.get(newest.pod_name) if newest is not None else None
+    if pod is not None and pod.peak_memory_bytes is not None:
+        yield peak_fact(pod.peak_memory_bytes, pod.memory_limit_bytes)
     if newest is not None and newest.infrastructure_retries:
         yield Fact(name="Pods lost with their nodes", text=f"{newest.infrastructure_retries:,}")
     if node.is_memoized:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from html import escape
@@ -18,9 +19,12 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from moorage.actions import workflows
+from moorage.actions.kept import lines_of
+from moorage.actions.runlogs import Cut
 from moorage.actions.workflowlogs import main_container
 from moorage.actions.workflows import Choice
 from moorage.actions.workflowwaits import explain_waits
+from moorage.api.kept import KeptPod
 from moorage.apimachinery.api import Api, PodApi
 from moorage.apimachinery.resources import PODS, Obj
 from moorage.decide.workflows.folding import Box, fold
@@ -28,14 +32,15 @@ from moorage.decide.workflows.orders import LOGS
 from moorage.decide.workflows.templates import Library, TemplateMissing
 from moorage.decide.workflows.views import WorkflowView, view_workflow, workflow_object
 from moorage.decide.workflows.waiting import waits_of
-from moorage.errors import ApiError, BadRequest, NotFound, StorageError
+from moorage.errors import ApiError, BadRequest, NotFound, ServerError, StorageError
 from moorage.model.names import is_dns_label
 from moorage.model.workflow import WORKFLOWS, NodeRecord, WorkflowRecord
 from moorage.server.context import Context
 from moorage.server.identity.auth import User
+from moorage.server.kept import KeptForUser
 from moorage.server.pages.clusterpages import fragment
 from moorage.server.pages.desk import Desk, Page, key_in
-from moorage.server.pages.jobpages import STOP_ASKING, read_tail
+from moorage.server.pages.jobpages import LINES, STOP_ASKING, Tail, read_tail
 from moorage.server.pages.paging import Shown, page_of, wanted_of
 from moorage.server.pages.rights import Allowed
 from moorage.server.pages.workflowboard import (
@@ -62,9 +67,10 @@ ONE = f"{HERE}/{{namespace}}/{{name}}"
 CONTROLS = ("create workflow", "change workflow", "delete workflow")
 BOXES_MAX = 40  # opened and closed ones that an address may name
 PODS_EXPLAINED = 3  # at each look at a page: every one looks at all nodes of the cluster
+ATTEMPTS_ASKED = 10  # of the chosen step, for their use of memory
 ID_MAX = 400  # characters of the id of a box
 EVERY = ((500, 1), (5000, 3), (2**63, 10))  # nodes at most, and seconds after which a page asks again
-GONE_LOG = "The pod is gone, and its log with it."
+GONE_LOG = "The pod is gone, and nothing is kept of its log."
 KEPT_LOG = f"The pod is gone. Its log is the artifact {LOGS} of this step."
 
 
@@ -120,15 +126,14 @@ async def live(desk: Desk, request: Request) -> Response:
 
 
 async def log(desk: Desk, request: Request) -> Response:
-    """The end of what a step's pod has printed. Of a pod that is gone: where its log is kept."""
-    namespace, _ = key_in(request)
+    """The end of what a step's pod has printed, also of one that is gone."""
     seen = await see(desk, request)
     at = request.query_params.get("at", "")
     box = _box_of(fold(seen.nodes, reveal=at), at) or _attempt_of(seen.nodes, at)
     node = newest_of(box) if box is not None else None
     if node is None or not node.pod_name:
         return HTMLResponse("", STOP_ASKING if has_ended(seen.view) else 200)
-    text, is_over = await _log(desk.context.acting(request.state.user), namespace, node)
+    text, is_over = await _log(desk.context, request.state.user, seen.view, node)
     return HTMLResponse(escape(text), STOP_ASKING if is_over else 200)
 
 
@@ -228,8 +233,9 @@ async def _parts(desk: Desk, request: Request, seen: Seen) -> dict[str, str]:
     rights = await desk.allowed(request, CONTROLS, [seen.view.namespace])
     now = desk.context.now()
     why = await _why(desk.context, request.state.user, seen)
+    kept = await _kept_pods(desk.context, request.state.user, seen, at) if at else {}
     # thousands of nodes take a tenth of a second: others are served meanwhile
-    return await asyncio.to_thread(_rendered, seen, (opened, closed), at, links, rights, now, why)
+    return await asyncio.to_thread(_rendered, seen, (opened, closed), at, links, rights, now, why, kept)
 
 
 async def _why(context: Context, user: User, seen: Seen) -> tuple[WaitRow, ...]:
@@ -256,6 +262,7 @@ def _rendered(
     rights: Allowed,
     now: datetime,
     why: Sequence[WaitRow],
+    kept: Mapping[str, KeptPod],
 ) -> dict[str, str]:
     """`boxes`: those that the address opens and closes."""
     root = fold(seen.nodes, opened=[*boxes[0], *_around(at)], closed=boxes[1], reveal=at)
@@ -267,7 +274,7 @@ def _rendered(
         now,
         waits=any(is_waiting(node) for node in seen.nodes),
     )
-    panel = _panel(seen, root, links, at, now) if at else None
+    panel = _panel(seen, root, links, at, now, kept) if at else None
     return {
         "state": _fragment("workflow_state.html", model, rights, panel, why),
         "graph": _fragment("workflow_graph.html", model, rights, panel),
@@ -282,13 +289,15 @@ def _fragment(
     return fragment(template, workflow=model, rights=rights, panel=panel, why=why, here=HERE)
 
 
-def _panel(seen: Seen, root: Box, links: Links, at: str, now: datetime) -> Panel | None:
+def _panel(
+    seen: Seen, root: Box, links: Links, at: str, now: datetime, kept: Mapping[str, KeptPod]
+) -> Panel | None:
     """What is told of the chosen box; None: it does not exist, such as one of an earlier run."""
     box = _box_of(root, at) or _attempt_of(seen.nodes, at)
     if box is None:
         return None
     template = _template_of(seen, box.node) if is_waiting(box.node) else None
-    return panel_of(box, seen.view, links, now, template=template)
+    return panel_of(box, seen.view, links, now, template=template, kept=kept)
 
 
 def _box_of(root: Box, at: str) -> Box | None:
@@ -369,17 +378,52 @@ def _log_of(seen: Seen, at: str) -> str:
     return box.label if box is not None and node is not None and node.type.has_pod else ""
 
 
-async def _log(api: Api, namespace: str, node: NodeRecord) -> tuple[str, bool]:
+async def _log(context: Context, user: User, view: WorkflowView, node: NodeRecord) -> tuple[str, bool]:
     """The end of the log of a step's pod, and whether nothing more comes. Raises Problem."""
-    is_over = node.phase.is_fulfilled
+    is_over, api = node.phase.is_fulfilled, context.acting(user)
     try:
-        pod = await api.get(PODS, node.pod_name, namespace)
-        tail = await read_tail(cast(PodApi, api), node.pod_name, namespace, main_container(pod))
-    except NotFound:
-        kept = node.outputs is not None and any(artifact.name == LOGS for artifact in node.outputs.artifacts)
-        return (KEPT_LOG if kept else GONE_LOG if is_over else ""), is_over
+        pod = await api.get(PODS, node.pod_name, view.namespace)
+        tail = await read_tail(cast(PodApi, api), node.pod_name, view.namespace, main_container(pod))
     except BadRequest:
         return "", is_over  # its container has not begun
+    except (NotFound, ServerError) as error:  # the pod is gone, or its node is away
+        if (kept := await _kept_log(context, user, view, node)) is not None:
+            return kept, is_over
+        if not isinstance(error, NotFound):
+            raise as_problem(error) from error
+        is_artifact = node.outputs is not None and any(each.name == LOGS for each in node.outputs.artifacts)
+        return (KEPT_LOG if is_artifact else GONE_LOG if is_over else ""), is_over
     except ApiError as error:
         raise as_problem(error) from error
     return tail.text(), is_over
+
+
+async def _kept_log(context: Context, user: User, view: WorkflowView, node: NodeRecord) -> str | None:
+    """The end of what is kept of the log of a step; None: nothing is kept. Raises Problem."""
+    kept = KeptForUser(context, user)
+    try:
+        pods = await kept.steps(view.namespace, view.name, view.uid, pod=node.pod_name)
+        if not pods:
+            return None
+        log = await kept.step_log(view.namespace, view.name, view.uid, pods[-1].uid)
+    except NotFound:
+        return None
+    except ApiError as error:
+        raise as_problem(error) from error
+    lines, is_cut = lines_of(log, now=context.now(), tail=LINES)
+    tail = Tail()
+    for line in lines:
+        tail.add(line + b"\n")
+    return (f"{Cut(node.pod_name, log.most_bytes).text}\n" if is_cut else "") + tail.text()
+
+
+async def _kept_pods(context: Context, user: User, seen: Seen, at: str) -> dict[str, KeptPod]:
+    """What is kept of the pods of the chosen node, or of its attempts, by their names."""
+    name = next((node.name for node in seen.nodes if node.id == at), "")
+    tries = [node for node in seen.nodes if node.id == at or (name and node.name.startswith(f"{name}("))]
+    names = [node.pod_name for node in tries if node.type.has_pod and node.pod_name][-ATTEMPTS_ASKED:]
+    kept, view, pods = KeptForUser(context, user), seen.view, dict[str, KeptPod]()
+    with suppress(ApiError):  # the page is of use without it
+        for pod in names:
+            pods |= {each.name: each for each in await kept.steps(view.namespace, view.name, view.uid, pod=pod)}
+    return pods

@@ -56,6 +56,7 @@ from moorage.model.names import OWNER_ANNOTATION
 from moorage.model.workflow import CRON_LABEL, Resume, Retry
 from moorage.server.context import Context
 from moorage.server.endpoint import Call, Endpoint
+from moorage.server.kept import KeptForUser
 from moorage.server.rest.workflowrecords import StoreRecords
 
 EVERYWHERE = "/api/v1/workflows"
@@ -248,6 +249,7 @@ async def workflow_logs(call: Call[None, LogsByArgo]) -> Response:
         tail=query.tail if query.tail is not None else query.tail_by_argo,
         since_seconds=query.since_seconds,
         records=records_of(context),
+        kept=KeptForUser(context, call.user),
     )
     await log.open()
     follow = query.follow or query.follow_by_argo
