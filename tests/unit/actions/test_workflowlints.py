@@ -60,9 +60,9 @@ async def test_templates_that_come_along_are_known():
 
 async def test_warnings_are_returned():
     document = parse_yaml(LIBRARY)
-    document["spec"]["podGC"] = {"strategy": "OnPodCompletion", "deleteDelayDuration": "30s"}
+    document["spec"]["templates"][0]["inputs"] = {"artifacts": [{"name": "a", "path": "tmp/a"}]}
     (warning,) = await checks_of(FakeApi(), "lab")(document)
-    assert warning.startswith("spec.podGC.deleteDelayDuration: ")
+    assert warning.startswith("spec.templates[0].inputs.artifacts[0].path: ")
 
 
 async def test_many_errors_are_counted():

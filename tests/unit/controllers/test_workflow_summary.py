@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from moorage.controllers.workflow.summary import pod_delete_at, summary_patch
+from moorage.apimachinery.moments import rfc3339
+from moorage.controllers.workflow.summary import collect_at, pod_delete_at, summary_patch
 from moorage.model.workflow import NodePhase, NodeRecord, NodeType, WorkflowRecord
+from moorage.testing.clock import NOON
 
 
 def a_record(**spec: Any) -> WorkflowRecord:
@@ -30,7 +33,37 @@ def test_pods_are_deleted_by_their_labels(selector: dict[str, Any] | None, is_de
     node = NodeRecord(
         id="n", name="wf", display_name="wf", type=NodeType.POD, phase=NodePhase.SUCCEEDED, template="say"
     )
-    assert pod_delete_at(record, node, is_done=False) == is_deleted
+    assert (pod_delete_at(record, node) is not None) == is_deleted
+
+
+def test_a_pod_that_saves_its_outputs_has_ended_after_that() -> None:
+    record = a_record(podGC={"strategy": "OnPodCompletion", "deleteDelayDuration": "10s"})
+    node = NodeRecord(
+        id="n",
+        name="wf",
+        display_name="wf",
+        type=NodeType.POD,
+        phase=NodePhase.SUCCEEDED,
+        finished_at=rfc3339(NOON),
+    )
+    ends = [{"state": {"terminated": {"finishedAt": rfc3339(NOON + timedelta(minutes=at))}}} for at in (0, 3)]
+    pod = {"status": {"containerStatuses": [*ends, {"state": {"running": {}}}]}}
+    assert pod_delete_at(record, node) == NOON + timedelta(seconds=10)
+    assert pod_delete_at(record, node, pod) == NOON + timedelta(minutes=3, seconds=10)
+
+
+def test_the_time_to_live_of_a_template_is_in_the_status() -> None:
+    strategy = {"secondsAfterCompletion": 60}
+    record = a_record(ttlStrategy=strategy)
+    obj = {"metadata": {}, "spec": {"workflowTemplateRef": {"name": "t"}}}
+    patch = summary_patch(obj, record)
+    assert patch is not None
+    assert patch["status"]["storedWorkflowTemplateSpec"] == {"ttlStrategy": strategy}
+    ended = patch["status"] | {"phase": "Succeeded", "finishedAt": rfc3339(NOON)}
+    assert collect_at(obj | {"status": ended}) == NOON + timedelta(minutes=1)
+    own = summary_patch({"metadata": {}, "spec": {"ttlStrategy": strategy}}, record)
+    assert own is not None
+    assert "storedWorkflowTemplateSpec" not in own["status"]
 
 
 def test_locks_come_into_the_status_and_leave_it() -> None:

@@ -75,6 +75,7 @@ from moorage.model.workflow import (
     CRON_LABEL,
     ENDED_PHASES,
     INSTANCE_LABEL,
+    NODE_ID_ANNOTATION,
     OUR_INSTANCE,
     POD_FINALIZER,
     RESUME_ANNOTATION,
@@ -121,6 +122,7 @@ class _Live:
     held_until: float = 0.0
     reported_at: float = -1e9
     reported: Mapping[str, Any] | None = None
+    deletions: dict[str, datetime] = field(default_factory=dict)  # by `podGC`: name of a pod → when
     granted: list[Locks] = field(default_factory=list)
     resumed: list[Resume] = field(default_factory=list)  # done, and still asked for by the object
     controls: Controls = field(default_factory=Controls)
@@ -165,6 +167,7 @@ class WorkflowController:
         self._leases = shared.of(api, LEASES, field_selector=NOT_OF_NODES)
         self.informers = (self._workflows, self._pods, self._nodes, self._leases)
         self._live: dict[Key, _Live] = {}
+        self._deletions: dict[Key, tuple[str, dict[str, datetime]]] = {}  # of ended ones: uid, and as in `_Live`
         self._gone: dict[Key, set[str]] = {}  # uids of objects that were deleted, until the records know it
         self._runtime: StepRuntime | None = None
         self._runtime_read_at = 0.0
@@ -257,7 +260,8 @@ class WorkflowController:
 
     async def _leave(self, key: Key, obj: Obj | None) -> None:
         """The object is gone, or going: its pods may go too."""
-        live = self._live.pop(key, None)
+        live = self._live.get(key)
+        self._forget(key)
         uids = self._gone.setdefault(key, set())
         uids |= {live.uid} if live is not None else set()
         uids |= {str(obj["metadata"]["uid"])} if obj is not None else set()
@@ -281,6 +285,11 @@ class WorkflowController:
 
     def _drop(self, key: Key) -> None:
         self._live.pop(key, None)
+
+    def _forget(self, key: Key) -> None:
+        """Nothing more is to be done for an object of this name."""
+        self._drop(key)
+        self._deletions.pop(key, None)
 
     def _pods_of(self, key: Key) -> list[Obj]:
         return [
@@ -357,6 +366,11 @@ class WorkflowController:
         for each in seen:
             _note_place(live, each)
         live.changed |= {pod["metadata"]["name"] for pod in pods if is_deleting(pod)}
+        for pod in pods:
+            name = pod["metadata"]["name"]
+            at = pod_delete_at(record, run.node_of_pod(name), pod) if name in recorded else None
+            if at is not None:
+                live.deletions[name] = at
         return live
 
     async def _taken_over(self, record: WorkflowRecord, uid: str, now: datetime) -> tuple[NodeRecord, ...] | str:
@@ -511,6 +525,7 @@ class WorkflowController:
                 )
                 await self._records.forget_nodes(record.uid, self._holder, ids, record)
             await self._report(key, obj, record, force=True)
+        self._deletions.pop(key, None)
         await self._take_off(key, RETRY_ANNOTATION, text)
 
     # --- on the way
@@ -545,7 +560,7 @@ class WorkflowController:
             self._drop(key)
             return None
         limits = LIMITS_EVERY if self._locks.is_waiting(live.uid) else None
-        delays = (look_again, wait, reported, limits, going)
+        delays = (look_again, wait, reported, limits, going, await self._delete_due(key, live.deletions))
         return min((delay for delay in delays if delay is not None), default=None)
 
     async def _resume(self, key: Key, live: _Live) -> str | None:
@@ -766,16 +781,43 @@ class WorkflowController:
             await self._create(key, live, order, runtime)
         return QUOTA_EVERY if live.held else timedelta(0)
 
+    async def _delete_pods(self, key: Key, obj: Obj, pods: Sequence[Obj]) -> timedelta | None:
+        """Delete pods of a workflow that has ended, as `podGC` says; when to look again."""
+        uid = str(obj["metadata"]["uid"])
+        if not pods:
+            self._deletions.pop(key, None)
+            return None
+        if (known := self._deletions.get(key)) is None or known[0] != uid:  # an earlier operator saw its end
+            known = self._deletions[key] = (uid, {})
+            with contextlib.suppress(NotFound):
+                loaded = await self._records.load(uid, self._holder)
+                nodes = {node.pod_name: node for node in loaded.nodes if node.pod_name}
+                for pod in pods:
+                    name = pod["metadata"]["name"]
+                    if (at := pod_delete_at(loaded.workflow, nodes.get(name), pod)) is not None:
+                        known[1][name] = at
+        return await self._delete_due(key, known[1])
+
     async def _delete_pod(self, name: str, namespace: str) -> None:
         with contextlib.suppress(NotFound):
             await self._api.delete(PODS, name, namespace)
 
     async def _let_go(self, name: str, key: Key, live: _Live) -> None:
-        """The pod's end is recorded: it may go, and goes where `podGC` says so."""
+        """The pod's end is recorded: it may go, and goes when `podGC` says so."""
         await self._release(name, key.namespace)
         node = live.run.node_of_pod(name)
-        if pod_delete_at(live.run.workflow, node, is_done=False):
-            await self._delete_pod(name, key.namespace)
+        at = pod_delete_at(live.run.workflow, node, self._pods.get(name, key.namespace))
+        if at is not None:
+            live.deletions[name] = at
+
+    async def _delete_due(self, key: Key, deletions: dict[str, datetime]) -> timedelta | None:
+        """Delete the pods whose time has come; when to look again."""
+        now = self._clock.now()
+        due = [name for name, at in deletions.items() if at <= now]
+        await _at_once([self._delete_pod(name, key.namespace) for name in due])
+        for name in due:
+            del deletions[name]
+        return min((at - now for at in deletions.values()), default=None)
 
     async def _release(self, name: str, namespace: str) -> None:
         """Take our finalizer off a pod."""
@@ -892,6 +934,7 @@ class WorkflowController:
 
     async def _end(self, key: Key, run: Run) -> None:
         """Pods that are left, and volumes, as `podGC` and `volumeClaimGC` say."""
+        deletions: dict[str, datetime] = {}
         for pod in self._pods_of(key):
             name = pod["metadata"]["name"]
             if not is_of(pod, run.workflow.uid):
@@ -899,8 +942,9 @@ class WorkflowController:
             node = run.node_of_pod(name)
             if is_held(pod) and (node is None or node.phase.is_fulfilled):
                 await self._release(name, key.namespace)
-            if pod_delete_at(run.workflow, node, is_done=True):
-                await self._delete_pod(name, key.namespace)
+            if (at := pod_delete_at(run.workflow, node, pod)) is not None:
+                deletions[name] = at
+        self._deletions[key] = (run.workflow.uid, deletions)
         strategy = str(
             ((run.workflow.document.get("spec") or {}).get("volumeClaimGC") or {}).get("strategy") or ""
         )
@@ -911,17 +955,21 @@ class WorkflowController:
                     await self._api.delete(PVCS, f"{key.name}-{claim}", key.namespace)
 
     async def _collect(self, key: Key, obj: Obj) -> timedelta | None:
-        """Delete a workflow that has ended when its time is over."""
+        """Delete a workflow that has ended when its time is over, and its pods when theirs is."""
+        uid = str(obj["metadata"]["uid"])
+        pods = [pod for pod in self._pods_of(key) if is_of(pod, uid) and NODE_ID_ANNOTATION in annotations_of(pod)]
         for pod in self._pods_of(key):
             if is_held(pod):
                 await self._release(pod["metadata"]["name"], key.namespace)
-        again = await self._collector.collect(key, obj, is_deleting=False)
+        again = _sooner(
+            await self._collector.collect(key, obj, is_deleting=False), await self._delete_pods(key, obj, pods)
+        )
         at = collect_at(obj)
         if at is None:
             return again
         now = self._clock.now()
         if at > now:
-            return min(at - now, again or at - now)
+            return _sooner(at - now, again)
         with contextlib.suppress(NotFound):
             await self._api.delete(
                 WORKFLOWS, key.name, key.namespace, uid=obj["metadata"]["uid"], propagation="Background"
@@ -937,6 +985,10 @@ def _note_place(live: _Live, pod: PodSeen) -> None:
     node = live.run.node_of_pod(pod.name)
     template = node.template if node is not None else ""
     live.line.seen(pod.name, template, has_node=bool(pod.host) or pod.is_running)
+
+
+def _sooner(one: timedelta | None, other: timedelta | None) -> timedelta | None:
+    return min((delay for delay in (one, other) if delay is not None), default=None)
 
 
 def secret_name(workflow: str, token_digest: str) -> str:

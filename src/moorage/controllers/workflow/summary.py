@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from moorage.apimachinery.meta import labels_of
 from moorage.apimachinery.moments import moment, span_of
 from moorage.apimachinery.selectors import label_selector_of
+from moorage.decide.workflows.text.durations import parse_duration
+from moorage.decide.workflows.text.errors import TextError
 from moorage.model.workflow import (
     COMPLETED_LABEL,
     ENDED_PHASES,
@@ -20,6 +22,10 @@ from moorage.model.workflow import (
 
 OUTPUT_BYTES = 16 * 1024  # of `status.outputs`: the records have all of them
 MESSAGE_LENGTH = 1000
+LOG_TIME = timedelta(
+    seconds=5
+)  # before ended pods are deleted, as with Argo: the server keeps their logs meanwhile
+LONG_AGO = datetime.min.replace(tzinfo=UTC)
 COLLECTION_FAILED = "ArtifactGCError"  # condition: artifacts could not be deleted
 
 
@@ -38,6 +44,11 @@ def summary_patch(
     parameters = [{"name": name, "value": value} for name, value in sorted(record.parameters.items())]
     if parameters and sum(len(row["value"]) for row in parameters) <= OUTPUT_BYTES:
         status["outputs"] = {"parameters": parameters}
+    strategy = (record.document.get("spec") or {}).get("ttlStrategy")
+    if strategy and not (obj.get("spec") or {}).get(
+        "ttlStrategy"
+    ):  # the template's, for whoever looks at the object
+        status["storedWorkflowTemplateSpec"] = {"ttlStrategy": strategy}
     conditions = [{"type": "Completed", "status": "True"}] if is_done else []
     if record.metrics_error:
         conditions.append({"type": "MetricsError", "status": "True", "message": record.metrics_error})
@@ -75,7 +86,10 @@ def collection_patch(obj: Mapping[str, Any], failure: str) -> dict[str, Any] | N
 
 
 def collect_at(obj: Mapping[str, Any]) -> datetime | None:
-    """When a workflow that has ended is deleted, by `ttlStrategy`; None: never, as where that cannot be read."""
+    """When a workflow that has ended is deleted, by `ttlStrategy`; None: never, as where that cannot be read.
+
+    Its pods go with it, so their logs are given time to be kept.
+    """
     status, spec = obj.get("status") or {}, obj.get("spec") or {}
     finished = moment(status.get("finishedAt"))
     strategy = (
@@ -90,27 +104,51 @@ def collect_at(obj: Mapping[str, Any]) -> datetime | None:
     if seconds is None:
         seconds = strategy.get("secondsAfterCompletion")
     try:
-        return None if seconds is None else finished + span_of(int(str(seconds)))
+        return None if seconds is None else finished + max(span_of(int(str(seconds))), LOG_TIME)
     except ValueError:
         return None
 
 
-def pod_delete_at(record: WorkflowRecord, node: NodeRecord | None, *, is_done: bool) -> bool:
-    """Whether `podGC` deletes this pod now: at its own end, or at the workflow's (`is_done`)."""
+def pod_delete_at(
+    record: WorkflowRecord, node: NodeRecord | None, pod: Mapping[str, Any] | None = None
+) -> datetime | None:
+    """When `podGC` deletes the pod of this node; None: never, as far as is known. `pod`: where it is still there.
+
+    The delay counts from the end of the pod, with what saves its outputs, or from the end of the workflow.
+    """
     spec = record.document.get("spec") or {}
     gc = spec.get("podGC") or {}
     if not _selects(gc.get("labelSelector"), spec, node):
-        return False
+        return None
+    end = max(filter(None, (moment(node.finished_at if node else None), pod_end(pod or {}))), default=LONG_AGO)
+    is_done = record.phase in ENDED_PHASES
+    workflow_end = max(end, moment(record.finished_at) or LONG_AGO)
+    at: datetime | None = None
     match gc.get("strategy"):
-        case "OnPodCompletion":
-            return node is not None and node.phase.is_fulfilled
-        case "OnPodSuccess":
-            return node is not None and node.phase is NodePhase.SUCCEEDED
-        case "OnWorkflowCompletion":
-            return is_done
-        case "OnWorkflowSuccess":
-            return is_done and record.phase == "Succeeded"
-    return False
+        case "OnPodCompletion" if node is not None and node.phase.is_fulfilled:
+            at = end
+        case "OnPodSuccess" if node is not None and node.phase is NodePhase.SUCCEEDED:
+            at = end
+        case "OnWorkflowCompletion" if is_done:
+            at = workflow_end
+        case "OnWorkflowSuccess" if is_done and record.phase == "Succeeded":
+            at = workflow_end
+    return None if at is None else at + _delay(gc.get("deleteDelayDuration"))
+
+
+def pod_end(pod: Mapping[str, Any]) -> datetime | None:
+    """When the last container of a pod ended; None: none has, or it does not tell."""
+    rows = (pod.get("status") or {}).get("containerStatuses") or ()
+    ends = [moment(((row.get("state") or {}).get("terminated") or {}).get("finishedAt")) for row in rows]
+    return max(filter(None, ends), default=None)
+
+
+def _delay(text: Any) -> timedelta:
+    """As the manifest says, or else Argo's. The lint refuses what cannot be read."""
+    try:
+        return max(parse_duration(str(text)), timedelta()) if text else LOG_TIME
+    except TextError:
+        return LOG_TIME
 
 
 def _selects(selector: Mapping[str, Any] | None, spec: Mapping[str, Any], node: NodeRecord | None) -> bool:

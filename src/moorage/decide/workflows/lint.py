@@ -190,9 +190,6 @@ class _Spec:
         pod_gc = mapping(spec.get("podGC"))
         check_choice(out, pod_gc.get("strategy"), (*path, "podGC", "strategy"), POD_GC)
         check_duration(out, pod_gc.get("deleteDelayDuration"), (*path, "podGC", "deleteDelayDuration"))
-        if pod_gc.get("deleteDelayDuration"):
-            at = (*path, "podGC", "deleteDelayDuration")
-            out.warning("support", at, "is not kept: pods are deleted at once", pod_gc["deleteDelayDuration"])
         selector = mapping(pod_gc.get("labelSelector"))
         for index, entry in enumerate(sequence(selector.get("matchExpressions"))):
             at = (*path, "podGC", "labelSelector", "matchExpressions", index, "operator")
