@@ -25,6 +25,7 @@ class WorkflowArtifact(Answer, frozen=True):
     key: Annotated[str, about("Where it is stored: key in the store of its namespace, or in the bucket.")]
     location: Annotated[str, about("Where else it is stored, such as s3; empty: in the store of the server.")]
     is_deleted: Annotated[bool, about("Whether the workflow has deleted it.")]
+    files: Annotated[int, about("Files of a folder, each stored below the key; 0: it is one file.")] = 0
 
 
 class WorkflowArtifactList(Answer, frozen=True):

@@ -90,7 +90,7 @@ def list_(target: Target, name: str, output: str) -> int:
 @click.option("--file", "path", default="", metavar="FILE", help="File to write; - for stdout.")
 @target_options
 def get(target: Target, name: str, artifact: str, path: str) -> int:
-    """Fetch an artifact. An archive comes as it is stored: a .tgz."""
+    """Fetch an artifact. An archive comes as it is stored: a .tgz. A folder of files comes as a .tar."""
     step, slash, wanted = artifact.rpartition("/")
     if not slash or not step or not wanted:
         raise UsageError(
@@ -177,6 +177,8 @@ def default_file(artifact: Artifact) -> str:
     stored = artifact.key.rpartition("/")[2]
     suffix = "".join(Path(stored).suffixes[-2:]) if stored else ""
     plain = Path(artifact.name).name or "artifact"
+    if artifact.files:
+        return f"{plain}.tar"
     return plain if not suffix or plain.endswith(suffix) else f"{plain}{suffix}"
 
 

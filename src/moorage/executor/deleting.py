@@ -44,4 +44,4 @@ def delete_all(order: Path, stores: Stores, retrying: Retrying) -> bool:
 
 
 def _delete(entry: Mapping[str, Any], stores: Stores) -> bool:
-    return stores.delete(entry["location"], str(entry.get("version") or ""))
+    return stores.delete(entry["location"], str(entry.get("version") or ""), is_folder=bool(entry.get("files")))

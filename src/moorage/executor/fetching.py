@@ -114,11 +114,15 @@ def _fetch(
                 shutil.rmtree(fetched)
             if set(entry.location) <= {"key", "digest"}:
                 try:
+                    if key.endswith("/"):  # a folder that was stored file by file
+                        raise Missing(f"there is no artifact below {key!r}")
                     server().get_artifact(key, fetched)
                 except Missing:
                     source = server()
                     folder = work / "folder"
-                    if not _all_below(source, key, fetched) and not _from_folder(source, key, fetched, folder):
+                    if not _all_below(source, key.rstrip("/"), fetched) and not _from_folder(
+                        source, key, fetched, folder
+                    ):
                         raise
                     return fetched.is_dir()
                 _check(fetched, str(entry.location.get("digest") or ""))

@@ -13,6 +13,7 @@ from typing import Any
 
 from moorage.executor.errors import Passing, StepError
 from moorage.executor.fetching import digest_of
+from moorage.executor.folders import files_of, sum_of
 from moorage.executor.order import Order, Output
 from moorage.executor.pack import pack
 from moorage.executor.retrying import Retrying
@@ -169,12 +170,47 @@ def _artifact(
     if (out / f"{number}.error").exists() or not _is_plain(raw):
         raise StepError(f"{output.path} cannot be read: {_complaint(out / f'{number}.error')}")
     packed = step / "tmp" / f"out-{number}"
+    if output.archive == "none" and "http" not in output.location:
+        try:
+            folder = _folder(raw, packed, output, server, stores, retrying)
+        finally:
+            _discard(packed)
+        if folder is not None:
+            _discard(raw)
+            return folder
     archive = pack(raw, output.archive, packed, level=output.level)
     _discard(raw)  # what is packed needs no room twice
     try:
         return _upload(packed, output.name, archive, output, server, stores, retrying)
     finally:
         _discard(packed)
+
+
+def _folder(
+    raw: Path, file: Path, output: Output, server: Callable[[], Server], stores: Stores, retrying: Retrying
+) -> dict[str, Any] | None:
+    """Save each file of a folder by itself, below the artifact's key; None: it is no folder, or has no file.
+
+    `file`: where each is for the moment.
+    """
+    stored: dict[str, dict[str, Any]] = {}
+    for name in files_of(raw, file):
+        try:
+            stored[name] = _upload(file, output.name, "none", output, server, stores, retrying, below=name)
+        except StepError as error:
+            raise StepError(f"its file {name!r}: {error.message}") from error
+    if not stored:
+        return None
+    last, entry = next(reversed(stored.items()))
+    versions = {name: str(each.get("version") or "") for name, each in stored.items()}
+    return {
+        **entry,
+        **({"key": str(entry["key"]).removesuffix(f"/{last}")} if "key" in entry else {}),
+        "files": len(stored),
+        "sizeBytes": sum(int(each["sizeBytes"]) for each in stored.values()),
+        "digest": sum_of({name: str(each["digest"]) for name, each in stored.items()}),
+        "version": sum_of(versions) if all(versions.values()) else "",
+    }
 
 
 def _upload(
@@ -185,15 +221,22 @@ def _upload(
     server: Callable[[], Server],
     stores: Stores,
     retrying: Retrying,
+    *,
+    below: str = "",
 ) -> dict[str, Any]:
+    """Save a file. `below`: it is one of a folder, of this name."""
     digest, size = digest_of(file), file.stat().st_size
     if output is not None and output.location:
-        version = retrying.call(f"output artifact {name!r}", lambda: stores.write(output.location, file))
+        version = retrying.call(
+            f"output artifact {name!r}", lambda: stores.write(output.location, file, below=below)
+        )
         artifact = {"name": name, "archive": archive, "location": dict(output.kept), "digest": digest}
         return artifact | {"sizeBytes": size} | ({"version": version} if version else {})
 
     def put() -> dict[str, Any]:
-        artifact = server().put_artifact(name, archive, file, key=output.key if output is not None else "")
+        artifact = server().put_artifact(
+            name, archive, file, key=output.key if output is not None else "", below=below
+        )
         if artifact.get("digest") not in (None, "", digest):
             raise Passing("what the server stored is not what was sent: its digest is another")
         return artifact

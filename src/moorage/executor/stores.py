@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from moorage.executor.errors import Missing, Passing, StepError
+from moorage.executor.folders import names_below, sum_of
 from moorage.executor.web import fetch, send
 
 GIT_SECONDS = 3600  # for one clone
@@ -47,8 +48,10 @@ class Stores:
                 raise StepError(f"the store {kind!r} is not known: use s3, gcs, http, git or raw")
         return False
 
-    def write(self, location: Mapping[str, Any], file: Path) -> str:
+    def write(self, location: Mapping[str, Any], file: Path, *, below: str = "") -> str:
         """Write a file to where the location says; returns its version, "" where the store has none.
+
+        `below`: the file is one of a folder, of this name.
 
         A version is a text that changes with every write. Raises StepError.
         """
@@ -59,6 +62,7 @@ class Stores:
                 return ""
             case "s3" | "gcs":
                 path = f"{store['bucket']}/{store['key']}"
+                path = f"{path.rstrip('/')}/{below}" if below else path
 
                 def put(files: Any) -> str:
                     files.put_file(str(file), path)
@@ -68,10 +72,10 @@ class Stores:
             case _:
                 raise StepError(f"the store {kind!r} cannot be written: use s3, gcs or http")
 
-    def delete(self, location: Mapping[str, Any], version: str) -> bool:
+    def delete(self, location: Mapping[str, Any], version: str, *, is_folder: bool = False) -> bool:
         """Delete what a bucket has there, if it is still of this version; whether it was. Raises StepError.
 
-        What is not there is no error, and what another has written since stays.
+        What is not there is no error, and what another has written since stays; of a folder all of it then.
         """
         ((kind, store),) = location.items()
         if kind not in ("s3", "gcs"):
@@ -79,6 +83,8 @@ class Stores:
         path = f"{store['bucket']}/{store['key']}"
 
         def work(files: Any) -> bool:
+            if is_folder:
+                return _delete_folder(files, path.rstrip("/"), version)
             if not files.isfile(path) or not version or _version(files, path) != version:
                 return False
             files.rm_file(path)
@@ -133,22 +139,22 @@ class Stores:
     # buckets
 
     def _download(self, kind: str, store: Mapping[str, Any], into: Path) -> bool:
-        path = f"{store['bucket']}/{store['key']}".rstrip("/")
+        named = f"{store['bucket']}/{store['key']}"
+        path = named.rstrip("/")
 
         def work(files: Any) -> bool:
-            if files.isfile(path):
+            if path == named and files.isfile(path):
                 files.get_file(path, str(into))
                 return False
-            below = files.find(path)
+            below = names_below(files.find(path), path)
             if not below:
                 raise Missing(f"{kind}://{path} does not exist")
-            for name in below:
-                inner = str(name).removeprefix(path).strip("/")
+            for inner in below:
                 if any(part in ("", ".", "..") for part in inner.split("/")):
-                    raise StepError(f"{kind}://{name} cannot be a file: its name leads out of the folder")
+                    raise StepError(f"{kind}://{path}/{inner} cannot be a file: its name leads out of the folder")
                 target = into / inner
                 target.parent.mkdir(parents=True, exist_ok=True)
-                files.get_file(name, str(target))
+                files.get_file(f"{path}/{inner}", str(target))
             return True
 
         return bool(self._bucket(kind, store, path, work))
@@ -289,6 +295,15 @@ class Stores:
                 sign in text.lower() for sign in ("could not resolve", "timed out", "refused")
             )
             raise Passing(message) if passing else StepError(message)
+
+
+def _delete_folder(files: Any, path: str, version: str) -> bool:
+    names = names_below(files.find(path), path)
+    if not version or sum_of({name: _version(files, f"{path}/{name}") for name in names}) != version:
+        return False
+    for name in names:
+        files.rm_file(f"{path}/{name}")
+    return True
 
 
 def _version(files: Any, path: str) -> str:

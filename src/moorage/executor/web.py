@@ -32,10 +32,13 @@ class Server:
         self._order = order
         self._ca = ca
 
-    def put_artifact(self, name: str, archive: str, file: Path, *, key: str = "") -> dict[str, Any]:
+    def put_artifact(
+        self, name: str, archive: str, file: Path, *, key: str = "", below: str = ""
+    ) -> dict[str, Any]:
         """Save a file as an artifact of this pod; returns the Artifact as the server keeps it.
 
-        `key`: where in the namespace's part of the store; empty: the server chooses.
+        `key`: where in the namespace's part of the store; empty: the server chooses. `below`: the file is one of a
+        folder, of this name below the key.
         """
         order = self._order
         path = f"/api/v1/steps/{_quoted(order.workflow)}/{_quoted(order.pod)}/artifacts/{_quoted(name)}"
@@ -43,6 +46,7 @@ class Server:
             size = file.stat().st_size
             headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
             query = f"archive={archive}" + (f"&key={_quoted(key)}" if key else "")
+            query += f"&below={_quoted(below)}" if below else ""
             answer = self._ask("PUT", f"{path}?{query}", body, headers)
         try:
             artifact = json.loads(answer)

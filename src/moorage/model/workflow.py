@@ -136,6 +136,7 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     size_bytes: int = 0
     digest: str = ""  # "sha256:…" of what is stored
     archive: str = "tar"  # "tar" (a .tgz), "none", "zip"
+    files: int = 0  # of a folder, each stored below the key; 0: it is one file
     location: Mapping[str, Any] = {}
     is_deleted: bool = False
     version: str = ""  # as its store has it: another write, of the same bytes too, gives another

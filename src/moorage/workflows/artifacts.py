@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 from moorage.apimachinery.bodies import BodyTooLong
 from moorage.apimachinery.databasefile import sync_folder
 from moorage.errors import BadRequest, MoorageError, NotFound, StorageError, StorageFull
+from moorage.executor.folders import sum_of
 from moorage.model.workflow import Artifact
 
 log = logging.getLogger(__name__)
@@ -185,6 +186,19 @@ class Artifacts:
         if version is not None and await self._do("read", lambda: _or_none(place.version, key)) != version:
             return False
         return bool(await self._do("delete", lambda: _or_none(_deleted, (place, key))))
+
+    async def delete_folder(self, key: str, *, version: str) -> bool:
+        """Delete all that is stored below a key, unless something was written there since `version`."""
+        names = await self.below(key)
+        place = self._use()
+        versions = {
+            name: await self._do("read", partial(_or_none, place.version, f"{key}/{name}")) for name in names
+        }
+        if sum_of({name: each or "" for name, each in versions.items()}) != version:
+            return False
+        for name in names:
+            await self.delete(f"{key}/{name}")
+        return True
 
     async def collect(self, older: datetime) -> int:
         """Delete what was stored before a moment; how many there were."""

@@ -102,7 +102,11 @@ class LocalRecords:
                 continue
             try:
                 if self._artifacts is not None and artifact.key and artifact.version:
-                    await self._artifacts.delete(f"{run.namespace}/{artifact.key}", version=artifact.version)
+                    key = f"{run.namespace}/{artifact.key}"
+                    if artifact.files:
+                        await self._artifacts.delete_folder(key, version=artifact.version)
+                    else:
+                        await self._artifacts.delete(key, version=artifact.version)
                 deleted.append(name)
             except MoorageError as error:
                 failures.append(f"artifact {name.name!r}: {error.message}")

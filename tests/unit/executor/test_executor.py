@@ -18,6 +18,7 @@ from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 import pytest
@@ -25,6 +26,7 @@ import pytest
 from moorage.executor.__main__ import main
 from moorage.executor.errors import Passing, StepError
 from moorage.executor.fetching import prepare
+from moorage.executor.folders import sum_of
 from moorage.executor.order import read_order
 from moorage.executor.retrying import Retrying
 from moorage.executor.saving import wait_for_end
@@ -80,16 +82,19 @@ class Site:
             def _put(self) -> None:
                 data = self.rfile.read(int(self.headers["Content-Length"]))
                 start = f"/api/v1/steps/{UID}/{POD}/artifacts/"
-                match = re.fullmatch(start + r"([^/?]+)\?archive=(\w+)(?:&key=(.*))?", self.path)
+                match = re.fullmatch(
+                    start + r"([^/?]+)\?archive=(\w+)(?:&key=([^&]*))?(?:&below=(.*))?", self.path
+                )
                 assert match is not None
                 key = match[3].replace("%2F", "/") if match[3] else f"wf/{POD}/{match[1]}"
+                key += f"/{unquote(match[4])}" if match[4] else ""
                 site.artifacts[key] = data
                 digest = "sha256:0" if self._spoils else f"sha256:{sha256(data).hexdigest()}"
-                answer = {"name": match[1], "key": key, "sizeBytes": len(data), "digest": digest}
+                answer = {"name": match[1], "key": key, "sizeBytes": len(data), "digest": digest, "version": "1"}
                 self._send(200, answer | ({"archive": match[2]} if match[2] != "tar" else {}))
 
             def _get(self) -> None:
-                key = self.path.partition("key=")[2].replace("%2F", "/")
+                key = unquote(self.path.partition("key=")[2])
                 if "below=true" in self.path:
                     names = [name.removeprefix(f"{key}/") for name in site.artifacts if name.startswith(f"{key}/")]
                     body = json.dumps(names).encode()
@@ -426,10 +431,82 @@ def test_a_key_may_stand_for_all_that_is_stored_below_it(pod: Pod, site: Site) -
     assert texts == {"a.json": "1", "deep/b.json": "2"}
 
 
+def a_folder(pod: Pod) -> Path:
+    """Two files and a link to one of them; a link that leads out, an empty folder, and a pipe."""
+    folder = pod.folder / "parts"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "empty").mkdir()
+    (folder / "a file.txt").write_text("1")
+    (folder / "deep" / "b.json").write_text("22")
+    (folder / "deep" / "link").symlink_to("../a file.txt")
+    (folder / "out").symlink_to("/etc/passwd")
+    (folder / "round").symlink_to("round")
+    os.mkfifo(folder / "pipe")
+    return folder
+
+
+FILES = {"a file.txt": "1", "deep/b.json": "22", "deep/link": "1"}
+
+
+def texts_of(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("key", ["", "k/parts"])
+def test_a_folder_that_is_not_packed_is_stored_file_by_file(pod: Pod, site: Site, key: str) -> None:
+    pod.order(artifacts=[an_artifact(a_folder(pod), archive="none", **({"key": key} if key else {}))])
+    assert [pod.init(), pod.run("true"), pod.wait()] == [0, 0, 0]
+    root = key or f"wf/{POD}/a"
+    assert site.artifacts == {f"{root}/{name}": text.encode() for name, text in FILES.items()}
+    (artifact,) = site.report.outputs.artifacts
+    assert (artifact.key, artifact.archive, artifact.files, artifact.size_bytes) == (root, "none", 3, 4)
+    assert artifact.version == sum_of(dict.fromkeys(FILES, "1"))
+    site.artifacts[root] = b"of an earlier workflow"
+    pod.order(inputs=[an_input({"key": f"{root}/"}, archive="none")])
+    assert pod.init() == 0
+    assert texts_of(pod.step / "in" / "0") == FILES
+
+
+def test_a_folder_without_a_file_is_stored_packed(pod: Pod, site: Site) -> None:
+    (pod.folder / "empty").mkdir()
+    pod.order(artifacts=[an_artifact(pod.folder / "empty", archive="none")])
+    assert [pod.init(), pod.run("true"), pod.wait()] == [0, 0, 0]
+    (artifact,) = site.report.outputs.artifacts
+    assert (artifact.archive, artifact.files, list(site.artifacts)) == ("tar", 0, [artifact.key])
+
+
+def test_a_file_of_a_folder_that_cannot_be_stored_is_named(pod: Pod, site: Site) -> None:
+    pod.order(artifacts=[an_artifact(a_folder(pod), archive="none")])
+    assert [pod.init(), pod.run("true")] == [0, 0]
+    site.failures.append(422)
+    assert pod.wait() == 1
+    assert site.report.error.startswith("output artifact 'a': its file 'a file.txt': ")
+
+
+def test_a_bucket_gets_a_folder_as_many_objects(pod: Pod, site: Site, bucket: dict[str, Any]) -> None:
+    keys = {"MOORAGE_SECRET_0": "id", "MOORAGE_SECRET_1": "key"}
+    stores = Stores(keys, pod.folder)
+    location = {"s3": {**bucket, "key": "many/dir"}}
+    stores.write(location, Path(__file__))  # of an earlier workflow, under the same key
+    pod.order(artifacts=[an_artifact(a_folder(pod), archive="none", location=location, kept=location)])
+    assert [pod.init(), pod.run("true"), pod.wait(**keys)] == [0, 0, 0]
+    assert sorted(stores.keys(location)) == [f"many/dir/{name}" for name in sorted(FILES)]
+    (artifact,) = site.report.outputs.artifacts
+    assert (artifact.files, artifact.size_bytes) == (3, 4)
+    prefix = {"s3": {**bucket, "key": "many/dir/"}}
+    pod.order(inputs=[an_input(prefix, archive="none")])
+    assert pod.init(**keys) == 0
+    assert texts_of(pod.step / "in" / "0") == FILES
+    assert not stores.delete(location, "another version", is_folder=True)
+    assert stores.delete(location, artifact.version, is_folder=True)
+    assert stores.keys(location) == []
+    assert stores.read(location, pod.folder / "earlier") is False, "what is no file of the folder stays"
+
+
 def test_what_lies_in_a_folder_that_was_stored_whole_is_fetched_by_its_own_key(pod: Pod, site: Site) -> None:
     (pod.folder / "parts").mkdir()
     (pod.folder / "parts" / "a.json").write_text("1")
-    pod.order(artifacts=[an_artifact(pod.folder / "parts", archive="none", key="k/parts")])
+    pod.order(artifacts=[an_artifact(pod.folder / "parts", archive="tar", key="k/parts")])
     assert [pod.init(), pod.run("true"), pod.wait()] == [0, 0, 0]
     pod.order(inputs=[an_input({"key": "k/parts/a.json"})])
     assert pod.init() == 0

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import html
+import io
 import json
 import re
+import tarfile
 from urllib.parse import urlencode
 
 import msgspec
@@ -384,6 +386,27 @@ async def test_kept_logs_of_steps_are_for_those_who_may_read_logs(ada):
         assert (await ada.get(f"/api/v1/workflows/team/train/{path}")).status == 403, path
     log = (await ada.get("/api/v1/workflows/team/train/log")).text
     assert ("may not read the logs" in log, "secret" in log) == (True, False)
+
+
+async def test_a_folder_of_files_is_downloaded_as_one_tar_file(ada):
+    await ada.keep(STEPS, plays=False)
+    files = {"a.txt": b"1", "deep/b.txt": b"2" * 1000}
+
+    async def stream(data):
+        yield data
+
+    for name, data in files.items():
+        await ada.site.service.artifacts.put(stream(data), f"team/train/p/dir/{name}", name="dir")
+    folder = Artifact(name="dir", key="train/p/dir", archive="none", files=2, size_bytes=1001)
+    await add(ada, a_node(outputs=Outputs(artifacts=(folder,))))
+    page = (await ada.get("/workflows/team/train", at="id-a")).text
+    assert 'download="dir.tar"' in page
+    answer = await ada.get("/api/v1/workflows/team/train/artifacts/id-a/dir")
+    assert "dir.tar" in answer.headers["content-disposition"]
+    with tarfile.open(fileobj=io.BytesIO(answer.body)) as tar:
+        assert {member.name: tar.extractfile(member).read() for member in tar} == files
+    shown = (await ada.get("/api/v1/workflows/team/train")).json["status"]["nodes"]["id-a"]["outputs"]["artifacts"]
+    assert [(each["name"], each["files"]) for each in shown] == [("dir", 2)]
 
 
 async def test_a_step_without_a_pod_has_no_log(ada):

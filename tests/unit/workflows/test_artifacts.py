@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from moorage.apimachinery.bodies import BodyTooLong, ClientLeft
 from moorage.errors import BadRequest, NotFound, StorageError, StorageFull
+from moorage.executor.folders import sum_of
 from moorage.model.workflow import Artifact
 from moorage.workflows import artifacts as module
 from moorage.workflows.artifacts import CHUNK, Artifacts, Folder, check_key, make_key, open_artifacts
@@ -304,3 +305,13 @@ async def test_what_was_written_again_since_is_not_deleted_by_its_version(store:
     assert await store.delete("lab/a", version=first.version) is False
     assert await store.delete("lab/a", version=second.version) is True
     assert await store.delete("lab/a", version=second.version) is False
+
+
+async def test_a_folder_goes_as_a_whole_unless_something_was_written_into_it_since(store: Artifacts) -> None:
+    files = {name: await store.put(stream(b"x"), f"lab/dir/{name}", name="a") for name in ("1", "b/2")}
+    version = sum_of({name: artifact.version for name, artifact in files.items()})
+    await store.put(stream(b"y"), "lab/dir/3", name="a")
+    assert await store.delete_folder("lab/dir", version=version) is False
+    await store.delete("lab/dir/3")
+    assert await store.delete_folder("lab/dir", version=version) is True
+    assert await store.below("lab/dir") == []

@@ -200,6 +200,7 @@ def make_deleter_pod(
             "node": each.node,
             "name": each.artifact.name,
             "version": each.artifact.version,
+            **({"files": each.artifact.files} if each.artifact.files else {}),
             "location": numbered_secrets(dict(each.artifact.location), secrets),
         }
         for each in deleter.doomed

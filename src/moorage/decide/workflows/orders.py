@@ -187,9 +187,16 @@ def _source(
         if not own_key(place):
             artifact = Artifact(name=artifact.name, archive=artifact.archive, location=place)
     if artifact is not None and not artifact.location:
+        if artifact.files:
+            return {"key": f"{artifact.key}/"}, declared or artifact.archive
         digest = {"digest": artifact.digest} if artifact.digest else {}
         return {"key": artifact.key, **digest}, declared or artifact.archive
     places = entry if artifact is None else artifact.location
+    if artifact is not None and artifact.files:  # whatever else is stored under the key itself
+        places = {
+            kind: {**place, "key": f"{str(place['key']).rstrip('/')}/"}
+            for kind, place in artifact.location.items()
+        }
     is_blank = entry.get("optional") and _is_blank(places)
     location = {} if is_blank else location_of(placed(places, archive_location), field)
     if not location:

@@ -245,6 +245,7 @@ def _artifact(value: Mapping[str, Any]) -> Artifact:
         name=str(value.get("name") or ""),
         key=str(value.get("key") or next(keys, "")),
         size_bytes=_count(value.get("sizeBytes")),
+        files=_count(value.get("files")),
         digest=str(value.get("digest") or ""),
         location=places,
         is_deleted=value.get("deleted") is True,
@@ -358,6 +359,7 @@ def outputs_object(outputs: Outputs) -> Obj:
 def _artifact_object(artifact: Artifact) -> Obj:
     place = dict(artifact.location) or ({"s3": {"key": artifact.key}} if artifact.key else {})
     written = {"name": artifact.name, "sizeBytes": artifact.size_bytes, "digest": artifact.digest}
+    written |= {"files": artifact.files}
     return (
         {key: value for key, value in written.items() if value}
         | place

@@ -392,7 +392,7 @@ def artifact_row(view: WorkflowView, node_id: str, artifact: Artifact) -> Artifa
     elif not artifact.key:
         why = "not stored"
     parts = (view.namespace, view.name, "artifacts", node_id, artifact.name)
-    suffix = {"tar": ".tgz", "zip": ".zip"}.get(artifact.archive, "")
+    suffix = ".tar" if artifact.files else {"tar": ".tgz", "zip": ".zip"}.get(artifact.archive, "")
     return ArtifactRow(
         name=artifact.name,
         size=format_bytes(artifact.size_bytes) if artifact.size_bytes else "",

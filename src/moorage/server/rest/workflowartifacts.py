@@ -5,6 +5,8 @@ Who may get Workflows of a namespace may read their artifacts.
 
 from __future__ import annotations
 
+import tarfile
+from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import quote
 
@@ -84,6 +86,8 @@ async def _download(call: Call[None, WhichRun], run: WorkflowRecord, artifact: A
             hint=f"read it there: {artifact.key}" if artifact.key else None,
             code=ErrorCode.NOT_FOUND,
         )
+    if artifact.files:
+        return await _download_folder(call, run, artifact)
     try:
         content = await call.context.artifacts.open(f"{run.namespace}/{artifact.key}")
     except StorageError as error:
@@ -96,6 +100,35 @@ async def _download(call: Call[None, WhichRun], run: WorkflowRecord, artifact: A
             "content-length": str(content.size_bytes),
             "content-disposition": f"attachment; filename*=utf-8''{file}",
         },
+    )
+
+
+async def _download_folder(call: Call[None, WhichRun], run: WorkflowRecord, artifact: Artifact) -> Response:
+    """The files of a folder as one tar file."""
+    store, key = call.context.artifacts, f"{run.namespace}/{artifact.key}"
+    try:
+        names = await store.below(key)
+    except StorageError as error:
+        raise Problem(503, ErrorCode.UNAVAILABLE, error.message, error.hint) from error
+    if not names:
+        raise NotFound(f"there is no artifact {artifact.key!r}", hint="it was deleted", code=ErrorCode.NOT_FOUND)
+
+    async def parts() -> AsyncIterator[bytes]:
+        for name in names:
+            content = await store.open(f"{key}/{name}")
+            entry = tarfile.TarInfo(name)
+            entry.size = content.size_bytes
+            yield entry.tobuf(tarfile.PAX_FORMAT)
+            async for part in content.parts:
+                yield part
+            yield bytes(-content.size_bytes % tarfile.BLOCKSIZE)
+        yield bytes(2 * tarfile.BLOCKSIZE)
+
+    file = quote(f"{artifact.name}.tar")
+    return StreamingResponse(
+        parts(),
+        media_type="application/x-tar",
+        headers={"content-disposition": f"attachment; filename*=utf-8''{file}"},
     )
 
 
@@ -147,6 +180,7 @@ def _shown(node: NodeRecord, artifact: Artifact) -> WorkflowArtifact:
         size_bytes=artifact.size_bytes,
         digest=artifact.digest,
         archive=artifact.archive,
+        files=artifact.files,
         key=artifact.key,
         location=", ".join(artifact.location),
         is_deleted=artifact.is_deleted,

@@ -41,10 +41,14 @@ _NAME = re.compile(r"[A-Za-z0-9_][-A-Za-z0-9_.]{0,254}")
 
 
 class Put(Query):
-    """`key`: where to store it within the namespace; empty: under the names of workflow, pod and artifact."""
+    """`key`: where to store it within the namespace; empty: under the names of workflow, pod and artifact.
+
+    `below`: it is a file of a folder, of this name below the key.
+    """
 
     archive: Literal["tar", "zip", "none"] = "tar"
     key: str = ""
+    below: str = ""
 
 
 class Get(Query):
@@ -69,6 +73,7 @@ class Steps:
         pod, name = _named(request, "pod", _POD), _named(request, "artifact", _NAME)
         asked = decode_query(request.query_params.multi_items(), Put)
         key = asked.key or make_key(run.name, pod, name, asked.archive)
+        key += f"/{asked.below}" if asked.below else ""
         artifacts = self._context.artifacts
         try:
             stored = await artifacts.put(

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from moorage.apimachinery.podsecurity import violations
 from moorage.apimachinery.resources import NAMESPACES, PODS
+from moorage.decide.workflows.orders import make_order
 from moorage.decide.workflows.pods import PodError, PodRequest, StepRuntime, make_pod, needs_executor, reports
 from moorage.localcluster.apiserver.auth.users import service_user
 from moorage.localcluster.apiserver.pipeline.calls import Call
@@ -737,3 +738,29 @@ def test_a_resource_that_cannot_be_carried_out_makes_no_pod(fields: dict[str, An
         return
     with pytest.raises(PodError, match=why):
         a_pod(template)
+
+
+@pytest.mark.parametrize(
+    ("artifact", "location"),
+    [
+        pytest.param(Artifact(name="a", key="wf/p/a", digest="sha256:1"), {"key": "wf/p/a", "digest": "sha256:1"}),
+        pytest.param(Artifact(name="a", key="wf/p/a", digest="sha256:1", files=3), {"key": "wf/p/a/"}),
+        pytest.param(
+            Artifact(name="a", key="d", archive="none", files=3, location={"s3": {"bucket": "b", "key": "d"}}),
+            {"s3": {"bucket": "b", "key": "d/"}},
+        ),
+    ],
+    ids=["a file", "a folder of files", "a folder in a bucket"],
+)
+def test_an_input_is_read_as_it_was_stored(artifact: Artifact, location: dict[str, object]) -> None:
+    template = {"name": "t", "inputs": {"artifacts": [{"name": "a", "path": "/tmp/a"}]}}
+    ordered = make_order(
+        template,
+        {"a": artifact},
+        workflow={"name": "wf", "uid": "u"},
+        pod="p",
+        mounts=(),
+        wants_result=False,
+        archives_logs=False,
+    )
+    assert ordered.document["inputs"][0]["location"] == location
