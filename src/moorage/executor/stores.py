@@ -9,7 +9,9 @@ from __future__ import annotations
 import base64
 import json
 import shutil
+import ssl
 import subprocess
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -38,7 +40,7 @@ class Stores:
             case "raw":
                 into.write_text(str(store.get("data") or ""), encoding="utf-8")
             case "http":
-                fetch(self._http(store, "GET"), into)
+                fetch(*self._http(store, "GET"), into)
             case "git":
                 self._clone(store, into)
                 return True
@@ -58,13 +60,15 @@ class Stores:
         ((kind, store),) = location.items()
         match kind:
             case "http":
-                send(self._http(store, "PUT"), file)
+                send(*self._http(store, "PUT"), file)
                 return ""
             case "s3" | "gcs":
                 path = f"{store['bucket']}/{store['key']}"
                 path = f"{path.rstrip('/')}/{below}" if below else path
 
                 def put(files: Any) -> str:
+                    if kind == "s3" and store.get("createBucketIfNotPresent") is not None:
+                        _make_bucket(files, str(store["bucket"]), store)
                     files.put_file(str(file), path)
                     return _version(files, path)
 
@@ -120,7 +124,8 @@ class Stores:
             raise StepError(f"the Secret of {field} is missing")
         return self._env[name]
 
-    def _http(self, store: Mapping[str, Any], method: str) -> urllib.request.Request:
+    def _http(self, store: Mapping[str, Any], method: str) -> tuple[urllib.request.Request, ssl.SSLContext | None]:
+        """The request, and the certificate that it shows; None: none."""
         url = str(store["url"])
         if not url.startswith(("http://", "https://")):
             raise StepError(f"the URL {url!r} must begin with http:// or https://")
@@ -128,13 +133,50 @@ class Stores:
         for header in store.get("headers") or ():
             request.add_header(header["name"], str(header.get("value") or ""))
         auth = store.get("auth") or {}
-        for kind in auth:
-            if kind != "basicAuth":
-                raise StepError(f"http.auth.{kind} is not supported: use basicAuth or headers")
         if basic := auth.get("basicAuth"):
-            pair = f"{self._secret(basic, 'usernameSecret')}:{self._secret(basic, 'passwordSecret')}"
-            request.add_header("Authorization", "Basic " + base64.b64encode(pair.encode()).decode())
-        return request
+            name, password = self._secret(basic, "usernameSecret"), self._secret(basic, "passwordSecret")
+            request.add_header("Authorization", _basic(name, password))
+        if client := auth.get("oauth2"):
+            request.add_header("Authorization", f"Bearer {self._token(client)}")
+        certificate = auth.get("clientCert")
+        return request, self._certificate(certificate) if certificate else None
+
+    def _certificate(self, client: Mapping[str, Any]) -> ssl.SSLContext:
+        context = ssl.create_default_context()
+        files = []
+        for field in ("clientCertSecret", "clientKeySecret"):
+            file = self._tmp / f"http-{field}.pem"
+            file.touch(mode=0o600)
+            file.write_text(self._secret(client, field))
+            files.append(str(file))
+        try:
+            context.load_cert_chain(*files)
+        except (OSError, ValueError) as error:
+            raise StepError(f"http.auth.clientCert: no certificate with its key, in PEM: {error}") from error
+        return context
+
+    def _token(self, client: Mapping[str, Any]) -> str:
+        """A token by the grant `client_credentials`. https://www.rfc-editor.org/rfc/rfc6749#section-4.4"""
+        fields = [("grant_type", "client_credentials")]
+        if scopes := client.get("scopes"):
+            fields.append(("scope", " ".join(str(scope) for scope in scopes)))
+        fields += [(str(each["key"]), str(each.get("value") or "")) for each in client.get("endpointParams") or ()]
+        url = self._secret(client, "tokenURLSecret").strip()
+        if not url.startswith(("http://", "https://")):
+            raise StepError("http.auth.oauth2.tokenURLSecret: the URL must begin with http:// or https://")
+        name, password = self._secret(client, "clientIDSecret"), self._secret(client, "clientSecretSecret")
+        request = urllib.request.Request(url, data=urllib.parse.urlencode(fields).encode(), method="POST")
+        request.add_header(
+            "Authorization", _basic(urllib.parse.quote_plus(name), urllib.parse.quote_plus(password))
+        )
+        answer = self._tmp / "http-token.json"
+        try:
+            fetch(request, None, answer)
+            return str(json.loads(answer.read_text())["access_token"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise StepError(f"{url} did not answer with an access_token") from error
+        finally:
+            answer.unlink(missing_ok=True)
 
     # buckets
 
@@ -197,14 +239,17 @@ class Stores:
         style = _ADDRESSING.get(str(store.get("addressingStyle") or ""))
         if style is None:
             raise StepError(f"s3.addressingStyle is {store['addressingStyle']!r}: use path or virtual-hosted")
-        for field in ("roleARN", "createBucketIfNotPresent", "encryptionOptions"):
-            if store.get(field):
-                raise StepError(f"s3.{field} is not supported")
-        return {
+        keys: dict[str, str | None] = {
             "key": self._secret(store, "accessKeySecret") or None,
             "secret": self._secret(store, "secretKeySecret") or None,
             "token": self._secret(store, "sessionTokenSecret") or None,
+        }
+        if role := str(store.get("roleARN") or ""):
+            keys = _keys_of_role(role, keys, str(store.get("region") or "us-east-1"))
+        return {
+            **keys,
             "client_kwargs": client,
+            **({"s3_additional_kwargs": more} if (more := _encryption(store)) else {}),
             **({"config_kwargs": {"s3": {"addressing_style": style}}} if style else {}),
         }
 
@@ -295,6 +340,64 @@ class Stores:
                 sign in text.lower() for sign in ("could not resolve", "timed out", "refused")
             )
             raise Passing(message) if passing else StepError(message)
+
+
+def _basic(name: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()
+
+
+def _keys_of_role(role: str, keys: Mapping[str, str | None], region: str) -> dict[str, str | None]:
+    """Keys for an hour, of a role that these keys, or else those of the machine or the account, may take."""
+    from botocore.exceptions import BotoCoreError, ClientError
+    from botocore.session import Session
+
+    try:
+        client = Session().create_client(
+            "sts",
+            region_name=region,
+            aws_access_key_id=keys["key"],
+            aws_secret_access_key=keys["secret"],
+            aws_session_token=keys["token"],
+        )
+        given = client.assume_role(RoleArn=role, RoleSessionName="moorage-workflow")["Credentials"]
+    except ClientError as error:
+        raise StepError(f"the role {role} cannot be taken: {error}") from error
+    except BotoCoreError as error:
+        raise Passing(f"the role {role} cannot be asked for: {error}") from error
+    return {"key": given["AccessKeyId"], "secret": given["SecretAccessKey"], "token": given["SessionToken"]}
+
+
+def _encryption(store: Mapping[str, Any]) -> dict[str, str]:
+    """How the bucket is to encrypt what is written, in the words of its API."""
+    options = store.get("encryptionOptions") or {}
+    if options.get("serverSideCustomerKeySecret"):
+        raise StepError("s3.encryptionOptions.serverSideCustomerKeySecret is not supported")
+    if not options.get("enableEncryption"):
+        return {}
+    if not (key := str(options.get("kmsKeyId") or "")):
+        return {"ServerSideEncryption": "AES256"}
+    words = {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": key}
+    if context := str(options.get("kmsEncryptionContext") or ""):
+        words["SSEKMSEncryptionContext"] = base64.b64encode(context.encode()).decode()
+    return words
+
+
+def _make_bucket(files: Any, bucket: str, store: Mapping[str, Any]) -> None:
+    """Make the bucket where it does not exist."""
+    if files.exists(bucket):
+        return
+    words: dict[str, Any] = {}
+    if (region := str(store.get("region") or "")) not in ("", "us-east-1"):
+        words["CreateBucketConfiguration"] = {"LocationConstraint": region}
+    if (store["createBucketIfNotPresent"] or {}).get("objectLocking"):
+        words["ObjectLockEnabledForBucket"] = True
+    try:
+        files.call_s3("create_bucket", Bucket=bucket, **words)
+    except Exception:
+        files.invalidate_cache()
+        if not files.exists(bucket):  # else another step made it at the same time
+            raise
+    files.invalidate_cache()
 
 
 def _delete_folder(files: Any, path: str, version: str) -> bool:

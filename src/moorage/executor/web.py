@@ -111,11 +111,14 @@ class Server:
             connection.close()
 
 
-def fetch(request: urllib.request.Request, into: Path) -> None:
-    """Write what any server answers to a file. Raises StepError, and Passing where that may pass."""
+def fetch(request: urllib.request.Request, context: ssl.SSLContext | None, into: Path) -> None:
+    """Write what any server answers to a file. Raises StepError, and Passing where that may pass.
+
+    `context`: with the certificate that is shown; None: none is.
+    """
     what = f"GET {request.full_url}"
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS, context=context) as answer:
             _write(answer, into)
     except urllib.error.HTTPError as error:
         with error:
@@ -124,14 +127,14 @@ def fetch(request: urllib.request.Request, into: Path) -> None:
         raise Passing(f"{what} failed: {getattr(error, 'reason', error)}") from error
 
 
-def send(request: urllib.request.Request, file: Path) -> None:
+def send(request: urllib.request.Request, context: ssl.SSLContext | None, file: Path) -> None:
     """PUT a file to any server. Raises StepError, and Passing where that may pass."""
     what = f"PUT {request.full_url}"
     try:
         with file.open("rb") as body:
             request.data = body
             request.add_header("Content-Length", str(file.stat().st_size))
-            with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS, context=context) as answer:
                 answer.read(CHUNK)
     except urllib.error.HTTPError as error:
         with error:

@@ -20,10 +20,10 @@ STORES = ("s3", "gcs", "http", "git", "raw")  # locations of artifacts beside ou
 OTHER_STORES = ("artifactory", "azure", "hdfs", "oss", "plugin")  # Argo's, and not ours
 WRITABLE_STORES = ("s3", "gcs", "http")
 REQUIRED = {"s3": ("bucket", "key"), "gcs": ("bucket", "key"), "http": ("url",), "git": ("repo",), "raw": ()}
-UNSUPPORTED = {  # fields of stores
-    "s3": ("roleARN", "createBucketIfNotPresent", "encryptionOptions"),
+UNSUPPORTED = {  # fields of stores; `support` has those that a manifest may have
+    "s3": ("encryptionOptions.serverSideCustomerKeySecret",),
     "gcs": (),
-    "http": ("auth.clientCert", "auth.oauth2"),
+    "http": (),
     "git": (),
     "raw": (),
 }

@@ -111,14 +111,22 @@ _ARTIFACT = _Fields(
     s3=_Fields(
         **_singles("key", "bucket", "endpoint", "region", "roleARN"),
         accessKeySecret=_KEY, secretKeySecret=_KEY, sessionTokenSecret=_KEY, caSecret=_KEY,
-        createBucketIfNotPresent=_MAPPING, encryptionOptions=_MAPPING,
+        createBucketIfNotPresent=_Fields(**_singles("objectLocking")),
+        encryptionOptions=_Fields(
+            **_singles("enableEncryption", "kmsKeyId", "kmsEncryptionContext"), serverSideCustomerKeySecret=_KEY
+        ),
     ),
     gcs=_Fields(**_singles("key", "bucket"), serviceAccountKeySecret=_KEY),
     http=_Fields(
         **_singles("url"),
         headers=_List(_Fields(**_singles("name", "value"))),
         auth=_Fields(
-            basicAuth=_Fields(usernameSecret=_KEY, passwordSecret=_KEY), oauth2=_MAPPING, clientCert=_MAPPING
+            basicAuth=_Fields(usernameSecret=_KEY, passwordSecret=_KEY),
+            clientCert=_Fields(clientCertSecret=_KEY, clientKeySecret=_KEY),
+            oauth2=_Fields(
+                clientIDSecret=_KEY, clientSecretSecret=_KEY, tokenURLSecret=_KEY, scopes=_List(_SINGLE),
+                endpointParams=_List(_Fields(**_singles("key", "value"))),
+            ),
         ),
     ),
     git=_Fields(

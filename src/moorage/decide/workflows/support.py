@@ -42,6 +42,10 @@ OF_SPECS: tuple[Row, ...] = (Row("executorPlugins", "executor plugins are not ru
 ANYWHERE: tuple[Row, ...] = (
     *(Row(f"artifacts.*.{store}", _STORES) for store in ("artifactory", "azure", "hdfs", "oss", "plugin")),
     *(Row(f"archiveLocation.{store}", _STORES) for store in ("artifactory", "azure", "hdfs", "oss", "plugin")),
+    Row(
+        "s3.encryptionOptions.serverSideCustomerKeySecret",
+        "keys of the customer are not used; use enableEncryption, with kmsKeyId or without",
+    ),
     Row("valueFrom.event", "events do not start workflows here; use value"),
 )
 

@@ -132,8 +132,10 @@ def test_a_list_comes_from_a_bucket_or_from_our_own_store(source: Any, location:
 @pytest.mark.parametrize(("source", "want"), [
     pytest.param({"git": {"repo": "x"}}, "data.source.artifactPaths.git cannot be listed", id="git"),
     pytest.param({"s3": {"endpoint": "x"}}, "data.source.artifactPaths.s3.bucket is missing", id="no bucket"),
-    pytest.param({"s3": {"bucket": "b", "endpoint": "x", "roleARN": "r"}},
-                 "data.source.artifactPaths.s3.roleARN is not supported", id="a field that is not supported"),
+    pytest.param({"s3": {"bucket": "b", "endpoint": "x",
+                         "encryptionOptions": {"serverSideCustomerKeySecret": {"name": "s", "key": "k"}}}},
+                 "data.source.artifactPaths.s3.encryptionOptions.serverSideCustomerKeySecret is not",
+                 id="a field that is not supported"),
 ])  # fmt: skip
 def test_a_source_that_cannot_be_listed_is_refused_with_its_field(source: Any, want: str) -> None:
     with pytest.raises(PodError) as refused:
