@@ -7,7 +7,7 @@ import base64
 import contextlib
 import hashlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from moorage.apimachinery.images import parse_reference
 from moorage.apimachinery.resources import PODS, SECRETS, SERVICEACCOUNTS, Obj, Resource
 from moorage.clock import SYSTEM
 from moorage.controllers.workflow.checks import faults_of
-from moorage.controllers.workflow.commands import Asked, ImageCommands
+from moorage.controllers.workflow.commands import Asked, ImageCommands, architectures_of
 from moorage.controllers.workflow.controller import WorkflowController
 from moorage.controllers.workflow.registry import (
     Command,
@@ -61,7 +61,8 @@ class Registry:
             {"config": {"Entrypoint": list(HELLO.entrypoint), "Cmd": list(HELLO.cmd)}}
         ).encode()
         self.manifest = json.dumps({"config": {"digest": digest_of(self.config)}, "layers": []}).encode()
-        other = {"digest": "sha256:" + "0" * 64, "platform": {"os": "linux", "architecture": "arm64"}}
+        self.other = json.dumps({"config": {"digest": digest_of(self.config)}, "layers": ["other"]}).encode()
+        other = {"digest": digest_of(self.other), "platform": {"os": "linux", "architecture": "arm64"}}
         ours = {"digest": digest_of(self.manifest), "platform": {"os": "linux", "architecture": "amd64"}}
         self.index = json.dumps({"manifests": [other, ours]}).encode()
 
@@ -81,6 +82,8 @@ class Registry:
                 return web.Response(body=self.index, content_type="application/vnd.oci.image.index.v1+json")
             case name if name == f"hello/manifests/{digest_of(self.manifest)}":
                 return web.Response(body=self.manifest + (b" " if self.spoil else b""))
+            case name if name == f"hello/manifests/{digest_of(self.other)}":
+                return web.Response(body=self.other)
             case name if name == f"hello/blobs/{digest_of(self.config)}":
                 if self.blob_at:
                     return web.Response(status=307, headers={"Location": self.blob_at})
@@ -117,7 +120,7 @@ def known(registry: Registry, **more: Any) -> Registries:
 
 async def test_an_image_is_found_by_index_manifest_and_configuration(registry: Registry) -> None:
     registries = known(registry)
-    assert await registries.command_of(f"{registry.host}/team/hello:1") == HELLO
+    assert await registries.command_of(f"{registry.host}/team/hello:1", None, ("riscv64", "amd64")) == HELLO
     assert registry.calls == [
         "/v2/team/hello/manifests/1",
         f"/v2/team/hello/manifests/{digest_of(registry.manifest)}",
@@ -201,6 +204,37 @@ def test_credentials_are_those_of_the_longest_path() -> None:
     assert credentials_of([config, {"auths": 3}], parse_reference("other.example.org/x")) is None
 
 
+@pytest.mark.parametrize(
+    ("architectures", "is_arm"),
+    [(("arm64", "amd64"), True), (("amd64", "arm64"), False), (("s390x",), True), ((), True)],
+    ids=["the first of both", "the other of both", "none of them: the first there is", "no nodes"],
+)
+async def test_the_image_is_that_for_the_nodes(
+    registry: Registry, architectures: tuple[str, ...], is_arm: bool
+) -> None:
+    assert await known(registry).command_of(f"{registry.host}/team/hello:1", None, architectures) == HELLO
+    wanted = registry.other if is_arm else registry.manifest
+    assert registry.calls[1] == f"/v2/team/hello/manifests/{digest_of(wanted)}"
+
+
+def a_node(architecture: str, **labels: str) -> dict[str, Any]:
+    return {"metadata": {"labels": labels}, "status": {"nodeInfo": {"architecture": architecture}}}
+
+
+@pytest.mark.parametrize(
+    ("selector", "want"),
+    [
+        pytest.param({}, ("arm64", "amd64"), id="the most frequent first"),
+        pytest.param({"gpu": "yes"}, ("amd64",), id="of nodes that the selector allows"),
+        pytest.param({"gpu": "none"}, ("arm64", "amd64"), id="a node that does not exist yet"),
+        pytest.param({"kubernetes.io/arch": "s390x"}, ("s390x",), id="as the selector says"),
+    ],
+)
+def test_architectures_are_those_of_the_nodes(selector: dict[str, str], want: tuple[str, ...]) -> None:
+    nodes = [a_node("arm64"), a_node("amd64", gpu="yes"), a_node("arm64"), {"metadata": {}}]
+    assert architectures_of(nodes, selector) == want
+
+
 class Source:
     """Answers when it is let; counts."""
 
@@ -208,7 +242,9 @@ class Source:
         self.answers = list(answers)
         self.asked: list[Credentials | None] = []
 
-    async def command_of(self, image: str, credentials: Credentials | None = None) -> Command:
+    async def command_of(
+        self, image: str, credentials: Credentials | None = None, architectures: Sequence[str] = ()
+    ) -> Command:
         self.asked.append(credentials)
         answer = self.answers.pop(0)
         if isinstance(answer, str):

@@ -9,14 +9,16 @@ import asyncio
 import base64
 import binascii
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.cache import BoundedCache
 from moorage.apimachinery.images import parse_reference
-from moorage.apimachinery.resources import SECRETS, SERVICEACCOUNTS
+from moorage.apimachinery.meta import labels_of
+from moorage.apimachinery.resources import SECRETS, SERVICEACCOUNTS, Obj
 from moorage.clock import Clock
 from moorage.controllers.workflow.registry import Command, Credentials, RegistryError, credentials_of
 from moorage.errors import ApiError, DocumentError, MoorageError, NotFound
@@ -25,23 +27,27 @@ KEEP_SECONDS = 600.0  # a tag may lead to another image then
 FAILURE_SECONDS = 60.0  # until a registry is asked again that could not tell
 ANSWERS = 4096
 AT_ONCE = 4  # look-ups of one namespace
+ARCHITECTURE_LABEL = "kubernetes.io/arch"  # on a node
 PULL_SECRETS = 20  # that are read for one image
 
 
 class Source(Protocol):
-    async def command_of(self, image: str, credentials: Credentials | None = None) -> Command:
-        """Raises RegistryError."""
+    async def command_of(
+        self, image: str, credentials: Credentials | None = None, architectures: Sequence[str] = ()
+    ) -> Command:
+        """`architectures`: those of the nodes, the most likely first. Raises RegistryError."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """An image of a step, with what its pod would pull it with."""
+    """An image of a step, with what its pod would pull it with, and for which of `architectures_of`."""
 
     namespace: str
     image: str
     pull_secrets: tuple[str, ...] = ()
     service_account: str = "default"
+    architectures: tuple[str, ...] = ()
 
 
 class ImageCommands:
@@ -77,7 +83,8 @@ class ImageCommands:
         try:
             async with gate:
                 credentials = credentials_of(await self._configs(asked, unread), parse_reference(asked.image))
-                self._known.put(asked, await self._source.command_of(asked.image, credentials))
+                command = await self._source.command_of(asked.image, credentials, asked.architectures)
+                self._known.put(asked, command)
         except (MoorageError, DocumentError) as error:
             reason = error.message
             if unread and isinstance(error, RegistryError):
@@ -111,6 +118,25 @@ class ImageCommands:
             if (config := _docker_config(secret)) is not None:
                 configs.append(config)
         return configs
+
+
+def architectures_of(nodes: Iterable[Obj], selector: Mapping[str, Any]) -> tuple[str, ...]:
+    """Architectures of the nodes that a pod with this nodeSelector may run on, the most frequent first.
+
+    Without such a node, what the selector says itself, or else those of all nodes: one may be on its way.
+    """
+    all_nodes = list(nodes)
+    wanted = {key: str(value) for key, value in selector.items()}
+    fitting = [node for node in all_nodes if wanted.items() <= labels_of(node).items()]
+    if not fitting and (named := wanted.get(ARCHITECTURE_LABEL)):
+        return (named,)
+    counts = Counter(filter(None, map(_architecture, fitting or all_nodes)))
+    return tuple(sorted(counts, key=lambda name: (-counts[name], name)))
+
+
+def _architecture(node: Obj) -> str:
+    info = (node.get("status") or {}).get("nodeInfo") or {}
+    return str(labels_of(node).get(ARCHITECTURE_LABEL) or info.get("architecture") or "")
 
 
 def _docker_config(secret: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -29,7 +29,7 @@ from moorage.controllers.loop import Loop, LoopMetrics
 from moorage.controllers.run.plan import is_lost
 from moorage.controllers.workflow.budget import make_budget
 from moorage.controllers.workflow.collecting import Collector
-from moorage.controllers.workflow.commands import Asked, ImageCommands, names_of
+from moorage.controllers.workflow.commands import Asked, ImageCommands, architectures_of, names_of
 from moorage.controllers.workflow.observe import has_executor, is_held, is_of, keep_pod, pod_seen
 from moorage.controllers.workflow.podline import PodLine
 from moorage.controllers.workflow.records import RecordStore
@@ -749,7 +749,9 @@ class WorkflowController:
                 spec = request.workflow.get("spec") or {}
                 account = request.template.get("serviceAccountName") or spec.get("serviceAccountName") or "default"
                 secrets_of_pod = names_of(spec.get("imagePullSecrets") or ())
-                asked = Asked(key.namespace, error.image, secrets_of_pod, str(account))
+                selector = request.template.get("nodeSelector") or spec.get("nodeSelector") or {}
+                architectures = architectures_of(self._nodes.all(), selector)
+                asked = Asked(key.namespace, error.image, secrets_of_pod, str(account), architectures)
                 answer = self._commands.ask(asked, lambda: self._go_on_with_held(key))
                 if answer is None:
                     return f"the command of the image {error.image} is looked up in its registry"

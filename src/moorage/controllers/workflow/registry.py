@@ -82,8 +82,10 @@ class Registries:
         self._seconds = seconds
         self._configs: BoundedCache[str, Command] = BoundedCache(CONFIGS)
 
-    async def command_of(self, image: str, credentials: Credentials | None = None) -> Command:
-        """Raises RegistryError."""
+    async def command_of(
+        self, image: str, credentials: Credentials | None = None, architectures: Sequence[str] = ()
+    ) -> Command:
+        """Of the image for Linux on the first of these that it has, or else on any. Raises RegistryError."""
         import aiohttp
 
         try:
@@ -103,7 +105,7 @@ class Registries:
                 ) as session,
             ):
                 return await _Lookup(
-                    session, reference, credentials, self._plain, self._trusted, self._configs
+                    session, reference, credentials, self._plain, self._trusted, self._configs, architectures
                 ).run()
         except TimeoutError:
             raise RegistryError(f"{reference.host} did not answer within {self._seconds:g} s") from None
@@ -153,12 +155,13 @@ class _Lookup:
     plain: set[str]
     trusted: set[str]
     configs: BoundedCache[str, Command]
+    architectures: Sequence[str]
     authorization: str = ""
 
     async def run(self) -> Command:
         manifest = await self._manifest(self.reference.digest or self.reference.tag)
         if manifest.get("mediaType") in _INDEXES or "manifests" in manifest:
-            manifest = await self._manifest(_platform(manifest))
+            manifest = await self._manifest(_platform(manifest, self.architectures))
         digest = str((manifest.get("config") or {}).get("digest") or "")
         if not _DIGEST.fullmatch(digest):
             raise RegistryError(f"the manifest of {self.reference.name} names no configuration of an image")
@@ -284,8 +287,8 @@ def _credentials(entry: Any) -> Credentials | None:
     return Credentials(user, password) if user and password else None
 
 
-def _platform(index: Mapping[str, Any]) -> str:
-    """The digest of the image for Linux on amd64, or else of the first for Linux."""
+def _platform(index: Mapping[str, Any], architectures: Sequence[str]) -> str:
+    """The digest of the image for Linux on the first of these that there is, or else of the first for Linux."""
     fitting: dict[str, str] = {}
     for entry in index.get("manifests") or ():
         platform = (entry.get("platform") if isinstance(entry, Mapping) else None) or {}
@@ -293,7 +296,7 @@ def _platform(index: Mapping[str, Any]) -> str:
             fitting.setdefault(str(platform.get("architecture") or ""), str(entry["digest"]))
     if not fitting:
         raise RegistryError("the index of the image names none for Linux")
-    return fitting.get("amd64") or next(iter(fitting.values()))
+    return next((fitting[name] for name in architectures if name in fitting), next(iter(fitting.values())))
 
 
 def _document(data: bytes) -> Mapping[str, Any]:
