@@ -13,6 +13,7 @@ Nodes: the local cluster runs pods as processes; the others have no kubelet of o
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -157,7 +158,9 @@ def _attached(kubeconfig: Path, home: Path) -> Iterator[Cluster]:
     home.mkdir(parents=True, exist_ok=True)
     port = os.environ.get("MOORAGE_TEST_EXTENDER_PORT")
     address = os.environ.get("MOORAGE_TEST_ADDRESS", "")
-    with services(_for_services(kubeconfig, home), home, {"extender": int(port)} if port else {}, address=address):
+    with services(
+        kubeconfig_for_services(kubeconfig, home), home, {"extender": int(port)} if port else {}, address=address
+    ):
         yield Cluster(
             kind="kubeconfig",
             offers=EVERYTHING if port else EVERYTHING - {"extender"},
@@ -167,11 +170,12 @@ def _attached(kubeconfig: Path, home: Path) -> Iterator[Cluster]:
         )
 
 
-def _for_services(kubeconfig: Path, home: Path) -> Path:
+def kubeconfig_for_services(kubeconfig: Path, home: Path) -> Path:
     """The same cluster, where the services act as on our other ones: as members of system:masters.
 
     The webhook knows the operator by that, or by its service account; an administrator of kubeadm or of a cloud is
-    neither, but may act for both.
+    neither, but may act for both. The server knows the operator by a token: a kubeconfig without one, as of kind,
+    gets that of a service account with all rights.
     """
     config = yaml.safe_load(kubeconfig.read_text())
     context = next(entry["context"] for entry in config["contexts"] if entry["name"] == config["current-context"])
@@ -182,11 +186,40 @@ def _for_services(kubeconfig: Path, home: Path) -> Path:
                     entry[kind][key] = str(kubeconfig.parent.absolute() / entry[kind][key])
     for entry in config["users"]:
         if entry["name"] == context["user"]:
+            if not {"token", "tokenFile", "exec"} & set(entry["user"]):
+                entry["user"] = {"token": asyncio.run(_administrator_token(kubeconfig))}
             entry["user"] |= {"as": "moorage-services", "as-groups": ["system:masters"]}
     made = home / "services.kubeconfig"
     made.write_text(yaml.safe_dump(config))
     made.chmod(0o600)
     return made
+
+
+async def _administrator_token(kubeconfig: Path) -> str:
+    """A token for a day, of the service account `default/moorage-tests`, which may do everything."""
+    from moorage.apimachinery.resources import SERVICEACCOUNTS
+    from moorage.errors import AlreadyExists
+    from moorage.kube.client import KubeClient
+    from moorage.model.manifests import CLUSTERROLEBINDINGS, RBAC
+
+    name, namespace = "moorage-tests", "default"
+    binding = {
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": "cluster-admin"},
+        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": namespace}],
+    }
+    request = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {"expirationSeconds": 86400},
+    }
+    async with KubeClient.from_kubeconfig(kubeconfig) as api:
+        with contextlib.suppress(AlreadyExists):
+            await api.create(SERVICEACCOUNTS, {"metadata": {"name": name}}, namespace)
+        with contextlib.suppress(AlreadyExists):
+            await api.create(CLUSTERROLEBINDINGS, binding)
+        answer = await api.create_subresource(SERVICEACCOUNTS, name, "token", request, namespace)
+    return str(answer["status"]["token"])
 
 
 @contextlib.contextmanager
