@@ -174,7 +174,7 @@ def test_what_the_lint_lets_run_never_raises(manifest: dict[str, Any]) -> None:
             )
             with contextlib.suppress(PodError):
                 make_pod(request, runtime)
-        pod_delete_at(player.workflow, order.record, is_done=False)
+        pod_delete_at(player.workflow, order.record)
         number = len(player.created)
         return Ends(exit_code=int(number % 3 == 0), result="[1, 2]", parameters={"p": "1"}, artifacts=("f",))
 
