@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from moorage.actions.workflows import Check
 from moorage.api.errors import ErrorCode
 from moorage.apimachinery.api import Api
-from moorage.apimachinery.resources import Obj
+from moorage.apimachinery.resources import CONFIGMAPS, Obj
+from moorage.decide.workflows.findings import Finding
 from moorage.decide.workflows.normalise import normalise
+from moorage.decide.workflows.semaphores import limit_findings, semaphore_limits
 from moorage.decide.workflows.templates import TemplateKey, missing
-from moorage.errors import Forbidden, NotFound, Problems
+from moorage.errors import ApiError, Forbidden, NotFound, Problems
 from moorage.model.workflow import CLUSTER_WORKFLOW_TEMPLATES, WORKFLOW_TEMPLATES, WORKFLOWS
 
 PROBLEMS_MAX = 20  # in one answer; the others are counted
+CONFIG_MAPS_MAX = 50  # that are looked at for limits of semaphores
 TEMPLATES_MAX = 200  # that one workflow may need, directly and through others
 
 
@@ -45,9 +49,22 @@ def checks_of(api: Api, namespace: str, known: Sequence[Mapping[str, Any]] = ())
                 problems.append((f"and {len(errors) - PROBLEMS_MAX} more", "moor workflow lint FILE shows all"))
             fields = [finding.field for finding in errors[:PROBLEMS_MAX]]
             raise Problems(problems, code=ErrorCode.INVALID, field=fields[0], fields=fields)
-        return [str(finding) for finding in findings]
+        return [str(finding) for finding in [*findings, *await _limits(api, namespace, document)]]
 
     return check
+
+
+async def _limits(api: Api, namespace: str, document: Obj) -> list[Finding]:
+    """Warnings of semaphores without a limit, as far as this user may read the ConfigMaps."""
+    limits = list(semaphore_limits(document))[:CONFIG_MAPS_MAX]
+    read: dict[tuple[str, str], Mapping[str, Any] | None] = {}
+    for place, name in {(limit.namespace, limit.config_map) for limit in limits}:
+        with contextlib.suppress(ApiError):
+            try:
+                read[place, name] = (await api.get(CONFIGMAPS, name, place or namespace)).get("data") or {}
+            except NotFound:
+                read[place, name] = None
+    return limit_findings(limits, read)
 
 
 async def _templates(

@@ -5,6 +5,7 @@ import pytest
 from moorage.actions.workflowlints import checks_of
 from moorage.api.errors import ErrorCode
 from moorage.apimachinery.documents import parse_yaml
+from moorage.apimachinery.resources import CONFIGMAPS
 from moorage.errors import Problems
 from moorage.model.workflow import WORKFLOW_TEMPLATES
 from moorage.testing.fakeapi import FakeApi
@@ -72,3 +73,24 @@ async def test_many_errors_are_counted():
         await checks_of(FakeApi(), "lab")(document)
     assert refused.value.problems[-1] == ("and 10 more", "moor workflow lint FILE shows all")
     assert len(refused.value.fields) == 20
+
+
+async def test_a_semaphore_without_a_limit_is_warned_of():
+    api = FakeApi()
+    reference = {"configMapKeyRef": {"name": "limits", "key": "train"}}
+    document = parse_yaml(LIBRARY)
+    document["spec"]["synchronization"] = {"semaphores": [{"database": {"key": "all"}}]}
+    document["spec"]["templates"][0]["synchronization"] = {
+        "semaphores": [reference, {"configMapKeyRef": {"name": "limits", "key": "{{inputs.parameters.k}}"}}]
+    }
+    document["spec"]["templates"][0]["inputs"] = {"parameters": [{"name": "k", "value": "train"}]}
+    api.put(CONFIGMAPS, {"metadata": {"name": "limits", "namespace": "lab"}, "data": {"other": "1"}})
+    assert list(await checks_of(api, "lab")(document)) == [
+        "spec.synchronization.semaphores[0].database: keeps it waiting until there is a limit: the ConfigMap"
+        " workflow-limits does not exist",
+        "spec.templates[0].synchronization.semaphores[0].configMapKeyRef: keeps it waiting until there is a limit:"
+        " the ConfigMap limits has no key train; its keys: other",
+    ]
+    api.put(CONFIGMAPS, {"metadata": {"name": "limits", "namespace": "lab"}, "data": {"train": "1"}})
+    api.put(CONFIGMAPS, {"metadata": {"name": "workflow-limits", "namespace": "lab"}, "data": {"all": "1"}})
+    assert list(await checks_of(api, "lab")(document)) == []

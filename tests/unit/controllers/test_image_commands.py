@@ -187,7 +187,7 @@ async def test_a_registry_that_hangs_is_given_up(registry: Registry) -> None:
 async def test_a_manifest_that_was_changed_on_the_way_is_refused(registry: Registry) -> None:
     registry.spoil = True
     with pytest.raises(RegistryError, match="has another digest"):
-        await known(registry).command_of(f"{registry.host}/team/hello:1")
+        await known(registry).command_of(f"{registry.host}/team/hello:1", None, ("amd64",))
 
 
 def test_credentials_are_those_of_the_longest_path() -> None:

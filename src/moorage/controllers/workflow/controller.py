@@ -47,7 +47,7 @@ from moorage.decide.workflows.graph.events import (
     Recall,
     Refusal,
 )
-from moorage.decide.workflows.graph.locks import LockTable, locks_held
+from moorage.decide.workflows.graph.locks import SEMAPHORE, Limit, LockTable, limit_of, locks_held
 from moorage.decide.workflows.graph.run import Run
 from moorage.decide.workflows.graph.scopes import globals_of
 from moorage.decide.workflows.normalise import normalise
@@ -100,6 +100,7 @@ log = logging.getLogger(__name__)
 STATUS_EVERY = timedelta(seconds=2)
 QUOTA_EVERY = timedelta(seconds=5)  # between two tries to create a pod that a quota refused
 GOING_EVERY = timedelta(seconds=10)  # between two looks at a pod whose node has not confirmed its deletion
+MISSING_EVERY = timedelta(seconds=2)  # between two looks for a limit that is missing
 LIMITS_EVERY = timedelta(seconds=10)  # between two looks at the ConfigMaps of semaphores that somebody waits for
 RUNTIME_EVERY = timedelta(minutes=1)  # between two looks at what pods need of the installation
 DIGEST_CHARACTERS = 12  # of a token's digest, in the name of its Secret
@@ -176,8 +177,7 @@ class WorkflowController:
         )
         self._locks = LockTable()
         self._locks_ready = False
-        self._limits_read_at = -1e9
-        self._limits: dict[str, int] = {}
+        self._limits: dict[str, tuple[Limit, float]] = {}  # of semaphores that somebody waits for, and when read
         self.loop = Loop("workflow", self.reconcile, clock=clock, metrics=metrics)
         self._pods.on_change(self._note_pod)  # before the loop hears of it
         self._workflows.on_change(self._note_gone)
@@ -542,7 +542,9 @@ class WorkflowController:
         if self._locks.wanted():
             await self._grant()
         look_again: timedelta | None = None
+        limits = LIMITS_EVERY
         while True:
+            limits = self._explain_locks(live) or LIMITS_EVERY
             for granted in live.granted:
                 run.answer(granted, None)
             live.granted = []
@@ -559,8 +561,8 @@ class WorkflowController:
             await self._end(key, run)
             self._drop(key)
             return None
-        limits = LIMITS_EVERY if self._locks.is_waiting(live.uid) else None
-        delays = (look_again, wait, reported, limits, going, await self._delete_due(key, live.deletions))
+        locks = limits if self._locks.is_waiting(live.uid) else None
+        delays = (look_again, wait, reported, locks, going, await self._delete_due(key, live.deletions))
         return min((delay for delay in delays if delay is not None), default=None)
 
     async def _resume(self, key: Key, live: _Live) -> str | None:
@@ -682,6 +684,7 @@ class WorkflowController:
                 case Locks():
                     self._locks.ask(live.uid, question)
                     await self._grant()
+                    again |= self._explain_locks(live) is not None
                 case _:
                     assert_never(question)
         return again or bool(live.granted)
@@ -875,26 +878,47 @@ class WorkflowController:
 
     async def _grant(self) -> None:
         """Give locks that are free to those who wait; their runs go on."""
-        wanted = {lock for lock in self._locks.wanted() if lock.startswith("Semaphore/")}
-        if wanted and self._clock.monotonic() - self._limits_read_at >= LIMITS_EVERY.total_seconds():
-            self._limits = {}
-        for lock in wanted - set(self._limits):
-            self._limits[lock] = await self._limit(lock)
-            self._limits_read_at = self._clock.monotonic()
-        for waiting in self._locks.grant(self._limits):
+        wanted = {lock for lock in self._locks.wanted() if lock.startswith(SEMAPHORE)}
+        self._limits = {lock: known for lock, known in self._limits.items() if lock in wanted}
+        now = self._clock.monotonic()
+        for lock in wanted:
+            limit, read_at = self._limits.get(lock, (None, 0.0))
+            every = MISSING_EVERY if limit is not None and limit.fault else LIMITS_EVERY
+            if limit is None or now - read_at >= every.total_seconds():
+                self._limits[lock] = (await self._limit(lock), now)
+        for waiting in self._locks.grant({lock: limit.count for lock, (limit, _) in self._limits.items()}):
             for key, live in self._live.items():
                 if live.uid == waiting.workflow:
                     live.granted.append(waiting.asked)
                     self.loop.queue.add(key)
 
-    async def _limit(self, lock: str) -> int:
-        """How many may hold a semaphore; 0 while its ConfigMap does not say."""
+    async def _limit(self, lock: str) -> Limit:
+        """How many may hold a semaphore, by its ConfigMap."""
         _, namespace, name, entry = lock.split("/", 3)
         try:
             config = await self._api.get(CONFIGMAPS, name, namespace)
-            return max(int(str((config.get("data") or {})[entry]).strip()), 0)
-        except (NotFound, Forbidden, KeyError, ValueError):
-            return 0
+        except NotFound:
+            return limit_of(name, entry, None)
+        except Forbidden as error:
+            return Limit(0, error.message)
+        return limit_of(name, entry, config.get("data") or {})
+
+    def _explain_locks(self, live: _Live) -> timedelta | None:
+        """Tell a run of limits that are missing; when to look at them again.
+
+        A strict run does not wait for them, as with Argo.
+        """
+        is_waiting = False
+        for asked in self._locks.asked_by(live.uid):
+            limits = [self._limits[lock][0] for lock in asked.locks if lock in self._limits]
+            reason = "; ".join(limit.fault for limit in limits if limit.fault)
+            if reason and is_strict(live.run.document):
+                self._locks.release(live.uid, asked.node)
+                live.run.answer(asked, Refusal(reason))
+            else:
+                live.run.lock_waits(asked, reason)
+            is_waiting |= bool(reason)
+        return MISSING_EVERY if is_waiting else None
 
     # --- what people see
 

@@ -23,7 +23,7 @@ from moorage.model.workflow import INSTANCE_LABEL, OUR_INSTANCE, NodePhase, Node
 
 IN_LINE = "many pods of this template wait for a node already"  # the message of a step whose pod is made later
 STEPS_NAMED = 5  # of those that wait for the same thing
-_LOCK = re.compile(r"^Waiting for (.+) lock$")  # what the graph writes into a node
+_LOCK = re.compile(r"^Waiting for (.+?) lock(?:: (.+))?$")  # what the graph writes into a node
 _BACKOFF = re.compile(r"^Backoff until (\S+)$")
 
 
@@ -113,7 +113,8 @@ def _of_workflow(view: WorkflowView, spec: Mapping[str, Any], *, is_whole: bool)
         )
     locks = _locks_of_workflow(view, spec)
     if locks and not view.nodes and not view.unreadable:
-        yield Wait(kind=WaitKind.LOCK, message=f"it waits for {_named(locks)}", locks=locks)
+        lock = _LOCK.match(view.message)
+        yield _lock_wait(locks, (lock[2] if lock is not None else "") or "")
     if is_whole:
         yield from _parallelism(view, spec)
 
@@ -225,7 +226,7 @@ def _of_node(view: WorkflowView, spec: Mapping[str, Any], node: NodeRecord) -> W
         return None
     if lock := _LOCK.match(node.message):
         locks = tuple(_lock_of(name) for name in lock[1].split(", "))
-        return Wait(kind=WaitKind.LOCK, message=f"it waits for {_named(locks)}", locks=locks)
+        return _lock_wait(locks, lock[2] or "")
     if node.type is NodeType.POD and node.pod_name:
         if "exceeded quota" in node.message:
             return Wait(
@@ -279,6 +280,13 @@ def _lock_of(name: str) -> str:
         case "ConfigMap":
             return f"Semaphore/{first}/{last}"
     return f"DatabaseMutex/{rest}" if first == "mtx" else f"Semaphore/{second}/{LIMITS_CONFIGMAP}/{last}"
+
+
+def _lock_wait(locks: tuple[str, ...], fault: str) -> Wait:
+    """`fault`: why nobody can have them."""
+    message = f"it waits for {_named(locks)}" + (f": {fault}" if fault else "")
+    hint = "it goes on when the ConfigMap of the namespace has the limit" if fault else ""
+    return Wait(kind=WaitKind.LOCK, message=message, hint=hint, locks=locks)
 
 
 def _named(locks: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from moorage.api.explain import LockHolder
 from moorage.decide.explain.explainer import explain
-from moorage.decide.workflows.graph.events import Controls
+from moorage.decide.workflows.graph.events import Controls, Locks
 from moorage.decide.workflows.graph.locks import LIMITS_CONFIGMAP, lock_name
 from moorage.decide.workflows.views import view_workflow, workflow_object
 from moorage.decide.workflows.waiting import IN_LINE, WaitKind, waits_of
@@ -301,3 +301,18 @@ def test_a_lock_is_read_back_from_the_message_of_a_node(lock):
     )  # fmt: skip
     view = replace(view_workflow({"metadata": {"name": "wf"}}), nodes=(node,))
     assert [wait.locks for wait in waits_of(view, {}).waits] == [(lock,)]
+
+
+@pytest.mark.parametrize("is_whole", [True, False], ids=["of the workflow", "of a step"])
+def test_a_lock_that_nobody_can_have_says_why(is_whole):
+    synchronization = {"semaphores": [{"configMapKeyRef": {"name": "limits", "key": "train"}}]}
+    locked = {**STEP, "name": "locked"} | ({} if is_whole else {"synchronization": synchronization})
+    player = begun(
+        steps({"a": "locked"}), locked, locks=False, **({"synchronization": synchronization} if is_whole else {})
+    )
+    asked = next(question for question in player.run._answers if isinstance(question, Locks))
+    player.run.lock_waits(asked, "the ConfigMap limits does not exist")
+    player.decide()
+    (wait,) = waits_of(*seen(player)).waits
+    assert wait.message == ("it waits for the semaphore default/limits/train: the ConfigMap limits does not exist")
+    assert wait.hint

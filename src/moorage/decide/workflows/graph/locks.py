@@ -7,6 +7,7 @@ https://argo-workflows.readthedocs.io/en/latest/synchronization/
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,8 @@ from moorage.model.workflow import NodeRecord, WorkflowRecord
 MUTEX, SEMAPHORE = "Mutex/", "Semaphore/"
 DATABASE_MUTEX = "DatabaseMutex/"  # `database: true`: another lock than the plain one of its name
 LIMITS_CONFIGMAP = "workflow-limits"  # of a namespace: how many may hold its semaphores with `database`
+SHOWN_KEYS = 10  # of a ConfigMap
+_WHOLE = re.compile(r"[0-9]{1,9}")
 SHOWN_MAX = 50  # locks that are held, and as many that are waited for, in an object's status
 
 
@@ -28,6 +31,30 @@ def locks_held(record: WorkflowRecord, nodes: Iterable[NodeRecord]) -> Iterator[
     for node in nodes:
         if node.locks and not node.phase.is_fulfilled:
             yield node.id, node.locks
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How many may hold a semaphore. `fault`: why that is not known, or nobody may."""
+
+    count: int
+    fault: str = ""
+
+
+def limit_of(name: str, entry: str, data: Mapping[str, Any] | None) -> Limit:
+    """Read a limit from the data of a ConfigMap; None: there is no such ConfigMap."""
+    if data is None:
+        return Limit(0, f"the ConfigMap {name} does not exist")
+    if entry not in data:
+        keys = ", ".join(sorted(data)[:SHOWN_KEYS]) or "none"
+        return Limit(0, f"the ConfigMap {name} has no key {entry}; its keys: {keys}")
+    text = str(data[entry]).strip()
+    if not _WHOLE.fullmatch(text):
+        return Limit(
+            0, f"the key {entry} of the ConfigMap {name} is {text[:40]!r}: use a whole number, at least 1"
+        )
+    count = int(text)
+    return Limit(count, "" if count else f"the key {entry} of the ConfigMap {name} is 0: nobody may hold it")
 
 
 def lock_name(lock: str) -> str:
@@ -83,6 +110,10 @@ class LockTable:
     def is_waiting(self, workflow: str) -> bool:
         """Whether a node of this workflow waits for a lock."""
         return any(row.workflow == workflow for row in self._waiting)
+
+    def asked_by(self, workflow: str) -> list[Locks]:
+        """What nodes of this workflow wait for."""
+        return [row.asked for row in self._waiting if row.workflow == workflow]
 
     def wanted(self) -> set[str]:
         """The locks that somebody waits for."""

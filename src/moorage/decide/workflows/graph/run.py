@@ -67,11 +67,11 @@ from moorage.decide.workflows.graph.tasks import (
     locks_of,
     output_value,
     positive,
-    readable,
     resolve_step,
     results_used,
     stamp,
     visible_to,
+    waiting_for,
     whole_number,
     with_fixed_values,
     without_absent,
@@ -207,6 +207,14 @@ class Run:
         if future is not None:
             future.set(value)
 
+    def lock_waits(self, asked: Locks, reason: str) -> None:
+        """Why a lock cannot be had by anybody for now; empty: others have it."""
+        message = waiting_for(asked.locks, reason)
+        if asked.node == self.workflow.name:
+            self.workflow = msgspec.structs.replace(self.workflow, message=message if reason else "")
+        elif (record := self.records.get(asked.node)) is not None and not record.pod_name:
+            self._save(msgspec.structs.replace(record, message=message))
+
     def metrics_refused(self, problems: Sequence[str]) -> None:
         """Values of metrics were not taken: the run goes on, and says why."""
         if problems:
@@ -307,8 +315,9 @@ class Run:
         }
         try:
             artifacts = self._given_artifacts(self._spec.get("arguments") or {})
-            if locks:
-                await self._lock(workflow.name, locks)
+            if locks and (refused := await self._lock(workflow.name, locks)):
+                await self._finish("Failed", f"the workflow's locks cannot be had: {refused}")
+                return
             root = await self._execute(
                 Call(
                     name=workflow.name, display_name=workflow.name, step=entry, artifacts=artifacts,
@@ -513,11 +522,10 @@ class Run:
             kind = NodeType.RETRY if self._strategy_of(template) is not None else self._type_of(template)
             waiting = self._node(call, resolved, inputs, kind, NodePhase.PENDING)
             self._save(
-                msgspec.structs.replace(waiting, message=f"Waiting for {', '.join(readable(locks))} lock")
-                if not waiting.pod_name
-                else waiting
+                msgspec.structs.replace(waiting, message=waiting_for(locks)) if not waiting.pod_name else waiting
             )
-            await self._lock(waiting.id, locks)
+            if refused := await self._lock(waiting.id, locks):
+                return self._end_node(waiting, NodePhase.ERROR, f"its locks cannot be had: {refused}")
             try:
                 self._check_cut(is_exit=call.is_exit)
             except Cut as cut:
@@ -1660,8 +1668,9 @@ class Run:
             self._questions.append(question)
         return await future
 
-    async def _lock(self, identity: str, locks: tuple[str, ...]) -> None:
-        await self._ask(
+    async def _lock(self, identity: str, locks: tuple[str, ...]) -> str:
+        """Wait for locks; why they cannot be had, where the workflow is not to wait for that."""
+        answer = await self._ask(
             Locks(
                 node=identity,
                 priority=self._limits.priority,
@@ -1669,12 +1678,15 @@ class Run:
                 locks=locks,
             )
         )
+        if isinstance(answer, Refusal):
+            return answer.message
         self._locked.add(identity)
         if identity == self.workflow.name:
-            self.workflow = msgspec.structs.replace(self.workflow, locks=locks)
+            self.workflow = msgspec.structs.replace(self.workflow, locks=locks, message="")
         elif identity in self.records:
             record = self.records[identity]
             self._save(msgspec.structs.replace(record, locks=locks, message=""))
+        return ""
 
     def _release_locks(self, identity: str) -> None:
         if identity in self._locked:

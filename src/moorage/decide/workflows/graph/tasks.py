@@ -272,8 +272,10 @@ def locks_of(synchronization: Mapping[str, Any] | None, scope: Mapping[str, str]
     return tuple(sorted({substitute_text(lock, scope) for lock in locks}))
 
 
-def readable(locks: Iterable[str]) -> list[str]:
-    return [lock_name(lock) for lock in locks]
+def waiting_for(locks: Iterable[str], reason: str = "") -> str:
+    """The message of a node that waits for locks. `reason`: why nobody can have them."""
+    words = f"Waiting for {', '.join(lock_name(lock) for lock in locks)} lock"
+    return f"{words}: {reason}" if reason else words
 
 
 # --- small things

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from moorage.decide.workflows.graph.events import Locks
-from moorage.decide.workflows.graph.locks import LockTable, lock_name, locks_held
+from moorage.decide.workflows.graph.locks import Limit, LockTable, limit_of, lock_name, locks_held
 from moorage.decide.workflows.graph.tasks import locks_of
 from moorage.testing.workflowplayer import Player
 
@@ -120,3 +121,23 @@ def test_the_status_of_a_workflow_has_what_it_holds_and_waits_for() -> None:
         "semaphore": {"holding": [{"semaphore": "ns/ConfigMap/c/k", "holders": ["a", "b"]}]},
     }
     assert table.status_of("u3") == {}
+
+
+@pytest.mark.parametrize(
+    ("data", "want"),
+    [
+        pytest.param({"train": " 2\n"}, Limit(2), id="a number"),
+        pytest.param({"train": "0"}, "is 0: nobody may hold it", id="none"),
+        pytest.param({"train": "two"}, "is 'two': use a whole number", id="no number"),
+        pytest.param({"train": "-1"}, "is '-1': use a whole number", id="less than none"),
+        pytest.param({"other": "1"}, "has no key train; its keys: other", id="no such key"),
+        pytest.param(None, "the ConfigMap limits does not exist", id="no ConfigMap"),
+    ],
+)
+def test_a_limit_that_cannot_be_had_says_why(data: dict[str, str] | None, want: Limit | str) -> None:
+    limit = limit_of("limits", "train", data)
+    if isinstance(want, Limit):
+        assert limit == want
+    else:
+        assert limit.count == 0
+        assert want in limit.fault
