@@ -122,16 +122,14 @@ class LockTable:
     def grant(self, limits: Mapping[str, int]) -> list[Waiting]:
         """Give what can be given, in order: nobody passes an earlier one that waits for the same lock.
 
+        Who holds its locks by its record asks again after a restart, and has them, whoever asked before it.
         `limits`: how many may hold a lock; one that it does not name has one holder.
         """
         granted, left, kept = [], [], set[str]()
         for row in self._waiting:
             is_free = all(
-                lock not in kept
-                and (
-                    len(self._holders.get(lock, ())) < limits.get(lock, 1)
-                    or (row.workflow, row.asked.node) in self._holders.get(lock, ())
-                )
+                (row.workflow, row.asked.node) in self._holders.get(lock, ())
+                or (lock not in kept and len(self._holders.get(lock, ())) < limits.get(lock, 1))
                 for lock in row.asked.locks
             )
             if is_free:

@@ -30,6 +30,18 @@ def test_a_mutex_has_one_holder() -> None:
     assert granted(table) == ["b"]
 
 
+def test_who_holds_a_lock_by_its_record_has_it_whoever_asks_before_it() -> None:
+    """After a restart all ask again, in any order: who waits for the holder must not hold it up."""
+    table = LockTable()
+    table.restore("u2", "holder", ["Mutex/ns/a", "Mutex/ns/b"])
+    table.ask("u1", asked("waits", "Mutex/ns/b", priority=5))
+    table.ask("u2", asked("holder", "Mutex/ns/a", "Mutex/ns/b"))
+    assert granted(table) == ["holder"]
+    assert granted(table) == []
+    table.release("u2", "holder")
+    assert granted(table) == ["waits"]
+
+
 def test_a_semaphore_has_as_many_as_its_limit() -> None:
     table = LockTable()
     for node in "abc":
