@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import yaml
 
-from moorage.decide.workflows.graph.events import ConfigMapValue, CreatePod, Locks, PodSeen, Recall, Refusal
+from moorage.decide.workflows.graph.events import (
+    ConfigMapValue,
+    Controls,
+    CreatePod,
+    Decision,
+    Locks,
+    PodSeen,
+    Recall,
+    Refusal,
+)
 from moorage.decide.workflows.graph.run import Run
+from moorage.decide.workflows.graph.tasks import stamp
+from moorage.decide.workflows.graph.validity import violations
 from moorage.decide.workflows.normalise import normalise
 from moorage.decide.workflows.templates import TemplateKey, stored
 from moorage.model.workflow import Artifact, MetricPoint, NodeRecord, Outputs, StepReport, WorkflowRecord
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 UID = "0a1b"
+GRACE = timedelta(seconds=1)  # from a pod's deletion to its end
+STARTS_AFTER = timedelta(milliseconds=100)  # its `activeDeadlineSeconds` are counted from then
+TOO_LONG = "DeadlineExceeded: Pod was active on the node longer than the specified deadline"
 
 
 @dataclass(frozen=True)
 class Ends:
-    """How a pod ends."""
+    """How a pod ends. `after`: it has started; None: no node takes it, so it never starts."""
 
     exit_code: int | None = 0
     result: str | None = None
@@ -30,7 +44,7 @@ class Ends:
     disrupted: str = ""
     failure: str = ""
     error: str = ""
-    after: timedelta = timedelta(seconds=1)
+    after: timedelta | None = timedelta(seconds=1)
 
 
 Table = Callable[[CreatePod], Ends]
@@ -52,7 +66,10 @@ def by_node(**table: Ends) -> Table:
 
 
 class Player:
-    """One run, its records and its pods, with a clock that only moves when nothing else can happen."""
+    """One run, its records and its pods, with a clock that only moves when nothing else can happen.
+
+    Pods end as the table says, or when their `activeDeadlineSeconds` are over: no operator has to be there.
+    """
 
     def __init__(
         self,
@@ -85,15 +102,49 @@ class Player:
         self.most_at_once = 0
         self.unlocked: list[str] = []
         self.points: list[MetricPoint] = []  # as the store takes them
+        self.controls: Controls | None = None
         self.run = Run(self.workflow, now=self.now)
 
-    def restart(self) -> None:
-        """The operator is gone, and another one begins with what is stored."""
+    def restart(self, *, away: timedelta = timedelta(0)) -> None:
+        """The operator is gone, and another one begins with what is stored, after some time."""
+        until = self.now + away
+        while (due := self._next_end()) is not None and due[0] <= until:
+            self.now = max(self.now, due[0])
+            self._pod_ends(due[1])
+        self.now = until
+        self.run.close()
         self.run = Run(self.workflow, nodes=self.nodes.values(), pods=self.pods.values(), now=self.now)
+        if self.controls is not None:
+            self.run.control(self.controls)
 
-    def decide(self) -> timedelta | None:
-        """One decision, carried out."""
+    def control(self, controls: Controls) -> None:
+        """What the object says from now on, to this operator and to those after it."""
+        self.controls = controls
+        self.run.control(controls)
+
+    def decide(self, *, writes: int | None = None) -> timedelta | None:
+        """One decision, carried out. After so many `writes` the operator is killed, and another one begins."""
         decision = self.run.decide(self.now)
+        self.run.validate()
+        for number, _ in enumerate(self._carry_out(decision)):
+            if number == writes:
+                self.restart()
+                return timedelta(0)
+        self.unlocked += decision.unlock
+        if (
+            decision.create
+            or decision.end
+            or any(self.has_locks or not isinstance(question, Locks) for question in decision.questions)
+        ):
+            return timedelta(0)
+        return decision.look_again_in
+
+    def _carry_out(self, decision: Decision) -> Iterator[None]:
+        """Do what was decided, in its order; stops before each write."""
+        for remember in decision.remember:
+            yield
+            self.memos[(remember.memo.cache, remember.memo.key)] = remember.node.outputs or Outputs()
+        yield
         over = {node.id for node in self.nodes.values() if node.phase.is_fulfilled}
         over |= {""} if self.workflow.finished_at else set()
         self.points += [point for point in decision.metrics if point.node not in over]
@@ -103,25 +154,17 @@ class Player:
             self.nodes[record.id] = record
         if decision.workflow is not None:
             self.workflow = decision.workflow
+        assert violations(self.workflow, self.nodes.values()) == []
         for order in decision.create:
-            name = order.record.pod_name
-            assert self.nodes[order.record.id].pod_name == name, "saved before it is created"
-            if name in self.pods:
-                continue
-            assert name not in self.ends, f"{name} is created twice"
-            self.created.append(order)
-            ends = self.table(order)
-            self.ends[name] = (self.now + ends.after, ends)
-            self.pods[name] = PodSeen(name=name, is_running=True, host="node-1")
-            self.run.pod_seen(self.pods[name])
+            yield
+            self._create(order)
         active = [pod for pod in self.pods.values() if not pod.is_ended]
         self.most_at_once = max(self.most_at_once, len(active))
         for end in decision.end:
-            if end.pod in self.pods:
-                self.end(end.pod, Ends(exit_code=143))
-        for remember in decision.remember:
-            self.memos[(remember.memo.cache, remember.memo.key)] = remember.node.outputs or Outputs()
+            yield
+            self._delete(end.pod)
         for question in decision.questions:
+            yield
             match question:
                 case ConfigMapValue(name, key):
                     value = self.config_maps.get(name, {}).get(key)
@@ -132,17 +175,45 @@ class Player:
                     self.locks_asked.append(question)
                     if self.has_locks:
                         self.run.answer(question, None)
-        self.unlocked += decision.unlock
-        if (
-            decision.create
-            or decision.end
-            or any(self.has_locks or not isinstance(question, Locks) for question in decision.questions)
-        ):
-            return timedelta(0)
-        return decision.look_again_in
+
+    def _create(self, order: CreatePod) -> None:
+        name = order.record.pod_name
+        assert self.nodes[order.record.id].pod_name == name, "saved before it is created"
+        if name in self.pods:
+            return
+        assert name not in self.ends, f"{name} is created twice"
+        self.created.append(order)
+        ends = self.table(order)
+        if ends.after is not None:
+            longest = timedelta(seconds=order.deadline_seconds or 0)
+            if longest and longest < ends.after:
+                ends = Ends(exit_code=137, failure=TOO_LONG, after=longest + STARTS_AFTER)
+            self.ends[name] = (self.now + (ends.after or GRACE), ends)
+        has_started = ends.after is not None
+        self.pods[name] = PodSeen(
+            name=name, is_running=has_started, is_ready=has_started, host="node-1" if has_started else ""
+        )
+        self.run.pod_seen(self.pods[name])
+
+    def _delete(self, name: str) -> None:
+        pod = self.pods.get(name)
+        if pod is None or pod.is_ended or pod.is_deleted:
+            return
+        self.pods[name] = replace(pod, is_deleted=True, is_ended=not pod.host)  # no node has it: it has ended
+        if pod.host:
+            at, _ = self.ends[name]
+            if at > self.now + GRACE:
+                self.ends[name] = (self.now + GRACE, Ends(exit_code=143))
+        self.run.pod_seen(self.pods[name])
 
     def end(self, name: str, ends: Ends) -> None:
+        """A pod ends now, as the operator sees at once."""
         self.ends[name] = (self.now, ends)
+        self._pod_ends(name)
+        self.run.pod_seen(self.pods[name])
+
+    def _pod_ends(self, name: str) -> None:
+        ends = self.ends[name][1]
         outputs = Outputs(
             parameters=dict(ends.parameters),
             result=ends.result,
@@ -154,27 +225,33 @@ class Player:
         self.pods[name] = PodSeen(
             name=name,
             is_ended=True,
+            is_deleted=self.pods[name].is_deleted,
             exit_code=ends.exit_code,
             disrupted=ends.disrupted,
             failure=ends.failure,
             host="node-1",
+            finished_at=stamp(self.now),
             report=report,
         )
-        self.run.pod_seen(self.pods[name])
 
-    def step(self) -> bool:
-        """One thing happens; False when nothing can happen any more."""
-        wait = self.decide()
+    def _next_end(self) -> tuple[datetime, str] | None:
+        """(when, which) of the pods that run, the one that ends first; None: none ends by itself."""
+        return min(
+            ((at, name) for name, (at, _) in self.ends.items() if not self.pods[name].is_ended), default=None
+        )
+
+    def step(self, *, writes: int | None = None) -> bool:
+        """One thing happens; False when nothing can happen any more. `writes`: see `decide`."""
+        wait = self.decide(writes=writes)
         if wait == timedelta(0):
             return True
-        due = sorted((at, name) for name, (at, _) in self.ends.items() if not self.pods[name].is_ended)
-        moments = [at for at, _ in due[:1]] + ([self.now + wait] if wait is not None else [])
+        due = self._next_end()
+        moments = ([due[0]] if due is not None else []) + ([self.now + wait] if wait is not None else [])
         if not moments or self.run.is_done:
             return False
         self.now = max(self.now, min(moments))
-        if due and due[0][0] <= self.now:
-            name = due[0][1]
-            self.end(name, self.ends[name][1])
+        if due is not None and due[0] <= self.now:
+            self.end(due[1], self.ends[due[1]][1])
         return True
 
     def play(self, *, most: int = 10_000) -> Player:
@@ -182,6 +259,10 @@ class Player:
             if not self.step():
                 return self
         raise AssertionError("the run does not end")
+
+    def left_running(self) -> list[str]:
+        """Pods that run although nobody asked for their end."""
+        return [pod.name for pod in self.pods.values() if not pod.is_ended and not pod.is_deleted]
 
     def phases(self) -> dict[str, str]:
         """Every node by its name, with WF for the workflow's."""

@@ -64,6 +64,11 @@ class Scheduler:
         self._ready.append((work, done))
         return done
 
+    def close(self) -> None:
+        """Drop what is ready to run."""
+        while self._ready:
+            self._ready.popleft()[0].close()
+
     def run(self) -> None:
         """Run until every coroutine waits for something from outside."""
         while self._ready:
@@ -98,11 +103,14 @@ class Channel(Generic[T]):
 
 
 class Slots:
-    """At most `limit` holders at a time, the one that asked first before the others. None: no limit."""
+    """At most `limit` holders at a time, the one that asked first before the others. None: no limit.
 
-    def __init__(self, scheduler: Scheduler, limit: int | None) -> None:
+    `held`: by so many from the beginning; they give, and do not take.
+    """
+
+    def __init__(self, scheduler: Scheduler, limit: int | None, *, held: int = 0) -> None:
         self._scheduler, self.limit = scheduler, limit
-        self._held = 0
+        self._held = held
         self._waiting: deque[Future[Any]] = deque()
 
     async def take(self) -> None:
@@ -118,7 +126,7 @@ class Slots:
     def give(self) -> None:
         if self.limit is None:
             return
-        if self._waiting:
+        if self._waiting and self._held <= self.limit:
             self._waiting.popleft().set(None)
         else:
             self._held -= 1

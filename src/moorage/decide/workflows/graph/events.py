@@ -56,6 +56,11 @@ class PodSeen:
     report: StepReport | None = None
     containers: tuple[ContainerSeen, ...] = ()  # without those that carry inputs and outputs
 
+    @property
+    def has_run(self) -> bool:
+        """Whether a process of it runs or has run."""
+        return self.is_running or self.exit_code is not None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatePod:
@@ -125,13 +130,13 @@ class Remember:
 class Decision:
     """What is to be done now, in this order. Doing a part of it, or doing it twice, does no harm."""
 
+    remember: tuple[Remember, ...] = ()
     nodes: tuple[NodeRecord, ...] = ()  # to save
     workflow: WorkflowRecord | None = None  # to save with them, when it changed
     metrics: tuple[MetricPoint, ...] = ()  # to save with them: values of metrics, each once
     create: tuple[CreatePod, ...] = ()
     end: tuple[EndPod, ...] = ()
     release: tuple[str, ...] = ()  # pods whose end is recorded: they may go
-    remember: tuple[Remember, ...] = ()
     unlock: tuple[str, ...] = ()  # ids of nodes that hold no lock any more
     questions: tuple[Question, ...] = ()
     look_again_in: timedelta | None = None

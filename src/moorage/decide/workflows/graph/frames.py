@@ -48,6 +48,7 @@ class Awaited:
     node: str  # id
     future: Future[Ended | Ready]
     is_daemon: bool
+    is_exit: bool
     members: tuple[str, ...] = ()  # of a container set: ids of its containers' nodes
 
 

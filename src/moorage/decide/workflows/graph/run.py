@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import heapq
+import math
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -41,6 +42,7 @@ from moorage.decide.workflows.graph.loops import has_loop, item_scope, items_of
 from moorage.decide.workflows.graph.measures import resources_below, scope_of, uses_resources, uses_result
 from moorage.decide.workflows.graph.naming import item_text, node_id, pod_name
 from moorage.decide.workflows.graph.outcomes import Ended, Ready, members_of, members_seen, outcome_of
+from moorage.decide.workflows.graph.places import places_held
 from moorage.decide.workflows.graph.retries import Again, last_retry, next_attempt
 from moorage.decide.workflows.graph.scopes import (
     Seen,
@@ -60,7 +62,6 @@ from moorage.decide.workflows.graph.tasks import (
     ends_of,
     in_order,
     is_meant,
-    is_of_exit,
     is_true,
     leaves,
     limits_of,
@@ -78,6 +79,7 @@ from moorage.decide.workflows.graph.tasks import (
     without_artifacts,
     words_of,
 )
+from moorage.decide.workflows.graph.validity import violations
 from moorage.decide.workflows.metrics import points_of
 from moorage.decide.workflows.repository import REPOSITORY, with_location
 from moorage.decide.workflows.templates import Library, Resolved, TemplateMissing
@@ -104,6 +106,8 @@ LOST_PODS_MAX = (
     3  # pods of one attempt that nodes may take away before it fails; Argo's maxRestarts has this default
 )
 METRICS_ERROR_MAX = 500  # characters
+LATE = "Step exceeded its deadline"  # Argo's words, as those for a shutdown
+LEFT_OVER = "the workflow ended before this node"
 LOST_PODS_ANNOTATION = "moorage.dev/infrastructure-retries"  # on a Workflow: another number; "0": none
 
 
@@ -137,7 +141,7 @@ class Run:
         self._timers: list[tuple[datetime, int, Future[None]]] = []
         self._timer_number = 0
         self._answers: dict[Question, Future[Any]] = {}
-        self._suspended: dict[str, tuple[NodeRecord, Future[Resume]]] = {}  # by node id
+        self._suspended: dict[str, tuple[NodeRecord, bool, Future[Resume]]] = {}  # by node id; the bool: is_exit
         self._go_on: list[Future[None]] = []
         self._backoffs: list[Future[None]] = []  # waits that a shutdown ends
         self._watched: dict[str, Callable[[NodeRecord], None]] = {}  # by node id
@@ -148,6 +152,7 @@ class Run:
         self._is_late = False
         self._is_exiting = False
         self._pod_slots = Slots(self._scheduler, None)
+        self._places = places_held(self.records)  # of nodes that began before this machine was made
         self._dirty: dict[str, NodeRecord] = {}
         self._create: list[CreatePod] = []
         self._end: dict[str, EndPod] = {}
@@ -163,6 +168,7 @@ class Run:
         self._pods_total = 0
         for node in self.records.values():
             self._count(None, node)
+        self._end_what_goes_on()
         self._is_begun = False
 
     # --- what it is told
@@ -222,7 +228,7 @@ class Run:
 
     def resume(self, asked: Resume) -> None:
         """Let suspended nodes go on that are meant."""
-        for record, future in list(self._suspended.values()):
+        for record, _, future in list(self._suspended.values()):
             if is_meant(record, asked.selector):
                 future.set(asked)
 
@@ -230,7 +236,7 @@ class Run:
         """What the object says now of shutdown and suspension."""
         before, self._controls = self._controls, controls
         if controls.shutdown and controls.shutdown != before.shutdown:
-            self._cut(f"workflow shutdown with strategy: {controls.shutdown}")
+            self._cut()
         if not controls.is_suspended:
             waiting, self._go_on = self._go_on, []
             for future in waiting:
@@ -250,6 +256,11 @@ class Run:
         """Whether a node waits for the pod of this name."""
         return name in self._awaited
 
+    @property
+    def nodes_by_pod(self) -> Mapping[str, NodeRecord]:
+        """The nodes that have pods, by the pods' names."""
+        return self._by_pod
+
     def node_of_pod(self, name: str) -> NodeRecord | None:
         """The node whose pod this is; None: it is of no node any more."""
         return self._by_pod.get(name)
@@ -257,6 +268,15 @@ class Run:
     @property
     def is_done(self) -> bool:
         return self.workflow.phase in ("Succeeded", "Failed", "Error")
+
+    def validate(self) -> None:
+        """Raises AssertionError where the records contradict each other; for tests, after every case."""
+        found = violations(self.workflow, self.records.values())
+        assert not found, "; ".join(found)
+
+    def close(self) -> None:
+        """Nobody asks this machine any more; what it had begun to say is forgotten."""
+        self._scheduler.close()
 
     def decide(self, now: datetime) -> Decision:
         """What is to be done at this moment. What was said once is not said again."""
@@ -305,7 +325,7 @@ class Run:
         except TextError as error:
             await self._finish("Error", f"invalid spec: {error.message}")
             return
-        self._pod_slots = Slots(self._scheduler, self._limits.parallelism)
+        self._pod_slots = Slots(self._scheduler, self._limits.parallelism, held=self._places.get("", 0))
         self._set_deadline()
         self._measure_run(None, since=self.workflow.started_at)
         self._start_workflow_hooks("Running")
@@ -315,9 +335,12 @@ class Run:
         }
         try:
             artifacts = self._given_artifacts(self._spec.get("arguments") or {})
-            if locks and (refused := await self._lock(workflow.name, locks)):
-                await self._finish("Failed", f"the workflow's locks cannot be had: {refused}")
-                return
+            if locks:
+                if not workflow.locks:
+                    self._check_cut(is_exit=False)
+                if refused := await self._lock(workflow.name, locks):
+                    await self._finish("Failed", f"the workflow's locks cannot be had: {refused}")
+                    return
             root = await self._execute(
                 Call(
                     name=workflow.name, display_name=workflow.name, step=entry, artifacts=artifacts,
@@ -353,8 +376,8 @@ class Run:
         elif hooks.get("exit"):
             step = dict(hooks["exit"])
             step.setdefault("arguments", self._spec.get("arguments"))
-        if step is not None and self._controls.shutdown != "Terminate":
-            name = f"{self.workflow.name}.onExit"
+        name = f"{self.workflow.name}.onExit"
+        if step is not None and (self._controls.shutdown != "Terminate" or self._has_begun(name)):
             try:
                 step = substitute(step, self._globals)
                 handler = await self._execute(
@@ -378,6 +401,10 @@ class Run:
         return phase, message
 
     async def _finish(self, phase: str, message: str) -> None:
+        for node in [node for node in self.records.values() if not node.phase.is_fulfilled]:
+            # none is known to be left here; if one is, nobody will look at it again
+            self._forget_pod(node)
+            self._end_node(node, NodePhase.ERROR, LEFT_OVER)
         self.workflow = msgspec.structs.replace(
             self.workflow, phase=phase, message=message, finished_at=stamp(self._now), locks=()
         )
@@ -438,31 +465,30 @@ class Run:
             return
         started = moment(self.workflow.started_at) or self._now
         self._deadline = started + self._limits.runs_for
-        self._scheduler.start(self._watch_deadline(self._deadline))
+        self._is_late = self._deadline <= self._now  # known before anything is looked at
+        if not self._is_late:
+            self._scheduler.start(self._watch_deadline(self._deadline))
 
     async def _watch_deadline(self, deadline: datetime) -> None:
         await self._until(deadline)
         if not self._is_exiting and not self.is_done:
             self._is_late = True
-            self._cut("Step exceeded its deadline")
+            self._cut()
 
-    def _cut(self, message: str) -> None:
-        """End every pod and every wait that does not belong to an exit handler."""
-        spares_exit = self._controls.shutdown != "Terminate"
+    def _cut(self) -> None:
+        """End every pod and every wait for which there is a reason to end now."""
         for name, waiting in list(self._awaited.items()):
-            if not (spares_exit and is_of_exit(self.records[waiting.node].name)):
-                self._end_pod(name, message)
-        for record, future in list(self._suspended.values()):
-            if not (spares_exit and is_of_exit(record.name)):
-                future.set(Resume(is_failure=True, message=message))
+            if reason := self._reason_to_end(is_exit=waiting.is_exit):
+                self._end_pod(name, reason)
+        for _, is_exit, future in list(self._suspended.values()):
+            if reason := self._reason_to_end(is_exit=is_exit):
+                future.set(Resume(is_failure=True, message=reason))
         goes_on, self._go_on = [*self._go_on, *self._backoffs], []
         self._backoffs = []
         for going in goes_on:
             going.set(None)
         for question in [question for question in self._answers if isinstance(question, Locks)]:
-            self._answers.pop(question).set(
-                None
-            )  # who waits for a lock sees that nothing may start, and gives it back
+            self._answers.pop(question).set(Refusal("nothing may start any more"))
 
     def _end_pod(self, name: str, message: str) -> None:
         """Ask for a pod's end; its node fails with this message when it has ended."""
@@ -478,13 +504,36 @@ class Run:
             self._end.pop(name, None)
             self._awaited.pop(name).future.set(Ended(phase=NodePhase.FAILED, message=message))
 
-    def _check_cut(self, *, is_exit: bool) -> None:
-        """Raises Cut where nothing new may start."""
+    def _end_what_goes_on(self) -> None:
+        """Ask again for the end of pods whose nodes have ended: who saved that was killed before it could ask."""
+        for pod in self._pods.values():
+            node = self._by_pod.get(pod.name)
+            goes_on = not pod.is_deleted and (not pod.is_ended or pod.is_stuck)
+            if goes_on and node is not None and node.phase.is_fulfilled:
+                self._end[pod.name] = EndPod(pod.name)
+
+    def _forget_pod(self, node: NodeRecord) -> None:
+        """Nobody waits for the node's pod any more: it ends."""
+        if node.pod_name:
+            self._awaited.pop(node.pod_name, None)
+            self._end[node.pod_name] = EndPod(node.pod_name)
+            self._release.append(node.pod_name)
+
+    def _reason_to_end(self, *, is_exit: bool) -> str:
+        """Why what goes on is to end, and nothing new may start. Empty: it may. `is_exit`: of an exit handler."""
         shutdown = self._controls.shutdown
         if shutdown == "Terminate" or (shutdown and not is_exit):
-            raise Cut(f"workflow shutdown with strategy: {shutdown}")
-        if self._is_late and not is_exit:
-            raise Cut("Step exceeded its deadline")
+            return f"workflow shutdown with strategy: {shutdown}"
+        return LATE if self._is_late and not is_exit else ""
+
+    def _check_cut(self, *, is_exit: bool) -> None:
+        """Raises Cut where nothing new may start. What has begun is followed to its end all the same."""
+        if reason := self._reason_to_end(is_exit=is_exit):
+            raise Cut(reason)
+
+    def _has_begun(self, name: str) -> bool:
+        """Whether there is a record of the node of this name: what led to it is not asked again."""
+        return node_id(self.workflow.name, name) in self.records
 
     async def _while_suspended(self, *, is_exit: bool) -> None:
         while self._controls.is_suspended:
@@ -513,21 +562,23 @@ class Run:
             locks = locks_of(template.get("synchronization"), self._globals)
         except (TextError, TemplateMissing) as error:
             return self._fail(call, error.message)
-        if memo is not None and (remembered := await self._ask(memo)) is not None:
+        if memo is not None and record is None and (remembered := await self._ask(memo)) is not None:
             recalled = self._recalled(call, resolved, inputs, template, remembered)
             self._measure(template, recalled, inputs)
             return recalled
-        self._check_cut(is_exit=call.is_exit)
+        if record is None:
+            self._check_cut(is_exit=call.is_exit)
         if locks:
             kind = NodeType.RETRY if self._strategy_of(template) is not None else self._type_of(template)
             waiting = self._node(call, resolved, inputs, kind, NodePhase.PENDING)
-            self._save(
-                msgspec.structs.replace(waiting, message=waiting_for(locks)) if not waiting.pod_name else waiting
-            )
-            if refused := await self._lock(waiting.id, locks):
-                return self._end_node(waiting, NodePhase.ERROR, f"its locks cannot be had: {refused}")
             try:
-                self._check_cut(is_exit=call.is_exit)
+                if not waiting.locks:
+                    self._check_cut(is_exit=call.is_exit)
+                    waiting = self._save(msgspec.structs.replace(waiting, message=waiting_for(locks)))
+                if refused := await self._lock(waiting.id, locks):
+                    return self._end_node(waiting, NodePhase.ERROR, f"its locks cannot be had: {refused}")
+                if not waiting.locks:
+                    self._check_cut(is_exit=call.is_exit)
             except Cut as cut:
                 self._release_locks(waiting.id)
                 self._end_node(waiting, NodePhase.FAILED, cut.message)
@@ -614,9 +665,12 @@ class Run:
 
     def _fail(self, call: Call, message: str) -> NodeRecord:
         """A node that could not begin."""
+        stored = self.records.get(node_id(self.workflow.name, call.name))
+        if stored is not None:  # it began, and cannot go on
+            if not stored.phase.is_fulfilled:
+                self._forget_pod(stored)
+            return self._end_node(stored, NodePhase.ERROR, message)
         record = self._node(call, None, None, NodeType.SKIPPED, NodePhase.ERROR, message)
-        if record.phase.is_fulfilled and record.id in self.records:
-            return record
         record = msgspec.structs.replace(
             record, phase=NodePhase.ERROR, message=message, finished_at=stamp(self._now)
         )
@@ -753,6 +807,8 @@ class Run:
                 final = end(record.phase, record.message, record.outputs)
                 self._export_outputs(template, final)
                 return final
+            if self._has_begun(f"{call.name}({len(attempts)})"):
+                continue  # whatever the time is now
             try:
                 self._check_cut(is_exit=call.is_exit)
                 follows = next_attempt(
@@ -769,10 +825,7 @@ class Run:
                 return end(record.phase, follows.message, record.outputs)
             if is_new:
                 self._measure(template, record, inputs, retries=number)
-            if (
-                follows.at > self._now
-                and self.records.get(node_id(self.workflow.name, f"{call.name}({len(attempts)})")) is None
-            ):
+            if follows.at > self._now:
                 await self._back_off(node, follows.at)
 
     async def _back_off(self, node: NodeRecord, at: datetime) -> None:
@@ -796,7 +849,11 @@ class Run:
             return current
         return self._save(
             msgspec.structs.replace(
-                current, phase=phase, message=message, finished_at=stamp(self._now), outputs=outputs
+                current,
+                phase=phase,
+                message=message,
+                finished_at=stamp(self._now) if phase.is_fulfilled else "",  # a daemon's goes on
+                outputs=outputs,
             )
         )
 
@@ -825,7 +882,9 @@ class Run:
                 at_once = positive(template.get("parallelism"), f"parallelism of template {resolved.name}")
             except TextError as error:
                 return self._fail(call, error.message)
-            record = await self._inner(call, resolved, template, inputs, kind, Slots(self._scheduler, at_once))
+            places = self._places.get(node_id(self.workflow.name, call.name), 0)
+            slots = Slots(self._scheduler, at_once, held=places)
+            record = await self._inner(call, resolved, template, inputs, kind, slots)
         self._export_outputs(template, record)
         return record
 
@@ -844,11 +903,13 @@ class Run:
         first: NodeRecord | None,
     ) -> NodeRecord:
         node = self._node(call, resolved, inputs, self._type_of(template), NodePhase.PENDING)
-        await self._while_suspended(is_exit=call.is_exit)
-        self._check_cut(is_exit=call.is_exit)
-        await self._pod_slots.take()
-        try:
+        if not (has_begun := bool(node.pod_name)):
+            await self._while_suspended(is_exit=call.is_exit)
             self._check_cut(is_exit=call.is_exit)
+            await self._pod_slots.take()
+        try:
+            if not has_begun:
+                self._check_cut(is_exit=call.is_exit)
             timeout = parse_duration(str(template["timeout"])) if template.get("timeout") else None
             patience = parse_duration(str(template["pendingTimeout"])) if template.get("pendingTimeout") else None
             if not node.pod_name:
@@ -872,11 +933,14 @@ class Run:
                     template=final,
                     artifacts=inputs.artifacts,
                     wants_result=call.wants_result or uses_result(final),
-                    deadline_seconds=self._seconds_for(template, strategy, first, is_exit=call.is_exit),
+                    deadline_seconds=self._seconds_for(
+                        template, strategy, first, node, timeout, is_exit=call.is_exit
+                    ),
                     excluded_hosts=excluded,
                 )
                 members = self._members(node, final)
-                ended = await self._carry_out(order, timeout, patience, tuple(member.id for member in members))
+                ids = tuple(member.id for member in members)
+                ended = await self._carry_out(order, timeout, patience, ids, is_exit=call.is_exit)
                 node = self.records[node.id]
                 if isinstance(ended, Ended) and ended.is_stuck:
                     self._end[name] = EndPod(name)
@@ -891,6 +955,7 @@ class Run:
                     and node.infrastructure_retries < self._lost_pods_max()
                     and name not in self._cut_pods
                 ):
+                    self._release.append(name)
                     self._check_cut(is_exit=call.is_exit)
                     node = msgspec.structs.replace(
                         node,
@@ -898,7 +963,6 @@ class Run:
                         infrastructure_retries=node.infrastructure_retries + 1,
                         message=f"started again: {ended.message}",
                     )
-                    self._release.append(name)
                     continue
                 self._release.append(name)
                 self._note_members(members, self._pods.get(name), ended)
@@ -963,24 +1027,42 @@ class Run:
             self._save(node)
 
     async def _carry_out(
-        self, order: CreatePod, timeout: timedelta | None, patience: timedelta | None, members: tuple[str, ...]
+        self,
+        order: CreatePod,
+        timeout: timedelta | None,
+        patience: timedelta | None,
+        members: tuple[str, ...],
+        *,
+        is_exit: bool,
     ) -> Ended | Ready:
         """`timeout`: of the step as a whole. `patience`: how long it may wait for its pod to run."""
-        record = order.record
-        name = record.pod_name
-        future: Future[Ended | Ready] = self._scheduler.future()
-        self._awaited[name] = Awaited(record.id, future, order.template.get("daemon") is True, members)
-        if timeout is not None:
-            started = moment(record.started_at) or self._now
-            self._scheduler.start(self._time_out(name, future, started + timeout))
-        if patience is not None and record.phase is NodePhase.PENDING:
-            begun = moment(record.started_at) or self._now
-            self._scheduler.start(self._time_out(name, future, begun + patience, while_pending=True))
+        record, name = order.record, order.record.pod_name
         seen = self._pods.get(name)
+        if record.is_daemon:  # it was ready, and what comes after it may have begun
+            return Ready(seen.host if seen else record.host, seen.address if seen else "")
+        begun = moment(record.started_at) or self._now
+        due = begun + timeout if timeout is not None else None
+        pends_until = begun + patience if patience is not None and record.phase is NodePhase.PENDING else None
+        reason = self._reason_to_end(is_exit=is_exit)
+        late = [] if reason or self._deadline is None or is_exit else [self._deadline]
+        late += [due] if due is not None else []
+        late += [pends_until] if pends_until is not None and not (seen and seen.has_run) else []
+        passed = [at for at in late if at <= self._now]
+        reason = reason or (LATE if passed else "")
+        if seen is None and record.phase is NodePhase.PENDING and reason:
+            return Ended(phase=NodePhase.FAILED, message=reason)  # it is not there, and is not created any more
+        future: Future[Ended | Ready] = self._scheduler.future()
+        self._awaited[name] = Awaited(record.id, future, order.template.get("daemon") is True, is_exit, members)
+        if due is not None and due > self._now:
+            self._scheduler.start(self._time_out(name, future, due))
+        if pends_until is not None and pends_until > self._now:
+            self._scheduler.start(self._time_out(name, future, pends_until, while_pending=True))
         if seen is None and record.phase is NodePhase.RUNNING:
             self.pod_gone(name)  # it ran when it was last seen, and is not there
         elif seen is None:
             self._create.append(order)
+        elif reason and not _ended_by_itself(seen, min(passed, default=None)):
+            self._end_pod(name, reason)  # or an operator ended it already, and could not note it
         else:
             self._look_at(name)
         return await future
@@ -994,7 +1076,7 @@ class Run:
             return
         if while_pending and self.records[waiting.node].phase is not NodePhase.PENDING:
             return
-        self._end_pod(name, "Step exceeded its deadline")
+        self._end_pod(name, LATE)
 
     def _look_at(self, name: str) -> None:
         """A pod has changed: note it, and end its wait where it has ended."""
@@ -1030,21 +1112,29 @@ class Run:
         template: Mapping[str, Any],
         strategy: Mapping[str, Any] | None,
         first: NodeRecord | None,
+        node: NodeRecord,
+        timeout: timedelta | None,
         *,
         is_exit: bool,
     ) -> int | None:
-        """How long the pod may run: the least of the template's, the workflow's rest and the retries' rest."""
+        """How long the pod may run: the least of its own limit and of what is left to step, workflow and retries.
+
+        Its kubelet holds it to this when no operator is there. Never less than is left, so that one that is there
+        comes first.
+        """
         limits: list[float] = []
         seconds = whole_number(template.get("activeDeadlineSeconds"), "activeDeadlineSeconds")
         if seconds is not None:
             limits.append(span_of(seconds).total_seconds())
+        if timeout is not None:
+            limits.append(((moment(node.started_at) or self._now) + timeout - self._now).total_seconds())
         if self._deadline is not None and not is_exit:
             limits.append((self._deadline - self._now).total_seconds())
         longest = ((strategy or {}).get("backoff") or {}).get("maxDuration")
         if longest and first is not None:
             end = (moment(first.started_at) or self._now) + parse_duration(str(longest))
             limits.append((end - self._now).total_seconds())
-        return max(int(min(limits)), 1) if limits else None
+        return max(math.ceil(min(limits)), 1) if limits else None
 
     # --- suspend
 
@@ -1053,6 +1143,8 @@ class Run:
     ) -> NodeRecord:
         node = self._node(call, resolved, inputs, NodeType.SUSPEND, NodePhase.RUNNING)
         node = self._save(msgspec.structs.replace(node, phase=NodePhase.RUNNING))
+        if reason := self._reason_to_end(is_exit=call.is_exit):
+            return self._end_node(node, NodePhase.FAILED, reason)
         try:
             duration = (template.get("suspend") or {}).get("duration")
             wait = parse_duration(str(duration)) if duration not in (None, "") else None
@@ -1068,7 +1160,7 @@ class Run:
             self._scheduler.start(self._resume_later(node.id, (moment(node.started_at) or self._now) + wait))
         while True:
             future: Future[Resume] = self._scheduler.future()
-            self._suspended[node.id] = (node, future)
+            self._suspended[node.id] = (node, call.is_exit, future)
             asked = await future
             del self._suspended[node.id]
             given |= {name: value for name, value in asked.parameters.items()}
@@ -1092,7 +1184,7 @@ class Run:
     async def _resume_later(self, identity: str, at: datetime) -> None:
         await self._until(at)
         if identity in self._suspended:
-            self._suspended[identity][1].set(Resume())
+            self._suspended[identity][2].set(Resume())
 
     # --- steps and DAGs
 
@@ -1133,11 +1225,15 @@ class Run:
         self._end[name] = EndPod(name)
         self._release.append(name)
         record = self._by_pod.get(name)
-        if record is not None and record.is_daemon:
-            final = msgspec.structs.replace(record, phase=NodePhase.SUCCEEDED, finished_at=stamp(self._now))
-            self._save(final)
-            if (measure := self._daemon_metrics.pop(name, None)) is not None:
-                measure(final)
+        if record is None or not record.is_daemon:
+            return
+        final = self._end_node(record, NodePhase.SUCCEEDED, record.message, record.outputs)
+        for parent in final.parents:
+            around = self.records.get(parent)
+            if around is not None and around.type is NodeType.RETRY and final.name.startswith(f"{around.name}("):
+                self._end_node(around, NodePhase.SUCCEEDED, around.message, around.outputs)
+        if (measure := self._daemon_metrics.pop(name, None)) is not None:
+            measure(final)
 
     async def _steps(self, frame: Frame) -> tuple[NodePhase, str]:
         before: tuple[str, ...] = (frame.record.id,)
@@ -1319,10 +1415,11 @@ class Run:
         if when and not (
             "{{item" in str(when) or "{{ item" in str(when) or re.search(r"{{=.*\bitem\b", str(when))
         ):
-            text = substitute_text(str(when), scope.with_absent, strict=strict)
-            if not holds(text):
-                record = self._skip(call, NodePhase.SKIPPED, f"when '{text}' evaluated false")
-                return lambda: self._known(frame, step, record)
+            if stored is None:  # else it was true when the step began
+                text = substitute_text(str(when), scope.with_absent, strict=strict)
+                if not holds(text):
+                    record = self._skip(call, NodePhase.SKIPPED, f"when '{text}' evaluated false")
+                    return lambda: self._known(frame, step, record)
             step = {key: value for key, value in step.items() if key != "when"}
         step, absent = without_absent(step, scope)
         if not has_loop(step):
@@ -1458,7 +1555,7 @@ class Run:
             if stored is not None and stored.type is NodeType.SKIPPED and stored.phase.is_fulfilled:
                 return self._seen(frame, step, stored)
             when = step.get("when")
-            if when:
+            if when and stored is None:
                 text = substitute_text(str(when), values, strict=strict)
                 if not holds(text):
                     record = self._skip(call, NodePhase.SKIPPED, f"when '{text}' evaluated false")
@@ -1472,12 +1569,12 @@ class Run:
 
     async def _child(self, frame: Frame, step: Mapping[str, Any], call: Call) -> Seen | TextError | Cut:
         """One child with its hooks, when its template's parallelism lets it."""
-        stored = self.records.get(node_id(self.workflow.name, call.name))
-        is_known = stored is not None and stored.phase.is_fulfilled
-        if not is_known:
+        is_new = not self._has_begun(call.name)
+        is_known = not is_new and self.records[node_id(self.workflow.name, call.name)].phase.is_fulfilled
+        if is_new:
             await frame.slots.take()
         try:
-            if not is_known:
+            if is_new:
                 if frame.is_failing:
                     return Cut("template has failed or errored children and failFast enabled")
                 await self._while_suspended(is_exit=call.is_exit)
@@ -1485,9 +1582,12 @@ class Run:
             hooks = self._watch_hooks(frame, step, call)
             try:
                 record = await self._execute(call)
-            finally:
+            except (Cut, TextError):
                 for future in hooks:
                     await future
+                raise
+            for future in hooks:
+                await future
             if frame.template.get("failFast") is True and record.phase in (NodePhase.FAILED, NodePhase.ERROR):
                 frame.is_failing = True
             await self._exit_hook(frame, step, call, record)
@@ -1505,14 +1605,19 @@ class Run:
         hook = (step.get("hooks") or {}).get("exit")
         if hook is None and step.get("onExit"):
             hook = {"template": step["onExit"]}
-        if hook is None or not record.phase.is_completed or self._controls.shutdown == "Terminate":
+        name = f"{call.name}.onExit"
+        has_begun = self._has_begun(name)
+        is_allowed = record.phase.is_completed and self._controls.shutdown != "Terminate"
+        if hook is None or not (is_allowed or has_begun):
             return
         seen = self._seen(frame, step, record)
         try:
             scope = self._scope(frame, frame.seen | {str(step.get("name")): seen})
-            if hook.get("expression") and not is_true(str(hook["expression"]), scope.with_absent):
+            condition = hook.get("expression")
+            if condition and not has_begun and not is_true(str(condition), scope.with_absent):
                 return
-            await self._hook_node(frame, hook, scope, f"{call.name}.onExit", f"{call.display_name}.onExit", record)
+            display = f"{call.display_name}.onExit"
+            await self._hook_node(frame, hook, scope, name, display, record, is_exit=True)
         except (TextError, Cut):
             return
 
@@ -1524,6 +1629,8 @@ class Run:
         name: str,
         display: str,
         record: NodeRecord | None,
+        *,
+        is_exit: bool,
     ) -> NodeRecord:
         hook, absent = without_absent(hook, scope)
         artifacts = self._given_artifacts(hook.get("arguments") or {}, scope)
@@ -1539,7 +1646,7 @@ class Run:
                 scope=frame.scope if frame is not None else "",
                 depth=frame.depth + 1 if frame is not None else 1,
                 parents=(record.id,) if record is not None else (),
-                is_exit=True,
+                is_exit=is_exit,
             )
         )
 
@@ -1557,10 +1664,12 @@ class Run:
             seen = self._seen(frame, step, record)
             scope = self._scope(frame, frame.seen | {str(step.get("name")): seen})
             for name, hook in hooks.items():
-                if name not in started and _is_due(hook, scope.with_absent):
-                    full = f"{call.name}.hooks.{name}"
+                full = f"{call.name}.hooks.{name}"
+                if name not in started and (self._has_begun(full) or _is_due(hook, scope.with_absent)):
                     display = f"{call.display_name}.hooks.{name}"
-                    work = self._hook_node(frame, hook, scope, full, display, record)
+                    work = functools.partial(
+                        self._hook_node, frame, hook, scope, full, display, record, is_exit=call.is_exit
+                    )
                     started[name] = self._scheduler.start(self._quiet(work))
                     futures.append(started[name])
 
@@ -1570,10 +1679,10 @@ class Run:
                 look(stored)
         return futures
 
-    async def _quiet(self, work: Awaitable[NodeRecord]) -> None:
+    async def _quiet(self, work: Callable[[], Awaitable[NodeRecord]]) -> None:
         """A hook's failure ends nothing."""
         try:
-            await work
+            await work()
         except (TextError, Cut):
             return
 
@@ -1583,9 +1692,12 @@ class Run:
         for name, hook in (self._spec.get("hooks") or {}).items():
             if name == "exit" or name in self._workflow_hooks:
                 continue
-            if _is_due(hook, scope):
-                full = f"{self.workflow.name}.hooks.{name}"
-                work = self._hook_node(None, hook, Scope(scope, {}, frozenset()), full, full, None)
+            full = f"{self.workflow.name}.hooks.{name}"
+            if _is_due(hook, scope) or (self._is_exiting and self._has_begun(full)):
+                values = Scope(scope, {}, frozenset())
+                work = functools.partial(
+                    self._hook_node, None, hook, values, full, full, None, is_exit=self._is_exiting
+                )
                 self._workflow_hooks[name] = self._scheduler.start(self._quiet(work))
 
     # --- outputs of steps and DAGs
@@ -1669,18 +1781,19 @@ class Run:
         return await future
 
     async def _lock(self, identity: str, locks: tuple[str, ...]) -> str:
-        """Wait for locks; why they cannot be had, where the workflow is not to wait for that."""
-        answer = await self._ask(
-            Locks(
-                node=identity,
-                priority=self._limits.priority,
-                created_at=self.workflow.created_at,
-                locks=locks,
-            )
+        """Wait for all of these locks; why they cannot be had, where the workflow is not to wait for that.
+
+        Raises Cut where the wait ends without them.
+        """
+        asked = Locks(
+            node=identity, priority=self._limits.priority, created_at=self.workflow.created_at, locks=locks
         )
-        if isinstance(answer, Refusal):
-            return answer.message
+        answer = await self._ask(asked)
         self._locked.add(identity)
+        if isinstance(answer, Refusal):
+            self._release_locks(identity)  # it waits no longer
+            self._check_cut(is_exit=False)
+            return answer.message
         if identity == self.workflow.name:
             self.workflow = msgspec.structs.replace(self.workflow, locks=locks, message="")
         elif identity in self.records:
@@ -1718,3 +1831,13 @@ def _is_due(hook: Mapping[str, Any], scope: Mapping[str, str | None]) -> bool:
         return is_true(str(hook.get("expression") or "false"), scope)
     except TextError:
         return False
+
+
+def _ended_by_itself(pod: PodSeen, late_at: datetime | None) -> bool:
+    """Whether a pod that has to end by now ended for another reason, which then counts, as with Argo.
+
+    One that was deleted counts where it had ended before this moment; None: the moment is not known.
+    """
+    finished = moment(pod.finished_at) if pod.finished_at else None
+    was_in_time = late_at is not None and finished is not None and finished <= late_at
+    return pod.is_ended and (was_in_time or not pod.is_deleted)

@@ -323,10 +323,6 @@ def positive(value: Any, field: str) -> int | None:
     return number if number is not None and number > 0 else None
 
 
-def is_of_exit(name: str) -> bool:
-    return ".onExit" in name
-
-
 def is_meant(record: NodeRecord, selector: str) -> bool:
     """Whether a selector such as "displayName=approve" means this node; an empty one means every one."""
     fields = {
