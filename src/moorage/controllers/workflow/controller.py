@@ -15,6 +15,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, assert_never
 
 import msgspec
@@ -284,7 +285,8 @@ class WorkflowController:
         self._gone.pop(key, None)
 
     def _drop(self, key: Key) -> None:
-        self._live.pop(key, None)
+        if (live := self._live.pop(key, None)) is not None:
+            live.run.close()
 
     def _forget(self, key: Key) -> None:
         """Nothing more is to be done for an object of this name."""
@@ -337,11 +339,9 @@ class WorkflowController:
         if record.phase not in ENDED_PHASES and (refusal := await self._claims(key, obj, record)):
             record = msgspec.structs.replace(_failed(record, f"pvc create error: {refusal}", now), phase="Error")
             await self._records.save(uid, self._holder, workflow=record)
-        if record.phase in ENDED_PHASES:
+        if record.phase in ENDED_PHASES:  # the object does not say it yet: the end was cut off
+            await self._end(key, record, {node.pod_name: node for node in nodes})
             await self._report(key, obj, record, force=True)
-            for pod in self._pods_of(key):
-                if is_held(pod) and is_of(pod, uid):
-                    await self._release(pod["metadata"]["name"], key.namespace)
             return None
         if collects(record.document):
             await self._collector.add_finalizer(key, obj)
@@ -554,13 +554,15 @@ class WorkflowController:
                 break
         if asked is not None and await self._take_off(key, RESUME_ANNOTATION, asked):
             live.resumed = []
-        wait = await self._create_held(key, live)
-        reported = await self._report(key, obj, run.workflow, live=live, force=run.is_done)
         if run.is_done:
             self._unlock(live.uid)
-            await self._end(key, run)
+            # before the object says that it has ended: afterwards nobody looks for what is left
+            await self._end(key, run.workflow, run.nodes_by_pod)
+            await self._report(key, obj, run.workflow, live=live, force=True)
             self._drop(key)
             return None
+        wait = await self._create_held(key, live)
+        reported = await self._report(key, obj, run.workflow, live=live)
         locks = limits if self._locks.is_waiting(live.uid) else None
         delays = (look_again, wait, reported, locks, going, await self._delete_due(key, live.deletions))
         return min((delay for delay in delays if delay is not None), default=None)
@@ -639,22 +641,22 @@ class WorkflowController:
         """Do what was decided, in its order; whether it is worth to decide again at once."""
         again = False
         ended: list[str] = []  # pods to delete
+        for remember in decision.remember:  # before the nodes' ends, after which it is not said again
+            recall = remember.memo
+            memo = Memo(
+                outputs=remember.node.outputs or Outputs(), at=_stamp(self._clock.now()), node_id=remember.node.id
+            )
+            await self._records.remember(key.namespace, recall.cache, recall.key, memo)
         if decision.nodes or decision.workflow is not None or decision.metrics:
             problems = await self._records.save(
                 live.uid, self._holder, decision.nodes, decision.workflow, decision.metrics
             )
             live.run.metrics_refused(problems)
             again = bool(problems)
-        for remember in decision.remember:
-            recall = remember.memo
-            memo = Memo(
-                outputs=remember.node.outputs or Outputs(), at=_stamp(self._clock.now()), node_id=remember.node.id
-            )
-            await self._records.remember(key.namespace, recall.cache, recall.key, memo)
         live.line.order(decision.create)
         if orders := live.line.take():
             runtime = await self._step_runtime()
-            results = await _at_once([self._create(key, live, order, runtime) for order in orders])
+            results = await _at_once([partial(self._create, key, live, order, runtime) for order in orders])
             again = again or any(results)
         for order in decision.create:
             if live.line.has(order.record.pod_name):
@@ -667,8 +669,8 @@ class WorkflowController:
                 again = True
             else:
                 ended.append(end.pod)
-        await _at_once([self._delete_pod(name, key.namespace) for name in ended])
-        await _at_once([self._let_go(name, key, live) for name in decision.release])
+        await _at_once([partial(self._delete_pod, name, key.namespace) for name in ended])
+        await _at_once([partial(self._let_go, name, key, live) for name in decision.release])
         for node in decision.unlock:
             self._locks.release(live.uid, node)
         if decision.unlock:
@@ -819,7 +821,7 @@ class WorkflowController:
         """Delete the pods whose time has come; when to look again."""
         now = self._clock.now()
         due = [name for name, at in deletions.items() if at <= now]
-        await _at_once([self._delete_pod(name, key.namespace) for name in due])
+        await _at_once([partial(self._delete_pod, name, key.namespace) for name in due])
         for name in due:
             del deletions[name]
         return min((at - now for at in deletions.values()), default=None)
@@ -958,27 +960,45 @@ class WorkflowController:
 
     # --- the end
 
-    async def _end(self, key: Key, run: Run) -> None:
-        """Pods that are left, and volumes, as `podGC` and `volumeClaimGC` say."""
+    async def _end(self, key: Key, record: WorkflowRecord, nodes: Mapping[str, NodeRecord]) -> None:
+        """What is left of a run that has ended: pods, volumes and its budget. `nodes`: by their pods' names.
+
+        May be done again, and by an operator that did not see the run.
+        """
+        pods = [pod for pod in self._pods_of(key) if is_of(pod, record.uid)]
         deletions: dict[str, datetime] = {}
-        for pod in self._pods_of(key):
-            name = pod["metadata"]["name"]
-            if not is_of(pod, run.workflow.uid):
-                continue
-            node = run.node_of_pod(name)
-            if is_held(pod) and (node is None or node.phase.is_fulfilled):
-                await self._release(name, key.namespace)
-            if (at := pod_delete_at(run.workflow, node, pod)) is not None:
-                deletions[name] = at
-        self._deletions[key] = (run.workflow.uid, deletions)
-        strategy = str(
-            ((run.workflow.document.get("spec") or {}).get("volumeClaimGC") or {}).get("strategy") or ""
+        await _at_once(
+            [
+                partial(self._end_pod, key, pod, record, nodes.get(pod["metadata"]["name"]), deletions)
+                for pod in pods
+            ]
         )
-        await self._end_budget(key, run.workflow)
-        if strategy == "OnWorkflowCompletion" or run.workflow.phase == "Succeeded":
-            for claim in _claim_templates(run.workflow):
-                with contextlib.suppress(NotFound):
-                    await self._api.delete(PVCS, f"{key.name}-{claim}", key.namespace)
+        self._deletions[key] = (record.uid, deletions)
+        await self._end_budget(key, record)
+        gc = (record.document.get("spec") or {}).get("volumeClaimGC") or {}
+        if str(gc.get("strategy") or "") == "OnWorkflowCompletion" or record.phase == "Succeeded":
+            for claim in _claim_templates(record):
+                await self._delete_claim(f"{key.name}-{claim}", key.namespace, record.uid)
+
+    async def _end_pod(
+        self, key: Key, pod: Obj, record: WorkflowRecord, node: NodeRecord | None, deletions: dict[str, datetime]
+    ) -> None:
+        """Let a pod of a run that has ended go; end it where it still runs, else note when `podGC` deletes it."""
+        name, status = pod["metadata"]["name"], pod.get("status") or {}
+        goes_on = status.get("phase") not in ("Succeeded", "Failed") and not is_deleting(pod)
+        if is_held(pod):
+            await self._release(name, key.namespace)
+        if goes_on:
+            await self._delete_pod(name, key.namespace)
+        elif (at := pod_delete_at(record, node, pod)) is not None:
+            deletions[name] = at
+
+    async def _delete_claim(self, name: str, namespace: str, uid: str) -> None:
+        """Delete a volume that this run has made; one of somebody else stays."""
+        with contextlib.suppress(NotFound):
+            claim = await self._api.get(PVCS, name, namespace)
+            if is_of(claim, uid):
+                await self._api.delete(PVCS, name, namespace, uid=claim["metadata"]["uid"])
 
     async def _collect(self, key: Key, obj: Obj) -> timedelta | None:
         """Delete a workflow that has ended when its time is over, and its pods when theirs is."""
@@ -1022,16 +1042,16 @@ def secret_name(workflow: str, token_digest: str) -> str:
     return f"{workflow}-token-{token_digest.removeprefix('sha256:')[:DIGEST_CHARACTERS]}"
 
 
-async def _at_once(work: Sequence[Awaitable[Any]]) -> list[Any]:
+async def _at_once(work: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
     """All of it, some at a time; the first error is raised when all has ended."""
     gate = asyncio.Semaphore(AT_ONCE)
 
-    async def guarded(each: Awaitable[Any]) -> Any:
+    async def guarded(each: Callable[[], Awaitable[Any]]) -> Any:
         async with gate:
-            return await each
+            return await each()
 
     if len(work) == 1:
-        return [await work[0]]
+        return [await work[0]()]
     results = await asyncio.gather(*(guarded(each) for each in work), return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):
