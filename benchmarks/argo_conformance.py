@@ -1,12 +1,22 @@
 """Runs Argo's own manifests and compares what comes out with what must: phases, pods, nodes, outputs.
 
-    python benchmarks/argo_conformance.py --corpus FOLDER [--only TEXT] [--at-once 4] [--kill SECONDS]
+    python benchmarks/argo_conformance.py --corpus FOLDER [--only TEXT] [--at-once 4]
+        [--kill SECONDS [--kills 300] [--seed 1]] [--results FILE] [--undisturbed FILE]
 
 FOLDER has `expected.json` and `manifests/`. A local cluster is started for it, on which the images of the
 manifests are processes of this machine with root file systems of their own (`benchmarks/argo_images`). Printed is
 each entry, with why it failed or was refused, then per tier how many passed, failed and were refused, and the
-time. What the manifests find at `minio:9000` is an S3 server of this process. With `--kill`, the services are
-killed with SIGKILL again and again meanwhile.
+time. What the manifests find at `minio:9000` is an S3 server of this process.
+
+With `--kill`, the operator is killed with SIGKILL at random moments, and with it webhook, extender and server:
+beside the local cluster they are one process. The supervisor starts them again at once (`quick_restarts.py`). The
+moments are counted from when they are ready, but for one kill in four, which may come before that. Rounds through
+the corpus follow, each on a new cluster, until `--kills` were done.
+
+In every round each command of a step counts its own starts, in a file of this machine: more than one for an
+attempt fails the entry. So does a node that goes on when its workflow has ended. `--results FILE` keeps type,
+phase and exit code of every node. `--undisturbed FILE` names such a file of a round without kills: an entry that
+gives something else fails.
 
 Exit code 1 when an entry failed. The fields of `expected.json` are explained in its `_meta`.
 """
@@ -22,6 +32,7 @@ import logging
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -59,7 +70,9 @@ KINDS = {
     resource.kind: resource
     for resource in (WORKFLOWS, WORKFLOW_TEMPLATES, CLUSTER_WORKFLOW_TEMPLATES, CRON_WORKFLOWS, CONFIGMAPS, PVCS)
 }
+RESTARTED = "supervisor: services ended"
 FINAL = ("Succeeded", "Failed", "Error")
+STARTS = "/starts"  # where pods see the folder in which commands count themselves
 PATIENCE_SECONDS = 400.0
 # what no manifest of the corpus brings, and some need
 BUCKETS = ("my-bucket", "my-bucket-2", "my-bucket-3")
@@ -115,6 +128,8 @@ class Outcome:
     word: str
     reasons: list[str] = field(default_factory=list)
     seconds: float = 0.0
+    result: dict[str, Any] = field(default_factory=dict)  # of the run and each of its nodes
+    commands: int = 0  # that counted themselves
 
 
 @dataclass(slots=True)
@@ -126,12 +141,75 @@ class Site:
     corpus: Path
     templates: dict[TemplateKey, Any]
     store: str
+    kills: int = 0
+
+    @property
+    def starts(self) -> Path:
+        """The folder where commands note that they start."""
+        return self.data.parent / "starts"
 
     def read(self, entry: str) -> list[dict[str, Any]]:
         """The documents of an entry, which name the S3 server of this run."""
         text = (self.corpus / "manifests" / entry).read_text().replace(STORE_ADDRESS, self.store)
         text = text.replace(NOT_FOUND, f"http://{self.store}/none/not-found")
-        return [document for document in yaml.safe_load_all(text) if document]
+        documents = [document for document in yaml.safe_load_all(text) if document]
+        for document in documents:
+            count_starts(document.get("spec"), self.starts)
+        return documents
+
+
+def count_starts(value: Any, folder: Path) -> None:
+    """Let each command in the templates below note its start: a line with its pod and its container."""
+    if isinstance(value, list):
+        for inner in value:
+            count_starts(inner, folder)
+    if not isinstance(value, dict):
+        return
+    named = [(kind, value[kind]) for kind in ("container", "script") if isinstance(value.get(kind), dict)]
+    rows = [("main", container) for _, container in named if container.get("image")]
+    rows += [(str(row.get("name")), row) for row in (value.get("containerSet") or {}).get("containers") or ()]
+    for name, container in rows:
+        if not is_program(container.get("command") or []):
+            continue  # it cannot start, and nothing is to be counted
+        image = image_of(str(container.get("image")))
+        command = container.get("command") or image.get("entrypoint") or []
+        if not container.get("command") and not container.get("args"):
+            container["args"] = image.get("cmd") or []
+        if isinstance(command, list):
+            note = f'echo "$STARTED_POD {name}" >>{STARTS}/starts; exec "$0" "$@"'
+            container["command"] = ["/bin/sh", "-c", note, *command]
+            pod = {"name": "STARTED_POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+            container["env"] = [*(container.get("env") or ()), pod]
+            mount = {"name": "starts", "mountPath": STARTS}
+            container["volumeMounts"] = [*(container.get("volumeMounts") or ()), mount]
+    if rows:
+        volume = {"name": "starts", "hostPath": {"path": str(folder), "type": "Directory"}}
+        value["volumes"] = [*(value.get("volumes") or ()), volume]
+    for inner in value.values():
+        count_starts(inner, folder)
+
+
+def is_program(command: Any) -> bool:
+    """Whether a command names a program of this machine, as far as it names one."""
+    first = str(command[0]) if isinstance(command, list) and command else "/"
+    return (
+        "/" in first
+        or "{" in first
+        or shutil.which(first, path=f"{os.environ['PATH']}:{HERE / 'argo_images'}") is not None
+    )
+
+
+def image_of(image: str) -> dict[str, Any]:
+    """The row of the table of images that is meant by a name, with its tag or without."""
+    rows = {row["image"]: row for row in image_table()}
+    return rows.get(image) or rows.get(image.partition(":")[0]) or rows["*"]
+
+
+def starts_of(folder: Path, pods: set[str]) -> collections.Counter[str]:
+    """How often each command of these pods started, as it counted itself, by "POD CONTAINER"."""
+    file = folder / "starts"
+    lines = file.read_text().splitlines() if file.exists() else []
+    return collections.Counter(line for line in lines if line.partition(" ")[0] in pods)
 
 
 async def read_nodes(site: Site, uid: str) -> list[NodeRecord]:
@@ -200,9 +278,31 @@ async def play(site: Site, entry: str, expected: dict[str, Any]) -> Outcome:
             break
         await asyncio.sleep(0.3)
     outcome.seconds = time.monotonic() - started
-    outcome.reasons += compare(name, status, await read_nodes(site, uid), expected, most)
+    nodes = await read_nodes(site, uid)
+    outcome.reasons += compare(name, status, nodes, expected, most)
+    if status.get("phase") in FINAL:
+        outcome.reasons += [
+            f"node {node.name} is {node.phase}, and the workflow has ended"
+            for node in nodes
+            if not node.phase.is_fulfilled
+        ]
+    starts = starts_of(site.starts, {node.pod_name for node in nodes if node.pod_name})
+    outcome.commands = sum(starts.values())
+    outcome.reasons += [f"{key}: its command started {count} times" for key, count in starts.items() if count > 1]
+    outcome.result = {
+        "": str(status.get("phase")),
+        **{f"WF{node.name.removeprefix(name)}": facts_of(node) for node in nodes},
+    }
     outcome.word = "failed" if outcome.reasons else "passed"
     return outcome
+
+
+def facts_of(node: NodeRecord) -> list[str]:
+    """What must be the same, whatever was killed meanwhile."""
+    outputs = node.outputs
+    code = "" if outputs is None or outputs.exit_code is None else outputs.exit_code
+    is_ended_by_signal = node.phase == "Failed" and code in ("137", "143")
+    return [str(node.type), str(node.phase), "" if is_ended_by_signal else code]
 
 
 def compare(
@@ -294,18 +394,30 @@ async def put_fixtures(site: Site, entries: dict[str, Any]) -> None:
 
 
 def services_of(data: Path) -> list[int]:
-    """The processes of Moorage's services of a data folder."""
-    pattern = f"moorage.cli.services --data {data}"
-    listed = subprocess.run(["pgrep", "-f", pattern], capture_output=True, text=True, check=False)
-    return [int(pid) for pid in listed.stdout.split()]
+    """The process of Moorage's services of a data folder, which may have ended."""
+    file = data / "run" / "services.pid"
+    return [int(file.read_text())] if file.exists() else []
 
 
 async def kill_services(site: Site, every: float, chance: random.Random) -> None:
     """SIGKILL to the services at random moments, until cancelled."""
     while True:
+        if chance.random() < 0.75:
+            await until_ready(site)
         await asyncio.sleep(chance.uniform(0, 2 * every))
         for pid in services_of(site.data):
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                site.kills += 1
+
+
+async def until_ready(site: Site) -> None:
+    """Return when the services have said that they are ready again; after 30 s in any case."""
+    for _ in range(150):
+        log = (site.data.parent / "up.log").read_text(errors="replace")
+        if log.rfind("moorage.services ready") > log.rfind(RESTARTED):
+            return
+        await asyncio.sleep(0.2)
 
 
 @contextlib.contextmanager
@@ -328,7 +440,25 @@ def s3_server() -> Iterator[str]:
         server.stop()
 
 
-async def run(corpus: Path, data: Path, only: str, at_once: int, kill: float, store: str) -> list[Outcome]:
+@dataclass(slots=True)
+class Round:
+    """One pass through the corpus."""
+
+    outcomes: list[Outcome]
+    kills: int
+
+
+async def run(
+    corpus: Path,
+    data: Path,
+    only: str,
+    at_once: int,
+    kill: float,
+    store: str,
+    seed: int,
+    calm: dict[str, dict[str, Any]],
+) -> Round:
+    """`calm`: of each entry the result that it gives when nothing is killed; none where that is not known."""
     entries = json.loads((corpus / "expected.json").read_text())["files"]
     gate = asyncio.Semaphore(at_once)
     async with KubeClient(load_connection(data / "kubeconfig")) as api:
@@ -341,7 +471,11 @@ async def run(corpus: Path, data: Path, only: str, at_once: int, kill: float, st
                     outcome = await play(site, entry, expected)
                 except (NotFound, ApiError, StopIteration, KeyError) as error:
                     outcome = Outcome(entry, int(expected.get("tier") or 1), "failed", [repr(error)])
-            print(f"{outcome.word:8} {outcome.seconds:6.1f} s  {entry}", flush=True)
+            if expected["determinism"] == "deterministic" and outcome.word == "passed" and entry in calm:
+                outcome.reasons += differences(calm[entry], outcome.result)
+                outcome.word = "failed" if outcome.reasons else "passed"
+            after = f"  ({site.kills} kills)" if kill else ""
+            print(f"{outcome.word:8} {outcome.seconds:6.1f} s  {entry}{after}", flush=True)
             for reason in outcome.reasons[:12]:
                 print(f"           {reason[:300]}", flush=True)
             return outcome
@@ -352,7 +486,7 @@ async def run(corpus: Path, data: Path, only: str, at_once: int, kill: float, st
             for entry, row in chosen.items()
             if row["determinism"] in ("deterministic", "random", "interactive")
         }
-        killer = asyncio.create_task(kill_services(site, kill, random.Random(1))) if kill else None
+        killer = asyncio.create_task(kill_services(site, kill, random.Random(seed))) if kill else None
         longest_first = sorted(runs.items(), key=lambda item: -float(item[1].get("approxSeconds") or 0))
         outcomes = list(await asyncio.gather(*(guarded(entry, row) for entry, row in longest_first)))
         if killer is not None:
@@ -361,7 +495,17 @@ async def run(corpus: Path, data: Path, only: str, at_once: int, kill: float, st
             if row["determinism"] == "invalid":
                 outcomes.append(judge_invalid(site, entry, row))
                 print(f"{outcomes[-1].word:8}           {entry} (must be refused)")
-        return outcomes
+        return Round(outcomes, site.kills)
+
+
+def differences(calm: dict[str, Any], result: dict[str, Any]) -> list[str]:
+    """What is not as it was when nothing was killed, each as one line."""
+    names = sorted(calm.keys() | result.keys())
+    return [
+        f"{name or 'the workflow'} is {result.get(name)}, and was {calm.get(name)} when nothing was killed"
+        for name in names
+        if calm.get(name) != result.get(name)
+    ]
 
 
 def main() -> int:
@@ -370,33 +514,97 @@ def main() -> int:
     parser.add_argument("--only", default="", help="entries whose path has this text")
     parser.add_argument("--at-once", type=int, default=4)
     parser.add_argument("--kill", type=float, default=0.0, help="mean seconds between two kills of the services")
+    parser.add_argument("--kills", type=int, default=1, help="rounds follow until so many were done")
+    parser.add_argument("--seed", type=int, default=1, help="of the moments of the kills")
+    parser.add_argument("--results", type=Path, help="file for what came of each entry that passed")
+    parser.add_argument(
+        "--undisturbed", type=Path, help="what must come of each entry: results of an earlier call"
+    )
     parser.add_argument("--keep", action="store_true", help="leave the cluster up, and say where")
     chosen = parser.parse_args()
     started = time.monotonic()
-    moor = [sys.executable, "-m", "moorage.cli.main"]
+    made = make_argosay()
+    calm = json.loads(chosen.undisturbed.read_text()) if chosen.undisturbed else {}
+    try:
+        rounds: list[Round] = []
+        while not rounds or (chosen.kill and sum(row.kills for row in rounds) < chosen.kills):
+            rounds.append(play_round(chosen, seed=chosen.seed + len(rounds), calm=calm))
+    finally:
+        if made and not chosen.keep:
+            ARGOSAY.unlink()
+    print()
+    for number, row in enumerate(rounds):
+        show_round(number, row)
+    kills = sum(row.kills for row in rounds)
+    if chosen.kill:
+        passed = sum(row.word == "passed" for each in rounds for row in each.outcomes)
+        print(f"{kills} kills; {passed} of {sum(len(each.outcomes) for each in rounds)} passed")
+    if chosen.results:
+        results = {row.entry: row.result for each in rounds for row in each.outcomes if row.word == "passed"}
+        chosen.results.write_text(json.dumps(results, indent=1))
+    print(f"{time.monotonic() - started:.0f} s")
+    return int(any(row.word == "failed" for each in rounds for row in each.outcomes))
+
+
+def play_round(chosen: argparse.Namespace, *, seed: int, calm: dict[str, dict[str, Any]]) -> Round:
+    """Run the corpus once on a cluster of its own."""
     folder = Path(tempfile.mkdtemp(prefix="argo-conformance-"))
     data = folder / "data"
     data.mkdir()
+    (folder / "starts").mkdir()
     (data / "images.json").write_text(json.dumps(image_table()))
-    made = make_argosay()
-    subprocess.run([*moor, "up", "--data", str(data), "--port", "0"], check=True, stdout=subprocess.DEVNULL)
+    moor = [sys.executable, "-m", "moorage.cli.main"]
+    with (folder / "up.log").open("wb") as log:
+        up = subprocess.Popen(
+            [
+                sys.executable,
+                str(HERE / "quick_restarts.py"),
+                "up",
+                "--foreground",
+                "--data",
+                str(data),
+                "--port",
+                "0",
+            ],
+            stdout=log,
+            stderr=log,
+        )
     try:
+        asyncio.run(wait_ready(data, up))
         with s3_server() as store:
-            outcomes = asyncio.run(run(chosen.corpus, data, chosen.only, chosen.at_once, chosen.kill, store))
+            return asyncio.run(
+                run(chosen.corpus, data, chosen.only, chosen.at_once, chosen.kill, store, seed, calm)
+            )
     finally:
         if chosen.keep:
             print(f"kept: {data}")
         else:
             subprocess.run([*moor, "down", "--data", str(data)], check=False, stdout=subprocess.DEVNULL)
-            if made:
-                ARGOSAY.unlink()
-    print()
-    table: collections.Counter[tuple[int, str]] = collections.Counter((row.tier, row.word) for row in outcomes)
-    for tier in sorted({row.tier for row in outcomes}):
+            up.wait()
+
+
+async def wait_ready(data: Path, up: subprocess.Popen[bytes]) -> None:
+    """Return when the cluster takes workflows."""
+    while up.poll() is None:
+        await asyncio.sleep(0.5)
+        if (data / "kubeconfig").exists():
+            with contextlib.suppress(ApiError, MoorageError, OSError):
+                async with KubeClient(load_connection(data / "kubeconfig")) as api:
+                    await api.list(WORKFLOWS, "default")
+                    if (await api.list(NODES)).items:
+                        return
+    raise SystemExit(f"moor up ended; see {data.parent / 'up.log'}")
+
+
+def show_round(number: int, row: Round) -> None:
+    table: collections.Counter[tuple[int, str]] = collections.Counter(
+        (each.tier, each.word) for each in row.outcomes
+    )
+    commands = sum(each.commands for each in row.outcomes)
+    print(f"round {number}: {row.kills} kills, {commands} commands started")
+    for tier in sorted({each.tier for each in row.outcomes}):
         words = ", ".join(f"{table[tier, word]} {word}" for word in ("passed", "failed", "refused"))
         print(f"tier {tier}: {words}")
-    print(f"{time.monotonic() - started:.0f} s")
-    return int(any(row.word == "failed" for row in outcomes))
 
 
 def image_table() -> list[dict[str, Any]]:
