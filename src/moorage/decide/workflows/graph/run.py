@@ -105,6 +105,7 @@ from moorage.model.workflow import (
 LOST_PODS_MAX = (
     3  # pods of one attempt that nodes may take away before it fails; Argo's maxRestarts has this default
 )
+_TIME_IS_OVER = Resume()  # the duration of a suspended node
 METRICS_ERROR_MAX = 500  # characters
 LATE = "Step exceeded its deadline"  # Argo's words, as those for a shutdown
 LEFT_OVER = "the workflow ended before this node"
@@ -1162,6 +1163,7 @@ class Run:
             future: Future[Resume] = self._scheduler.future()
             self._suspended[node.id] = (node, call.is_exit, future)
             asked = await future
+            is_over = asked is _TIME_IS_OVER
             del self._suspended[node.id]
             given |= {name: value for name, value in asked.parameters.items()}
             if asked.is_failure:
@@ -1171,6 +1173,9 @@ class Run:
                 if default is not None:
                     given.setdefault(str(parameter["name"]), str(default))
             missing = [str(parameter["name"]) for parameter in declared if str(parameter["name"]) not in given]
+            if missing and is_over:
+                message = f"output parameters were not given within {duration}, and have no default: "
+                return self._end_node(self.records[node.id], NodePhase.ERROR, message + ", ".join(missing))
             if missing:
                 node = self._save(
                     msgspec.structs.replace(node, message=f"waits for output parameters: {', '.join(missing)}")
@@ -1184,7 +1189,7 @@ class Run:
     async def _resume_later(self, identity: str, at: datetime) -> None:
         await self._until(at)
         if identity in self._suspended:
-            self._suspended[identity][2].set(Resume())
+            self._suspended[identity][2].set(_TIME_IS_OVER)
 
     # --- steps and DAGs
 
@@ -1274,6 +1279,9 @@ class Run:
                 result.values |= {"id": node.id, "status": str(NodePhase.SUCCEEDED)}
             frame.seen[str(step.get("name"))] = result
             for record in result.children or (result.record,):
+                if record.phase is NodePhase.ERROR and record.type in (NodeType.SKIPPED, NodeType.SUSPEND):
+                    # it could not be carried out: `continueOn` says nothing of that
+                    return NodePhase.ERROR, f"child '{record.id}' could not be carried out: {record.message}", ()
                 if record.phase in (NodePhase.FAILED, NodePhase.ERROR) and not continues(step, record.phase):
                     failed = failed or (NodePhase.FAILED, f"child '{record.id}' failed")
         last = tuple(record.id for result in results if isinstance(result, Seen) for record in ends_of(result))
@@ -1417,7 +1425,12 @@ class Run:
         ):
             if stored is None:  # else it was true when the step began
                 text = substitute_text(str(when), scope.with_absent, strict=strict)
-                if not holds(text):
+                try:
+                    is_due = holds(text)
+                except TextError as error:
+                    record = self._fail(call, error.message)
+                    return lambda: self._known(frame, step, record)
+                if not is_due:
                     record = self._skip(call, NodePhase.SKIPPED, f"when '{text}' evaluated false")
                     return lambda: self._known(frame, step, record)
             step = {key: value for key, value in step.items() if key != "when"}
@@ -1557,7 +1570,11 @@ class Run:
             when = step.get("when")
             if when and stored is None:
                 text = substitute_text(str(when), values, strict=strict)
-                if not holds(text):
+                try:
+                    is_due = holds(text)
+                except TextError as error:
+                    return self._seen(frame, step, self._fail(call, error.message))
+                if not is_due:
                     record = self._skip(call, NodePhase.SKIPPED, f"when '{text}' evaluated false")
                     return self._seen(frame, step, record)
             body = {key: value for key, value in step.items() if key != "when"}

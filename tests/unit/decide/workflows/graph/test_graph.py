@@ -436,7 +436,7 @@ def test_a_loop_that_cannot_go_on_is_an_error_and_the_other_tasks_end_first(task
         entry="inner",
     )
     phases = player.phases()
-    assert message in player.node("WF[0].main.fan").message
+    assert message in " ".join(node.message for node in player.nodes.values() if ".main.fan" in node.name)
     assert phases["WF[0].main.fan"] == "TaskGroup Error"
     assert phases["WF[0].main.slow"] == phases["WF[0].main.mend"] == "Pod Succeeded"
     assert phases["WF[0].main.after"] == "Skipped Omitted"
@@ -708,3 +708,71 @@ def test_after_a_loop_of_steps_its_group_is_seen_and_after_a_retry_its_last_atte
     )
     group, attempt = player.node("WF[0]"), player.node("WF[1].again(1)")
     assert player.node("WF[2].tell").inputs == {"parameters": {"x": f"{group.id} Succeeded {attempt.id}"}}
+
+
+@pytest.mark.parametrize(
+    ("step", "name"),
+    [
+        pytest.param(
+            "{name: bad, template: say, when: 'a < 1', continueOn: {error: true}}", "bad", id="a condition"
+        ),
+        pytest.param(
+            "{name: bad, template: say, when: '{{item}} < 1', withItems: [a]}", "bad(0:a)", id="in a loop"
+        ),
+        pytest.param(
+            "{name: bad, template: two, continueOn: {error: true}}", "bad", id="an input that is missing"
+        ),
+    ],
+)
+def test_a_step_that_cannot_be_carried_out_ends_its_group_in_error(step: str, name: str) -> None:
+    player = play(
+        f"""
+        - name: main
+          steps: [[{step}], [{{name: never, template: say}}]]
+        - name: two
+          inputs: {{parameters: [{{name: a}}]}}
+          container: {{image: busybox, command: [echo]}}
+"""
+    )
+    assert player.phases() == {
+        "WF": "Steps Failed",
+        "WF[0]": "StepGroup Error",
+        f"WF[0].{name}": "Skipped Error",
+    }
+    assert player.node(f"WF[0].{name}").message in player.node("WF[0]").message
+
+
+def test_a_task_of_a_loop_whose_condition_cannot_be_read_is_in_error() -> None:
+    player = play(
+        """
+        - name: main
+          dag: {tasks: [{name: fan, template: say, when: "{{item}} < 2", withItems: [1, a]}]}
+"""
+    )
+    assert player.phases() == {
+        "WF": "DAG Error",
+        "WF.fan": "TaskGroup Error",
+        "WF.fan(0:1)": "Pod Succeeded",
+        "WF.fan(1:a)": "Skipped Error",
+    }
+
+
+@pytest.mark.parametrize(
+    ("supplied", "phases"),
+    [
+        pytest.param("{supplied: {}}", ("Suspend Error", "StepGroup Error"), id="none was given"),
+        pytest.param("{supplied: {}, default: x}", ("Suspend Succeeded", "StepGroup Succeeded"), id="a default"),
+    ],
+)
+def test_a_suspended_node_whose_time_is_over_needs_its_outputs(supplied: str, phases: tuple[str, str]) -> None:
+    player = play(
+        f"""
+        - name: main
+          steps: [[{{name: approve, template: wait}}]]
+        - name: wait
+          suspend: {{duration: 5s}}
+          outputs: {{parameters: [{{name: ok, valueFrom: {supplied}}}]}}
+"""
+    )
+    assert (player.phases()["WF[0].approve"], player.phases()["WF[0]"]) == phases
+    assert player.run.is_done
