@@ -24,6 +24,7 @@ from moorage.decide.workflows.linttext import (
     check_when,
     check_whole,
 )
+from moorage.decide.workflows.pods import ARGOS_CONTAINERS
 from moorage.decide.workflows.resources.lint import check_resource
 from moorage.decide.workflows.scopes import has_tag
 from moorage.decide.workflows.templates import LEAF_TYPES, LOCATIONS, POD_TYPES, TEMPLATE_TYPES
@@ -33,7 +34,6 @@ _METRIC_NAME = "must be letters, digits and '_', not beginning with a digit"
 _WITHOUT_PODS = ("steps", "dag", "suspend", "http", "plugin")
 METRICS_MAX = 100  # in Argo v4's CRDs
 PARAMETERS_MAX = 500
-_RESERVED = ("wait", "supervisor", "init")  # containers of Argo's own
 _RELATIVE = "is relative: it depends on the image's working directory"
 _SOURCES = ("path", "jqFilter", "jsonPath", "parameter", "expression", "supplied")
 # where the value of an output parameter comes from, by the template's type
@@ -388,7 +388,7 @@ def _check_containers(
         check_names(out, entries, (*path, field))
         for index, entry in enumerate(sequence(entries)):
             name = mapping(entry).get("name")
-            if name in _RESERVED or str(name).startswith("artifact-plugin-"):
+            if name in ARGOS_CONTAINERS or str(name).startswith("artifact-plugin-"):
                 out.error("name", (*path, field, index, "name"), "is a name that Argo keeps for itself", name)
     has_image = any(mapping(source.get(kind)).get("image") for source in (template, around.defaults))
     if kind in ("container", "script") and not has_image:
@@ -446,7 +446,7 @@ def _check_container_set(out: Gathered, template: Mapping[str, Any], path: Path)
         out.error("template", at, "a container must be named main, for the template has inputs or outputs")
     graph: dict[str, list[str]] = {}
     for index, (name, container) in enumerate(zip(names, containers, strict=True)):
-        if name in _RESERVED:
+        if name in ARGOS_CONTAINERS:
             out.error("name", (*at, index, "name"), "is a name that Argo keeps for itself", name)
         graph[name] = [str(other) for other in sequence(container.get("dependencies"))]
         for other in graph[name]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
@@ -52,6 +52,7 @@ from moorage.model.workflow import (
 )
 
 MAIN, INIT, WAIT = "main", "init", "wait"
+ARGOS_CONTAINERS = frozenset((INIT, WAIT, "supervisor"))  # of every pod of Argo's
 SOURCE_BYTES = 200 * 1024  # of a script: it is an annotation
 ANNOTATIONS_BYTES = 256 * 1024  # of all annotations of an object, as the API server allows
 
@@ -178,8 +179,9 @@ def make_pod(request: PodRequest, runtime: StepRuntime) -> Obj:
     if request.deadline_seconds is not None:
         spec["activeDeadlineSeconds"] = max(1, request.deadline_seconds)
     spec["volumes"] = _volumes(request, spec)
-    spec = _patched(request, spec, [container["name"] for container in mains])
-    _end_with_main(spec, {str(sidecar.get("name")) for sidecar in sidecars})
+    steps = {str(container["name"]) for container in mains}
+    spec = _patched(request, spec, steps)
+    _end_with_main(spec, {str(container.get("name")) for container in spec["containers"]} - steps - {WAIT})
     if in_turn:
         _wrap_set(request, runtime, spec)
     if ordered.wraps:
@@ -551,7 +553,12 @@ def _patches(request: PodRequest) -> list[tuple[str, str]]:
     return [(where, str(text)) for where, text in patches if text]
 
 
-def _patched(request: PodRequest, spec: Obj, mains: Sequence[str]) -> Obj:
+def _patched(request: PodRequest, spec: Obj, mains: Iterable[str]) -> Obj:
+    """The spec with the patches. What they say of containers of Argo's that this pod does not have is left out."""
+    had = {
+        group: {str(container["name"]) for container in spec.get(group) or ()}
+        for group in ("containers", "initContainers")
+    }
     for where, text in _patches(request):
         try:
             spec = patched_spec(spec, text)
@@ -563,6 +570,17 @@ def _patched(request: PodRequest, spec: Obj, mains: Sequence[str]) -> Obj:
         for main in mains:
             if main not in names:
                 raise _error(request, where, f"removes the container {main}")
+        for group, known in had.items():
+            if isinstance(spec.get(group), list):
+                spec[group] = [
+                    container
+                    for container in spec[group]
+                    if not isinstance(container, dict)
+                    or container.get("name") not in ARGOS_CONTAINERS - known
+                    or container.get("image")
+                ]
+                if group == "initContainers" and not spec[group]:
+                    del spec[group]
         spec["restartPolicy"] = "Never"  # an attempt is a pod: retries are the workflow's
     return {**spec, "volumes": spec.get("volumes") or []}
 

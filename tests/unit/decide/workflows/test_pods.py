@@ -392,6 +392,28 @@ def test_a_patch_reaches_sidecars() -> None:
     ]
 
 
+def test_a_container_that_a_patch_adds_ends_with_main() -> None:
+    patch = "containers: [{name: main}, {name: proxy, image: envoy, command: [sleep, 1d]}]"
+    pod = a_pod({**HELLO, "podSpecPatch": patch})
+    assert [each["name"] for each in pod["spec"]["containers"]] == ["main"]
+    assert pod["spec"]["initContainers"] == [
+        {"name": "proxy", "image": "envoy", "command": ["sleep", "1d"], "restartPolicy": "Always"}
+    ]
+
+
+@pytest.mark.parametrize("name", ["wait", "supervisor"])
+def test_what_a_patch_says_of_a_container_of_argos_is_left_out_where_there_is_none(name: str) -> None:
+    limits = {"limits": {"cpu": "101m"}}
+    patch = {
+        "containers": [{"name": name, "resources": limits}],
+        "initContainers": [{"name": "init", "resources": limits}],
+    }
+    assert a_pod({**HELLO, "podSpecPatch": json.dumps(patch)})["spec"] == a_pod(HELLO)["spec"]
+    with_outputs = a_pod({**WITH_OUTPUTS, "podSpecPatch": json.dumps(patch)})
+    assert [each["name"] for each in with_outputs["spec"]["containers"]] == ["main", "wait"]
+    assert container_of(with_outputs, "init")["resources"]["limits"]["cpu"] == "101m"
+
+
 def test_gpus_are_mains_alone() -> None:
     gpus = {"limits": {"nvidia.com/gpu": 2}}
     pod = a_pod({**WITH_OUTPUTS, "container": {**HELLO["container"], "resources": gpus}})
