@@ -10,7 +10,11 @@ class StepError(MoorageError):
 
 
 class Passing(StepError):
-    """A store or the server failed for now."""
+    """A store or the server failed for now. `seconds`: how long it may be tried again at most; None: as usual."""
+
+    def __init__(self, message: str, *, seconds: float | None = None) -> None:
+        super().__init__(message)
+        self.seconds = seconds
 
 
 class Missing(StepError):

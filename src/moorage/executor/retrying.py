@@ -33,7 +33,8 @@ class Retrying:
             try:
                 return work()
             except Passing as error:
-                if waited >= self._seconds:
+                limit = self._seconds if error.seconds is None else min(self._seconds, error.seconds)
+                if waited >= limit:
                     raise StepError(f"{error.message} (tried for {waited:.0f} s)") from error
                 print(f"moorage: {what}: {error.message}; trying again", file=sys.stderr, flush=True)
                 seconds = pause * self._chance.uniform(0.5, 1.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import ssl
 import urllib.error
 import urllib.parse
@@ -17,6 +18,7 @@ from moorage.executor.order import Order
 
 CHUNK = 1024 * 1024
 TIMEOUT_SECONDS = 120.0  # without a byte
+UNKNOWN_NAME_SECONDS = 30.0  # a name server that has just begun may not know it yet
 _PASSING = (408, 425, 429, 500, 502, 503, 504)
 _SHOWN = 400  # bytes of an answer that is no JSON
 
@@ -124,7 +126,14 @@ def fetch(request: urllib.request.Request, context: ssl.SSLContext | None, into:
         with error:
             raise _refused(what, error.code, error.read(CHUNK)) from error
     except (OSError, http.client.HTTPException) as error:
-        raise Passing(f"{what} failed: {getattr(error, 'reason', error)}") from error
+        raise unreachable(what, error) from error
+
+
+def unreachable(what: str, error: Exception) -> Passing:
+    """What is raised where no answer came: a name that nobody knows is hardly known later."""
+    reason = getattr(error, "reason", error)
+    is_unknown = isinstance(reason, socket.gaierror) and reason.errno == socket.EAI_NONAME
+    return Passing(f"{what} failed: {reason}", seconds=UNKNOWN_NAME_SECONDS if is_unknown else None)
 
 
 def send(request: urllib.request.Request, context: ssl.SSLContext | None, file: Path) -> None:

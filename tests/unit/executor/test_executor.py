@@ -8,10 +8,12 @@ import logging
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tarfile
 import threading
+import urllib.error
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -31,6 +33,7 @@ from moorage.executor.order import read_order
 from moorage.executor.retrying import Retrying
 from moorage.executor.saving import wait_for_end
 from moorage.executor.stores import Stores
+from moorage.executor.web import UNKNOWN_NAME_SECONDS, unreachable
 from moorage.model.workflow import StepReport
 
 PATIENCE_SECONDS = 60
@@ -416,6 +419,30 @@ def test_trying_ends_some_day() -> None:
 
     with pytest.raises(StepError, match="nobody answers"):
         Retrying(threading.Event(), seconds=0).call("x", work)
+
+
+@pytest.mark.parametrize(
+    ("number", "seconds"),
+    [
+        pytest.param(socket.EAI_NONAME, UNKNOWN_NAME_SECONDS, id="a name that nobody knows: not for long"),
+        pytest.param(socket.EAI_AGAIN, None, id="no answer of the name server: as long as usual"),
+    ],
+)
+def test_a_host_with_an_unknown_name_is_not_tried_for_hours(number: int, seconds: float | None) -> None:
+    error = urllib.error.URLError(socket.gaierror(number, "the name"))
+    assert unreachable("GET http://nowhere/x", error).seconds == seconds
+
+
+def test_an_error_may_say_for_how_long_it_is_tried_again() -> None:
+    tries = []
+
+    def work() -> None:
+        tries.append(1)
+        raise Passing("unknown host", seconds=0)
+
+    with pytest.raises(StepError, match="unknown host"):
+        Retrying(threading.Event(), seconds=3600).call("x", work)
+    assert len(tries) == 1
 
 
 def an_input(location: dict[str, Any], **more: Any) -> dict[str, Any]:
