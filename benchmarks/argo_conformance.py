@@ -236,7 +236,10 @@ async def play(site: Site, entry: str, expected: dict[str, Any]) -> Outcome:
     outcome = Outcome(entry, tier, "passed")
     documents = site.read(entry)
     template = {"kind": "Workflow", "metadata": {}, "spec": {}, "apiVersion": WORKFLOWS.api_version}
-    template["spec"] = {"workflowTemplateRef": {"name": documents[-1]["metadata"].get("name")}}
+    reference = {"name": documents[-1]["metadata"].get("name")}
+    if documents[-1]["kind"].startswith("Cluster"):
+        reference["clusterScope"] = True
+    template["spec"] = {"workflowTemplateRef": reference}
     document = next((row for row in documents if row["kind"] in ("Workflow", "CronWorkflow")), template)
     if document["kind"] == "CronWorkflow":
         spec = normalise(document)["spec"]["workflowSpec"]
