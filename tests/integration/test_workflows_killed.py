@@ -33,6 +33,7 @@ from moorage.model.workflow import (
     RESUME_ANNOTATION,
     RETRY_ANNOTATION,
     TAKE_OVER_ANNOTATION,
+    WORKFLOW_TEMPLATES,
     WORKFLOWS,
     Outputs,
     StepReport,
@@ -535,3 +536,37 @@ async def test_a_claim_that_a_quota_refuses_is_tried_again(tmp_path: Path) -> No
         await until("a second try", is_tried_twice)
     records.close()
     assert "phase" not in ((await api.get(WORKFLOWS, "claims", "default")).get("status") or {})
+
+
+CHOSEN = """
+metadata: {name: chooser, namespace: default}
+spec:
+  entrypoint: main
+  templates:
+  - name: main
+    steps: [[{name: use, templateRef: {name: "{{item}}", template: say}, withItems: [hello, bye]}]]
+"""
+
+
+async def test_a_step_may_choose_its_workflow_template_by_a_tag(tmp_path: Path) -> None:
+    api, records = FakeApi(), LocalRecords(tmp_path / "workflows.db")
+    kubelet = Kubelet(api, records, random.Random(1))
+    api.put(NODES, {"metadata": {"name": "n"}, "status": {}})
+    for name in ("hello", "bye", "other"):
+        say = {"name": "say", "container": {"image": "busybox", "command": ["echo", name]}}
+        document = {"metadata": {"name": name, "namespace": "default"}, "spec": {"templates": [say]}}
+        await api.create(WORKFLOW_TEMPLATES, document)
+    await api.create(WORKFLOWS, yaml.safe_load(CHOSEN))
+
+    async def is_ended() -> bool:
+        return "finishedAt" in ((await api.get(WORKFLOWS, "chooser", "default")).get("status") or {})
+
+    async with running(kubelet.pods.run()), running(operate(api, records, 0)):
+        await until("the end", is_ended)
+    loaded = await records.load((await api.get(WORKFLOWS, "chooser", "default"))["metadata"]["uid"], "reader")
+    records.close()
+    pods = {node.name: (node.phase, node.template_ref) for node in loaded.nodes if node.type == "Pod"}
+    assert pods == {
+        "chooser[0].use(0:hello)": ("Succeeded", "hello"),
+        "chooser[0].use(1:bye)": ("Succeeded", "bye"),
+    }

@@ -88,7 +88,7 @@ class Player:
             uid=UID,
             namespace="default",
             name=name,
-            document=stored(document, others or {}),
+            document=stored(document, others or {}, others),
             created_at="2026-03-01T12:00:00Z",
         )
         self.nodes: dict[str, NodeRecord] = {}

@@ -54,7 +54,14 @@ from moorage.decide.workflows.graph.scopes import globals_of
 from moorage.decide.workflows.normalise import normalise
 from moorage.decide.workflows.pods import CommandMissing, PodError, PodRequest, StepRuntime, make_pod
 from moorage.decide.workflows.repository import REPOSITORY, read_repository, reference_of
-from moorage.decide.workflows.templates import TemplateKey, TemplateMissing, missing, stored
+from moorage.decide.workflows.templates import (
+    TemplateKey,
+    TemplateMissing,
+    choices_of,
+    missing,
+    named_by_tags,
+    stored,
+)
 from moorage.decide.workflows.text.errors import TextError
 from moorage.decide.workflows.text.tags import substitute
 from moorage.decide.workflows.waiting import IN_LINE
@@ -99,6 +106,7 @@ from moorage.model.workflow import (
 log = logging.getLogger(__name__)
 
 STATUS_EVERY = timedelta(seconds=2)
+CHOICES_MAX = 200  # WorkflowTemplates that a tag may name: a run keeps them all
 QUOTA_EVERY = timedelta(seconds=5)  # between two tries to create a pod that a quota refused
 GOING_EVERY = timedelta(seconds=10)  # between two looks at a pod whose node has not confirmed its deletion
 MISSING_EVERY = timedelta(seconds=2)  # between two looks for a limit that is missing
@@ -412,7 +420,7 @@ class WorkflowController:
         document = own
         try:
             faults += self._check(own, others)
-            document = stored(own, others)
+            document = stored(own, others, await self._choices(key, own, others))
             reference = reference_of(document.get("spec") or {})
             config = await self._config_map(reference.config_map, key.namespace)
             if (repository := read_repository(reference, config)) is not None:
@@ -422,6 +430,24 @@ class WorkflowController:
         except (MoorageError, TemplateMissing) as error:
             faults.append(error.message)
         return document, faults
+
+    async def _choices(
+        self, key: Key, own: Mapping[str, Any], others: Mapping[TemplateKey, Mapping[str, Any]]
+    ) -> Mapping[TemplateKey, Mapping[str, Any]]:
+        """What a `templateRef` that is named by tags may mean: all that is there now and can be run."""
+        pool: dict[TemplateKey, Mapping[str, Any]] = {}
+        for cluster in set().union(*(named_by_tags(document) for document in (own, *others.values()))):
+            resource = CLUSTER_WORKFLOW_TEMPLATES if cluster else WORKFLOW_TEMPLATES
+            listed = await self._api.list(resource, None if cluster else key.namespace)
+            for item in listed.items:
+                document = normalise({**item, "apiVersion": resource.api_version, "kind": resource.kind})
+                pool[TemplateKey(cluster, item["metadata"]["name"])] = document
+        if len(pool) > CHOICES_MAX:
+            raise TemplateMissing(
+                ("spec", "templates"), "", f"a templateRef is named by tags, and there are {len(pool)} templates:"
+                f" at most {CHOICES_MAX} may be chosen from"
+            )  # fmt: skip
+        return choices_of(pool, others, self._check)
 
     async def _config_map(self, name: str, namespace: str) -> Obj | None:
         """None: there is none of this name."""

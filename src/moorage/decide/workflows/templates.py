@@ -9,7 +9,7 @@ https://argo-workflows.readthedocs.io/en/latest/template-defaults/
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -425,16 +425,43 @@ def _listed(names: Iterable[str]) -> str:
 # --- one document for a run
 
 
-def stored(document: Mapping[str, Any], others: Mapping[TemplateKey, Mapping[str, Any]]) -> Obj:
+def named_by_tags(document: Mapping[str, Any]) -> set[bool]:
+    """The kinds of documents that a `templateRef` names by tags; True: ClusterWorkflowTemplate."""
+    named = [mapping(use.holder.get("templateRef")) for use in uses_of_spec(spec_of(document))]
+    return {row.get("clusterScope") is True for row in named if "{{" in str(row.get("name"))}
+
+
+def choices_of(
+    pool: Mapping[TemplateKey, Mapping[str, Any]],
+    others: Mapping[TemplateKey, Mapping[str, Any]],
+    check: Callable[[Mapping[str, Any], Mapping[TemplateKey, Mapping[str, Any]]], Sequence[str]],
+) -> Mapping[TemplateKey, Mapping[str, Any]]:
+    """Those of a pool that a tag may name: nothing that they need is missing, and nothing is wrong with them."""
+    every = {**pool, **others}
+    choices: dict[TemplateKey, Mapping[str, Any]] = {}
+    for key, document in pool.items():
+        needed: dict[TemplateKey, Mapping[str, Any]] = {}
+        while wanted := missing(document, needed) & every.keys():
+            needed |= {other: every[other] for other in wanted}
+        if not missing(document, needed) and not check(document, needed):
+            choices[key] = document
+    return choices
+
+
+def stored(
+    document: Mapping[str, Any],
+    others: Mapping[TemplateKey, Mapping[str, Any]],
+    choices: Mapping[TemplateKey, Mapping[str, Any]] | None = None,
+) -> Obj:
     """All that a run needs in one document, so that edits of the templates' kinds do not change the run.
 
-    `document`: a Workflow, `others`: what it refers to, directly or through others. The field STORED holds the
-    templates by scope. Raises TemplateMissing where something that can be reached is not in `others`; names with
-    tags are left for the run.
+    `document`: a Workflow, `others`: what it refers to, directly or through others, `choices`: what tags may name
+    as well. The field STORED holds the templates by scope. Raises TemplateMissing where something that can be
+    reached is not in `others`; names with tags are left for the run.
     """
     reference = key_of(mapping(document.get("spec")).get("workflowTemplateRef"))
     whole = merged(document, None if reference is None else others.get(reference))
-    library = Library(whole, others)
+    library = Library(whole, {**(choices or {}), **others})
     needed: set[str] = set()
     seen: set[tuple[str, str]] = set()
     # (place in the workflow, what names a template there, scope in which the name is looked up)
@@ -444,11 +471,15 @@ def stored(document: Mapping[str, Any], others: Mapping[TemplateKey, Mapping[str
         if isinstance(holder.get("inline"), Mapping):
             continue  # `uses_of` has gone through it
         if any("{{" in str(name) for name in _names_in(holder)):
+            scopes = [scope]
             if "templateRef" in holder:
-                key = key_of(holder["templateRef"])
-                scope = "" if key is None else key.scope
-            names = [name for name in library.templates(scope) if scope and "{{" not in name]
-            waiting += [(path, {"template": name}, scope) for name in names]
+                key, named = key_of(holder["templateRef"]), mapping(holder["templateRef"])
+                is_cluster = named.get("clusterScope") is True
+                scopes = [choice.scope for choice in choices or () if choice.cluster == is_cluster]
+                scopes = scopes if key is None else [key.scope]
+            for chosen in filter(None, scopes):
+                names = [name for name in library.templates(chosen) if "{{" not in name]
+                waiting += [(path, {"template": name}, chosen) for name in names]
             continue
         resolved = library.find(holder, scope, path=path)
         if resolved.scope and (resolved.scope, resolved.name) not in seen:

@@ -12,9 +12,11 @@ from moorage.decide.workflows.templates import (
     Library,
     TemplateKey,
     TemplateMissing,
+    choices_of,
     joined,
     merged,
     missing,
+    named_by_tags,
     references,
     stored,
     with_defaults,
@@ -288,6 +290,23 @@ def test_names_that_only_the_run_knows_bring_the_whole_list():
     }
     assert set(stored(a_workflow(steps(ref("lib", "main"))), others)[STORED]) == {"lib", "cluster/top"}
     assert set(stored(a_workflow(steps(ref("top", "{{x}}", True))), others)[STORED]) == {"cluster/top"}
+
+
+def test_a_template_that_a_tag_names_brings_all_that_it_may_mean():
+    pool = {
+        TemplateKey(False, "a"): a_template("a", PRINT, steps(ref("b", "print"), name="go")),
+        TemplateKey(False, "b"): a_template("b", PRINT),
+        TemplateKey(False, "lost"): a_template("lost", steps(ref("gone", "t"), name="go")),
+        TemplateKey(False, "bad"): a_template("bad", PRINT),
+        TemplateKey(True, "top"): a_template("top", PRINT),
+    }
+    choices = choices_of(pool, {}, lambda document, _: ["no"] if document["metadata"]["name"] == "bad" else [])
+    assert [key.scope for key in choices] == ["a", "b", "cluster/top"]
+    workflow = a_workflow(steps(ref("{{workflow.parameters.name}}", "go")))
+    assert named_by_tags(workflow) == {False}
+    assert named_by_tags(a_workflow(steps(ref("a", "{{workflow.parameters.name}}")))) == set()
+    assert set(stored(workflow, {}, choices)[STORED]) == {"a", "b"}
+    assert set(stored(workflow, {})[STORED]) == set()
 
 
 @given(documents)
