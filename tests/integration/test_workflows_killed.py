@@ -318,6 +318,35 @@ class HaltingRecords(LocalRecords):
         return saved
 
 
+class CountingRecords(LocalRecords):
+    """Counts how often it is asked which runs have not ended."""
+
+    asked = 0
+
+    async def unfinished(self) -> tuple[str, ...]:
+        self.asked += 1
+        return await super().unfinished()
+
+
+async def test_locks_are_restored_once_however_many_workflows_are_looked_at_first(tmp_path: Path) -> None:
+    api, records = FakeApi(), CountingRecords(tmp_path / "workflows.db")
+    kubelet = Kubelet(api, records, random.Random(1))
+    api.put(NODES, {"metadata": {"name": "n"}, "status": {}})
+    [document] = [each for each in yaml.safe_load_all(MANIFESTS) if each["metadata"]["name"] == "whole-a"]
+    for number in range(6):
+        meta = {"name": f"whole-{number}", "namespace": "default"}
+        await api.create(WORKFLOWS, document | {"metadata": meta})
+
+    async def are_done() -> bool:
+        objects = (await api.list(WORKFLOWS)).items
+        return all((obj.get("status") or {}).get("phase") == "Succeeded" for obj in objects)
+
+    async with running(kubelet.pods.run()), running(operate(api, records, 0)):
+        await until("every workflow to end", are_done)
+    records.close()
+    assert (records.asked, kubelet.most_whole) == (1, 1)
+
+
 @pytest.mark.parametrize("halts", ["before", "after"])
 async def test_a_run_that_is_killed_takes_over_what_succeeded(tmp_path: Path, halts: str) -> None:
     api, records = FakeApi(), HaltingRecords(tmp_path / "workflows.db")

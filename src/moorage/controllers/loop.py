@@ -16,6 +16,7 @@ from moorage.apimachinery.resources import Obj
 from moorage.clock import Clock
 
 WORKERS = 4
+MANY_WORKERS = 16  # for kinds of which thousands may be due at one moment: a pass mostly waits for others to write
 
 ToKeys = Callable[[Obj], Iterable[Key]]
 """Which objects a change of this one concerns."""

@@ -29,7 +29,7 @@ from moorage.controllers.cronworkflow.plan import (
     plan,
     status_of,
 )
-from moorage.controllers.loop import Loop, LoopMetrics
+from moorage.controllers.loop import MANY_WORKERS, Loop, LoopMetrics
 from moorage.errors import AlreadyExists, BadRequest, Conflict, Forbidden, Invalid, NotFound
 from moorage.kube.argo import argo_controller
 from moorage.kube.events import EventRecorder
@@ -80,7 +80,7 @@ class CronWorkflowController:
         self._crons = shared.of(api, CRON_WORKFLOWS)
         self._runs = shared.of(api, WORKFLOWS, indexes={"cron": cron_names})
         self.informers = (self._crons, self._runs)
-        self.loop = Loop("cronworkflow", self.reconcile, clock=clock, metrics=metrics)
+        self.loop = Loop("cronworkflow", self.reconcile, clock=clock, workers=MANY_WORKERS, metrics=metrics)
         self.loop.hear(self._crons, lambda obj: [key_of(obj)])
         self.loop.hear(self._runs, _cron_key)
         self._made: dict[Key, Obj] = {}  # created here, not yet seen by the informer

@@ -26,7 +26,7 @@ from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.meta import Key, annotations_of, is_deleting, key_of, labels_of, owner_reference
 from moorage.apimachinery.resources import CONFIGMAPS, LEASES, NODES, PDBS, PODS, PVCS, SECRETS, Obj
 from moorage.clock import Clock
-from moorage.controllers.loop import Loop, LoopMetrics
+from moorage.controllers.loop import MANY_WORKERS, Loop, LoopMetrics
 from moorage.controllers.run.plan import is_lost
 from moorage.controllers.workflow.budget import make_budget
 from moorage.controllers.workflow.collecting import Collector
@@ -186,8 +186,9 @@ class WorkflowController:
         )
         self._locks = LockTable()
         self._locks_ready = False
+        self._restoring = asyncio.Lock()
         self._limits: dict[str, tuple[Limit, float]] = {}  # of semaphores that somebody waits for, and when read
-        self.loop = Loop("workflow", self.reconcile, clock=clock, metrics=metrics)
+        self.loop = Loop("workflow", self.reconcile, clock=clock, workers=MANY_WORKERS, metrics=metrics)
         self._pods.on_change(self._note_pod)  # before the loop hears of it
         self._workflows.on_change(self._note_gone)
         self.loop.hear(self._workflows, lambda obj: [key_of(obj)])
@@ -209,8 +210,7 @@ class WorkflowController:
     async def reconcile(self, key: Key) -> timedelta | None:
         """Bring one workflow a step further; return when to look again."""
         obj = self._workflows.get(key.name, key.namespace)
-        if not self._locks_ready:
-            await self._restore_locks()
+        await self._restore_locks()
         if obj is None or is_deleting(obj):
             await self._leave(key, obj)
             if obj is None or not is_ours(obj):
@@ -890,13 +890,16 @@ class WorkflowController:
     # --- locks
 
     async def _restore_locks(self) -> None:
-        """What is held by the records of every run, before anybody gets a lock."""
-        for uid in await self._records.unfinished():
-            with contextlib.suppress(NotFound):
-                loaded = await self._records.load(uid, self._holder)
-                for holder, locks in locks_held(loaded.workflow, loaded.nodes):
-                    self._locks.restore(uid, holder, locks)
-        self._locks_ready = True
+        """What is held by the records of every run, once, before anybody gets a lock."""
+        async with self._restoring:
+            if self._locks_ready:
+                return
+            for uid in await self._records.unfinished():
+                with contextlib.suppress(NotFound):
+                    loaded = await self._records.load(uid, self._holder)
+                    for holder, locks in locks_held(loaded.workflow, loaded.nodes):
+                        self._locks.restore(uid, holder, locks)
+            self._locks_ready = True
 
     def _unlock(self, uid: str) -> None:
         self._locks.release(uid)
