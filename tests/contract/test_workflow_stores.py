@@ -421,7 +421,7 @@ def a_point(node: str = "train-1", **fields: object) -> MetricPoint:
 
 
 def shown(store: WorkflowStore) -> dict[tuple[str, str], float]:
-    return {(one.namespace, one.name): one.value for one in store.metrics()}
+    return {(one.namespace, one.name): one.value for one in store.metrics() if one.namespace}
 
 
 def test_a_value_counts_with_the_save_that_ends_its_node_and_not_again(store: WorkflowStore) -> None:
@@ -452,7 +452,30 @@ def test_a_metric_cannot_change_its_kind_and_a_namespace_has_so_many(store: Work
     kind, room = store.save("u1", "op-1", [a_node(point.node) for point in points], metrics=points, at=NOON)
     assert "the kind of metric ends is 'counter'" in kind
     assert "the namespace lab has 2 series" in room
-    assert len(store.metrics()) == 2
+    assert sum(bool(one.namespace) for one in store.metrics()) == 2
+
+
+def test_phases_and_runs_of_schedules_are_counted_once(store: WorkflowStore) -> None:
+    run = begun(store, a_run(cron="nightly", phase=""))
+    for _ in range(2):
+        store.begin(run)
+        for phase in ("Running", "Failed"):
+            store.save("u1", "op-1", (), msgspec.structs.replace(run, phase=phase), at=NOON)
+        store.save("u1", "op-1", [a_node()], at=NOON)
+    counts = {(one.name, *sorted(one.labels.items())): one.value for one in store.metrics()}
+    assert counts == {
+        ("total_count", ("namespace", "lab"), ("phase", "Pending")): 1.0,
+        ("total_count", ("namespace", "lab"), ("phase", "Running")): 2.0,
+        ("total_count", ("namespace", "lab"), ("phase", "Failed")): 2.0,
+        ("cronworkflows_triggered_total", ("name", "nightly"), ("namespace", "lab")): 1.0,
+    }
+    assert store.phases() == {"Failed": 1}
+
+
+def test_the_name_of_a_metric_of_every_installation_is_taken(store: WorkflowStore) -> None:
+    begun(store)
+    (problem,) = store.save("u1", "op-1", [a_node()], metrics=[a_point(name="total_count")], at=NOON)
+    assert "the name of a metric of every installation" in problem
 
 
 def test_what_a_run_shows_in_real_time_goes_with_it_and_old_metrics_go(store: WorkflowStore) -> None:

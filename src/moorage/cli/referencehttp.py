@@ -166,6 +166,7 @@ def codes_page(note: str) -> str:
 
 def metrics_page(note: str) -> str:
     """Every metric that our services offer to Prometheus."""
+    from moorage.decide.workflows.metrics import BUILT_IN, PREFIX
     from moorage.extender import app as extender
     from moorage.extender.cache import ExtenderCache
     from moorage.server.rest import health
@@ -183,6 +184,13 @@ def metrics_page(note: str) -> str:
         "The server also shows what workflows define by `metrics`, as `argo_workflows_` and the name, with the"
         " label `workflow_namespace`.\n"
     )
+    words = "On the server, under the names of Argo's controller. Workflows that Argo runs are not counted."
+    out += ["## Workflows\n", f"{words}\n"]
+    out += ["| metric | type | labels | meaning |", "|---|---|---|---|"]
+    for row in BUILT_IN:
+        labels = ", ".join(f"`{label}`" for label in row.labels)
+        out.append(f"| `{PREFIX}{row.name}` | {row.kind} | {labels} | {cell(row.help)} |")
+    out.append("")
     for service, registry in registries.items():
         out += [f"## {service}\n", "| metric | type | labels | meaning |", "|---|---|---|---|"]
         for name, kind, labels, text in _metrics(registry):

@@ -35,7 +35,7 @@ def add(db: Database, namespace: str, uid: str, points: Iterable[MetricPoint], a
         kept = db.by_keys(METRICS, [key], columns=("series",))
         series = _SERIES.decode(kept[0][0]) if kept else None
         try:
-            if series is None:
+            if series is None and namespace:
                 _check_room(db, namespace)
             changed = added(series, point, namespace=namespace, uid=uid, other=_other(db, namespace, point.name))
         except MetricRefused as error:
@@ -44,6 +44,11 @@ def add(db: Database, namespace: str, uid: str, points: Iterable[MetricPoint], a
         text = msgspec.json.encode(changed).decode()
         db.upsert(METRICS, [(*key, to_microseconds(at), changed.uid, text)])
     return tuple(dict.fromkeys(problems))
+
+
+def count(db: Database, points: Iterable[MetricPoint], at: datetime) -> None:
+    """Count for the metrics of the whole installation, inside a transaction."""
+    add(db, "", "", points, at)
 
 
 def all_series(db: Database) -> Sequence[MetricSeries]:

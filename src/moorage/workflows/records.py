@@ -87,7 +87,8 @@ class LocalRecords:
     async def forget_nodes(
         self, uid: str, holder: str, ids: Collection[str], workflow: WorkflowRecord | None = None
     ) -> None:
-        await self.do(lambda store: store.forget_nodes(uid, holder, ids, workflow))
+        at = SYSTEM.now()
+        await self.do(lambda store: store.forget_nodes(uid, holder, ids, workflow, at=at))
 
     async def delete_artifacts(self, uid: str, holder: str, artifacts: Sequence[ArtifactName]) -> tuple[str, ...]:
         await self.mark_deleted(uid, holder, ())  # nothing for an operator that is not the run's any more
@@ -134,6 +135,10 @@ class LocalRecords:
     async def metrics(self) -> Sequence[MetricSeries]:
         """All metrics that workflows have given values to, by name."""
         return await self.do(WorkflowStore.metrics)
+
+    async def phases(self) -> dict[str, int]:
+        """How many runs there are whose objects are there, by phase."""
+        return await self.do(WorkflowStore.phases)
 
     async def run(self, uid: str) -> WorkflowRecord | None:
         """The run of this uid, its document empty."""

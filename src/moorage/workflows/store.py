@@ -15,6 +15,7 @@ import msgspec
 
 from moorage.apimachinery.integers import integer_or
 from moorage.apimachinery.moments import moment, rfc3339
+from moorage.decide.workflows.metrics import counted
 from moorage.errors import BadRequest, Conflict, NotFound
 from moorage.model.workflow import (
     ENDED_PHASES,
@@ -125,6 +126,12 @@ class WorkflowStore:
                 f"INSERT INTO workflow_runs ({columns}) VALUES ({marks}) ON CONFLICT (uid) DO NOTHING", *row
             )
             kept = self._kept(record.uid)
+            points = [counted("total_count", phase=_phase(record), namespace=record.namespace)]
+            if record.cron:
+                points.append(
+                    counted("cronworkflows_triggered_total", name=record.cron, namespace=record.namespace)
+                )
+            metric_rows.count(self._db, points, from_microseconds(created))
         return kept or record
 
     def load(self, uid: str, holder: str) -> Loaded:
@@ -168,11 +175,18 @@ class WorkflowStore:
                 final = {str(node_id) for node_id, phase in kept if phase not in OPEN_PHASES}
                 self._db.upsert(NODES, [_node_row(uid, node) for node in batch if node.id not in final])
             problems = metric_rows.add(self._db, namespace, uid, points, at) if points else ()
+            self._count_phase(uid, workflow, at)
             self._replace(uid, workflow)
         return problems
 
     def forget_nodes(
-        self, uid: str, holder: str, ids: Collection[str], workflow: WorkflowRecord | None = None
+        self,
+        uid: str,
+        holder: str,
+        ids: Collection[str],
+        workflow: WorkflowRecord | None = None,
+        *,
+        at: datetime = EPOCH,
     ) -> None:
         """Remove nodes and their pods' reports, and write the run; all or nothing. Raises Conflict, NotFound."""
         with self._db.transaction():
@@ -184,6 +198,7 @@ class WorkflowStore:
                 self._db.run_each(
                     "DELETE FROM workflow_nodes WHERE uid = ? AND id = ?", [(uid, node_id) for node_id in batch]
                 )
+            self._count_phase(uid, workflow, at)
             self._replace(uid, workflow)
 
     def mark_deleted(self, uid: str, holder: str, artifacts: Iterable[ArtifactName]) -> None:
@@ -236,6 +251,14 @@ class WorkflowStore:
     def metrics(self) -> Sequence[MetricSeries]:
         """All metrics that workflows have given values to, by name."""
         return metric_rows.all_series(self._db)
+
+    def phases(self) -> dict[str, int]:
+        """How many runs there are whose objects are there, by phase."""
+        rows = self._db.rows("SELECT phase, count(*) FROM workflow_runs WHERE gone_at IS NULL GROUP BY phase")
+        counts: dict[str, int] = {}
+        for phase, many in rows:
+            counts[phase or "Pending"] = counts.get(phase or "Pending", 0) + int(many)
+        return counts
 
     # --- for steps
 
@@ -415,6 +438,13 @@ class WorkflowStore:
         ended |= {""} if run[0][1] is not None else set()
         return str(run[0][0]), tuple(point for point in metrics if point.node not in ended)
 
+    def _count_phase(self, uid: str, workflow: WorkflowRecord | None, at: datetime) -> None:
+        """Before the run is replaced: whether it enters another phase."""
+        if workflow is not None:
+            before, namespace = self._db.rows("SELECT phase, namespace FROM workflow_runs WHERE uid = ?", uid)[0]
+            if (phase := _phase(workflow)) != (before or "Pending"):
+                metric_rows.count(self._db, [counted("total_count", phase=phase, namespace=str(namespace))], at)
+
     def _replace(self, uid: str, workflow: WorkflowRecord | None) -> None:
         if workflow is not None:
             self._db.run(
@@ -509,6 +539,10 @@ def _without(node: NodeRecord, names: Collection[str]) -> NodeRecord:
 
 def _node_row(uid: str, node: NodeRecord) -> Row:
     return (uid, node.id, str(node.phase), node.pod_name, _json(node))
+
+
+def _phase(record: WorkflowRecord) -> str:
+    return record.phase or "Pending"
 
 
 def _finished(record: WorkflowRecord) -> int | None:

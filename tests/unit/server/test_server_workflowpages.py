@@ -388,6 +388,36 @@ async def test_kept_logs_of_steps_are_for_those_who_may_read_logs(ada):
     assert ("may not read the logs" in log, "secret" in log) == (True, False)
 
 
+async def test_the_metrics_of_argos_controller_are_there_under_its_names(ada):
+    await ada.keep(STEPS, name="train")
+    await ada.keep(STEPS, name="other", steps=1)
+    pod = {
+        "metadata": {
+            "name": "p",
+            "namespace": "team",
+            "uid": "p",
+            "labels": {WORKFLOW_LABEL: "train"},
+            "annotations": {NODE_NAME_ANNOTATION: "train[0].a"},
+            "ownerReferences": [{"kind": "Workflow", "name": "train", "uid": "uid-train", "controller": True}],
+        },
+        "status": {"phase": "Running"},
+    }
+    ada.api.put(PODS, pod)
+    ada.api.put(PODS, {"metadata": {"name": "other", "namespace": "team"}, "status": {"phase": "Running"}})
+    await ada.site.until(lambda: len(ada.site.service.cluster.pods.all()) == 2)
+    lines = (await ada.site.ask("/metrics")).text.splitlines()
+    for line in (
+        "# TYPE argo_workflows_gauge gauge",
+        'argo_workflows_gauge{phase="Succeeded"} 1.0',
+        'argo_workflows_gauge{phase="Running"} 1.0',
+        'argo_workflows_gauge{phase="Error"} 0.0',
+        "# TYPE argo_workflows_total_count counter",
+        'argo_workflows_total_count{namespace="team",phase="Succeeded"} 1.0',
+        'argo_workflows_pods_gauge{phase="Running"} 1.0',
+    ):
+        assert line in lines, line
+
+
 async def test_a_folder_of_files_is_downloaded_as_one_tar_file(ada):
     await ada.keep(STEPS, plays=False)
     files = {"a.txt": b"1", "deep/b.txt": b"2" * 1000}

@@ -9,7 +9,9 @@ from __future__ import annotations
 import bisect
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import accumulate
 from typing import Any
@@ -33,6 +35,56 @@ LABELS_MAX = 20  # of a series
 BUCKETS_MAX = 30  # of a histogram
 TEXT_MAX = 1000  # characters of a help, or of a label's value
 _LIVE = re.compile(r"\{\{\s*(workflow\.duration|duration)\s*\}\}")
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltIn:
+    """A metric of Argo's controller that Moorage has, too."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    help: str
+
+
+BUILT_IN = (
+    BuiltIn("gauge", "gauge", ("phase",), "Workflows that are there now, by phase"),
+    BuiltIn("total_count", "counter", ("phase", "namespace"), "Workflows that have entered a phase"),
+    BuiltIn("pods_gauge", "gauge", ("phase",), "Pods of steps that are there now, by phase"),
+    BuiltIn(
+        "cronworkflows_triggered_total",
+        "counter",
+        ("name", "namespace"),
+        "Workflows that a CronWorkflow has started, also by hand and for the past",
+    ),
+)
+_BUILT_IN = {row.name: row for row in BUILT_IN}
+WORKFLOW_PHASES = ("Pending", "Running", "Succeeded", "Failed", "Error")
+POD_PHASES = ("Pending", "Running", "Succeeded", "Failed", "Unknown")
+
+
+def counted(metric: str, **labels: str) -> MetricPoint:
+    """One more of a metric of Argo's controller."""
+    row = _BUILT_IN[metric]
+    return MetricPoint(name=metric, help=row.help, kind=row.kind, value=1.0, operation="Add", labels=labels)
+
+
+def gauges(workflows: Mapping[str, int], pods: Iterable[str]) -> list[MetricSeries]:
+    """The gauges of Argo's controller. `workflows`: how many of each phase; `pods`: the phase of each."""
+    many = Counter(pods)
+    rows = [("gauge", phase, workflows.get(phase, 0)) for phase in WORKFLOW_PHASES]
+    rows += [("pods_gauge", phase, many[phase]) for phase in POD_PHASES]
+    return [
+        MetricSeries(
+            namespace="",
+            name=name,
+            help=_BUILT_IN[name].help,
+            kind=_BUILT_IN[name].kind,
+            labels={"phase": phase},
+            value=float(value),
+        )
+        for name, phase, value in rows
+    ]
 
 
 class MetricRefused(MoorageError):
@@ -117,6 +169,8 @@ def _check(point: MetricPoint) -> None:
     """Raises MetricRefused for a point that no series may take."""
     if not NAME.fullmatch(point.name):
         raise MetricRefused("has a name that is not of letters, digits and '_'")
+    if point.name in _BUILT_IN:
+        raise MetricRefused("has the name of a metric of every installation: use another name")
     if not point.help:
         raise MetricRefused("has no help")
     if point.kind == "counter" and point.value < 0:
@@ -142,9 +196,10 @@ def added(
 ) -> MetricSeries:
     """The series with one more value. `series` None: it begins; `other`: any series of the same name.
 
-    Raises MetricRefused where the name already stands for something else.
+    `namespace` empty: it is built in. Raises MetricRefused where the name already stands for something else.
     """
-    _check(point)
+    if namespace:
+        _check(point)
     if other is not None and (other.kind, other.help) != (point.kind, point.help):
         field = "kind" if other.kind != point.kind else "help"
         raise MetricRefused(
@@ -195,7 +250,7 @@ def exposition(series: Iterable[MetricSeries], now: datetime) -> str:
 
 
 def _samples(row: MetricSeries, now: datetime) -> list[str]:
-    labels = {**row.labels, NAMESPACE_LABEL: row.namespace}
+    labels = {**row.labels, **({NAMESPACE_LABEL: row.namespace} if row.namespace else {})}
     name = f"{PREFIX}{row.name}"
     if row.kind != "histogram":
         began = moment(row.since) if row.since else None

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import PlainTextResponse, Response
 
 from moorage.api.errors import ErrorCode
+from moorage.decide.runs.kept import is_of_step
 from moorage.decide.usage.gpus import GpuView
 from moorage.decide.usage.intervals import By, UsageRow
 from moorage.decide.workflows.metrics import exposition as of_workflows
+from moorage.decide.workflows.metrics import gauges
 from moorage.errors import StorageError
 from moorage.model.names import METRICS_ROLE
 from moorage.server.context import Context
@@ -71,9 +73,11 @@ async def metrics(call: Call[None, None]) -> Response:
 
 
 async def _of_workflows(context: Context) -> bytes:
-    """The metrics that workflows define; none while their records cannot be read."""
+    """What workflows define, and what Argo's controller has; none while their records cannot be read."""
+    steps = filter(is_of_step, context.cluster.pods.all())
+    pods = [str((pod.get("status") or {}).get("phase") or "Pending") for pod in steps]
     try:
-        series = await context.workflows.metrics()
+        series = [*await context.workflows.metrics(), *gauges(await context.workflows.phases(), pods)]
     except StorageError as error:
         log.warning("metrics of workflows cannot be read", extra={"error": error.message})
         return b""
