@@ -1062,7 +1062,7 @@ class Run:
             self.pod_gone(name)  # it ran when it was last seen, and is not there
         elif seen is None:
             self._create.append(order)
-        elif reason and not _ended_by_itself(seen, min(passed, default=None)):
+        elif reason and not ended_by_itself(seen, min(passed, default=None)):
             self._end_pod(name, reason)  # or an operator ended it already, and could not note it
         else:
             self._look_at(name)
@@ -1850,11 +1850,13 @@ def _is_due(hook: Mapping[str, Any], scope: Mapping[str, str | None]) -> bool:
         return False
 
 
-def _ended_by_itself(pod: PodSeen, late_at: datetime | None) -> bool:
+def ended_by_itself(pod: PodSeen, late_at: datetime | None) -> bool:
     """Whether a pod that has to end by now ended for another reason, which then counts, as with Argo.
 
-    One that was deleted counts where it had ended before this moment; None: the moment is not known.
+    One that was deleted counts where it had ended before this moment; None: the moment is not known. Kubernetes
+    gives whole seconds: one that failed in the second of this moment may have ended because of it.
     """
     finished = moment(pod.finished_at) if pod.finished_at else None
-    was_in_time = late_at is not None and finished is not None and finished <= late_at
+    slack = timedelta() if pod.exit_code == 0 else timedelta(seconds=1)
+    was_in_time = late_at is not None and finished is not None and finished + slack <= late_at
     return pod.is_ended and (was_in_time or not pod.is_deleted)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import random
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage.decide.workflows.graph.events import Controls
-from moorage.decide.workflows.graph.run import LEFT_OVER
+from moorage.decide.workflows.graph.events import Controls, PodSeen
+from moorage.decide.workflows.graph.run import LEFT_OVER, ended_by_itself
 from moorage.decide.workflows.graph.validity import violations
 from moorage.model.workflow import NodePhase, NodeRecord, NodeType, WorkflowRecord
 from moorage.testing.workflowplayer import NOON, TOO_LONG, Ends, Player, by_node
@@ -580,3 +580,26 @@ def test_open_nodes_of_a_run_that_has_ended_are_found() -> None:
     ]
     running = WorkflowRecord(uid="u", namespace="d", name="wf", document={}, phase="Running")
     assert violations(running, [outer, inner])[-1] == "node wf.b is Running, and wf, around it, is Failed"
+
+
+DUE = datetime(2026, 1, 1, 12, 0, 30, 400_000, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(("finished", "exit_code", "is_deleted", "by_itself"), [
+    pytest.param("12:00:29Z", 137, True, True, id="deleted by somebody else, a second before"),
+    pytest.param("12:00:30Z", 137, True, False, id="ended in the second of its deadline, as whole seconds say it"),
+    pytest.param("12:00:30Z", 0, True, True, id="succeeded in that second"),
+    pytest.param("12:00:31Z", 0, True, False, id="succeeded later, while it was being ended"),
+    pytest.param("12:00:40Z", 1, False, True, id="nobody has ended it"),
+])  # fmt: skip
+def test_a_pod_that_ends_in_the_second_of_its_deadline_is_late(
+    finished: str, exit_code: int, is_deleted: bool, by_itself: bool
+) -> None:
+    pod = PodSeen(
+        name="p",
+        is_ended=True,
+        is_deleted=is_deleted,
+        exit_code=exit_code,
+        finished_at=f"2026-01-01T{finished}",
+    )
+    assert ended_by_itself(pod, DUE) == by_itself
