@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from difflib import get_close_matches
 
@@ -10,10 +12,10 @@ from moorage.actions.workflows import Records, get_workflow
 from moorage.api.errors import ErrorCode
 from moorage.api.explain import LockHolder, WorkflowExplanation
 from moorage.apimachinery.api import Api
-from moorage.apimachinery.resources import Obj
+from moorage.apimachinery.resources import PODS, Obj
 from moorage.decide.explain.types import Explanation
 from moorage.decide.workflows.views import WorkflowView, step_path, view_workflow
-from moorage.decide.workflows.waiting import Wait, WaitKind, Waits, step_names, waits_of
+from moorage.decide.workflows.waiting import Wait, WaitKind, Waits, saving_note, step_names, waits_of
 from moorage.errors import ApiError, NotFound
 from moorage.present.workflowwaits import Explained, make_workflow_explanation
 
@@ -46,27 +48,23 @@ async def explain_workflow(
     Raises NotFound for a workflow or a step that does not exist.
     """
     obj = await get_workflow(api, namespace, name, records)
-    return await explain_read(
-        view_workflow(obj), obj, step, explain_pod=explain_pod, find_holders=find_holders, now=now
-    )
-
-
-async def explain_read(
-    view: WorkflowView,
-    obj: Obj,
-    step: str,
-    *,
-    explain_pod: ExplainPod,
-    find_holders: FindHolders = no_holders,
-    now: datetime,
-) -> WorkflowExplanation:
-    """The same of a workflow that was read, with its nodes in `view`. Raises NotFound for an unknown step."""
-    spec = obj.get("spec") or {}
+    view, spec = view_workflow(obj), obj.get("spec") or {}
     waits = waits_of(view, spec, step)
     if waits is None:
         raise _no_step(view, obj, step)
+    waits = await _with_notes(api, view, waits, now)
     explained = await explain_waits(waits, explain_pod=explain_pod, find_holders=find_holders)
     return make_workflow_explanation(view, waits, explained, step=step, now=now)
+
+
+async def _with_notes(api: Api, view: WorkflowView, waits: Waits, now: datetime) -> Waits:
+    """The same, with why steps still run whose commands have ended; of some."""
+    running = list(waits.running)
+    for place, each in enumerate(running[:PODS_EXPLAINED]):
+        with contextlib.suppress(ApiError):
+            pod = await api.get(PODS, each.pod, view.namespace)
+            running[place] = replace(each, note=saving_note(each, pod, view.name, now))
+    return replace(waits, running=tuple(running))
 
 
 async def explain_waits(

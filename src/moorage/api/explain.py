@@ -226,6 +226,7 @@ class StepRunning(Answer, frozen=True):
     pod: Annotated[str, about("Name of its pod.")] = ""
     node: Annotated[str, about("Node where it runs; empty: not known.")] = ""
     since: Annotated[Time | None, about("When it started; null: not known.")] = None
+    note: Annotated[str, about("Why it still runs, where its command has ended; else empty.")] = ""
 
 
 class WorkflowWait(Answer, frozen=True):

@@ -189,7 +189,7 @@ def _switch(target: Target, names: tuple[str, ...], *, is_suspended: bool) -> in
 @cron.command(
     examples={
         "moor cron run nightly": "start its workflow now",
-        "moor cron run nightly -p day=2026-01-31": "with another argument",
+        "moor cron run nightly -p epochs=3": "with another argument",
     }
 )
 @click.argument("name", shell_complete=complete("crons"))

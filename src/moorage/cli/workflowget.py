@@ -16,7 +16,7 @@ from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.cli.watching import ENTER, LEAVE, REDRAW
 from moorage.cli.workflowsession import ServerRecords, next_steps, show_text
 from moorage.decide.runs.timelimit import parse_time
-from moorage.decide.workflows.views import ITEMS_SHOWN, WorkflowView, tree_of, view_workflow
+from moorage.decide.workflows.views import ITEMS_SHOWN, WorkflowView, tree_of, view_workflow, with_step_names
 from moorage.errors import NotReady, UsageError
 
 NODES_MEASURED = 2000  # in a larger workflow the use of memory is not asked for
@@ -136,7 +136,7 @@ async def wait_for(session: Session, names: Sequence[str]) -> bool:
             took = (
                 f" after {format_duration(view.finished - view.started)}" if view.started and view.finished else ""
             )
-            why = f": {view.message}" if view.message else ""
+            why = f": {with_step_names(view.message, view)}" if view.message else ""
             console.say(f"{view.name}: {view.phase}{took}{why}; see moor workflow get {view.name}")
     return all(view.phase == "Succeeded" for view in views)
 

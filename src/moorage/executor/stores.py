@@ -21,6 +21,8 @@ from moorage.executor.errors import Missing, Passing, StepError
 from moorage.executor.folders import names_below, sum_of
 from moorage.executor.web import fetch, send
 
+# errors of boto and Google
+_WITHOUT_KEYS = ("NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError")
 GIT_SECONDS = 3600  # for one clone
 _ADDRESSING = {"": "", "path": "path", "virtual-hosted": "virtual"}  # Argo's word → botocore's
 _GIT_PROTOCOLS = "file:git:http:https:ssh"
@@ -222,6 +224,11 @@ class Stores:
         except PermissionError as error:
             raise StepError(f"{kind}://{path} may not be used with the keys given: {error}") from error
         except Exception as error:  # each package has errors of its own
+            if type(error).__name__ in _WITHOUT_KEYS:
+                raise StepError(
+                    f"{kind}://{path} needs keys, and there are none: name a Secret with them in the artifact, or give"
+                    f" the service account a role of the cloud ({error})"
+                ) from error
             raise Passing(f"{kind}://{path} failed: {type(error).__name__}: {error}") from error
 
     def _s3(self, store: Mapping[str, Any]) -> dict[str, Any]:

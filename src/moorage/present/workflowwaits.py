@@ -41,7 +41,9 @@ def make_workflow_explanation(
         message=_message(view, waits, step),
         now=whole_seconds(now),
         running=tuple(
-            wire.StepRunning(step=each.step, pod=each.pod, node=each.node, since=whole_seconds(each.since))
+            wire.StepRunning(
+                step=each.step, pod=each.pod, node=each.node, since=whole_seconds(each.since), note=each.note
+            )
             for each in waits.running
         ),
         waits=tuple(_wait(each) for each in explained),
@@ -133,7 +135,7 @@ def _running_lines(waits: Waits) -> list[str]:
     for running in waits.running[:RUNNING_SHOWN]:
         where = f" on {running.node}" if running.node else ""
         since = f", since {moment_text(running.since)}" if running.since else ""
-        lines.append(f"  {running.step}{where}{since}")
+        lines.append(f"  {running.step}{where}{since}" + (f": {running.note}" if running.note else ""))
     if len(waits.running) > RUNNING_SHOWN:
         lines.append(f"  and {len(waits.running) - RUNNING_SHOWN} more")
     return lines

@@ -61,9 +61,9 @@ async def test_templates_that_come_along_are_known():
 
 async def test_warnings_are_returned():
     document = parse_yaml(LIBRARY)
-    document["spec"]["templates"][0]["inputs"] = {"artifacts": [{"name": "a", "path": "tmp/a"}]}
+    document["spec"]["templates"][0]["container"]["args"] = ["{{=workflow.nothing}}"]
     (warning,) = await checks_of(FakeApi(), "lab")(document)
-    assert warning.startswith("spec.templates[0].inputs.artifacts[0].path: ")
+    assert warning.startswith("spec.templates[0].container.args[0]: ")
 
 
 async def test_many_errors_are_counted():

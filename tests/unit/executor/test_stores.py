@@ -18,7 +18,7 @@ import pytest
 
 from moorage.apimachinery.certificates import make_authority, make_client_certificate, make_server_certificate
 from moorage.clock import SYSTEM
-from moorage.executor.errors import StepError
+from moorage.executor.errors import Passing, StepError
 from moorage.executor.stores import Stores
 
 SECRETS = {"MOORAGE_SECRET_0": "id", "MOORAGE_SECRET_1": "key"}
@@ -205,3 +205,16 @@ def test_a_server_is_shown_the_certificate(tmp_path: Path, monkeypatch: pytest.M
     finally:
         site.stop()
     assert [method for method, _, _ in site.asked] == ["GET", "PUT"]
+
+
+def test_a_bucket_without_keys_is_an_error_and_not_waited_for(
+    s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    place = {name: value for name, value in s3[1].items() if not name.endswith("Secret")}
+    with pytest.raises(StepError, match="needs keys, and there are none: name a Secret") as refused:
+        Stores({}, tmp_path).write({"s3": {**place, "bucket": "b", "key": "k"}}, Path(__file__))
+    assert not isinstance(refused.value, Passing)

@@ -24,6 +24,7 @@ from moorage.decide.workflows.linttext import (
     check_when,
     check_whole,
 )
+from moorage.decide.workflows.orders import output_fault
 from moorage.decide.workflows.pods import ARGOS_CONTAINERS
 from moorage.decide.workflows.resources.lint import check_resource
 from moorage.decide.workflows.scopes import has_tag
@@ -34,7 +35,7 @@ _METRIC_NAME = "must be letters, digits and '_', not beginning with a digit"
 _WITHOUT_PODS = ("steps", "dag", "suspend", "http", "plugin")
 METRICS_MAX = 100  # in Argo v4's CRDs
 PARAMETERS_MAX = 500
-_RELATIVE = "is relative: it depends on the image's working directory"
+_RELATIVE = "must be absolute: the image's working directory is not known"
 _SOURCES = ("path", "jqFilter", "jsonPath", "parameter", "expression", "supplied")
 # where the value of an output parameter comes from, by the template's type
 _SOURCES_OF: Mapping[str, tuple[str, ...]] = {
@@ -239,6 +240,8 @@ def _check_outputs(out: Gathered, outputs: Mapping[str, Any], kind: str, path: P
         _check_artifact_path(out, artifact, kind, at)
         _check_location(out, artifact, at)
         check_expression(out, artifact.get("fromExpression"), (*at, "fromExpression"))
+        if kind in POD_TYPES and not _is_faulty(out, at):
+            _check_saved(out, artifact, at)
         if artifact.get("from") and artifact.get("fromExpression"):
             out.error("artifact", at, "has from and fromExpression; use one of them")
     for index, entry in enumerate(sequence(outputs.get("parameters"))):
@@ -267,9 +270,7 @@ def _check_output(out: Gathered, parameter: Mapping[str, Any], kind: str, path: 
         )
     path_value = mapping(source).get("path")
     if isinstance(path_value, str) and path_value and not path_value.startswith("/") and not has_tag(path_value):
-        out.warning(
-            "outputs", (*at, "path"), "is relative: it depends on the image's working directory", path_value
-        )
+        out.error("outputs", (*at, "path"), _RELATIVE, path_value)
     check_expression(out, mapping(source).get("expression"), (*at, "expression"))
 
 
@@ -301,7 +302,29 @@ def _check_artifact_path(out: Gathered, artifact: Mapping[str, Any], kind: str, 
     if _escapes(value):
         out.error("artifact", at, "leads out of the folder before '..'; write the path without '..'", value)
     elif not value.startswith("/") and not has_tag(value):
-        out.warning("artifact", at, _RELATIVE, value)
+        out.error("artifact", at, _RELATIVE, value)
+    elif not value.strip("/"):
+        out.error("artifact", at, "is the whole file system; name a file or a folder", value)
+
+
+def _is_faulty(out: Gathered, path: Path) -> bool:
+    return any(finding.is_error and finding.path[: len(path)] == path for finding in out.items)
+
+
+def _check_saved(out: Gathered, artifact: Mapping[str, Any], path: Path) -> None:
+    """What is known of a place that cannot be written before the pod is made; values with tags are not judged."""
+    if any(has_tag(value) for value in _texts(artifact)) or not artifact.get("name"):
+        return
+    if (fault := output_fault(artifact)) is not None:
+        out.error("artifact", (*path, *fault.path.strip(".").split(".")), fault.message)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(inner)
 
 
 def _escapes(path: str) -> bool:

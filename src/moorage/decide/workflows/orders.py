@@ -264,6 +264,15 @@ def _saved(
     }
 
 
+def output_fault(entry: Mapping[str, Any]) -> OrderError | None:
+    """Why no pod could save this output artifact; None: one could, as far as is known before it runs."""
+    try:
+        _saved(entry, "", "workflow/pod", {}, [])
+    except OrderError as error:
+        return error
+    return None
+
+
 def _log(archive_location: Mapping[str, Any], secrets: list[Mapping[str, Any]]) -> Obj:
     """Where the log of main goes; empty: into our own store."""
     location = location_of(place_of(archive_location, f"{LOGS}.txt"), "archiveLocation")

@@ -377,8 +377,8 @@ def _check_takeover(document: Mapping[str, Any]) -> None:
     phase = str((document.get("status") or {}).get("phase") or "")
     if phase not in ("Failed", "Error"):
         raise Conflict(
-            f"workflow {name!r} is {phase or 'Pending'}: only of one that is Failed or in Error is taken over what"
-            " succeeded",
+            f"workflow {name!r} is {phase or 'Pending'}: only what a workflow that is Failed or in Error has done"
+            " can be taken over",
             hint=f"run every step: moor workflow resubmit {name}",
             code=ErrorCode.CONFLICT,
         )

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from moorage.apimachinery.moments import moment
+from moorage.apimachinery.moments import format_duration, moment
 from moorage.decide.workflows.graph.locks import LIMITS_CONFIGMAP
 from moorage.decide.workflows.graph.tasks import locks_of, positive
 from moorage.decide.workflows.text.durations import parse_duration
@@ -23,6 +23,7 @@ from moorage.model.workflow import INSTANCE_LABEL, OUR_INSTANCE, NodePhase, Node
 
 IN_LINE = "many pods of this template wait for a node already"  # the message of a step whose pod is made later
 STEPS_NAMED = 5  # of those that wait for the same thing
+SAVING_TIME = timedelta(seconds=10)  # that is not worth a word
 _LOCK = re.compile(r"^Waiting for (.+?) lock(?:: (.+))?$")  # what the graph writes into a node
 _BACKOFF = re.compile(r"^Backoff until (\S+)$")
 
@@ -63,6 +64,7 @@ class RunningStep:
     pod: str
     node: str  # host; empty: not known
     since: datetime | None
+    note: str = ""  # why it still runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,6 +269,20 @@ def _running(view: WorkflowView, node: NodeRecord) -> RunningStep:
         pod=node.pod_name,
         node=node.host,
         since=moment(node.started_at or None),
+    )
+
+
+def saving_note(running: RunningStep, pod: Mapping[str, Any], workflow: str, now: datetime) -> str:
+    """Why a step still runs whose command has ended: its outputs are not saved. Empty for that of every step."""
+    statuses = _mapping(pod.get("status")).get("containerStatuses") or ()
+    rows = {row.get("name"): _mapping(row.get("state")) for row in statuses}
+    ended, saver = _mapping(_mapping(rows.get("main")).get("terminated")), _mapping(rows.get("wait"))
+    at = moment(ended.get("finishedAt"))
+    if at is None or not saver.get("running") or now - at < SAVING_TIME:
+        return ""
+    return (
+        f"its command ended with {ended.get('exitCode')} {format_duration(now - at)} ago, and its outputs are not saved"
+        f" yet; see why: moor workflow logs {workflow} --step '{running.step}' --container wait"
     )
 
 

@@ -9,13 +9,15 @@ import msgspec
 import pytest
 
 from moorage.api.explain import LockHolder
+from moorage.apimachinery.moments import rfc3339
 from moorage.decide.explain.explainer import explain
 from moorage.decide.workflows.graph.events import Controls, Locks
 from moorage.decide.workflows.graph.locks import LIMITS_CONFIGMAP, lock_name
 from moorage.decide.workflows.views import view_workflow, workflow_object
-from moorage.decide.workflows.waiting import IN_LINE, WaitKind, waits_of
+from moorage.decide.workflows.waiting import IN_LINE, RunningStep, WaitKind, saving_note, waits_of
 from moorage.model.workflow import NODE_NAME_ANNOTATION, WORKFLOW_LABEL, NodePhase, NodeRecord, NodeType
 from moorage.present.workflowwaits import Explained, make_workflow_explanation
+from moorage.testing.clock import NOON
 from moorage.testing.workflowplayer import Ends, Player, by_node
 
 STEP = {"name": "fit", "container": {"image": "x", "command": ["x"]}}
@@ -316,3 +318,23 @@ def test_a_lock_that_nobody_can_have_says_why(is_whole):
     (wait,) = waits_of(*seen(player)).waits
     assert wait.message == ("it waits for the semaphore default/limits/train: the ConfigMap limits does not exist")
     assert wait.hint
+
+
+@pytest.mark.parametrize(
+    ("seconds", "saver", "want"),
+    [
+        pytest.param(
+            90, "running", "its command ended with 0 90s ago, and its outputs are not saved yet", id="long"
+        ),
+        pytest.param(5, "running", "", id="as every step"),
+        pytest.param(90, "terminated", "", id="saved"),
+    ],
+)
+def test_a_step_whose_outputs_are_not_saved_says_where_to_look(seconds, saver, want):
+    running = RunningStep(step="fit", pod="p", node="n", since=NOON)
+    main = {"exitCode": 0, "finishedAt": rfc3339(NOON - timedelta(seconds=seconds))}
+    states = [{"name": "main", "state": {"terminated": main}}, {"name": "wait", "state": {saver: {"exitCode": 0}}}]
+    note = saving_note(running, {"status": {"containerStatuses": states}}, "train", NOON)
+    assert note.startswith(want)
+    assert bool(note) == bool(want)
+    assert note.endswith("moor workflow logs train --step 'fit' --container wait" if want else "")
