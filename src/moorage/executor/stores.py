@@ -226,8 +226,8 @@ class Stores:
         except Exception as error:  # each package has errors of its own
             if type(error).__name__ in _WITHOUT_KEYS:
                 raise StepError(
-                    f"{kind}://{path} needs keys, and there are none: name a Secret with them in the artifact, or give"
-                    f" the service account a role of the cloud ({error})"
+                    f"{kind}://{path} needs keys, and there are none: name a Secret with them in the artifact, or"
+                    f" give the service account a role of the cloud ({error})"
                 ) from error
             raise Passing(f"{kind}://{path} failed: {type(error).__name__}: {error}") from error
 

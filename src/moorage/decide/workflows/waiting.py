@@ -280,8 +280,9 @@ def saving_note(running: RunningStep, pod: Mapping[str, Any], workflow: str, now
     at = moment(ended.get("finishedAt"))
     if at is None or not saver.get("running") or now - at < SAVING_TIME:
         return ""
+    ago = format_duration(now - at)
     return (
-        f"its command ended with {ended.get('exitCode')} {format_duration(now - at)} ago, and its outputs are not saved"
+        f"its command ended with {ended.get('exitCode')} {ago} ago, and its outputs are not saved"
         f" yet; see why: moor workflow logs {workflow} --step '{running.step}' --container wait"
     )
 
