@@ -77,13 +77,12 @@ class Scene:
             await asyncio.sleep(0)
         self.again = again
 
-    async def message(self) -> str:
-        """Of the workflow, or else of its node."""
+    async def messages(self) -> tuple[str, str]:
+        """(of the workflow, of its node)."""
         obj = await self.api.get(WORKFLOWS, "wf", "lab")
-        if words := (obj.get("status") or {}).get("message"):
-            return str(words)
         loaded = await self.records.load(obj["metadata"]["uid"], "operator")
-        return "".join(node.message for node in loaded.nodes)
+        of_nodes = "".join(node.message for node in loaded.nodes)
+        return str((obj.get("status") or {}).get("message") or ""), of_nodes
 
 
 @pytest.mark.parametrize("is_whole", [True, False], ids=["of the workflow", "of a step"])
@@ -91,14 +90,14 @@ async def test_a_limit_that_is_missing_is_said_and_waited_for(tmp_path: Path, is
     scene = Scene(tmp_path, is_whole=is_whole)
     async with scene.running():
         await scene.look()
-        assert await scene.message() == WORDS
+        assert await scene.messages() == ((WORDS, "") if is_whole else ("", WORDS))
         assert scene.again is not None
         assert scene.again <= MISSING_EVERY
         assert (await scene.api.list(PODS, "lab")).items == []
         scene.api.put(CONFIGMAPS, {"metadata": {"name": "limits", "namespace": "lab"}, "data": {"train": "1"}})
         await scene.look()
         assert len((await scene.api.list(PODS, "lab")).items) == 1
-        assert WORDS not in await scene.message()
+        assert await scene.messages() == ("", "")
 
 
 @pytest.mark.parametrize(

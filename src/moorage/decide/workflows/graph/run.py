@@ -217,9 +217,10 @@ class Run:
     def lock_waits(self, asked: Locks, reason: str) -> None:
         """Why a lock cannot be had by anybody for now; empty: others have it."""
         message = waiting_for(asked.locks, reason)
-        if asked.node == self.workflow.name:
+        record = self.records.get(asked.node)
+        if record is None:  # the workflow's own lock comes before its first node, which has the same id
             self.workflow = msgspec.structs.replace(self.workflow, message=message if reason else "")
-        elif (record := self.records.get(asked.node)) is not None and not record.pod_name:
+        elif not record.pod_name:
             self._save(msgspec.structs.replace(record, message=message))
 
     def metrics_refused(self, problems: Sequence[str]) -> None:
@@ -1813,6 +1814,8 @@ class Run:
             return answer.message
         if identity == self.workflow.name:
             self.workflow = msgspec.structs.replace(self.workflow, locks=locks, message="")
+            if (record := self.records.get(identity)) is not None and not record.pod_name:
+                self._save(msgspec.structs.replace(record, message=""))
         elif identity in self.records:
             record = self.records[identity]
             self._save(msgspec.structs.replace(record, locks=locks, message=""))
