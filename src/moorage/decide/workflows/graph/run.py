@@ -1502,8 +1502,23 @@ class Run:
 
         What is returned is there when every item has ended.
         """
+        parents = call.parents
+        if frame.prefix == "tasks":
+            parents = (node_id(self.workflow.name, call.name),)
+        ways = []
+        try:
+            for number, item in enumerate(items):
+                child = dataclasses.replace(
+                    call,
+                    name=f"{call.name}({number}:{item_text(item)})",
+                    display_name=f"{call.display_name}({number}:{item_text(item)})",
+                    parents=parents,
+                    absent=absent,
+                )
+                ways.append(self._item_way(frame, step, item, scope, child))
+        except TextError as error:  # the loop has no items then
+            return error if frame.prefix != "tasks" else self._seen(frame, step, self._fail(call, error.message))
         group: NodeRecord | None = None
-        prefix_parents = call.parents
         if frame.prefix == "tasks":
             group = self._save(
                 msgspec.structs.replace(
@@ -1511,19 +1526,7 @@ class Run:
                     template=str(step.get("template") or ""),
                 )
             )
-            prefix_parents = (group.id,)
-        works: list[Future[Seen | TextError | Cut]] = []
-        strict = (f"{frame.prefix}.",)
-        for number, item in enumerate(items):
-            name = f"{call.name}({number}:{item_text(item)})"
-            child = dataclasses.replace(
-                call,
-                name=name,
-                display_name=f"{call.display_name}({number}:{item_text(item)})",
-                parents=prefix_parents,
-                absent=absent,
-            )
-            works.append(self._scheduler.start(self._item(frame, step, item, scope, child, strict)))
+        works: list[Future[Seen | TextError | Cut]] = [self._scheduler.start(way()) for way in ways]
         results = [await work for work in works]
         children = [result.record for result in results if isinstance(result, Seen)]
         fault = next((result for result in results if not isinstance(result, Seen)), None)
@@ -1553,37 +1556,38 @@ class Run:
         seen.values["outputs.parameters"] = all_parameters(children)
         return seen
 
-    async def _item(
-        self,
-        frame: Frame,
-        step: Mapping[str, Any],
-        item: Any,
-        scope: Scope,
-        call: Call,
-        strict: tuple[str, ...],
-    ) -> Seen | TextError | Cut:
-        try:
-            own = dataclasses.replace(scope, values={**scope.values, **item_scope(item)})
-            values = own.with_absent
-            stored = self.records.get(node_id(self.workflow.name, call.name))
-            if stored is not None and stored.type is NodeType.SKIPPED and stored.phase.is_fulfilled:
-                return self._seen(frame, step, stored)
-            when = step.get("when")
-            if when and stored is None:
-                text = substitute_text(str(when), values, strict=strict)
-                try:
-                    is_due = holds(text)
-                except TextError as error:
-                    return self._seen(frame, step, self._fail(call, error.message))
-                if not is_due:
-                    record = self._skip(call, NodePhase.SKIPPED, f"when '{text}' evaluated false")
-                    return self._seen(frame, step, record)
-            body = {key: value for key, value in step.items() if key != "when"}
-            artifacts = self._given_artifacts(body.get("arguments") or {}, own)
-            resolved = resolve_step(body, values, strict)
-        except TextError as error:
-            return error
-        return await self._child(frame, resolved, dataclasses.replace(call, step=resolved, artifacts=artifacts))
+    def _item_way(
+        self, frame: Frame, step: Mapping[str, Any], item: Any, scope: Scope, call: Call
+    ) -> Callable[[], Any]:
+        """How one item of a loop is carried out, once its tags are resolved. Raises TextError."""
+        strict = (f"{frame.prefix}.", "item")
+        own = dataclasses.replace(scope, values={**scope.values, **item_scope(item)})
+        values = own.with_absent
+        stored = self.records.get(node_id(self.workflow.name, call.name))
+        if stored is not None and stored.type is NodeType.SKIPPED and stored.phase.is_fulfilled:
+            return lambda: self._known(frame, step, stored)
+        if (when := step.get("when")) and stored is None:  # else it was true when the item began
+            text = substitute_text(str(when), values, strict=strict)
+            try:
+                is_due = holds(text)
+            except TextError as error:
+                message = error.message
+                return lambda: self._not_done(frame, step, call, NodePhase.ERROR, message)
+            if not is_due:
+                message = f"when '{text}' evaluated false"
+                return lambda: self._not_done(frame, step, call, NodePhase.SKIPPED, message)
+        body = {key: value for key, value in step.items() if key != "when"}
+        artifacts = self._given_artifacts(body.get("arguments") or {}, own)
+        resolved = resolve_step(body, values, strict)
+        return lambda: self._child(frame, resolved, dataclasses.replace(call, step=resolved, artifacts=artifacts))
+
+    async def _not_done(
+        self, frame: Frame, step: Mapping[str, Any], call: Call, phase: NodePhase, message: str
+    ) -> Seen:
+        """An item that is left out, or whose condition cannot be read."""
+        is_skipped = phase is NodePhase.SKIPPED
+        record = self._skip(call, phase, message) if is_skipped else self._fail(call, message)
+        return self._seen(frame, step, record)
 
     async def _child(self, frame: Frame, step: Mapping[str, Any], call: Call) -> Seen | TextError | Cut:
         """One child with its hooks, when its template's parallelism lets it."""

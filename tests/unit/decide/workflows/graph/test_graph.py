@@ -776,3 +776,22 @@ def test_a_suspended_node_whose_time_is_over_needs_its_outputs(supplied: str, ph
     )
     assert (player.phases()["WF[0].approve"], player.phases()["WF[0]"]) == phases
     assert player.run.is_done
+
+
+@pytest.mark.parametrize(
+    ("kind", "phases"),
+    [
+        pytest.param(
+            "dag: {tasks: [STEP]}",
+            {"WF": "DAG Error", "WF.fan": "Skipped Error"},
+            id="a DAG",
+        ),
+        pytest.param("steps: [[STEP]]", {"WF": "Steps Failed", "WF[0]": "StepGroup Error"}, id="steps"),
+    ],
+)
+def test_a_loop_with_an_item_that_lacks_a_value_starts_no_item(kind: str, phases: dict[str, str]) -> None:
+    argument = "arguments: {parameters: [{name: x, value: '{{item.a}}'}]}"
+    step = f"{{name: fan, template: say, withItems: [{{a: 1}}, {{b: 2}}], {argument}}}"
+    player = play(f"\n        - {{name: main, {kind.replace('STEP', step)}}}\n")
+    assert player.phases() == phases
+    assert player.created == []
