@@ -191,7 +191,17 @@ def test_a_slot_is_each_minute_whose_wall_clock_reads_so(schedule, zone, middle,
 
 
 @pytest.mark.parametrize("zone", [zone for zone in ZONES if zone != HALF_HOUR])
-@pytest.mark.parametrize("schedule", ["*/20 */6 * * *", "7 * * * 1", "*/30 2 1-7 * *", "0 * * 3,10,11 *"])
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        pytest.param("*/20 */6 * * *", id="steps"),
+        pytest.param("7 * * * 1", id="a weekday"),
+        pytest.param("*/30 2 1-7 * *", id="a range"),
+        pytest.param("0 * * 3,10,11 *", id="a list"),
+        pytest.param("*/15 9-17 * * mon-fri", id="names of weekdays"),
+        pytest.param("*/10 6,18 1,15 jan,MAR-apr,Oct *", id="names of months"),
+    ],
+)
 def test_five_years_agree_with_another_library(schedule, zone):
     """With a star in the minutes or the hours both libraries take clocks as they are.
 
@@ -201,6 +211,30 @@ def test_five_years_agree_with_another_library(schedule, zone):
     other = CronSim(schedule, START.astimezone(ZoneInfo(zone)))
     theirs = [moment.astimezone(UTC) for moment in _until(other, until)]
     assert list(slots(table(schedule, zone=zone), START, until)) == theirs
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "Europe/Berlin"])
+def test_five_years_of_two_schedules_are_those_of_both(zone):
+    both, until = ("*/20 */6 * * *", "7 * * * 1"), START + 5 * 366 * DAY
+    moments = {
+        moment.astimezone(UTC)
+        for schedule in both
+        for moment in _until(CronSim(schedule, START.astimezone(ZoneInfo(zone))), until)
+    }
+    assert list(slots(table(*both, zone=zone), START, until)) == sorted(moments)
+    by_prefix = table(*(f"CRON_TZ={zone} {schedule}" for schedule in both))
+    assert list(slots(by_prefix, START, until)) == sorted(moments)
+
+
+@pytest.mark.parametrize(
+    ("short", "schedule"),
+    [("@hourly", "0 * * * *"), ("@daily", "0 0 * * *"), ("@weekly", "0 0 * * sun"), ("@monthly", "0 0 1 * *")],
+)
+def test_five_years_of_a_short_form_are_those_of_its_fields(short, schedule):
+    zone, until = "America/Havana", START + 5 * 366 * DAY  # its clocks change at midnight
+    assert list(slots(table(short, zone=zone), START, until)) == list(
+        slots(table(schedule, zone=zone), START, until)
+    )
 
 
 @pytest.mark.parametrize("zone", ZONES)
