@@ -73,7 +73,7 @@ KINDS = {
 RESTARTED = "supervisor: services ended"
 FINAL = ("Succeeded", "Failed", "Error")
 STARTS = "/starts"  # where pods see the folder in which commands count themselves
-PATIENCE_SECONDS = 400.0
+PATIENCE_SECONDS = 900.0  # the longest takes 260 s when nothing is killed
 # what no manifest of the corpus brings, and some need
 BUCKETS = ("my-bucket", "my-bucket-2", "my-bucket-3")
 STORE_ADDRESS = "minio:9000"  # of the S3 server, as the manifests write it

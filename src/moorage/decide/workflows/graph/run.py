@@ -134,8 +134,10 @@ class Run:
         self.records: dict[str, NodeRecord] = {node.id: node for node in nodes}
         self._by_pod = {node.pod_name: node for node in self.records.values() if node.pod_name}
         self._globals = globals_of(workflow)
-        self._global_artifacts: dict[str, Artifact] = {}
-        self._parameters: dict[str, str] = {}
+        # what nodes have exported, also those that stand in others that have ended and are not walked again
+        self._global_artifacts = {f"workflow.outputs.artifacts.{row.name}": row for row in workflow.artifacts}
+        self._parameters = dict(workflow.parameters)
+        self._globals |= {f"workflow.outputs.parameters.{name}": value for name, value in self._parameters.items()}
         self._pods: dict[str, PodSeen] = {pod.name: pod for pod in pods}
         self._awaited: dict[str, Awaited] = {}  # by the pod's name
         self._cut_pods: dict[str, str] = {}  # pods that are being ended, and the message of their nodes
@@ -273,8 +275,8 @@ class Run:
 
     def validate(self) -> None:
         """Raises AssertionError where the records contradict each other; for tests, after every case."""
-        found = violations(self.workflow, self.records.values())
-        assert not found, "; ".join(found)
+        faults = violations(self.workflow, self.records.values())
+        assert not faults, "; ".join(faults)
 
     def close(self) -> None:
         """Nobody asks this machine any more; what it had begun to say is forgotten."""

@@ -13,24 +13,24 @@ def violations(workflow: WorkflowRecord, nodes: Iterable[NodeRecord]) -> list[st
     A run that has ended has no node that has not, and holds no lock. A node that has ended has a time of its end,
     and nothing within it goes on. No two nodes have one pod.
     """
-    found = []
+    faults = []
     records = {node.id: node for node in nodes}
     has_ended = workflow.phase in ENDED_PHASES
     if has_ended and not workflow.finished_at:
-        found.append(f"workflow {workflow.name} is {workflow.phase}, and has no time of its end")
+        faults.append(f"workflow {workflow.name} is {workflow.phase}, and has no time of its end")
     if has_ended and workflow.locks:
-        found.append(f"workflow {workflow.name} is {workflow.phase}, and holds {', '.join(workflow.locks)}")
+        faults.append(f"workflow {workflow.name} is {workflow.phase}, and holds {', '.join(workflow.locks)}")
     by_pod: dict[str, str] = {}
     for node in records.values():
         if node.pod_name and by_pod.setdefault(node.pod_name, node.name) != node.name:
-            found.append(f"nodes {by_pod[node.pod_name]} and {node.name} both have the pod {node.pod_name}")
+            faults.append(f"nodes {by_pod[node.pod_name]} and {node.name} both have the pod {node.pod_name}")
         if node.phase.is_fulfilled:
             if not node.finished_at:
-                found.append(f"node {node.name} is {node.phase}, and has no time of its end")
+                faults.append(f"node {node.name} is {node.phase}, and has no time of its end")
             continue
         around = records.get(node.boundary_id)
         if has_ended:
-            found.append(f"node {node.name} is {node.phase}, and its workflow is {workflow.phase}")
+            faults.append(f"node {node.name} is {node.phase}, and its workflow is {workflow.phase}")
         elif around is not None and around.phase.is_fulfilled:
-            found.append(f"node {node.name} is {node.phase}, and {around.name}, around it, is {around.phase}")
-    return found
+            faults.append(f"node {node.name} is {node.phase}, and {around.name}, around it, is {around.phase}")
+    return faults

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moorage.decide.workflows.graph.events import CreatePod
 from moorage.testing.workflowplayer import Ends, Player, by_node
 
 MANIFESTS = {
@@ -28,6 +29,29 @@ MANIFESTS = {
         - name: say
           inputs: {parameters: [{name: x}]}
           outputs: {parameters: [{name: y, valueFrom: {path: /tmp/y}}]}
+          container: {image: busybox, command: [echo, "{{inputs.parameters.x}}"]}
+    """,
+    "global outputs of a step in another": """
+      spec:
+        entrypoint: main
+        onExit: use
+        templates:
+        - {name: main, steps: [[{name: inner, template: inner}], [{name: use, template: use}]]}
+        - {name: inner, steps: [[{name: make, template: make}]]}
+        - name: make
+          container: {image: busybox, command: [echo]}
+          outputs:
+            parameters: [{name: y, globalName: why, valueFrom: {path: /y}}]
+            artifacts: [{name: f, globalName: file, path: /f}]
+        - name: use
+          steps:
+          - - name: fan
+              template: say
+              arguments:
+                parameters: [{name: x, value: "{{workflow.outputs.parameters.why}}"}]
+                artifacts: [{name: f, from: "{{workflow.outputs.artifacts.file}}"}]
+        - name: say
+          inputs: {parameters: [{name: x}], artifacts: [{name: f, path: /f}]}
           container: {image: busybox, command: [echo, "{{inputs.parameters.x}}"]}
     """,
     "a DAG whose branch fails": """
@@ -66,7 +90,15 @@ MANIFESTS = {
           container: {image: busybox, command: [echo]}
     """,
 }
-TABLE = by_node(make=Ends(result="[1, 2, 3]"), broken=Ends(exit_code=3), fan=Ends(parameters={"y": "why"}))
+TABLE = by_node(
+    make=Ends(result="[1, 2, 3]", parameters={"y": "why"}, artifacts=("f",)),
+    broken=Ends(exit_code=3),
+    fan=Ends(parameters={"y": "why"}),
+)
+
+
+def by_name(player: Player) -> list[CreatePod]:
+    return sorted(player.created, key=lambda order: order.record.name)
 
 
 def undisturbed(manifest: str) -> Player:
@@ -88,6 +120,13 @@ def test_restarts_change_nothing(name: str, seed: int) -> None:
     assert player.run.is_done
     assert player.workflow.phase == calm.workflow.phase
     assert player.phases() == calm.phases()
+    assert (player.workflow.parameters, player.workflow.artifacts) == (
+        calm.workflow.parameters,
+        calm.workflow.artifacts,
+    )
+    assert [(order.record.name, order.artifacts) for order in by_name(player)] == [
+        (order.record.name, order.artifacts) for order in by_name(calm)
+    ]
     names = [order.record.name for order in player.created]
     assert sorted(names) == sorted(order.record.name for order in calm.created)
     assert len(set(names)) == len(names)
