@@ -107,6 +107,7 @@ LOST_PODS_MAX = (
 )
 _TIME_IS_OVER = Resume()  # the duration of a suspended node
 METRICS_ERROR_MAX = 500  # characters
+CLOCKS_DIFFER = timedelta(seconds=5)  # those of nodes and ours; the times of pods are whole seconds besides
 LATE = "Step exceeded its deadline"  # Argo's words, as those for a shutdown
 LEFT_OVER = "the workflow ended before this node"
 LOST_PODS_ANNOTATION = "moorage.dev/infrastructure-retries"  # on a Workflow: another number; "0": none
@@ -1862,10 +1863,10 @@ def _is_due(hook: Mapping[str, Any], scope: Mapping[str, str | None]) -> bool:
 def ended_by_itself(pod: PodSeen, late_at: datetime | None) -> bool:
     """Whether a pod that has to end by now ended for another reason, which then counts, as with Argo.
 
-    One that was deleted counts where it had ended before this moment; None: the moment is not known. Kubernetes
-    gives whole seconds: one that failed in the second of this moment may have ended because of it.
+    One that was deleted counts where it had ended before this moment; None: the moment is not known. One that failed
+    shortly before it may have ended because of it.
     """
     finished = moment(pod.finished_at) if pod.finished_at else None
-    slack = timedelta() if pod.exit_code == 0 else timedelta(seconds=1)
+    slack = timedelta() if pod.exit_code == 0 else CLOCKS_DIFFER
     was_in_time = late_at is not None and finished is not None and finished + slack <= late_at
     return pod.is_ended and (was_in_time or not pod.is_deleted)
