@@ -141,6 +141,7 @@ class Run:
         self._globals |= {f"workflow.outputs.parameters.{name}": value for name, value in self._parameters.items()}
         self._pods: dict[str, PodSeen] = {pod.name: pod for pod in pods}
         self._awaited: dict[str, Awaited] = {}  # by the pod's name
+        self._refused: set[str] = set()  # names of pods that the API server does not take for now
         self._cut_pods: dict[str, str] = {}  # pods that are being ended, and the message of their nodes
         self._timers: list[tuple[datetime, int, Future[None]]] = []
         self._timer_number = 0
@@ -178,6 +179,7 @@ class Run:
     # --- what it is told
 
     def pod_seen(self, pod: PodSeen) -> None:
+        self._refused.discard(pod.name)
         self._pods[pod.name] = pod
         self._look_at(pod.name)
 
@@ -207,6 +209,7 @@ class Run:
         if waiting is None:
             return
         if for_now:
+            self._refused.add(name)
             self._save(msgspec.structs.replace(self.records[waiting.node], message=message))
             return
         del self._awaited[name]
@@ -505,7 +508,8 @@ class Run:
         # it was decided on and may not exist yet: it is not created any more, or ends when it is seen
         before = len(self._create)
         self._create = [order for order in self._create if order.record.pod_name != name]
-        if len(self._create) < before:
+        if len(self._create) < before or name in self._refused:
+            self._refused.discard(name)
             self._end.pop(name, None)
             self._awaited.pop(name).future.set(Ended(phase=NodePhase.FAILED, message=message))
 

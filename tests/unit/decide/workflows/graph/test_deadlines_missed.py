@@ -127,6 +127,34 @@ def test_an_operator_that_is_killed_while_it_ends_a_late_pod_leaves_the_same_rec
     assert player.node("WF[0].long").message in (LATE, TOO_LONG)
 
 
+@pytest.mark.parametrize("limit", ["timeout: 10s", "pendingTimeout: 10s", "activeDeadlineSeconds: 10", "Stop"])
+def test_a_step_whose_pod_is_refused_for_now_ends_in_time(limit: str) -> None:
+    """A quota refuses it: no pod is there whose end could be seen."""
+    in_template = limit if "imeout" in limit else ""
+    in_spec = limit if "Seconds" in limit else ""
+    player = Player(f"""
+      spec:
+        {in_spec}
+        entrypoint: say
+        templates:
+        - name: say
+          {in_template}
+          container: {{image: busybox, command: [echo]}}
+    """)
+    decision = player.run.decide(player.now)
+    [order] = decision.create
+    player.run.pod_refused(order.record.pod_name, "exceeded quota", for_now=True)
+    player.run.decide(player.now)
+    assert player.run.records[order.record.id].message == "exceeded quota"
+    if limit == "Stop":
+        player.run.control(Controls(shutdown="Stop"))
+    player.run.decide(player.now + timedelta(seconds=11))
+    assert not player.run.waits_for(order.record.pod_name), "it is not tried again"
+    assert player.run.records[order.record.id].phase == "Failed"
+    assert player.run.is_done
+    player.run.validate()
+
+
 def test_a_late_pod_whose_clock_is_behind_has_been_late_all_the_same() -> None:
     """The times of pods are whole seconds, and of another clock."""
     player = begun(TIMEOUT)
