@@ -185,7 +185,7 @@ class Player:
         self.created.append(order)
         ends = self.table(order)
         if ends.after is not None:
-            longest = timedelta(seconds=order.deadline_seconds or 0)
+            longest = timedelta(seconds=order.deadline_seconds(self.now) or 0)
             if longest and longest < ends.after:
                 ends = Ends(exit_code=137, failure=TOO_LONG, after=longest + STARTS_AFTER)
             self.ends[name] = (self.now + (ends.after or GRACE), ends)

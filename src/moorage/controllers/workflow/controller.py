@@ -731,7 +731,7 @@ class WorkflowController:
             secret=secret_name(key.name, live.run.workflow.token_digest),
             artifacts=order.artifacts,
             wants_result=order.wants_result,
-            deadline_seconds=order.deadline_seconds,
+            deadline_seconds=order.deadline_seconds(self._clock.now()),
             excluded_hosts=order.excluded_hosts,
             volumes=claims,
             retries=live.run.workflow.retries,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from moorage.model.workflow import Artifact, MetricPoint, NodeRecord, StepReport, WorkflowRecord
@@ -70,8 +71,19 @@ class CreatePod:
     template: Mapping[str, Any]
     artifacts: Mapping[str, Artifact]
     wants_result: bool
-    deadline_seconds: int | None
+    longest: timedelta | None  # that it may run; None: for ever
+    ends_by: datetime | None  # the first deadline of its step, workflow and retries; None: there is none
     excluded_hosts: tuple[str, ...]
+
+    def deadline_seconds(self, now: datetime) -> int | None:
+        """The pod's own `activeDeadlineSeconds`, when it is created at this moment; None: it has no limit.
+
+        Its kubelet holds it to this when no operator is there. Never less than is left, so that one that is there
+        comes first.
+        """
+        limits = [self.longest] if self.longest is not None else []
+        limits += [self.ends_by - now] if self.ends_by is not None else []
+        return max(math.ceil(min(limits).total_seconds()), 1) if limits else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import heapq
-import math
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -921,6 +920,7 @@ class Run:
                 self._check_cut(is_exit=call.is_exit)
             timeout = parse_duration(str(template["timeout"])) if template.get("timeout") else None
             patience = parse_duration(str(template["pendingTimeout"])) if template.get("pendingTimeout") else None
+            seconds = whole_number(template.get("activeDeadlineSeconds"), "activeDeadlineSeconds")
             if not node.pod_name:
                 node = msgspec.structs.replace(node, started_at=stamp(self._now), message="")
             while True:
@@ -942,9 +942,8 @@ class Run:
                     template=final,
                     artifacts=inputs.artifacts,
                     wants_result=call.wants_result or uses_result(final),
-                    deadline_seconds=self._seconds_for(
-                        template, strategy, first, node, timeout, is_exit=call.is_exit
-                    ),
+                    longest=None if seconds is None else span_of(seconds),
+                    ends_by=self._ends_by(strategy, first, node, timeout, is_exit=call.is_exit),
                     excluded_hosts=excluded,
                 )
                 members = self._members(node, final)
@@ -1116,34 +1115,25 @@ class Run:
         usual = 0 if is_strict(self.workflow.document) else LOST_PODS_MAX
         return int(text) if text.isdigit() else usual
 
-    def _seconds_for(
+    def _ends_by(
         self,
-        template: Mapping[str, Any],
         strategy: Mapping[str, Any] | None,
         first: NodeRecord | None,
         node: NodeRecord,
         timeout: timedelta | None,
         *,
         is_exit: bool,
-    ) -> int | None:
-        """How long the pod may run: the least of its own limit and of what is left to step, workflow and retries.
-
-        Its kubelet holds it to this when no operator is there. Never less than is left, so that one that is there
-        comes first.
-        """
-        limits: list[float] = []
-        seconds = whole_number(template.get("activeDeadlineSeconds"), "activeDeadlineSeconds")
-        if seconds is not None:
-            limits.append(span_of(seconds).total_seconds())
+    ) -> datetime | None:
+        """The first of the deadlines of a step: its own, its workflow's, and that of all its attempts."""
+        moments: list[datetime] = []
         if timeout is not None:
-            limits.append(((moment(node.started_at) or self._now) + timeout - self._now).total_seconds())
+            moments.append((moment(node.started_at) or self._now) + timeout)
         if self._deadline is not None and not is_exit:
-            limits.append((self._deadline - self._now).total_seconds())
+            moments.append(self._deadline)
         longest = ((strategy or {}).get("backoff") or {}).get("maxDuration")
         if longest and first is not None:
-            end = (moment(first.started_at) or self._now) + parse_duration(str(longest))
-            limits.append((end - self._now).total_seconds())
-        return max(math.ceil(min(limits)), 1) if limits else None
+            moments.append((moment(first.started_at) or self._now) + parse_duration(str(longest)))
+        return min(moments, default=None)
 
     # --- suspend
 

@@ -100,13 +100,19 @@ def test_the_pods_own_limit_is_the_least_of_all_that_is_left() -> None:
     def seconds(**fields: object) -> int | None:
         template = {"name": "say", "container": {"image": "busybox"}} | fields.pop("template", {})  # type: ignore
         spec = {"entrypoint": "say", "templates": [template]} | fields
-        return begun(yaml.safe_dump({"spec": spec})).created[0].deadline_seconds
+        return begun(yaml.safe_dump({"spec": spec})).created[0].deadline_seconds(NOON)
 
     assert seconds() is None
     assert seconds(template={"timeout": "1500ms"}) == 2  # never before the deadline
     assert seconds(template={"timeout": "1m", "activeDeadlineSeconds": 20}) == 20
     assert seconds(template={"timeout": "1m"}, activeDeadlineSeconds=30) == 30
     assert seconds(template={"timeout": "10s"}, activeDeadlineSeconds=30) == 10
+
+
+def test_a_pod_that_is_created_late_has_what_is_left() -> None:
+    """A quota held it back."""
+    [order] = begun(TIMEOUT).created
+    assert [order.deadline_seconds(NOON + timedelta(seconds=after)) for after in (0, 8, 9.5, 99)] == [10, 2, 1, 1]
 
 
 @pytest.mark.parametrize("field", ["timeout", "pendingTimeout"])

@@ -168,7 +168,7 @@ def test_what_the_lint_lets_run_never_raises(manifest: dict[str, Any]) -> None:
                 secret="s",
                 artifacts=order.artifacts,
                 wants_result=order.wants_result,
-                deadline_seconds=order.deadline_seconds,
+                deadline_seconds=order.deadline_seconds(player.now),
                 excluded_hosts=order.excluded_hosts,
                 volumes={"v": "wf-v"},
             )
