@@ -24,6 +24,7 @@ from moorage.apimachinery.resources import NODES, PDBS, PODS, PVCS, Obj, Resourc
 from moorage.clock import SYSTEM
 from moorage.controllers.workflow.checks import faults_of
 from moorage.controllers.workflow.controller import WorkflowController
+from moorage.decide.workflows.graph.validity import violations
 from moorage.decide.workflows.pods import StepRuntime
 from moorage.errors import ApiError, Forbidden, Invalid, NotFound
 from moorage.kube.events import EventRecorder
@@ -236,6 +237,7 @@ async def results(api: FakeApi, folder: Path, *, seed: int, kills: int) -> tuple
         loaded = await records.load(obj["metadata"]["uid"], "reader")
         phases[f"workflow {obj['metadata']['name']}"] = obj["status"]["phase"]
         phases |= {node.name: (node.type, node.phase) for node in loaded.nodes}
+        assert violations(loaded.workflow, loaded.nodes) == []
     values = {(series.name, *series.labels.values()): series.value for series in await records.metrics()}
     entered = {key[1]: value for key, value in values.items() if key[0] == "total_count"}
     # six workflows, of which one fails, is retried, and fails again

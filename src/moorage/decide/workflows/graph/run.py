@@ -1857,8 +1857,8 @@ def _is_due(hook: Mapping[str, Any], scope: Mapping[str, str | None]) -> bool:
 def ended_by_itself(pod: PodSeen, late_at: datetime | None) -> bool:
     """Whether a pod that has to end by now ended for another reason, which then counts, as with Argo.
 
-    One that was deleted counts where it had ended before this moment; None: the moment is not known. One that failed
-    shortly before it may have ended because of it.
+    One that was deleted counts where it had ended before this moment; None: the moment is not known. One that
+    failed shortly before it may have ended because of it.
     """
     finished = moment(pod.finished_at) if pod.finished_at else None
     slack = timedelta() if pod.exit_code == 0 else CLOCKS_DIFFER
