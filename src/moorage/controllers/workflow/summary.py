@@ -9,6 +9,7 @@ from typing import Any
 from moorage.apimachinery.meta import labels_of
 from moorage.apimachinery.moments import moment, span_of
 from moorage.apimachinery.selectors import label_selector_of
+from moorage.decide.workflows.linttext import PARAMETER_NAME
 from moorage.decide.workflows.text.durations import parse_duration
 from moorage.decide.workflows.text.errors import TextError
 from moorage.model.workflow import (
@@ -41,7 +42,12 @@ def summary_patch(
         "message": record.message[:MESSAGE_LENGTH] or None,
         "progress": f"{record.done}/{record.total}",
     }
-    parameters = [{"name": name, "value": value} for name, value in sorted(record.parameters.items())]
+    # a name that Argo's full definitions refuse would keep the whole status from being written
+    parameters = [
+        {"name": name, "value": value}
+        for name, value in sorted(record.parameters.items())
+        if PARAMETER_NAME.fullmatch(name)
+    ]
     if parameters and sum(len(row["value"]) for row in parameters) <= OUTPUT_BYTES:
         status["outputs"] = {"parameters": parameters}
     strategy = (record.document.get("spec") or {}).get("ttlStrategy")
