@@ -9,6 +9,7 @@ import pytest
 
 from moorage.apimachinery.resources import NAMESPACES
 from moorage.kube.client import KubeClient
+from moorage.kube.serverurl import server_url
 from moorage.testing.browser import ARGS, chromium_path
 from moorage.testing.cluster import Cluster
 
@@ -25,6 +26,14 @@ async def namespace(api: KubeClient, unique: str) -> AsyncIterator[str]:
     await api.create(NAMESPACES, {"metadata": {"name": unique}})
     yield unique
     await api.delete(NAMESPACES, unique)
+
+
+@pytest.fixture
+async def login_server(cluster: Cluster, api: KubeClient) -> str:
+    """The server's address, for people who log in with a password."""
+    if cluster.address not in ("", "127.0.0.1"):
+        pytest.skip("passwords go over plain http to 127.0.0.1 only: run it without MOORAGE_TEST_ADDRESS")
+    return (await server_url(api)).rstrip("/")
 
 
 @pytest.fixture

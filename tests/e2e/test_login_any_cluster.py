@@ -23,7 +23,6 @@ from moorage.actions import people
 from moorage.apimachinery.resources import NAMESPACES
 from moorage.errors import NotFound
 from moorage.kube.client import KubeClient
-from moorage.kube.serverurl import server_url
 from moorage.model.manifests import ROLEBINDINGS
 from moorage.model.people import account_user, subjects_of
 from moorage.testing.cluster import Cluster, find_kubectl
@@ -34,8 +33,8 @@ PASSWORD = "correct horse battery"
 
 
 @pytest.fixture
-async def server(api: KubeClient) -> str:
-    return (await server_url(api)).rstrip("/")
+def server(login_server: str) -> str:
+    return login_server
 
 
 @pytest.fixture

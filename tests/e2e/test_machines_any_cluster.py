@@ -9,6 +9,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import yaml
@@ -156,20 +157,27 @@ async def test_a_machine_is_reserved_used_waited_for_and_reserved_again(
 
 
 async def test_a_run_as_typed_gets_a_machine_and_waits_for_one(
-    cluster: Cluster, api: KubeClient, namespace: str, unique: str, offer: Callable[..., Awaitable[Obj]]
+    cluster: Cluster,
+    api: KubeClient,
+    namespace: str,
+    unique: str,
+    offer: Callable[..., Awaitable[Obj]],
+    tmp_path: Path,
 ) -> None:
     await offer(xmedium=1)
     await until_counts(api, unique, maximum=1, reserved=1, used=0, waiting=0)
     words = [*cluster.image_options, "-n", namespace, "--", "sleep", "99"]
     for name in ("first", "second"):
-        await asyncio.to_thread(cluster.moor, "run", "--name", name, "--machine", f"{unique}/xmedium", *words)
+        typed = ("run", "--name", name, "--machine", f"{unique}/xmedium", *words)
+        await asyncio.to_thread(cluster.moor, *typed, cwd=tmp_path)  # what is in the working directory is sent
     await until_counts(api, unique, maximum=1, reserved=0, used=1, waiting=1)
     [running] = (await api.list(PODS, namespace, label_selector="moorage.dev/run=first")).items
     limits = running["spec"]["containers"][0]["resources"]["limits"]
     assert limits == {"cpu": "4", "memory": "12Gi", "nvidia.com/gpu": "1"}
     explained = await asyncio.to_thread(cluster.moor, "explain", "second", "-n", namespace)
     assert f"{unique}/xmedium" in explained.stdout
-    refused = await asyncio.to_thread(cluster.moor, "run", "--machine", f"{unique}/huge", *words, check=False)
+    typed = ("run", "--machine", f"{unique}/huge", *words)
+    refused = await asyncio.to_thread(cluster.moor, *typed, check=False, cwd=tmp_path)
     assert refused.returncode == 2
     assert f"machine '{unique}/huge' not found" in refused.stderr
     await asyncio.to_thread(cluster.moor, "cancel", "first", "-n", namespace)

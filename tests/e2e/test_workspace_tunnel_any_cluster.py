@@ -20,7 +20,6 @@ from moorage.actions import people
 from moorage.apimachinery.resources import NAMESPACES
 from moorage.errors import NotFound
 from moorage.kube.client import KubeClient
-from moorage.kube.serverurl import server_url
 from moorage.model.manifests import ROLEBINDINGS
 from moorage.model.people import subjects_of
 from moorage.model.workspace import WORKSPACES
@@ -31,7 +30,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.cluster("scheduler", "controllers",
 
 PASSWORD = "correct horse battery"
 PATIENCE = 180.0  # seconds; only bounds a hang
-IMAGE = "python:3.12-slim"  # on a cluster whose nodes run images
 APP = """
 import base64, hashlib, http.server, os, struct
 
@@ -82,14 +80,14 @@ async def ada(cluster: Cluster, api: KubeClient, unique: str) -> AsyncIterator[s
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"}
     bound: Any = {"metadata": {"name": "ada"}, "subjects": subjects_of(person), "roleRef": role}
     await api.create(ROLEBINDINGS, bound, unique)
-    python = sys.executable if cluster.kind == "local" else "python3"
-    image = {} if cluster.kind == "local" else {"image": IMAGE}
+    image = {} if cluster.kind == "local" else {"image": cluster.image}
     spec = {
-        "app": {"command": [python, "-c", APP], "ready": "/"},
+        "app": {"command": [cluster.python, "-c", APP], "ready": "/"},
         "resources": {"cpu": "100m", "memory": "128Mi"},
         **image,
     }
-    await api.create(WORKSPACES, {"metadata": {"name": "lab"}, "spec": spec}, unique)
+    typed = {"apiVersion": WORKSPACES.api_version, "kind": WORKSPACES.kind}
+    await api.create(WORKSPACES, typed | {"metadata": {"name": "lab"}, "spec": spec}, unique)
     yield person
     await api.delete(NAMESPACES, unique)
     with contextlib.suppress(NotFound):
@@ -121,11 +119,10 @@ def opened(cluster: Cluster, env: dict[str, str], *options: str) -> Iterator[tup
 
 @pytest.mark.parametrize("plain", [pytest.param(False, id="a login"), pytest.param(True, id="a kubeconfig alone")])
 async def test_a_member_opens_a_workspace_through_a_tunnel(
-    cluster: Cluster, api: KubeClient, ada: str, unique: str, tmp_path: Path, plain: bool
+    cluster: Cluster, login_server: str, ada: str, unique: str, tmp_path: Path, plain: bool
 ) -> None:
     login = {"MOORAGE_CONFIG": str(tmp_path / "config"), "MOORAGE_KUBECONFIG": str(tmp_path / "none")}
-    server = (await server_url(api)).rstrip("/")
-    cluster.moor("login", server, "--username", ada, "--password-stdin", stdin=PASSWORD + "\n", env=login)
+    cluster.moor("login", login_server, "--username", ada, "--password-stdin", stdin=PASSWORD + "\n", env=login)
     kubeconfig = tmp_path / "kubeconfig"
     cluster.moor("kubeconfig", "-n", unique, "-o", str(kubeconfig), *(["--plain"] if plain else []), env=login)
     scripts = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
