@@ -1,7 +1,7 @@
 """Runs Argo's own manifests and compares what comes out with what must: phases, pods, nodes, outputs.
 
     python benchmarks/argo_conformance.py --corpus FOLDER [--only TEXT] [--at-once 4]
-        [--kill SECONDS [--kills 300] [--seed 1]] [--results FILE] [--undisturbed FILE]
+        [--kill SECONDS [--kills 300] [--seed 1]] [--results FILE] [--undisturbed FILE] [--real]
 
 FOLDER has `expected.json` and `manifests/`. A local cluster is started for it, on which the images of the
 manifests are processes of this machine with root file systems of their own (`benchmarks/argo_images`). Printed is
@@ -17,6 +17,9 @@ In every round each command of a step counts its own starts, in a file of this m
 attempt fails the entry. So does a node that goes on when its workflow has ended. `--results FILE` keeps type,
 phase and exit code of every node. `--undisturbed FILE` names such a file of a round without kills: an entry that
 gives something else fails.
+
+With `--real` the manifests run on the cluster that MOORAGE_TEST_KUBECONFIG names, as tests do. Its nodes
+must have the images, which are not pulled. A container without a command gets that of the table of images.
 
 Exit code 1 when an entry failed. The fields of `expected.json` are explained in its `_meta`.
 """
@@ -62,6 +65,7 @@ from moorage.model.workflow import (
     WORKFLOWS,
     NodeRecord,
 )
+from moorage.testing.cluster import start_cluster
 from moorage.workflows.records import LocalRecords
 
 HERE = Path(__file__).resolve().parent
@@ -134,13 +138,17 @@ class Outcome:
 
 @dataclass(slots=True)
 class Site:
-    """A running cluster, and where its records are. `store`: host and port of the S3 server."""
+    """A running cluster, and where its records are. `store`: host and port of the S3 server.
+
+    `is_real`: its nodes run containers, of images that are there.
+    """
 
     api: KubeClient
     data: Path
     corpus: Path
     templates: dict[TemplateKey, Any]
     store: str
+    is_real: bool = False
     kills: int = 0
 
     @property
@@ -153,6 +161,9 @@ class Site:
         text = (self.corpus / "manifests" / entry).read_text().replace(STORE_ADDRESS, self.store)
         text = text.replace(NOT_FOUND, f"http://{self.store}/none/not-found")
         documents = [document for document in yaml.safe_load_all(text) if document]
+        if self.is_real:
+            with_commands(documents)
+            return documents
         for document in documents:
             count_starts(document.get("spec"), self.starts)
         return documents
@@ -210,6 +221,27 @@ def starts_of(folder: Path, pods: set[str]) -> collections.Counter[str]:
     file = folder / "starts"
     lines = file.read_text().splitlines() if file.exists() else []
     return collections.Counter(line for line in lines if line.partition(" ")[0] in pods)
+
+
+def with_commands(value: Any) -> None:
+    """Give the containers in a document the command of their image, and do not pull it: there is no registry."""
+    if isinstance(value, dict):
+        if isinstance(value.get("image"), str):
+            value.setdefault("imagePullPolicy", "IfNotPresent")
+            row = next(row for row in image_table() if is_named(value["image"], row["image"]))
+            if not value.get("command") and "source" not in value:
+                words = list(row.get("entrypoint", ())) or list(row.get("cmd", ()))
+                value["command"] = [f"/{Path(word).name}" if "/argo_images/" in word else word for word in words]
+        for inner in value.values():
+            with_commands(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            with_commands(inner)
+
+
+def is_named(image: str, pattern: str) -> bool:
+    """Whether a row of the table is for an image, which may have a tag more."""
+    return pattern == "*" or image == pattern or image.startswith(f"{pattern}:")
 
 
 async def read_nodes(site: Site, uid: str) -> list[NodeRecord]:
@@ -424,13 +456,13 @@ async def until_ready(site: Site) -> None:
 
 
 @contextlib.contextmanager
-def s3_server() -> Iterator[str]:
-    """Host and port of an S3 server of this process, with the buckets that manifests name."""
+def s3_server(address: str) -> Iterator[str]:
+    """Host and port of an S3 server of this process at an address, with the buckets that manifests name."""
     import boto3
     from moto.server import ThreadedMotoServer
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server = ThreadedMotoServer(ip_address=address, port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
     keys = {"aws_access_key_id": STORE_KEYS["accesskey"], "aws_secret_access_key": STORE_KEYS["secretkey"]}
@@ -454,18 +486,21 @@ class Round:
 async def run(
     corpus: Path,
     data: Path,
+    kubeconfig: Path,
     only: str,
     at_once: int,
     kill: float,
     store: str,
     seed: int,
     calm: dict[str, dict[str, Any]],
+    *,
+    is_real: bool,
 ) -> Round:
     """`calm`: of each entry the result that it gives when nothing is killed; none where that is not known."""
     entries = json.loads((corpus / "expected.json").read_text())["files"]
     gate = asyncio.Semaphore(at_once)
-    async with KubeClient(load_connection(data / "kubeconfig")) as api:
-        site = Site(api, data, corpus, {}, store)
+    async with KubeClient(load_connection(kubeconfig)) as api:
+        site = Site(api, data, corpus, {}, store, is_real)
         await put_fixtures(site, entries)
 
         async def guarded(entry: str, expected: dict[str, Any]) -> Outcome:
@@ -524,14 +559,18 @@ def main() -> int:
         "--undisturbed", type=Path, help="what must come of each entry: results of an earlier call"
     )
     parser.add_argument("--keep", action="store_true", help="leave the cluster up, and say where")
+    parser.add_argument("--real", action="store_true", help="run on the cluster of MOORAGE_TEST_KUBECONFIG")
     chosen = parser.parse_args()
     started = time.monotonic()
-    made = make_argosay()
+    made = not chosen.real and make_argosay()
     calm = json.loads(chosen.undisturbed.read_text()) if chosen.undisturbed else {}
     try:
         rounds: list[Round] = []
         while not rounds or (chosen.kill and sum(row.kills for row in rounds) < chosen.kills):
-            rounds.append(play_round(chosen, seed=chosen.seed + len(rounds), calm=calm))
+            if chosen.real:
+                rounds.append(on_real_cluster(chosen, calm))
+            else:
+                rounds.append(play_round(chosen, seed=chosen.seed + len(rounds), calm=calm))
     finally:
         if made and not chosen.keep:
             ARGOSAY.unlink()
@@ -547,6 +586,21 @@ def main() -> int:
         chosen.results.write_text(json.dumps(results, indent=1))
     print(f"{time.monotonic() - started:.0f} s")
     return int(any(row.word == "failed" for each in rounds for row in each.outcomes))
+
+
+def on_real_cluster(chosen: argparse.Namespace, calm: dict[str, dict[str, Any]]) -> Round:
+    """Run the entries on the cluster that the environment names; the services are a process of this machine."""
+    if not os.environ.get("MOORAGE_TEST_KUBECONFIG") or not os.environ.get("MOORAGE_TEST_ADDRESS"):
+        sys.exit("--real: set MOORAGE_TEST_KUBECONFIG and MOORAGE_TEST_ADDRESS, see CONTRIBUTING.md")
+    if chosen.kill or chosen.keep:
+        sys.exit("--real: the services end with this process: use it without --kill and --keep")
+    with (
+        tempfile.TemporaryDirectory(prefix="argo-conformance-") as folder,
+        start_cluster(Path(folder)) as cluster,
+        s3_server(cluster.address) as store,
+    ):
+        words = (chosen.corpus, cluster.home, cluster.kubeconfig, chosen.only, chosen.at_once)
+        return asyncio.run(run(*words, 0.0, store, 0, calm, is_real=True))
 
 
 def play_round(chosen: argparse.Namespace, *, seed: int, calm: dict[str, dict[str, Any]]) -> Round:
@@ -574,10 +628,9 @@ def play_round(chosen: argparse.Namespace, *, seed: int, calm: dict[str, dict[st
         )
     try:
         asyncio.run(wait_ready(data, up))
-        with s3_server() as store:
-            return asyncio.run(
-                run(chosen.corpus, data, chosen.only, chosen.at_once, chosen.kill, store, seed, calm)
-            )
+        with s3_server("127.0.0.1") as store:
+            words = (chosen.corpus, data, data / "kubeconfig", chosen.only, chosen.at_once)
+            return asyncio.run(run(*words, chosen.kill, store, seed, calm, is_real=False))
     finally:
         if chosen.keep:
             print(f"kept: {data}")

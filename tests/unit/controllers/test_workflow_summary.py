@@ -93,7 +93,7 @@ def test_a_global_output_whose_name_argo_refuses_stays_out_of_the_object() -> No
     assert patch["status"]["outputs"] == {"parameters": [{"name": "Good_1-x", "value": "3"}]}
 
 
-NOON = "2026-03-01T12:00:00Z"
+STARTED = "2026-03-01T12:00:00Z"
 # what Argo's full definitions keep of a status; other fields are dropped by the API server
 # https://argo-workflows.readthedocs.io/en/latest/fields/
 _CONDITIONS = {"type": None, "status": None, "message": None}
@@ -132,7 +132,7 @@ def test_argos_definitions_keep_what_is_written_to_a_status() -> None:
             locks.ask(workflow, Locks(node=f"{workflow}-{node}", locks=(lock,), priority=0, created_at=""))
     locks.grant({lock: 1 for lock in locks.wanted()})
     record = msgspec.structs.replace(
-        a_record(), phase="Failed", message="m", started_at=NOON, finished_at=NOON,
+        a_record(), phase="Failed", message="m", started_at=STARTED, finished_at=STARTED,
         parameters={"a": "1"}, metrics_error="no number",
     )  # fmt: skip
     for workflow in ("u", "other"):
