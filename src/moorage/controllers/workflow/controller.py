@@ -37,7 +37,7 @@ from moorage.controllers.workflow.records import RecordStore
 from moorage.controllers.workflow.summary import collect_at, pod_delete_at, summary_patch
 from moorage.decide.runs.restarts import LOST_AFTER
 from moorage.decide.workflows.collection import collects
-from moorage.decide.workflows.graph.again import nodes_taken_over, nodes_to_forget
+from moorage.decide.workflows.graph.again import nodes_taken_over, nodes_to_forget, with_exports_of
 from moorage.decide.workflows.graph.events import (
     ConfigMapValue,
     Controls,
@@ -342,8 +342,8 @@ class WorkflowController:
                 record = _failed(record, taken, now)
                 await self._records.save(uid, self._holder, workflow=record)
             else:
-                await self._records.save(uid, self._holder, taken)
-                nodes = taken
+                record, nodes = taken
+                await self._records.save(uid, self._holder, nodes, record)
         if record.phase not in ENDED_PHASES and (refusal := await self._claims(key, obj, record)):
             record = msgspec.structs.replace(_failed(record, f"pvc create error: {refusal}", now), phase="Error")
             await self._records.save(uid, self._holder, workflow=record)
@@ -381,8 +381,10 @@ class WorkflowController:
                 live.deletions[name] = at
         return live
 
-    async def _taken_over(self, record: WorkflowRecord, uid: str, now: datetime) -> tuple[NodeRecord, ...] | str:
-        """What a new run takes over from the run with this uid; a text: why it cannot.
+    async def _taken_over(
+        self, record: WorkflowRecord, uid: str, now: datetime
+    ) -> tuple[WorkflowRecord, tuple[NodeRecord, ...]] | str:
+        """A new run's record and nodes, with what it takes over from the run with this uid; a text: why it cannot.
 
         A run of another namespace is as one that is not there.
         """
@@ -397,7 +399,8 @@ class WorkflowController:
         name = earlier.workflow.name
         if earlier.workflow.phase not in ENDED_PHASES:
             return f"the workflow to take results from, {name}, has not ended: wait for it, and resubmit it then"
-        return nodes_taken_over(earlier.nodes, earlier=name, name=record.name, now=now)
+        nodes = nodes_taken_over(earlier.nodes, earlier=name, name=record.name, now=now)
+        return with_exports_of(record, earlier.workflow), nodes
 
     async def _document(self, key: Key, obj: Obj) -> tuple[Obj, Sequence[str]]:
         """(all that the run needs in one document, what is wrong with it)."""

@@ -13,7 +13,7 @@ import msgspec
 
 from moorage.decide.workflows.graph.naming import node_id
 from moorage.decide.workflows.graph.tasks import is_meant, stamp
-from moorage.model.workflow import NodePhase, NodeRecord, NodeType, Outputs, Retry
+from moorage.model.workflow import NodePhase, NodeRecord, NodeType, Outputs, Retry, WorkflowRecord
 
 _COMPOSITE = (NodeType.STEPS, NodeType.STEP_GROUP, NodeType.DAG, NodeType.TASK_GROUP, NodeType.RETRY)
 _WELL = (NodePhase.SUCCEEDED, NodePhase.SKIPPED)
@@ -164,6 +164,13 @@ def nodes_taken_over(
             )
         )
     return tuple(taken)
+
+
+def with_exports_of(workflow: WorkflowRecord, earlier: WorkflowRecord) -> WorkflowRecord:
+    """The new run's record, with the global outputs of the earlier one. Steps that run again replace theirs."""
+    artifacts = (_as_read(Outputs(artifacts=earlier.artifacts)) or Outputs()).artifacts
+    kept = tuple(artifact for artifact in artifacts if not artifact.is_deleted)
+    return msgspec.structs.replace(workflow, parameters=earlier.parameters, artifacts=kept)
 
 
 def _renamed(node: str, earlier: str, name: str) -> str:

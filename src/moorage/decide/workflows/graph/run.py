@@ -556,7 +556,6 @@ class Run:
         """Carry out a template as a node, with its retries; the node's final record. Raises Cut."""
         record = self.records.get(node_id(self.workflow.name, call.name))
         if record is not None and record.phase.is_fulfilled:
-            self._export(record, call)
             return record
         try:
             resolved = self._library.find(call.step, call.scope)
@@ -722,15 +721,8 @@ class Run:
                 self.workflow, parameters=dict(self._parameters), artifacts=artifacts
             )
 
-    def _export(self, record: NodeRecord, call: Call) -> None:
-        """Outputs that have a global name, of a node that is final."""
-        try:
-            template = self._library.find(call.step, call.scope).template
-        except (TextError, TemplateMissing):
-            return
-        self._export_outputs(template, record)
-
     def _export_outputs(self, template: Mapping[str, Any], record: NodeRecord) -> None:
+        """Note outputs that have a global name. The workflow's record keeps them from the save of the node on."""
         if record.outputs is None:
             return
         declared = template.get("outputs") or {}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moorage.decide.workflows.collection import left
-from moorage.decide.workflows.graph.again import nodes_taken_over, nodes_to_forget
+from moorage.decide.workflows.graph.again import nodes_taken_over, nodes_to_forget, with_exports_of
 from moorage.decide.workflows.graph.run import Run
 from moorage.model.workflow import NodePhase, NodeType, Retry
 from moorage.testing.workflowplayer import Ends, Player, by_node
@@ -82,6 +82,7 @@ def taken_over(player: Player, name: str = "new") -> Player:
     again = Player(GRAPH, by_node(make=MADE), name=name)
     nodes = nodes_taken_over(player.nodes.values(), earlier=player.workflow.name, name=name, now=again.now)
     again.nodes = {node.id: node for node in nodes}
+    again.workflow = with_exports_of(again.workflow, player.workflow)
     again.run = Run(again.workflow, nodes=nodes, now=again.now)
     return again
 
@@ -254,3 +255,39 @@ def test_whatever_failed_the_new_run_starts_no_step_that_succeeded(bad):
     assert again.workflow.phase == "Succeeded"
     started = {order.record.name.removeprefix("new") for order in again.created}
     assert started & well <= {".hooks.running", ".onExit"}
+
+
+NESTED_EXPORT = """
+spec:
+  entrypoint: main
+  templates:
+  - name: main
+    steps:
+    - - {name: all, template: inner}
+    - - name: last
+        template: say
+        arguments: {parameters: [{name: x, value: "{{workflow.outputs.parameters.g}}"}]}
+  - name: inner
+    steps: [[{name: make, template: make}]]
+  - name: make
+    outputs:
+      parameters: [{name: y, globalName: g, valueFrom: {path: /y}}]
+      artifacts: [{name: f, globalName: file, path: /f, artifactGC: {strategy: OnWorkflowDeletion}}]
+    container: {image: busybox, command: [echo]}
+  - name: say
+    inputs: {parameters: [{name: x}]}
+    container: {image: busybox, command: [echo, "{{inputs.parameters.x}}"]}
+"""
+
+
+def test_a_global_output_of_an_inner_step_is_taken_over() -> None:
+    failed = Player(NESTED_EXPORT, by_node(make=MADE, last=Ends(exit_code=1)), name="old").play()
+    again = Player(NESTED_EXPORT, name="new")
+    nodes = nodes_taken_over(failed.nodes.values(), earlier="old", name="new", now=again.now)
+    again.nodes = {node.id: node for node in nodes}
+    again.workflow = with_exports_of(again.workflow, failed.workflow)
+    again.run = Run(again.workflow, nodes=nodes, now=again.now)
+    again.play()
+    assert [order.template["container"]["command"] for order in again.created] == [["echo", "5"]]
+    assert again.workflow.parameters == {"g": "5"}
+    assert [(artifact.name, artifact.collection) for artifact in again.workflow.artifacts] == [("file", {})]

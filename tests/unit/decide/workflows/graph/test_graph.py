@@ -331,6 +331,66 @@ def test_global_outputs_are_there_for_later_steps_and_for_people() -> None:
     assert player.created[-1].template["container"]["command"] == ["echo", "5"]
 
 
+GLOBAL_NAMES = """
+spec:
+  entrypoint: main
+  templates:
+  - name: main
+    steps:
+    - - {name: a, template: make, arguments: {parameters: [{name: to, value: left}]}}
+    - - name: b
+        template: make
+        arguments: {parameters: [{name: to, value: "{{workflow.outputs.parameters.from-left}}"}]}
+  - name: make
+    inputs: {parameters: [{name: to}]}
+    outputs: {parameters: [{name: y, globalName: "from-{{inputs.parameters.to}}", valueFrom: {path: /y}}]}
+    container: {image: busybox, command: [echo]}
+"""
+
+
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["one operator", "an operator for each decision"])
+def test_a_global_name_takes_inputs_of_its_template(is_restarted: bool) -> None:
+    player = Player(GLOBAL_NAMES, by_node(a=Ends(parameters={"y": "5"}), b=Ends(parameters={"y": "6"})))
+    while player.step():
+        if is_restarted:
+            player.restart()
+    assert player.workflow.parameters == {"from-left": "5", "from-5": "6"}
+
+
+NESTED_GLOBALS = """
+spec:
+  entrypoint: main
+  templates:
+  - name: main
+    steps:
+    - - {name: all, template: inner}
+    - - name: last
+        template: say
+        arguments: {parameters: [{name: x, value: "{{workflow.outputs.parameters.g}}"}]}
+  - name: inner
+    steps: [[{name: a, template: make}]]
+  - name: make
+    outputs:
+      parameters: [{name: y, globalName: g, valueFrom: {path: /y}}]
+      artifacts: [{name: f, globalName: file, path: /f}]
+    container: {image: busybox, command: [echo]}
+  - name: say
+    inputs: {parameters: [{name: x}]}
+    container: {image: busybox, command: [echo, "{{inputs.parameters.x}}"]}
+"""
+
+
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["one operator", "an operator for each decision"])
+def test_a_global_output_of_an_inner_step_stays(is_restarted: bool) -> None:
+    player = Player(NESTED_GLOBALS, by_node(a=Ends(parameters={"y": "5"}, artifacts=("f",))))
+    while player.step():
+        if is_restarted:
+            player.restart()
+    assert player.workflow.parameters == {"g": "5"}
+    assert [artifact.name for artifact in player.workflow.artifacts] == ["file"]
+    assert player.created[-1].template["container"]["command"] == ["echo", "5"]
+
+
 def test_a_loop_gives_a_list_of_what_its_items_gave() -> None:
     values = iter(["a", "b"])
     player = play(
