@@ -11,7 +11,7 @@ def an_order(name: str, template: str = "train") -> CreatePod:
         pod_name=name,
     )  # fmt: skip
     return CreatePod(
-        record=record, template={}, artifacts={}, wants_result=False, deadline_seconds=None, excluded_hosts=()
+        record=record, template={}, artifacts={}, wants_result=False, longest=None, ends_by=None, excluded_hosts=()
     )
 
 

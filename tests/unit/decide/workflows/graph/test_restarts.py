@@ -73,6 +73,30 @@ MANIFESTS = {
         - name: say
           container: {image: busybox, command: [echo]}
     """,
+    "global outputs of inner steps": """
+      spec:
+        entrypoint: main
+        onExit: bye
+        templates:
+        - name: main
+          steps:
+          - - {name: all, template: inner, arguments: {parameters: [{name: to, value: left}]}}
+          - - {name: next, template: inner, arguments: {parameters: [{name: to, value: right}]}}
+        - name: inner
+          inputs: {parameters: [{name: to}]}
+          dag:
+            tasks:
+            - name: fan
+              template: export
+              arguments: {parameters: [{name: to, value: "{{inputs.parameters.to}}"}]}
+        - name: export
+          inputs: {parameters: [{name: to}]}
+          outputs:
+            parameters: [{name: y, globalName: "from-{{inputs.parameters.to}}", valueFrom: {path: /y}}]
+          container: {image: busybox, command: [echo]}
+        - name: bye
+          container: {image: busybox, command: [echo, "{{workflow.outputs.parameters.from-left}}"]}
+    """,
     "retries with a limit": """
       spec:
         entrypoint: main
@@ -130,6 +154,7 @@ def test_restarts_change_nothing(name: str, seed: int) -> None:
     names = [order.record.name for order in player.created]
     assert sorted(names) == sorted(order.record.name for order in calm.created)
     assert len(set(names)) == len(names)
+    assert player.created[-1].template == calm.created[-1].template
 
 
 def test_a_dag_ends_as_its_leaves_say() -> None:
