@@ -34,7 +34,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from moorage.apimachinery.resources import PODS
+from moorage.apimachinery.informer import Informer
+from moorage.apimachinery.resources import PODS, Obj
 from moorage.cli.datafolder import DataFolder
 from moorage.clock import SYSTEM
 from moorage.kube.client import KubeClient
@@ -135,16 +136,16 @@ async def plain_pods(api: KubeClient, number: int, at_once: int) -> None:
     """Create, await and delete so many pods."""
     ended: dict[str, asyncio.Event] = {}
 
-    async def watch() -> None:
-        listed = await api.list(PODS, NAMESPACE, label_selector="plain=true")
-        async for event in api.watch(
-            PODS, NAMESPACE, resource_version=listed.resource_version, label_selector="plain=true"
-        ):
-            name = event.object["metadata"].get("name", "")
-            if (event.object.get("status") or {}).get("phase") in FINAL and name in ended:
+    def changed(_before: Obj | None, after: Obj | None) -> None:
+        if after is not None and (after.get("status") or {}).get("phase") in FINAL:
+            name = after["metadata"]["name"]
+            if name in ended:
                 ended[name].set()
 
-    watching = asyncio.create_task(watch())
+    pods = Informer(api, PODS, NAMESPACE, label_selector="plain=true")
+    pods.on_change(changed)
+    watching = asyncio.create_task(pods.run())
+    await pods.synced.wait()
     gate = asyncio.Semaphore(at_once)
 
     async def pod(at: int) -> None:
@@ -169,13 +170,20 @@ async def create(api: KubeClient, name: str, spec: dict[str, Any]) -> None:
 
 async def workflow(api: KubeClient, name: str, spec: dict[str, Any]) -> None:
     """Run one to its end. It is watched: to ask for a large one again and again would cost more than to run it."""
-    only = f"metadata.name={name}"
-    version = (await api.list(WORKFLOWS, NAMESPACE, field_selector=only)).resource_version
+    is_over, status = asyncio.Event(), {}
+
+    def changed(_before: Obj | None, after: Obj | None) -> None:
+        if after is not None and (after.get("status") or {}).get("phase") in FINAL:
+            status.update(after["status"])
+            is_over.set()
+
+    workflows = Informer(api, WORKFLOWS, NAMESPACE, field_selector=f"metadata.name={name}")
+    workflows.on_change(changed)
+    watching = asyncio.create_task(workflows.run())
+    await workflows.synced.wait()
     await create(api, name, spec)
-    async for event in api.watch(WORKFLOWS, NAMESPACE, resource_version=version, field_selector=only):
-        status = event.object.get("status") or {}
-        if status.get("phase") in FINAL:
-            break
+    await is_over.wait()
+    watching.cancel()
     if status["phase"] != "Succeeded":
         raise SystemExit(f"workflow {name}: {status}")
 
@@ -232,21 +240,19 @@ async def chain(api: KubeClient, name: str, number: int, finished: int = 0) -> N
     created: list[float] = []
     ended: dict[str, float] = {}
 
-    async def watch() -> None:
-        listed = await api.list(PODS, NAMESPACE, label_selector=f"{WORKFLOW_LABEL}={name}")
-        async for event in api.watch(
-            PODS, NAMESPACE, resource_version=listed.resource_version, label_selector=f"{WORKFLOW_LABEL}={name}"
-        ):
-            if "link" not in (event.object["metadata"].get("labels") or {}):
-                continue
-            now, pod = SYSTEM.now().timestamp(), event.object["metadata"].get("name", "")
-            if event.type == "ADDED":
-                created.append(now)
-            if (event.object.get("status") or {}).get("phase") in FINAL:
-                ended.setdefault(pod, now)
+    def changed(before: Obj | None, after: Obj | None) -> None:
+        if after is None:
+            return
+        now = SYSTEM.now().timestamp()
+        if before is None:
+            created.append(now)
+        if (after.get("status") or {}).get("phase") in FINAL:
+            ended.setdefault(after["metadata"]["name"], now)
 
-    watching = asyncio.create_task(watch())
-    await asyncio.sleep(0.5)
+    links = Informer(api, PODS, NAMESPACE, label_selector=f"{WORKFLOW_LABEL}={name},link=true")
+    links.on_change(changed)
+    watching = asyncio.create_task(links.run())
+    await links.synced.wait()
     tasks: list[dict[str, Any]] = [{"name": f"t{at}", "template": "link"} for at in range(number)]
     for at in range(1, number):
         tasks[at]["depends"] = f"t{at - 1}"
