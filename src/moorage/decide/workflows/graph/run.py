@@ -1146,7 +1146,7 @@ class Run:
             for parameter in (template.get("outputs") or {}).get("parameters") or ()
             if (parameter.get("valueFrom") or {}).get("supplied") is not None
         ]
-        given: dict[str, str] = {}
+        given = dict(node.outputs.parameters) if node.outputs is not None else {}
         if wait is not None:
             self._scheduler.start(self._resume_later(node.id, (moment(node.started_at) or self._now) + wait))
         while True:
@@ -1166,14 +1166,13 @@ class Run:
             if missing and is_over:
                 message = f"output parameters were not given within {duration}, and have no default: "
                 return self._end_node(self.records[node.id], NodePhase.ERROR, message + ", ".join(missing))
-            if missing:
-                node = self._save(
-                    msgspec.structs.replace(node, message=f"waits for output parameters: {', '.join(missing)}")
-                )
-                continue
             names = {str(parameter["name"]) for parameter in declared}
             values = {name: value for name, value in given.items() if name in names}
             outputs = Outputs(parameters=values) if values else None
+            if missing:
+                message = f"waits for output parameters: {', '.join(missing)}"
+                node = self._save(msgspec.structs.replace(node, message=message, outputs=outputs))
+                continue
             return self._end_node(self.records[node.id], NodePhase.SUCCEEDED, asked.message, outputs)
 
     async def _resume_later(self, identity: str, at: datetime) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from moorage.decide.workflows.graph.events import Controls, PodSeen
 from moorage.decide.workflows.graph.run import LEFT_OVER, ended_by_itself
 from moorage.decide.workflows.graph.validity import violations
-from moorage.model.workflow import NodePhase, NodeRecord, NodeType, WorkflowRecord
+from moorage.model.workflow import NodePhase, NodeRecord, NodeType, Resume, WorkflowRecord
 from moorage.testing.workflowplayer import NOON, TOO_LONG, Ends, Player, by_node
 
 LONG = Ends(after=timedelta(hours=1))
@@ -259,6 +259,28 @@ def test_a_suspension_that_ended_while_nobody_was_there_goes_on_at_once() -> Non
     assert player.node("WF[0].gate").phase == "Succeeded"
     checked(player)
     assert player.workflow.phase == "Succeeded"
+
+
+def test_values_that_were_supplied_one_by_one_are_kept_over_a_restart() -> None:
+    player = begun("""
+      spec:
+        entrypoint: gate
+        templates:
+        - name: gate
+          suspend: {}
+          outputs:
+            parameters: [{name: a, valueFrom: {supplied: {}}}, {name: b, valueFrom: {supplied: {}}}]
+    """)
+    player.run.resume(Resume(parameters={"a": "1"}))
+    player.decide()
+    player.restart()
+    player.decide()
+    assert player.node("WF").message == "waits for output parameters: b"
+    player.run.resume(Resume(parameters={"b": "2"}))
+    checked(player)
+    outputs = player.node("WF").outputs
+    assert outputs is not None
+    assert dict(outputs.parameters) == {"a": "1", "b": "2"}
 
 
 def test_retries_whose_longest_duration_passed_unseen_are_over() -> None:
