@@ -18,12 +18,12 @@ from moorage.apimachinery.quantity import format_bytes
 from moorage.apimachinery.resources import PODS, Obj
 from moorage.clock import Clock
 from moorage.decide.runs.kept import shown_container
+from moorage.decide.workflows.pods import MAIN
 from moorage.decide.workflows.views import ENDED, WorkflowView, is_step, step_path, view_workflow
 from moorage.errors import ApiError, NotFound, ServerError
 from moorage.kube.logs import STARTED, pod_lines
 from moorage.model.workflow import NODE_NAME_ANNOTATION, WORKFLOW_LABEL, WORKFLOWS
 
-MAIN = "main"  # the container of a step that is the person's own
 LOOK_SECONDS = 1.0  # between two looks for pods that have come, while a workflow is followed
 GONE = "the pod is gone"
 AHEAD = 256  # lines that are read before somebody takes them

@@ -11,6 +11,7 @@ from moorage.apimachinery.moments import moment
 from moorage.apimachinery.quantity import parse_quantity
 from moorage.apimachinery.resources import Obj
 from moorage.decide.workflows.graph.events import ContainerSeen, PodSeen
+from moorage.decide.workflows.pods import INIT, MAIN, WAIT
 from moorage.errors import QuantityError
 from moorage.model.workflow import (
     NODE_ID_ANNOTATION,
@@ -20,7 +21,6 @@ from moorage.model.workflow import (
     StepReport,
 )
 
-MAIN, INIT, WAIT = "main", "init", "wait"
 _KEPT_ANNOTATIONS = (NODE_ID_ANNOTATION, REPORTS_ANNOTATION)
 NOT_STARTED = 64
 _NOT_STARTED_WORDS = ("StartError", "ContainerCannotRun")

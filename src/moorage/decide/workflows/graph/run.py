@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import heapq
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -1729,15 +1729,9 @@ class Run:
                 raise TextError(f"output parameter {name} has no value: {asked_for(source)} was not made")
             parameters[name] = str(value)
         artifacts: list[Artifact] = []
-        for artifact in declared.get("artifacts") or ():
-            try:
-                left = artifact_of(artifact, scope.with_absent, scope.artifacts, scope.missing)
-            except TextError:
-                if artifact.get("optional"):
-                    continue
-                raise
+        for artifact, left in _found(declared, scope):
             if left is not None:
-                artifacts.append(msgspec.structs.replace(left, name=str(artifact.get("name"))))
+                artifacts.append(left)
             elif not artifact.get("optional"):
                 raise TextError(f"output artifact {artifact.get('name')} has no source")
         return Outputs(parameters=parameters, artifacts=tuple(artifacts))
@@ -1745,17 +1739,7 @@ class Run:
     def _given_artifacts(self, arguments: Mapping[str, Any], scope: Scope | None = None) -> dict[str, Artifact]:
         """Artifacts of arguments: found by `from`, or where they say. Raises TextError."""
         known = scope or Scope(self._globals, self._global_artifacts, frozenset())
-        given: dict[str, Artifact] = {}
-        for artifact in arguments.get("artifacts") or ():
-            try:
-                value = artifact_of(artifact, known.with_absent, known.artifacts, known.missing)
-            except TextError:
-                if artifact.get("optional"):
-                    continue
-                raise
-            if value is not None:
-                given[str(artifact.get("name"))] = msgspec.structs.replace(value, name=str(artifact.get("name")))
-        return given
+        return {value.name: value for _, value in _found(arguments, known) if value is not None}
 
     # --- memos, locks, questions, time
 
@@ -1855,3 +1839,19 @@ def ended_by_itself(pod: PodSeen, late_at: datetime | None) -> bool:
     slack = timedelta() if pod.exit_code == 0 else CLOCKS_DIFFER
     was_in_time = late_at is not None and finished is not None and finished + slack <= late_at
     return pod.is_ended and (was_in_time or not pod.is_deleted)
+
+
+def _found(declared: Mapping[str, Any], scope: Scope) -> Iterator[tuple[Mapping[str, Any], Artifact | None]]:
+    """Each declared artifact with what its source gives, under its name; None: nothing. Raises TextError.
+
+    An optional one whose source cannot be read is left out.
+    """
+    for artifact in declared.get("artifacts") or ():
+        try:
+            value = artifact_of(artifact, scope.with_absent, scope.artifacts, scope.missing)
+        except TextError:
+            if artifact.get("optional"):
+                continue
+            raise
+        name = str(artifact.get("name"))
+        yield artifact, None if value is None else msgspec.structs.replace(value, name=name)
