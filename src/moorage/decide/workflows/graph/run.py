@@ -146,6 +146,7 @@ class Run:
         self._timer_number = 0
         self._answers: dict[Question, Future[Any]] = {}
         self._suspended: dict[str, tuple[NodeRecord, bool, Future[Resume]]] = {}  # by node id; the bool: is_exit
+        self._resumed: dict[str, list[Resume]] = {}  # by node id: asked for before the node waited
         self._go_on: list[Future[None]] = []
         self._backoffs: list[Future[None]] = []  # waits that a shutdown ends
         self._watched: dict[str, Callable[[NodeRecord], None]] = {}  # by node id
@@ -238,6 +239,10 @@ class Run:
         for record, _, future in list(self._suspended.values()):
             if is_meant(record, asked.selector):
                 future.set(asked)
+        for record in self.records.values():  # a run that was made anew has not come to them yet
+            waits = record.type is NodeType.SUSPEND and record.phase is NodePhase.RUNNING
+            if waits and record.id not in self._suspended and is_meant(record, asked.selector):
+                self._resumed.setdefault(record.id, []).append(asked)
 
     def control(self, controls: Controls) -> None:
         """What the object says now of shutdown and suspension."""
@@ -1152,6 +1157,8 @@ class Run:
         while True:
             future: Future[Resume] = self._scheduler.future()
             self._suspended[node.id] = (node, call.is_exit, future)
+            if self._resumed.get(node.id):
+                future.set(self._resumed[node.id].pop(0))
             asked = await future
             is_over = asked is _TIME_IS_OVER
             del self._suspended[node.id]

@@ -261,6 +261,14 @@ def test_a_suspension_that_ended_while_nobody_was_there_goes_on_at_once() -> Non
     assert player.workflow.phase == "Succeeded"
 
 
+def test_a_resume_that_a_new_operator_is_told_of_first_is_not_lost() -> None:
+    player = begun("spec: {entrypoint: gate, templates: [{name: gate, suspend: {}}]}")
+    player.restart()
+    player.run.resume(Resume())
+    checked(player)
+    assert player.workflow.phase == "Succeeded"
+
+
 def test_values_that_were_supplied_one_by_one_are_kept_over_a_restart() -> None:
     player = begun("""
       spec:
