@@ -53,8 +53,10 @@ def logs(target: Target, name: str, follow: bool, since: str | None, prefix: boo
             async for event in events:
                 printer.print(event)
         if printer.is_silent:
-            text = "printed nothing" if view.has_ended else "has printed nothing yet"
-            console.say(f"{view.name} {text}: {view.phase}")
+            is_over = view.has_ended or view.is_gone
+            state = f"{view.phase}, deleted" if view.is_gone else view.phase
+            who = f"step {chosen['step']} of {view.name}" if chosen["step"] else view.name
+            console.say(f"{who} {'printed nothing' if is_over else 'has printed nothing yet'}: {state}")
         return 0
 
     return in_session(target, work)

@@ -40,7 +40,14 @@ from moorage.decide.workflows.linttext import (
     check_tags,
     check_whole,
 )
-from moorage.decide.workflows.schedules import ScheduleError, Timetable, next_slot, parse_schedule, parse_timetable
+from moorage.decide.workflows.schedules import (
+    Every,
+    ScheduleError,
+    Timetable,
+    next_slot,
+    parse_schedule,
+    parse_timetable,
+)
 from moorage.decide.workflows.scopes import Scope, has_tag
 from moorage.decide.workflows.shapes import Fault, faults_of_shape
 from moorage.decide.workflows.templates import (
@@ -62,6 +69,7 @@ VOLUME_CLAIM_GC = ("OnWorkflowCompletion", "OnWorkflowSuccess")
 CONCURRENCY = ("Allow", "Forbid", "Replace")
 _SELECTOR_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
 _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", re.ASCII)
+_ONE_SECOND = re.compile(r"(?<![0-9])1(\.[0-9]*)?s\s*$")
 _LOOKED_AT_FROM = datetime(2000, 1, 1, tzinfo=UTC)  # whether a schedule ever fires does not depend on it
 
 
@@ -387,6 +395,8 @@ def _check_cron(out: Gathered, spec: Mapping[str, Any]) -> None:
         timetable = Timetable(schedules=(parsed,), anchor=_LOOKED_AT_FROM)
         if next_slot(timetable, _LOOKED_AT_FROM) is None:
             out.error("cron", (*at, index), "never comes: no year has such a day", text)
+        elif isinstance(parsed, Every) and parsed.seconds == 1 and not _ONE_SECOND.search(str(text)):
+            out.warning("cron", (*at, index), "comes every second: a shorter span is taken as 1s", text)
     check_choice(out, spec.get("concurrencyPolicy"), ("spec", "concurrencyPolicy"), CONCURRENCY)
     check_whole(out, spec.get("startingDeadlineSeconds"), ("spec", "startingDeadlineSeconds"))
     stop = mapping(spec.get("stopStrategy"))

@@ -513,6 +513,8 @@ def test_a_workflow_of_a_template_needs_it(spec, others, field, message):
                  id="an expression over another branch"),
     pytest.param(changed(VALID, ("spec.arguments.parameters.1", {"name": "x"})), "spec.arguments.parameters[1]",
                  "parameter 'x' has no value; give one when you submit it", id="a value to come"),
+    pytest.param(changed(CRON, ("spec.schedules.0", "@every 0s")), "spec.schedules[0]",
+                 "comes every second: a shorter span is taken as 1s", id="a span of nothing"),
     pytest.param(changed(VALID, (f"{T}.0.steps.0.0.when", "{{item}} == 1")), f"{T}[0].steps[0][0].when",
                  "stays as it is: there is no loop here", id="an item without a loop"),
     pytest.param(a_workflow(*({"name": f"t{number}", "suspend": {}} for number in range(201))), T,
