@@ -24,6 +24,7 @@ PAST = {  # how an action begins → the same in the past
     "grant": "granted",
     "open": "opened",
     "pause": "paused",
+    "replace": "replaced",
     "request": "requested",
     "resize": "resized",
     "restart": "restarted",

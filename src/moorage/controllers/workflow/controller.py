@@ -1065,8 +1065,8 @@ def _note_place(live: _Live, pod: PodSeen) -> None:
     live.line.seen(pod.name, template, has_node=bool(pod.host) or pod.is_running)
 
 
-def _sooner(one: timedelta | None, other: timedelta | None) -> timedelta | None:
-    return min((delay for delay in (one, other) if delay is not None), default=None)
+def _sooner(delay: timedelta | None, other: timedelta | None) -> timedelta | None:
+    return min((each for each in (delay, other) if each is not None), default=None)
 
 
 def secret_name(workflow: str, token_digest: str) -> str:

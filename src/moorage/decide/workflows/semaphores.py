@@ -57,12 +57,12 @@ def limit_findings(
     limits: Iterable[SemaphoreLimit], config_maps: Mapping[tuple[str, str], Mapping[str, Any] | None]
 ) -> list[Finding]:
     """Warnings for limits that are missing. `config_maps`: data of those looked at; None: there is none."""
-    found = []
+    findings = []
     for limit in limits:
         if (limit.namespace, limit.config_map) not in config_maps:
             continue
         data = config_maps[limit.namespace, limit.config_map]
         if fault := limit_of(limit.config_map, limit.key, data).fault:
             message = f"keeps it waiting until there is a limit: {fault}"
-            found.append(Finding(RULE, limit.path, "", message, Severity.WARNING))
-    return found
+            findings.append(Finding(RULE, limit.path, "", message, Severity.WARNING))
+    return findings

@@ -19,6 +19,7 @@ from moorage.localcluster.nodeagent.status import TERMINAL, Local, peak_memory, 
 log = logging.getLogger(__name__)
 
 PEAK_ANNOTATION = "localcluster.moorage.dev/peak-memory-bytes"
+DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"  # annotation: whose log is the pod's
 PEAK_SECONDS = 30.0  # at most one annotation of a running pod's peak memory in this time
 
 
@@ -98,7 +99,8 @@ class Publishing:
 
     async def _annotate_peak(self, pod: Obj, state: Mapping[str, Any] | None, *, over: bool) -> Obj:
         """Write the peak memory: when a container's state changed, and every 30 s while it grows."""
-        peak = peak_memory(state)
+        # helpers of the platform in the pod of a person's container do not count
+        peak = peak_memory(state, annotations_of(pod).get(DEFAULT_CONTAINER, ""))
         if not peak or annotations_of(pod).get(PEAK_ANNOTATION) == str(peak):
             return pod
         now = self._context.clock.monotonic()

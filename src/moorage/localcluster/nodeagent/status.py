@@ -92,11 +92,11 @@ def pod_status(pod: Mapping[str, Any], local: Local, *, now: str) -> Obj:
     return status
 
 
-def peak_memory(state: Mapping[str, Any] | None) -> int:
-    """Largest memory of any one container of the pod, in bytes; 0 when not known."""
+def peak_memory(state: Mapping[str, Any] | None, container: str = "") -> int:
+    """Largest memory of any one container of the pod, in bytes; 0: not known. `container`: of this one alone."""
+    rows = (state or {}).get("containers") or ()
     return max(
-        (int(container.get("peakMemoryBytes") or 0) for container in (state or {}).get("containers") or ()),
-        default=0,
+        (int(row.get("peakMemoryBytes") or 0) for row in rows if container in ("", row.get("name"))), default=0
     )
 
 

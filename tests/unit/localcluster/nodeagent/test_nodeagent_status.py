@@ -394,3 +394,9 @@ def test_probe_defaults_and_named_ports() -> None:
     assert (port_of(container, "web"), port_of(container, 5), port_of(container, "6")) == (8080, 5, 6)
     with pytest.raises(ValueError, match="port x not found"):
         port_of(container, "x")
+
+
+@pytest.mark.parametrize(("container", "peak"), [("", 7), ("c", 5), ("wait", 7), ("other", 0)])
+def test_the_peak_is_that_of_the_largest_container_or_of_a_chosen_one(container: str, peak: int) -> None:
+    rows = [{"name": "c", "peakMemoryBytes": 5}, {"name": "wait", "peakMemoryBytes": 7}, {"name": "new"}]
+    assert peak_memory({"containers": rows}, container) == peak
