@@ -559,6 +559,25 @@ async def test_a_claim_that_can_never_be_made_ends_the_workflow(tmp_path: Path) 
     assert (await api.list(PODS)).items == []
 
 
+async def test_a_claim_whose_tags_cannot_be_read_ends_the_workflow(tmp_path: Path) -> None:
+    api, records = FakeApi(), LocalRecords(tmp_path / "workflows.db")
+    text = CLAIM.replace("{{workflow.parameters.size}}", "{{=1 / }}")
+    manifest = text.replace(
+        "entrypoint: main", "entrypoint: main\n  volumeClaimGC: {strategy: OnWorkflowCompletion}"
+    )
+    await api.create(WORKFLOWS, yaml.safe_load(manifest))
+
+    async def is_ended() -> bool:
+        return "phase" in ((await api.get(WORKFLOWS, "claims", "default")).get("status") or {})
+
+    async with running(operate(api, records, 0)):
+        await until("the end", is_ended)
+    records.close()
+    status = (await api.get(WORKFLOWS, "claims", "default"))["status"]
+    assert status["phase"] in ("Error", "Failed")
+    assert (await api.list(PVCS)).items == []
+
+
 async def test_a_claim_that_a_quota_refuses_is_tried_again(tmp_path: Path) -> None:
     api = ClaimsRefused(Forbidden("exceeded quota: volumes"))
     records = LocalRecords(tmp_path / "workflows.db")

@@ -1009,7 +1009,7 @@ class WorkflowController:
         await self._end_budget(key, record)
         gc = (record.document.get("spec") or {}).get("volumeClaimGC") or {}
         if str(gc.get("strategy") or "") == "OnWorkflowCompletion" or record.phase == "Succeeded":
-            for claim in _claim_templates(record):
+            for claim in _claim_names(record):
                 await self._delete_claim(f"{key.name}-{claim}", key.namespace, record.uid)
 
     async def _end_pod(
@@ -1130,6 +1130,14 @@ def _claim_templates(record: WorkflowRecord) -> dict[str, Mapping[str, Any]]:
         str((template.get("metadata") or {}).get("name")): template
         for template in substitute(list(templates), globals_of(record))
     }
+
+
+def _claim_names(record: WorkflowRecord) -> Sequence[str]:
+    """Of the claims that may have been made; none where the templates cannot be read."""
+    try:
+        return list(_claim_templates(record))
+    except TextError:
+        return ()
 
 
 def _decoded(text: str, kind: Any) -> Any:

@@ -79,6 +79,10 @@ class Waiting:
     number: int  # the order of asking
 
 
+def _places(lock: str, limits: Mapping[str, int]) -> int:
+    return limits.get(lock, 0 if lock.startswith(SEMAPHORE) else 1)
+
+
 class LockTable:
     """The locks of one cluster."""
 
@@ -123,13 +127,14 @@ class LockTable:
         """Give what can be given, in order: nobody passes an earlier one that waits for the same lock.
 
         Who holds its locks by its record asks again after a restart, and has them, whoever asked before it.
-        `limits`: how many may hold a lock; one that it does not name has one holder.
+        `limits`: how many may hold a lock. A mutex that it does not name has one holder, a semaphore none: its limit
+        has not been read.
         """
         granted, left, kept = [], [], set[str]()
         for row in self._waiting:
             is_free = all(
                 (row.workflow, row.asked.node) in self._holders.get(lock, ())
-                or (lock not in kept and len(self._holders.get(lock, ())) < limits.get(lock, 1))
+                or (lock not in kept and len(self._holders.get(lock, ())) < _places(lock, limits))
                 for lock in row.asked.locks
             )
             if is_free:

@@ -50,6 +50,14 @@ def test_a_semaphore_has_as_many_as_its_limit() -> None:
     assert granted(table, {"Semaphore/ns/c/k": 3}) == ["c"]
 
 
+def test_a_semaphore_whose_limit_has_not_been_read_has_no_holder() -> None:
+    """Its question may come while the limits of others are read."""
+    table = LockTable()
+    table.ask("u1", asked("a", "Semaphore/ns/c/k"))
+    assert granted(table, {"Semaphore/ns/c/other": 2}) == []
+    assert granted(table, {"Semaphore/ns/c/k": 1}) == ["a"]
+
+
 def test_priority_comes_before_age_and_age_before_order() -> None:
     table = LockTable()
     table.ask("u1", asked("late", "Mutex/ns/m", created="2026-03-01T13:00:00Z"))
