@@ -127,8 +127,8 @@ class LockTable:
         """Give what can be given, in order: nobody passes an earlier one that waits for the same lock.
 
         Who holds its locks by its record asks again after a restart, and has them, whoever asked before it.
-        `limits`: how many may hold a lock. A mutex that it does not name has one holder, a semaphore none: its limit
-        has not been read.
+        `limits`: how many may hold a lock. A mutex that it does not name has one holder. A semaphore has none: its
+        limit has not been read.
         """
         granted, left, kept = [], [], set[str]()
         for row in self._waiting:
