@@ -244,6 +244,21 @@ def is_named(image: str, pattern: str) -> bool:
     return pattern == "*" or image == pattern or image.startswith(f"{pattern}:")
 
 
+async def status_of(site: Site, name: str, uid: str) -> dict[str, Any]:
+    """The object's status; where its TTL is over, what its record says."""
+    try:
+        return dict((await site.api.get(WORKFLOWS, name, "default")).get("status") or {})
+    except NotFound:
+        records = LocalRecords(site.data / "workflows.db")
+        try:
+            record = await records.run(uid)
+        finally:
+            records.close()
+        if record is None:
+            raise
+        return {"phase": record.phase, "message": record.message}
+
+
 async def read_nodes(site: Site, uid: str) -> list[NodeRecord]:
     """The rows of a run, as the store has them; reading changes nothing."""
     records = LocalRecords(site.data / "workflows.db")
@@ -292,8 +307,7 @@ async def play(site: Site, entry: str, expected: dict[str, Any]) -> Outcome:
     name, uid = created["metadata"]["name"], created["metadata"]["uid"]
     most, asked = 0, False
     while True:
-        seen = await site.api.get(WORKFLOWS, name, "default")
-        status = seen.get("status") or {}
+        status = await status_of(site, name, uid)
         pods = (await site.api.list(PODS, "default", label_selector=f"{WORKFLOW_LABEL}={name}")).items
         most = max(most, sum((pod.get("status") or {}).get("phase") == "Running" for pod in pods))
         if status.get("phase") in FINAL:
