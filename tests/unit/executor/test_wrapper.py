@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import shutil
@@ -9,7 +10,7 @@ import signal
 import subprocess
 import tarfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,6 +45,22 @@ class Step:
 
     def names(self) -> set[str]:
         return set(os.listdir(self.folder / "out"))
+
+
+@contextlib.contextmanager
+def started(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that knows SIGHUP, also where the suite was started by `nohup`; it is ended with the test."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    with process:
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 SHELLS = [
@@ -207,7 +224,7 @@ def test_a_full_volume_is_an_error_of_its_own(step: Step) -> None:
 def test_signals_go_to_the_command_and_its_outputs_are_kept(step: Step, number: int, trapped: str) -> None:
     step.prepare(RESULT)
     script = f"trap 'echo got it; exit 5' {trapped}; echo up; while :; do sleep 0.05; done"
-    with subprocess.Popen(step.command(*sh(script)), stdout=subprocess.PIPE) as process:
+    with started(step.command(*sh(script))) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"up\n"
         process.send_signal(number)
@@ -219,7 +236,7 @@ def test_signals_go_to_the_command_and_its_outputs_are_kept(step: Step, number: 
 def test_a_signal_that_the_command_survives_changes_nothing(step: Step) -> None:
     step.prepare(RESULT)
     script = "trap 'echo no' TERM; echo up; i=0; while [ $i -lt 20 ]; do sleep 0.05; i=$((i+1)); done; exit 3"
-    with subprocess.Popen(step.command(*sh(script)), stdout=subprocess.PIPE) as process:
+    with started(step.command(*sh(script))) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"up\n"
         for _ in range(5):
