@@ -215,16 +215,20 @@ spec:
     container: {image: "registry.invalid/nobody/nothing:1", command: [sh, -c, "true"]}
 """
 
+REFUSED = ("ErrImagePull", "ImagePullBackOff", "ImageNotRunnable")
+
 
 @pytest.mark.parametrize("outputs", ["metadata: {}", "outputs: {parameters: [{name: x, valueFrom: {path: /x}}]}"])
 async def test_a_workflow_whose_image_cannot_be_pulled_can_be_terminated(scene: Scene, outputs: str) -> None:
     name = await scene.submit(UNPULLABLE.replace("OUTPUTS", outputs), host_env=False)
 
-    async def placed() -> bool:
+    async def is_refused() -> bool:
         pods = (await scene.api.list(PODS, scene.namespace, label_selector=f"{WORKFLOW_LABEL}={name}")).items
-        return any((pod.get("status") or {}).get("containerStatuses") for pod in pods)
+        rows = [row for pod in pods for row in (pod.get("status") or {}).get("containerStatuses") or ()]
+        reasons = [((row.get("state") or {}).get("waiting") or {}).get("reason") for row in rows]
+        return any(reason in REFUSED for reason in reasons)
 
-    await until("the pod to be on a node", placed)
+    await until("the image to be refused", is_refused)
     await scene.api.patch(WORKFLOWS, name, {"spec": {"shutdown": "Terminate"}}, scene.namespace)
     obj = await scene.ended(name)
     assert obj["status"]["phase"] == "Failed"

@@ -65,7 +65,7 @@ def main(argv: list[str] | None = None, env: Mapping[str, str] = os.environ) -> 
             return _http(given.step, order, env, retrying, ending)
         if given.part == "data":
             return _data(given.step, order, env, retrying)
-        return _wait(given.step, order, env, retrying)
+        return _wait(given.step, order, env, retrying, ending)
     except StepError as error:
         print(f"moorage: {error.message}", file=sys.stderr, flush=True)
         return 1
@@ -77,8 +77,8 @@ def _init(step: Path, order: Order, env: Mapping[str, str], retrying: Retrying, 
     fetch_all(step, order, lambda: _server(order, env), stores, retrying, volumes=volumes)
 
 
-def _wait(step: Path, order: Order, env: Mapping[str, str], retrying: Retrying) -> int:
-    code = wait_for_end(step)
+def _wait(step: Path, order: Order, env: Mapping[str, str], retrying: Retrying, ending: threading.Event) -> int:
+    code = wait_for_end(step, ending)
     report = save(step, order, code, lambda: _server(order, env), Stores(env, step / "tmp"), retrying)
     server = _server(order, env)
     retrying.call("the report", lambda: server.report(report.document))

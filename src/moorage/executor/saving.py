@@ -6,6 +6,7 @@ import os
 import select
 import stat
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,19 +25,29 @@ LOGS = "main-logs"  # name of the artifact with the log
 RESULT_BYTES = 256 * 1024  # the last ones of standard output
 PARAMETER_BYTES = 256 * 1024
 LOOK_SECONDS = 5.0  # between two looks; the end itself is seen at once
+START_LOOK_SECONDS = 0.2
+START_SECONDS = 5.0  # a container that runs when its pod is told to end has started its script by then
 
 
-def wait_for_end(step: Path, *, look_seconds: float = LOOK_SECONDS) -> int | None:
+def wait_for_end(
+    step: Path,
+    ending: threading.Event,
+    *,
+    look_seconds: float = LOOK_SECONDS,
+    start_seconds: float = START_SECONDS,
+) -> int | None:
     """The exit code of the step's command; None: it was killed, and nothing of it was kept.
 
     The script holds the pipe `alive` open. That it is closed before the script has written `done` means that the
-    script was killed.
+    script was killed. `ending`: set when the pod is to end, after which none of its containers starts. Raises
+    StepError if the script has not started `start_seconds` later.
     """
     pipe = os.open(step / "alive", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         poll = select.poll()
         poll.register(pipe, select.POLLIN)
         was_open = False
+        ending_seconds = 0.0
         while True:
             code = _code(step)
             if code is not None:
@@ -47,8 +58,12 @@ def wait_for_end(step: Path, *, look_seconds: float = LOOK_SECONDS) -> int | Non
                 return _code(step)  # it may have written between the two looks
             if was_open:
                 poll.poll(look_seconds * 1000)
-            else:
-                select.select([], [], [], min(look_seconds, 0.2))
+                continue
+            if ending_seconds >= start_seconds:
+                raise StepError("the pod was ended before the command of the step started")
+            pause = min(look_seconds, START_LOOK_SECONDS)
+            select.select([], [], [], pause)
+            ending_seconds += pause if ending.is_set() else 0.0
     finally:
         os.close(pipe)
 

@@ -326,7 +326,7 @@ def test_a_step_that_was_killed_before_anybody_looked_is_seen(pod: Pod) -> None:
     pod.order(result=True)
     prepare(pod.step, read_order(pod.folder / "order.json"))
     (pod.step / "out" / "started").touch()
-    assert wait_for_end(pod.step, look_seconds=0.01) is None
+    assert wait_for_end(pod.step, threading.Event(), look_seconds=0.01) is None
 
 
 def test_wait_reports_though_it_is_told_to_end(pod: Pod, site: Site) -> None:
@@ -345,6 +345,35 @@ def test_wait_reports_though_it_is_told_to_end(pod: Pod, site: Site) -> None:
         step.communicate(timeout=PATIENCE_SECONDS)
         assert waiting.wait(PATIENCE_SECONDS) == 0
     assert site.report.outputs.result == "up\nbye"
+
+
+def test_wait_ends_with_a_pod_whose_command_never_started(pod: Pod, site: Site) -> None:
+    pod.order(result=True)
+    pod.init()
+    with pod.start_wait() as waiting:
+        while not _catches_sigterm(waiting.pid):
+            assert waiting.poll() is None
+        waiting.terminate()
+        try:
+            # the grace period of a pod is 30 seconds by default
+            assert waiting.wait(25) == 1
+        finally:
+            waiting.kill()
+    assert not site.reports
+
+
+def test_a_command_that_starts_while_its_pod_is_told_to_end_is_waited_for(pod: Pod) -> None:
+    pod.order(result=True)
+    prepare(pod.step, read_order(pod.folder / "order.json"))
+
+    class Ending(threading.Event):
+        """The pod is told to end; the command starts when that is first looked at."""
+
+        def is_set(self) -> bool:
+            (pod.step / "out" / "started").touch()
+            return True
+
+    assert wait_for_end(pod.step, Ending(), look_seconds=0.01, start_seconds=PATIENCE_SECONDS) is None
 
 
 def _catches_sigterm(pid: int) -> bool:
