@@ -400,7 +400,7 @@ def _make_bucket(files: Any, bucket: str, store: Mapping[str, Any]) -> None:
         words["ObjectLockEnabledForBucket"] = True
     try:
         files.call_s3("create_bucket", Bucket=bucket, **words)
-    except Exception:
+    except Exception:  # of any class of the client: it is raised again unless the bucket is there
         files.invalidate_cache()
         if not files.exists(bucket):  # else another step made it at the same time
             raise
