@@ -23,9 +23,7 @@ from moorage.model.workflow import (
 
 OUTPUT_BYTES = 16 * 1024  # of `status.outputs`: the records have all of them
 MESSAGE_LENGTH = 1000
-LOG_TIME = timedelta(
-    seconds=5
-)  # before ended pods are deleted, as with Argo: the server keeps their logs meanwhile
+LOG_TIME = timedelta(seconds=5)  # before ended pods are deleted, as with Argo: their logs are kept meanwhile
 LONG_AGO = datetime.min.replace(tzinfo=UTC)
 COLLECTION_FAILED = "ArtifactGCError"  # condition: artifacts could not be deleted
 
@@ -51,9 +49,7 @@ def summary_patch(
     if parameters and sum(len(row["value"]) for row in parameters) <= OUTPUT_BYTES:
         status["outputs"] = {"parameters": parameters}
     strategy = (record.document.get("spec") or {}).get("ttlStrategy")
-    if strategy and not (obj.get("spec") or {}).get(
-        "ttlStrategy"
-    ):  # the template's, for whoever looks at the object
+    if strategy and not (obj.get("spec") or {}).get("ttlStrategy"):  # the template's, for who looks at the object
         status["storedWorkflowTemplateSpec"] = {"ttlStrategy": strategy}
     conditions = [{"type": "Completed", "status": "True"}] if is_done else []
     if record.metrics_error:
