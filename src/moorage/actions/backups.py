@@ -11,6 +11,7 @@ from moorage.actions.objects import Kind, get_object, refuse
 from moorage.actions.volumes import VOLUME
 from moorage.api.errors import ErrorCode
 from moorage.apimachinery.api import Api
+from moorage.apimachinery.changes import change_as_read
 from moorage.apimachinery.meta import condition
 from moorage.apimachinery.quantity import counted
 from moorage.apimachinery.resources import Obj
@@ -129,16 +130,18 @@ async def restore_backup(api: Api, namespace: str, backup: str, volume: str, *, 
     or backup, and Conflict while another restore of these backups runs.
     """
     await get_object(api, VOLUME, namespace, volume)
-    obj = await _having(api, namespace, backup)
-    if (obj.get("status") or {}).get("restorePhase") == "Running":
-        raise Conflict(
-            "another restore of these backups is running", hint="wait for its end", code=ErrorCode.CONFLICT
-        )
     restore: Obj = {"id": secrets.token_hex(4), "backup": backup, "volume": volume, "force": force}
-    meta = obj["metadata"]
-    patch = {"metadata": {"resourceVersion": meta["resourceVersion"]}, "spec": {"restore": restore}}
-    await api.patch(BACKUPS, meta["name"], patch, namespace)
-    return str(meta["name"]), str(restore["id"])
+
+    async def read() -> tuple[Obj, Obj]:
+        obj = await _having(api, namespace, backup)
+        if (obj.get("status") or {}).get("restorePhase") == "Running":
+            raise Conflict(
+                "another restore of these backups is running", hint="wait for its end", code=ErrorCode.CONFLICT
+            )
+        return obj, {"spec": {"restore": restore}}
+
+    changed = await change_as_read(api, BACKUPS, read)
+    return str(changed["metadata"]["name"]), str(restore["id"])
 
 
 async def restore_outcome(api: Api, namespace: str, name: str, restore: str) -> Outcome | None:

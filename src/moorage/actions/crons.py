@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -26,6 +26,7 @@ from moorage.actions.workflows import (
 from moorage.api.crons import BackfillAnswer, Cron, CronRun
 from moorage.api.errors import ErrorCode
 from moorage.apimachinery.api import Api
+from moorage.apimachinery.changes import write_as_read
 from moorage.apimachinery.meta import labels_of
 from moorage.apimachinery.moments import moment, rfc3339
 from moorage.apimachinery.resources import Obj
@@ -328,6 +329,29 @@ async def backfill_cron(
     The Workflows bear the slot's name and time. Raises NotFound; UsageError for an empty or too long stretch;
     Conflict while another backfill goes on, and where Argo runs the schedule.
     """
+    identity = secrets.token_hex(4)
+
+    async def read() -> Callable[[], Awaitable[BackfillAnswer]]:
+        obj, timetable = await _for_backfill(api, namespace, name, dry_run=dry_run)
+        kept = await list_workflows(api, namespace, Choice(cron=name), records or NoRecords())
+        plan = plan_backfill(timetable, name, begin, min(end, now), {view.name for view in kept})
+        wish = Backfill(id=identity, slots=tuple(int(slot.timestamp()) for slot in plan.slots), parallel=parallel)
+
+        async def write() -> BackfillAnswer:
+            if not plan.slots or dry_run:
+                return BackfillAnswer(slots=plan.slots, skipped=plan.skipped, id="")
+            annotations = {CRON_BACKFILL_ANNOTATION: msgspec.json.encode(wish).decode()}
+            meta = {"resourceVersion": obj["metadata"]["resourceVersion"], "annotations": annotations}
+            await api.patch(CRON_WORKFLOWS, name, {"metadata": meta}, namespace)
+            return BackfillAnswer(slots=plan.slots, skipped=plan.skipped, id=identity)
+
+        return write
+
+    return await write_as_read(read)
+
+
+async def _for_backfill(api: Api, namespace: str, name: str, *, dry_run: bool) -> tuple[Obj, Timetable]:
+    """A schedule that may be backfilled, and its slots. Raises as `run_cron`."""
     obj = await get_object(api, CRON, namespace, name)
     view = parse_cron(obj)
     if not is_ours(obj) and labels_of(obj).get(INSTANCE_LABEL) is not None:
@@ -346,18 +370,7 @@ async def backfill_cron(
     timetable, problem = _timetable(view)
     if timetable is None:
         raise Conflict(f"schedule {name!r} has no slots: {problem}", code=ErrorCode.CONFLICT)
-    known = {view.name for view in await list_workflows(api, namespace, Choice(cron=name), records or NoRecords())}
-    plan = plan_backfill(timetable, name, begin, min(end, now), known)
-    wish = Backfill(
-        id=secrets.token_hex(4), slots=tuple(int(slot.timestamp()) for slot in plan.slots), parallel=parallel
-    )
-    if plan.slots and not dry_run:
-        meta = {
-            "resourceVersion": obj["metadata"]["resourceVersion"],
-            "annotations": {CRON_BACKFILL_ANNOTATION: msgspec.json.encode(wish).decode()},
-        }
-        await api.patch(CRON_WORKFLOWS, name, {"metadata": meta}, namespace)
-    return BackfillAnswer(slots=plan.slots, skipped=plan.skipped, id=wish.id if plan.slots and not dry_run else "")
+    return obj, timetable
 
 
 def plan_backfill(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -14,6 +14,7 @@ from moorage.actions.volumes import PodsEnded, end_pods, pods_that_hold, pods_wi
 from moorage.api.datasets import Dataset, NewDataset, Progress, Reader, Use
 from moorage.api.errors import ErrorCode
 from moorage.apimachinery.api import Api
+from moorage.apimachinery.changes import change_as_read
 from moorage.apimachinery.integers import integer_or
 from moorage.apimachinery.meta import annotations_of, condition, is_deleting, labels_of
 from moorage.apimachinery.moments import moment
@@ -142,28 +143,34 @@ async def get_dataset(api: Api, namespace: str, name: str) -> Dataset:
 
 
 async def set_readers(api: Api, namespace: str, name: str, readers: Sequence[str]) -> Dataset:
-    """Let these tenants read a dataset, and no other. Raises NotFound, UsageError, and Conflict where it changed
-    meanwhile."""
-    return await _set_readers(api, await get_object(api, DATASET, namespace, name), readers)
+    """Let these tenants read a dataset, and no other. Raises NotFound, and UsageError."""
+    return await _set_readers(api, namespace, name, lambda _: readers)
 
 
 async def change_readers(
     api: Api, namespace: str, name: str, *, add: Iterable[str] = (), remove: Iterable[str] = ()
 ) -> tuple[str, ...]:
     """Let tenants read a dataset, or no longer; all readers then. Raises as `set_readers`."""
-    obj = await get_object(api, DATASET, namespace, name)
-    gone = set(remove)
-    before = [tenant for tenant in (obj.get("spec") or {}).get("readers") or () if tenant not in gone]
-    readers = tuple(dict.fromkeys([*before, *add]))
-    await _set_readers(api, obj, readers)
-    return readers
+    gone, added = set(remove), tuple(add)
+
+    def plan(before: Sequence[str]) -> Sequence[str]:
+        return tuple(dict.fromkeys([*(tenant for tenant in before if tenant not in gone), *added]))
+
+    changed = await _set_readers(api, namespace, name, plan)
+    return tuple(reader.tenant for reader in changed.readers)
 
 
-async def _set_readers(api: Api, obj: Obj, readers: Sequence[str]) -> Dataset:
-    meta = obj["metadata"]
-    _check({**obj, "spec": {**(obj.get("spec") or {}), "readers": list(readers)}})
-    patch = {"metadata": {"resourceVersion": meta["resourceVersion"]}, "spec": {"readers": list(readers)}}
-    return dataset_of(await api.patch(DATASETS, meta["name"], patch, meta["namespace"]))
+async def _set_readers(
+    api: Api, namespace: str, name: str, plan: Callable[[Sequence[str]], Sequence[str]]
+) -> Dataset:
+    async def read() -> tuple[Obj, Obj]:
+        obj = await get_object(api, DATASET, namespace, name)
+        spec = obj.get("spec") or {}
+        readers = list(plan(spec.get("readers") or ()))
+        _check({**obj, "spec": {**spec, "readers": readers}})
+        return obj, {"spec": {"readers": readers}}
+
+    return dataset_of(await change_as_read(api, DATASETS, read))
 
 
 async def refill_dataset(api: Api, namespace: str, name: str, now: datetime) -> None:

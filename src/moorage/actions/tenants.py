@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from moorage.actions.objects import INSTALL
 from moorage.api.errors import ErrorCode
 from moorage.apimachinery.api import Api
+from moorage.apimachinery.changes import change_as_read
 from moorage.apimachinery.resources import Obj
 from moorage.errors import AlreadyExists, NotFound, NotReady, UsageError
 from moorage.model.tenant import ROLES as ROLES
@@ -67,12 +68,13 @@ async def get_tenant(api: Api, name: str) -> Obj:
 async def add_to_tenant(api: Api, name: str, role: str, names: Names) -> None:
     """Give people and groups a role in a tenant; who has it keeps it.
 
-    Raises UsageError where nobody is named, NotFound, and Conflict where the tenant changed meanwhile.
+    Raises UsageError where nobody is named, and NotFound.
     """
-    obj = await _for_change(api, name, names)
-    held = obj["spec"].get(f"{role}s") or {}
-    changed = {field: list(dict.fromkeys([*(held.get(field) or ()), *added])) for field, added in names.items()}
-    await _set_role(api, obj, role, changed)
+
+    def added(held: Names) -> Names:
+        return {field: list(dict.fromkeys([*(held.get(field) or ()), *new])) for field, new in names.items()}
+
+    await _change_role(api, name, role, names, added)
 
 
 async def remove_from_tenant(api: Api, name: str, role: str, names: Names) -> None:
@@ -80,21 +82,23 @@ async def remove_from_tenant(api: Api, name: str, role: str, names: Names) -> No
 
     Raises as `add_to_tenant`, and UsageError for a name that does not have the role.
     """
-    obj = await _for_change(api, name, names)
-    held = obj["spec"].get(f"{role}s") or {}
-    changed: dict[str, list[str]] = {}
-    for field, removed in names.items():
-        before = list(held.get(field) or ())
-        if missing := [person for person in removed if person not in before]:
-            kind = "person" if field == "people" else "group"
-            raise UsageError(
-                f"{kind} {missing[0]!r} does not have the role {role} in tenant {name!r}",
-                hint=f"see who is: moor tenant show {name}",
-                code=ErrorCode.INVALID,
-                field=field,
-            )
-        changed[field] = [person for person in before if person not in removed]
-    await _set_role(api, obj, role, changed)
+
+    def left(held: Names) -> Names:
+        changed: dict[str, list[str]] = {}
+        for field, removed in names.items():
+            before = list(held.get(field) or ())
+            if missing := [person for person in removed if person not in before]:
+                kind = "person" if field == "people" else "group"
+                raise UsageError(
+                    f"{kind} {missing[0]!r} does not have the role {role} in tenant {name!r}",
+                    hint=f"see who is: moor tenant show {name}",
+                    code=ErrorCode.INVALID,
+                    field=field,
+                )
+            changed[field] = [person for person in before if person not in removed]
+        return changed
+
+    await _change_role(api, name, role, names, left)
 
 
 async def delete_tenant(api: Api, name: str) -> Obj:
@@ -108,13 +112,13 @@ async def delete_tenant(api: Api, name: str) -> Obj:
     return obj
 
 
-async def _for_change(api: Api, name: str, names: Names) -> Obj:
+async def _change_role(api: Api, name: str, role: str, names: Names, plan: Callable[[Names], Names]) -> None:
+    """`plan`: who has the role → who of `names` has it afterwards."""
     if not any(names.values()):
         raise UsageError("no user or group is given: give at least one", code=ErrorCode.INVALID)
-    return await get_tenant(api, name)
 
+    async def read() -> tuple[Obj, Obj]:
+        obj = await get_tenant(api, name)
+        return obj, {"spec": {f"{role}s": dict(plan(obj["spec"].get(f"{role}s") or {}))}}
 
-async def _set_role(api: Api, obj: Obj, role: str, members: Mapping[str, list[str]]) -> None:
-    meta = obj["metadata"]
-    patch = {"metadata": {"resourceVersion": meta["resourceVersion"]}, "spec": {f"{role}s": dict(members)}}
-    await api.patch(TENANTS, meta["name"], patch)  # the version: nobody's change is lost
+    await change_as_read(api, TENANTS, read)

@@ -18,6 +18,7 @@ import msgspec
 from moorage.actions.objects import create_once
 from moorage.api.errors import ErrorCode
 from moorage.apimachinery.api import Api
+from moorage.apimachinery.changes import change_as_read
 from moorage.apimachinery.meta import annotations_of
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import Obj, Resource
@@ -70,7 +71,6 @@ from moorage.model.workflow import (
 
 LATEST = "@latest"  # in place of a name: the workflow that was created last
 NEAR_NAMES = 3  # that an error offers
-TRIES = 5  # of a change that another change came before
 INSTALL = "install Moorage's definitions: moor manifests | kubectl apply -f -"
 LOOK_SECONDS = (0.2, 2.0)  # first and longest pause between two looks at what is waited for
 
@@ -429,7 +429,8 @@ async def resume_workflow(
 
     Where the nodes are known, a selector that chooses none that waits is refused. Raises Conflict, UsageError.
     """
-    for attempt in range(TRIES):
+
+    async def read() -> tuple[Obj, Obj]:
         live = await _unfinished(api, namespace, name)
         view = view_workflow(await get_workflow(api, namespace, live["metadata"]["name"], records))
         chosen = [node for node in _matching(view, resume.selector) if is_suspended_node(node)]
@@ -441,20 +442,17 @@ async def resume_workflow(
                 hint=f"look at its nodes: moor workflow get {view.name}",
                 code=ErrorCode.CONFLICT,
             )
-        patch: Obj = {"metadata": {"resourceVersion": live["metadata"].get("resourceVersion")}}
+        patch: Obj = {}
         if is_spec:
             patch["spec"] = {"suspend": None}
         if _is_argos(live):
             patch["status"] = _resumed_for_argo(live, view, [node.id for node in chosen], resume, now)
         elif chosen or not view.nodes:
             asked = [*_asked(live), msgspec.to_builtins(resume)]
-            patch["metadata"]["annotations"] = {RESUME_ANNOTATION: json.dumps(asked)}
-        try:
-            return await api.patch(WORKFLOWS, live["metadata"]["name"], patch, namespace)
-        except Conflict:
-            if attempt == TRIES - 1:
-                raise
-    raise AssertionError("a loop that returns or raises")
+            patch["metadata"] = {"annotations": {RESUME_ANNOTATION: json.dumps(asked)}}
+        return live, patch
+
+    return await change_as_read(api, WORKFLOWS, read)
 
 
 def _matching(view: WorkflowView, selector: str) -> Iterable[Any]:
@@ -530,6 +528,19 @@ async def retry_workflow(
     that has not ended, or that is gone.
     """
     name = await resolve_name(api, namespace, name)
+
+    async def read() -> tuple[Obj, Obj]:
+        live = await _retryable(api, namespace, name, retry, records)
+        return live, {
+            "metadata": {"annotations": {RETRY_ANNOTATION: json.dumps(msgspec.to_builtins(retry))}},
+            "spec": {"shutdown": None, "suspend": None},
+        }
+
+    return await change_as_read(api, WORKFLOWS, read)
+
+
+async def _retryable(api: Api, namespace: str, name: str, retry: Retry, records: Records | None) -> Obj:
+    """The object of a workflow that may be retried. Raises as `retry_workflow`."""
     live = await _live(api, namespace, name)
     if live is None:
         gone = view_workflow(await get_workflow(api, namespace, name, records))
@@ -553,14 +564,7 @@ async def retry_workflow(
             hint=f"use Argo's own command: argo retry {name}; or run it anew: moor workflow resubmit {name}",
             code=ErrorCode.CONFLICT,
         )
-    patch = {
-        "metadata": {
-            "resourceVersion": live["metadata"].get("resourceVersion"),
-            "annotations": {RETRY_ANNOTATION: json.dumps(msgspec.to_builtins(retry))},
-        },
-        "spec": {"shutdown": None, "suspend": None},
-    }
-    return await api.patch(WORKFLOWS, name, patch, namespace)
+    return live
 
 
 async def resubmit_workflow(

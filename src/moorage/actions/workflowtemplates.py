@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
 from typing import Any
 
 from moorage.actions.workflows import INSTALL, Check, missing, no_check
 from moorage.api.errors import ErrorCode
 from moorage.apimachinery.api import Api
+from moorage.apimachinery.changes import write_as_read
 from moorage.apimachinery.resources import Obj, Resource
 from moorage.errors import AlreadyExists, Conflict, NotFound, NotReady, UsageError
 from moorage.model.names import is_dns_label
@@ -108,6 +109,22 @@ async def apply_template(
         return await create_template(api, namespace, document, check=check), Applied.CREATED
     except AlreadyExists:
         pass
+
+    async def read() -> Callable[[], Awaitable[tuple[Obj, Applied]]]:
+        resource, stored, wanted = await _replacement(api, namespace, document)
+
+        async def write() -> tuple[Obj, Applied]:
+            if wanted == stored:
+                return stored, Applied.UNCHANGED
+            return await api.update(resource, wanted), Applied.CHANGED
+
+        return write
+
+    return await write_as_read(read)
+
+
+async def _replacement(api: Api, namespace: str, document: Mapping[str, Any]) -> tuple[Resource, Obj, Obj]:
+    """The template that is stored, and what is to stand in its place. Raises as `apply_template`."""
     resource, made = template_of(document, namespace)
     where = namespace if resource.namespaced else None
     stored = await api.get(resource, made["metadata"]["name"], where)
@@ -127,9 +144,7 @@ async def apply_template(
             if made["metadata"].get(key)
         },
     }
-    if wanted == stored:
-        return stored, Applied.UNCHANGED
-    return await api.update(resource, wanted), Applied.CHANGED
+    return resource, stored, wanted
 
 
 async def list_templates(api: Api, namespace: str | None, *, cluster: bool = False) -> list[Obj]:

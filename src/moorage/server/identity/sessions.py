@@ -19,6 +19,7 @@ from typing import TypeVar
 import msgspec
 
 from moorage.apimachinery.api import Api
+from moorage.apimachinery.changes import change_as_read
 from moorage.apimachinery.resources import SECRETS, Obj
 from moorage.clock import SYSTEM, Clock
 from moorage.errors import AlreadyExists, MoorageError, NotFound
@@ -384,15 +385,16 @@ async def load_keys(api: Api) -> tuple[bytes, ...]:
 async def rotate_keys(api: Api) -> int:
     """Add a key, drop the oldest beyond KEYS_KEPT; returns how many there are. Nobody has to log in again."""
     await load_keys(api)
-    secret = await api.get(SECRETS, KEYS_SECRET, PEOPLE_NAMESPACE)
-    names = sorted(secret.get("data") or {})
-    new = f"{int(names[-1]) + 1:08d}"
-    dropped = [*names, new][:-KEYS_KEPT]
-    data: dict[str, str | None] = dict.fromkeys(dropped)
-    patch: Obj = {"data": data | {new: _new_key()}}
-    patch["metadata"] = {"resourceVersion": secret["metadata"]["resourceVersion"]}
-    await api.patch(SECRETS, KEYS_SECRET, patch, PEOPLE_NAMESPACE)
-    return min(KEYS_KEPT, len(names) + 1)
+    key = _new_key()
+
+    async def read() -> tuple[Obj, Obj]:
+        secret = await api.get(SECRETS, KEYS_SECRET, PEOPLE_NAMESPACE)
+        names = sorted(secret.get("data") or {})
+        new = f"{int(names[-1]) + 1:08d}"
+        dropped: dict[str, str | None] = dict.fromkeys([*names, new][:-KEYS_KEPT])
+        return secret, {"data": dropped | {new: key}}
+
+    return len((await change_as_read(api, SECRETS, read))["data"])
 
 
 def _escaped(text: str) -> str:
