@@ -99,7 +99,8 @@ class Agent:
             ended = {"exitCode": code, "startedAt": now, "finishedAt": now, "reason": "Error"}
             main = {"name": "main", "image": "i", "imageID": "", "ready": False, "restartCount": 0}
             status["containerStatuses"] = [{**main, "state": {"terminated": ended}}]
-        await self.api.update(PODS, {**pod, "status": status}, subresource="status")
+        meta = pod["metadata"]
+        await self.api.patch(PODS, meta["name"], {"status": status}, meta["namespace"], subresource="status")
 
 
 class Cluster:
@@ -234,8 +235,8 @@ async def test_an_evicted_pod_fails_its_job_by_policy_even_though_the_pod_vanish
         "message": "Eviction API: evicting",
         "lastTransitionTime": rfc3339(SYSTEM.now()),
     }
-    status = {**pod["status"], "conditions": [*pod["status"]["conditions"], disrupted]}
-    await cluster.api.update(PODS, {**pod, "status": status}, subresource="status")
+    status = {"conditions": [*pod["status"]["conditions"], disrupted]}
+    await cluster.api.patch(PODS, pod["metadata"]["name"], {"status": status}, "default", subresource="status")
     await cluster.api.delete(PODS, pod["metadata"]["name"], "default")
     ended = await cluster.get_when(JOBS, "train", done("Failed"))
     found = condition(ended, "Failed")

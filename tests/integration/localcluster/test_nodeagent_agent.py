@@ -542,8 +542,8 @@ async def test_others_conditions_are_kept(lab: Lab) -> None:
     async with lab.running():
         await lab.create(script="while ! test -e go; do sleep 0.02; done")
         pod = await lab.phase("Running")
-        pod["status"]["conditions"].append({"type": "mine", "status": "True"})
-        await lab.api.update(PODS, pod, subresource="status")
+        mine = {"status": {"conditions": [{"type": "mine", "status": "True"}]}}
+        await lab.api.patch(PODS, pod["metadata"]["name"], mine, "default", kind="strategic", subresource="status")
         (lab.folder(pod).path / "work/c/go").touch()
         assert condition(await lab.phase("Succeeded"), "mine") is not None
 
