@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -144,13 +144,28 @@ class Site:
             leader = await self.recorder.leader()
             return leader if leader != name else ""
 
-        return str(await until(f"another leader than {name!r}", look))
+        with self.telling():
+            return str(await until(f"another leader than {name!r}", look))
 
     async def has_heard(self, name: str, text: str, times: int) -> None:
         async def look() -> bool:
             return self.log(name).read_text().count(text) >= times
 
-        await until(f"{text!r} in the log of {name}", look)
+        with self.telling():
+            await until(f"{text!r} in the log of {name}", look)
+
+    @contextlib.contextmanager
+    def telling(self) -> Iterator[None]:
+        """Put the operators' states and logs, and the newest requests, into an AssertionError."""
+        try:
+            yield
+        except AssertionError as error:
+            ends = {name: process.poll() for name, process in self._running.items()}
+            requests = [
+                f"{write.by} {write.method} {write.path} {write.status}" for write in self.recorder.writes[-5:]
+            ]
+            logs = [self.log(name).read_text()[-3000:] for name in NAMES]
+            raise AssertionError("\n".join([f"{error}; exit codes: {ends}", *requests, *logs])) from error
 
     def stop(self) -> None:
         for process in self._running.values():
@@ -313,11 +328,11 @@ class Lab:
             wrong[:] = await self.wrong()
             return not wrong
 
-        try:
-            await until(when, look, patience=20)
-        except AssertionError as error:
-            logs = "".join(site.log(name).read_text()[-3000:] for name in NAMES)
-            raise AssertionError(f"{error}: {wrong}\n{logs}") from error
+        with site.telling():
+            try:
+                await until(when, look, patience=20)
+            except AssertionError as error:
+                raise AssertionError(f"{error}: {wrong}") from error
 
 
 async def test_a_leader_that_was_held_past_its_lease_writes_nothing_when_it_wakes(site: Site, seed: int) -> None:
