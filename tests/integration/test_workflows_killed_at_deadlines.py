@@ -26,8 +26,8 @@ from moorage.apimachinery.resources import NODES, PDBS, PODS, PVCS, Obj
 from moorage.clock import rfc3339
 from moorage.controllers.workflow.checks import faults_of
 from moorage.controllers.workflow.controller import WorkflowController
-from moorage.decide.workflows.graph.run import LEFT_OVER
 from moorage.decide.workflows.graph.validity import violations
+from moorage.decide.workflows.graph.workflow import LEFT_OVER
 from moorage.decide.workflows.pods import StepRuntime
 from moorage.errors import NotFound
 from moorage.kube.events import EventRecorder

@@ -11,7 +11,7 @@ import pytest
 from moorage.api.explain import LockHolder
 from moorage.apimachinery.moments import rfc3339
 from moorage.decide.explain.explainer import explain
-from moorage.decide.workflows.graph.events import Controls, Locks
+from moorage.decide.workflows.graph.events import Controls
 from moorage.decide.workflows.graph.locks import LIMITS_CONFIGMAP, lock_name
 from moorage.decide.workflows.views import view_workflow, workflow_object
 from moorage.decide.workflows.waiting import IN_LINE, RunningStep, WaitKind, saving_note, waits_of
@@ -312,7 +312,7 @@ def test_a_lock_that_nobody_can_have_says_why(is_whole):
     player = begun(
         steps({"a": "locked"}), locked, locks=False, **({"synchronization": synchronization} if is_whole else {})
     )
-    asked = next(question for question in player.run._answers if isinstance(question, Locks))
+    (asked,) = player.locks_asked
     player.run.lock_waits(asked, "the ConfigMap limits does not exist")
     player.decide()
     (wait,) = waits_of(*seen(player)).waits

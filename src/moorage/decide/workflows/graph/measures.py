@@ -1,17 +1,84 @@
-"""What tags in `metrics` stand for: the node that begins or ends, beside the values of its workflow.
+"""Values of metrics, as nodes and the workflow begin and end, and what tags in `metrics` stand for.
 
 https://argo-workflows.readthedocs.io/en/latest/variables/#metrics
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+import msgspec
+
 from moorage.apimachinery.moments import moment
-from moorage.decide.workflows.metrics import resources_texts
-from moorage.model.workflow import NodeRecord
+from moorage.decide.workflows.graph.inputs import Inputs
+from moorage.decide.workflows.graph.state import State
+from moorage.decide.workflows.graph.tasks import stamp
+from moorage.decide.workflows.metrics import points_of, resources_texts
+from moorage.model.workflow import MetricPoint, NodeRecord
+
+METRICS_ERROR_MAX = 500  # characters
+
+
+def measure_run(state: State, root: NodeRecord | None, *, since: str = "") -> None:
+    """Note the values of the workflow's own metrics, at its beginning (`since`) and at its end."""
+    metrics = state.spec.get("metrics")
+    if not metrics:
+        return
+    scope = {
+        "workflow.status": "Running",
+        **state.globals,
+        **scope_of(root, {}, now=state.now, retries=None),
+        "workflow.duration": f"{state.seconds():.6f}",
+    }
+    if uses_resources(metrics):
+        scope |= resources_below(None, state.records.values())
+    _note_points(state, *points_of(metrics, scope, node="", since=since))
+
+
+def measure_node(
+    state: State,
+    template: Mapping[str, Any],
+    record: NodeRecord,
+    inputs: Inputs,
+    *,
+    retries: int | None = None,
+    begins: bool = False,
+) -> None:
+    """Note the values that a node's beginning, or its end, gives to the metrics of its template."""
+    metrics = template.get("metrics")
+    if not metrics or record.phase.is_fulfilled is begins:
+        return
+    scope = {
+        "workflow.status": "Running",
+        "workflow.duration": f"{state.seconds():.6f}",
+        **state.globals,
+        **scope_of(record, inputs.scope, now=state.now, retries=retries),
+    }
+    if uses_resources(metrics):
+        scope |= resources_below(record, state.records.values())
+    since = (record.started_at or stamp(state.now)) if begins else ""
+    _note_points(state, *points_of(metrics, scope, node=record.id, since=since))
+
+
+def measure_end(state: State, template: Mapping[str, Any], record: NodeRecord, inputs: Inputs) -> None:
+    """The values of a node that has ended; those of a daemon come with its end."""
+    if record.is_daemon and not record.phase.is_fulfilled:
+        state.pods.daemon_metrics[record.pod_name] = lambda final: measure_node(state, template, final, inputs)
+    else:
+        measure_node(state, template, record, inputs)
+
+
+def _note_points(state: State, points: Sequence[MetricPoint], problems: Sequence[str]) -> None:
+    state.draft.metrics += points
+    note_problems(state, problems)
+
+
+def note_problems(state: State, problems: Sequence[str]) -> None:
+    """Values of metrics were not taken: the run goes on, and says why."""
+    if problems:
+        state.workflow = msgspec.structs.replace(state.workflow, metrics_error=problems[-1][:METRICS_ERROR_MAX])
 
 
 def uses_result(template: Mapping[str, Any]) -> bool:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 
+from moorage.apimachinery.moments import moment
 from moorage.decide.workflows.graph.events import ContainerSeen, PodSeen
 from moorage.model.workflow import NodePhase, NodeRecord, Outputs
 
+CLOCKS_DIFFER = timedelta(seconds=5)  # those of nodes and ours; the times of pods are whole seconds besides
 NOT_RUN = 64  # exit code of a container of a set whose command does not exist, or waited for one that failed
 
 
@@ -115,6 +118,18 @@ def _as_a_whole(pod: PodSeen, members: Sequence[str]) -> PodSeen:
         is_whole = all(end.exit_code == 0 for end in ends)
         pod = replace(pod, exit_code=0 if is_whole else None)
     return replace(pod, disrupted="" if pod.exit_code == 0 else pod.interrupted)
+
+
+def ended_by_itself(pod: PodSeen, late_at: datetime | None) -> bool:
+    """Whether a pod that has to end by now ended for another reason, which then counts, as with Argo.
+
+    One that was deleted counts where it had ended before this moment; None: the moment is not known. One that
+    failed shortly before it may have ended because of it.
+    """
+    finished = moment(pod.finished_at) if pod.finished_at else None
+    slack = timedelta() if pod.exit_code == 0 else CLOCKS_DIFFER
+    was_in_time = late_at is not None and finished is not None and finished + slack <= late_at
+    return pod.is_ended and (was_in_time or not pod.is_deleted)
 
 
 def members_of(template: Mapping[str, Any]) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from moorage.decide.workflows.text.depends import Depends, parse_depends
 from moorage.decide.workflows.text.errors import TextError, UnresolvedTag
 from moorage.decide.workflows.text.expressions import evaluate, expression_text
 from moorage.decide.workflows.text.tags import substitute, substitute_text
-from moorage.model.workflow import Artifact, NodePhase, NodeRecord, Outputs
+from moorage.model.workflow import Artifact, NodePhase, NodeRecord, NodeType, Outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,19 @@ class Scope:
 
 
 # --- steps and tasks
+
+
+def type_of(template: Mapping[str, Any]) -> NodeType:
+    """What the node of a template is."""
+    for key, kind in (
+        ("steps", NodeType.STEPS),
+        ("dag", NodeType.DAG),
+        ("suspend", NodeType.SUSPEND),
+        ("http", NodeType.HTTP),
+    ):
+        if template.get(key) is not None:
+            return kind
+    return NodeType.POD
 
 
 def resolve_step(

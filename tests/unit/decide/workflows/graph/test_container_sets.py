@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from moorage.decide.workflows.graph.again import nodes_to_forget
-from moorage.decide.workflows.graph.events import ContainerSeen, PodSeen
+from moorage.decide.workflows.graph.events import ContainerSeen, Controls, PodSeen
 from moorage.model.workflow import NodePhase, Retry
 from moorage.testing.workflowplayer import NOON, Player
 
@@ -111,7 +109,7 @@ def test_a_retry_forgets_every_container_of_a_pod_that_failed() -> None:
 @pytest.mark.parametrize("shutdown", ["Stop", "Terminate"])
 def test_a_set_that_is_shut_down_has_no_open_node(shutdown: str) -> None:
     player = a_run()
-    player.run.control(replace(player.run._controls, shutdown=shutdown))
+    player.run.control(Controls(shutdown=shutdown))
     player.decide()
     saw(player, a=0, b=143)
     assert {node.phase for node in player.nodes.values()} == {NodePhase.FAILED, NodePhase.SUCCEEDED}

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moorage.decide.workflows.graph.events import Controls, PodSeen
-from moorage.decide.workflows.graph.run import LEFT_OVER, ended_by_itself
+from moorage.decide.workflows.graph.outcomes import ended_by_itself
 from moorage.decide.workflows.graph.validity import violations
+from moorage.decide.workflows.graph.workflow import LEFT_OVER
 from moorage.model.workflow import NodePhase, NodeRecord, NodeType, Resume, WorkflowRecord
 from moorage.testing.workflowplayer import NOON, TOO_LONG, Ends, Player, by_node
 
