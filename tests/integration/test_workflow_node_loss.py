@@ -5,7 +5,6 @@ Workflows, pods and nodes are objects in a fake API, records are in a real SQLit
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -13,26 +12,16 @@ from unittest.mock import AsyncMock
 
 import pytest
 import yaml
+from tests.workflowoperators import Scene
 
-from moorage.apimachinery.informer import wait_synced
-from moorage.apimachinery.meta import Key, is_deleting
+from moorage.apimachinery.meta import is_deleting
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import NODES, PODS
-from moorage.controllers.workflow.checks import faults_of
-from moorage.controllers.workflow.controller import WorkflowController
-from moorage.decide.workflows.pods import StepRuntime
 from moorage.errors import Forbidden
-from moorage.kube.events import EventRecorder
-from moorage.model.names import HOST_IMAGE
-from moorage.model.workflow import WORKFLOWS
-from moorage.testing.clock import FakeClock
-from moorage.testing.fakeapi import FakeApi
 from moorage.testing.waiting import until
-from moorage.workflows.records import LocalRecords
 
 pytestmark = pytest.mark.anyio
 
-KEY = Key("default", "wf")
 LOST_AFTER = timedelta(minutes=5)
 MANIFEST = """
 metadata: {name: wf, namespace: default}
@@ -45,50 +34,23 @@ spec:
 """
 
 
-class Scene:
+class NodeScene(Scene):
     """One workflow of one step, whose pod runs on a node that tells nothing by itself."""
 
     def __init__(self, folder: Path) -> None:
-        self.api, self.clock = FakeApi(), FakeClock()
-        self.records = LocalRecords(folder / "workflows.db")
-        self._tasks: list[asyncio.Task[None]] = []
-        self._terms = 0
+        ready = {"type": "Ready", "status": "True"}
+        node = {"metadata": {"name": "node-1"}, "status": {"conditions": [ready]}}
+        super().__init__(folder, yaml.safe_load(MANIFEST), node=node, lost_after=LOST_AFTER)
 
-    async def start(self) -> None:
-        """The first operator, or the next one; it looks when the test says so."""
-        await self.stop()
-        self._terms += 1
-        self.operator = WorkflowController(
-            self.api,
-            self.records,
-            holder=f"operator-{self._terms}",
-            runtime=a_runtime,
-            check=faults_of,
-            clock=self.clock,
-            events=EventRecorder(self.api, component="test", clock=self.clock),
-            lost_after=LOST_AFTER,
-        )
-        self._tasks = [asyncio.create_task(informer.run()) for informer in self.operator.informers]
-        await wait_synced(*self.operator.informers)
-
-    async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def deafen(self, informer: int) -> None:
-        """The operator's copy of these objects stays as it is."""
-        self._tasks[informer].cancel()
-
-    async def pods(self) -> list[str]:
-        return [pod["metadata"]["name"] for pod in (await self.api.list(PODS, "default")).items]
+    async def names(self) -> list[str]:
+        return [pod["metadata"]["name"] for pod in await self.pods()]
 
     async def run(self) -> str:
         """Start the step; its pod runs on the node."""
 
         async def made() -> str | None:
-            await self.operator.reconcile(KEY)
-            return next(iter(await self.pods()), None)
+            await self.controller.reconcile(self.key)
+            return next(iter(await self.names()), None)
 
         name: str = await until("the step's pod", made)
         await self.api.patch(PODS, name, {"spec": {"nodeName": "node-1"}}, "default")
@@ -100,11 +62,11 @@ class Scene:
         await self.api.delete(PODS, name, "default")
 
         async def is_seen() -> bool:
-            pod = self.operator.informers[1].get(name, "default")
+            pod = self.controller.informers[1].get(name, "default")
             return pod is not None and is_deleting(pod)
 
         await until("the operator to hear of the deletion", is_seen)
-        return await self.operator.reconcile(KEY)
+        return await self.controller.reconcile(self.key)
 
     async def silence(self) -> None:
         """Nobody hears of the node any more; that changes no pod."""
@@ -112,7 +74,7 @@ class Scene:
         self.api.put(NODES, {"metadata": {"name": "node-1"}, "status": {"conditions": [ready]}})
 
         async def is_seen() -> bool:
-            node = self.operator.informers[2].get("node-1")
+            node = self.controller.informers[2].get("node-1")
             return node is not None and node["status"]["conditions"] == [ready]
 
         await until("the operator to hear of the silence", is_seen)
@@ -122,64 +84,56 @@ class Scene:
         while look_again is not None and look_again <= end:
             self.clock.advance(look_again)
             end -= look_again
-            look_again = await self.operator.reconcile(KEY)
+            look_again = await self.controller.reconcile(self.key)
         self.clock.advance(end)
         return None if look_again is None else look_again - end
 
 
-async def a_runtime() -> StepRuntime:
-    return StepRuntime(image=HOST_IMAGE, on_processes=True, server_url="http://127.0.0.1:1")
-
-
 @pytest.fixture
-async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
-    scene = Scene(tmp_path)
-    ready = {"type": "Ready", "status": "True"}
-    scene.api.put(NODES, {"metadata": {"name": "node-1"}, "status": {"conditions": [ready]}})
-    await scene.api.create(WORKFLOWS, yaml.safe_load(MANIFEST))
-    await scene.start()
-    yield scene
-    await scene.stop()
+async def scene(tmp_path: Path) -> AsyncIterator[NodeScene]:
+    scene = NodeScene(tmp_path)
+    async with scene.operator():
+        yield scene
     scene.records.close()
 
 
-async def test_a_pod_deleted_before_its_node_fell_silent_is_given_up_after_the_silence(scene: Scene) -> None:
+async def test_a_pod_deleted_before_its_node_fell_silent_is_given_up_after_the_silence(scene: NodeScene) -> None:
     first = await scene.run()
     look_again = await scene.delete(first)
     await scene.silence()
     look_again = await scene.looks_until(look_again, LOST_AFTER - timedelta(seconds=1))
-    assert await scene.pods() == [first]
+    assert await scene.names() == [first]
     await scene.looks_until(look_again, timedelta(minutes=1))
-    assert await scene.pods() == [f"{first}-l1"]
+    assert await scene.names() == [f"{first}-l1"]
 
 
-async def test_a_new_operator_waits_for_the_silence_of_the_node_too(scene: Scene) -> None:
+async def test_a_new_operator_waits_for_the_silence_of_the_node_too(scene: NodeScene) -> None:
     first = await scene.run()
     await scene.silence()
     await scene.delete(first)
     await scene.start()
-    look_again = await scene.operator.reconcile(KEY)
+    look_again = await scene.controller.reconcile(scene.key)
     look_again = await scene.looks_until(look_again, LOST_AFTER - timedelta(seconds=1))
-    assert await scene.pods() == [first]
+    assert await scene.names() == [first]
     await scene.looks_until(look_again, timedelta(minutes=1))
-    assert await scene.pods() == [f"{first}-l1"]
+    assert await scene.names() == [f"{first}-l1"]
 
 
-async def test_a_pod_whose_node_is_gone_is_made_again_at_once(scene: Scene) -> None:
+async def test_a_pod_whose_node_is_gone_is_made_again_at_once(scene: NodeScene) -> None:
     first = await scene.run()
     scene.api.remove(NODES, "node-1")
 
     async def is_seen() -> bool:
-        return scene.operator.informers[2].get("node-1") is None
+        return scene.controller.informers[2].get("node-1") is None
 
     await until("the operator to hear that the node is gone", is_seen)
     await scene.delete(first)
-    assert await scene.pods() == [f"{first}-l1"]
+    assert await scene.names() == [f"{first}-l1"]
 
 
-async def test_a_node_that_the_operator_has_not_heard_of_is_asked_for(scene: Scene) -> None:
+async def test_a_node_that_the_operator_has_not_heard_of_is_asked_for(scene: NodeScene) -> None:
     first = await scene.run()
-    nodes = scene.operator.informers[2]
+    nodes = scene.controller.informers[2]
     scene.api.remove(NODES, "node-1")
 
     async def is_gone() -> bool:
@@ -189,11 +143,11 @@ async def test_a_node_that_the_operator_has_not_heard_of_is_asked_for(scene: Sce
     scene.deafen(2)
     scene.api.put(NODES, {"metadata": {"name": "node-1"}, "status": {}})
     await scene.delete(first)
-    assert await scene.pods() == [first]
+    assert await scene.names() == [first]
 
 
 async def test_an_operator_that_starts_while_the_namespace_is_being_deleted_lets_the_pods_go(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+    scene: NodeScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kubernetes deletes pods first, and all else when they are gone."""
     first = await scene.run()
@@ -202,6 +156,6 @@ async def test_an_operator_that_starts_while_the_namespace_is_being_deleted_lets
     monkeypatch.setattr(scene.api, "create", AsyncMock(side_effect=refused))
     await scene.delete(first)
     await scene.start()
-    assert await scene.pods() == [first]
-    assert await scene.operator.reconcile(KEY) is None
-    assert await scene.pods() == []
+    assert await scene.names() == [first]
+    assert await scene.controller.reconcile(scene.key) is None
+    assert await scene.names() == []

@@ -2,85 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.workflowoperators import Scene
 
-from moorage.apimachinery.meta import Key
 from moorage.apimachinery.moments import rfc3339
-from moorage.apimachinery.resources import NODES, PODS
-from moorage.controllers.workflow.checks import faults_of
-from moorage.controllers.workflow.controller import WorkflowController
-from moorage.decide.workflows.pods import StepRuntime
+from moorage.apimachinery.resources import PODS, Obj
 from moorage.errors import NotFound
-from moorage.kube.events import EventRecorder
-from moorage.model.names import HOST_IMAGE
 from moorage.model.workflow import NODE_NAME_ANNOTATION, WORKFLOWS
-from moorage.testing.clock import FakeClock
-from moorage.testing.fakeapi import FakeApi
-from moorage.workflows.records import LocalRecords
 
 pytestmark = pytest.mark.anyio
 
-KEY = Key("lab", "wf")
 
-
-async def a_runtime() -> StepRuntime:
-    return StepRuntime(image=HOST_IMAGE, on_processes=True, server_url="http://127.0.0.1:1")
-
-
-class Scene:
+class PodsScene(Scene):
     """A workflow of two steps after each other, whose pods the test ends."""
 
     def __init__(self, folder: Path, **pod_gc: Any) -> None:
-        self.api, self.clock = FakeApi(), FakeClock()
-        self.records = LocalRecords(folder / "workflows.db")
-        self.controller: WorkflowController
-        self._operators = 0
-        self.api.put(NODES, {"metadata": {"name": "n"}, "status": {}})
         step = {"name": "say", "container": {"image": "busybox", "command": ["echo"]}}
         main = {"name": "main", "steps": [[{"name": "a", "template": "say"}], [{"name": "b", "template": "say"}]]}
         spec = {"entrypoint": "main", "templates": [main, step], "podGC": pod_gc}
-        self.api.put(WORKFLOWS, {"metadata": {"name": "wf", "namespace": "lab"}, "spec": spec})
-
-    @contextlib.asynccontextmanager
-    async def operator(self) -> AsyncIterator[None]:
-        """One operator, until it is killed."""
-        self._operators += 1
-        self.controller = WorkflowController(
-            self.api,
-            self.records,
-            holder=f"operator-{self._operators}",
-            runtime=a_runtime,
-            check=faults_of,
-            clock=self.clock,
-            events=EventRecorder(self.api, component="test", clock=self.clock),
-        )
-        tasks = [asyncio.create_task(informer.run()) for informer in self.controller.informers]
-        for informer in self.controller.informers:
-            await informer.synced.wait()
-        try:
-            yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def look(self) -> timedelta | None:
-        """The operator looks until nothing changes; after what time it wants to look again."""
-        again: timedelta | None = None
-        for _ in range(6):
-            for _ in range(50):
-                await asyncio.sleep(0)
-            again = await self.controller.reconcile(KEY)
-        for _ in range(50):
-            await asyncio.sleep(0)
-        return again
+        super().__init__(folder, {"metadata": {"name": "wf", "namespace": "lab"}, "spec": spec})
 
     async def end(self, step: str, *, code: int = 0) -> None:
         ended = {"exitCode": code, "startedAt": rfc3339(self.clock.now()), "finishedAt": rfc3339(self.clock.now())}
@@ -88,23 +33,20 @@ class Scene:
             "phase": "Failed" if code else "Succeeded",
             "containerStatuses": [{"name": "main", "state": {"terminated": ended}}],
         }
-        pod = (await self.pods())[step]
+        pod = (await self.pods_by_step())[step]
         await self.api.patch(PODS, pod["metadata"]["name"], {"status": status}, "lab", subresource="status")
         await self.look()
 
-    async def pods(self) -> dict[str, Any]:
-        pods = (await self.api.list(PODS, "lab")).items
+    async def pods_by_step(self) -> dict[str, Obj]:
+        pods = await self.pods()
         return {pod["metadata"]["annotations"][NODE_NAME_ANNOTATION].rpartition(".")[2]: pod for pod in pods}
 
     async def there(self) -> Sequence[str]:
-        return sorted(await self.pods())
-
-    async def phase(self) -> str:
-        return str((await self.api.get(WORKFLOWS, "wf", "lab"))["status"]["phase"])
+        return sorted(await self.pods_by_step())
 
 
 async def test_a_pod_stays_for_its_delay_and_no_longer(tmp_path: Path) -> None:
-    scene = Scene(tmp_path, strategy="OnPodCompletion", deleteDelayDuration="1m")
+    scene = PodsScene(tmp_path, strategy="OnPodCompletion", deleteDelayDuration="1m")
     async with scene.operator():
         await scene.look()
         await scene.end("a")
@@ -130,7 +72,7 @@ async def test_a_pod_stays_for_its_delay_and_no_longer(tmp_path: Path) -> None:
 async def test_the_delay_holds_over_restarts_of_the_operator(
     tmp_path: Path, strategy: str, gc: dict[str, str], delay: int
 ) -> None:
-    scene = Scene(tmp_path, strategy=strategy, **gc)
+    scene = PodsScene(tmp_path, strategy=strategy, **gc)
     for step in ("a", "b"):
         async with scene.operator():
             await scene.look()
@@ -150,7 +92,7 @@ async def test_the_delay_holds_over_restarts_of_the_operator(
 async def test_a_pod_that_failed_stays_where_only_successes_are_deleted(tmp_path: Path) -> None:
     for strategy in ("OnPodSuccess", "OnWorkflowSuccess"):
         (tmp_path / strategy).mkdir()
-        scene = Scene(tmp_path / strategy, strategy=strategy)
+        scene = PodsScene(tmp_path / strategy, strategy=strategy)
         async with scene.operator():
             await scene.look()
             await scene.end("a", code=1)
@@ -162,8 +104,8 @@ async def test_a_pod_that_failed_stays_where_only_successes_are_deleted(tmp_path
 
 
 async def test_a_workflow_lives_long_enough_for_the_logs_of_its_pods_to_be_kept(tmp_path: Path) -> None:
-    scene = Scene(tmp_path)
-    live = await scene.api.get(WORKFLOWS, "wf", "lab")
+    scene = PodsScene(tmp_path)
+    live = await scene.workflow()
     live["spec"]["ttlStrategy"] = {"secondsAfterCompletion": 0}
     await scene.api.update(WORKFLOWS, live)
     async with scene.operator():

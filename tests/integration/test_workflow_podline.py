@@ -9,17 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.workflowoperators import an_operator
 
 from moorage.apimachinery.resources import NODES, PODS, Obj, Resource
-from moorage.clock import SYSTEM
-from moorage.controllers.workflow.checks import faults_of
-from moorage.controllers.workflow.controller import WorkflowController
 from moorage.controllers.workflow.podline import LEAST
-from moorage.decide.workflows.pods import StepRuntime
 from moorage.decide.workflows.waiting import IN_LINE
 from moorage.errors import Forbidden
-from moorage.kube.events import EventRecorder
-from moorage.model.names import HOST_IMAGE
 from moorage.model.workflow import STRICT_ANNOTATION, WORKFLOWS, NodeRecord, NodeType
 from moorage.testing.fakeapi import FakeApi
 from moorage.testing.waiting import until
@@ -91,15 +86,7 @@ async def a_site(folder: Path, api: FakeApi, annotations: dict[str, str] | None 
     }
     meta = {"name": "wide", "namespace": "default", "annotations": annotations or {}}
     made = await api.create(WORKFLOWS, {"metadata": meta, "spec": spec})
-    controller = WorkflowController(
-        api,
-        records,
-        holder="operator",
-        runtime=a_runtime,
-        check=faults_of,
-        clock=SYSTEM,
-        events=EventRecorder(api, component="test", clock=SYSTEM),
-    )
+    controller = an_operator(api, records)
     parts = (controller.loop.run(), *(informer.run() for informer in controller.informers))
     tasks = [asyncio.create_task(part) for part in parts]
     try:
@@ -109,10 +96,6 @@ async def a_site(folder: Path, api: FakeApi, annotations: dict[str, str] | None 
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         records.close()
-
-
-async def a_runtime() -> StepRuntime:
-    return StepRuntime(image=HOST_IMAGE, on_processes=True, server_url="http://127.0.0.1:1")
 
 
 async def test_only_a_part_of_the_pods_wait_for_a_node(tmp_path: Path) -> None:

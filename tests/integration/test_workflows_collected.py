@@ -16,16 +16,11 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.workflowoperators import an_operator, operate
 
 from moorage.apimachinery.informer import Informer
 from moorage.apimachinery.resources import NODES, PODS, Obj
-from moorage.clock import SYSTEM
-from moorage.controllers.workflow.checks import faults_of
-from moorage.controllers.workflow.controller import WorkflowController
-from moorage.decide.workflows.pods import StepRuntime
 from moorage.errors import NotFound
-from moorage.kube.events import EventRecorder
-from moorage.model.names import HOST_IMAGE
 from moorage.model.workflow import ARTIFACT_FINALIZER, ORDER_ANNOTATION, WORKFLOWS, Artifact, Outputs, StepReport
 from moorage.testing.fakeapi import FakeApi
 from moorage.testing.waiting import until
@@ -104,26 +99,6 @@ class Kubelet:
             await self._api.patch(PODS, meta["name"], {"status": status}, meta["namespace"], subresource="status")
 
 
-async def operate(api: FakeApi, records: LocalRecords, number: int) -> None:
-    controller = WorkflowController(
-        api,
-        records,
-        holder=f"operator-{number}",
-        runtime=a_runtime,
-        check=faults_of,
-        clock=SYSTEM,
-        events=EventRecorder(api, component="test", clock=SYSTEM),
-    )
-    async with asyncio.TaskGroup() as tasks:
-        for informer in controller.informers:
-            tasks.create_task(informer.run())
-        tasks.create_task(controller.loop.run())
-
-
-async def a_runtime() -> StepRuntime:
-    return StepRuntime(image=HOST_IMAGE, on_processes=True, server_url="http://127.0.0.1:1")
-
-
 class Scene:
     def __init__(self, folder: Path, *, forced: bool = False, refusals: int = 0) -> None:
         self.api = FakeApi()
@@ -152,7 +127,7 @@ class Scene:
         """Kill the operator so often on the way; then leave one alone until it is done."""
         for kill in range(kills + 1):
             self._operators += 1
-            operator = asyncio.create_task(operate(self.api, self.records, self._operators))
+            operator = asyncio.create_task(operate(an_operator(self.api, self.records, number=self._operators)))
             if kill == kills:
                 await until(what, is_done)
             else:

@@ -18,17 +18,12 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.workflowoperators import an_operator, operate
 
 from moorage.apimachinery.informer import Informer
 from moorage.apimachinery.resources import NODES, PDBS, PODS, PVCS, Obj, Resource
-from moorage.clock import SYSTEM
-from moorage.controllers.workflow.checks import faults_of
-from moorage.controllers.workflow.controller import WorkflowController
 from moorage.decide.workflows.graph.validity import violations
-from moorage.decide.workflows.pods import StepRuntime
 from moorage.errors import ApiError, Forbidden, Invalid, NotFound
-from moorage.kube.events import EventRecorder
-from moorage.model.names import HOST_IMAGE
 from moorage.model.workflow import (
     NODE_NAME_ANNOTATION,
     RESUME_ANNOTATION,
@@ -169,26 +164,6 @@ class Kubelet:
         await self._api.patch(PODS, meta["name"], {"status": status}, meta["namespace"], subresource="status")
 
 
-async def operate(api: FakeApi, records: LocalRecords, number: int) -> None:
-    controller = WorkflowController(
-        api,
-        records,
-        holder=f"operator-{number}",
-        runtime=a_runtime,
-        check=faults_of,
-        clock=SYSTEM,
-        events=EventRecorder(api, component="test", clock=SYSTEM),
-    )
-    async with asyncio.TaskGroup() as tasks:
-        for informer in controller.informers:
-            tasks.create_task(informer.run())
-        tasks.create_task(controller.loop.run())
-
-
-async def a_runtime() -> StepRuntime:
-    return StepRuntime(image=HOST_IMAGE, on_processes=True, server_url="http://127.0.0.1:1")
-
-
 async def results(api: FakeApi, folder: Path, *, seed: int, kills: int) -> tuple[dict[str, Any], Kubelet]:
     """(phase of every workflow and of every node, the kubelet) after so many kills."""
     chance = random.Random(seed)
@@ -218,14 +193,14 @@ async def results(api: FakeApi, folder: Path, *, seed: int, kills: int) -> tuple
     watching = asyncio.create_task(kubelet.pods.run())
     killed = 0
     while killed < kills and not await is_done():
-        operator = asyncio.create_task(operate(api, records, killed))
+        operator = asyncio.create_task(operate(an_operator(api, records, number=killed)))
         for _ in range(chance.randrange(1500)):
             await asyncio.sleep(0)
         operator.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await operator
         killed += 1
-    operator = asyncio.create_task(operate(api, records, killed))
+    operator = asyncio.create_task(operate(an_operator(api, records, number=killed)))
     await until("every workflow to end", is_done)
     operator.cancel()
     watching.cancel()
@@ -293,14 +268,14 @@ async def test_a_retry_that_is_killed_between_two_writes_runs_once(tmp_path: Pat
         return (obj.get("status") or {}).get("phase") in ("Failed", "Succeeded")
 
     async with running(kubelet.pods.run()):
-        async with running(operate(api, records, 0)):
+        async with running(operate(an_operator(api, records))):
             await until("the first failure", is_ended)
         annotations = {RETRY_ANNOTATION: "{}"}
         await api.patch(WORKFLOWS, "retried", {"metadata": {"annotations": annotations}}, "default")
         api.left = writes
-        async with running(operate(api, records, 1)):
+        async with running(operate(an_operator(api, records, number=1))):
             await api.halted.wait()
-        async with running(operate(api, records, 2)):
+        async with running(operate(an_operator(api, records, number=2))):
             await until("the retried run to end", lambda: _is_succeeded(api))
     loaded = await records.load((await api.get(WORKFLOWS, "retried", "default"))["metadata"]["uid"], "reader")
     records.close()
@@ -347,7 +322,7 @@ async def test_locks_are_restored_once_however_many_workflows_are_looked_at_firs
         objects = (await api.list(WORKFLOWS)).items
         return all((obj.get("status") or {}).get("phase") == "Succeeded" for obj in objects)
 
-    async with running(kubelet.pods.run()), running(operate(api, records, 0)):
+    async with running(kubelet.pods.run()), running(operate(an_operator(api, records))):
         await until("every workflow to end", are_done)
     records.close()
     assert (records.asked, kubelet.most_whole) == (1, 1)
@@ -367,14 +342,14 @@ async def test_a_run_that_is_killed_takes_over_what_succeeded(tmp_path: Path, ha
         return (await api.get(WORKFLOWS, "retried", "default")).get("status", {}).get("phase") == "Failed"
 
     async with running(kubelet.pods.run()):
-        async with running(operate(api, records, 0)):
+        async with running(operate(an_operator(api, records))):
             await until("the first failure", is_failed)
         records.halts = halts
         meta = {"name": "again", "namespace": "default", "annotations": {TAKE_OVER_ANNOTATION: uid}}
         again = (await api.create(WORKFLOWS, {**document, "metadata": meta}))["metadata"]["uid"]
-        async with running(operate(api, records, 1)):
+        async with running(operate(an_operator(api, records, number=1))):
             await records.halted.wait()
-        async with running(operate(api, records, 2)):
+        async with running(operate(an_operator(api, records, number=2))):
             await until("the new run to end", lambda: _is_succeeded(api, "again"))
     nodes = {node.name: node for node in (await records.load(again, "reader")).nodes}
     records.close()
@@ -399,7 +374,7 @@ async def test_nothing_is_taken_over_from_another_namespace_or_from_what_is_not_
     async def is_failed() -> bool:
         return ((await api.get(WORKFLOWS, "retried", "default")).get("status") or {}).get("phase") == "Failed"
 
-    async with running(operate(api, records, 0)):
+    async with running(operate(an_operator(api, records))):
         await until("the refusal", is_failed)
     records.close()
     status = (await api.get(WORKFLOWS, "retried", "default"))["status"]
@@ -456,7 +431,7 @@ async def test_a_resume_that_is_asked_for_while_another_is_carried_out_is_not_lo
         json.dumps([{"selector": f"displayName={name}"} for name in names])
         for names in (("first",), ("first", "second"))
     ]
-    async with running(operate(api, records, 0)):
+    async with running(operate(an_operator(api, records))):
         await until("both gates to wait", waiting)
         api.annotations = {RESUME_ANNOTATION: both}
         await api.patch(WORKFLOWS, "gates", {"metadata": {"annotations": {RESUME_ANNOTATION: first}}}, "default")
@@ -476,7 +451,7 @@ async def test_what_is_asked_for_while_a_retry_is_carried_out_is_not_lost(tmp_pa
     async def is_failed() -> bool:
         return (await api.get(WORKFLOWS, "retried", "default")).get("status", {}).get("phase") == "Failed"
 
-    async with running(kubelet.pods.run()), running(operate(api, records, 0)):
+    async with running(kubelet.pods.run()), running(operate(an_operator(api, records))):
         await until("the first failure", is_failed)
         again, resume = '{"restartSuccessful": false}', '[{"selector": "displayName=gate"}]'
         api.annotations = {RETRY_ANNOTATION: again, RESUME_ANNOTATION: resume}
@@ -536,7 +511,7 @@ async def test_claims_take_the_parameters_of_the_workflow(tmp_path: Path) -> Non
     async def is_made() -> bool:
         return bool((await api.list(PVCS)).items)
 
-    async with running(operate(api, records, 0)):
+    async with running(operate(an_operator(api, records))):
         await until("the claim", is_made)
     records.close()
     [claim] = (await api.list(PVCS)).items
@@ -551,7 +526,7 @@ async def test_a_claim_that_can_never_be_made_ends_the_workflow(tmp_path: Path) 
     async def is_ended() -> bool:
         return "phase" in ((await api.get(WORKFLOWS, "claims", "default")).get("status") or {})
 
-    async with running(operate(api, records, 0)):
+    async with running(operate(an_operator(api, records))):
         await until("the end", is_ended)
     records.close()
     status = (await api.get(WORKFLOWS, "claims", "default"))["status"]
@@ -570,7 +545,7 @@ async def test_a_claim_whose_tags_cannot_be_read_ends_the_workflow(tmp_path: Pat
     async def is_ended() -> bool:
         return "phase" in ((await api.get(WORKFLOWS, "claims", "default")).get("status") or {})
 
-    async with running(operate(api, records, 0)):
+    async with running(operate(an_operator(api, records))):
         await until("the end", is_ended)
     records.close()
     status = (await api.get(WORKFLOWS, "claims", "default"))["status"]
@@ -586,7 +561,7 @@ async def test_a_claim_that_a_quota_refuses_is_tried_again(tmp_path: Path) -> No
     async def is_tried_twice() -> bool:
         return api.refused > 1
 
-    async with running(operate(api, records, 0)):
+    async with running(operate(an_operator(api, records))):
         await until("a second try", is_tried_twice)
     records.close()
     assert "phase" not in ((await api.get(WORKFLOWS, "claims", "default")).get("status") or {})
@@ -615,7 +590,7 @@ async def test_a_step_may_choose_its_workflow_template_by_a_tag(tmp_path: Path) 
     async def is_ended() -> bool:
         return "finishedAt" in ((await api.get(WORKFLOWS, "chooser", "default")).get("status") or {})
 
-    async with running(kubelet.pods.run()), running(operate(api, records, 0)):
+    async with running(kubelet.pods.run()), running(operate(an_operator(api, records))):
         await until("the end", is_ended)
     loaded = await records.load((await api.get(WORKFLOWS, "chooser", "default"))["metadata"]["uid"], "reader")
     records.close()

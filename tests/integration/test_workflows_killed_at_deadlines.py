@@ -20,18 +20,15 @@ from typing import Any, TypeVar
 
 import pytest
 import yaml
+from tests.workflowoperators import an_operator, operate
 
 from moorage.apimachinery.meta import is_deleting
 from moorage.apimachinery.resources import NODES, PDBS, PODS, PVCS, Obj
 from moorage.clock import rfc3339
-from moorage.controllers.workflow.checks import faults_of
 from moorage.controllers.workflow.controller import WorkflowController
 from moorage.decide.workflows.graph.validity import violations
 from moorage.decide.workflows.graph.workflow import LEFT_OVER
-from moorage.decide.workflows.pods import StepRuntime
 from moorage.errors import NotFound
-from moorage.kube.events import EventRecorder
-from moorage.model.names import HOST_IMAGE
 from moorage.model.workflow import (
     ENDED_PHASES,
     NODE_NAME_ANNOTATION,
@@ -289,20 +286,8 @@ class World:
     async def operate(self, killer: Killer) -> None:
         api = Watched(self.api, killer, ("create", "patch", "update", "delete"))
         records = Watched(self.records, killer, ("begin", "save", "remember", "forget_nodes", "gone"))
-        controller = WorkflowController(
-            api,  # type: ignore[arg-type]
-            records,  # type: ignore[arg-type]
-            holder=f"operator-{next(self.number)}",
-            runtime=_runtime,
-            check=faults_of,
-            clock=self.clock,
-            events=EventRecorder(api, component="test", clock=self.clock),  # type: ignore[arg-type]
-        )
-        self.controller = controller
-        async with asyncio.TaskGroup() as tasks:
-            for informer in controller.informers:
-                tasks.create_task(informer.run())
-            tasks.create_task(controller.loop.run())
+        self.controller = an_operator(api, records, number=next(self.number), clock=self.clock)
+        await operate(self.controller)
 
     async def go_on(self, turns: int, killer: Killer | None = None) -> None:
         """Let so many turns of the event loop pass, and time with them."""
@@ -379,10 +364,6 @@ class World:
         assert set(self.kubelet.starts.values()) <= {1}
         assert self.kubelet.most_alone <= 1
         return phases
-
-
-async def _runtime() -> StepRuntime:
-    return StepRuntime(image=HOST_IMAGE, on_processes=True, server_url="http://127.0.0.1:1")
 
 
 async def undisturbed(folder: Path, *names: str) -> tuple[dict[str, Any], collections.Counter[str]]:

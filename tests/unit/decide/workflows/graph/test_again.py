@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.workflowmanifests import NESTED_EXPORT, SAY_TEMPLATE
 
 from moorage.decide.workflows.collection import left
 from moorage.decide.workflows.graph.again import nodes_taken_over, nodes_to_forget, with_exports_of
@@ -15,10 +17,10 @@ from moorage.decide.workflows.graph.run import Run
 from moorage.model.workflow import NodePhase, NodeType, Retry
 from moorage.testing.workflowplayer import Ends, Player, by_node
 
-TEMPLATES = """
-  - name: say
-    inputs: {parameters: [{name: x, default: "0"}]}
-    container: {image: busybox, command: [echo, "{{inputs.parameters.x}}"]}
+TEMPLATES = (
+    "\n"
+    + textwrap.indent(SAY_TEMPLATE, "  ")
+    + """\
   - name: twice
     retryStrategy: {limit: 3}
     container: {image: busybox, command: [echo]}
@@ -33,6 +35,7 @@ TEMPLATES = """
       - {name: other, template: say}
     - - {name: two, template: say}
 """
+)
 GRAPH = (
     """
 spec:
@@ -255,29 +258,6 @@ def test_whatever_failed_the_new_run_starts_no_step_that_succeeded(bad):
     assert again.workflow.phase == "Succeeded"
     started = {order.record.name.removeprefix("new") for order in again.created}
     assert started & well <= {".hooks.running", ".onExit"}
-
-
-NESTED_EXPORT = """
-spec:
-  entrypoint: main
-  templates:
-  - name: main
-    steps:
-    - - {name: all, template: inner}
-    - - name: last
-        template: say
-        arguments: {parameters: [{name: x, value: "{{workflow.outputs.parameters.g}}"}]}
-  - name: inner
-    steps: [[{name: make, template: make}]]
-  - name: make
-    outputs:
-      parameters: [{name: y, globalName: g, valueFrom: {path: /y}}]
-      artifacts: [{name: f, globalName: file, path: /f, artifactGC: {strategy: OnWorkflowDeletion}}]
-    container: {image: busybox, command: [echo]}
-  - name: say
-    inputs: {parameters: [{name: x}]}
-    container: {image: busybox, command: [echo, "{{inputs.parameters.x}}"]}
-"""
 
 
 def test_a_global_output_of_an_inner_step_is_taken_over() -> None:

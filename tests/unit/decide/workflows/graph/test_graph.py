@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import textwrap
 from datetime import timedelta
 
 import pytest
+from tests.workflowmanifests import NESTED_EXPORT, SAY_TEMPLATE
 
 from moorage.decide.workflows.graph.again import nodes_to_forget
 from moorage.decide.workflows.graph.events import Controls, PodSeen
 from moorage.model.workflow import NodePhase, Resume, Retry
 from moorage.testing.workflowplayer import Ends, Player, Table, always, by_node
 
-SAY = """
-        - name: say
-          inputs: {parameters: [{name: x, default: "0"}]}
-          container: {image: busybox, command: [echo, "{{inputs.parameters.x}}"]}
-"""
+SAY = "\n" + textwrap.indent(SAY_TEMPLATE, 8 * " ")
 
 
 def play(templates: str, table: Table = always, *, spec: str = "", entry: str = "main") -> Player:
@@ -357,32 +355,9 @@ def test_a_global_name_takes_inputs_of_its_template(is_restarted: bool) -> None:
     assert player.workflow.parameters == {"from-left": "5", "from-5": "6"}
 
 
-NESTED_GLOBALS = """
-spec:
-  entrypoint: main
-  templates:
-  - name: main
-    steps:
-    - - {name: all, template: inner}
-    - - name: last
-        template: say
-        arguments: {parameters: [{name: x, value: "{{workflow.outputs.parameters.g}}"}]}
-  - name: inner
-    steps: [[{name: a, template: make}]]
-  - name: make
-    outputs:
-      parameters: [{name: y, globalName: g, valueFrom: {path: /y}}]
-      artifacts: [{name: f, globalName: file, path: /f}]
-    container: {image: busybox, command: [echo]}
-  - name: say
-    inputs: {parameters: [{name: x}]}
-    container: {image: busybox, command: [echo, "{{inputs.parameters.x}}"]}
-"""
-
-
 @pytest.mark.parametrize("is_restarted", [False, True], ids=["one operator", "an operator for each decision"])
 def test_a_global_output_of_an_inner_step_stays(is_restarted: bool) -> None:
-    player = Player(NESTED_GLOBALS, by_node(a=Ends(parameters={"y": "5"}, artifacts=("f",))))
+    player = Player(NESTED_EXPORT, by_node(make=Ends(parameters={"y": "5"}, artifacts=("f",))))
     while player.step():
         if is_restarted:
             player.restart()
