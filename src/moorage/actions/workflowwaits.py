@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from difflib import get_close_matches
 
+from msgspec import structs
+
 from moorage.actions.workflows import Records, get_workflow
 from moorage.api.errors import ErrorCode
 from moorage.api.explain import LockHolder, WorkflowExplanation
 from moorage.apimachinery.api import Api
-from moorage.apimachinery.resources import PODS, Obj
+from moorage.apimachinery.resources import EVENTS, PODS, Obj
+from moorage.decide.explain.starting import starting_of
 from moorage.decide.explain.types import Explanation
 from moorage.decide.workflows.views import WorkflowView, step_path, view_workflow
 from moorage.decide.workflows.waiting import Wait, WaitKind, Waits, saving_note, step_names, waits_of
 from moorage.errors import ApiError, NotFound
+from moorage.model.workflow import NodePhase
 from moorage.present.workflowwaits import Explained, make_workflow_explanation
 
 PODS_EXPLAINED = 5  # of the waits of one workflow: each looks at every node of the cluster
@@ -65,6 +70,34 @@ async def _with_notes(api: Api, view: WorkflowView, waits: Waits, now: datetime)
             pod = await api.get(PODS, each.pod, view.namespace)
             running[place] = replace(each, note=saving_note(each, pod, view.name, now))
     return replace(waits, running=tuple(running))
+
+
+async def with_starts(api: Api, view: WorkflowView) -> WorkflowView:
+    """The same, where pending steps without a message say what keeps their pods from starting; of some."""
+    pending = [
+        node for node in view.nodes if node.phase is NodePhase.PENDING and node.pod_name and not node.message
+    ]
+    reasons = await asyncio.gather(
+        *(_why_not_started(api, view.namespace, node.pod_name) for node in pending[:PODS_EXPLAINED])
+    )
+    messages = {node.id: reason for node, reason in zip(pending, reasons, strict=False) if reason}
+    nodes = tuple(structs.replace(node, message=messages.get(node.id, node.message)) for node in view.nodes)
+    return replace(view, nodes=nodes) if messages else view
+
+
+async def _why_not_started(api: Api, namespace: str, name: str) -> str:
+    """Empty: nothing is wrong, or it may not be read."""
+    try:
+        pod, events = await asyncio.gather(
+            api.get(PODS, name, namespace),
+            api.list(EVENTS, namespace, field_selector=f"involvedObject.name={name}"),
+        )
+    except ApiError:
+        return ""
+    starting = starting_of(pod, events.items) if (pod.get("spec") or {}).get("nodeName") else None
+    if starting is None or not starting.is_trouble:
+        return ""
+    return f"{starting.reason}: {' '.join(starting.message.split())}" if starting.message else starting.reason
 
 
 async def explain_waits(

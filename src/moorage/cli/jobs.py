@@ -18,15 +18,19 @@ from moorage.apimachinery.moments import format_duration, rfc3339
 from moorage.apimachinery.quantity import format_bytes
 from moorage.apimachinery.resources import EVENTS, JOBS, PODS, Obj
 from moorage.cli import console
+from moorage.cli.hints import as_typed
 from moorage.cli.kept import AskedKept, erase_kept, with_kept
 from moorage.cli.names import complete
 from moorage.cli.session import Problems, Session, Target, in_session, target_options
 from moorage.cli.watching import Listing, Source, follow, watch_option
+from moorage.decide.explain.mounts import failed_mount
 from moorage.decide.runs.state import PodView, RunView, State, checkpoint_warning
 from moorage.decide.runs.timelimit import format_seconds
 from moorage.decide.since import moment_before
 from moorage.errors import ApiError, MoorageError, NotFound
 from moorage.model.names import RUN_LABEL
+from moorage.present.explanation import mount_text
+from moorage.present.missing import way_to_mount
 
 EVENTS_SHOWN = 8
 LOST = "unknown: no kubelet reported the end of the pod: its node was lost, or the pod was removed by force"
@@ -229,8 +233,8 @@ def _as_json(run: RunView, now: datetime) -> Any:
     return msgspec.to_builtins(job_of(run, now))
 
 
-def show_text(run: RunView, events: Sequence[str], now: datetime) -> str:
-    """All there is to know of a run, for people."""
+def show_text(run: RunView, events: Sequence[Obj], now: datetime) -> str:
+    """All there is to know of a run, for people. `events`: of its Jobs and pods, oldest first."""
     state = str(run.state) + (f": {run.reason}" if run.reason and run.reason != str(run.state) else "")
     fields = [
         ("run", f"{run.namespace}/{run.name}"),
@@ -272,15 +276,28 @@ def show_text(run: RunView, events: Sequence[str], now: datetime) -> str:
     if any(pod.is_lost for pod in run.pods):
         lines.append(f"  {LOST}")
     lines += _messages(run)
+    lines += _mount_lines(run, events)
     if events:
-        lines += ["", "Events", *(f"  {event}" for event in events)]
+        lines += ["", "Events", *(f"  {_event_text(event, now)}" for event in events[-EVENTS_SHOWN:])]
     if run.state is State.WAITING:
         lines += ["", f"moor explain {run.name} says why it waits"]
     return "\n".join(lines)
 
 
-async def _events_of(session: Session, run: RunView) -> list[str]:
-    """The newest events of the run's Jobs and pods, oldest first; none where they may not be read."""
+def _mount_lines(run: RunView, events: Sequence[Obj]) -> list[str]:
+    """Why the volumes of the newest pod are not mounted, and what to do; none: nothing says so."""
+    pod = run.pods[-1] if run.pods else None
+    if run.state is not State.WAITING or pod is None or pod.gone or not pod.node or pod.started is not None:
+        return []
+    mount = failed_mount(events, uid=pod.uid)
+    if mount is None:
+        return []
+    why = f"it does not start on {pod.node}: {mount_text(mount)}: {mount.cause}"
+    return ["", f"  {why}", as_typed(f"  hint: {way_to_mount(mount, run.namespace, pod.name)}")]
+
+
+async def _events_of(session: Session, run: RunView) -> list[Obj]:
+    """The events of the run's Jobs and pods, oldest first; none where they may not be read."""
     names = {attempt.job for attempt in run.attempts} | {pod.name for pod in run.pods}
     try:
         listed = await session.api.list(EVENTS, session.namespace)
@@ -288,8 +305,7 @@ async def _events_of(session: Session, run: RunView) -> list[str]:
         return []
     objs = [obj for obj in listed.items if (obj.get("involvedObject") or {}).get("name") in names]
     objs.sort(key=_event_time)
-    now = session.clock.now()
-    return [_event_text(obj, now) for obj in objs[-EVENTS_SHOWN:]]
+    return objs
 
 
 def _event_time(event: Obj) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import click
 
 from moorage.actions.workflows import LATEST, get_workflow, resolve_name, wait_workflow
+from moorage.actions.workflowwaits import with_starts
 from moorage.apimachinery.moments import format_duration
 from moorage.cli import console
 from moorage.cli.kept import AskedKept
@@ -42,7 +43,7 @@ def get(target: Target, name: str, whole: bool, output: str) -> int:
         if output != "text":
             console.print_document(obj, output)
             return 0
-        view = view_workflow(obj)
+        view = await with_starts(session.api, view_workflow(obj))
         peaks = await _peaks(session, view)
         console.show(show_text(view, session.clock.now(), whole=whole, peaks=peaks))
         if (

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from moorage.apimachinery.moments import format_duration, rfc3339
 from moorage.apimachinery.quantity import format_amount
 from moorage.decide.explain.amounts import amount_text, gpus_text
+from moorage.decide.explain.mounts import FAILED_ATTACH, FailedMount
 from moorage.decide.explain.starting import Starting
 from moorage.decide.explain.types import Earliest, Explanation, HeldBy, Missing
 from moorage.decide.runs.forecast import Usual
@@ -19,6 +20,7 @@ from moorage.decide.usage.gpus import Holder
 from moorage.model.machine import FAIR
 from moorage.model.names import MACHINE_GATE
 from moorage.present.ending import ending_headline, ending_lines, moment_text, way_to_start
+from moorage.present.missing import way_to_mount, way_to_objects
 
 LINE_SHOWN = 10
 NODES_SHOWN = 20  # of a large cluster the rest is summed up by reason
@@ -215,7 +217,40 @@ def _blocks(explanation: Explanation) -> list[str]:
     return lines
 
 
+def starting_reason(explanation: Explanation) -> str:
+    """Why the containers do not run on the node that it has, in one line; empty: they do, or it has no node."""
+    starting = explanation.starting
+    if starting is None:
+        return ""
+    if starting.mount is not None:
+        return (
+            f"its pod does not start on {explanation.node}: {mount_text(starting.mount)}: {starting.mount.cause}"
+        )
+    return f"its containers start on {explanation.node}: {starting.reason}"
+
+
+def mount_text(mount: FailedMount) -> str:
+    """Which volume of a pod is not there: "volume config (Secret keys) cannot be mounted"."""
+    named = f"volume {mount.volume}" if mount.volume else "a volume"
+    of = f" ({mount.source.kind} {mount.source.name})" if mount.source is not None else ""
+    verb = "attached to the node" if mount.reason == FAILED_ATTACH else "mounted"
+    return f"{named}{of} cannot be {verb}"
+
+
+def way_on(explanation: Explanation) -> str:
+    """What to do so that a pod with a node starts; empty: nothing is known, or it runs."""
+    starting = explanation.starting
+    if starting is None:
+        return ""
+    if starting.mount is not None:
+        return way_to_mount(starting.mount, explanation.namespace, explanation.name)
+    of_objects = way_to_objects(starting.message, explanation.namespace) if starting.is_trouble else ""
+    return of_objects or way_to_start(starting.reason, starting.message, explanation.run)
+
+
 def _starting_headline(starting: Starting, who: str, node: str) -> str:
+    if starting.mount is not None:
+        return f"{who} does not start on {node}: {mount_text(starting.mount)} ({starting.reason})"
     if starting.is_unpulled:
         kind = "init container" if starting.is_init else "container"
         of = f" of {kind} {starting.container}" if starting.container else ""
@@ -233,7 +268,7 @@ def _starting_lines(explanation: Explanation) -> list[str]:
     if starting.is_trouble and not starting.is_unpulled and starting.container:
         kind = "init container" if starting.is_init else "container"
         lines = [f"{kind} {starting.container}: {line}" for line in lines]
-    advice = way_to_start(starting.reason, starting.message, explanation.run)
+    advice = way_on(explanation)
     return [*lines, advice] if advice else lines
 
 

@@ -12,7 +12,7 @@ from moorage.decide.explain.types import Explanation
 from moorage.decide.workflows.views import WorkflowView, with_step_names
 from moorage.decide.workflows.waiting import Wait, WaitKind, Waits
 from moorage.present.ending import moment_text
-from moorage.present.explanation import explain_text, short_reason
+from moorage.present.explanation import explain_text, short_reason, starting_reason, way_on
 from moorage.present.explanationanswer import make_explanation
 
 RUNNING_SHOWN = 10
@@ -67,7 +67,7 @@ def _wait(explained: Explained) -> wire.WorkflowWait:
     return wire.WorkflowWait(
         kind=str(wait.kind),
         message=_reason(explained),
-        hint=wait.hint,
+        hint=wait_hint(explained),
         steps=wait.steps,
         count=wait.count,
         until=whole_seconds(wait.until),
@@ -91,9 +91,15 @@ def _reason(explained: Explained) -> str:
     explanation = explained.explanation
     if explained.wait.kind is not WaitKind.POD or explanation is None:
         return explained.wait.message
-    if explanation.starting is not None:
-        return f"its containers start on {explanation.node}: {explanation.starting.reason}"
-    return short_reason(explanation) or explained.wait.message
+    return starting_reason(explanation) or short_reason(explanation) or explained.wait.message
+
+
+def wait_hint(explained: Explained) -> str:
+    """What to do about a wait; empty: nothing is known."""
+    explanation = explained.explanation
+    if explained.wait.hint or explanation is None or explanation.starting is None:
+        return explained.wait.hint
+    return way_on(explanation) if explanation.starting.is_trouble else ""
 
 
 def _steps_text(wait: Wait) -> str:
@@ -126,7 +132,8 @@ def _lines(
         for _, explanation in pods:
             lines += ["", explain_text(explanation)]
     elif pods and pods[0][0].steps:
-        lines += ["", f"see who holds what it needs: moor explain '{view.name}/{pods[0][0].steps[0]}'"]
+        more = "who holds what it needs" if pods[0][1].starting is None else "more of its pod"
+        lines += ["", f"see {more}: moor explain '{view.name}/{pods[0][0].steps[0]}'"]
     return lines
 
 
@@ -151,8 +158,8 @@ def _waiting_lines(explained: Sequence[Explained], now: datetime) -> list[str]:
             lines.append(f"    held by {holder_text(holder)}")
         if len(each.holders) > HOLDERS_SHOWN:
             lines.append(f"    and {len(each.holders) - HOLDERS_SHOWN} more")
-        if each.wait.hint:
-            lines.append(f"    {each.wait.hint}")
+        if hint := wait_hint(each):
+            lines.append(f"    {hint}")
     return lines
 
 

@@ -219,6 +219,37 @@ def test_show_tells_all_attempts_with_codes_and_reasons(at_noon):
     )
 
 
+def test_show_says_which_volume_cannot_be_mounted_and_what_to_do(at_noon):
+    at_noon.api.put(JOBS, a_job())
+    pod = a_pod(phase="Pending")
+    pod["metadata"]["uid"] = "u"
+    pod["spec"]["nodeName"] = "node-1"
+    pod["status"] = {"phase": "Pending", "startTime": ago(minutes=5)}
+    at_noon.api.put(PODS, pod)
+    message = 'MountVolume.SetUp failed for volume "data" : persistentvolumeclaim "images" not found'
+    at_noon.api.put(
+        EVENTS,
+        {
+            "metadata": {"name": "e"},
+            "involvedObject": {"kind": "Pod", "name": "train-abc", "uid": "u"},
+            "reason": "FailedMount",
+            "message": message,
+            "lastTimestamp": ago(minutes=3),
+        },
+    )
+    lines = at_noon("show", "train", "-n", "default").out.splitlines()
+    assert lines[lines.index("Events") - 3 :] == [
+        '  it does not start on node-1: volume data cannot be mounted: persistentvolumeclaim "images" not found',
+        "  hint: The volume images does not exist: create it with `moor volume create images -n default`; the pod"
+        " then starts by itself",
+        "",
+        "Events",
+        f"      3m  FailedMount          pod/train-abc: {message}",
+        "",
+        "moor explain train says why it waits",
+    ]
+
+
 def test_show_tells_of_a_kill_for_memory_with_limit_and_peak(at_noon):
     at_noon.api.put(JOBS, a_job(end="Failed", reason="BackoffLimitExceeded", message="it failed"))
     peak = {"localcluster.moorage.dev/peak-memory-bytes": str(1073741824 + 5 * 2**20)}

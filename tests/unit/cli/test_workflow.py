@@ -7,7 +7,7 @@ import json
 import pytest
 import yaml
 
-from moorage.apimachinery.resources import LEASES, PODS
+from moorage.apimachinery.resources import EVENTS, LEASES, PODS
 from moorage.clock import SYSTEM, rfc3339_micro
 from moorage.decide.workflows.views import argo_nodes
 from moorage.model.workflow import (
@@ -234,6 +234,38 @@ def test_a_step_that_waits_for_a_person_is_said_with_the_command(moor):
 def test_a_step_whose_pod_waits_is_said_with_the_command(moor):
     stored(moor, "Running", a_node("train.fit", phase=NodePhase.PENDING, pod_name="train-fit-1"))
     assert moor("workflow", "get", "train").err == "see why fit waits: moor explain 'train/fit'\n"
+
+
+@pytest.mark.parametrize(
+    ("node_name", "reason", "told"),
+    [
+        pytest.param("n1", "FailedMount", True, id="a volume is missing"),
+        pytest.param("", "FailedMount", False, id="it has no node"),
+        pytest.param("n1", "Scheduled", False, id="nothing is wrong"),
+    ],
+)
+def test_a_step_whose_volume_cannot_be_mounted_says_so_in_the_tree(moor, node_name, reason, told):
+    stored(moor, "Running", a_node("train.fit", phase=NodePhase.PENDING, pod_name="train-fit-1"))
+    moor.api.put(
+        PODS,
+        {
+            "metadata": {"name": "train-fit-1", "uid": "u"},
+            "spec": {"containers": [{"name": "main"}]} | ({"nodeName": node_name} if node_name else {}),
+            "status": {"phase": "Pending"},
+        },
+    )
+    message = 'MountVolume.SetUp failed for volume "keys" : secret "s3" not found'
+    moor.api.put(
+        EVENTS,
+        {
+            "metadata": {"name": "e"},
+            "involvedObject": {"kind": "Pod", "name": "train-fit-1", "uid": "u"},
+            "reason": reason,
+            "message": message,
+            "lastTimestamp": BEGAN,
+        },
+    )
+    assert (f"FailedMount: {message}" in moor("workflow", "get", "train").out) == told
 
 
 def test_programs_get_the_object(moor):

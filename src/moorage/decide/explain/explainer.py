@@ -99,7 +99,7 @@ class Explainer:
             return base
         if me.node:
             usual = self.lookup.usual(parsed, now)
-            return replace(base, until=parsed.holder, usual=usual, starting=starting_of(pod))
+            return replace(base, until=parsed.holder, usual=usual, starting=starting_of(pod, events))
         case = make_case(
             parsed,
             base,

@@ -1,14 +1,16 @@
-"""Why a pod that has its node does not run yet, by what its kubelet says of its containers.
+"""Why a pod that has its node does not run yet, by what its kubelet says of its containers and volumes.
 
 https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#container-states
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from moorage.apimachinery.meta import is_condition_true
+from moorage.decide.explain.mounts import FailedMount, failed_mount
 from moorage.decide.runs.lastwords import split_last_words
 
 UNPULLED = frozenset(
@@ -21,13 +23,14 @@ BEING_STARTED = "being started"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starting:
-    """What the first container that hinders the start waits for."""
+    """What the first container that hinders the start waits for, or all of them."""
 
-    reason: str  # the kubelet's word, or BEING_STARTED
+    reason: str  # the kubelet's word, of a container or in an event; or BEING_STARTED
     container: str = ""
     image: str = ""
     is_init: bool = False
     message: str = ""  # the kubelet's sentence, or how the container ended before
+    mount: FailedMount | None = None  # the volume for which all containers wait
 
     @property
     def is_trouble(self) -> bool:
@@ -39,13 +42,32 @@ class Starting:
         return self.reason in UNPULLED
 
 
-def starting_of(pod: Mapping[str, Any]) -> Starting | None:
-    """Why it does not run; None when it does. A container with a trouble goes before those that wait for it."""
+def starting_of(pod: Mapping[str, Any], events: Iterable[Mapping[str, Any]] = ()) -> Starting | None:
+    """Why it does not run; None when it does. A container with a trouble goes before those that wait for it.
+
+    `events`: the pod's, and perhaps others. They alone tell that a volume cannot be mounted.
+    """
     waiting = list(_waiting(pod))
-    if waiting:
-        return next((each for each in waiting if each.is_trouble), waiting[0])
+    if trouble := next((each for each in waiting if each.is_trouble), None):
+        return trouble
     is_pending = (pod.get("status") or {}).get("phase") == "Pending"
+    if is_pending and not _has_begun(pod):
+        volumes = (pod.get("spec") or {}).get("volumes") or ()
+        mount = failed_mount(events, uid=str(pod["metadata"].get("uid") or ""), volumes=volumes)
+        if mount is not None:
+            return Starting(reason=mount.reason, message=mount.message, mount=mount)
+    if waiting:
+        return waiting[0]
     return Starting(reason=BEING_STARTED) if is_pending else None
+
+
+def _has_begun(pod: Mapping[str, Any]) -> bool:
+    """Whether its volumes are mounted: it has its sandbox, or a container that ran."""
+    status = pod.get("status") or {}
+    if is_condition_true(pod, "PodReadyToStartContainers"):
+        return True
+    rows = (*_listed(status, "initContainerStatuses"), *_listed(status, "containerStatuses"))
+    return any(not {"running", "terminated"}.isdisjoint(row.get("state") or ()) for row in rows)
 
 
 def _waiting(pod: Mapping[str, Any]) -> Iterator[Starting]:

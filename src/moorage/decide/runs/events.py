@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from moorage.apimachinery.integers import integer_or
 from moorage.apimachinery.moments import moment
@@ -53,19 +54,24 @@ def _event_of(obj: Obj) -> RunEvent:
     https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/event-v1/
     """
     about, series = obj.get("involvedObject") or {}, obj.get("series") or {}
-    at = (
-        series.get("lastObservedTime")
-        or obj.get("lastTimestamp")
-        or obj.get("eventTime")
-        or obj["metadata"].get("creationTimestamp")
-    )
     return RunEvent(
-        at=_moment(at),
+        at=time_of(obj),
         is_warning=obj.get("type") == "Warning",
         reason=str(obj.get("reason") or ""),
         message=str(obj.get("message") or ""),
         about=f"{str(about.get('kind') or '').lower()} {about.get('name') or ''}".strip(),
         count=max(1, integer_or(str(series.get("count") or obj.get("count") or 1), 1)),
+    )
+
+
+def time_of(event: Mapping[str, Any]) -> datetime | None:
+    """When an event was seen last; None: nobody says."""
+    series, meta = event.get("series") or {}, event.get("metadata") or {}
+    return _moment(
+        series.get("lastObservedTime")
+        or event.get("lastTimestamp")
+        or event.get("eventTime")
+        or meta.get("creationTimestamp")
     )
 
 

@@ -10,6 +10,8 @@ from moorage.apimachinery.resources import Obj
 from moorage.localcluster.nodeagent.podfolder import Admission
 from moorage.localcluster.nodeagent.volumes import TokenRequest
 
+MOUNT_EVENT_SECONDS = 120.0  # before an event says the same again; after an hour the API server forgets it
+
 Problems = dict[str, tuple[str, str]]
 """Why containers wait: name → (reason, message)."""
 
@@ -30,6 +32,7 @@ class PodState:
     problems: Problems = field(default_factory=dict)
     tries: int = 0  # failed since the last start
     mount_problem: str = ""  # last reported in an event
+    mount_reported: float | None = None  # monotonic time of that
     tokens: dict[TokenRequest, tuple[str, datetime]] = field(default_factory=dict)  # with the time to replace it
     refreshed: float | None = None  # monotonic time at which its volumes were last brought up to date
 
@@ -47,11 +50,20 @@ class PodState:
         """Whether news from its shim matter."""
         return self.admission is not None or self.mark is not None
 
+    def is_news(self, mount_problem: str, now: float) -> bool:
+        """Whether an event shall tell that a volume cannot be mounted: it is another reason, or long ago."""
+        is_old = self.mount_reported is None or now - self.mount_reported >= MOUNT_EVENT_SECONDS
+        if mount_problem == self.mount_problem and not is_old:
+            return False
+        self.mount_problem, self.mount_reported = mount_problem, now
+        return True
+
     def started(self, mark: tuple[int, int], now: float) -> None:
         """Its shim runs: what stood in the way before is over."""
         self.problems = {}
         self.tries = 0
         self.mount_problem = ""
+        self.mount_reported = None
         self.mark = mark
         self.refreshed = now
 

@@ -113,8 +113,7 @@ class Starting:
         if not problems and not failed:
             state.started(folder.state_mark(), self._context.clock.monotonic())
             return
-        if failed and state.mount_problem != failed:
-            state.mount_problem = failed
+        if failed and state.is_news(failed, self._context.clock.monotonic()):
             self._context.event(pod, "Warning", "FailedMount", failed)
         self._context.retry_later(uid, problems)
 

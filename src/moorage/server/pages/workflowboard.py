@@ -15,7 +15,7 @@ from moorage.decide.workflows.folding import Box, natural
 from moorage.decide.workflows.views import ENDED, PHASES, WorkflowView
 from moorage.decide.workflows.waiting import WaitKind
 from moorage.model.workflow import Artifact, NodePhase, NodeRecord, NodeType, Outputs
-from moorage.present.workflowwaits import HOLDERS_SHOWN, Explained, holder_text, wait_line
+from moorage.present.workflowwaits import HOLDERS_SHOWN, Explained, holder_text, wait_hint, wait_line
 from moorage.server.pages.board import When, ago, owner_hues, span
 from moorage.server.pages.jobboard import Fact, peak_fact
 from moorage.server.pages.workflowdrawing import (
@@ -198,8 +198,8 @@ def wait_rows(explained: Sequence[Explained], namespace: str, now: datetime) -> 
     rows = []
     for each in explained:
         more = [f"held by {holder_text(holder)}" for holder in each.holders[:HOLDERS_SHOWN]]
-        if each.wait.kind in (WaitKind.REFUSED, WaitKind.BEGINNING) and each.wait.hint:
-            more.append(each.wait.hint)
+        if each.wait.kind in (WaitKind.REFUSED, WaitKind.BEGINNING, WaitKind.POD) and (hint := wait_hint(each)):
+            more.append(hint.replace("`", ""))
         href = f"/explain/{quote(namespace)}/{quote(each.wait.pod)}" if each.explanation is not None else ""
         line = wait_line(each, now)  # it begins with the names of steps, which keep their letters
         text = line if each.wait.steps else line[:1].upper() + line[1:]

@@ -107,8 +107,17 @@ def test_a_container_that_cannot_be_configured_is_named() -> None:
     assert told(a_pod(waiting("CreateContainerConfigError", 'secret "s" not found'))) == (
         "run lab/train is placed on n1; it does not run yet (CreateContainerConfigError)\n"
         'container main: secret "s" not found\n'
-        "A Secret or ConfigMap that it names does not exist: create it\n"
+        "The Secret s does not exist: create it with `kubectl create secret generic s -n lab"
+        " --from-file=KEY=FILE`; the pod then starts by itself\n"
         "It has held its place since 21 Nov 11:50 UTC; end unknown"
+    )
+
+
+def test_a_key_that_a_variable_names_and_the_configmap_lacks_is_told_with_the_command() -> None:
+    message = "couldn't find key word in ConfigMap lab/settings"
+    assert told(a_pod(waiting("CreateContainerConfigError", message))).splitlines()[2] == (
+        "The ConfigMap settings has no key word: add it with `kubectl edit configmap settings -n lab`; the pod"
+        " then starts by itself"
     )
 
 

@@ -17,6 +17,7 @@ from moorage.decide.workflows.views import view_workflow, workflow_object
 from moorage.decide.workflows.waiting import IN_LINE, RunningStep, WaitKind, saving_note, waits_of
 from moorage.model.workflow import NODE_NAME_ANNOTATION, WORKFLOW_LABEL, NodePhase, NodeRecord, NodeType
 from moorage.present.workflowwaits import Explained, make_workflow_explanation
+from moorage.server.pages.workflowboard import WaitRow, wait_rows
 from moorage.testing.clock import NOON
 from moorage.testing.workflowplayer import Ends, Player, by_node
 
@@ -285,6 +286,57 @@ def test_a_step_that_waits_for_gpus_is_explained_as_a_run_is():
     lines = answer.text.splitlines()
     assert lines[0] == "step fit of workflow default/wf waits: needs 1 GPU; none is free"
     assert "Who holds it" in lines
+
+
+def test_a_step_whose_volume_cannot_be_mounted_says_why_and_what_to_do():
+    player = begun(steps({"fit": "fit"}), plays=1)
+    (name,) = player.pods
+    pending(player, name, "")
+    view, spec = seen(player)
+    found = waits_of(view, spec)
+    pod = {
+        "metadata": {
+            "namespace": "default",
+            "name": name,
+            "uid": "u",
+            "labels": {WORKFLOW_LABEL: "wf"},
+            "annotations": {NODE_NAME_ANNOTATION: "wf[0].fit"},
+        },
+        "spec": {
+            "nodeName": "n1",
+            "containers": [{"name": "main"}],
+            "volumes": [{"name": "keys", "secret": {"secretName": "s3"}}],
+        },
+        "status": {"phase": "Pending"},
+    }
+    event = {
+        "involvedObject": {"kind": "Pod", "name": name, "uid": "u"},
+        "reason": "FailedMount",
+        "message": 'MountVolume.SetUp failed for volume "keys" : secret "s3" not found',
+        "lastTimestamp": "2026-11-21T11:50:00Z",
+    }
+    explanation = explain(pod, nodes=(), pods=(), now=player.now, events=[event])
+    explained = [Explained(wait=found.waits[0], explanation=explanation)]
+    answer = make_workflow_explanation(view, found, explained, step="", now=player.now)
+    why = 'its pod does not start on n1: volume keys (Secret s3) cannot be mounted: secret "s3" not found'
+    way = (
+        "The Secret s3 does not exist: create it with `kubectl create secret generic s3 -n default"
+        " --from-file=KEY=FILE`; the pod then starts by itself"
+    )
+    assert answer.text.splitlines() == [
+        f"workflow default/wf waits: {why}",
+        "",
+        "Waiting",
+        f"  fit: {why}",
+        f"    {way}",
+        "",
+        "see more of its pod: moor explain 'wf/fit'",
+    ]
+    (wait,) = answer.waits
+    assert (wait.message, wait.hint) == (why, way)
+    assert wait_rows(explained, "default", player.now) == (
+        WaitRow(text=f"fit: {why}", more=(way.replace("`", ""),), href=f"/explain/default/{name}"),
+    )
 
 
 @pytest.mark.parametrize(
