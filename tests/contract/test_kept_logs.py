@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from moorage.api.kept import KeptAttempt, KeptPod
-from moorage.attempts.logs import FULL_SEGMENTS, LogEnd, LogFolder, Logs
+from moorage.attempts.logs import FULL_SEGMENTS, LogEnd, LogFolder, Logs, log_key
 from moorage.attempts.logtable import JOIN_BYTES, LogTable
 from moorage.attempts.store import open_attempts
 from moorage.errors import StorageError
@@ -67,6 +67,29 @@ def test_a_short_log_is_kept_whole(make: MakeLogs) -> None:
     assert folder.read("p1") == LogEnd(lines(0, 9), cut=False)
 
 
+def test_the_logs_of_the_containers_of_a_pod_are_kept_each_for_itself(make: MakeLogs) -> None:
+    folder, beside = make(), log_key("p1", "proxy")
+    folder.append("p1", lines(0, 5))
+    folder.append(beside, lines(5, 900))
+    folder.finish(beside)
+    assert folder.read("p1") == LogEnd(lines(0, 5), cut=False)
+    assert folder.read(beside).cut
+    assert len(folder.read(beside).data) <= KEEP
+    assert (folder.is_finished("p1"), folder.is_finished(beside)) == (False, True)
+    assert {size.key for size in folder.sizes()} == {"p1", beside}
+    folder.erase("p1")
+    assert [size.key for size in folder.sizes()] == [beside]
+
+
+def test_of_a_pod_that_is_not_kept_no_container_has_a_log(postgres_url: str) -> None:
+    keep_pods(postgres_url, "p1")
+    logs = LogTable(postgres_url, keep_bytes=KEEP)
+    logs.append(log_key("p1", "proxy"), lines(0, 1))
+    logs.append(log_key("gone", "proxy"), lines(0, 1))
+    assert [size.key for size in logs.sizes()] == [log_key("p1", "proxy")]
+    logs.close()
+
+
 def test_a_line_longer_than_all_that_is_kept_is_kept_alone(make: MakeLogs) -> None:
     folder = make()
     folder.append("p1", lines(0, 3) + b"x" * KEEP * 2 + b"\n")
@@ -80,7 +103,7 @@ def test_a_log_read_to_its_end_says_so_until_it_is_erased(make: MakeLogs) -> Non
     assert folder.is_finished("p1")
     assert folder.read("p1") == LogEnd()
     folder.append("p2", lines(0, 1))
-    assert [(size.uid, size.bytes) for size in folder.sizes()] in (
+    assert [(size.key, size.bytes) for size in folder.sizes()] in (
         [("p1", 0), ("p2", len(lines(0, 1)))],
         [("p2", len(lines(0, 1))), ("p1", 0)],
     )

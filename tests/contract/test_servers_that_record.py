@@ -289,6 +289,6 @@ def test_the_logs_of_pods_that_are_kept_are_moved(tmp_path: Path, postgres_url: 
     assert move_logs(tmp_path, logs) == 2
     assert logs.read("p1").data == b"a\nb\n"
     assert logs.is_finished("p1")
-    assert [size.uid for size in logs.sizes()] == ["p1"]
+    assert [size.key for size in logs.sizes()] == ["p1"]
     assert move_logs(tmp_path, logs) == 0
     logs.close()

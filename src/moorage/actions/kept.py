@@ -35,8 +35,11 @@ class KeptOfSteps(Protocol):
         """The pods of the Workflow with this uid, in the order of their start. `pod`: only those of this name."""
         ...
 
-    async def step_log(self, namespace: str, workflow: str, uid: str, pod: str) -> KeptLog:
-        """The end of the log of one of these pods, by its uid; empty as above. Raises Forbidden."""
+    async def step_log(self, namespace: str, workflow: str, uid: str, pod: str, *, container: str = "") -> KeptLog:
+        """The end of the log of one of these pods, by its uid; empty as above. Raises Forbidden.
+
+        `container`: of the pod; empty: the one whose log is the pod's.
+        """
         ...
 
 
@@ -46,7 +49,15 @@ class NothingKept:
     async def steps(self, namespace: str, workflow: str, uid: str, *, pod: str = "") -> tuple[KeptPod, ...]:  # noqa: ARG002
         return ()
 
-    async def step_log(self, namespace: str, workflow: str, uid: str, pod: str) -> KeptLog:  # noqa: ARG002
+    async def step_log(
+        self,
+        namespace: str,  # noqa: ARG002
+        workflow: str,  # noqa: ARG002
+        uid: str,  # noqa: ARG002
+        pod: str,  # noqa: ARG002
+        *,
+        container: str = "",  # noqa: ARG002
+    ) -> KeptLog:
         return KeptLog()
 
     async def run(self, namespace: str, name: str) -> KeptRun:  # noqa: ARG002

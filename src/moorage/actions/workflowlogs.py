@@ -221,12 +221,10 @@ class WorkflowLog:
         return await self._kept_lines(step, pod.name, pod.uid, "")
 
     async def _kept_lines(self, step: str, name: str, uid: str, failure: str) -> list[StepEvent]:
-        """The kept log of a pod; `failure`, where nothing is kept. Other containers than main are not kept."""
+        """The kept log of a pod, or of the container that was asked for; `failure`, where nothing is kept."""
         self._read.add(uid)
         try:
-            if self._container not in ("", MAIN):
-                return [StepUnread(step, name, failure or f"{GONE}, and with it the log of {self._container}")]
-            log = await self._kept.step_log(self._namespace, self._name, self._uid, uid)
+            log = await self._kept.step_log(self._namespace, self._name, self._uid, uid, container=self._container)
         except NotFound as error:
             return [StepUnread(step, name, failure or error.message)]
         except ApiError as error:
@@ -236,6 +234,8 @@ class WorkflowLog:
         if is_cut:
             words = f"earlier lines of {name} were dropped: the last {format_bytes(log.most_bytes)} are kept"
             events.insert(0, StepUnread(step, name, words))
+        if not events and not failure and self._container not in ("", MAIN):
+            failure = f"{GONE}, and nothing is kept of the log of {self._container}"
         return events or ([StepUnread(step, name, failure)] if failure else [])
 
     async def _view(self) -> WorkflowView:

@@ -32,6 +32,7 @@ class KeptPod(Answer, frozen=True):
     disrupted: Annotated[bool, about("Whether Kubernetes marked it as a target of disruption.")] = False
     gone: Annotated[Time | None, about("When it was seen to be gone; null: it is there.")] = None
     workflow: Annotated[str, about("Workflow of its step; empty: it is of a run.")] = ""
+    container: Annotated[str, about("Container whose log is the pod's; empty: not known.")] = ""
 
 
 class KeptAttempt(Answer, frozen=True):
@@ -60,6 +61,12 @@ class WhichWorkflow(Query):
     uid: Annotated[Text, about("Uid of the Workflow; empty: the newest of the name.")] = ""
 
 
+class WhichLog(WhichWorkflow):
+    """Which log of a pod of a workflow."""
+
+    container: Annotated[Text, about("Container of the pod; empty: the one whose log is the pod's.")] = ""
+
+
 class WhichPods(WhichWorkflow):
     """Which pods of a workflow."""
 
@@ -73,7 +80,7 @@ class KeptSteps(Answer, frozen=True):
 
 
 class KeptLog(Answer, frozen=True):
-    """The kept end of a pod's log."""
+    """The kept end of the log of a container."""
 
     lines: Annotated[bytes, about("Lines, each after its time as the kubelet wrote it; in base64.")] = b""
     cut: Annotated[bool, about("Whether lines before these are not kept.")] = False

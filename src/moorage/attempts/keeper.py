@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from typing import cast
+from typing import NamedTuple, cast
 
 from moorage import settings
 from moorage.api.kept import KeptLog, KeptPod, KeptRun
@@ -24,11 +24,20 @@ from moorage.apimachinery.backoff import DoublingDelay
 from moorage.apimachinery.informer import Informer, wait_synced
 from moorage.apimachinery.meta import Key, is_deleting, key_of, labels_of
 from moorage.apimachinery.resources import Obj
-from moorage.attempts.logs import LogEnd, Logs
+from moorage.attempts.logs import LogEnd, Logs, log_key, pod_of
 from moorage.attempts.reading import NewLines, Read, Splitter, Stop, Wanted, plan_reads
 from moorage.attempts.store import AttemptStore
 from moorage.clock import SYSTEM, Clock
-from moorage.decide.runs.kept import Seen, is_kept, is_of_run, is_of_step, plan, shown_container, uid_of
+from moorage.decide.runs.kept import (
+    Seen,
+    is_kept,
+    is_of_run,
+    is_of_step,
+    other_logs,
+    plan,
+    shown_container,
+    uid_of,
+)
 from moorage.decide.usage.gpus import gpu_type
 from moorage.errors import MoorageError, NotFound, StorageError
 from moorage.model.retention import LOG_BYTES, LOG_DAYS, LOG_STREAMS, LOG_TOTAL_BYTES
@@ -70,6 +79,7 @@ def limit_settings(env: Mapping[str, str]) -> Limits:
 class _Log:
     """A log that is not read to its end."""
 
+    key: str
     pod: KeptPod
     container: str | None
     ended: bool = False
@@ -86,7 +96,7 @@ class _Log:
     def wanted(self) -> Wanted:
         is_reading = self.task is not None and not self.task.done()
         return Wanted(
-            uid=self.pod.uid,
+            key=self.key,
             ended=self.ended,
             reading=is_reading,
             following=is_reading and self.following,
@@ -123,10 +133,12 @@ class Keeper:
         self._dirty: set[tuple[str, Key]] = set()  # "job" or "pod"
         self._deleted: dict[str, tuple[Obj, datetime]] = {}
         self._changed = asyncio.Event()
-        self._logs: dict[str, _Log] = {}
+        self._logs: dict[str, _Log] = {}  # by the keys of `attempts.logs`
         self._next_look = self._next_sweep = 0.0
         self._running = False
-        self._silent: set[str] = set()  # uids of pods that have ended and printed nothing, until they are deleted
+        self._silent: set[str] = (
+            set()
+        )  # keys of logs that have ended and hold nothing, until their pods are deleted
         self._sampled: dict[str, int] = {}  # uid of a pod → most memory seen in use, until it is deleted
         self.kept_bytes = 0  # of logs on the disk, at the last sweep
         jobs.on_change(self._hear_job)
@@ -184,13 +196,13 @@ class Keeper:
         older = self._clock.now() - timedelta(days=self._limits.days)
         await self._store.do(lambda store: store.forget(older))
         sizes = await asyncio.to_thread(self._folder.sizes)
-        rows = await self._store.do(lambda store: store.known((), (size.uid for size in sizes)))
+        rows = await self._store.do(lambda store: store.known((), {pod_of(size.key) for size in sizes}))
         known = {pod.uid for pod in rows.pods}
         total = sum(size.bytes for size in sizes)
         for size in sizes:
             is_over = bool(self._limits.total_bytes) and total > self._limits.total_bytes
-            if size.uid not in known or (is_over and size.uid not in self._logs):
-                await asyncio.to_thread(self._folder.erase, size.uid)
+            if pod_of(size.key) not in known or (is_over and size.key not in self._logs):
+                await asyncio.to_thread(self._folder.erase, size.key)
                 total -= size.bytes
         self.kept_bytes = total
 
@@ -223,11 +235,15 @@ class Keeper:
         kept = await self._store.do(lambda store: store.known((), (uid,)))
         return kept.pods[0] if kept.pods else None
 
-    async def read_log(self, uid: str) -> KeptLog:
-        """The kept end of a pod's log, what is in memory too. Raises StorageError."""
-        if (kept := self._logs.get(uid)) is not None:
+    async def read_log(self, uid: str, container: str = "") -> KeptLog:
+        """The kept end of a pod's log, what is in memory too. Raises StorageError.
+
+        `container`: one beside that whose log is the pod's.
+        """
+        key = log_key(uid, container)
+        if (kept := self._logs.get(key)) is not None:
             await self._flush(kept)
-        end = await asyncio.to_thread(self._folder.read, uid)
+        end = await asyncio.to_thread(self._folder.read, key)
         return KeptLog(lines=end.data, cut=end.cut, most_bytes=self._folder.keep_bytes)
 
     async def erase(self, namespace: str, name: str) -> int:
@@ -242,9 +258,12 @@ class Keeper:
         return await self._erase_logs(uids)
 
     async def _erase_logs(self, uids: Sequence[str]) -> int:
-        for uid in uids:
-            await self._drop(uid)
-            await asyncio.to_thread(self._folder.erase, uid)
+        erased = set(uids)
+        for key in [key for key in self._logs if pod_of(key) in erased]:
+            await self._drop(key)
+        sizes = await asyncio.to_thread(self._folder.sizes) if erased else []
+        for key in erased | {size.key for size in sizes if pod_of(size.key) in erased}:
+            await asyncio.to_thread(self._folder.erase, key)
         return len(uids)
 
     # -- facts
@@ -289,30 +308,33 @@ class Keeper:
             raise
         for uid, obj in deleted.items():
             self._sampled.pop(uid, None)
-            self._silent.discard(uid)
             if self._deleted.get(uid) is obj:
                 del self._deleted[uid]
+        if deleted:
+            self._silent = {key for key in self._silent if pod_of(key) not in deleted}
         await self._follow_later([(pod, rows[uid]) for pod in pods if (uid := uid_of(pod)) in rows])
-        for uid, row in rows.items():
-            if row.gone is not None and (kept := self._logs.get(uid)) is not None and kept.gone_at is None:
+        gone = {uid for uid, row in rows.items() if row.gone is not None}
+        for kept in self._logs.values() if gone else ():
+            if kept.pod.uid in gone and kept.gone_at is None:
                 kept.ended, kept.gone_at = True, self._clock.monotonic()
 
     async def _follow_later(self, pods: list[tuple[Obj, KeptPod]]) -> None:
         """Note which logs are to be read: of containers that have started, and not to their end."""
-        followed = self._logs.keys() | self._silent
-        started = [row.uid for _, row in pods if row.started is not None and row.uid not in followed]
         if self._api is None or not pods:
             return
-        finished = await asyncio.to_thread(lambda: {uid for uid in started if self._folder.is_finished(uid)})
-        for pod, row in pods:
-            kept = self._logs.get(row.uid)
+        wanted = [(pod, row, log) for pod, row in pods for log in _logs_of(pod, row)]
+        followed = self._logs.keys() | self._silent
+        started = [log.key for _, _, log in wanted if log.key not in followed]
+        finished = await asyncio.to_thread(lambda: {key for key in started if self._folder.is_finished(key)})
+        for pod, row, (key, container, ended) in wanted:
+            kept = self._logs.get(key)
             if kept is None:
-                if row.started is None or row.uid in finished or row.uid in self._silent:
+                if key in finished or key in self._silent:
                     continue
                 young = YOUNG_SECONDS if row.workflow else 0.0
-                kept = _Log(row, shown_container(pod), not_before=self._clock.monotonic() + young)
-                self._logs[row.uid] = kept
-            kept.pod, kept.ended = row, row.phase in ("Succeeded", "Failed") or row.ended is not None
+                kept = _Log(key, row, container, not_before=self._clock.monotonic() + young)
+                self._logs[key] = kept
+            kept.pod, kept.ended = row, ended
             if (kept.ended or is_deleting(pod)) and not kept.failures:
                 kept.not_before = 0.0
 
@@ -320,18 +342,18 @@ class Keeper:
 
     def _see_to_logs(self) -> None:
         now = self._clock.monotonic()
-        for uid, kept in list(self._logs.items()):
+        for key, kept in list(self._logs.items()):
             is_reading = kept.task is not None and not kept.task.done()
             if kept.gone_at is None:
                 continue
             if not is_reading:
-                del self._logs[uid]
+                del self._logs[key]
             elif now - kept.gone_at > LEAVE_SECONDS and kept.task is not None:
                 kept.task.cancel()  # a node that is lost ends no stream
         for step in plan_reads(
             (kept.wanted() for kept in self._logs.values()), streams=self._limits.streams, now=now
         ):
-            kept = self._logs[step.uid]
+            kept = self._logs[step.key]
             match step:
                 case Stop():
                     if kept.task is not None:
@@ -343,22 +365,22 @@ class Keeper:
 
     async def _read(self, kept: _Log, *, follow: bool) -> None:
         """Read a log from where it is kept to its end, or as far as it goes now."""
-        uid, had_ended = kept.pod.uid, kept.ended
+        key, had_ended = kept.key, kept.ended
         try:
             await self._copy(kept, follow=follow, to_the_end=had_ended)
             if had_ended:
                 await self._flush(kept)
                 if kept.has_lines:
-                    await asyncio.to_thread(self._folder.finish, uid)
+                    await asyncio.to_thread(self._folder.finish, key)
                 else:  # nothing on the disk for a step of a loop that prints nothing
-                    self._silent.add(uid)
-                self._logs.pop(uid, None)
+                    self._silent.add(key)
+                self._logs.pop(key, None)
             elif follow:
                 kept.not_before = self._clock.monotonic() + 1.0  # its end becomes known in a moment
             kept.failures = 0
         except MoorageError as error:
             if had_ended and isinstance(error, NotFound):
-                self._logs.pop(uid, None)  # the node has deleted it
+                self._logs.pop(key, None)  # the node has deleted it
             kept.failures += 1
             kept.not_before = self._clock.monotonic() + RETRY.after(kept.failures)
             if kept.failures == 1:
@@ -366,7 +388,7 @@ class Keeper:
 
     async def _copy(self, kept: _Log, *, follow: bool, to_the_end: bool) -> None:
         await self._flush(kept)
-        end: LogEnd = await asyncio.to_thread(self._folder.read, kept.pod.uid)
+        end: LogEnd = await asyncio.to_thread(self._folder.read, kept.key)
         kept.has_lines |= bool(end.data)
         lines = await asyncio.to_thread(lambda: NewLines(end.data, cut=end.cut))
         splitter = Splitter()
@@ -400,15 +422,15 @@ class Keeper:
         async with kept.writing:
             if kept.buffer:
                 data = bytes(kept.buffer)
-                await asyncio.to_thread(self._folder.append, kept.pod.uid, data)
+                await asyncio.to_thread(self._folder.append, kept.key, data)
                 del kept.buffer[: len(data)]
 
     async def _flush_all(self) -> None:
         for kept in [kept for kept in self._logs.values() if kept.buffer]:
             await self._flush(kept)
 
-    async def _drop(self, uid: str) -> None:
-        kept = self._logs.pop(uid, None)
+    async def _drop(self, key: str) -> None:
+        kept = self._logs.pop(key, None)
         if kept is not None and kept.task is not None:
             kept.task.cancel()
             await asyncio.gather(kept.task, return_exceptions=True)
@@ -459,6 +481,25 @@ def _joined(known: KeptRun, more: KeptRun) -> KeptRun:
     attempts = {job.job_uid: job for job in (*known.attempts, *more.attempts)}
     pods = {pod.uid: pod for pod in (*known.pods, *more.pods)}
     return KeptRun(attempts=tuple(attempts.values()), pods=tuple(pods.values()))
+
+
+class _Started(NamedTuple):
+    """The log of a container that has started."""
+
+    key: str
+    container: str | None
+    ended: bool
+
+
+def _logs_of(pod: Obj, row: KeptPod) -> list[_Started]:
+    is_over = row.phase in ("Succeeded", "Failed")
+    logs = []
+    if row.started is not None:
+        logs.append(_Started(row.uid, shown_container(pod), is_over or row.ended is not None))
+    logs += [
+        _Started(log_key(row.uid, log.container), log.container, is_over or log.ended) for log in other_logs(pod)
+    ]
+    return logs
 
 
 def _is_ending(pod: Obj) -> bool:

@@ -1,4 +1,4 @@
-"""The ends of pods' logs, a folder of files for each pod.
+"""The ends of pods' logs, a folder of files for each.
 
 A log is cut into segments of a quarter of what is kept. The newest is a plain file that grows; a full one is
 compressed. Four full segments and the newest hold at least what is to be kept; older ones are deleted. So a log
@@ -24,8 +24,19 @@ from moorage.errors import StorageError, StorageFull
 FULL_SEGMENTS = 4  # beside the newest one
 SEGMENT_MIN = 1024  # bytes
 WHOLE = "whole"  # file in the folder of a log that was read to its end
-_UID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_KEY = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_BESIDE = ".."  # between uid and container in a key: neither has it
 _SEGMENT = re.compile(r"(\d{8})\.(log|z)")
+
+
+def log_key(uid: str, container: str = "") -> str:
+    """The key of a log by the uid of its pod. `container`: one beside that whose log is the pod's."""
+    return f"{uid}{_BESIDE}{container}" if container else uid
+
+
+def pod_of(key: str) -> str:
+    """The uid of the pod that a log is of."""
+    return key.partition(_BESIDE)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +51,7 @@ class LogEnd:
 class LogSize:
     """What a log takes on the disk, and when it last grew, in seconds since 1970."""
 
-    uid: str
+    key: str
     bytes: int
     changed: float
 
@@ -48,27 +59,27 @@ class LogSize:
 class Logs(Protocol):
     """Where the ends of logs are kept. Safe for threads, as long as only one at a time appends to a log.
 
-    Methods raise StorageError.
+    `key`: as `log_key` makes it. Methods raise StorageError.
     """
 
     keep_bytes: int
 
-    def append(self, uid: str, data: bytes) -> None:
-        """Add whole lines to a pod's log, and drop what is too much of it."""
+    def append(self, key: str, data: bytes) -> None:
+        """Add whole lines to a log, and drop what is too much of it."""
         ...
 
-    def read(self, uid: str) -> LogEnd:
-        """The kept end of a pod's log; empty where nothing is kept."""
+    def read(self, key: str) -> LogEnd:
+        """The kept end of a log; empty where nothing is kept."""
         ...
 
-    def finish(self, uid: str) -> None:
+    def finish(self, key: str) -> None:
         """Note that a log was read to its end: no more is to come."""
         ...
 
-    def is_finished(self, uid: str) -> bool: ...
+    def is_finished(self, key: str) -> bool: ...
 
-    def erase(self, uid: str) -> None:
-        """Delete a pod's log, if there is one."""
+    def erase(self, key: str) -> None:
+        """Delete a log, if there is one."""
         ...
 
     def sizes(self) -> list[LogSize]:
@@ -87,10 +98,10 @@ class LogFolder:
         self._segment_bytes = max(SEGMENT_MIN, keep_bytes // FULL_SEGMENTS)
         self._whole: set[str] = set()  # logs whose newest segment ends with a line's end
 
-    def append(self, uid: str, data: bytes) -> None:
-        """Add whole lines to a pod's log, and drop what is too much of it."""
+    def append(self, key: str, data: bytes) -> None:
+        """Add whole lines to a log, and drop what is too much of it."""
         with _errors("write", self._path):
-            folder = self._folder(uid)
+            folder = self._folder(key)
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             segments = _segments(folder)
             for name in _stale(folder):
@@ -99,41 +110,41 @@ class LogFolder:
             if number is None:
                 number = segments[-1][0] + 1 if segments else 1
             newest = folder / f"{number:08}.log"
-            if uid not in self._whole:
+            if key not in self._whole:
                 _drop_half_line(newest)
-            self._whole.discard(uid)  # until all is written
+            self._whole.discard(key)  # until all is written
             with newest.open("ab") as file:
                 file.write(data)
                 size = file.tell()
-            self._whole.add(uid)
+            self._whole.add(key)
             if size >= self._segment_bytes:
                 _compress(newest)
                 self._drop_oldest(folder)
 
-    def read(self, uid: str) -> LogEnd:
-        """The kept end of a pod's log; empty where nothing is kept."""
+    def read(self, key: str) -> LogEnd:
+        """The kept end of a log; empty where nothing is kept."""
         with _errors("read", self._path):
-            folder = self._folder(uid)
+            folder = self._folder(key)
             segments = _segments(folder) if folder.is_dir() else []
             parts = [part for _, name in segments if (part := _read(folder / name)) is not None]
         return end_of(b"".join(parts), cut=bool(segments) and segments[0][0] > 1, keep_bytes=self.keep_bytes)
 
-    def finish(self, uid: str) -> None:
+    def finish(self, key: str) -> None:
         """Note that a log was read to its end: no more is to come."""
         with _errors("write", self._path):
-            folder = self._folder(uid)
+            folder = self._folder(key)
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             (folder / WHOLE).touch(mode=0o600)
 
-    def is_finished(self, uid: str) -> bool:
+    def is_finished(self, key: str) -> bool:
         with _errors("read", self._path):
-            return (self._folder(uid) / WHOLE).exists()
+            return (self._folder(key) / WHOLE).exists()
 
-    def erase(self, uid: str) -> None:
-        """Delete a pod's log, if there is one."""
-        self._whole.discard(uid)
+    def erase(self, key: str) -> None:
+        """Delete a log, if there is one."""
+        self._whole.discard(key)
         with _errors("erase", self._path), contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(self._folder(uid))
+            shutil.rmtree(self._folder(key))
 
     def sizes(self) -> list[LogSize]:
         """Every log, the longest unchanged first."""
@@ -146,15 +157,15 @@ class LogFolder:
                 if stats:
                     changed = max(stat.st_mtime for stat in stats)
                     sizes.append(LogSize(entry.name, sum(stat.st_size for stat in stats), changed))
-        return sorted(sizes, key=lambda size: (size.changed, size.uid))
+        return sorted(sizes, key=lambda size: (size.changed, size.key))
 
     def close(self) -> None:
         """Nothing is held open."""
 
-    def _folder(self, uid: str) -> Path:
-        if not _UID.fullmatch(uid) or uid.startswith("."):
-            raise StorageError(f"invalid uid {uid[:80]!r} of a pod: use letters, digits, '-', '_' and '.'")
-        return self._path / uid
+    def _folder(self, key: str) -> Path:
+        if not _KEY.fullmatch(key) or key.startswith("."):
+            raise StorageError(f"invalid key {key[:80]!r} of a log: use letters, digits, '-', '_' and '.'")
+        return self._path / key
 
     def _drop_oldest(self, folder: Path) -> None:
         full = [name for _, name in _segments(folder) if name.endswith(".z")]

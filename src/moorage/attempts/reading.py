@@ -30,7 +30,7 @@ _STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d{1,6})?\d*(Z|[+-]\d\
 class Wanted:
     """A log that is not read to its end. Times are seconds of a monotonic clock."""
 
-    uid: str
+    key: str
     ended: bool  # its container, or its pod is being deleted
     reading: bool = False
     following: bool = False
@@ -42,7 +42,7 @@ class Wanted:
 class Read:
     """Begin to read a log; with `follow`, until its container ends."""
 
-    uid: str
+    key: str
     follow: bool
 
 
@@ -50,7 +50,7 @@ class Read:
 class Stop:
     """Stop following a log, for others to have their turn. It takes its turn among them."""
 
-    uid: str
+    key: str
 
 
 def plan_reads(logs: Iterable[Wanted], *, streams: int, now: float) -> tuple[Read | Stop, ...]:
@@ -63,9 +63,9 @@ def plan_reads(logs: Iterable[Wanted], *, streams: int, now: float) -> tuple[Rea
     is_crowded = len(logs) > streams
     follow_most = streams - max(1, streams // 10) if is_crowded else streams
     turn = max(TURN_SECONDS, len(logs) / TURNS_A_SECOND)
-    followed = sorted((log for log in logs if log.following), key=lambda log: (log.read_at or 0.0, log.uid))
+    followed = sorted((log for log in logs if log.following), key=lambda log: (log.read_at or 0.0, log.key))
     following = len(followed)
-    stops = [Stop(log.uid) for log in followed if not log.ended][: max(0, following - follow_most)]
+    stops = [Stop(log.key) for log in followed if not log.ended][: max(0, following - follow_most)]
     due = [
         log
         for log in logs
@@ -73,12 +73,12 @@ def plan_reads(logs: Iterable[Wanted], *, streams: int, now: float) -> tuple[Rea
         and now >= log.not_before
         and (log.ended or not is_crowded or log.read_at is None or now - log.read_at >= turn)
     ]
-    due.sort(key=lambda log: (not log.ended, log.read_at is not None, log.read_at or 0.0, log.uid))
+    due.sort(key=lambda log: (not log.ended, log.read_at is not None, log.read_at or 0.0, log.key))
     reads: list[Read | Stop] = []
     for log in due[: max(0, free)]:
         follow = not log.ended and following < follow_most
         following += follow
-        reads.append(Read(log.uid, follow))
+        reads.append(Read(log.key, follow))
     return (*stops, *reads)
 
 

@@ -52,10 +52,11 @@ PODS = Table(
         "gpu_type",
         "disrupted",
         "gone_at",
+        "container",
     ),
     types=(
         *(_TEXT,) * 4, _NUMBER, *(_TEXT,) * 3, *(_NUMBER,) * 4, *(_TEXT,) * 2, *(_NUMBER,) * 3, _TEXT,
-        *(_NUMBER,) * 2,
+        *(_NUMBER,) * 2, _TEXT,
     ),
     keys=1,
 )  # fmt: skip
@@ -224,6 +225,7 @@ def _pod_row(pod: KeptPod) -> Row:
         pod.gpu_type,
         int(pod.disrupted),
         _micro(pod.gone),
+        pod.container,
     )
 
 
@@ -252,6 +254,7 @@ def _pod(row: Row) -> KeptPod:
         gpu_type=values["gpu_type"],
         disrupted=bool(values["disrupted"]),
         gone=_moment(values["gone_at"]),
+        container=values["container"],
     )
 
 

@@ -44,8 +44,9 @@ class AskedKept:
             self._note(f"what is kept of pods that are gone is missing here: {error.message}")
             return ()
 
-    async def step_log(self, namespace: str, workflow: str, uid: str, pod: str) -> KeptLog:
-        return await self._log(f"/api/v1/workflows/{namespace}/{quote(workflow)}/kept/{quote(pod)}", {"uid": uid})
+    async def step_log(self, namespace: str, workflow: str, uid: str, pod: str, *, container: str = "") -> KeptLog:
+        path = f"/api/v1/workflows/{namespace}/{quote(workflow)}/kept/{quote(pod)}"
+        return await self._log(path, {"uid": uid, "container": container or None})
 
     async def _log(self, path: str, params: dict[str, object]) -> KeptLog:
         try:

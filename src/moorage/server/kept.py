@@ -12,7 +12,9 @@ from moorage.api.errors import ErrorCode
 from moorage.api.kept import KeptLog, KeptPod, KeptRun
 from moorage.apimachinery.moments import moment
 from moorage.apimachinery.resources import NAMESPACES
+from moorage.decide.runs.kept import has_own_log
 from moorage.errors import ApiError, Forbidden, NotFound, ServerError, StorageError
+from moorage.model.names import is_dns_label
 from moorage.server.context import Context
 from moorage.server.identity.auth import User
 
@@ -55,20 +57,24 @@ class KeptForUser:
             return pods
         return tuple(each for each in pods if each.created is None or each.created >= since)
 
-    async def step_log(self, namespace: str, workflow: str, uid: str, pod: str) -> KeptLog:
+    async def step_log(self, namespace: str, workflow: str, uid: str, pod: str, *, container: str = "") -> KeptLog:
         """Raises Forbidden for who may not read the logs of pods there, NotFound for a pod of another workflow."""
         await self._check_logs(namespace)
-        if not await self._is_of(pod, namespace, workflow, uid):
+        kept = await self._pod_of(pod, namespace, workflow, uid)
+        if kept is None:
             raise NotFound(f"nothing is kept of pod {pod!r} of workflow {workflow}", code=ErrorCode.NOT_FOUND)
-        return await self._log(pod)
+        if has_own_log(kept, container):
+            return await self._log(pod)
+        return await self._log(pod, container) if is_dns_label(container) else KeptLog()
 
-    async def _is_of(self, pod: str, namespace: str, workflow: str, uid: str) -> bool:
-        """Whether a pod with this uid is kept, and is of the Workflow."""
+    async def _pod_of(self, pod: str, namespace: str, workflow: str, uid: str) -> KeptPod | None:
+        """The kept pod with this uid, if it is of the Workflow."""
         try:
             kept = await self._context.keeper.read_pod(pod)
         except StorageError as error:
             raise ServerError(f"what is kept of steps cannot be read: {error.message}", status=503) from error
-        return kept is not None and (kept.namespace, kept.workflow, kept.job_uid) == (namespace, workflow, uid)
+        is_of = kept is not None and (kept.namespace, kept.workflow, kept.job_uid) == (namespace, workflow, uid)
+        return kept if is_of else None
 
     async def _check_logs(self, namespace: str) -> None:
         """Raises Forbidden."""
@@ -78,9 +84,9 @@ class KeptForUser:
                 code=ErrorCode.FORBIDDEN,
             )
 
-    async def _log(self, uid: str) -> KeptLog:
+    async def _log(self, uid: str, container: str = "") -> KeptLog:
         try:
-            return await self._context.keeper.read_log(uid)
+            return await self._context.keeper.read_log(uid, container)
         except StorageError as error:
             raise ServerError(f"the kept log cannot be read: {error.message}", status=503) from error
 

@@ -65,10 +65,10 @@ def move_logs(folder: Path, to: Logs) -> int:
     before = LogFolder(path, keep_bytes=to.keep_bytes)
     sizes = before.sizes()
     for size in sizes:
-        if not to.read(size.uid).data:
-            to.append(size.uid, before.read(size.uid).data)
-        if before.is_finished(size.uid):
-            to.finish(size.uid)
+        if not to.read(size.key).data:
+            to.append(size.key, before.read(size.key).data)
+        if before.is_finished(size.key):
+            to.finish(size.key)
     path.rename(path.with_name(path.name + MOVED))
     log.info("moved the kept logs into PostgreSQL", extra={"logs": len(sizes)})
     return len(sizes)

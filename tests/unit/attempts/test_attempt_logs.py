@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moorage.attempts.logs import FULL_SEGMENTS, LogFolder
+from moorage.attempts.logs import FULL_SEGMENTS, LogFolder, log_key, pod_of
 from moorage.errors import StorageError
 
 KEEP = 8 * 1024
@@ -55,10 +55,21 @@ def test_a_kill_between_the_compressed_segment_and_the_end_of_the_plain_one_doub
     assert sorted(path.name for path in (tmp_path / "p1").iterdir()) == ["00000001.z", "00000002.log"]
 
 
-@pytest.mark.parametrize("uid", ["", "..", "../x", "a/b", ".hidden", "x" * 200])
-def test_a_uid_names_no_other_folder(tmp_path, uid):
-    with pytest.raises(StorageError, match="invalid uid"):
-        LogFolder(tmp_path, keep_bytes=KEEP).append(uid, b"x\n")
+@pytest.mark.parametrize("key", ["", "..", "../x", "a/b", ".hidden", "x" * 200])
+def test_a_key_names_no_other_folder(tmp_path, key):
+    with pytest.raises(StorageError, match="invalid key"):
+        LogFolder(tmp_path, keep_bytes=KEEP).append(key, b"x\n")
+
+
+@pytest.mark.parametrize("uid", ["0f7c1a52-6a3e-4c55-9d0e-2f1b7a1c9e11", "u.1", "u_"])
+@pytest.mark.parametrize("container", ["", "a", "a-b", "c" * 63])
+def test_a_key_tells_its_pod_and_is_no_other_logs(tmp_path, uid, container):
+    key = log_key(uid, container)
+    assert pod_of(key) == uid
+    folder = LogFolder(tmp_path, keep_bytes=KEEP)
+    folder.append(key, b"x\n")
+    assert [size.key for size in folder.sizes()] == [key]
+    assert (folder.read(key).data, folder.read(log_key(uid, "other")).data) == (b"x\n", b"")
 
 
 def test_what_the_disk_refuses_is_a_storage_error(tmp_path):

@@ -96,7 +96,7 @@ def test_a_line_without_end_takes_bounded_memory():
 logs = st.lists(
     st.builds(
         Wanted,
-        uid=st.uuids().map(str),
+        key=st.uuids().map(str),
         ended=st.booleans(),
         reading=st.booleans(),
         following=st.just(False),
@@ -104,20 +104,20 @@ logs = st.lists(
         not_before=st.floats(0, 200),
     ),
     max_size=30,
-    unique_by=lambda log: log.uid,
+    unique_by=lambda log: log.key,
 )
 
 
 def carried_out(state, steps, now):
     """The logs after the steps."""
-    reads = {step.uid: step for step in steps if isinstance(step, Read)}
-    stops = {step.uid for step in steps if isinstance(step, Stop)}
+    reads = {step.key: step for step in steps if isinstance(step, Read)}
+    stops = {step.key for step in steps if isinstance(step, Stop)}
     after = []
     for log in state:
-        if log.uid in stops:
+        if log.key in stops:
             log = replace(log, reading=False, following=False)
-        elif log.uid in reads:
-            log = replace(log, reading=True, following=reads[log.uid].follow, read_at=now)
+        elif log.key in reads:
+            log = replace(log, reading=True, following=reads[log.key].follow, read_at=now)
         after.append(log)
     return after
 
@@ -131,28 +131,28 @@ def test_never_more_than_so_many_streams_begin(state, streams):
 
 @given(st.integers(1, 40), st.integers(1, 12))
 def test_every_log_is_read_within_some_turns_however_many_there_are(many, streams):
-    state = [Wanted(uid=f"{at:03}", ended=False) for at in range(many)]
+    state = [Wanted(key=f"{at:03}", ended=False) for at in range(many)]
     read_at: dict[str, float] = {}
     now = 0.0
     for _ in range(40 * 12):
         now += TURN_SECONDS
         for step in (steps := plan_reads(state, streams=streams, now=now)):
             if isinstance(step, Read):
-                read_at[step.uid] = now
+                read_at[step.key] = now
         state = carried_out(state, steps, now)
         # what is not followed ends at once
         state = [replace(log, reading=log.following) for log in state]
     assert len(read_at) == many
     followed = [log for log in state if log.following]
     assert len(followed) == (many if many <= streams else streams - max(1, streams // 10))
-    others = [read_at[log.uid] for log in state if not log.following]
+    others = [read_at[log.key] for log in state if not log.following]
     assert all(now - at <= TURN_SECONDS * (many + 1) for at in others)
 
 
 def test_the_more_logs_take_turns_the_longer_is_a_turn():
     turn = 60.0
     state = [
-        Wanted(uid=f"{at:04}", ended=at == 0, read_at=100.0, reading=False)
+        Wanted(key=f"{at:04}", ended=at == 0, read_at=100.0, reading=False)
         for at in range(int(turn * TURNS_A_SECOND))
     ]
     assert plan_reads(state, streams=100, now=100.0 + turn - 1) == (Read("0000", False),), (
@@ -162,15 +162,15 @@ def test_the_more_logs_take_turns_the_longer_is_a_turn():
 
 
 def test_what_has_ended_is_read_first_and_not_followed():
-    state = [Wanted(uid="a", ended=False), Wanted(uid="b", ended=True), Wanted(uid="c", ended=False, not_before=9)]
+    state = [Wanted(key="a", ended=False), Wanted(key="b", ended=True), Wanted(key="c", ended=False, not_before=9)]
     assert plan_reads(state, streams=5, now=1.0) == (Read("b", False), Read("a", True))
 
 
 def test_followers_make_room_when_there_are_more_logs_than_streams():
     state = [
-        Wanted(uid=f"{at:02}", ended=False, reading=True, following=True, read_at=float(at)) for at in range(10)
+        Wanted(key=f"{at:02}", ended=False, reading=True, following=True, read_at=float(at)) for at in range(10)
     ]
-    assert plan_reads([*state, Wanted(uid="new", ended=False)], streams=10, now=50.0) == (Stop("00"),)
+    assert plan_reads([*state, Wanted(key="new", ended=False)], streams=10, now=50.0) == (Stop("00"),)
 
 
 def test_what_a_kubelet_appends_when_the_container_is_removed_is_not_of_the_log():

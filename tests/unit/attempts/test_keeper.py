@@ -13,7 +13,7 @@ import pytest
 from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.resources import JOBS, NODES, PODS
 from moorage.attempts.keeper import LEAVE_SECONDS, SWEEP_SECONDS, YOUNG_SECONDS, Keeper, Limits
-from moorage.attempts.logs import LogFolder
+from moorage.attempts.logs import LogFolder, log_key
 from moorage.attempts.reading import without_stamp
 from moorage.attempts.store import open_attempts
 from moorage.clock import rfc3339, rfc3339_micro
@@ -90,9 +90,23 @@ class Cluster(FakeApi):
         if peak is not None:
             meta["annotations"]["localcluster.moorage.dev/peak-memory-bytes"] = str(peak)
         meta["ownerReferences"] = [{"kind": "Workflow", "name": "nightly", "controller": True, "uid": "w1"}]
-        wait = {"name": "a-wait", "state": {"terminated": {"exitCode": 3}}}
+        wait = {"name": "wait", "state": {"terminated": {"exitCode": 3}}}
         pod["status"]["containerStatuses"].insert(0, wait)
         self.put(PODS, pod)
+
+    async def beside(
+        self, uid: str, container: str, *, is_init: bool = False, exit_code: int | None = None
+    ) -> None:
+        """Another container of a step's pod: it runs, or has ended."""
+        pod = await self.get(PODS, uid, "lab")
+        rows = pod["status"].setdefault("initContainerStatuses" if is_init else "containerStatuses", [])
+        state: dict[str, Any] = {"running": {}} if exit_code is None else {"terminated": {"exitCode": exit_code}}
+        rows[:] = [row for row in rows if row["name"] != container] + [{"name": container, "state": state}]
+        self.printed.setdefault(f"{uid}/{container}", [])
+        if exit_code is not None:
+            self.ended.add(f"{uid}/{container}")
+        self.put(PODS, pod)
+        self._tell_news()
 
     def print(self, uid: str, *texts: str) -> None:
         for text in texts:
@@ -103,7 +117,7 @@ class Cluster(FakeApi):
     def vanish(self, uid: str) -> None:
         """A node that is gone with its pod: its log breaks off."""
         self.remove(PODS, uid, "lab")
-        del self.printed[uid]
+        self.printed = {name: lines for name, lines in self.printed.items() if name.partition("/")[0] != uid}
         self._tell_news()
 
     def _tell_news(self) -> None:
@@ -111,9 +125,17 @@ class Cluster(FakeApi):
         news.set()
 
     async def logs(
-        self, pod: str, namespace: str, *, follow: bool = False, since_seconds: int | None = None, **_: Any
+        self,
+        pod: str,
+        namespace: str,
+        *,
+        container: str = "main",
+        follow: bool = False,
+        since_seconds: int | None = None,
+        **_: Any,
     ) -> Any:
         assert namespace == "lab"
+        pod = pod if container == "main" else f"{pod}/{container}"
         self.asked.append((pod, follow))
         self.open += 1
         self.most_open = max(self.most_open, self.open)
@@ -194,8 +216,8 @@ class Scene:
             for _ in range(30):
                 await asyncio.sleep(0)
 
-    async def kept(self, uid: str = "p1") -> list[str]:
-        end = await self.keeper.read_log(uid)
+    async def kept(self, uid: str = "p1", container: str = "") -> list[str]:
+        end = await self.keeper.read_log(uid, container)
         return [without_stamp(line).decode() for line in end.lines.split(b"\n")[:-1]]
 
 
@@ -474,6 +496,52 @@ async def test_the_log_of_a_step_that_goes_on_is_followed(scene):
         scene.api.vanish("s1")
         await scene.turn()
         assert await scene.kept("s1") == ["a", "b"]
+
+
+async def test_the_logs_of_all_containers_that_the_author_of_a_step_wrote_stay(scene):
+    scene.api.step("s1")
+    await scene.api.beside("s1", "fetch", is_init=True, exit_code=0)
+    await scene.api.beside("s1", "proxy")
+    scene.api.print("s1", "main")
+    scene.api.print("s1/fetch", "fetched")
+    scene.api.print("s1/proxy", "listens")
+    async with scene.keeping() as keeper:
+        await scene.turn(everything=True)
+        scene.clock.advance(YOUNG_SECONDS)
+        await scene.turn()
+        assert sorted(scene.api.asked) == [("s1", True), ("s1/fetch", True), ("s1/proxy", True)]
+        scene.api.print("s1/proxy", "serves")
+        await scene.turn()
+        scene.api.vanish("s1")
+        await scene.turn()
+        assert await scene.kept("s1") == ["main"]
+        assert await scene.kept("s1", "fetch") == ["fetched"]
+        assert await scene.kept("s1", "proxy") == ["listens", "serves"]
+        assert await scene.kept("s1", "wait") == []
+        assert keeper.streams == 0
+        scene.clock.advance(SWEEP_SECONDS)
+        await scene.turn()
+        assert await scene.kept("s1", "proxy") == ["listens", "serves"]
+        assert await keeper.erase_steps("lab", "nightly") == 1
+        assert scene.folder.sizes() == []
+
+
+async def test_the_log_of_a_container_that_ended_is_read_once_though_the_step_goes_on(scene):
+    scene.api.step("s1")
+    pod = await scene.api.get(PODS, "s1", "lab")
+    scene.api.put(PODS, pod | {"spec": pod["spec"] | {"restartPolicy": "Never"}})
+    await scene.api.beside("s1", "fetch", is_init=True, exit_code=0)
+    await scene.api.beside("s1", "silent", is_init=True, exit_code=0)
+    scene.api.print("s1/fetch", "fetched")
+    async with scene.keeping() as keeper:
+        for _ in range(3):
+            await scene.turn(everything=True)
+        assert sorted(scene.api.asked) == [("s1/fetch", False), ("s1/silent", False)]
+        assert (await scene.kept("s1", "fetch"), await scene.kept("s1", "silent")) == (["fetched"], [])
+        assert [size.key for size in scene.folder.sizes()] == [log_key("s1", "fetch")]
+        scene.api.vanish("s1")
+        await scene.turn()
+        assert keeper._silent == set()
 
 
 async def test_what_is_kept_of_a_workflow_is_erased_for_good(scene):

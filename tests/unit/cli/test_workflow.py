@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 
 import pytest
@@ -363,6 +364,27 @@ def test_the_log_of_a_step_is_chosen_by_its_name(moor):
     assert moor("workflow", "logs", "train", "--step", "fan").out == "three\n"
     missing = moor("workflow", "logs", "train", "--step", "none")
     assert (missing.code, "has no step 'none'" in missing.err, "a, fan" in missing.err) == (1, True, True)
+
+
+@pytest.mark.parametrize(
+    ("printed", "out", "err"),
+    [
+        pytest.param("2026-11-21T12:00:00Z listens\n", "listens\n", "", id="kept"),
+        pytest.param(
+            "", "", "note: a: the pod is gone, and nothing is kept of the log of proxy\n", id="nothing is kept"
+        ),
+    ],
+)
+def test_the_kept_log_of_a_container_is_asked_for_when_its_pod_is_gone(moor, printed, out, err):
+    stored(moor, "Succeeded", a_node("train[0].a", pod_name="p1"))
+    facts = {"uid": "u1", "jobUid": "w", "namespace": "default", "run": "", "attempt": 1, "name": "p1"}
+    path = "/api/v1/workflows/default/train/kept"
+    moor.server.answers[path] = {"pods": [facts | {"started": BEGAN}]}
+    moor.server.answers[f"{path}/u1"] = {"lines": base64.b64encode(printed.encode()).decode()}
+    done = moor("workflow", "logs", "train", "--container", "proxy", "--no-prefix")
+    assert (done.out, done.err) == (out, err)
+    (asked,) = (params for asked_path, params in moor.server.asked if asked_path == f"{path}/u1")
+    assert asked["container"] == "proxy"
 
 
 def test_logs_are_followed_until_the_end(moor):

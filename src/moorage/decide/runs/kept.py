@@ -36,6 +36,8 @@ from moorage.model.names import (
 from moorage.model.workflow import NODE_NAME_ANNOTATION, WORKFLOW_LABEL, WORKFLOWS
 
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"  # annotation of a pod, as kubectl reads it
+MAIN_CONTAINER = "main"  # of a step that has one
+EXECUTOR_CONTAINERS = frozenset({"init", "wait"})  # of a step, ours or Argo's; no author may use these names
 DELETED = "Deleted"  # reason of a pod that was removed before it ended
 _LABELS = (RUN_LABEL, ATTEMPT_LABEL, OWNER_LABEL)
 _ANNOTATIONS = (
@@ -171,6 +173,7 @@ def pod_facts(pod: Obj, gpu_types: Mapping[str, str]) -> KeptPod:
         gpus=gpus,
         gpu_type=gpu_types.get(view.node, "") if gpus else "",
         disrupted=view.disrupted,
+        container=shown_container(pod) or "",
     )
 
 
@@ -178,6 +181,45 @@ def shown_container(pod: Obj) -> str | None:
     """The container whose log is the pod's: others may have been added beside it."""
     containers = (pod.get("spec") or {}).get("containers") or [{}]
     return annotations_of(pod).get(DEFAULT_CONTAINER) or containers[0].get("name") or None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherLog:
+    """The log of a container beside the one whose log is the pod's, once it has started."""
+
+    container: str
+    ended: bool  # it prints no more
+
+
+def other_logs(pod: Obj) -> tuple[OtherLog, ...]:
+    """The logs that are kept beside the pod's own: of the containers of a step that its author wrote.
+
+    Containers of the executor are left out. Of pods of runs no other log can be asked for.
+    """
+    if not is_of_step(pod):
+        return ()
+    spec, status = pod.get("spec") or {}, pod.get("status") or {}
+    shown = shown_container(pod)
+    is_over = status.get("phase") in ("Succeeded", "Failed")
+    restarted = {
+        container.get("name")
+        for container in spec.get("initContainers") or ()
+        if container.get("restartPolicy") == "Always"
+    }
+    logs = []
+    for row in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        name, state = str(row.get("name") or ""), row.get("state") or {}
+        has_started = "running" in state or "terminated" in state or "terminated" in (row.get("lastState") or {})
+        if not name or name == shown or name in EXECUTOR_CONTAINERS or not has_started:
+            continue
+        is_final = spec.get("restartPolicy") == "Never" and name not in restarted and "terminated" in state
+        logs.append(OtherLog(container=name, ended=is_over or is_final))
+    return tuple(logs)
+
+
+def has_own_log(pod: KeptPod, container: str) -> bool:
+    """Whether the log of this container is the pod's own. Older rows do not say whose that is: main's, mostly."""
+    return container in ("", pod.container or MAIN_CONTAINER)
 
 
 def _shown_first(pod: Obj) -> Obj:

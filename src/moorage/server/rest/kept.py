@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from moorage.api.errors import ErrorCode
-from moorage.api.kept import Erased, KeptLog, KeptRun, KeptSteps, WhichPods, WhichWorkflow
+from moorage.api.kept import Erased, KeptLog, KeptRun, KeptSteps, WhichLog, WhichPods
 from moorage.apimachinery.resources import JOBS, Resource
 from moorage.errors import NotFound, ServerError, StorageError
 from moorage.model.workflow import WORKFLOWS
@@ -47,11 +47,12 @@ async def show_kept_steps(call: Call[None, WhichPods]) -> KeptSteps:
     return KeptSteps(pods=await kept.steps(call.namespace, call.name, uid, pod=call.query.pod))
 
 
-async def show_kept_step_log(call: Call[None, WhichWorkflow]) -> KeptLog:
-    """Show the kept end of the log of a pod of a workflow; for users who may read logs of pods there."""
+async def show_kept_step_log(call: Call[None, WhichLog]) -> KeptLog:
+    """Show the kept end of the log of a container of a step's pod; for users who may read logs of pods there."""
     uid = call.query.uid or await _newest(call)
     kept = KeptForUser(call.context, call.user)
-    return await kept.step_log(call.namespace, call.name, uid, str(call.path["uid"]))
+    pod, container = str(call.path["uid"]), call.query.container
+    return await kept.step_log(call.namespace, call.name, uid, pod, container=container)
 
 
 async def erase_kept_steps(call: Call[None, None]) -> Erased:
@@ -69,9 +70,7 @@ ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
     Endpoint(method="GET", path=f"{KEPT}/{{uid}}", handler=show_kept_log, answer=KeptLog),
     Endpoint(method="DELETE", path=KEPT, handler=erase_kept, answer=Erased),
     Endpoint(method="GET", path=STEPS, handler=show_kept_steps, query=WhichPods, answer=KeptSteps),
-    Endpoint(
-        method="GET", path=f"{STEPS}/{{uid}}", handler=show_kept_step_log, query=WhichWorkflow, answer=KeptLog
-    ),
+    Endpoint(method="GET", path=f"{STEPS}/{{uid}}", handler=show_kept_step_log, query=WhichLog, answer=KeptLog),
     Endpoint(method="DELETE", path=STEPS, handler=erase_kept_steps, answer=Erased),
 )
 

@@ -10,17 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage.api.kept import KeptRun
+from moorage.api.kept import KeptPod, KeptRun
 from moorage.apimachinery.moments import rfc3339
 from moorage.decide.runs.kept import (
+    DEFAULT_CONTAINER,
     Seen,
     attempt_facts,
+    has_own_log,
     kept_pods_of,
+    other_logs,
     plan,
     pod_facts,
     view_deleted,
 )
 from moorage.decide.runs.state import State, view_run
+from moorage.model.names import RUN_LABEL
+from moorage.model.workflow import NODE_NAME_ANNOTATION, WORKFLOW_LABEL
 from moorage.testing.clock import NOON
 
 MINUTE = timedelta(minutes=1)
@@ -242,3 +247,88 @@ def test_of_nothing_kept_nothing_is_shown():
 def test_facts_of_a_pod_without_status_are_few():
     bare = {"metadata": {"name": "x", "uid": "u", "labels": {"moorage.dev/run": "x"}}, "spec": {}}
     assert pod_facts(bare, {}).phase == "Pending"
+
+
+def a_step(*rows, init=(), phase="Running", sidecars=(), restart_policy="Never"):
+    owner = {"kind": "Workflow", "name": "nightly", "controller": True, "uid": "w1"}
+    return {
+        "metadata": {
+            "name": "s1",
+            "labels": {WORKFLOW_LABEL: "nightly"},
+            "annotations": {NODE_NAME_ANNOTATION: "nightly.fit", DEFAULT_CONTAINER: "main"},
+            "ownerReferences": [owner],
+        },
+        "spec": {
+            "containers": [{"name": "main"}],
+            "initContainers": [{"name": name, "restartPolicy": "Always"} for name in sidecars],
+            "restartPolicy": restart_policy,
+        },
+        "status": {"phase": phase, "containerStatuses": list(rows), "initContainerStatuses": list(init)},
+    }
+
+
+def a_container(name, **state):
+    return {"name": name, "state": state}
+
+
+@pytest.mark.parametrize(
+    ("pod", "want"),
+    [
+        pytest.param(a_step(a_container("main", running={})), [], id="main's log is the pod's"),
+        pytest.param(
+            a_step(a_container("wait", running={}), init=[a_container("init", terminated={})]),
+            [],
+            id="those of the executor",
+        ),
+        pytest.param(a_step(a_container("proxy", waiting={})), [], id="it has not started"),
+        pytest.param(a_step(a_container("proxy", running={})), [("proxy", False)], id="it runs"),
+        pytest.param(
+            a_step(init=[a_container("fetch", terminated={})]), [("fetch", True)], id="an init container has ended"
+        ),
+        pytest.param(
+            a_step(a_container("proxy", terminated={}), restart_policy="OnFailure"),
+            [("proxy", False)],
+            id="it may be started again",
+        ),
+        pytest.param(
+            a_step(init=[a_container("proxy", terminated={})], sidecars=["proxy"]),
+            [("proxy", False)],
+            id="a sidecar is started again",
+        ),
+        pytest.param(
+            a_step(a_container("proxy", waiting={}) | {"lastState": {"terminated": {}}}),
+            [("proxy", False)],
+            id="it waits for its next start",
+        ),
+        pytest.param(
+            a_step(init=[a_container("proxy", terminated={})], sidecars=["proxy"], phase="Succeeded"),
+            [("proxy", True)],
+            id="the pod is over",
+        ),
+        pytest.param(
+            a_step(a_container("a", running={}), a_container("b", running={})),
+            [("a", False), ("b", False)],
+            id="several",
+        ),
+        pytest.param({"metadata": {"labels": {RUN_LABEL: "train"}}}, [], id="a pod of a run"),
+    ],
+)
+def test_logs_that_are_kept_beside_the_pods_own(pod, want):
+    assert [(log.container, log.ended) for log in other_logs(pod)] == want
+
+
+@pytest.mark.parametrize(
+    ("stored", "container", "want"),
+    [
+        ("main", "", True),
+        ("main", "main", True),
+        ("main", "proxy", False),
+        ("first", "first", True),
+        ("first", "main", False),
+        ("", "main", True),
+        ("", "proxy", False),
+    ],
+)
+def test_which_container_has_the_pods_own_log(stored, container, want):
+    pod = KeptPod(uid="u", job_uid="w", namespace="lab", run="", attempt=1, name="s1", container=stored)
+    assert has_own_log(pod, container) == want
