@@ -94,15 +94,15 @@ def _failure(event: Mapping[str, Any], volumes: Sequence[Mapping[str, Any]]) -> 
     message = _message(event)
     named, listed = _NAMED.search(message), _LISTED.search(message)
     name = named[1] if named is not None else next(iter(listed[1].split()), "") if listed is not None else ""
-    found = next((volume for volume in volumes if volume.get("name") == name), None)
-    if found is None and name:  # a kubelet names a claim's volume by its PersistentVolume
+    match = next((volume for volume in volumes if volume.get("name") == name), None)
+    if match is None and name:  # a kubelet names a claim's volume by its PersistentVolume
         claims = [volume for volume in volumes if volume.get("persistentVolumeClaim")]
-        found = claims[0] if len(claims) == 1 else None
+        match = claims[0] if len(claims) == 1 else None
     return FailedMount(
         reason=str(event.get("reason")),
         message=message,
-        volume=str(found.get("name") or "") if found is not None else name,
-        source=_source(found) if found is not None else None,
+        volume=str(match.get("name") or "") if match is not None else name,
+        source=_source(match) if match is not None else None,
     )
 
 

@@ -40,6 +40,7 @@ class Place:
     hidden_inode: tuple[int, int] | None = None  # its device and number, by which it is known
     images: Sequence[ImageRule] = ()  # that run as processes of this machine
     fence_error: str = ""  # why pods can read that folder all the same; "": they cannot
+    installation: Sequence[str] = ()  # folders in /tmp with Moorage and its Python, which private roots show too
 
 
 def unrunnable(pod: Mapping[str, Any], images: Sequence[ImageRule] = ()) -> dict[str, tuple[str, str]]:
@@ -101,6 +102,8 @@ def make_order(
     """The whole order. `volumes`: name → (path on this machine, read-only). Raises ConfigError."""
     meta, spec = pod["metadata"], pod["spec"]
     shared = container_gpus(spec, gpu_indices)
+    is_private = annotations_of(pod).get(PRIVATE_ROOT_ANNOTATION) == "true"
+    shown = [_shown(path) for path in place.installation if is_private and not _holds(path, place.hidden)]
     active = spec.get("activeDeadlineSeconds")
     deadline = None
     if active is not None:
@@ -110,7 +113,13 @@ def make_order(
     def containers(field: str) -> list[Obj]:
         return [
             _container(
-                pod, container, place=place, lookup=lookup, volumes=volumes, indices=shared[container["name"]]
+                pod,
+                container,
+                place=place,
+                lookup=lookup,
+                volumes=volumes,
+                indices=shared[container["name"]],
+                shown=shown,
             )
             for container in spec.get(field) or ()
         ]
@@ -124,7 +133,7 @@ def make_order(
         "deadlineEpoch": deadline,
         "notifySocket": place.socket,
         "gpuIndices": list(gpu_indices),
-        "privateRoot": annotations_of(pod).get(PRIVATE_ROOT_ANNOTATION) == "true",
+        "privateRoot": is_private,
         "fenceError": place.fence_error,
         "hiddenInode": place.hidden_inode and list(place.hidden_inode),
         "initContainers": containers("initContainers"),
@@ -140,6 +149,7 @@ def _container(
     lookup: Lookup,
     volumes: Mapping[str, tuple[str, bool]],
     indices: Sequence[int],
+    shown: Sequence[Obj],
 ) -> Obj:
     own = variables(pod, container, lookup, place.allocatable)
     env = dict(place.base_env)
@@ -163,7 +173,7 @@ def _container(
         "workingDir": container.get("workingDir") or f"{place.folder}/work/{container['name']}",
         "hasWorkingDir": bool(container.get("workingDir")),
         "memoryLimitBytes": memory_limit(container),
-        "mounts": [_mount(mount, own, volumes) for mount in container.get("volumeMounts") or ()],
+        "mounts": [*shown, *(_mount(mount, own, volumes) for mount in container.get("volumeMounts") or ())],
         "messageFromLogs": container.get("terminationMessagePolicy") == "FallbackToLogsOnError",
         "oomScoreAdj": OOM_BEST_EFFORT if best_effort else OOM_OTHERS,
         "gpuIndices": list(indices),
@@ -180,6 +190,16 @@ def _argv(container: Mapping[str, Any], rule: ImageRule | None) -> list[str]:
     if command or rule is None:
         return command + args
     return [*rule.entrypoint, *(args or rule.cmd)]
+
+
+def _shown(path: str) -> Obj:
+    """The mount that shows a folder of this machine in a private root."""
+    return {"mountPath": path, "hostPath": path, "subPath": "", "readOnly": True}
+
+
+def _holds(path: str, hidden: str) -> bool:
+    """Whether what pods do not see is in a folder."""
+    return bool(hidden) and PurePosixPath(hidden).is_relative_to(path)
 
 
 def _mount(mount: Mapping[str, Any], env: Mapping[str, str], volumes: Mapping[str, tuple[str, bool]]) -> Obj:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import moorage.localcluster
 from moorage.apimachinery.resources import Obj
 from moorage.clock import parse_rfc3339
 from moorage.localcluster.nodeagent.context import Context, uid_of
@@ -20,6 +22,7 @@ from moorage.localcluster.nodeagent.order import Place, make_order, unrunnable
 from moorage.localcluster.nodeagent.podfolder import LaunchError, PodFolder
 from moorage.localcluster.nodeagent.podvolumes import PodVolumes, with_address
 from moorage.localcluster.nodeagent.problems import DEADLINE_MESSAGE, DEADLINE_REASON, not_written
+from moorage.localcluster.nodeagent.shim.private import TMP
 from moorage.localcluster.nodeagent.volumes import VolumeError
 from moorage.localcluster.podspecs import containers_of
 
@@ -46,6 +49,7 @@ class Starting:
         self._base_env = base_env
         self._hidden = None if hidden is None else hidden.resolve()
         self._hidden_inode = _inode(self._hidden)
+        self._installation = installation_in_tmp()
         self._launching = asyncio.Semaphore(LAUNCHES)
 
     async def try_fence(self) -> None:
@@ -129,7 +133,16 @@ class Starting:
             hidden_inode=self._hidden_inode if fence.hides else None,
             images=self._context.node.images,
             fence_error=fence.gap,
+            installation=self._installation,
         )
+
+
+def installation_in_tmp() -> tuple[str, ...]:
+    """Folders of this Python and of Moorage that lie in /tmp; none where they are elsewhere."""
+    tmp = Path(TMP).resolve()
+    folders = {Path(sys.prefix), Path(sys.base_prefix), Path(moorage.localcluster.__file__).parents[2]}
+    within = {folder for folder in folders if tmp in folder.resolve().parents}
+    return tuple(sorted(str(folder) for folder in within if not within & set(folder.parents)))
 
 
 def _inode(folder: Path | None) -> tuple[int, int] | None:

@@ -34,10 +34,10 @@ def a_pod(annotations: Any = None, spec: Any = None, **container: Any) -> dict[s
     }
 
 
-def ordered(pod: Any, volumes: Any = None, gpu_indices: Any = ()) -> Any:
+def ordered(pod: Any, volumes: Any = None, gpu_indices: Any = (), place: Place = PLACE) -> Any:
     return make_order(
         pod,
-        place=PLACE,
+        place=place,
         lookup={},
         volumes=volumes or {},
         gpu_indices=gpu_indices,
@@ -202,3 +202,21 @@ def test_a_pod_asks_for_a_root_of_its_own() -> None:
 def test_paths_are_translated_where_they_begin_with_a_mount(text: str, want: str) -> None:
     mounts = [{"mountPath": "/data", "hostPath": "/vol"}, {"mountPath": "/data/sub", "hostPath": "/other"}]
     assert translate(text, mounts) == want
+
+
+@pytest.mark.parametrize(
+    ("annotations", "hidden", "shown"),
+    [
+        pytest.param({PRIVATE_ROOT_ANNOTATION: "true"}, "/data", ["/tmp/moor/env", "/tmp/moor/src"], id="in /tmp"),
+        pytest.param({}, "/data", [], id="a root that is not private shows it anyway"),
+        pytest.param(
+            {PRIVATE_ROOT_ANNOTATION: "true"}, "/tmp/moor/src/data", ["/tmp/moor/env"], id="what pods do not see"
+        ),
+    ],
+)
+def test_a_private_root_shows_the_installation_in_tmp(annotations: Any, hidden: str, shown: list[str]) -> None:
+    place = replace(PLACE, hidden=hidden, installation=("/tmp/moor/env", "/tmp/moor/src"))
+    pod = a_pod(annotations, volumeMounts=[{"name": "d", "mountPath": "/d"}])
+    mounts = ordered(pod, {"d": ("/vol", False)}, place=place)["containers"][0]["mounts"]
+    assert [mount["mountPath"] for mount in mounts] == [*shown, "/d"]
+    assert all(mount["hostPath"] == mount["mountPath"] and mount["readOnly"] for mount in mounts[:-1])
