@@ -84,7 +84,9 @@ def test_a_shell_has_a_terminal_of_the_size_of_this_one(cluster, server):
         os.write(fd, b"PS1=; stty size; [ -t 0 ] && echo a terminal: $((6*7))\n")
         read_until(fd, rb"31 100\r\n(.|\n)*a terminal: 42")
         resize(fd, 64, 20)
-        os.write(fd, b"until stty size | grep '20 64'; do sleep 0.1; done; echo interrupt m''e; sleep 1000\n")
+        # the command itself says when it may be interrupted: a shell that just starts it may keep Ctrl-C
+        command = b"""sh -c 'echo interrupt m""e; exec sleep 1000'"""
+        os.write(fd, b"until stty size | grep '20 64'; do sleep 0.1; done; " + command + b"\n")
         read_until(fd, rb"interrupt me\r\n")
         os.write(fd, b"\x03")  # Ctrl-C ends the command there, not ours
         os.write(fd, b"exit 5\n")

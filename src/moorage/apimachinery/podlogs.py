@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-_GONE = b"unable to retrieve container logs for "
+import re
+
+_NOTICE = re.compile(
+    rb"unable to retrieve container logs for "
+    rb"|failed to (?:try resolving symlinks in path|open log file|read log file|tail \d+ lines of log file"
+    rb"|seek \d+ in log file|reset seek in log file|watch directory|create fsnotify watcher|get parse function)"
+    rb"|rpc error: code = |context cancelled$"
+)
 
 
 def is_kubelets_notice(line: bytes) -> bool:
-    """Whether a line of a log that was asked for with times is the kubelet's own: the container was removed.
+    """Whether a line of a log that was asked for with times is the kubelet's own: it could read no further.
 
-    A kubelet that has begun to answer can only append its error to the log, without a time. Lines that a program
-    printed have one. Seen with Kubernetes 1.36.2; `GetContainerLogs` in pkg/kubelet/kuberuntime.
+    Mostly the container was removed meanwhile, and its log with it. A kubelet that has begun to answer can only
+    append its error to the log, without a time. Lines that a program printed have one. Seen with Kubernetes
+    1.36.2; `GetContainerLogs` in pkg/kubelet/kuberuntime, and `ReadLogs` with its errors in cri-client/pkg/logs.
     """
-    return line.startswith(_GONE)
+    return _NOTICE.match(line.rstrip()) is not None
