@@ -53,6 +53,16 @@ class Awaited:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """What one attempt of a template has of those before it."""
+
+    local: Mapping[str, str]  # of its tags: the number of retries, and how the last one ended
+    excluded: tuple[str, ...] = ()  # hosts where its pod may not run
+    strategy: Mapping[str, Any] | None = None  # its `retryStrategy`; None: it is the only one
+    first: NodeRecord | None = None  # of the attempts, where there were others
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """A template to carry out as a node."""
 

@@ -12,7 +12,7 @@ import msgspec
 from moorage.decide.workflows.graph.coroutines import Future, Slots
 from moorage.decide.workflows.graph.dags import run_dag
 from moorage.decide.workflows.graph.events import ConfigMapValue, Refusal, Remember
-from moorage.decide.workflows.graph.frames import Call, Cut, Frame
+from moorage.decide.workflows.graph.frames import Attempt, Call, Cut, Frame
 from moorage.decide.workflows.graph.inputs import Inputs, resolve_inputs
 from moorage.decide.workflows.graph.measures import measure_end, measure_node
 from moorage.decide.workflows.graph.naming import node_id
@@ -80,9 +80,8 @@ async def run_node(state: State, call: Call) -> NodeRecord:
         if strategy is not None:
             final = await _run_attempts(state, call, resolved, template, inputs, strategy)
         else:
-            final = await _run_attempt(
-                state, call, resolved, template, inputs, last_retry(None) | {"retries": "0"}
-            )
+            only = Attempt(local=last_retry(None) | {"retries": "0"})
+            final = await _run_attempt(state, call, resolved, template, inputs, only)
             measure_end(state, template, final, inputs)
     finally:
         if locks:
@@ -138,23 +137,17 @@ async def _run_attempt(
     resolved: Resolved,
     template: Mapping[str, Any],
     inputs: Inputs,
-    local: Mapping[str, str],
-    *,
-    excluded: tuple[str, ...] = (),
-    strategy: Mapping[str, Any] | None = None,
-    first: NodeRecord | None = None,
+    attempt: Attempt,
 ) -> NodeRecord:
     """Carry out a template once, whatever it is. Raises Cut."""
     kind = type_of(template)
     if kind.has_pod:
-        record = await run_pod(
-            state, call, resolved, template, inputs, local, excluded=excluded, strategy=strategy, first=first
-        )
+        record = await run_pod(state, call, resolved, template, inputs, attempt)
     elif kind is NodeType.SUSPEND:
         record = await wait_suspended(state, call, resolved, template, inputs)
     else:
         try:
-            template = substitute(template, dict(local))
+            template = substitute(template, dict(attempt.local))
             at_once = positive(template.get("parallelism"), f"parallelism of template {resolved.name}")
         except TextError as error:
             return state.fail(call, error.message)
@@ -188,22 +181,21 @@ async def _run_attempts(
     while True:
         number = len(attempts)
         local = last_retry(attempts[-1] if attempts else None) | {"retries": str(number)}
-        attempt = dataclasses.replace(
+        again = dataclasses.replace(
             call,
             name=f"{call.name}({number})",
             display_name=f"{call.display_name}({number})",
             parents=(node.id,),
         )
-        record = state.records.get(node_id(state.workflow.name, attempt.name))
+        record = state.records.get(node_id(state.workflow.name, again.name))
         is_new = record is None or not record.phase.is_fulfilled
         if record is None or not record.phase.is_fulfilled:
             failed_hosts = tuple(row.host for row in attempts if row.host)
             excluded = failed_hosts if (strategy.get("affinity") or {}).get("nodeAntiAffinity") is not None else ()
+            first = attempts[0] if attempts else None
+            attempt = Attempt(local=local, excluded=excluded, strategy=strategy, first=first)
             try:
-                record = await _run_attempt(
-            state, attempt, resolved, template, inputs, local, excluded=excluded, strategy=strategy,
-                    first=attempts[0] if attempts else None,
-                )  # fmt: skip
+                record = await _run_attempt(state, again, resolved, template, inputs, attempt)
             except Cut as cut:
                 if not attempts:
                     state.end_node(node, NodePhase.FAILED, cut.message)

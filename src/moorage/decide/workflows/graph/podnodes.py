@@ -12,7 +12,7 @@ from moorage.apimachinery.moments import moment, span_of
 from moorage.decide.workflows.collection import with_collection
 from moorage.decide.workflows.graph.coroutines import Future
 from moorage.decide.workflows.graph.events import CreatePod, EndPod
-from moorage.decide.workflows.graph.frames import Awaited, Call, Cut
+from moorage.decide.workflows.graph.frames import Attempt, Awaited, Call, Cut
 from moorage.decide.workflows.graph.inputs import Inputs
 from moorage.decide.workflows.graph.measures import uses_result
 from moorage.decide.workflows.graph.naming import node_id, pod_name
@@ -39,16 +39,9 @@ async def run_pod(
     resolved: Resolved,
     template: Mapping[str, Any],
     inputs: Inputs,
-    local: Mapping[str, str],
-    *,
-    excluded: tuple[str, ...],
-    strategy: Mapping[str, Any] | None,
-    first: NodeRecord | None,
+    attempt: Attempt,
 ) -> NodeRecord:
-    """One attempt of a step as a pod; again as another pod where its node took it away. Raises Cut.
-
-    `first`: of the attempts, where there were others. `excluded`: hosts where the pod may not run.
-    """
+    """One attempt of a step as a pod; again as another pod where its node took it away. Raises Cut."""
     node = state.node(call, resolved, inputs, type_of(template), NodePhase.PENDING)
     if not (has_begun := bool(node.pod_name)):
         await while_suspended(state, is_exit=call.is_exit)
@@ -71,7 +64,7 @@ async def run_pod(
                 lost=node.infrastructure_retries,
             )
             node = state.save(msgspec.structs.replace(node, pod_name=name))
-            known = {**local, "pod.name": name}
+            known = {**attempt.local, "pod.name": name}
             final = substitute(template, known)
             if (repository := state.workflow.document.get(REPOSITORY)) is not None:
                 whole = {**state.globals, **inputs.scope, **known}
@@ -82,8 +75,8 @@ async def run_pod(
                 artifacts=inputs.artifacts,
                 wants_result=call.wants_result or uses_result(final),
                 longest=None if seconds is None else span_of(seconds),
-                ends_by=_ends_by(state, strategy, first, node, timeout, is_exit=call.is_exit),
-                excluded_hosts=excluded,
+                ends_by=_ends_by(state, attempt, node, timeout, is_exit=call.is_exit),
+                excluded_hosts=attempt.excluded,
             )
             members = _member_nodes(state, node, final)
             ids = tuple(member.id for member in members)
@@ -232,13 +225,7 @@ def _lost_pods_max(state: State) -> int:
 
 
 def _ends_by(
-    state: State,
-    strategy: Mapping[str, Any] | None,
-    first: NodeRecord | None,
-    node: NodeRecord,
-    timeout: timedelta | None,
-    *,
-    is_exit: bool,
+    state: State, attempt: Attempt, node: NodeRecord, timeout: timedelta | None, *, is_exit: bool
 ) -> datetime | None:
     """The first of the deadlines of a step: its own, its workflow's, and that of all its attempts."""
     moments: list[datetime] = []
@@ -246,7 +233,7 @@ def _ends_by(
         moments.append((moment(node.started_at) or state.now) + timeout)
     if state.deadline is not None and not is_exit:
         moments.append(state.deadline)
-    longest = ((strategy or {}).get("backoff") or {}).get("maxDuration")
-    if longest and first is not None:
-        moments.append((moment(first.started_at) or state.now) + parse_duration(str(longest)))
+    longest = ((attempt.strategy or {}).get("backoff") or {}).get("maxDuration")
+    if longest and attempt.first is not None:
+        moments.append((moment(attempt.first.started_at) or state.now) + parse_duration(str(longest)))
     return min(moments, default=None)
