@@ -519,17 +519,24 @@ async def test_claims_take_the_parameters_of_the_workflow(tmp_path: Path) -> Non
     assert claim["spec"]["resources"]["requests"] == {"storage": "2Gi"}
 
 
+async def status_at_the_end(api: FakeApi, records: LocalRecords) -> Obj:
+    """Have an operator carry out the workflow `claims` until it has a phase."""
+
+    async def status() -> Obj:
+        read: Obj = (await api.get(WORKFLOWS, "claims", "default")).get("status") or {}
+        return read if "phase" in read else {}
+
+    async with running(operate(an_operator(api, records))):
+        ended: Obj = await until("the end", status)
+    records.close()
+    return ended
+
+
 async def test_a_claim_that_can_never_be_made_ends_the_workflow(tmp_path: Path) -> None:
     api, records = ClaimsRefused(Invalid("storage: must be more than zero")), LocalRecords(tmp_path / "w.db")
     await api.create(WORKFLOWS, yaml.safe_load(CLAIM))
 
-    async def is_ended() -> bool:
-        return "phase" in ((await api.get(WORKFLOWS, "claims", "default")).get("status") or {})
-
-    async with running(operate(an_operator(api, records))):
-        await until("the end", is_ended)
-    records.close()
-    status = (await api.get(WORKFLOWS, "claims", "default"))["status"]
+    status = await status_at_the_end(api, records)
     assert (status["phase"], status["message"]) == ("Error", "pvc create error: storage: must be more than zero")
     assert (await api.list(PODS)).items == []
 
@@ -542,13 +549,7 @@ async def test_a_claim_whose_tags_cannot_be_read_ends_the_workflow(tmp_path: Pat
     )
     await api.create(WORKFLOWS, yaml.safe_load(manifest))
 
-    async def is_ended() -> bool:
-        return "phase" in ((await api.get(WORKFLOWS, "claims", "default")).get("status") or {})
-
-    async with running(operate(an_operator(api, records))):
-        await until("the end", is_ended)
-    records.close()
-    status = (await api.get(WORKFLOWS, "claims", "default"))["status"]
+    status = await status_at_the_end(api, records)
     assert status["phase"] in ("Error", "Failed")
     assert (await api.list(PVCS)).items == []
 

@@ -136,9 +136,7 @@ class Keeper:
         self._logs: dict[str, _Log] = {}  # by the keys of `attempts.logs`
         self._next_look = self._next_sweep = 0.0
         self._running = False
-        self._silent: set[str] = (
-            set()
-        )  # keys of logs that have ended and hold nothing, until their pods are deleted
+        self._silent: set[str] = set()  # keys of logs that ended without a line, until their pods are deleted
         self._sampled: dict[str, int] = {}  # uid of a pod → most memory seen in use, until it is deleted
         self.kept_bytes = 0  # of logs on the disk, at the last sweep
         jobs.on_change(self._hear_job)

@@ -138,10 +138,12 @@ class Starting:
 
 
 def installation_in_tmp() -> tuple[str, ...]:
-    """Folders of this Python and of Moorage that lie in /tmp; none where they are elsewhere."""
-    tmp = Path(TMP).resolve()
+    """Folders of this Python and of Moorage that lie in /tmp; none where they are elsewhere.
+
+    Those behind symbolic links are left out: whether what pods do not see lies in a folder is told by its path.
+    """
     folders = {Path(sys.prefix), Path(sys.base_prefix), Path(moorage.localcluster.__file__).parents[2]}
-    within = {folder for folder in folders if tmp in folder.resolve().parents}
+    within = {folder for folder in folders if Path(TMP) in folder.parents and folder == folder.resolve()}
     return tuple(sorted(str(folder) for folder in within if not within & set(folder.parents)))
 
 
