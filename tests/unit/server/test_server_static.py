@@ -11,8 +11,8 @@ VENDOR = resources.files("moorage.server.pages").joinpath("static", "vendor")
 
 def test_vendored_files_are_what_their_checksums_say():
     listed = dict(reversed(line.split()) for line in VENDOR.joinpath("SHA256SUMS.txt").read_text().splitlines())
-    scripts = {file.name for file in VENDOR.iterdir() if file.name.endswith(".js")}
-    assert set(listed) == scripts
+    files = {file.name for file in VENDOR.iterdir() if file.name.endswith((".js", ".css"))}
+    assert set(listed) == files
     for name, digest in listed.items():
         assert hashlib.sha256(VENDOR.joinpath(name).read_bytes()).hexdigest() == digest, name
         assert name in VENDOR.joinpath("README.txt").read_text()
