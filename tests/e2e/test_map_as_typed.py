@@ -102,6 +102,48 @@ def test_a_paused_map_begins_nothing_until_it_is_resumed(cluster, name, folder):
     assert found["counts"]["done"] == 6
 
 
+def test_a_map_is_scaled_while_it_runs_and_who_has_to_leave_is_not_lost(cluster, name, folder):
+    """Each item waits for a file of its number, so the workers are all at work."""
+    code = "import os, sys, time\nwhile not os.path.exists('go-' + sys.argv[1]): time.sleep(0.1)"
+    cluster.moor(
+        *("map", "create", name, "--cpu", "100m", "--memory", "128Mi", "--open", "--range", "0:8"),
+        *("--parallelism", "1", "--", sys.executable, "-c", code, "{item}"),
+        cwd=folder,
+    )
+    for workers in (1, 3, 2):
+        assert cluster.moor("map", "scale", name, str(workers)).stdout.startswith(
+            f"{name} may have {workers} worker"
+        )
+        until(lambda: status(cluster, name), lambda shown: shown["workers"].get("ready") == workers)  # noqa: B023
+    for item in range(8):
+        (folder / f"go-{item}").touch()
+    until(lambda: status(cluster, name), lambda shown: shown["counts"]["done"] == 8)
+    added = subprocess.run(
+        [sys.executable, "-c", ADD, name],
+        env=cluster.environment(),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert added.stdout.splitlines() == ["9", "9", "9"], added.stderr
+    (folder / "go-8").touch()
+    shown = until(lambda: status(cluster, name), lambda shown: shown["state"] == "finished")
+    assert (shown["counts"]["done"], shown["parallelism"]) == (9, 3)
+    assert shown["workers"].get("lost", 0) == 0
+
+
+ADD = """
+import sys, moorage
+with moorage.Map.attach(sys.argv[1]) as items:
+    print(items.add(["8"], request="once"))
+    print(items.add(["8"], request="once"))
+    items.scale(3)
+    print(items.add([], close=True))
+"""
+
+
 def test_a_deleted_map_leaves_nothing_behind(cluster, name, folder):
     cluster.moor(*square(name, "--range", "0:2", "--wait"), cwd=folder)
     assert cluster.moor("map", "delete", name).stdout == f"{name} deleted\n"

@@ -332,11 +332,16 @@ async def set_workers(api: Api, namespace: str, name: str, workers: int) -> None
     try:
         await api.patch(MAPJOBS, name, {"spec": {"parallelism": workers}}, namespace)
     except NotFound as error:
-        raise NotFound(
-            f"map {name!r} in namespace {namespace} has no workers of its own",
-            hint="start workers where the map was made",
-            code=ErrorCode.NOT_FOUND,
-        ) from error
+        raise no_workers(namespace, name) from error
+
+
+def no_workers(namespace: str, name: str) -> NotFound:
+    """The error for a map that no MapJob stands for."""
+    return NotFound(
+        f"map {name!r} in namespace {namespace} has no workers of its own",
+        hint="start workers where the map was made",
+        code=ErrorCode.NOT_FOUND,
+    )
 
 
 async def check_workers(api: Api, namespace: str, name: str) -> None:

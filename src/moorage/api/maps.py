@@ -150,6 +150,9 @@ class MapChange(Request, omit_defaults=True):
         Priority | None, about("-1000 to 1000; higher goes first among maps that share a limit.")
     ] = None
     rate: Annotated[Rate | None, about("Leases handed out per second, at most; 0 removes the rate.")] = None
+    parallelism: Annotated[int | None, about("Workers at most, from 1 to 10000, of a map that has workers.")] = (
+        None
+    )
 
 
 class LimitChange(Request):

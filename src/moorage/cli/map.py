@@ -423,6 +423,31 @@ def resume(target: Target, names: tuple[str, ...]) -> int:
 
 @map.command(
     examples={
+        "moor map scale features 40": "up to 40 workers from now on, also while it runs",
+        "moor map scale features 1": "give all but one back; no item is lost",
+    }
+)
+@name_argument
+@click.argument("workers", type=click.IntRange(1, 10_000), metavar="WORKERS")
+@target_options
+def scale(target: Target, name: str, workers: int) -> int:
+    """Change the maximum number of workers of a map, also while it runs.
+
+    More start at once. When there are fewer, a worker ends its item within its grace period and leaves; an item
+    that takes longer goes to another worker. A map has no more workers than its items can use.
+    """
+    from moorage.actions import mapjobs
+
+    async def work(session: Session) -> int:
+        await mapjobs.set_workers(session.api, session.namespace, name, workers)
+        console.show(f"{name} may have {counted(workers, 'worker')}")
+        return 0
+
+    return in_session(target, work)
+
+
+@map.command(
+    examples={
         "moor map delete features": "delete a map with its results",
         "moor map delete test-1 test-2": "delete several maps",
     }

@@ -217,7 +217,8 @@ class WorkerCounts(Struct, frozen=True, rename="camel", omit_defaults=True):
     ready: Annotated[int, _NATURAL, Meta(description="Worker pods that are ready.")] = 0
     lost: Annotated[int, Meta(ge=0, description="Ended before the map did.")] = 0
     restarts: Annotated[int, Meta(ge=0, description="Of these, replaced or to be.")] = 0
-    excused: Annotated[int, Meta(ge=0, description="Ended when there was nothing to do.")] = 0
+    excused: Annotated[int, Meta(ge=0, description="Ended in order: not wanted any more, or nothing to do.")] = 0
+    released: Annotated[int, Meta(ge=0, description="Of these, stopped because fewer were wanted.")] = 0
 
 
 class Writer(StrEnum):

@@ -22,7 +22,7 @@ from moorage.api.maps import Map as MapAnswer
 from moorage.api.maps import MapChange, MapLimit, MapPolicy, MapState, NewMap
 from moorage.client.connection import Connection, at_url
 from moorage.client.itemspool import Spool, spool
-from moorage.client.maps import MapClient, map_client
+from moorage.client.maps import UPLOAD_LINES, MapClient, map_client
 from moorage.clock import SYSTEM
 from moorage.errors import ApiError, MoorageError, NotFound, UsageError
 from moorage.sdk.functions import function_name, pack
@@ -84,6 +84,7 @@ class AsyncMap(Generic[R]):
         self._stack = AsyncExitStack()
         self._check: Callable[[], Awaitable[None]] | None = None
         self._remove: Callable[[], Awaitable[None]] | None = None
+        self._set_workers: Callable[[int], Awaitable[None]] | None = None
         self._uploading: asyncio.Task[None] | None = None
         self._spool: Spool | None = None
 
@@ -201,7 +202,10 @@ class AsyncMap(Generic[R]):
             forget = functools.partial(self._client.delete, self.namespace, self.name)
             await mapjobs.delete_map(cluster.api, self.namespace, self.name, uid=uid, forget=forget)
 
-        self._check, self._remove = check, remove
+        async def set_workers(workers: int) -> None:
+            await mapjobs.set_workers(cluster.api, self.namespace, self.name, workers)
+
+        self._check, self._remove, self._set_workers = check, remove, set_workers
 
     async def _open(self) -> Cluster:
         """The connection to the cluster that the options name."""
@@ -253,6 +257,28 @@ class AsyncMap(Generic[R]):
     async def retry(self) -> int:
         """Run the failed items again; how many."""
         return await self._client.retry(self.namespace, self.name)
+
+    async def add(self, items: Spool, *, request: str | None = None, close: bool = False) -> int:
+        """Add items to an open map; the number of items that it has now. Raises Conflict for a closed one."""
+        try:
+            tag = request or secrets.token_hex(8)
+            total = 0
+            for at in range(0, max(items.count, 1), UPLOAD_LINES):
+                lines = items.lines(at, min(at + UPLOAD_LINES, items.count)).read()
+                last = close and at + UPLOAD_LINES >= items.count
+                # with an id the same lines again add nothing
+                total = await self._client.add(
+                    self.namespace, self.name, lines, request=f"{tag}/{at}", close=last, patient=True
+                )
+            return total
+        finally:
+            items.close()
+
+    async def scale(self, workers: int) -> None:
+        """Set how many workers the map has at most. Raises UsageError for a map on this machine."""
+        if self._set_workers is None:
+            raise UsageError("cannot scale a map on this machine", hint="use where='cluster'")
+        await self._set_workers(workers)
 
     async def cancel(self) -> None:
         await self._client.change(self.namespace, self.name, MapChange(state=MapState.CANCELLED))
@@ -421,6 +447,18 @@ class Map(Generic[R]):
     def retry(self) -> int:
         """Run the failed items again; how many."""
         return _run(self._inner.retry())
+
+    def add(self, items: Iterable[Any], *, request: str | None = None, close: bool = False) -> int:
+        """Add items to an open map (`moor map create --open`); the number of items that it has now.
+
+        `request`: an id of these items: the same id again adds nothing, so a program that was killed can add them
+        again. `close`: no more will come. Raises Conflict for a closed map.
+        """
+        return _run(self._inner.add(spool(encode(item, "auto") for item in items), request=request, close=close))
+
+    def scale(self, workers: int) -> None:
+        """Set how many workers the map has at most, also while it runs. Raises UsageError, NotFound."""
+        _run(self._inner.scale(workers))
 
     def cancel(self) -> None:
         _run(self._inner.cancel())

@@ -437,6 +437,15 @@ def test_maps_are_paused_resumed_cancelled_and_deleted(typed, tmp_path):
     assert done.err.count("not found in namespace") == 2
 
 
+def test_a_map_is_scaled(typed):
+    typed("create", "m", "--range", "0:3", *WORDS)
+    assert typed("scale", "m", "4").out == "m may have 4 workers\n"
+    assert typed.api.objects[("mapjobs", "default", "m")]["spec"]["parallelism"] == 4
+    done = typed("scale", "none", "1")
+    assert done.err.splitlines()[0] == "error: map 'none' in namespace default has no workers of its own"
+    assert typed("scale", "m", "0").code == 2
+
+
 def test_limits_are_listed_and_set(typed):
     assert typed("limits").err.startswith("no limits; create one")
     assert typed("limits", "set", "mysql", "40").out == "mysql has 40 tokens\n"

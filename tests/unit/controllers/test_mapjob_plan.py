@@ -200,6 +200,10 @@ def told(decided: Plan) -> list[tuple[str, int, int]]:
             "Working", id="nobody who may hold a long item is told to leave",
         ),
         pytest.param(
+            a_map(parallelism=40, items={"meanSeconds": 60}), (a_job(scaled_at=NOON),), {}, [("scale", 1, 40)],
+            "Parallelism", id="down to what its owner wants at once, whatever the workers hold",
+        ),
+        pytest.param(
             a_map(), (a_job(1, 100, template="old"),), {}, [("scale", 1, 0), ("make", 2, 100)], "Parallelism",
             id="a changed template",
         ),
@@ -345,6 +349,37 @@ def test_however_workers_are_lost_no_more_than_the_limit_are_ever_replaced(losse
                 for job in jobs
             )
     assert made <= parallelism + limit
+
+
+@given(
+    changes=st.lists(st.tuples(st.integers(1, 12), st.integers(0, 2)), min_size=1, max_size=30),
+    paused=st.integers(0, 30),
+)
+def test_workers_stopped_because_fewer_were_wanted_are_not_lost(changes, paused):
+    jobs: tuple[JobSeen, ...] = ()
+    workers: dict[str, int] = {}
+    lost = 0
+    for at, (parallelism, losses) in enumerate(changes):
+        view = a_map(parallelism=parallelism, restartLimit=1000, workers=workers)
+        for step in plan(seen(view, *jobs)).steps:
+            (job,) = [job for job in jobs if job.round == step.round] or [None]
+            stopped = 0 if job is None else max(0, min(job.active, job.parallelism) - step.parallelism)
+            released = 0 if job is None else job.released_at(step.parallelism)
+            jobs = tuple(  # as the Job controller does: the pods end, and are counted
+                replace(job, ended=job.ended + stopped, released=released) if job.round == step.round else job
+                for job in played(jobs, (step,))
+            )
+        if at == paused:  # who ends then is excused, whatever the cause
+            view = a_map(state="paused", parallelism=parallelism, workers=workers)
+            lost = 0
+        reported = plan(seen(view, *jobs)).workers
+        assert reported.lost == lost
+        workers = {"excused": reported.excused, "released": reported.released}
+        if jobs:
+            gone = min(losses, jobs[-1].active)
+            left = jobs[-1].active - gone
+            jobs = (*jobs[:-1], replace(jobs[-1], active=left, ready=left, ended=jobs[-1].ended + gone))
+            lost += gone
 
 
 @given(leased=st.integers(0, 3000), have=st.integers(1, 3000), mean=st.floats(0.1, 14), slots=st.integers(1, 4))

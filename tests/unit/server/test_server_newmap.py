@@ -38,6 +38,12 @@ class Browser:
         body = urlencode(form).encode()
         return await self.site.ask(path, method="POST", headers=headers, body=body, token=False)
 
+    async def patch(self, path, **body):
+        headers = {"authorization": "Bearer kube-token", "content-type": "application/json"}
+        return await self.site.ask(
+            path, method="PATCH", headers=headers, body=json.dumps(body).encode(), token=False
+        )
+
     async def make(self, name="squares"):
         """A map of three items, of which one failed."""
         stored = await self.queue.create_map(
@@ -144,6 +150,10 @@ async def test_the_number_of_workers_is_changed_on_the_mapjob(ada):
     assert 'id="f-workers"' in (await ada.get("/maps/team/squares")).text
     assert (await ada.post("/maps/team/squares/workers", workers="8")).status == 303
     assert (await ada.api.get(MAPJOBS, "squares", "team"))["spec"]["parallelism"] == 8
+    asked = await ada.patch("/api/v1/maps/team/squares", parallelism=3)
+    assert (asked.status, (await ada.api.get(MAPJOBS, "squares", "team"))["spec"]["parallelism"]) == (200, 3)
+    refused = await ada.patch("/api/v1/maps/team/squares", parallelism=10_001)
+    assert (refused.status, json.loads(refused.body)["field"]) == (422, "parallelism")
     wrong = await ada.post("/maps/team/squares/workers", workers="0")
     assert (wrong.status, "nvalid number of workers 0" in wrong.text) == (422, True)
 

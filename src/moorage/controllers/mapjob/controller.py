@@ -310,6 +310,7 @@ def _workers(decided: Plan) -> dict[str, Any]:
         "lost": workers.lost,
         "restarts": workers.restarts,
         "excused": workers.excused,
+        "released": workers.released,
     }
 
 

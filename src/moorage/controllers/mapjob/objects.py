@@ -34,6 +34,7 @@ from moorage.model.manifests import HOSTNAME, ZONE, spread
 from moorage.model.mapjob import FUNCTION_FILE, MAPJOBS, MOUNT, MapView, function_file
 from moorage.model.names import (
     MAP_LABEL,
+    MAP_RELEASED_ANNOTATION,
     MAP_ROUND_LABEL,
     MAP_SCALED_ANNOTATION,
     MAP_TEMPLATE_ANNOTATION,
@@ -234,6 +235,7 @@ def job_seen(job: Obj, *, uncounted_pods: int = 0, alive: int = 0) -> JobSeen:
         deleting=is_deleting(job),
         failure=str((failed or {}).get("message") or ""),
         scaled_at=_when(annotations_of(job).get(MAP_SCALED_ANNOTATION)),
+        released=integer_or(annotations_of(job).get(MAP_RELEASED_ANNOTATION), 0, minimum=0),
     )
 
 
@@ -297,7 +299,10 @@ def scaled(job: JobSeen, parallelism: int, now: datetime) -> Obj:
     """The patch that makes a Job larger or smaller; another Job of that name is a Conflict."""
     patch: Obj = {"metadata": {"uid": job.uid}, "spec": {"parallelism": parallelism}}
     if parallelism < job.parallelism:
-        patch["metadata"]["annotations"] = {MAP_SCALED_ANNOTATION: rfc3339(now)}
+        patch["metadata"]["annotations"] = {
+            MAP_SCALED_ANNOTATION: rfc3339(now),
+            MAP_RELEASED_ANNOTATION: str(job.released_at(parallelism)),
+        }
     return patch
 
 

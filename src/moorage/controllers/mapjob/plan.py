@@ -6,8 +6,8 @@ pods it has; nor does it know a limit of replacements. So a Job of which a pod h
 cut to what is active, and further workers are a new round with a Job of its own. They come at once, counted.
 https://kubernetes.io/docs/concepts/workloads/controllers/job/#parallel-jobs
 
-A worker is *lost* when its pod ended though the map goes on, whatever the cause. `parallelism` workers and
-`restart_limit` more may be made: beyond that each loss leaves one fewer.
+A worker is *lost* when its pod ended though the map goes on, unless it was stopped because fewer were wanted.
+`parallelism` workers and `restart_limit` more may be made: beyond that each loss leaves one fewer.
 """
 
 from __future__ import annotations
@@ -84,6 +84,11 @@ class JobSeen:
     deleting: bool = False
     failure: str = ""  # why the Job itself failed
     scaled_at: datetime | None = None
+    released: int = 0  # workers stopped because fewer were wanted; some of them may not have ended yet
+
+    def released_at(self, parallelism: int) -> int:
+        """`released` once it has been made smaller: pods that exist are stopped, others are never made."""
+        return self.released + max(0, min(self.active, self.parallelism) - parallelism)
 
     @property
     def may_grow(self) -> bool:
@@ -148,6 +153,7 @@ class Workers:
     lost: int = 0
     restarts: int = 0
     excused: int = 0
+    released: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +182,10 @@ class _Pass:
         self.items, self.state = seen.map.status.items, seen.map.status.state
         self.waits: list[timedelta] = []
         self.ended = sum(job.ended for job in seen.jobs)
-        self.excused = min(seen.map.status.workers.excused + seen.taken_back, self.ended)
+        before = seen.map.status.workers
+        self.released = sum(min(job.released, job.ended) for job in seen.jobs)
+        fresh = max(0, self.released - before.released) + seen.taken_back  # that no status has counted yet
+        self.excused = min(before.excused + fresh, self.ended)
         self.active = sum(job.active for job in seen.jobs)
         self.held = min(self.active, sum(pod.held and not pod.deleting for pod in seen.pods))
         if self.state != RUNNING:
@@ -199,6 +208,7 @@ class _Pass:
             lost=self.lost,
             restarts=min(self.lost, self.map.restart_limit),
             excused=self.excused,
+            released=self.released,
         )
         return Plan(
             steps=tuple(steps),
@@ -327,7 +337,10 @@ class _Pass:
         if wanted > have:
             made = self._grow(current, goals, wanted - have)
         elif wanted < have:
-            self._shrink(current, goals, have, wanted, at_once=stop or not wanted)
+            at_once = stop or not wanted
+            if not at_once and have > self.map.spec.parallelism:  # its owner wants fewer: no guess of ours
+                wanted, at_once = self.map.spec.parallelism, True
+            self._shrink(current, goals, have, wanted, at_once=at_once)
         for job in seen.jobs:
             if not job.finished and not job.deleting and goals[job.round] != job.parallelism:
                 steps.append(Step(Verb.SCALE, job.round, goals[job.round], job))

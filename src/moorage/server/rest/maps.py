@@ -119,8 +119,12 @@ async def show_map(call: Call[None, None]) -> Map:
 
 
 async def change_map(call: Call[MapChange, None]) -> Map:
-    """Pause, resume, cancel, close or reopen a map, set its priority or rate."""
+    """Pause, resume, cancel, close or reopen a map, set its priority, its rate or the number of its workers."""
     queue, stored = call.context.queue, await map_of(call, "update")
+    if call.body.parallelism is not None:
+        if call.context.api is None:
+            raise mapjobs.no_workers(stored.namespace, stored.name)
+        await mapjobs.set_workers(call.api, stored.namespace, stored.name, call.body.parallelism)
     return await maps.show_map(queue, await maps.change_map(queue, stored, call.body))
 
 
