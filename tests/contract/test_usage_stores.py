@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 
 from moorage.decide.usage.intervals import Close, Open, Reopen
+from moorage.decide.usage.nodelives import Amend, Begin, End, NodeLife, Resume
 from moorage.errors import StorageError
 from moorage.testing.intervals import HOUR, TEN, an_interval
 from moorage.usage.store import UsageStore
@@ -93,3 +96,86 @@ def test_threads_may_share_a_store(store):
     for thread in threads:
         thread.join()
     assert len(store.open_intervals()) == 16
+
+
+# -- nodes -----------------------------------------------------------------------------------------------
+
+
+def a_life(uid="n1", *, start=TEN, end=None, seen=TEN, node="n1", kind="dgx"):
+    return NodeLife(
+        node_uid=uid,
+        node=node,
+        instance_type=kind,
+        region="tokyo",
+        market="spot",
+        gpu_type="a100",
+        devices=(("nvidia.com/gpu.shared", 16),),
+        shares={"nvidia.com/gpu.shared": Fraction(1, 4)},
+        cpu_milli=64_000,
+        memory_bytes=2**39,
+        started_at=start,
+        ended_at=end,
+        first_seen_at=seen,
+        last_seen_at=seen,
+    )
+
+
+def test_a_nodes_life_is_read_back_as_it_was_written(store):
+    lives = [a_life("n1"), a_life("n2", end=TEN + HOUR, start=TEN + HOUR / 2)]
+    assert store.nodes_recorded_since() is None
+    store.apply_nodes([Begin(life) for life in lives], now=TEN)
+    assert store.every_life() == lives
+    assert store.open_lives() == store.lives_of(["n1", "none"]) == lives[:1]
+    assert store.nodes_recorded_since() == TEN
+
+
+def test_a_step_of_a_node_done_twice_changes_nothing(store):
+    steps = [
+        Begin(a_life()),
+        Amend(a_life(kind="dgx-2")),
+        End(("n1", TEN), TEN + HOUR),
+        Begin(a_life(start=TEN + HOUR, seen=TEN + HOUR)),
+    ]
+    for _ in range(2):
+        for step in steps:
+            store.apply_nodes([step], now=TEN)
+    ended = replace(a_life(kind="dgx-2", end=TEN + HOUR), last_seen_at=TEN + HOUR)
+    assert store.every_life() == [ended, a_life(start=TEN + HOUR, seen=TEN + HOUR)]
+    store.apply_nodes([Resume(("n1", TEN))], now=TEN)
+    assert [life.ended_at for life in store.every_life()] == [None, None]
+
+
+def test_a_nodes_heartbeat_moves_forward_only_and_only_while_it_is_there(store):
+    store.apply_nodes([Begin(a_life("n1")), Begin(a_life("n2", end=TEN))], now=TEN)
+    store.apply_nodes([], seen=["n1", "n2"], now=TEN + HOUR)
+    store.apply_nodes([], seen=["n1", "n2"], now=TEN - HOUR)
+    assert [life.last_seen_at for life in store.every_life()] == [TEN + HOUR, TEN]
+
+
+def test_a_window_has_the_nodes_that_overlap_it_and_what_ended_long_ago_is_forgotten(store):
+    store.apply_nodes([Begin(a_life("n1", end=TEN + HOUR)), Begin(a_life("n2"))], now=TEN)
+    assert [life.node_uid for life in store.lives(TEN + HOUR, TEN + 2 * HOUR)] == ["n2"]
+    assert [life.node_uid for life in store.lives(TEN - HOUR, TEN)] == []
+    store.forget(TEN + 2 * HOUR)
+    assert [life.node_uid for life in store.every_life()] == ["n2"]
+
+
+def test_pods_that_only_cost_money_are_left_out_unless_every_pod_is_asked_for(store):
+    pod = replace(an_interval("cpu", end=TEN + HOUR, gpus=0), run="", part_of="workspace/lab", storage_bytes=2**30)
+    step = replace(an_interval("step", end=TEN + HOUR, gpus=0), run="", workflow="train")
+    gpu = replace(
+        an_interval("gpu", end=TEN + HOUR), run="", gpu_counts=(("nvidia.com/gpu", 2),), reserved_for="a/b"
+    )
+    store.apply([Open(interval) for interval in (pod, step, gpu)])
+    assert {interval.pod_uid for interval in store.overlapping(TEN, TEN + HOUR)} == {"step", "gpu"}
+    assert {interval.pod_uid for interval in store.ended(TEN, limit=9)} == {"step", "gpu"}
+    assert {interval.pod_uid: interval for interval in store.everything()} == {
+        "cpu": pod,
+        "step": step,
+        "gpu": gpu,
+    }
+    everything = {interval.pod_uid: interval for interval in store.overlapping(TEN, TEN + HOUR, every_pod=True)}
+    assert everything == {"cpu": pod, "step": step, "gpu": gpu}
+    store.forget(TEN + 2 * HOUR)
+    store.apply([Open(replace(pod, storage_bytes=0, part_of=""))])
+    assert store.everything() == [replace(pod, storage_bytes=0, part_of="")]

@@ -12,7 +12,9 @@ from pathlib import Path
 
 from moorage.attempts.logs import LogFolder, Logs
 from moorage.decide.usage.intervals import Open
+from moorage.decide.usage.nodelives import Begin
 from moorage.server.databases import LOGS_FOLDER
+from moorage.usage import nodetable
 from moorage.usage.store import UsageStore
 from moorage.workflows.store import WorkflowStore, open_workflows
 
@@ -29,12 +31,15 @@ def move_usage(folder: Path, to: UsageStore) -> int:
         return 0
     before = UsageStore(path)
     try:
-        intervals = before.everything()
+        intervals, lives = before.everything(), before.every_life()
     finally:
         before.close()
     for at in range(0, len(intervals), _BATCH):
         to.apply([Open(interval) for interval in intervals[at : at + _BATCH]])
+    for life in lives:
+        to.apply_nodes([Begin(life)], now=life.last_seen_at)
     path.rename(path.with_name(path.name + MOVED))
+    path.with_name(nodetable.FILE).rename(path.with_name(nodetable.FILE + MOVED))
     log.info("moved the history of GPU use into PostgreSQL", extra={"intervals": len(intervals)})
     return len(intervals)
 

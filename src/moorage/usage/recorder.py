@@ -1,9 +1,9 @@
-"""Keeps the history of GPU use current: pods as they are in, intervals out.
+"""Keeps the history of use current: pods and nodes as they are in, intervals and lives out.
 
-`plan` compares what is stored with what is there; `Recorder` carries its steps out, on every change of a pod. At
-every heartbeat it marks what is still there, and now and then it looks at all. Nothing is remembered that the
-store does not hold, so a recorder killed between any two steps and started again does what is left, and nothing
-twice.
+`plan` compares what is stored with what is there, `plan_nodes` does so for nodes; `Recorder` carries their steps
+out, on every change. At every heartbeat it marks what is still there, and now and then it looks at all. Nothing is
+remembered that the store does not hold, so a recorder killed between any two steps and started again does what is
+left, and nothing twice.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from moorage.apimachinery.resources import Obj
 from moorage.clock import SYSTEM, Clock
 from moorage.decide.usage.gpus import gpu_type
 from moorage.decide.usage.intervals import Interval, Step, end_of_deleted, next_step, stepped, use_of
+from moorage.decide.usage.nodelives import plan_nodes
 from moorage.errors import StorageError
 from moorage.model.retention import USAGE_DAYS
 from moorage.sql.leases import leave_to_another
@@ -96,7 +97,10 @@ class Recorder:
         self._keep = keep
         self._next_forget = 0.0
         self._running = False
+        self._deleted_nodes: dict[str, tuple[Obj, datetime]] = {}
+        self._nodes_changed = False
         pods.on_change(self._hear)
+        nodes.on_change(self._hear_node)
 
     async def run(self) -> None:
         """Record until cancelled. When the store fails, all is looked at again at the next change or heartbeat.
@@ -138,6 +142,8 @@ class Recorder:
         there = None
         if everything or monotonic >= self._next_beat:
             there, self._next_beat = {_uid(pod) for pod in self._pods.all()}, monotonic + HEARTBEAT_SECONDS
+        if there is not None or self._nodes_changed:
+            await self._record_nodes(now)
         kinds = {node["metadata"]["name"]: gpu_type(labels_of(node)) for node in self._nodes.all()}
         missed = await asyncio.to_thread(self._record, pods, deleted, kinds, now, there, everything=everything)
         if missed:
@@ -148,6 +154,25 @@ class Recorder:
         if monotonic >= self._next_forget:
             self._next_forget = monotonic + FORGET_SECONDS
             await asyncio.to_thread(self._store.forget, now - self._keep)
+
+    async def _record_nodes(self, now: datetime) -> None:
+        """One pass over all nodes, which are few beside pods, and their heartbeat."""
+        self._nodes_changed, nodes, deleted = False, self._nodes.all(), dict(self._deleted_nodes)
+        try:
+            await asyncio.to_thread(self._apply_nodes, nodes, {uid: at for uid, (_, at) in deleted.items()}, now)
+        except BaseException:
+            self._nodes_changed = True
+            raise
+        for uid, seen in deleted.items():
+            if self._deleted_nodes.get(uid) is seen:
+                del self._deleted_nodes[uid]
+
+    def _apply_nodes(self, nodes: list[Obj], deleted: dict[str, datetime], now: datetime) -> None:
+        open_lives = self._store.open_lives()
+        uids = {_uid(node) for node in nodes}
+        known = [*open_lives, *self._store.lives_of(uids - {life.node_uid for life in open_lives})]
+        steps = plan_nodes(known, nodes, deleted=deleted, now=now)
+        self._store.apply_nodes(steps, seen=uids, now=now)
 
     def _record(
         self,
@@ -182,6 +207,17 @@ class Recorder:
         if not self._running:
             leave_to_another(self._deleted, self._dirty, now=now)
 
+    def _hear_node(self, before: Obj | None, after: Obj | None) -> None:
+        if before is not None and after is not None and _uid(before) == _uid(after) and _same(before, after):
+            return  # a kubelet's heartbeat
+        now = self._clock.now()
+        if before is not None and (after is None or _uid(after) != _uid(before)):
+            self._deleted_nodes[_uid(before)] = (before, now)
+        self._nodes_changed = True
+        self._changed.set()
+        if not self._running:
+            leave_to_another(self._deleted_nodes, set(), now=now)
+
     async def _change_or_heartbeat(self) -> None:
         """Wait for whichever comes first. A cluster that never rests has its heartbeats too."""
         left = min(self._next_beat, self._next_look) - self._clock.monotonic()
@@ -198,3 +234,11 @@ class Recorder:
 
 def _uid(obj: Obj) -> str:
     return str(obj["metadata"].get("uid") or "")
+
+
+def _same(before: Obj, after: Obj) -> bool:
+    """Whether a node still says the same of what it is."""
+    was, is_now = before.get("status") or {}, after.get("status") or {}
+    return labels_of(before) == labels_of(after) and all(
+        was.get(amounts) == is_now.get(amounts) for amounts in ("capacity", "allocatable")
+    )

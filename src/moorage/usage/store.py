@@ -1,7 +1,7 @@
-"""GPU intervals in SQL: `usage.db`, or PostgreSQL, where servers share them.
+"""Intervals of pods and lives of nodes in SQL: `usage.db`, or PostgreSQL, where servers share them.
 
-Every write is one transaction, and every row stands under its pod's uid: a process killed at any moment leaves
-the history as it was before or after a whole step, and doing a step again changes nothing.
+Every write is one transaction, and every row stands under the uid of its pod or node: a process killed at any
+moment leaves the history as it was before or after a whole step, and doing a step again changes nothing.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any, assert_never
 
 from moorage.decide.usage.intervals import Close, Interval, Open, Reopen, Step
+from moorage.decide.usage.nodelives import NodeLife, NodeStep
 from moorage.sql.database import Database, Row, Table
 from moorage.sql.migrations import Schema
 from moorage.sql.moments import from_microseconds, to_microseconds
 from moorage.sql.opening import LateDatabase, is_postgres
+from moorage.usage import nodetable
 
 SCHEMA = Schema("moorage.usage", "usage.", in_header=True)
 _TEXT, _NUMBER = "text", "bigint"
@@ -60,12 +62,15 @@ _REOPEN = "UPDATE intervals SET ended_at = NULL WHERE pod_uid = ?"
 _TOUCH = "UPDATE intervals SET last_seen_at = ? WHERE pod_uid = ? AND ended_at IS NULL AND last_seen_at < ?"
 _FORGET = "DELETE FROM intervals WHERE ended_at < ?"
 _OPEN = "WHERE ended_at IS NULL"
-_ENDED = "WHERE ended_at > ? ORDER BY ended_at DESC LIMIT ?"
+_COUNTED = "(gpus > 0 OR run <> '')"  # `Interval.is_counted`
+_ENDED = f"WHERE ended_at > ? AND {_COUNTED} ORDER BY ended_at DESC LIMIT ?"
 _OVERLAPPING = "WHERE started_at < ? AND (ended_at IS NULL OR ended_at > ?)"
 
 
 class UsageStore:
-    """The table of intervals. Methods block for a disk write: call them off the event loop. Safe for threads.
+    """The tables of intervals and of nodes. Methods block for a disk write: call them off the event loop.
+
+    Safe for threads.
 
     A PostgreSQL is connected to when it is first used: its outage stops no server. Opening a file raises
     StorageError for one that is no database or that a newer Moorage has written, StorageDamaged for one that holds
@@ -75,6 +80,8 @@ class UsageStore:
     def __init__(self, where: Path | str) -> None:
         self._lock = threading.Lock()
         self._database = LateDatabase(where, SCHEMA, name="the history of GPU use")
+        beside = where if is_postgres(where) else Path(where).with_name(nodetable.FILE)
+        self._nodes = LateDatabase(beside, nodetable.SCHEMA, name="the history of nodes")
         if not is_postgres(where):
             self._database.use()
 
@@ -85,10 +92,20 @@ class UsageStore:
     def close(self) -> None:
         with self._lock:
             self._database.close()
+            self._nodes.close()
 
     def apply(self, steps: Iterable[Step], *, seen: Iterable[str] = (), now: datetime | None = None) -> None:
         """Do all steps, and mark the open intervals of `seen` as seen at `now`, or do nothing (on an error)."""
-        with self._lock, self._db.transaction():
+        steps = tuple(steps)
+        opened = [step.interval for step in steps if isinstance(step, Open)]
+        with self._lock:
+            if opened:  # before the intervals: a process killed between the two adds these again, to no effect
+                with self._nodes.use().transaction():
+                    nodetable.add_amounts(self._nodes.use(), opened)
+            self._apply(steps, seen, now)
+
+    def _apply(self, steps: Iterable[Step], seen: Iterable[str], now: datetime | None) -> None:
+        with self._db.transaction():
             for step in steps:
                 match step:
                     case Open(interval):
@@ -104,14 +121,57 @@ class UsageStore:
                 at = to_microseconds(now)
                 self._db.run_each(_TOUCH, ((at, uid, at) for uid in seen))
 
+    def apply_nodes(self, steps: Iterable[NodeStep], *, seen: Iterable[str] = (), now: datetime) -> None:
+        """Do all steps, and mark the open lives of the nodes `seen` as seen at `now`; on an error, nothing."""
+        with self._lock, self._nodes.use().transaction():
+            database = self._nodes.use()
+            for step in steps:
+                nodetable.carry_out(database, step)
+            at = to_microseconds(now)
+            database.run_each(nodetable.TOUCH, ((at, uid, at) for uid in seen))
+
     def forget(self, older: datetime) -> int:
-        """Drop intervals that ended before a moment; returns how many."""
+        """Drop intervals, and lives of nodes, that ended before a moment; returns how many intervals."""
+        at = to_microseconds(older)
         with self._lock:
-            return self._db.run(_FORGET, to_microseconds(older))
+            forgotten = self._db.run(_FORGET, at)
+            kept = {uid for (uid,) in self._db.rows("SELECT pod_uid FROM intervals WHERE started_at < ?", at)}
+            nodes = self._nodes.use()
+            old = [row for row in nodes.rows(nodetable.OLD_AMOUNTS, at) if row[0] not in kept]
+            with nodes.transaction():
+                nodes.run_each(nodetable.FORGET_AMOUNTS, old)
+                nodes.run(nodetable.FORGET, at)
+            return forgotten
+
+    def open_lives(self) -> list[NodeLife]:
+        """The nodes that are there."""
+        return self._read_lives(nodetable.OPEN)
+
+    def every_life(self) -> list[NodeLife]:
+        return self._read_lives("ORDER BY started_at, node_uid")
+
+    def lives_of(self, uids: Iterable[str]) -> list[NodeLife]:
+        """Every life of those nodes that have one."""
+        return [life for uid in sorted(set(uids)) for life in self._read_lives(nodetable.OF_NODE, uid)]
+
+    def lives(self, since: datetime, until: datetime) -> list[NodeLife]:
+        """Lives of nodes of which some part is in [since, until), the oldest first."""
+        return self._read_lives(nodetable.OVERLAPPING, to_microseconds(until), to_microseconds(since))
+
+    def nodes_recorded_since(self) -> datetime | None:
+        """When the first node was recorded: of the time before, nobody knows which nodes there were."""
+        with self._lock:
+            ((began,),) = self._nodes.use().rows(nodetable.BEGAN)
+        return None if began is None else from_microseconds(began)
+
+    def _read_lives(self, where: str, *values: Any) -> list[NodeLife]:
+        with self._lock:
+            rows = self._nodes.use().rows(f"{nodetable.SELECT} {where}", *values)
+        return [nodetable.life_in(row) for row in rows]
 
     def everything(self) -> list[Interval]:
         """Every interval, the oldest first."""
-        return self._read("ORDER BY started_at, pod_uid")
+        return self._whole(self._read("ORDER BY started_at, pod_uid"))
 
     def open_intervals(self) -> list[Interval]:
         return self._read(_OPEN)
@@ -126,13 +186,23 @@ class UsageStore:
         with self._lock:
             return [_interval(row) for row in self._db.by_keys(INTERVALS, [(uid,) for uid in sorted(set(uids))])]
 
-    def overlapping(self, since: datetime, until: datetime) -> list[Interval]:
-        """Intervals of which some part lies in [since, until)."""
-        return self._read(_OVERLAPPING, to_microseconds(until), to_microseconds(since))
+    def overlapping(self, since: datetime, until: datetime, *, every_pod: bool = False) -> list[Interval]:
+        """Intervals of which some part lies in [since, until): those that are counted, or of every pod.
+
+        `gpu_counts`, `storage_bytes`, `reserved_for` and `part_of` are there for every pod alone.
+        """
+        window = to_microseconds(until), to_microseconds(since)
+        if not every_pod:
+            return self._read(f"{_OVERLAPPING} AND {_COUNTED}", *window)
+        return self._whole(self._read(_OVERLAPPING, *window))
 
     def ended(self, since: datetime, *, limit: int) -> list[Interval]:
-        """Intervals that ended after `since`, the newest first, at most so many."""
+        """Intervals that are counted and ended after `since`, the newest first, at most so many."""
         return self._read(_ENDED, to_microseconds(since), limit)
+
+    def _whole(self, intervals: list[Interval]) -> list[Interval]:
+        with self._lock:
+            return nodetable.with_amounts(self._nodes.use(), intervals)
 
     def _read(self, where: str, *values: Any) -> list[Interval]:
         with self._lock:

@@ -325,6 +325,9 @@ async def test_a_store_that_fails_loses_nothing_once_it_works_again(world, caplo
                 "known": world.store.known,
                 "open_intervals": world.store.open_intervals,
                 "open_uids": world.store.open_uids,
+                "open_lives": world.store.open_lives,
+                "lives_of": world.store.lives_of,
+                "apply_nodes": world.store.apply_nodes,
             },
         )()
         world.api.put(PODS, a_pod("u1"))
@@ -336,3 +339,39 @@ async def test_a_store_that_fails_loses_nothing_once_it_works_again(world, caplo
         await world.until(nudged, "written in the end")
     assert all(isinstance(step, Open) for steps in calls for step in steps)
     assert [record.message for record in caplog.records] == ["use of GPUs is not recorded"]
+
+
+def a_node(uid="n-1", *, name="n2", kind="dgx"):
+    labels = {"node.kubernetes.io/instance-type": kind, "nvidia.com/gpu.product": "a100"}
+    amounts = {"cpu": "64", "memory": "512Gi", "nvidia.com/gpu": "8"}
+    return {
+        "metadata": {"name": name, "uid": uid, "labels": labels, "creationTimestamp": rfc3339(NOON)},
+        "status": {"capacity": amounts, "allocatable": amounts},
+    }
+
+
+async def until_lives(world, check):
+    async with asyncio.timeout(120):
+        while not (value := check([life for life in world.store.every_life() if life.node == "n2"])):  # noqa: ASYNC110
+            world.clock.advance(1)
+            await asyncio.sleep(0.002)
+    return value
+
+
+@pytest.mark.anyio
+async def test_nodes_are_recorded_from_their_creation_to_the_moment_they_go_over_a_restart(world):
+    async with world.recording():
+        world.api.put(NODES, a_node())
+        (life,) = await until_lives(world, lambda lives: lives)
+        assert (life.started_at, life.ended_at, life.instance_type, life.gpus) == (NOON, None, "dgx", 8)
+    world.clock.advance(3600)
+    async with world.recording():
+        world.api.put(NODES, a_node() | {"spec": {"unschedulable": True}})  # the same as before
+        world.api.put(NODES, a_node(kind="dgx-2"))
+        first, second = await until_lives(world, lambda lives: len(lives) == 2 and lives)
+        assert (first.started_at, first.ended_at, second.instance_type) == (NOON, second.started_at, "dgx-2")
+        world.api.remove(NODES, "n2")
+        last = await until_lives(world, lambda lives: lives[-1].ended_at)
+        assert second.started_at <= last <= world.clock.now()
+        ends = [life.ended_at for life in world.store.every_life() if life.node == "n2"]
+        assert ends == [second.started_at, last]

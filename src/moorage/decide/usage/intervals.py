@@ -12,14 +12,31 @@ from enum import StrEnum
 from typing import Any
 
 from moorage.apimachinery.moments import moment
-from moorage.apimachinery.scheduling import parse_pod
+from moorage.apimachinery.scheduling import PodInfo, parse_pod
 from moorage.decide.runs.forecast import Like, Stay, work_of
-from moorage.decide.usage.gpus import NOBODY, UNKNOWN_TYPE, device_ids, owner_of, place_of, started_at
-from moorage.model.names import ATTEMPT_LABEL, RUN_LABEL
+from moorage.decide.usage.devices import Counts, counts_of
+from moorage.decide.usage.gpus import (
+    NOBODY,
+    UNKNOWN_TYPE,
+    device_ids,
+    is_reservation,
+    owner_of,
+    place_of,
+    started_at,
+)
+from moorage.model.names import (
+    ATTEMPT_LABEL,
+    MACHINE_GROUP_LABEL,
+    MACHINE_TYPE_LABEL,
+    MAP_LABEL,
+    RUN_LABEL,
+    WORKSPACE_LABEL,
+)
 from moorage.model.workflow import WORKFLOW_LABEL
 
 HOUR = timedelta(hours=1)
 GIB = 2**30
+_PARTS = (("map", MAP_LABEL), ("workspace", WORKSPACE_LABEL))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +60,15 @@ class Interval:
     devices: tuple[str, ...] = ()  # ids of the GPUs as the kubelet names them; empty when it does not
     work: str = ""  # `forecast.work_of`; empty: not known
     workflow: str = ""  # whose step it is; empty: of none
+    gpu_counts: Counts = ()  # `gpus` by resource; empty: not recorded, or none
+    storage_bytes: int = 0  # scratch disk that it asks for
+    reserved_for: str = ""  # "GROUP/TYPE" of the machine whose place it keeps; empty: it keeps none
+    part_of: str = ""  # "map/NAME" or "workspace/NAME"; empty: of neither
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether `moor top` counts it: it has GPUs, or is of a run or a workflow. All others cost money only."""
+        return bool(self.gpus or self.run or self.workflow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +99,14 @@ Step = Open | Close | Reopen
 
 
 def use_of(obj: Mapping[str, Any], gpu_types: Mapping[str, str], *, now: datetime) -> Interval | None:
-    """Read a `v1.Pod` as an interval; None when it holds nothing that is counted (yet).
+    """Read a `v1.Pod` as an interval; None when it holds nothing (yet).
 
-    Counted are pods that ask for GPUs, or belong to a run or to a workflow. An interval starts when the pod's
-    node accepted the pod, and is opened once the pod runs or has ended. A finished pod ends with its last
-    container, or `now` where no container says when. `gpu_types` maps node names to GPU types.
+    An interval starts when the pod's node accepted the pod, and is opened once the pod runs or has ended.
+    A finished pod ends with its last container, or `now` where no container says when. `gpu_types`: node → type.
     """
     pod = parse_pod(obj)
     started = started_at(obj)
     if not pod.uid or not pod.node or started is None or pod.phase == "Pending":
-        return None
-    if not pod.gpus and RUN_LABEL not in pod.labels and WORKFLOW_LABEL not in pod.labels:
         return None
     attempt = pod.labels.get(ATTEMPT_LABEL, "")
     ended = None
@@ -107,7 +130,17 @@ def use_of(obj: Mapping[str, Any], gpu_types: Mapping[str, str], *, now: datetim
         devices=tuple(device for ids in device_ids(obj).values() for device in ids) if pod.gpus else (),
         work=work_of(obj.get("spec") or {}),
         workflow=pod.labels.get(WORKFLOW_LABEL, ""),
+        gpu_counts=counts_of(pod.requests),
+        storage_bytes=pod.requests.get("ephemeral-storage", 0),
+        reserved_for=_reserved_for(pod),
+        part_of=next((f"{kind}/{pod.labels[label]}" for kind, label in _PARTS if pod.labels.get(label)), ""),
     )
+
+
+def _reserved_for(pod: PodInfo) -> str:
+    if not is_reservation(pod):
+        return ""
+    return f"{pod.labels.get(MACHINE_GROUP_LABEL, '')}/{pod.labels.get(MACHINE_TYPE_LABEL, '')}"
 
 
 def stay_of(interval: Interval) -> Stay | None:
@@ -204,14 +237,15 @@ class UsageRow:
 def top(
     intervals: Iterable[Interval], *, since: datetime, until: datetime, by: By, now: datetime
 ) -> tuple[UsageRow, ...]:
-    """Use within [since, until), largest GPU time first. What is open counts to `now`, never beyond.
+    """Use within [since, until) of what is counted, largest GPU time first.
 
-    Sums are additive: two windows that meet give what the window over both gives.
+    What is open counts to `now`, never beyond. Sums are additive: two windows that meet give what the window over
+    both gives.
     """
     rows: dict[str, UsageRow] = {}
     for interval in intervals:
         span = clipped(interval, since=since, until=min(until, now))
-        if span <= timedelta():
+        if span <= timedelta() or not interval.is_counted:
             continue
         held = interval.started_at < until and (interval.ended_at is None or interval.ended_at >= until)
         for name, gpus, others in _shares(interval, by):

@@ -71,6 +71,7 @@ def an_interval(
         ended_at=end,
         last_seen_at=seen or NOON,
         devices=devices,
+        gpu_counts=(("nvidia.com/gpu", gpus),) if gpus else (),
     )
 
 
@@ -80,7 +81,11 @@ def an_interval(
         pytest.param(a_pod(), an_interval(), id="running"),
         pytest.param(a_pod(phase="Pending"), None, id="still starting: not opened yet"),
         pytest.param(a_pod(start=None), None, id="not accepted by its node"),
-        pytest.param(a_pod(gpus="", run=""), None, id="neither GPUs nor a run: not counted"),
+        pytest.param(
+            a_pod(gpus="", run=""),
+            replace(an_interval(gpus=0, kind="", run=""), attempt=1),
+            id="it costs money only",
+        ),
         pytest.param(a_pod(gpus=""), an_interval(gpus=0, kind=""), id="a run without GPUs counts for cpu"),
         pytest.param(
             a_pod(phase="Succeeded", finished=["2026-01-05T11:00:00Z", "2026-01-05T11:30:00Z"]),

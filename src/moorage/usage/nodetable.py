@@ -1,0 +1,145 @@
+"""`nodes.db`, or tables in PostgreSQL: lives of nodes, and what the table of intervals does not say of pods.
+
+The file of intervals is one that the last release reads and writes, so it keeps its columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, assert_never
+
+from moorage.decide.usage.devices import counts_text, read_counts
+from moorage.decide.usage.intervals import Interval
+from moorage.decide.usage.nodelives import Amend, Begin, End, NodeLife, NodeStep, Resume
+from moorage.sql.database import Database, Row, Table
+from moorage.sql.migrations import Schema
+from moorage.sql.moments import from_microseconds, to_microseconds
+
+SCHEMA = Schema("moorage.usage", "usage_nodes.", folder="node_migrations")
+FILE = "nodes.db"  # beside usage.db
+AMOUNTS = Table(
+    "pod_amounts",
+    ("pod_uid", "started_at", "gpu_counts", "storage_bytes", "reserved_for", "part_of"),
+    types=("text", "bigint", "text", "bigint", "text", "text"),
+    keys=1,
+)
+NO_AMOUNTS = ("", 0, "", "")
+_INSERT_AMOUNTS = (
+    f"INSERT INTO pod_amounts ({', '.join(AMOUNTS.columns)}) VALUES (?, ?, ?, ?, ?, ?)"
+    " ON CONFLICT (pod_uid) DO NOTHING"
+)
+OLD_AMOUNTS = "SELECT pod_uid FROM pod_amounts WHERE started_at < ?"
+FORGET_AMOUNTS = "DELETE FROM pod_amounts WHERE pod_uid = ?"
+
+COLUMNS = (
+    "node_uid",
+    "started_at",
+    "node",
+    "instance_type",
+    "region",
+    "market",
+    "gpu_type",
+    "devices",
+    "cpu_milli",
+    "memory_bytes",
+    "ended_at",
+    "first_seen_at",
+    "last_seen_at",
+)
+_WHAT = ("node", "instance_type", "region", "market", "gpu_type", "devices", "cpu_milli", "memory_bytes")
+SELECT = f"SELECT {', '.join(COLUMNS)} FROM node_lives"
+_INSERT = (
+    f"INSERT INTO node_lives ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
+    " ON CONFLICT (node_uid, started_at) DO NOTHING"
+)
+_AMEND = (
+    f"UPDATE node_lives SET {', '.join(f'{column} = ?' for column in _WHAT)} WHERE node_uid = ? AND started_at = ?"
+)
+_END = """
+UPDATE node_lives SET ended_at = CASE WHEN started_at > ? THEN started_at ELSE ? END,
+    last_seen_at = CASE WHEN last_seen_at > ? THEN last_seen_at ELSE ? END
+WHERE node_uid = ? AND started_at = ? AND ended_at IS NULL
+"""
+_RESUME = "UPDATE node_lives SET ended_at = NULL WHERE node_uid = ? AND started_at = ?"
+TOUCH = "UPDATE node_lives SET last_seen_at = ? WHERE node_uid = ? AND ended_at IS NULL AND last_seen_at < ?"
+FORGET = "DELETE FROM node_lives WHERE ended_at < ?"
+OPEN = "WHERE ended_at IS NULL"
+OF_NODE = "WHERE node_uid = ?"
+OVERLAPPING = "WHERE started_at < ? AND (ended_at IS NULL OR ended_at > ?) ORDER BY started_at, node_uid"
+BEGAN = "SELECT MIN(first_seen_at) FROM node_lives"
+
+
+def carry_out(database: Database, step: NodeStep) -> None:
+    """Do a step, inside a transaction. Doing it again changes nothing."""
+    match step:
+        case Begin(life):
+            database.run(_INSERT, *row_of(life))
+        case Amend(life):
+            row = dict(zip(COLUMNS, row_of(life), strict=True))
+            database.run(_AMEND, *(row[column] for column in _WHAT), row["node_uid"], row["started_at"])
+        case End((uid, started), ended):
+            at = to_microseconds(ended)
+            database.run(_END, at, at, at, at, uid, to_microseconds(started))
+        case Resume((uid, started)):
+            database.run(_RESUME, uid, to_microseconds(started))
+        case _:
+            assert_never(step)
+
+
+def row_of(life: NodeLife) -> Row:
+    return (
+        life.node_uid,
+        to_microseconds(life.started_at),
+        life.node,
+        life.instance_type,
+        life.region,
+        life.market,
+        life.gpu_type,
+        counts_text(life.devices, life.shares),
+        life.cpu_milli,
+        life.memory_bytes,
+        None if life.ended_at is None else to_microseconds(life.ended_at),
+        to_microseconds(life.first_seen_at),
+        to_microseconds(life.last_seen_at),
+    )
+
+
+def life_in(row: Row) -> NodeLife:
+    fields: dict[str, Any] = dict(zip(COLUMNS, row, strict=True))
+    devices, shares = read_counts(fields["devices"])
+    fields |= {"devices": devices, "shares": {resource: share for resource, share in shares.items() if share != 1}}
+    for column in ("started_at", "ended_at", "first_seen_at", "last_seen_at"):
+        fields[column] = None if fields[column] is None else from_microseconds(fields[column])
+    return NodeLife(**fields)
+
+
+def add_amounts(database: Database, intervals: Sequence[Interval]) -> None:
+    """Insert what there is to say of these pods, inside a transaction; a row that is there stays."""
+    rows = (
+        (interval.pod_uid, to_microseconds(interval.started_at), *_amounts(interval)) for interval in intervals
+    )
+    database.run_each(_INSERT_AMOUNTS, (row for row in rows if row[2:] != NO_AMOUNTS))
+
+
+def with_amounts(database: Database, intervals: Sequence[Interval]) -> list[Interval]:
+    """The intervals, with what there is to say of each."""
+    rows = database.by_keys(AMOUNTS, [(interval.pod_uid,) for interval in intervals]) if intervals else []
+    by_uid = {row[0]: row[2:] for row in rows}
+    joined = []
+    for interval in intervals:
+        counts, storage, reserved, part = by_uid.get(interval.pod_uid, NO_AMOUNTS)
+        joined.append(
+            replace(
+                interval,
+                gpu_counts=read_counts(counts)[0],
+                storage_bytes=storage,
+                reserved_for=reserved,
+                part_of=part,
+            )
+        )
+    return joined
+
+
+def _amounts(interval: Interval) -> Row:
+    return (counts_text(interval.gpu_counts), interval.storage_bytes, interval.reserved_for, interval.part_of)
