@@ -70,6 +70,7 @@ CONDITIONS: Mapping[str, tuple[ConditionType, ...]] = {
         ),
     ),
     "GuardrailPolicy": (),
+    "IdlePolicy": (),
     "Machine": (
         ConditionType(
             "Ready",

@@ -16,6 +16,7 @@ import msgspec
 
 from moorage.apimachinery.resources import Obj, Resource
 from moorage.model.dataset import DATASETS, Dataset
+from moorage.model.idle import IDLE_POLICIES, IdlePolicy
 from moorage.model.machine import MACHINES, NODE_POOLS, Machine, MachineNodePool
 from moorage.model.mapjob import MAPJOBS, MapJob
 from moorage.model.policy import POLICIES, GuardrailPolicy
@@ -59,6 +60,17 @@ KINDS = (
             ("Phase", "string", ".status.phase"),
             ("Last", "string", ".status.lastSuccess"),
             ("Reason", "string", ".status.conditions[?(@.type=='Ready')].reason"),
+            ("Age", "date", ".metadata.creationTimestamp"),
+        ),
+    ),
+    _Kind(
+        resource=IDLE_POLICIES,
+        struct=IdlePolicy,
+        short_names=("idle",),
+        columns=(
+            ("Warn", "string", ".spec.warnAfter"),
+            ("Remind", "string", ".spec.remindAfter"),
+            ("Suspend", "string", ".spec.suspendAfter"),
             ("Age", "date", ".metadata.creationTimestamp"),
         ),
     ),

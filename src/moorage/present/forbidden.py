@@ -25,9 +25,11 @@ _NOUNS = {
     "volumebackups": "backups",
     "poddisruptionbudgets": "disruption budgets",
     "guardrailpolicies": "guardrail policies",
+    "idlepolicies": "idle policies",
 }
 _CLUSTER_SCOPED = frozenset(
     {"nodes", "tenants", "namespaces", "persistentvolumes", "guardrailpolicies", "machinenodepools", "users"}
+    | {"idlepolicies"}
     | {"priorityclasses", "storageclasses", "clusterroles", "clusterrolebindings", "groups", "serviceaccounts"}
     | {"customresourcedefinitions", "mutatingwebhookconfigurations", "validatingwebhookconfigurations"}
     | {"certificatesigningrequests"}

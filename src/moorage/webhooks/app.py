@@ -61,6 +61,7 @@ from moorage.decide.admission.tenancy import judge_pod
 from moorage.decide.audit.changes import Change
 from moorage.errors import ApiError, DocumentError, NotFound
 from moorage.kube.client import KubeClient
+from moorage.model.idle import IDLE_POLICIES, check_idle_policy
 from moorage.model.info import parse_info
 from moorage.model.machine import MACHINES
 from moorage.model.mapjob import MAPJOBS, check_mapjob
@@ -504,7 +505,11 @@ class Webhook:
         return self._away
 
 
-_CHECKS = {MAPJOBS.kind: check_mapjob, WORKSPACES.kind: check_workspace}
+_CHECKS = {
+    IDLE_POLICIES.kind: check_idle_policy,
+    MAPJOBS.kind: check_mapjob,
+    WORKSPACES.kind: check_workspace,
+}
 
 
 def _request(asked: _Asked) -> Request:

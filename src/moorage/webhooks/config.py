@@ -45,7 +45,8 @@ from moorage.model.workflow import VERSION as ARGO_VERSION
 AUDIT_TIMEOUT_SECONDS = 1  # the least that Kubernetes takes; a webhook that hangs delays each request by this much
 TIMEOUT_SECONDS = 5  # an answer takes milliseconds; a webhook that hangs delays each create by this much
 SERVICE_PORT = 443
-KINDS = ("machines", "machinenodepools", "reservations", "mapjobs", "workspaces")  # of ours, judged everywhere
+# of ours, judged everywhere
+KINDS = ("idlepolicies", "machines", "machinenodepools", "reservations", "mapjobs", "workspaces")
 RULES = (  # (group, plurals): pods, and whatever holds a template of theirs, which bears the owner too
     ("", ("pods", "replicationcontrollers")),
     ("batch", ("jobs", "cronjobs")),

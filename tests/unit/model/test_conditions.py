@@ -19,6 +19,7 @@ SOURCE = Path(moorage.__file__).parent
 WRITERS = {
     "Dataset": ("controllers/dataset", "filler"),
     "GuardrailPolicy": (),
+    "IdlePolicy": (),
     "Machine": ("controllers/machine", "decide/machines"),
     "MachineNodePool": ("controllers/machinenodepool",),
     "MapJob": ("controllers/mapjob", "server/queue", "model/mapjob.py"),

@@ -38,6 +38,7 @@ NOUNS: Mapping[tuple[str, str], str] = {  # group and plural → what people cal
     ("apps", "daemonsets"): "daemon set",
     (GROUP, "datasets"): "dataset",
     (GROUP, "guardrailpolicies"): "guardrail policy",
+    (GROUP, "idlepolicies"): "idle policy",
     (GROUP, "machinenodepools"): "machine node pool",
     (GROUP, "machines"): "machine",
     (GROUP, "mapjobs"): "map",

@@ -1,0 +1,235 @@
+"""Whether work is idle: a verdict with its reasons, from what was measured of it.
+
+Idle is proved, never assumed: each window of the time must be measured, and lie below the limits of GPU and CPU
+alike. A gap is use: who has not been seen may be busy. CPU alone proves nothing; beside a GPU without use it can
+only show life.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from moorage.apimachinery.moments import format_duration
+from moorage.model.idle import Policy
+from moorage.model.spans import format_span
+
+COVERED = 0.75  # of a window that must be measured: a restart of the server costs less than a minute
+FRESH = 2  # windows: the newest measured one ended at most so long ago
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """What was measured of all pods of a piece of work in a stretch of time.
+
+    `gpu_peak`: the highest reading of any of its GPUs, 0 to 100; None: at least one GPU was not measured.
+    `cpu_milli`: the mean of all its pods together, in thousandths of a core; None: not measured.
+    """
+
+    start: datetime
+    end: datetime
+    gpu_peak: float | None
+    cpu_milli: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernels:
+    """The Jupyter kernels and terminals of a workspace, as its server says."""
+
+    last_activity: datetime | None = None  # of the newest; None: there never was any
+    busy_since_output: datetime | None = None  # last activity of the newest busy kernel; None: none is busy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """Browsers, as the gateway sees them."""
+
+    seen_at: datetime | None = None  # when one was last connected; None: never
+    acted_at: datetime | None = None  # when a person last did something in one; None: never
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """All that was read about a piece of work, at one moment. `windows`: oldest first."""
+
+    started: datetime  # when it began to run, or was resumed
+    windows: tuple[Window, ...] = ()
+    kernels: Kernels | None = None  # None: it has none, such as a run
+    connection: Connection | None = None  # None: nobody opens it in a browser
+    checkpoint_at: datetime | None = None
+    unseen: str = ""  # why something that counts cannot be read: then it is in use
+
+
+@dataclass(frozen=True, slots=True)
+class InUse:
+    """It is used: `why`, in words with the measurement."""
+
+    why: str
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """Nobody can say that it is idle: something was not measured. Treated as use."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """It is idle since then: `why`, in words with the samples. `windows`: how many were measured since."""
+
+    why: str
+    since: datetime
+    windows: int
+
+
+Verdict = InUse | Unseen | Idle
+
+
+def judge(facts: Facts, policy: Policy, now: datetime) -> Verdict:
+    """Whether the work is idle now, and since when."""
+    if facts.unseen:
+        return Unseen(facts.unseen)
+    if not facts.windows:
+        return Unseen("no reading of its GPUs yet")
+    newest = facts.windows[-1]
+    if newest.end < now - FRESH * policy.window:
+        return Unseen(f"no reading of its GPUs since {clock_time(newest.end, now)}")
+    tail, stopper = _idle_tail(facts.windows, policy)
+    if not tail:
+        assert stopper is not None
+        return _busy(stopper, policy, now)
+    since, last_use = _last_use(facts, policy, now, tail[0].start)
+    counted = [window for window in tail if window.end > since]
+    if not counted:
+        return InUse(last_use, since)
+    return Idle(_reasons(facts, policy, now, since, len(counted)), since, len(counted))
+
+
+def merge_windows(parts: Iterable[Window], window: timedelta, now: datetime) -> tuple[Window, ...]:
+    """Windows of this length, on whole multiples of it, from what was measured in shorter stretches.
+
+    Parts are in order and do not overlap. A window counts as measured where parts cover `COVERED` of it. The
+    newest window ends with its newest part; the first one begins with its oldest.
+    """
+    slots: dict[int, list[Window]] = {}
+    for part in parts:
+        slots.setdefault(_slot(part.start, window), []).append(part)
+    length = window.total_seconds()
+    merged = []
+    for slot, mine in slots.items():
+        start, end = (datetime.fromtimestamp((slot + more) * length, UTC) for more in (0, 1))
+        if slot == min(slots):
+            start = max(start, mine[0].start)
+        merged.append(_join(mine, start, mine[-1].end if end > now else end))
+    return tuple(merged)
+
+
+def _join(parts: Sequence[Window], start: datetime, end: datetime) -> Window:
+    """What parts say of the stretch in which they lie."""
+    lengths = [max(0.0, (part.end - part.start).total_seconds()) for part in parts]
+    covered = sum(lengths) >= COVERED * (end - start).total_seconds()
+    peaks = [part.gpu_peak for part in parts if part.gpu_peak is not None]
+    means = [part.cpu_milli for part in parts if part.cpu_milli is not None]
+    is_gpu_known = len(peaks) == len(parts) and covered
+    is_cpu_known = len(means) == len(parts) and covered
+    highest = max(peaks, default=None)
+    cpu_milli = None
+    if is_cpu_known:
+        cpu_milli = sum(mean * length for mean, length in zip(means, lengths, strict=True)) / (sum(lengths) or 1.0)
+    return Window(start=start, end=end, gpu_peak=highest if is_gpu_known else None, cpu_milli=cpu_milli)
+
+
+def _slot(at: datetime, window: timedelta) -> int:
+    return int(at.timestamp() // window.total_seconds())
+
+
+def _idle_tail(windows: Sequence[Window], policy: Policy) -> tuple[list[Window], Window | None]:
+    """The unbroken run of idle windows at the end, oldest first, and the window that stops it."""
+    tail: list[Window] = []
+    for window in reversed(windows):
+        if tail and window.end < tail[-1].start:  # a gap: nobody measured between them
+            return tail[::-1], Window(start=window.end, end=tail[-1].start, gpu_peak=None, cpu_milli=None)
+        if not _is_idle(window, policy):
+            return tail[::-1], window
+        tail.append(window)
+    return tail[::-1], None
+
+
+def _is_idle(window: Window, policy: Policy) -> bool:
+    if window.gpu_peak is None or window.cpu_milli is None:
+        return False
+    return window.gpu_peak < policy.gpu_below and window.cpu_milli < policy.cpu_below_milli
+
+
+def _busy(window: Window, policy: Policy, now: datetime) -> Verdict:
+    at = clock_time(window.end, now)
+    if window.gpu_peak is not None and window.gpu_peak >= policy.gpu_below:
+        return InUse(f"GPU at {window.gpu_peak:.0f} % in the {format_span(policy.window)} up to {at}", window.end)
+    if window.gpu_peak is None or window.cpu_milli is None:
+        what = "GPU" if window.gpu_peak is None else "CPU"
+        return Unseen(f"its {what} use was not measured in the {format_span(policy.window)} up to {at}")
+    cores = f"{window.cpu_milli:.0f}m"
+    return InUse(f"CPU at {cores} in the {format_span(policy.window)} up to {at}", window.end)
+
+
+def _last_use(facts: Facts, policy: Policy, now: datetime, measured: datetime) -> tuple[datetime, str]:
+    """The newest sign of life beside the measurements, and what it was."""
+    signs = [(measured, ""), (facts.started, "it started")]
+    if facts.checkpoint_at is not None:
+        signs.append((facts.checkpoint_at, "a checkpoint was written"))
+    if (kernels := facts.kernels) is not None:
+        if kernels.last_activity is not None:
+            signs.append((kernels.last_activity, "a kernel or terminal was active"))
+        if kernels.busy_since_output is not None:
+            limit = kernels.busy_since_output + policy.busy_kernels
+            signs.append((min(now, limit), "a kernel is busy"))
+    if (connection := facts.connection) is not None:
+        if connection.acted_at is not None:
+            signs.append((connection.acted_at, "a person used it in a browser"))
+        if connection.seen_at is not None and connection.acted_at is not None:
+            limit = connection.acted_at + policy.open_connections
+            signs.append((min(connection.seen_at, limit), "a browser is connected"))
+    return max(((min(at, now), what) for at, what in signs), key=lambda sign: sign[0])
+
+
+def _reasons(facts: Facts, policy: Policy, now: datetime, since: datetime, windows: int) -> str:
+    plural = "" if windows == 1 else "s"
+    span = format_span(policy.window)
+    words = [
+        f"GPU below {policy.gpu_below:g} % and CPU below {policy.cpu_below_milli:g}m in each {span} window"
+        f" since {clock_time(since, now)} ({windows} window{plural})"
+    ]
+    if facts.kernels is not None:
+        words.append(_kernel_words(facts.kernels, now))
+    if facts.connection is not None:
+        words.append(_connection_words(facts.connection, policy, now))
+    if facts.checkpoint_at is not None:
+        words.append(f"last checkpoint {format_duration(now - facts.checkpoint_at)} ago")
+    return "; ".join(words)
+
+
+def _kernel_words(kernels: Kernels, now: datetime) -> str:
+    if kernels.busy_since_output is not None:
+        return f"a kernel is busy without output for {format_duration(now - kernels.busy_since_output)}"
+    if kernels.last_activity is None:
+        return "no kernel"
+    return f"last kernel activity {format_duration(now - kernels.last_activity)} ago"
+
+
+def _connection_words(connection: Connection, policy: Policy, now: datetime) -> str:
+    if connection.seen_at is None:
+        return "no browser was connected"
+    if connection.seen_at < now - FRESH * policy.window:
+        return "no open connection"
+    if connection.acted_at is None:
+        return "a browser is connected, and nobody used it"
+    return f"a browser is connected, last used {format_duration(now - connection.acted_at)} ago"
+
+
+def clock_time(at: datetime, now: datetime) -> str:
+    """A moment near `now`, in UTC: "09:10 UTC", with its day where that is another."""
+    at, now = at.astimezone(UTC), now.astimezone(UTC)
+    return f"{at:%H:%M} UTC" if at.date() == now.date() else f"{at:%Y-%m-%d %H:%M} UTC"
