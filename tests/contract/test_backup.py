@@ -28,6 +28,8 @@ from moorage.server.backup.store import Place, back_up, collect, content_of, fin
 from moorage.server.identity.sessions import AuditEntry, Session, open_sessions
 from moorage.testing.clock import NOON
 from moorage.testing.postgres import new_database, throwaway_postgres
+from moorage.testing.readings import a_reading
+from moorage.usage.samples import SampleStore
 from moorage.usage.store import UsageStore
 from moorage.workflows.store import open_workflows
 
@@ -106,6 +108,9 @@ def fill(place: Place) -> None:
             gpus=2, cpu_milli=1, memory_bytes=1, started_at=NOON, ended_at=None, last_seen_at=NOON,
         )  # fmt: skip
         usage.apply([Open(interval)])
+    with closing(SampleStore(where(place, "samples.db"))) as samples:
+        samples.add([a_reading(at=NOON), a_reading(at=NOON + timedelta(hours=2))])
+        samples.downsample(NOON + timedelta(hours=1, minutes=10))
     with closing(open_attempts(where(place, "attempts.db"))) as attempts:
         attempts.write([], [])
     with closing(open_workflows(where(place, "workflows.db"))) as workflows:
@@ -174,6 +179,9 @@ def test_a_backup_restores_all_and_takes_every_lease_back(
     restore(target, archive)
     assert lines(target, tmp_path) == before
     finish(target)
+    with closing(SampleStore(where(target, "samples.db"))) as samples:
+        assert samples.use_of("u1")["u1"].tally.slots == 1  # readings that were not summed up are in no backup
+        assert samples.add([a_reading(at=NOON + timedelta(hours=3))]) == 1
     with closing(open_sessions(where(target, "people.db"))) as people:
         session = people.find("token-1")
         assert session is not None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 USAGE_DAYS = 400  # GPU use: a year, and a month to close its books in
 USAGE_DAYS_MAX = 36_500
+SAMPLE_HOURS = 12  # readings of what pods use, each of 30 s; then their sums:
+SAMPLE_WINDOW_DAYS = 14  # those of five minutes; those of hours stay as long as GPU use
 AUDIT_DAYS = 90  # the audit log
 AUDIT_DAYS_MAX = 3650
 LOG_DAYS = 30  # attempts of runs and the ends of their logs, after their pods are gone

@@ -11,7 +11,7 @@ from moorage.queue.tables import QUEUE
 from moorage.server.identity import sessions
 from moorage.sql import leases
 from moorage.sql.migrations import Schema
-from moorage.usage import nodetable
+from moorage.usage import nodetable, samples
 from moorage.usage import store as usage
 from moorage.workflows import store as workflows
 
@@ -22,12 +22,14 @@ class ServerDatabase:
 
     On SQLite they are in `file` of the server's folder; "": there is no such file. On PostgreSQL all schemas are
     in one database. `needed` False: it is of use for minutes, or kept by best effort; a restore may leave it out.
+    `passing` tables are in no backup: what is in them is summed up or replaced within minutes.
     """
 
     name: str
     file: str
     schema: Schema
     tables: tuple[str, ...]
+    passing: tuple[str, ...] = ()
     needed: bool = True
 
 
@@ -58,6 +60,14 @@ DATABASES = (
     ServerDatabase(name="usage", file="usage.db", schema=usage.SCHEMA, tables=("intervals",)),
     ServerDatabase(
         name="nodes", file=nodetable.FILE, schema=nodetable.SCHEMA, tables=("node_lives", "pod_amounts")
+    ),
+    ServerDatabase(
+        name="samples",
+        file="samples.db",
+        schema=samples.SCHEMA,
+        tables=("sample_pods", "sample_latest", "sample_slots", "sample_windows", "sample_hours", "sample_marks"),
+        passing=("sample_latest", "sample_slots"),
+        needed=False,
     ),
     ServerDatabase(
         name="attempts", file="attempts.db", schema=attempts.SCHEMA, tables=("attempt_jobs", "attempt_pods")

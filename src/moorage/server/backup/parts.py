@@ -14,11 +14,15 @@ _TABLE = re.compile(r"CREATE TABLE (?:IF NOT EXISTS )?(\w+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """The tables of one schema. `file`: where they are without PostgreSQL; empty: they are there alone."""
+    """The tables of one schema. `file`: where they are without PostgreSQL; empty: they are there alone.
+
+    Rows of `passing` tables are in no backup.
+    """
 
     name: str
     schema: Schema
     file: str = ""
+    passing: tuple[str, ...] = ()
 
     def tables(self, dialect: str, until: int | None = None) -> tuple[str, ...]:
         """Its tables after the first `until` migrations, in the order in which they can be filled."""
@@ -34,7 +38,7 @@ class Part:
 
 _NOT_KEPT = ("leases",)  # which server records now
 PARTS = tuple(
-    Part(name=database.name, schema=database.schema, file=database.file)
+    Part(name=database.name, schema=database.schema, file=database.file, passing=database.passing)
     for database in DATABASES
     if database.name not in _NOT_KEPT
 )

@@ -55,6 +55,8 @@ def export(source: Source, folder: Path) -> tuple[dict[str, int], dict[str, int]
         target = folder / part.name
         target.mkdir(parents=True)
         for table in part.tables(source.dialect, version):
+            if table in part.passing:
+                continue
             columns = source.columns(part, table)
             count = _write(target / f"{table}.jsonl", columns, source.rows(part, table, columns))
             if table in counts:

@@ -1,0 +1,391 @@
+"""What pods use, measured every 30 seconds, and how the measurements are thinned out as they age.
+
+A reading becomes a tally of one slot of 30 s; tallies of windows of five minutes are sums of slots, and those of
+hours are sums of five minutes. Sums are whole numbers and exact, peaks are kept: an hour says the same of its
+slots, whatever was summed up in between. A slot without a reading has no tally. It is a gap: nothing fills it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple, dataclass, fields, replace
+from datetime import UTC, datetime, timedelta
+from enum import IntEnum
+from typing import TypeVar
+
+SLOT_SECONDS = 30  # between two readings of a pod; kubelets themselves measure every 10 to 20 s
+BUSY_PERCENT = 5.0  # a GPU that was used at least so much worked; an idle one reports 0 to 2 %
+LATE_SECONDS = 300  # for which a window waits for late readings before it is summed up
+KIB = 1024
+_CPU_MAX = 10_000_000  # thousandths of a core, which a wrong counter may exceed
+_MEMORY_MAX = 1 << 50
+_GPU_MEMORY_MAX = 1 << 40
+_POWER_MAX = 10_000_000  # milliwatts of one GPU
+_GPUS_MAX = 64  # of one pod that are measured
+_TENTHS, _MILLI = 10, 1000  # utilisation is kept in tenths of a percent, power in milliwatts
+N = TypeVar("N", int, float)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+STEPS = (30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
+"""Lengths of the windows of a chart, in seconds: each is a multiple of the level that it is made from."""
+
+
+class Level(IntEnum):
+    """How fine measurements are kept; the value is the length of a window in seconds."""
+
+    SLOT = SLOT_SECONDS
+    WINDOW = 300
+    HOUR = 3600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuReading:
+    """One GPU of a pod at one moment."""
+
+    device: str  # its id as the source names it: a UUID, or NODE/NUMBER
+    utilisation: float  # percent of the time in which it computed, 0 to 100
+    memory_bytes: int = 0  # in use
+    memory_total_bytes: int = 0  # that it has; 0: not reported
+    power_watts: float | None = None  # None: not reported
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What a pod used at one moment, all its containers together. None: not measured."""
+
+    pod_uid: str
+    at: datetime
+    cpu_milli: int | None = None  # thousandths of a core
+    memory_bytes: int | None = None  # the working set, which counts against the limit
+    gpus: tuple[GpuReading, ...] = ()
+    owner: str = ""  # who uses it; empty: nobody known
+    namespace: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """Sums and peaks over slots of one pod, or of several. Whole numbers, so that sums are exact.
+
+    Counts differ where a source did not tell everything. GPU counts and sums go over devices: two GPUs in one slot
+    count two.
+    """
+
+    slots: int = 0  # with a reading; × SLOT_SECONDS: the time measured
+    cpu_count: int = 0
+    cpu_sum: int = 0  # thousandths of a core
+    cpu_peak: int = 0
+    memory_count: int = 0
+    memory_sum: int = 0  # KiB
+    memory_peak: int = 0
+    gpu_count: int = 0
+    gpu_sum: int = 0  # utilisation, tenths of a percent
+    gpu_peak: int = 0  # of the GPUs' mean in one slot
+    gpu_memory_sum: int = 0  # KiB
+    gpu_memory_peak: int = 0  # of a single GPU
+    power_count: int = 0
+    power_sum: int = 0  # milliwatts
+    power_peak: int = 0  # of all its GPUs in one slot
+    gpus: int = 0  # the most that were measured in one slot
+    busy_gpus: int = 0  # the most that were used at least BUSY_PERCENT in one slot
+
+    @property
+    def seconds(self) -> int:
+        """The time for which there are readings."""
+        return self.slots * SLOT_SECONDS
+
+    @property
+    def cpu_milli(self) -> float | None:
+        """The mean, in thousandths of a core; None: not measured."""
+        return self.cpu_sum / self.cpu_count if self.cpu_count else None
+
+    @property
+    def cpu_milli_peak(self) -> int | None:
+        return self.cpu_peak if self.cpu_count else None
+
+    @property
+    def memory_bytes(self) -> int | None:
+        return self.memory_sum * KIB // self.memory_count if self.memory_count else None
+
+    @property
+    def memory_bytes_peak(self) -> int | None:
+        return self.memory_peak * KIB if self.memory_count else None
+
+    @property
+    def gpu_utilisation(self) -> float | None:
+        """The mean over all GPUs and slots, in percent; None: not measured."""
+        return self.gpu_sum / self.gpu_count / _TENTHS if self.gpu_count else None
+
+    @property
+    def gpu_utilisation_peak(self) -> float | None:
+        """The highest mean over its GPUs in one slot, in percent."""
+        return self.gpu_peak / _TENTHS if self.gpu_count else None
+
+    @property
+    def gpu_memory_bytes(self) -> int | None:
+        """The mean of one GPU."""
+        return self.gpu_memory_sum * KIB // self.gpu_count if self.gpu_count else None
+
+    @property
+    def gpu_memory_bytes_peak(self) -> int | None:
+        return self.gpu_memory_peak * KIB if self.gpu_count else None
+
+    @property
+    def gpu_seconds(self) -> int:
+        """GPUs × time for which they were measured."""
+        return self.gpu_count * SLOT_SECONDS
+
+    @property
+    def gpu_busy_seconds(self) -> float:
+        """GPUs × time, times their utilisation: what was got out of them."""
+        return self.gpu_sum * SLOT_SECONDS / (100 * _TENTHS)
+
+    @property
+    def power_watts(self) -> float | None:
+        """The mean of one GPU; None: not measured."""
+        return self.power_sum / self.power_count / _MILLI if self.power_count else None
+
+    @property
+    def energy_kwh(self) -> float:
+        """What its GPUs took while they were measured."""
+        return self.power_sum * SLOT_SECONDS / _MILLI / 3_600_000
+
+
+NOTHING = Tally()
+MEASURES = tuple(each.name for each in fields(Tally))
+PEAKS = frozenset({"gpus", "busy_gpus", *(name for name in MEASURES if name.endswith("_peak"))})
+_ARE_PEAKS = tuple(name in PEAKS for name in MEASURES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """What one pod used in a window that begins at `start`. A window without a reading has no point."""
+
+    pod_uid: str
+    start: datetime
+    length: timedelta
+    tally: Tally
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodUse:
+    """What one pod used over its life, or over the part of it that was asked for."""
+
+    pod_uid: str
+    first: datetime  # when its first reading was taken, and its last, over its whole life
+    last: datetime
+    owner: str
+    namespace: str
+    tally: Tally
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sum:
+    """What all pods of one owner used in a window; `owner` empty: of everybody, or of nobody known."""
+
+    start: datetime
+    length: timedelta
+    owner: str
+    tally: Tally
+
+
+def tally_of(reading: Reading) -> Tally:
+    """A reading as a tally of one slot. Values that no machine can have are cut to what one might."""
+    gpus = reading.gpus[:_GPUS_MAX]
+    use = [round(_within(gpu.utilisation, 100) * _TENTHS) for gpu in gpus]
+    held = [_kib(_within(gpu.memory_bytes, _GPU_MEMORY_MAX)) for gpu in gpus]
+    power = [round(_within(gpu.power_watts * _MILLI, _POWER_MAX)) for gpu in gpus if gpu.power_watts is not None]
+    cpu = None if reading.cpu_milli is None else _within(reading.cpu_milli, _CPU_MAX)
+    memory = None if reading.memory_bytes is None else _kib(_within(reading.memory_bytes, _MEMORY_MAX))
+    return Tally(
+        slots=1,
+        cpu_count=int(cpu is not None),
+        cpu_sum=cpu or 0,
+        cpu_peak=cpu or 0,
+        memory_count=int(memory is not None),
+        memory_sum=memory or 0,
+        memory_peak=memory or 0,
+        gpu_count=len(gpus),
+        gpu_sum=sum(use),
+        gpu_peak=round(sum(use) / len(use)) if use else 0,
+        gpu_memory_sum=sum(held),
+        gpu_memory_peak=max(held, default=0),
+        power_count=len(power),
+        power_sum=sum(power),
+        power_peak=sum(power),
+        gpus=len(gpus),
+        busy_gpus=sum(tenths >= BUSY_PERCENT * _TENTHS for tenths in use),
+    )
+
+
+def added(tallies: Iterable[Tally]) -> Tally:
+    """Sums of sums, peaks of peaks. In whatever order and however grouped, the result is the same."""
+    return tally_from(added_rows(astuple(tally) for tally in tallies))
+
+
+def added_rows(rows: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    """`added`, of tallies as tuples in the order of MEASURES."""
+    columns = list(zip(*rows, strict=True))
+    if not columns:
+        return astuple(NOTHING)
+    return tuple(max(values) if peak else sum(values) for values, peak in zip(columns, _ARE_PEAKS, strict=True))
+
+
+def tally_from(row: Iterable[int]) -> Tally:
+    return Tally(**dict(zip(MEASURES, row, strict=True)))
+
+
+def floor(moment: datetime, step: int) -> datetime:
+    """The beginning of the window of `step` seconds that a moment is in; days begin at midnight UTC."""
+    return _EPOCH + timedelta(seconds=seconds_of(moment) // step * step)
+
+
+def seconds_of(moment: datetime) -> int:
+    """Whole seconds since 1970-01-01 UTC."""
+    return (moment - _EPOCH) // timedelta(seconds=1)
+
+
+def moment_of(seconds: int) -> datetime:
+    return _EPOCH + timedelta(seconds=seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marks:
+    """How far measurements have been thinned out, in seconds since 1970. None: nothing was, yet.
+
+    Slots before `slots_summed` stand in windows of five minutes too, and windows before `windows_summed` in hours.
+    Slots before `slots_from` and windows before `windows_from` are kept no longer.
+    """
+
+    slots_summed: int = 0
+    windows_summed: int = 0
+    slots_from: int = 0
+    windows_from: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Read rows of this level that begin in [since, until)."""
+
+    level: Level
+    since: int
+    until: int
+
+
+def segments(marks: Marks, *, since: int, until: int, step: int) -> tuple[Segment, ...]:
+    """Where to read [since, until) from, for windows of `step` seconds; the oldest first.
+
+    Each slot is in one segment, so nothing counts twice. Where the finest rows for a step are kept no longer,
+    coarser ones stand for them. A row of a level begins before `since` if `since` is in the middle of it.
+    """
+    if step >= Level.HOUR:
+        hours_end, windows_end = marks.windows_summed, marks.slots_summed
+    elif step >= Level.WINDOW:
+        hours_end, windows_end = marks.windows_from, marks.slots_summed
+    else:
+        hours_end, windows_end = marks.windows_from, marks.slots_from
+    windows_end = max(windows_end, hours_end)
+    edges = ((Level.HOUR, 0, hours_end), (Level.WINDOW, hours_end, windows_end), (Level.SLOT, windows_end, until))
+    parts = []
+    for level, start, end in edges:
+        first, last = max(start, since // level * level), min(end, until)
+        if first < last:
+            parts.append(Segment(level, first, last))
+    return tuple(parts)
+
+
+def next_step(
+    marks: Marks, *, first_slot: int | None, first_hour: int | None, now: int
+) -> tuple[Level, Marks] | None:
+    """The next window or hour to be summed up, which ends at the mark of its level; None: none is complete.
+
+    `first_slot`: the first that is in no window yet; `first_hour`: in which the first window is that is in no hour
+    yet, where nothing was summed up before. None: there is none. Windows without slots are skipped.
+    """
+    ready = (now - LATE_SECONDS) // Level.WINDOW * Level.WINDOW
+    if first_slot is not None:
+        end = first_slot // Level.WINDOW * Level.WINDOW + Level.WINDOW
+        if end <= ready:
+            return Level.WINDOW, replace(marks, slots_summed=end)
+        ready = min(ready, end - Level.WINDOW)
+    start = marks.windows_summed or first_hour
+    if start is None:
+        return None
+    end = start // Level.HOUR * Level.HOUR + Level.HOUR
+    if end > ready:
+        return None
+    return Level.HOUR, replace(marks, slots_summed=max(marks.slots_summed, end), windows_summed=end)
+
+
+def corrected(marks: Marks, now: int) -> Marks:
+    """The marks, or, where a clock that ran ahead has moved them beyond `now`, those of now.
+
+    What is summed up again then replaces what was.
+    """
+    if marks.slots_summed <= now:
+        return marks
+    windows, hours = now // Level.WINDOW * Level.WINDOW, now // Level.HOUR * Level.HOUR
+    return Marks(
+        slots_summed=windows,
+        windows_summed=min(marks.windows_summed, hours),
+        slots_from=min(marks.slots_from, windows),
+        windows_from=min(marks.windows_from, hours),
+    )
+
+
+def is_late(marks: Marks, at: int) -> bool:
+    """Whether a reading comes when its window has been summed up, and counts no more."""
+    return at < marks.slots_summed
+
+
+def newest_of(readings: Iterable[Reading]) -> dict[tuple[int, str], Reading]:
+    """One reading for each slot (its beginning in seconds) and pod: the newest. The order does not matter."""
+    chosen: dict[tuple[int, str], Reading] = {}
+    for reading in readings:
+        key = (seconds_of(reading.at) // SLOT_SECONDS * SLOT_SECONDS, reading.pod_uid)
+        known = chosen.get(key)
+        if known is None or _order(reading) > _order(known):
+            chosen[key] = reading
+    return chosen
+
+
+def step_for(span: timedelta, *, most: int = 240) -> int:
+    """The length in seconds of the windows of a chart over `span`, so that it has at most so many if it can."""
+    for step in STEPS:
+        if span.total_seconds() / step <= most:
+            return step
+    return STEPS[-1]
+
+
+def with_gaps(points: Iterable[Point], *, since: datetime, until: datetime, step: int) -> list[Tally | None]:
+    """Points of one pod as values of a chart: one for each window of `step` seconds from `since`; None: a gap.
+
+    A point that is longer than a step stands in each window that it covers.
+    """
+    first = seconds_of(since) // step
+    count = max(0, -(-seconds_of(until) // step) - first)
+    values: list[Tally | None] = [None] * count
+    for point in points:
+        begin = seconds_of(point.start) // step - first
+        for at in range(max(0, begin), min(count, begin + max(1, int(point.length.total_seconds()) // step))):
+            values[at] = point.tally
+    return values
+
+
+def by_pod(points: Iterable[Point]) -> Mapping[str, list[Point]]:
+    """Points of each pod, the oldest first."""
+    grouped: dict[str, list[Point]] = {}
+    for point in sorted(points, key=lambda point: (point.start, point.pod_uid)):
+        grouped.setdefault(point.pod_uid, []).append(point)
+    return grouped
+
+
+def _within(value: N, most: int) -> N | int:
+    return value if 0 <= value <= most else most if value > most else 0  # 0 for what is no number
+
+
+def _kib(size: int) -> int:
+    return -(-size // KIB)
+
+
+def _order(reading: Reading) -> tuple[datetime, tuple[int, ...], str]:
+    return (reading.at, astuple(tally_of(reading)), repr(reading.gpus))

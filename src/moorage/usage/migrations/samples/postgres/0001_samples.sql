@@ -1,0 +1,98 @@
+-- readable by: 1
+-- What pods used. Times are seconds since 1970-01-01 UTC, memory is in KiB, utilisation in tenths of a percent,
+-- power in milliwatts: see decide.usage.samples.Tally.
+CREATE TABLE sample_pods (
+    pod_uid   TEXT   NOT NULL PRIMARY KEY,
+    number    INTEGER NOT NULL UNIQUE,  -- stands for it in the other tables
+    namespace TEXT   NOT NULL,
+    owner     TEXT   NOT NULL,
+    first_at  BIGINT NOT NULL,
+    last_at   BIGINT NOT NULL  -- of the last reading that is summed up; at least `first_at`
+);
+
+CREATE INDEX sample_pods_last ON sample_pods (last_at);
+
+-- The newest reading of each pod of the last day.
+CREATE TABLE sample_latest (
+    pod     INTEGER NOT NULL PRIMARY KEY,
+    read_at BIGINT NOT NULL,  -- microseconds since 1970
+    reading TEXT   NOT NULL  -- as JSON
+);
+
+-- Wide columns come first: nothing is lost to alignment.
+-- By time first: readings come together, and are summed up and forgotten together.
+CREATE TABLE sample_slots (
+    at              BIGINT   NOT NULL,  -- the beginning of 30 s
+    read_at         BIGINT   NOT NULL,  -- microseconds since 1970: the newest in a slot counts
+    memory_sum      BIGINT   NOT NULL,
+    memory_peak     BIGINT   NOT NULL,
+    gpu_memory_sum  BIGINT   NOT NULL,
+    power_sum       BIGINT   NOT NULL,
+    pod             INTEGER  NOT NULL,
+    cpu_sum         INTEGER  NOT NULL,
+    cpu_peak        INTEGER  NOT NULL,
+    gpu_sum         INTEGER  NOT NULL,
+    gpu_memory_peak INTEGER  NOT NULL,
+    power_peak      INTEGER  NOT NULL,
+    slots           SMALLINT NOT NULL,
+    cpu_count       SMALLINT NOT NULL,
+    memory_count    SMALLINT NOT NULL,
+    gpu_count       SMALLINT NOT NULL,
+    gpu_peak        SMALLINT NOT NULL,
+    power_count     SMALLINT NOT NULL,
+    gpus            SMALLINT NOT NULL,
+    busy_gpus       SMALLINT NOT NULL,
+    PRIMARY KEY (at, pod)
+);
+
+CREATE TABLE sample_windows (
+    at              BIGINT   NOT NULL,  -- the beginning of five minutes
+    memory_sum      BIGINT   NOT NULL,
+    memory_peak     BIGINT   NOT NULL,
+    gpu_memory_sum  BIGINT   NOT NULL,
+    power_sum       BIGINT   NOT NULL,
+    pod             INTEGER  NOT NULL,
+    cpu_sum         INTEGER  NOT NULL,
+    cpu_peak        INTEGER  NOT NULL,
+    gpu_sum         INTEGER  NOT NULL,
+    gpu_memory_peak INTEGER  NOT NULL,
+    power_peak      INTEGER  NOT NULL,
+    slots           SMALLINT NOT NULL,
+    cpu_count       SMALLINT NOT NULL,
+    memory_count    SMALLINT NOT NULL,
+    gpu_count       SMALLINT NOT NULL,
+    gpu_peak        SMALLINT NOT NULL,
+    power_count     SMALLINT NOT NULL,
+    gpus            SMALLINT NOT NULL,
+    busy_gpus       SMALLINT NOT NULL,
+    PRIMARY KEY (pod, at)
+);
+
+CREATE TABLE sample_hours (
+    at              BIGINT   NOT NULL,  -- the beginning of an hour
+    memory_sum      BIGINT   NOT NULL,
+    memory_peak     BIGINT   NOT NULL,
+    gpu_memory_sum  BIGINT   NOT NULL,
+    power_sum       BIGINT   NOT NULL,
+    pod             INTEGER  NOT NULL,
+    cpu_sum         INTEGER  NOT NULL,
+    cpu_peak        INTEGER  NOT NULL,
+    gpu_sum         INTEGER  NOT NULL,
+    gpu_memory_peak INTEGER  NOT NULL,
+    power_peak      INTEGER  NOT NULL,
+    slots           SMALLINT NOT NULL,
+    cpu_count       SMALLINT NOT NULL,
+    memory_count    SMALLINT NOT NULL,
+    gpu_count       SMALLINT NOT NULL,
+    gpu_peak        SMALLINT NOT NULL,
+    power_count     SMALLINT NOT NULL,
+    gpus            SMALLINT NOT NULL,
+    busy_gpus       SMALLINT NOT NULL,
+    PRIMARY KEY (pod, at)
+);
+
+-- How far the tables above are summed up and forgotten: see decide.usage.samples.Marks.
+CREATE TABLE sample_marks (
+    name TEXT   NOT NULL PRIMARY KEY,
+    at   BIGINT NOT NULL
+);

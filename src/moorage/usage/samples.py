@@ -1,0 +1,426 @@
+"""What pods use, measured, in SQL: `samples.db` beside `usage.db`, or PostgreSQL, where servers share them.
+
+Readings of 30 s are summed up to windows of five minutes and hours (`decide.usage.samples`), and each level is
+kept for a time of its own. A step of this is one transaction that ends with its mark: a process killed at any
+moment leaves all before or after a whole step, and readings that are added again change nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import msgspec
+
+from moorage.decide.usage.samples import (
+    MEASURES,
+    PEAKS,
+    GpuReading,
+    Level,
+    Marks,
+    PodUse,
+    Point,
+    Reading,
+    Segment,
+    Sum,
+    added_rows,
+    corrected,
+    is_late,
+    moment_of,
+    newest_of,
+    next_step,
+    seconds_of,
+    segments,
+    tally_from,
+    tally_of,
+)
+from moorage.model.retention import SAMPLE_HOURS, SAMPLE_WINDOW_DAYS, USAGE_DAYS
+from moorage.sql.database import Database, Row, Table
+from moorage.sql.migrations import Schema
+from moorage.sql.moments import from_microseconds, to_microseconds
+from moorage.sql.opening import LateDatabase, is_postgres
+
+SCHEMA = Schema("moorage.usage", "samples.", folder="migrations/samples")
+LATEST_KEPT = timedelta(days=1)  # the newest reading of a pod that is gone
+_NUMBERS = ("bigint",) * len(MEASURES)
+PODS = Table(
+    "sample_pods",
+    ("pod_uid", "number", "namespace", "owner", "first_at", "last_at"),
+    types=("text", "bigint", "text", "text", "bigint", "bigint"),
+    keys=1,
+)
+LATEST = Table("sample_latest", ("pod", "read_at", "reading"), types=("bigint", "bigint", "text"), keys=1)
+SLOTS = Table("sample_slots", ("at", "pod", "read_at", *MEASURES), types=("bigint",) * 3 + _NUMBERS, keys=2)
+WINDOWS = Table("sample_windows", ("pod", "at", *MEASURES), types=("bigint",) * 2 + _NUMBERS, keys=2)
+HOURS = Table("sample_hours", ("pod", "at", *MEASURES), types=("bigint",) * 2 + _NUMBERS, keys=2)
+MARKS = Table("sample_marks", ("name", "at"), types=("text", "bigint"), keys=1)
+_TABLES = {Level.SLOT: SLOTS, Level.WINDOW: WINDOWS, Level.HOUR: HOURS}
+_MEASURES = ", ".join(f"s.{name}" for name in MEASURES)
+_ADDED = ", ".join(f"CAST({'MAX' if name in PEAKS else 'SUM'}(s.{name}) AS BIGINT)" for name in MEASURES)
+_FIRST_SLOT = "SELECT MIN(at) FROM sample_slots WHERE at >= ?"
+_SLOTS_OF_WINDOW = f"SELECT s.pod, s.read_at, {_MEASURES} FROM sample_slots s WHERE s.at >= ? AND s.at < ?"
+_SEEN = "UPDATE sample_pods SET last_at = ? WHERE number = ? AND last_at < ?"
+# `+` keeps a column out of the choice of indexes: SQLite goes through the other table first.
+_WINDOWS_OF_HOUR = (
+    f"SELECT s.pod, {_MEASURES} FROM sample_pods p JOIN sample_windows s ON s.pod = +p.number"
+    " WHERE p.last_at >= ? AND s.at >= ? AND s.at < ?"
+)
+_AT_ONCE = 200  # pods in one statement
+_BY_KEYS = 30_000  # slots that are looked up each by its key; more are scanned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """For how long readings are kept, and their sums over windows of five minutes and over hours."""
+
+    slots: timedelta = timedelta(hours=SAMPLE_HOURS)
+    windows: timedelta = timedelta(days=SAMPLE_WINDOW_DAYS)
+    hours: timedelta = timedelta(days=USAGE_DAYS)
+
+
+class SampleStore:
+    """Methods block for the disk: call them off the event loop. Safe for threads. Two servers may read; one adds.
+
+    A PostgreSQL is connected to when it is first used: its outage stops no server. Opening a file raises
+    StorageError for one that is no database or that a newer Moorage has written, StorageDamaged for one that holds
+    less than was acknowledged. Every method raises StorageError, StorageFull when the disk is.
+    """
+
+    def __init__(self, where: Path | str, *, kept: Kept | None = None) -> None:
+        self._lock = threading.Lock()
+        self._kept = kept or Kept()
+        self._database = LateDatabase(where, SCHEMA, name="the history of what pods use")
+        self._numbers: dict[str, int] = {}  # by uid, of pods that readings were added of
+        if not is_postgres(where):
+            self._database.use()
+
+    @property
+    def _db(self) -> Database:
+        return self._database.use()
+
+    def close(self) -> None:
+        with self._lock:
+            self._database.close()
+
+    # --- in
+
+    def add(self, readings: Iterable[Reading]) -> int:
+        """Keep readings, all or none; how many were new.
+
+        Of one pod and slot the newest counts, in whatever order they come. What comes LATE_SECONDS after the end
+        of its window, when the window is summed up, is left out.
+        """
+        with self._lock:
+            numbers: dict[str, int] = {}
+            with self._db.transaction():
+                marks = self._marks()
+                chosen = {
+                    key: reading for key, reading in newest_of(readings).items() if not is_late(marks, key[0])
+                }
+                if not chosen:
+                    return 0
+                numbers = self._known_numbers(list(chosen.values()))
+                slots = {
+                    (at, numbers[uid]): (
+                        at,
+                        numbers[uid],
+                        to_microseconds(reading.at),
+                        *astuple(tally_of(reading)),
+                    )
+                    for (at, uid), reading in chosen.items()
+                }
+                for stored in self._db.by_keys(SLOTS, list(slots), lock=True):
+                    if stored >= slots[stored[:2]]:
+                        del slots[stored[:2]]
+                self._db.upsert(SLOTS, list(slots.values()))
+                self._keep_latest(chosen.values(), numbers)
+            self._numbers |= numbers
+            return len(slots)
+
+    def _known_numbers(self, readings: Sequence[Reading]) -> dict[str, int]:
+        """The numbers of these pods. Those that have none get one."""
+        numbers = {reading.pod_uid: self._numbers.get(reading.pod_uid, -1) for reading in readings}
+        unknown = [(uid,) for uid, number in numbers.items() if number < 0]
+        if unknown:
+            numbers |= dict(self._db.by_keys(PODS, unknown, columns=("pod_uid", "number")))
+        first: dict[str, Reading] = {}
+        for reading in readings:
+            known = first.get(reading.pod_uid)
+            if numbers[reading.pod_uid] < 0 and (known is None or reading.at < known.at):
+                first[reading.pod_uid] = reading
+        if first:
+            ((highest,),) = self._db.rows("SELECT COALESCE(MAX(number), 0) FROM sample_pods")
+            numbers |= {uid: number for number, uid in enumerate(first, int(highest) + 1)}
+            rows = [
+                (uid, numbers[uid], reading.namespace, reading.owner, *(seconds_of(reading.at),) * 2)
+                for uid, reading in first.items()
+            ]
+            self._db.insert(PODS, rows)
+        return numbers
+
+    def _keep_latest(self, readings: Iterable[Reading], numbers: Mapping[str, int]) -> None:
+        newest: dict[int, Row] = {}
+        for reading in readings:
+            number = numbers[reading.pod_uid]
+            row = (number, to_microseconds(reading.at), _encoded(reading))
+            if number not in newest or row > newest[number]:
+                newest[number] = row
+        for stored in self._db.by_keys(LATEST, [(number,) for number in newest], lock=True):
+            if stored >= newest[stored[0]]:
+                del newest[stored[0]]
+        self._db.upsert(LATEST, list(newest.values()))
+
+    # --- thinned out
+
+    def downsample(self, now: datetime, *, most: int = 1000) -> int:
+        """Sum up what is complete, at most so many windows and hours, and forget what is old; how many were."""
+        count = 0
+        while count < most and self._sum_up(seconds_of(now)):
+            count += 1
+        self.forget(now)
+        return count
+
+    def _sum_up(self, now: int) -> bool:
+        """One window or hour. Whether there was one."""
+        with self._lock, self._db.transaction():
+            stored = self._marks()
+            marks = corrected(stored, now)
+            ((first_slot,),) = self._db.rows(_FIRST_SLOT, marks.slots_summed)
+            step = next_step(marks, first_slot=first_slot, first_hour=self._first_hour(marks), now=now)
+            if step is None:
+                self._mark(stored, marks)
+                return False
+            level, after = step
+            if level is Level.WINDOW:
+                self._sum_up_window(after.slots_summed - level)
+            else:
+                self._sum_up_hour(after.windows_summed - level)
+            self._mark(stored, after)
+            return True
+
+    def _sum_up_window(self, start: int) -> None:
+        slots: dict[int, list[Row]] = {}
+        seen: dict[int, int] = {}
+        for number, read_at, *measures in self._db.rows(_SLOTS_OF_WINDOW, start, start + Level.WINDOW):
+            slots.setdefault(number, []).append(tuple(measures))
+            seen[number] = max(seen.get(number, 0), read_at // 1_000_000)
+        self._db.upsert(WINDOWS, [(number, start, *added_rows(rows)) for number, rows in slots.items()])
+        self._db.run_each(_SEEN, ((at, number, at) for number, at in seen.items()))
+
+    def _first_hour(self, marks: Marks) -> int | None:
+        if marks.windows_summed:
+            return None
+        ((first,),) = self._db.rows("SELECT MIN(first_at) FROM sample_pods")
+        return None if first is None else int(first)
+
+    def _sum_up_hour(self, start: int) -> None:
+        windows: dict[int, list[Row]] = {}
+        for number, *measures in self._db.rows(_WINDOWS_OF_HOUR, start, start, start + Level.HOUR):
+            windows.setdefault(number, []).append(tuple(measures))
+        self._db.upsert(HOURS, [(number, start, *added_rows(rows)) for number, rows in windows.items()])
+
+    def forget(self, now: datetime) -> None:
+        """Drop what is kept no longer. What is not summed up yet stays."""
+        with self._lock, self._db.transaction():
+            marks = self._marks()
+            slots = min(marks.slots_summed, _floor(now - self._kept.slots, Level.WINDOW))
+            windows = min(marks.windows_summed, _floor(now - self._kept.windows, Level.HOUR))
+            hours = _floor(now - self._kept.hours, Level.HOUR)
+            if slots > marks.slots_from:
+                self._db.run("DELETE FROM sample_slots WHERE at < ?", slots)
+                self._mark(marks, replace(marks, slots_from=slots))
+            if windows <= marks.windows_from:
+                return
+            for table, end in ((WINDOWS, windows), (HOURS, hours)):
+                pods = "SELECT number FROM sample_pods WHERE first_at < ?"
+                self._db.run(f"DELETE FROM {table.name} WHERE pod IN ({pods}) AND at < ?", end, end)
+            self._db.run("DELETE FROM sample_latest WHERE read_at < ?", to_microseconds(now - LATEST_KEPT))
+            if self._db.run("DELETE FROM sample_pods WHERE last_at < ?", hours):
+                self._numbers.clear()
+            self._mark(marks, replace(marks, windows_from=windows))
+
+    def _marks(self) -> Marks:
+        return Marks(**dict(self._db.rows("SELECT name, at FROM sample_marks")))
+
+    def _mark(self, before: Marks, after: Marks) -> None:
+        known = asdict(before)
+        self._db.upsert(MARKS, [(name, at) for name, at in asdict(after).items() if at != known[name]])
+
+    # --- out
+
+    def points(self, uids: str | Iterable[str], since: datetime, until: datetime, step: int) -> list[Point]:
+        """What pods used in windows of `step` seconds (one of STEPS) that overlap [since, until), oldest first.
+
+        A window without a reading has no point. Where only coarser sums are kept, points are longer than a step.
+        At the edges whole windows of the level that is read count: half a minute, five minutes or an hour.
+        """
+        with self._lock:
+            pods = self._pods(uids)
+            names = {number: uid for uid, number, *_ in pods}
+            gathered: dict[tuple[int, int, int], list[Row]] = {}
+            for segment in self._segments(since, until, step):
+                length = max(step, segment.level)
+                for number, start, row in self._rows(segment, list(names), length):
+                    gathered.setdefault((start, number, length), []).append(row)
+        points = [
+            Point(
+                pod_uid=names[number],
+                start=moment_of(start),
+                length=timedelta(seconds=length),
+                tally=tally_from(added_rows(rows)),
+            )
+            for (start, number, length), rows in gathered.items()
+        ]
+        return sorted(points, key=lambda point: (point.start, point.pod_uid))
+
+    def use_of(
+        self, uids: str | Iterable[str], *, since: datetime | None = None, until: datetime | None = None
+    ) -> dict[str, PodUse]:
+        """What pods used over their lives, or in [since, until); those without a reading there are left out.
+
+        Hours that have been summed up count whole where they overlap an edge.
+        """
+        with self._lock:
+            pods = self._pods(uids)
+            gathered: dict[int, list[Row]] = {}
+            for segment in self._segments(since or moment_of(0), until or moment_of(1 << 34), Level.HOUR):
+                for number, _, row in self._rows(segment, [pod[1] for pod in pods], 0):
+                    gathered.setdefault(number, []).append(row)
+            latest: dict[int, int] = dict(
+                self._db.by_keys(LATEST, [(pod[1],) for pod in pods], columns=("pod", "read_at"))
+            )
+        uses: dict[str, PodUse] = {}
+        for uid, number, namespace, owner, first, last in pods:
+            if number in gathered:
+                uses[uid] = PodUse(
+                    pod_uid=uid,
+                    first=moment_of(first),
+                    last=moment_of(max(last, latest.get(number, 0) // 1_000_000)),
+                    owner=owner,
+                    namespace=namespace,
+                    tally=tally_from(added_rows(gathered[number])),
+                )
+        return uses
+
+    def latest(
+        self, uids: str | Iterable[str] | None = None, *, since: datetime | None = None
+    ) -> dict[str, Reading]:
+        """The newest reading of each pod of the last day, or of these pods; only if taken at `since` or later."""
+        after = 0 if since is None else to_microseconds(since)
+        with self._lock:
+            if uids is None:
+                rows = self._db.rows(
+                    "SELECT p.pod_uid, p.namespace, p.owner, s.read_at, s.reading FROM sample_latest s"
+                    " JOIN sample_pods p ON p.number = s.pod WHERE s.read_at >= ?",
+                    after,
+                )
+            else:
+                pods = {pod[1]: (pod[0], *pod[2:4]) for pod in self._pods(uids)}
+                newest = self._db.by_keys(LATEST, [(number,) for number in pods])
+                rows = [(*pods[number], at, reading) for number, at, reading in newest if at >= after]
+        return {uid: _decoded(uid, namespace, owner, at, text) for uid, namespace, owner, at, text in rows}
+
+    def sums(self, since: datetime, until: datetime, step: int, *, by_owner: bool = False) -> list[Sum]:
+        """What all pods used together in windows of `step` seconds that overlap [since, until), the oldest first.
+
+        With `by_owner` a sum for each owner. Windows and edges are as those of `points`. Peaks are of one pod.
+        """
+        owner = "p.owner" if by_owner else "''"
+        gathered: dict[tuple[int, str, int], list[Row]] = {}
+        with self._lock:
+            for segment in self._segments(since, until, step):
+                length = max(step, segment.level)
+                table = _TABLES[segment.level].name
+                if segment.level is Level.SLOT:
+                    joined = f"{table} s JOIN sample_pods p ON p.number = +s.pod"
+                else:  # `last_at` is that of the last row: pods that ended before have none here
+                    joined = f"sample_pods p JOIN {table} s ON s.pod = +p.number AND p.last_at >= {segment.since}"
+                statement = (
+                    f"SELECT s.at - s.at % {length} AS start, {owner} AS who, {_ADDED} FROM {joined}"
+                    " WHERE s.at >= ? AND s.at < ? GROUP BY 1, 2"
+                )
+                for start, who, *row in self._db.rows(statement, segment.since, segment.until):
+                    gathered.setdefault((start, who, length), []).append(tuple(row))
+        return [
+            Sum(
+                start=moment_of(start),
+                length=timedelta(seconds=length),
+                owner=who,
+                tally=tally_from(added_rows(rows)),
+            )
+            for (start, who, length), rows in sorted(gathered.items())
+        ]
+
+    def _pods(self, uids: str | Iterable[str]) -> list[Row]:
+        wanted = {uids} if isinstance(uids, str) else set(uids)
+        return self._db.by_keys(PODS, [(uid,) for uid in sorted(wanted)])
+
+    def _segments(self, since: datetime, until: datetime, step: int) -> tuple[Segment, ...]:
+        return segments(self._marks(), since=seconds_of(since), until=_ceiling(until), step=step)
+
+    def _rows(self, segment: Segment, numbers: Sequence[int], length: int) -> list[tuple[int, int, Row]]:
+        """(pod, beginning of its window of `length` seconds, sums) in a segment; `length` 0: one window."""
+        if not numbers:
+            return []
+        table, start = _TABLES[segment.level], f"s.at - s.at % {length}" if length else "0"
+        slots = (segment.until - segment.since) // Level.SLOT if segment.level is Level.SLOT else 0
+        if 0 < slots * len(numbers) <= _BY_KEYS:
+            keys = [
+                (at, number)
+                for at in range(segment.since, segment.until, Level.SLOT)
+                for number in sorted(numbers)
+            ]
+            rows = self._db.by_keys(table, keys, columns=("pod", "at", *MEASURES))
+            return [(number, at - at % length if length else 0, tuple(row)) for number, at, *row in rows]
+        result = []
+        for first in range(0, len(numbers), _AT_ONCE):
+            part = numbers[first : first + _AT_ONCE]
+            statement = (
+                f"SELECT s.pod, {start} AS start, {_ADDED} FROM {table.name} s"
+                f" WHERE s.pod IN ({', '.join('?' * len(part))}) AND s.at >= ? AND s.at < ? GROUP BY 1, 2"
+            )
+            for number, at, *row in self._db.rows(statement, *part, segment.since, segment.until):
+                result.append((number, at, tuple(row)))
+        return result
+
+
+def _encoded(reading: Reading) -> str:
+    gpus = [
+        (gpu.device, gpu.utilisation, gpu.memory_bytes, gpu.memory_total_bytes, gpu.power_watts)
+        for gpu in reading.gpus
+    ]
+    return msgspec.json.encode((reading.cpu_milli, reading.memory_bytes, gpus)).decode()
+
+
+def _decoded(uid: str, namespace: str, owner: str, read_at: int, text: str) -> Reading:
+    cpu, memory, gpus = msgspec.json.decode(text)
+    return Reading(
+        pod_uid=uid,
+        at=from_microseconds(read_at),
+        cpu_milli=cpu,
+        memory_bytes=memory,
+        gpus=tuple(
+            GpuReading(
+                device=device,
+                utilisation=utilisation,
+                memory_bytes=used,
+                memory_total_bytes=total,
+                power_watts=power,
+            )
+            for device, utilisation, used, total, power in gpus
+        ),
+        owner=owner,
+        namespace=namespace,
+    )
+
+
+def _floor(moment: datetime, step: int) -> int:
+    return seconds_of(moment) // step * step
+
+
+def _ceiling(moment: datetime) -> int:
+    seconds = seconds_of(moment)
+    return seconds if moment == moment_of(seconds) else seconds + 1
