@@ -149,7 +149,7 @@ class Extender:
         return {name: count for name, count in found.items() if count}
 
     def used(self) -> dict[str, int]:
-        found = self.metrics(r'moorage_gpus_used{node="([^"]+)",type="unknown"} (\S+)')
+        found = self.metrics(r'moorage_node_gpus_used{node="([^"]+)",type="unknown"} (\S+)')
         return {node: count for node, count in found.items() if count}
 
 

@@ -51,6 +51,11 @@ class Certificate:
         )
 
 
+def certificate_end(pem: bytes) -> datetime:
+    """When the first certificate of a PEM file ends. Raises ValueError."""
+    return x509.load_pem_x509_certificate(pem).not_valid_after_utc
+
+
 def make_authority(name: str, *, now: datetime, lifetime: timedelta) -> Certificate:
     """Make an authority that signs server certificates and no other authorities."""
     key = ec.generate_private_key(ec.SECP256R1())

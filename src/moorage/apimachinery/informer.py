@@ -64,6 +64,8 @@ class Informer:
         self._turn = asyncio.Lock()
         self.synced = asyncio.Event()
         self.resource_version = ""
+        self.breaks = 0  # lists and watches that failed
+        self._behind_since: float | None = None  # by the event loop's clock; None: followed, or not begun
 
     def on_change(self, handler: Handler) -> None:
         """Hear of every change; objects already known are reported at once as new."""
@@ -106,13 +108,22 @@ class Informer:
     def __len__(self) -> int:
         return len(self._objects)
 
+    def behind_seconds(self) -> float:
+        """For how long neither list nor watch has gone well; 0 while the collection is followed."""
+        return 0.0 if self._behind_since is None else asyncio.get_running_loop().time() - self._behind_since
+
     async def run(self) -> None:
         """List, then watch, for ever. Broken connections are retried; other errors too, logged once each.
 
         Of several that run at once the first works; when it is cancelled the next goes on.
         """
         async with self._turn:
+            self._fall_behind()
             await self._follow()
+
+    def _fall_behind(self) -> None:
+        if self._behind_since is None:
+            self._behind_since = asyncio.get_running_loop().time()
 
     async def _follow(self) -> None:
         failures = 0
@@ -130,6 +141,8 @@ class Informer:
             except (ApiError, OSError) as error:
                 log.warning("watch broke", extra={"resource": str(self.resource), "error": str(error)})
                 failures += 1
+                self.breaks += 1
+                self._fall_behind()
                 delay = DoublingDelay(RETRY_SECONDS, RETRY_MAX_SECONDS).after(failures)
                 await asyncio.sleep(delay * (1 + random.random()))
 
@@ -148,6 +161,7 @@ class Informer:
             if known is None or known["metadata"].get("resourceVersion") != obj["metadata"].get("resourceVersion"):
                 self._put(key, obj)
         self.resource_version = listed.resource_version
+        self._behind_since = None
         self.synced.set()
 
     async def _watch(self) -> None:

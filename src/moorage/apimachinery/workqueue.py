@@ -34,6 +34,11 @@ class WorkQueue(Generic[K]):
     def __len__(self) -> int:
         return len(self._ready)
 
+    @property
+    def failing(self) -> int:
+        """How many keys have failed since they last succeeded."""
+        return len(self._failures)
+
     def add(self, key: K) -> None:
         """Ask for one pass over `key`, soon."""
         if self._closed or key in self._dirty:

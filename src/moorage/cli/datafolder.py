@@ -33,8 +33,9 @@ SERVICE_USERS = {
 _PARTS = ("log", "run", "pki", "nodes", "volumes")
 IMAGES = "images.json"  # which images run as processes of this machine; may be there before the first start
 LISTENS = "0A"  # TCP_LISTEN of /proc/net/tcp
-DEFAULT_PORTS = {"api": 6443, "server": 8080, "ingress": 8081, "extender": 0, "webhook": 0}
+DEFAULT_PORTS = {"api": 6443, "server": 8080, "ingress": 8081, "extender": 0, "webhook": 0, "operator": 0}
 """0: any free one. What was used once is remembered."""
+LATER_PORTS = {"ingress", "operator"}  # older versions did not write them
 OPTIONS = {"server": "--port", "api": "--api-port", "ingress": "--ingress-port"}
 
 
@@ -59,7 +60,7 @@ def _config_fault(config: Config) -> str | None:
         return "`nodes` is not a list of nodes"
     if not (isinstance(config.ports, dict) and all(type(port) is int for port in config.ports.values())):
         return "`ports` is not a table of numbers"
-    if missing := DEFAULT_PORTS.keys() - {"ingress"} - config.ports.keys():
+    if missing := DEFAULT_PORTS.keys() - LATER_PORTS - config.ports.keys():
         return f"`ports` lacks {', '.join(sorted(missing))}"
     if not isinstance(config.user, str) or not isinstance(config.extender, bool):
         return "`user` or `extender` is of another type"

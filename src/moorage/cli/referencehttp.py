@@ -11,6 +11,7 @@ from typing import Any
 
 from moorage.apimachinery.api import Api
 from moorage.cli.referencekinds import cell
+from moorage.metrics.families import Family
 
 SCHEMAS = "#/components/schemas/"
 
@@ -166,19 +167,32 @@ def codes_page(note: str) -> str:
 
 def metrics_page(note: str) -> str:
     """Every metric that our services offer to Prometheus."""
+    from moorage.controllers import measures as operator
     from moorage.decide.workflows.metrics import BUILT_IN, PREFIX
     from moorage.extender import app as extender
     from moorage.extender.cache import ExtenderCache
     from moorage.server.rest import health
+    from moorage.webhooks import measures as webhook
 
-    registries = {
-        "server": health.make_metrics().registry,
-        "extender": extender.make_metrics(ExtenderCache(_never_asked()))[0],
+    services = {
+        "server": [_family_row(family) for family in health.FAMILIES],
+        "operator": [_family_row(family) for family in operator.FAMILIES],
+        "webhook": [_family_row(family) for family in webhook.FAMILIES],
+        "extender": [
+            *_metrics(extender.make_metrics(ExtenderCache(_never_asked()))[0]),
+            *(_family_row(family) for family in extender.FAMILIES),
+        ],
     }
-    out = [note, "# Metrics\n", "The server and the extender answer at `/metrics`, in Prometheus' text format.\n"]
+    out = [note, "# Metrics\n", "Every service answers at `/metrics`, in Prometheus' text format.\n"]
     out.append(
         "On the server, `/metrics` needs a token whose user may `get` it: bind the ClusterRole"
-        " `moorage-metrics-reader`. A histogram has `_bucket`, `_sum` and `_count`.\n"
+        " `moorage-metrics-reader`. The pages of the other services name no people. A histogram has `_bucket`,"
+        " `_sum` and `_count`. Each page also has `process_cpu_seconds_total`, `process_resident_memory_bytes` and"
+        " the other metrics of a process.\n"
+    )
+    out.append(
+        "The last column is the bound: so many sets of labels at most. What is beyond is one series, with `other`"
+        " as the value of each label.\n"
     )
     out.append(
         "The server also shows what workflows define by `metrics`, as `argo_workflows_` and the name, with the"
@@ -191,17 +205,23 @@ def metrics_page(note: str) -> str:
         labels = ", ".join(f"`{label}`" for label in row.labels)
         out.append(f"| `{PREFIX}{row.name}` | {row.kind} | {labels} | {cell(row.help)} |")
     out.append("")
-    for service, registry in registries.items():
-        out += [f"## {service}\n", "| metric | type | labels | meaning |", "|---|---|---|---|"]
-        for name, kind, labels, text in _metrics(registry):
-            out.append(f"| `{name}` | {kind} | {labels} | {cell(text)} |")
+    for service, rows in services.items():
+        out += [f"## {service}\n", "| metric | type | labels | meaning | sets |", "|---|---|---|---|---|"]
+        out += [
+            f"| `{name}` | {kind} | {labels} | {cell(text)} | {bound} |"
+            for name, kind, labels, text, bound in sorted(rows)
+        ]
         out.append("")
     return "\n".join(out)
 
 
-def _metrics(registry: Any) -> Iterator[tuple[str, str, str, str]]:
-    """Name, type, labels and meaning of each metric of a registry, by name."""
-    rows = []
+def _family_row(family: Family) -> tuple[str, str, str, str, str]:
+    labels = ", ".join(f"`{label}`" for label in family.labels)
+    return family.name, family.kind, labels, family.help, f"{family.series_max:,}"
+
+
+def _metrics(registry: Any) -> Iterator[tuple[str, str, str, str, str]]:
+    """Name, type, labels, meaning and bound of each metric of a registry."""
     for made in list(registry._collector_to_names):
         collector: Any = made
         labelled = hasattr(collector, "_labelnames")
@@ -209,5 +229,5 @@ def _metrics(registry: Any) -> Iterator[tuple[str, str, str, str]]:
         for family in families:
             labels: Any = getattr(collector, "_labelnames", None) or getattr(family, "_labelnames", ())
             name = f"{family.name}_total" if family.type == "counter" else family.name
-            rows.append((name, family.type, ", ".join(f"`{label}`" for label in labels), family.documentation))
-    yield from sorted(rows)
+            bound = "2 for a node" if "node" in labels else ""
+            yield name, family.type, ", ".join(f"`{label}`" for label in labels), family.documentation, bound

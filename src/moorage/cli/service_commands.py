@@ -15,6 +15,7 @@ from moorage import settings as table
 from moorage.cli import console
 from moorage.cli.services import Settings, login_settings, provider_settings, start
 from moorage.errors import UsageError
+from moorage.model.manifests import OPERATOR
 from moorage.model.retention import AUDIT_DAYS, AUDIT_DAYS_MAX, USAGE_DAYS, USAGE_DAYS_MAX
 
 if TYPE_CHECKING:
@@ -24,21 +25,21 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _options(port: int | None) -> Callable[[F], F]:
-    """The options that every service takes; `port` None: it does not listen."""
+    """The options that every service takes; `port`: where it listens if nobody says otherwise."""
 
     def decorate(function: F) -> F:
-        function = click.option(
-            "--kubeconfig",
-            type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            help="Kubeconfig file (default: the pod's service account, else as kubectl).",
-        )(function)
-        if port is not None:
-            function = click.option("--host", default="0.0.0.0", show_default=True, help="Address to listen on.")(
-                function
-            )
-            function = click.option(
+        for option in (
+            click.option(
+                "--kubeconfig",
+                type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                help="Kubeconfig file (default: the pod's service account, else as kubectl).",
+            ),
+            click.option("--host", default="0.0.0.0", show_default=True, help="Address to listen on."),
+            click.option(
                 "--port", type=click.IntRange(0, 65535), default=port, show_default=True, help="Port to listen on."
-            )(function)
+            ),
+        ):
+            function = option(function)
         return function
 
     return decorate
@@ -50,10 +51,14 @@ def _options(port: int | None) -> Callable[[F], F]:
         "moor operator --kubeconfig ~/.kube/config": "from a developer's machine",
     }
 )
-@_options(None)
-def operator(kubeconfig: Path | None) -> None:
-    """Run the operator: it restarts runs after disruptions. One replica is active, elected by a Lease."""
-    start(Settings(parts=("operator",), kubeconfig=kubeconfig))
+@_options(OPERATOR.port)
+def operator(kubeconfig: Path | None, host: str, port: int) -> None:
+    """Run the operator: it restarts runs after disruptions. One replica is active, elected by a Lease.
+
+    It listens for Prometheus and probes only.
+    """
+    with _listening(host, port) as sock:
+        start(Settings(parts=("operator",), kubeconfig=kubeconfig, sockets={"operator": sock}))
 
 
 @console.command(

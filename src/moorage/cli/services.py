@@ -216,11 +216,13 @@ def _works(settings: Settings, apis: dict[str, KubeClient], signals: _Signals) -
     for part, api in apis.items():
         if part == "operator":
             from moorage.controllers.manager import run_operator
+            from moorage.controllers.measures import OperatorMeasures, make_app
             from moorage.notify.outbound import outbound_of
             from moorage.settings import REGISTRIES
 
             identity = f"{socket.gethostname()}-{os.getpid()}"
             on_cluster = not settings.install
+            measures = OperatorMeasures()
             operator = run_operator(
                 api,
                 identity=identity,
@@ -229,8 +231,11 @@ def _works(settings: Settings, apis: dict[str, KubeClient], signals: _Signals) -
                 outbound=outbound_of(os.environ),
                 registries=REGISTRIES.read(os.environ),
                 informers=informers,
+                metrics=measures,
             )
             works.behind.append(("operator", operator))
+            if "operator" in sockets:
+                works.serving.append(("operator metrics", answer(make_app(measures), sockets["operator"])))
         elif part == "extender":
             from moorage.extender.app import create_app
             from moorage.extender.cache import ExtenderCache
@@ -246,7 +251,13 @@ def _works(settings: Settings, apis: dict[str, KubeClient], signals: _Signals) -
 
             # by an administrator's certificate the server would not know the webhook: they are one process then
             send = None if settings.tokens or "server" not in apis else _to(servers)
-            webhook = Webhook(api, informers=informers, is_token=_audit_token(settings), send=send)
+            webhook = Webhook(
+                api,
+                informers=informers,
+                is_token=_audit_token(settings),
+                send=send,
+                certificate=settings.certificate,
+            )
             works.behind.append(("webhook cache", webhook.run()))
             by_tls = answer(webhook.app, sockets["webhook"], certificate=settings.certificate, key=settings.key)
             works.serving.append(("webhook", by_tls))
@@ -528,7 +539,7 @@ def _start_all(options: argparse.Namespace) -> None:
     sockets = {name: socket.socket(fileno=fd) for name, fd in options.fds.items()}
     with contextlib.ExitStack() as stack:
         if not sockets:
-            ports = {name: options.ports.get(name, 0) for name in ("extender", "webhook", "server")}
+            ports = {name: options.ports.get(name, 0) for name in ("operator", "extender", "webhook", "server")}
             sockets = stack.enter_context(listening(ports))
             if options.address:
                 server = socket.create_server((options.address, ports["server"]), backlog=512)

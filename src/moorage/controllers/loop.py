@@ -5,7 +5,7 @@ A pass is told which object to look at, never what happened to it: a lost, doubl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -29,6 +29,12 @@ class LoopMetrics(Protocol):
         """A pass ended; `outcome` is done, conflict, refused (the API said no) or failed (a defect)."""
         ...
 
+    def began(self, loops: Sequence[Loop], informers: Sequence[Informer]) -> None:
+        """These work from now on, until `ended`."""
+        ...
+
+    def ended(self) -> None: ...
+
 
 @dataclass
 class Counters:
@@ -41,6 +47,10 @@ class Counters:
         key = (controller, outcome)
         self.passes[key] = self.passes.get(key, 0) + 1
         self.seconds[key] = self.seconds.get(key, 0.0) + seconds
+
+    def began(self, loops: Sequence[Loop], informers: Sequence[Informer]) -> None: ...
+
+    def ended(self) -> None: ...
 
 
 class Loop(ControlLoop[Key]):

@@ -186,9 +186,15 @@ async def _run_controllers(
         if renamed_of(resource.kind)
     ]
     awake = Awake(clock)
-    async with contextlib.aclosing(commands), asyncio.TaskGroup() as tasks:
+    informers = {informer for controller in controllers for informer in controller.informers}
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(contextlib.aclosing(commands))
+        if metrics is not None:
+            metrics.began([controller.loop for controller in controllers], list(informers))
+            stack.callback(metrics.ended)
+        tasks = await stack.enter_async_context(asyncio.TaskGroup())
         tasks.create_task(awake.run(), name="awake")
-        for informer in {informer for controller in controllers for informer in controller.informers}:
+        for informer in informers:
             tasks.create_task(informer.run(), name=f"informer {informer.resource}")
         for controller in controllers:
             awake.on_wake(controller.loop.queue.fire_all)  # what was to be looked at later may be due

@@ -38,6 +38,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from moorage import __version__
 from moorage.apimachinery.bodies import BodyTooLong, ClientLeft, read_body
 from moorage.apimachinery.meta import Key, key_of
 from moorage.apimachinery.resources import Obj
@@ -47,8 +48,13 @@ from moorage.decide.packing.winner import OUTVOTES, winner
 from moorage.errors import BadRequest, MoorageError, NotReady, TooLarge
 from moorage.extender.cache import ExtenderCache, ask_of, host_head, version_of, why_never
 from moorage.extender.ledger import Hold
+from moorage.metrics.copies import FAMILIES as COPIES
+from moorage.metrics.copies import measure_copies
+from moorage.metrics.families import measured
+from moorage.metrics.page import BUILD, MEDIA_TYPE, exposition
 from moorage.model.schedulerconfig import VERBS_PATH, verbs_path
 
+FAMILIES = (*COPIES, BUILD)  # beside those of `make_metrics`
 OUTCOMES = ("right", "wrong", "again", "refused", "gone", "expired")
 BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # seconds; the timeout is 0.5
 # of one question. A scheduler may send whole nodes: a cluster has at most 5,000, of some 15 kB each
@@ -234,8 +240,8 @@ class _Gpus(Collector):
 
     def collect(self) -> Iterable[Metric]:
         labels = ("node", "type")
-        total = GaugeMetricFamily("moorage_gpus_total", "GPUs that the node offers.", labels=labels)
-        used = GaugeMetricFamily("moorage_gpus_used", "GPUs held by pods on the node.", labels=labels)
+        total = GaugeMetricFamily("moorage_node_gpus", "GPUs that the node offers.", labels=labels)
+        used = GaugeMetricFamily("moorage_node_gpus_used", "GPUs held by pods on the node.", labels=labels)
         for node, kind in self._cache.nodes():
             total.add_metric((node.name, kind), sum(node.total.values()))
             used.add_metric((node.name, kind), sum(node.used.values()))
@@ -317,8 +323,9 @@ async def readyz(cache: ExtenderCache, _: Request) -> Response:
     return PlainTextResponse("the cache is not complete yet", status_code=503)
 
 
-async def metrics(registry: CollectorRegistry, _: Request) -> Response:
-    return Response(generate_latest(registry), media_type="text/plain; version=0.0.4; charset=utf-8")
+async def metrics(registry: CollectorRegistry, cache: ExtenderCache, _: Request) -> Response:
+    rows = [*measure_copies(cache.informers), measured(BUILD, [((__version__,), 1)])]
+    return Response(generate_latest(registry) + exposition(rows, process=True), media_type=MEDIA_TYPE)
 
 
 def create_app(cache: ExtenderCache, *, token: str = "") -> Asgi:
@@ -345,7 +352,7 @@ class _App:
             routes=[
                 Route("/healthz", healthz),
                 Route("/readyz", partial(readyz, cache)),
-                Route("/metrics", partial(metrics, registry)),
+                Route("/metrics", partial(metrics, registry, cache)),
             ]
         )
 

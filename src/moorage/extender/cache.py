@@ -53,6 +53,7 @@ class ExtenderCache:
         self.soft_taints: dict[str, tuple[Taint, ...]] = {}  # PreferNoSchedule, of nodes that have any
         self._nodes = Informer(api, NODES, keep=_needed_of_node)
         self._pods = Informer(api, PODS, keep=_needed_of_pod)
+        self.informers = (self._nodes, self._pods)
         self._totals: dict[str, dict[str, int]] = {}
         self._types: dict[str, str] = {}
         self._cpus: dict[str, int] = {}  # millicores of each node

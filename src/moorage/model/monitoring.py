@@ -6,7 +6,8 @@ https://prometheus-operator.dev/docs/api-reference/api/
 from __future__ import annotations
 
 from moorage.apimachinery.resources import Obj, Resource
-from moorage.model.manifests import EXTENDER, PART_OF, SERVER, Service, make_object
+from moorage.model.manifests import ALL, PART_OF, SERVER, Service, make_object
+from moorage.model.names import SYSTEM_NAMESPACE, WEBHOOK_TLS_SECRET
 
 GROUP = "monitoring.coreos.com"
 SERVICE_MONITORS = Resource(GROUP, "v1", "servicemonitors", "ServiceMonitor")
@@ -30,8 +31,7 @@ ALERTS = (  # name, expression, for how long, severity, what it means
     ),
     (
         "MoorageExtenderNotAsked",
-        "time() - max(moorage_extender_last_request_timestamp_seconds) > 3600"
-        " and on() sum(moorage_gpus_total) > 0",
+        "time() - max(moorage_extender_last_request_timestamp_seconds) > 3600 and on() sum(moorage_node_gpus) > 0",
         "10m",
         "warning",
         "No scheduler has asked the extender for an hour.",
@@ -62,11 +62,17 @@ ALERTS = (  # name, expression, for how long, severity, what it means
 
 def make_monitoring() -> list[Obj]:
     """ServiceMonitors of the services with metrics, and the alerts."""
-    return [_monitor(SERVER, token=True), _monitor(EXTENDER), _rules()]
+    return [*(_monitor(service, token=service is SERVER) for service in ALL), _rules()]
 
 
 def _monitor(service: Service, *, token: bool = False) -> Obj:
-    endpoint: Obj = {"port": "http", "path": "/metrics", "interval": EVERY}
+    endpoint: Obj = {"port": "https" if service.https else "http", "path": "/metrics", "interval": EVERY}
+    if service.https:
+        authority = {"secret": {"name": WEBHOOK_TLS_SECRET, "key": "ca.crt"}}
+        endpoint |= {
+            "scheme": "https",
+            "tlsConfig": {"ca": authority, "serverName": f"{service.full_name}.{SYSTEM_NAMESPACE}.svc"},
+        }
     if token:  # of Prometheus' own account
         endpoint["bearerTokenFile"] = "/var/run/secrets/kubernetes.io/serviceaccount/token"
     spec = {"selector": {"matchLabels": service.labels}, "endpoints": [endpoint]}

@@ -336,6 +336,8 @@ def _app(queue: Any) -> ASGIApp:
         execs=nothing,
         workflows=nothing,
         artifacts=nothing,
+        times=nothing,
+        records=nothing,
     )
     return Starlette(
         routes=[*work.routes(context), *(endpoint.route(context) for endpoint in maps.ENDPOINTS)],

@@ -8,6 +8,7 @@ from starlette.middleware import Middleware
 from starlette.routing import BaseRoute, Mount
 
 from moorage.errors import MoorageError
+from moorage.metrics.requests import TimedRequests
 from moorage.server.context import Context
 from moorage.server.docker import execroutes
 from moorage.server.docker import routes as containerroutes
@@ -141,9 +142,11 @@ def create_app(context: Context) -> Starlette:
         *(route for pages in DESK_PAGES for route in desk.routes(pages.PAGES)),
         Mount("/static", StaticFolder()),
     ]
+    every = [*openapi.routes(routes), *routes]
     return Starlette(
-        routes=[*openapi.routes(routes), *routes],
+        routes=every,
         middleware=[
+            Middleware(TimedRequests, times=context.times, routes=every),
             Middleware(GatewayLayer, gateway=context.gateway),
             Middleware(
                 Gate,

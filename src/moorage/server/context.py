@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, cast
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 from moorage.api.errors import ErrorCode
 from moorage.apimachinery.api import Api
 from moorage.clock import Clock
+from moorage.metrics.requests import RequestTimes
 from moorage.model.people import is_account
 from moorage.server.idempotency import Turns
 from moorage.server.identity.auth import Auth, User
@@ -72,6 +74,8 @@ class Context:
     reports: CheckpointReports
     followers: Followers
     execs: Execs
+    times: RequestTimes
+    records: Callable[[], bool]  # whether this server is the one that records
     turns: Turns = field(default_factory=Turns)
 
     def now(self) -> datetime:

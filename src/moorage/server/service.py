@@ -25,6 +25,7 @@ from moorage.decide.rates import Rate
 from moorage.errors import MoorageError, NotFound, StorageError
 from moorage.kube.client import KubeClient
 from moorage.kube.kubelets import Kubelets
+from moorage.metrics.requests import RequestTimes
 from moorage.model.retention import USAGE_DAYS
 from moorage.model.workflow import WORKFLOWS
 from moorage.queue.manager import Queue
@@ -194,6 +195,8 @@ class ServerService:
             reports=CheckpointReports(clock=clock),
             followers=Followers(self.desk, clock=clock),
             execs=Execs(self.desk, clock=clock),
+            times=RequestTimes(clock=clock),
+            records=lambda: self.leader.term is not None,
         )
         self.app: Starlette = create_app(self.context)
 

@@ -36,6 +36,11 @@ class Schema:
     folder: str = "migrations"
     in_header: bool = False  # SQLite only: the version is `PRAGMA user_version`, not a row of `meta`
 
+    @property
+    def subject(self) -> str:
+        """What its tables hold, in one word."""
+        return self.prefix.rstrip(".") or self.package.rpartition(".")[2]
+
 
 @dataclass(frozen=True, slots=True)
 class Version:

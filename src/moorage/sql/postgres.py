@@ -24,6 +24,7 @@ from psycopg import errors
 from moorage.errors import StorageError, StorageFull
 from moorage.sql.database import Row, Table
 from moorage.sql.migrations import Migration, Schema, Version, migrate, migrations
+from moorage.sql.times import timed
 
 CONNECT_SECONDS = 10
 IDLE_SECONDS = 30  # in a transaction: a server that is not there any more
@@ -162,6 +163,11 @@ class PostgresDatabase:
 
     @contextmanager
     def _errors(self, verb: str) -> Iterator[None]:
+        with timed(self._schema.subject, verb), self._raised(verb):
+            yield
+
+    @contextmanager
+    def _raised(self, verb: str) -> Iterator[None]:
         try:
             yield
         except psycopg.Error as exc:

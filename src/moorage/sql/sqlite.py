@@ -22,6 +22,7 @@ from moorage.apimachinery.databasefile import HighWater, make_private, refuse_le
 from moorage.errors import StorageError
 from moorage.sql.database import Row, Table
 from moorage.sql.migrations import Migration, Schema, Version, migrate, migrations
+from moorage.sql.times import timed
 
 BUSY_SECONDS = 10.0  # how long a write waits for another process's; a backup holds it for less
 _CHUNKS = (256, 32, 1)  # rows per statement; few sizes, so that statements stay prepared
@@ -168,8 +169,10 @@ class SqliteDatabase:
         for key, value in (("schema", step.number), ("readable_by", step.readable_by)):
             self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (self._schema.prefix + key, str(value)))
 
-    def _errors(self, verb: str) -> AbstractContextManager[None]:
-        return storage_errors(verb, self._path)
+    @contextmanager
+    def _errors(self, verb: str) -> Iterator[None]:
+        with timed(self._schema.subject, verb), storage_errors(verb, self._path):
+            yield
 
 
 def _parts(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:

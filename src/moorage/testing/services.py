@@ -42,8 +42,7 @@ class Services:
         for name in names:
             kubeconfig = self.home / f"{name}.kubeconfig"
             argv = [sys.executable, "-m", "moorage.cli.main", name, "--kubeconfig", str(kubeconfig)]
-            if name in self.ports:
-                argv += ["--host", "127.0.0.1", "--port", str(self.ports[name])]
+            argv += ["--host", "127.0.0.1", "--port", str(self.ports.get(name, 0))]
             if name == "webhook":
                 folder = self.home / "pki"
                 argv += ["--tls-cert", str(folder / "server.crt"), "--tls-key", str(folder / "server.key")]

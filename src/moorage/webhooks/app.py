@@ -1,4 +1,4 @@
-"""The admission endpoints: `POST /mutate`, `/validate` and `/audit`; `GET /healthz`, `GET /readyz`.
+"""The admission endpoints: `POST /mutate`, `/validate` and `/audit`; `GET /healthz`, `/readyz` and `/metrics`.
 
 `/audit` admits everything at once. What it and `/validate` are asked about becomes a record for the server.
 Stateless but for caches of tenants, guardrail policies, namespaces, nodes, Ingresses, PriorityClasses and failed
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -61,6 +62,9 @@ from moorage.decide.admission.tenancy import judge_pod
 from moorage.decide.audit.changes import Change
 from moorage.errors import ApiError, DocumentError, NotFound
 from moorage.kube.client import KubeClient
+from moorage.metrics.copies import measure_copies
+from moorage.metrics.page import MEDIA_TYPE, exposition
+from moorage.metrics.page import PATH as METRICS_PATH
 from moorage.model.idle import IDLE_POLICIES, check_idle_policy
 from moorage.model.info import parse_info
 from moorage.model.machine import MACHINES
@@ -76,6 +80,7 @@ from moorage.model.workspace import WORKSPACES, BadWorkspace, check_workspace, p
 from moorage.webhooks.answers import refusal, response, review, unreadable
 from moorage.webhooks.kills import KillDesk
 from moorage.webhooks.machines import MachineDesk
+from moorage.webhooks.measures import Review, WebhookMeasures
 from moorage.webhooks.trail import Send, ServerPost, Trail
 
 log = logging.getLogger(__name__)
@@ -139,11 +144,16 @@ class Webhook:
         informers: Informers | None = None,
         send: Send | None = None,
         is_token: Callable[[str], bool] = lambda _: False,
+        certificate: Path | None = None,
     ) -> None:
         """`send`: hands audit records over; None: by HTTP to the server that INFO_CONFIGMAP names.
 
         `is_token`: whether a path's token is the API server's. Anybody can connect, so nothing else is recorded.
+
+        `certificate`: the file that it is served with, whose end is among the metrics.
         """
+        self._certificate = certificate
+        self.measures = WebhookMeasures(clock=clock)
         self._is_token = is_token
         shared = informers or Informers()
         self._api, self._clock = api, clock
@@ -200,6 +210,7 @@ class Webhook:
                 ),
                 Route("/healthz", self._healthz, methods=["GET"]),
                 Route("/readyz", self._readyz, methods=["GET"]),
+                Route(METRICS_PATH, self._metrics, methods=["GET"]),
             ]
         )
 
@@ -364,19 +375,35 @@ class Webhook:
             following.cancel()
 
     async def _mutate(self, http: HttpRequest) -> Response:
-        return await self._answer(http, mutating=True)
+        with self.measures.review("mutate") as review_seen:
+            return await self._answer(http, review_seen, mutating=True)
 
     async def _validate(self, http: HttpRequest) -> Response:
-        return await self._answer(http, mutating=False)
+        with self.measures.review("validate") as review_seen:
+            return await self._answer(http, review_seen, mutating=False)
 
     async def _audit(self, http: HttpRequest) -> Response:
         """Admit at once, whatever it is; the record is sent later."""
+        with self.measures.review("audit") as review_seen:
+            return await self._note(http, review_seen)
+
+    async def _metrics(self, _: HttpRequest) -> Response:
+        informers = [
+            *self._needed,
+            *(self._tenants, self._policies, self._machines, self._reservations, self._people),
+            *self._kills.informers,
+        ]
+        rows = [*self.measures.read(self._certificate), *measure_copies(informers)]
+        return Response(exposition(rows, process=True), media_type=MEDIA_TYPE)
+
+    async def _note(self, http: HttpRequest, review_seen: Review) -> Response:
         try:
             body = await read_body(http.receive, _BODY_MAX_BYTES)
             asked = parse_json(body, _Review, bytes_max=_BODY_MAX_BYTES).request
         except (BodyTooLong, ClientLeft, DocumentError) as error:
             return PlainTextResponse(f"invalid AdmissionReview: {error}", 400)  # the failure policy is Ignore
         self._record(http, asked)
+        review_seen.outcome = "allowed"
         return review({"uid": asked.uid, "allowed": True})
 
     def _record(self, http: HttpRequest, asked: _Asked, status: int = 200) -> None:
@@ -403,7 +430,7 @@ class Webhook:
     async def _readyz(self, _: HttpRequest) -> Response:
         return PlainTextResponse("ok" if self.synced else NOT_SYNCED, 200 if self.synced else 503)
 
-    async def _answer(self, http: HttpRequest, *, mutating: bool) -> Response:
+    async def _answer(self, http: HttpRequest, review_seen: Review, *, mutating: bool) -> Response:
         try:
             body = await read_body(http.receive, _BODY_MAX_BYTES)
         except BodyTooLong as error:
@@ -418,6 +445,7 @@ class Webhook:
             await asyncio.wait_for(self.wait_synced(), SYNC_SECONDS)
         except TimeoutError:
             # judged without the tenants' defaults it might be refused for nothing: let the failure policy decide
+            review_seen.outcome = "not_ready"
             return PlainTextResponse(NOT_SYNCED, 503)
         if not self._kills.synced and asked.kind.kind == "Pod" and mutating and len(self._policies):
             await self._kills.settle()
@@ -427,8 +455,10 @@ class Webhook:
         except Exception as error:  # a defect that somebody's object brings out must not let the object pass
             log.exception("an object could not be judged", extra=_of(asked))
             self._record(http, by_account, 500)
+            review_seen.outcome = "failed"
             message = f"the admission webhook failed on this object: {error!r}; its log has more"
             return review(refusal(asked.uid, 500, "InternalError", message))
+        review_seen.outcome = "refused" if verdict.refusals else "allowed"
         if verdict.refusals or not mutating:  # what is admitted is asked about again, to be validated
             self._record(http, by_account, 422 if verdict.refusals else 200)
         return review(response(asked.uid, verdict, _of(asked)))

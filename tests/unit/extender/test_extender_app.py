@@ -309,8 +309,8 @@ async def test_metrics_tell_gpus_by_node_and_type_and_what_was_answered():
         status, text = await client.call("/metrics")
     assert status == 200
     lines = [line for line in text.splitlines() if not line.startswith("#")]
-    assert 'moorage_gpus_total{node="n",type="a100"} 2.0' in lines
-    assert 'moorage_gpus_used{node="n",type="a100"} 2.0' in lines  # one seen, one assumed
+    assert 'moorage_node_gpus{node="n",type="a100"} 2.0' in lines
+    assert 'moorage_node_gpus_used{node="n",type="a100"} 2.0' in lines  # one seen, one assumed
     assert not any('node="cpu"' in line for line in lines)
     assert 'moorage_extender_requests_total{code="200",verb="prioritize"} 1.0' in lines
     assert 'moorage_extender_errors_total{verb="prioritize"} 1.0' in lines

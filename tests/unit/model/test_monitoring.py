@@ -37,7 +37,7 @@ def test_monitors_select_the_services_and_their_ports():
         if obj["kind"] == "Service"
     }
     monitors = [obj for obj in make_monitoring() if obj["kind"] == "ServiceMonitor"]
-    assert {obj["metadata"]["name"] for obj in monitors} == {"moorage-server", "moorage-extender"}
+    assert {obj["metadata"]["name"] for obj in monitors} == {service.full_name for service in ALL}
     for monitor in monitors:
         service = services[monitor["metadata"]["name"]]
         labels = service["metadata"]["labels"].items()

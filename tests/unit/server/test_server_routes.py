@@ -494,6 +494,18 @@ async def test_metrics_count_gpus_by_node_type_and_state(site):
     assert 'moorage_gpu_hours_24h{user="ada"}' in text
 
 
+@pytest.mark.anyio
+async def test_metrics_count_requests_by_route_and_statements(site):
+    site.node()
+    async with site.running():
+        await site.ask("/api/v1/gpus")
+        text = (await site.ask("/metrics")).text
+    assert 'moorage_http_requests_total{code="200",method="GET",route="/api/v1/gpus"} 1.0' in text
+    assert 'moorage_http_request_duration_seconds_count{method="GET",route="/api/v1/gpus"} 1.0' in text
+    assert 'moorage_sql_duration_seconds_count{database="usage",verb="read"}' in text
+    assert 'moorage_informer_behind_seconds{resource="nodes"} 0.0' in text
+
+
 async def next_event(chunks, name):
     """Data of the next event of that name."""
     async with asyncio.timeout(120):

@@ -8,37 +8,63 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import msgspec
 from starlette.responses import PlainTextResponse, Response
 
+from moorage import __version__
 from moorage.api.errors import ErrorCode
+from moorage.decide.measures.gpus import FAMILIES as GPU_FAMILIES
+from moorage.decide.measures.gpus import TenantOf, measure_gpus
+from moorage.decide.measures.work import FAMILIES as WORK_FAMILIES
+from moorage.decide.measures.work import measure_maps, measure_runs, measure_workspaces
 from moorage.decide.runs.kept import is_of_step
-from moorage.decide.usage.gpus import GpuView
-from moorage.decide.usage.intervals import By, UsageRow
+from moorage.decide.usage.intervals import By
 from moorage.decide.workflows.metrics import exposition as of_workflows
 from moorage.decide.workflows.metrics import gauges
-from moorage.errors import StorageError
+from moorage.errors import MoorageError, StorageError
+from moorage.metrics.copies import FAMILIES as COPIES
+from moorage.metrics.copies import measure_copies
+from moorage.metrics.families import Family, Measured, measured
+from moorage.metrics.page import BUILD, MEDIA_TYPE, exposition
+from moorage.metrics.requests import ANSWERS, SECONDS
 from moorage.model.names import METRICS_ROLE
 from moorage.server.context import Context
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.identity.auth import METRICS_PATH
 from moorage.server.problems import Problem
 from moorage.server.rest.top import use
-
-if TYPE_CHECKING:
-    pass
-
-if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry, Counter, Gauge
+from moorage.sql.times import ERRORS as SQL_ERRORS
+from moorage.sql.times import SECONDS as SQL_SECONDS
+from moorage.sql.times import read_times
 
 log = logging.getLogger(__name__)
 
-STATES = ("free", "used", "reserved", "unavailable")
-POOR = ("fragmented", "stranded")
 USE_WINDOW = timedelta(hours=24)
+
+LIMITED = Family(
+    name="moorage_requests_limited_total",
+    help="Requests refused with 429, as their user sent too many",
+    kind="counter",
+    series_max=1,
+)
+LOST = Family(
+    name="moorage_audit_records_lost_total",
+    help="Changes in the Kubernetes API that are not in the audit log, as the server was away too long",
+    kind="counter",
+    series_max=1,
+)
+KEPT_BYTES = Family(
+    name="moorage_kept_log_bytes", help="Bytes on the disk of kept logs, at the last look", series_max=1
+)
+LOG_STREAMS = Family(name="moorage_log_streams", help="Logs of pods that the server reads now", series_max=1)
+RECORDS = Family(
+    name="moorage_server_records", help="1 on the server that records use and logs, 0 on the others", series_max=1
+)
+OWN = (LIMITED, LOST, KEPT_BYTES, LOG_STREAMS, RECORDS, SECONDS, ANSWERS, SQL_SECONDS, SQL_ERRORS, *COPIES, BUILD)
+FAMILIES = (*GPU_FAMILIES, *WORK_FAMILIES, *OWN)
 
 
 async def healthz(_call: Call[None, None]) -> Response:
@@ -63,13 +89,60 @@ async def metrics(call: Call[None, None]) -> Response:
             f"{user.name} may not get {METRICS_PATH}",
             f"bind the ClusterRole {METRICS_ROLE} to the ServiceAccount that Prometheus uses",
         )
-    view = (await context.ready()).gpus()
-    now = context.now()
-    rows = await use(context, since=now - USE_WINDOW, until=now, by=By.USER)
-    kept = (context.keeper.kept_bytes, context.keeper.streams)
-    body = await asyncio.to_thread(exposition, view, rows, context.limiter.refused, kept, context.changes.lost)
+    rows = await _measure(context)
+    body = await asyncio.to_thread(exposition, rows, process=True)
     body += await _of_workflows(context)
-    return Response(body, media_type="text/plain; version=0.0.4; charset=utf-8")
+    return Response(body, media_type=MEDIA_TYPE)
+
+
+async def _measure(context: Context) -> list[Measured]:
+    """All but what workflows define. What a database says is missing while it cannot be read."""
+    cluster = await context.ready()
+    now, tenant_of = context.now(), await _tenants(context)
+    hours = await use(context, since=now - USE_WINDOW, until=now, by=By.USER)
+    view, runs = cluster.gpus(), cluster.runs()
+    rows = await asyncio.to_thread(measure_gpus, view, hours, tenant_of)
+    rows += await asyncio.to_thread(measure_runs, runs, tenant_of, now)
+    rows += await _of_maps(context, tenant_of)
+    rows += measure_workspaces(context.gateway.workspaces.all(), tenant_of)
+    return [*rows, *_of_server(context)]
+
+
+def _of_server(context: Context) -> list[Measured]:
+    keeper, cluster = context.keeper, context.cluster
+    return [
+        measured(LIMITED, [((), context.limiter.refused)]),
+        measured(LOST, [((), context.changes.lost)]),
+        measured(KEPT_BYTES, [((), keeper.kept_bytes)]),
+        measured(LOG_STREAMS, [((), keeper.streams)]),
+        measured(RECORDS, [((), context.records())]),
+        context.times.seconds.read(),
+        context.times.answers.read(),
+        *read_times(),
+        *measure_copies([cluster.nodes, cluster.pods, cluster.jobs, context.gateway.workspaces]),
+        measured(BUILD, [((__version__,), 1)]),
+    ]
+
+
+async def _tenants(context: Context) -> TenantOf:
+    names: dict[str, str] = {}
+    for tenant in await context.tenants.all():
+        name, namespace = str(tenant["metadata"]["name"]), str((tenant.get("spec") or {}).get("namespace") or "")
+        names[namespace] = min(name, names.get(namespace, name))
+    return lambda namespace: names.get(namespace, "")
+
+
+async def _of_maps(context: Context, tenant_of: TenantOf) -> list[Measured]:
+    try:
+        stored = await context.queue.read(lambda store: store.list_maps())
+    except MoorageError as error:
+        log.warning("metrics of maps cannot be read", extra={"error": error.message})
+        return []
+    maps = [
+        (known.namespace, known.map.state.name.lower(), msgspec.structs.asdict(known.map.counts))
+        for known in stored
+    ]
+    return measure_maps(maps, tenant_of)
 
 
 async def _of_workflows(context: Context) -> bytes:
@@ -89,95 +162,3 @@ ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
     Endpoint(method="GET", path="/readyz", handler=readyz, media_type="text/plain"),
     Endpoint(method="GET", path=METRICS_PATH, handler=metrics, media_type="text/plain"),
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metrics:
-    """The metrics of the server, to be filled. `prometheus_client` is imported late: it costs 80 ms."""
-
-    registry: CollectorRegistry
-    gpus: Gauge
-    types: Gauge
-    whole: Gauge
-    free: Gauge
-    together: Gauge
-    held_types: Gauge
-    held: Gauge
-    hours: Gauge
-    limited: Counter
-    lost: Counter
-    kept_bytes: Gauge
-    followed: Gauge
-
-
-def make_metrics() -> Metrics:
-    from prometheus_client import CollectorRegistry, Counter, Gauge
-
-    registry = CollectorRegistry()
-
-    def gauge(name: str, text: str, *labels: str) -> Gauge:
-        return Gauge(name, text, labels, registry=registry)
-
-    return Metrics(
-        registry=registry,
-        gpus=gauge("moorage_gpus", "GPUs by node, type and state", "node", "type", "state"),
-        types=gauge("moorage_type_gpus", "GPUs by type and state", "type", "state"),
-        whole=gauge("moorage_cluster_gpus", "GPUs of the cluster by state", "state"),
-        free=gauge(
-            "moorage_gpus_free_of_little_use",
-            "Free GPUs beside taken ones (fragmented), or with no CPU or memory left beside them (stranded)",
-            "type",
-            "kind",
-        ),
-        together=gauge("moorage_gpus_free_together", "Most free GPUs on one node", "type"),
-        held_types=gauge("moorage_gpus_held_by_type", "GPUs held now, by user and type", "user", "type"),
-        held=gauge("moorage_gpus_held", "GPUs held now, by user", "user"),
-        hours=gauge("moorage_gpu_hours_24h", "GPU-hours in the last 24 hours, by user", "user"),
-        limited=Counter(
-            "moorage_requests_limited", "Requests refused with 429, as their user sent too many", registry=registry
-        ),
-        lost=Counter(
-            "moorage_audit_records_lost",
-            "Changes in the Kubernetes API that are not in the audit log, as the server was away too long",
-            registry=registry,
-        ),
-        kept_bytes=gauge("moorage_kept_log_bytes", "Bytes on the disk of kept logs, at the last look"),
-        followed=gauge("moorage_log_streams", "Logs of pods that the server reads now"),
-    )
-
-
-def exposition(
-    view: GpuView, rows: tuple[UsageRow, ...], refused: int = 0, kept: tuple[int, int] = (0, 0), lost: int = 0
-) -> bytes:
-    """The metrics in Prometheus' text format. `kept`: bytes of kept logs, and how many logs are read now.
-
-    `lost`: audit records that had no room.
-    """
-    from prometheus_client import generate_latest
-
-    metrics = make_metrics()
-    metrics.limited.inc(refused)
-    metrics.lost.inc(lost)
-    metrics.kept_bytes.set(kept[0])
-    metrics.followed.set(kept[1])
-    for node in view.nodes:
-        for kind in sorted({gpu.type for gpu in node.gpus}):
-            for state in STATES:
-                many = sum(gpu.type == kind and gpu.state == state for gpu in node.gpus)
-                metrics.gpus.labels(node=node.name, type=kind, state=state).set(many)
-    for of_type, counts in view.by_type.items():
-        for state in STATES:
-            metrics.types.labels(type=of_type, state=state).set(getattr(counts, state))
-        for poor in POOR:
-            metrics.free.labels(type=of_type, kind=poor).set(getattr(counts, poor))
-        metrics.together.labels(type=of_type).set(counts.together)
-    for state in STATES:
-        metrics.whole.labels(state=state).set(getattr(view.totals, state))
-    for user, many in view.by_user.items():
-        metrics.held.labels(user=user).set(many)
-    for user, kinds in view.types_of_user.items():
-        for kind, many in kinds.items():
-            metrics.held_types.labels(user=user, type=kind).set(many)
-    for row in rows:
-        metrics.hours.labels(user=row.name).set(row.gpu_hours)
-    return bytes(generate_latest(metrics.registry))

@@ -1,0 +1,65 @@
+"""A family of metrics: its name, what it means, its labels, and how many series it may have.
+
+Names follow Prometheus' conventions: base units, `_total` for counters, `_seconds` for times.
+https://prometheus.io/docs/practices/naming/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+OTHER = "other"  # the value of each label of what is beyond a bound
+SERIES_MAX = 10_000  # of a family whose labels are names of the cluster's objects
+REQUEST_BOUNDS = (
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+)  # seconds; those of Prometheus' clients
+STATEMENT_BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.0, 10.0)  # seconds of an SQL statement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """`kind`: gauge, counter or histogram. `series_max`: label sets at most; what is beyond is summed as OTHER."""
+
+    name: str  # of a counter: with `_total`
+    help: str
+    kind: str = "gauge"
+    labels: tuple[str, ...] = ()
+    series_max: int = SERIES_MAX
+    bounds: tuple[float, ...] = REQUEST_BOUNDS  # of a histogram's buckets, without the infinite
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """What a histogram has of one label set: `counts` by bucket, the infinite one last, not summed up."""
+
+    counts: tuple[int, ...]
+    total: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A family with its values, by the values of its labels in their order."""
+
+    family: Family
+    values: Mapping[tuple[str, ...], float] = field(default_factory=dict)
+    spreads: Mapping[tuple[str, ...], Spread] = field(default_factory=dict)  # of a histogram
+
+
+def measured(family: Family, values: Iterable[tuple[tuple[str, ...], float]]) -> Measured:
+    """The values of a family; those of one label set are added up, and those beyond its bound."""
+    sums: dict[tuple[str, ...], float] = {}
+    for labels, value in values:
+        key = labels if labels in sums or len(sums) < family.series_max else (OTHER,) * len(family.labels)
+        sums[key] = sums.get(key, 0.0) + value
+    return Measured(family=family, values=sums)
