@@ -22,7 +22,8 @@ from moorage.api.maps import Map as MapAnswer
 from moorage.api.maps import MapChange, MapLimit, MapPolicy, MapState, NewMap
 from moorage.client.connection import Connection, at_url
 from moorage.client.itemspool import Spool, spool
-from moorage.client.maps import UPLOAD_LINES, MapClient, map_client
+from moorage.client.maps import AT_ONCE, UPLOAD_LINES, MapClient, map_client
+from moorage.client.sites import Given, finder_of
 from moorage.clock import SYSTEM
 from moorage.errors import ApiError, MoorageError, NotFound, UsageError
 from moorage.sdk.functions import function_name, pack
@@ -32,6 +33,7 @@ from moorage.sdk.mapoptions import check_local, options_of, request_of, seconds_
 from moorage.sdk.mapreader import ItemError as ItemError
 from moorage.sdk.mapreader import Reader, is_good
 from moorage.sdk.progress import Bar, map_line
+from moorage.settings import SERVER_URL
 from moorage.worker.mapworker.child import decode, encode
 
 if TYPE_CHECKING:
@@ -113,6 +115,8 @@ class AsyncMap(Generic[R]):
         """A map that is there already. Raises NotFound."""
         if options.where == "local":
             raise UsageError("cannot attach: a map on this machine ends with its process")
+        if options.context is None and options.kubeconfig is None and SERVER_URL.read(os.environ):
+            return await cls._attach_by_server(name, options)
         made: AsyncMap[R] = cls(MapClient(Connection(at_url(""))), options, name, "", opener)
         cluster = await made._open()
         made.namespace = cluster.namespace
@@ -122,6 +126,29 @@ class AsyncMap(Generic[R]):
             await made.close()
             raise
         made._bind(cluster, None)
+        return made
+
+    @classmethod
+    async def _attach_by_server(cls, name: str, options: Options) -> AsyncMap[R]:
+        """By the server alone, as `moorage.Client` finds it: programs in pods have no kubeconfig."""
+        connection = Connection(finder_of(Given(namespace=options.namespace)), patience=AT_ONCE)
+        client = MapClient(connection)
+        made: AsyncMap[R] = cls(client, options, name, "")
+        made._stack.push_async_callback(client.close)
+        try:
+            made.namespace = (await connection.site()).namespace
+            await client.show(made.namespace, name)
+        except BaseException:
+            await made.close()
+            raise
+
+        async def remove() -> None:
+            await client.delete(made.namespace, name)
+
+        async def set_workers(workers: int) -> None:
+            await client.change(made.namespace, name, MapChange(parallelism=workers))
+
+        made._remove, made._set_workers = remove, set_workers
         return made
 
     @classmethod

@@ -26,9 +26,10 @@ from moorage.cli.session import Session, Target
 from moorage.client.connection import Connection, at_url
 from moorage.client.maps import AT_ONCE, UPLOAD_LINES, MapClient
 from moorage.clock import SYSTEM, Clock
-from moorage.errors import Invalid, ServerError
+from moorage.errors import Conflict, Invalid, NotFound, ServerError
 from moorage.model.mapjob import MAPJOBS
 from moorage.sdk.local import LocalSite, loop
+from moorage.sdk.maps import Map
 from moorage.server.identity.auth import User
 from moorage.testing.clock import FakeClock
 
@@ -66,7 +67,8 @@ class Served(LocalSite):
         async def app(scope: Any, receive: Any, send: Any) -> None:
             scope.setdefault("state", {})["user"] = User("local")
             if scope["path"].endswith("/items") and scope["method"] == "POST":
-                self.added.append(int(parse_qs(scope["query_string"].decode())["first"][0]))
+                query = parse_qs(scope["query_string"].decode())
+                self.added.append(int(query.get("first", ["0"])[0]))
                 if len(self.added) in self.failing:
                     await send({"type": "http.response.start", "status": 503, "headers": []})
                     await send({"type": "http.response.body", "body": b"{}"})
@@ -444,6 +446,25 @@ def test_a_map_is_scaled(typed):
     done = typed("scale", "none", "1")
     assert done.err.splitlines()[0] == "error: map 'none' in namespace default has no workers of its own"
     assert typed("scale", "m", "0").code == 2
+
+
+def test_a_program_without_a_kubeconfig_attaches_to_a_map_by_the_server(typed, site, monkeypatch):
+    typed("create", "m", "--open", *WORDS)
+    monkeypatch.setenv("MOORAGE_SERVER", site.address)
+    monkeypatch.setenv("MOORAGE_TOKEN", "a-token")
+    with Map.attach("m", progress=False) as items:
+        assert (items.namespace, items.status().total) == ("default", 0)
+        assert items.add(["a", "b"], request="once") == 2
+        assert items.add(["a", "b"], request="once") == 2
+        assert items.add(["c"], close=True) == 3
+        with pytest.raises(Conflict, match="is closed"):
+            items.add(["d"])
+        with pytest.raises(NotFound, match="has no workers of its own"):
+            items.scale(2)  # this server has no cluster
+        typed.work("m")
+        assert [result["twice"][0] for result in items.results()] == ["a", "b", "c"]
+    with pytest.raises(NotFound):
+        Map.attach("none")
 
 
 def test_limits_are_listed_and_set(typed):
