@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 
 import pytest
+from tests.browser.conftest import a_node
 
-from moorage.apimachinery.resources import PODS
+from moorage.apimachinery.resources import NODES, PODS
 
 pytestmark = [pytest.mark.browser, pytest.mark.anyio]
 
@@ -64,7 +65,8 @@ async def test_every_gpu_is_shown_free_or_whose(chromium, site):
         assert "llm-sft-7b" in first
         assert "left" in first
         assert await page.locator("#h-queue + div tbody tr").count() == 3
-        assert await page.locator(".users tbody tr").count() == 6
+        assert await page.locator(".users").first.locator("tbody tr").count() == 6
+        assert await page.locator(".users").last.locator("tbody tr").count() == 3
 
 
 async def test_a_change_in_the_cluster_is_seen_without_a_reload(chromium, site):
@@ -138,7 +140,7 @@ async def test_every_text_stands_out_enough_to_be_read(chromium, site, scheme):
 async def test_a_screen_reader_meets_headings_lists_and_tables(chromium, site):
     async with looking(chromium, site) as page:
         assert await page.locator("h1").count() == 1
-        assert await page.get_by_role("table").count() == 3
+        assert await page.get_by_role("table").count() == 4
         names = await page.get_by_role("table").evaluate_all("all => all.map(one => one.caption.innerText)")
         assert all(names)
         await page.set_viewport_size({"width": 390, "height": 800})
@@ -170,3 +172,44 @@ async def test_many_viewers_share_the_rendering(chromium, site):
         pages = [await stack.enter_async_context(looking(chromium, site)) for _ in range(3)]
         site.api.remove(PODS, "eval-suite-x1", "vision")
         await asyncio.gather(*(seventh(page) for page in pages))
+
+
+async def test_in_a_large_cluster_the_keyboard_goes_from_node_to_node_and_from_gpu_to_gpu(chromium, site):
+    for at in range(12):
+        site.api.put(NODES, a_node(f"many-{at:02}", 8, "NVIDIA-H100"))
+    site.api.remove(PODS, "eval-suite-x1", "vision")
+    async with looking(chromium, site) as page:
+        dots = page.locator(".dots")
+        await dots.first.wait_for()
+        assert await page.locator(".cell").count() == 118
+        assert await page.locator(".cell > [tabindex='0']").count() == 16  # a node each
+        first = page.locator(".cell > *").first
+        name = await first.get_attribute("aria-label")
+        assert name == "GPU 0: ada.lovelace, llm-sft-7b"
+        assert await first.inner_text() == "AL"
+        await first.focus()
+        await page.keyboard.press("ArrowRight")
+        assert await page.evaluate("document.activeElement.ariaLabel") == "GPU 1: ada.lovelace, llm-sft-7b"
+        await page.keyboard.press("End")
+        assert (await page.evaluate("document.activeElement.ariaLabel")).startswith("GPU 7")
+        site.api.remove(PODS, "detector-yolo-x1", "vision")  # on this node: it is drawn anew
+        await page.locator(".node").first.locator(".cell.free").nth(3).wait_for()
+        assert (await page.evaluate("document.activeElement.ariaLabel")).startswith("GPU 7")
+        await page.keyboard.press("ArrowRight")
+        assert (await page.evaluate("document.activeElement.ariaLabel")).startswith("GPU 0: sofia")
+
+
+async def test_language_and_colours_are_chosen_at_the_foot_and_kept(chromium, site):
+    async with looking(chromium, site) as page:
+        await page.select_option("#look-language", "ja")
+        await page.select_option("#look-theme", "dark")
+        await page.click(".looks button")
+        await page.wait_for_selector("html[lang=ja][data-theme=dark]")
+        dark = await page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+        await page.goto(f"{site.base}/jobs")
+        assert await page.locator("html").get_attribute("lang") == "ja"
+        assert await page.evaluate("getComputedStyle(document.documentElement).backgroundColor") == dark
+        await page.select_option("#look-theme", "light")
+        await page.click(".looks button")
+        await page.wait_for_url("**/jobs")
+        assert await page.evaluate("getComputedStyle(document.documentElement).backgroundColor") != dark

@@ -22,6 +22,7 @@ from moorage.server.pages import (
     datasetpages,
     events,
     jobpages,
+    looks,
     machinepages,
     mapchanges,
     mappages,
@@ -42,6 +43,7 @@ from moorage.server.pages import (
 )
 from moorage.server.pages.clusterpages import Board, page_routes
 from moorage.server.pages.desk import Desk
+from moorage.server.pages.looks import Looks
 from moorage.server.pages.refusals import Refuse
 from moorage.server.pages.rights import AdminLinks
 from moorage.server.pages.static_files import StaticFolder
@@ -139,6 +141,7 @@ def create_app(context: Context) -> Starlette:
         *gatewayroutes.routes(context.gateway),
         *events.routes(context, board),
         *page_routes(board),
+        *looks.routes(),
         *(route for pages in DESK_PAGES for route in desk.routes(pages.PAGES)),
         Mount("/static", StaticFolder()),
     ]
@@ -147,6 +150,7 @@ def create_app(context: Context) -> Starlette:
         routes=every,
         middleware=[
             Middleware(TimedRequests, times=context.times, routes=every),
+            Middleware(Looks),
             Middleware(GatewayLayer, gateway=context.gateway),
             Middleware(
                 Gate,

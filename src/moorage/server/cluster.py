@@ -25,7 +25,7 @@ from moorage.server.nodeindex import NodeIndex
 from moorage.server.runindex import RunIndex
 
 LISTED_SECONDS = 3.0  # what is listed for an answer serves others this long
-COALESCE_SECONDS = 1.0  # changes within one are told as one
+COALESCE_SECONDS = 0.5  # changes within it are told as one
 BY_RUN = "run"
 BY_CONTROLLER = "controller"
 

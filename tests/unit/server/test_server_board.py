@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moorage.decide.runs.state import view_run
-from moorage.decide.usage.gpus import Counts, GpuView
+from moorage.decide.usage.gpus import Counts
 from moorage.decide.usage.intervals import UsageRow
-from moorage.server.pages.board import HUES, lay_out, owner_hues, span, spoken, type_name, why_words
+from moorage.server.pages.board import HUES, initials, lay_out, owner_hues, span, spoken, type_name, why_words
 from moorage.testing.clock import NOON
 
 
@@ -22,6 +22,33 @@ def test_owners_have_colours_of_their_own_while_there_are_enough(owners):
     if len(owners) <= HUES:
         assert len(set(hues.values())) == len(owners)
     assert hues == owner_hues(sorted(owners, reverse=True))
+
+
+@given(
+    st.sets(st.text(min_size=1, max_size=8), max_size=20), st.sets(st.text(min_size=1, max_size=8), max_size=20)
+)
+def test_nobody_changes_colour_when_somebody_comes_or_goes(before, after):
+    kept = owner_hues(before)
+    hues = owner_hues(after, kept)
+    assert set(hues) == after
+    assert all(hues[owner] == kept[owner] for owner in before & after)
+    if len(after) <= HUES:
+        assert len(set(hues.values())) == len(after)
+
+
+@pytest.mark.parametrize(
+    ("owner", "want"),
+    [
+        ("ada.lovelace", "AL"),
+        ("mika", "MI"),
+        ("a_b-c@example.com", "AC"),
+        ("x", "X"),
+        ("-", "?"),
+        ("山田 太郎", "山太"),
+    ],
+)
+def test_a_person_has_two_letters(owner, want):
+    assert initials(owner) == want
 
 
 @pytest.mark.parametrize(
@@ -67,7 +94,7 @@ def test_a_reason_of_kubernetes_is_said_in_words():
 )
 def test_few_gpu_hours_are_not_shown_as_none(hours, want):
     users = [UsageRow(name="ada", gpu_time=timedelta(hours=hours))]
-    model = lay_out(view=GpuView(), waiting=[], waiting_more=0, runs=[], users=users, now=NOON)
+    model = lay_out(waiting=[], waiting_more=0, runs=[], users=users, teams=[], now=NOON, hues={})
     assert [row.hours for row in model.users] == [want]
 
 

@@ -584,32 +584,48 @@ async def test_the_pages_stream_sends_every_part_and_then_only_what_changed(site
         assert "<b>ada" not in text
 
 
+def names_in(events):
+    return [line.removeprefix("event: ") for line in events.decode().splitlines() if line.startswith("event: ")]
+
+
 @pytest.mark.anyio
 async def test_of_many_nodes_only_those_that_changed_are_sent(site):
-    for at in range(5):
-        site.node(f"n{at}", gpus=8)
-    site.run("old", node="n1")
+    for at in range(20):
+        site.node(f"n{at:02}", gpus=8)
+    site.run("old", node="n01")
     async with site.running():
         board = Board(site.service.context)
-        first, sent = await board.changed({})
-        assert {"gpus", "runs"} <= set(first)
-        assert not [name for name in first if name.startswith("node-")]
+        live = await board.parts()
+        first = live.since("")
+        assert {"gpus", "runs"} <= set(names_in(first))
+        assert not [name for name in names_in(first) if name.startswith("node-")]
+        mark = live.mark
         site.clock.advance(3600)  # ages go on in the browser
-        told, sent = await board.changed(sent)
-        assert set(told) <= {"users", "runs", "summary"}
-        site.run("new", node="n3")
+        assert set(names_in((await board.parts()).since(mark))) <= {"users"}
+        version = site.service.cluster.version
+        site.run("new", node="n03")
         await site.until(lambda: site.service.cluster.pods.get("new-x", "lab"))
-        site.clock.advance(3600)
-        told, sent = await board.changed(sent)
-        assert [name for name in told if name.startswith("node-")] == ["node-n3"]
-        assert "gpus" not in told
-        assert len(told["node-n3"]) < len(first["gpus"]) / 4
-        site.node("n9")
-        await site.until(lambda: site.service.cluster.nodes.get("n9"))
-        site.clock.advance(3600)
-        told, sent = await board.changed(sent)
-        assert "gpus" in told
-        assert not [name for name in told if name.startswith(("node-", "type-"))]
+        await site.until(lambda: site.clock.advance(3600) or site.service.cluster.version > version)
+        events, mark = (await board.parts()).since(mark), live.mark
+        assert [name for name in names_in(events) if name.startswith("node-")] == ["node-n03"]
+        assert "gpus" not in names_in(events)
+        assert len(events) < len(first) / 2
+        version = site.service.cluster.version
+        site.node("n90")
+        await site.until(lambda: site.service.cluster.nodes.get("n90"))
+        await site.until(lambda: site.clock.advance(3600) or site.service.cluster.version > version)
+        events = (await board.parts()).since(mark)
+        assert "gpus" in names_in(events)
+        assert not [name for name in names_in(events) if name.startswith(("node-", "type-"))]
+
+
+@pytest.mark.anyio
+async def test_a_page_of_another_server_gets_every_part(site):
+    site.node()
+    async with site.running():
+        live = await Board(site.service.context).parts()
+        assert live.since(live.mark) == b""
+        assert live.since("abcd-99") == live.since("") == live.since(f"{live.epoch}-x")
 
 
 @pytest.mark.anyio

@@ -71,6 +71,7 @@ WAY_IN = frozenset(  # who is not known yet may ask for these
         "/api/v1/login",
         "/api/v1/login/exchange",
         "/api/v1/login/proof",
+        "/look",  # keeps nothing but a language and colours, in cookies
     }
 )
 LOOKS = frozenset({"GET", "HEAD", "OPTIONS"})  # methods that change nothing

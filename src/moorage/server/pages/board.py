@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from urllib.parse import quote
 
@@ -15,11 +16,15 @@ from moorage.decide.runs.state import STALE_CHECKPOINT, RunView, State
 from moorage.decide.usage.gpus import NOBODY, Counts, Gpu, GpuState, GpuView, Holder, NodeGpus
 from moorage.decide.usage.intervals import UsageRow
 from moorage.present.explanation import about, short_reason, usual_text
+from moorage.server.pages.texts import N_, say
 
-HUES = 9  # owner colours in moorage.css
+COLORS = 9  # of owners in moorage.css
+HUES = 27  # each colour plain, striped and dotted
 QUEUE_SHOWN = 25
 RUNS_SHOWN = 50
 USERS_SHOWN = 10
+OWNERS_SHOWN = 12  # in the legend
+DENSE_FROM = 97  # GPUs: from here on a tile is a small square with the initials of its owner
 _RUN_TONES = {
     State.RUNNING: "good",
     State.RESTARTING: "busy",
@@ -28,9 +33,9 @@ _RUN_TONES = {
     State.CANCELLED: "done",
 }
 _WHY = {  # Kubernetes' reasons of waiting
-    "Unschedulable": "no node has room for it now",
-    "SchedulingGated": "it is held back for now",
-    "ContainerCreating": "its container is being created",
+    "Unschedulable": N_("no node has room for it now"),
+    "SchedulingGated": N_("it is held back for now"),
+    "ContainerCreating": N_("its container is being created"),
 }
 RUN_ORDER = {State.RUNNING: 0, State.RESTARTING: 1, State.WAITING: 2}  # what has ended comes after
 
@@ -50,6 +55,7 @@ class Tile:
     index: int
     state: str
     owner: str = ""
+    initials: str = ""
     hue: int = 0
     owner_href: str = ""  # the runs of its owner
     run: str = ""
@@ -74,9 +80,10 @@ class NodeCard:
 class TypeGroup:
     """The nodes of one GPU type."""
 
+    key: str  # for names of parts
     name: str
     counts: Counts
-    nodes: tuple[NodeCard, ...]
+    nodes: tuple[str, ...]  # their names
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +122,7 @@ class RunRow:
     age: When | None
     checkpoint: When | None
     checkpoint_words: str  # without a moment: "none yet", "not kept"
+    keeps: bool  # checkpoints
     stale: bool
     restarts: int
 
@@ -129,65 +137,90 @@ class UserRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LegendRow:
+    """An owner who holds GPUs now."""
+
+    name: str  # empty: pods without an owner
+    hue: int
+    initials: str
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BoardModel:
-    counts: Counts
-    groups: tuple[TypeGroup, ...]
+    """What is below the tiles."""
+
     queue: tuple[QueueRow, ...]
     queue_more: int
     runs: tuple[RunRow, ...]
     runs_more: int
     users: tuple[UserRow, ...]
-    spoken: str
+    teams: tuple[UserRow, ...]
 
 
 def lay_out(
     *,
-    view: GpuView,
     waiting: Sequence[Waiting],
     waiting_more: int,
     runs: Sequence[RunView],
     users: Sequence[UsageRow],
+    teams: Sequence[UsageRow],
     now: datetime,
-    usuals: Mapping[tuple[str, str], Usual] | None = None,
+    hues: Mapping[str, int],
 ) -> BoardModel:
-    """Everything on the page at one moment. `waiting` are the first of the line, `waiting_more` the rest of it.
-
-    `usuals`: how long past runs like a pod took, by its namespace and name.
-    """
-    shown = sorted(runs, key=lambda run: RUN_ORDER.get(run.state, 3))[:RUNS_SHOWN]
-    hues = owner_hues(
-        [
-            *view.by_user,
-            *(row.explanation.owner for row in waiting),
-            *(run.owner for run in shown),
-            *(row.name for row in users[:USERS_SHOWN]),
-        ]
-    )
-    queue = tuple(_queue_row(place, row, hues, now) for place, row in enumerate(waiting, start=1))
+    """What is below the tiles. `waiting` are the first of the line, `waiting_more` how many follow."""
+    shown = shown_runs(runs)
     return BoardModel(
-        counts=view.totals,
-        groups=_groups(view, hues, now, usuals or {}),
-        queue=queue,
+        queue=tuple(_queue_row(place, row, hues, now) for place, row in enumerate(waiting, start=1)),
         queue_more=waiting_more,
         runs=tuple(_run_row(run, hues, now) for run in shown),
         runs_more=len(runs) - len(shown),
-        users=_user_rows(users[:USERS_SHOWN], hues),
-        spoken=spoken(view.totals, len(queue) + waiting_more),
+        users=_use_rows(users[:USERS_SHOWN], hues),
+        teams=_use_rows(teams[:USERS_SHOWN], {}),
     )
+
+
+def shown_runs(runs: Sequence[RunView]) -> list[RunView]:
+    """The runs that the page lists: those at work first."""
+    return sorted(runs, key=lambda run: RUN_ORDER.get(run.state, 3))[:RUNS_SHOWN]
+
+
+def legend(view: GpuView, hues: Mapping[str, int]) -> tuple[tuple[LegendRow, ...], int]:
+    """Who holds GPUs, most first, and how many more do."""
+    rows = [
+        LegendRow(
+            name="" if owner == NOBODY else owner, hue=hues.get(owner, 0), initials=initials(owner), gpus=gpus
+        )
+        for owner, gpus in view.by_user.items()
+    ]
+    return tuple(rows[:OWNERS_SHOWN]), max(0, len(rows) - OWNERS_SHOWN)
+
+
+def initials(owner: str) -> str:
+    """Two letters for a person: "ada.lovelace" → "AL", "mika" → "MI", nobody → "?"."""
+    words = [word for word in re.split(r"[^\w]+|_", owner.partition("@")[0]) if word]
+    if not words:
+        return "?"
+    return (words[0][0] + words[-1][0] if len(words) > 1 else words[0][:2]).upper()
+
+
+def type_key(kind: str) -> str:
+    """A GPU type as a part of a name: no blank in it."""
+    return re.sub(r"[^A-Za-z0-9.-]+", "-", kind)
 
 
 def node_cards(nodes: Iterable[NodeGpus], now: datetime) -> tuple[NodeCard, ...]:
     """Nodes on their own, apart from the board."""
     known = list(nodes)
     hues = owner_hues(gpu.holder.owner for node in known for gpu in node.gpus if gpu.holder is not None)
-    return tuple(_node_card(node, hues, now, {}) for node in known)
+    return tuple(node_card(node, hues, now, {}) for node in known)
 
 
 def why_words(run: RunView) -> str:
     """Why a run waits or ended, in words; empty: its state says all."""
     if run.reason == str(run.state):
         return ""
-    return _WHY.get(run.reason, run.reason)
+    return say(_WHY[run.reason]) if run.reason in _WHY else run.reason
 
 
 def run_tone(state: State) -> str:
@@ -198,19 +231,38 @@ def run_tone(state: State) -> str:
 def spoken(counts: Counts, waiting: int) -> str:
     """The sentence that a screen reader hears when it changes."""
     if not counts.total:
-        return "No node has GPUs."
-    runs = "1 run waits" if waiting == 1 else f"{waiting or 'no'} runs wait"
-    return f"{counts.free} of {counts.total} GPUs free, {runs}."
+        return say("No node has GPUs.")
+    if not waiting:
+        return say("{free} of {total} GPUs free, no runs wait.", free=counts.free, total=counts.total)
+    if waiting == 1:
+        return say("{free} of {total} GPUs free, 1 run waits.", free=counts.free, total=counts.total)
+    return say(
+        "{free} of {total} GPUs free, {runs} runs wait.", free=counts.free, total=counts.total, runs=waiting
+    )
 
 
-def owner_hues(owners: Iterable[str]) -> dict[str, int]:
-    """A colour for each owner: the same on every page as long as no two want one; then the next that is free."""
+def owner_hues(owners: Iterable[str], kept: Mapping[str, int] | None = None) -> dict[str, int]:
+    """A colour and pattern for each owner: the same on every page while no two want one, else the next.
+
+    Plain colours go first. Owners in `kept` keep theirs, so that nobody's tiles change when somebody else comes.
+    """
     hues: dict[str, int] = {}
-    for owner in sorted(set(owners)):
-        first = zlib.crc32(owner.encode()) % HUES
-        taken = set(hues.values())
-        hues[owner] = next((hue % HUES for hue in range(first, first + HUES) if hue % HUES not in taken), first)
+    known = kept or {}
+    wanted = sorted(set(owners))
+    taken = {known[owner] for owner in wanted if owner in known}
+    for owner in wanted:
+        if owner in known:
+            hues[owner] = known[owner]
+            continue
+        first = zlib.crc32(owner.encode()) % COLORS
+        free = (hue for hue in (*_turned(first, 0), *_turned(first, 1), *_turned(first, 2)) if hue not in taken)
+        hues[owner] = next(free, first)
+        taken.add(hues[owner])
     return hues
+
+
+def _turned(first: int, pattern: int) -> list[int]:
+    return [pattern * COLORS + (first + step) % COLORS for step in range(COLORS)]
 
 
 def type_name(kind: str) -> str:
@@ -222,38 +274,47 @@ def span(time: timedelta) -> str:
     """A span for a page that is looked at, not calculated with: 45s, 6m, 4h 12m, 9h, 3d 4h."""
     seconds = max(0, int(time.total_seconds()))
     if seconds < 60:
-        return f"{seconds}s"
+        return say("{seconds}s", seconds=seconds)
     minutes = seconds // 60
     if minutes < 60:
-        return f"{minutes}m"
+        return say("{minutes}m", minutes=minutes)
     hours, minutes = divmod(minutes, 60)
     if hours < 24:
-        return f"{hours}h {minutes}m" if minutes and hours < 5 else f"{hours}h"
+        is_fine = minutes and hours < 5
+        return (
+            say("{hours}h {minutes}m", hours=hours, minutes=minutes) if is_fine else say("{hours}h", hours=hours)
+        )
     days, hours = divmod(hours, 24)
-    return f"{days}d {hours}h" if hours and days < 10 else f"{days}d"
+    return say("{days}d {hours}h", days=days, hours=hours) if hours and days < 10 else say("{days}d", days=days)
 
 
-def _groups(
-    view: GpuView, hues: dict[str, int], now: datetime, usuals: Mapping[tuple[str, str], Usual]
-) -> tuple[TypeGroup, ...]:
+def time_left(end: datetime, now: datetime, *, about: bool = False) -> str:
+    """How long until a moment: "2h left", "~2h left"."""
+    words = span(end - now)
+    return say("~{span} left", span=words) if about else say("{span} left", span=words)
+
+
+def groups(view: GpuView) -> tuple[TypeGroup, ...]:
+    """The nodes by GPU type, and the sums of each type."""
     by_type: dict[str, list[NodeGpus]] = {}
     for node in view.nodes:
         by_type.setdefault(node.type, []).append(node)
-    groups = []
+    made = []
     for name, nodes in sorted(by_type.items()):
-        counts = Counts()
-        for node in nodes:
-            for gpu in node.gpus:
-                counts = counts.plus(gpu)
-        counts = replace(counts, together=max(node.counts.together for node in nodes))
-        cards = tuple(_node_card(node, hues, now, usuals) for node in nodes)
-        groups.append(TypeGroup(name=type_name(name), counts=counts, nodes=cards))
-    return tuple(groups)
+        summed = {
+            field: sum(getattr(node.counts, field) for node in nodes)
+            for field in ("total", "used", "free", "unavailable", "reserved", "fragmented", "stranded")
+        }
+        counts = Counts(**summed, together=max(node.counts.together for node in nodes))
+        names = tuple(node.name for node in nodes)
+        made.append(TypeGroup(key=type_key(name), name=type_name(name), counts=counts, nodes=names))
+    return tuple(made)
 
 
-def _node_card(
-    node: NodeGpus, hues: dict[str, int], now: datetime, usuals: Mapping[tuple[str, str], Usual]
+def node_card(
+    node: NodeGpus, hues: Mapping[str, int], now: datetime, usuals: Mapping[tuple[str, str], Usual]
 ) -> NodeCard:
+    """One node with its tiles. `usuals`: how long past runs like a pod took, by its namespace and name."""
     return NodeCard(
         name=node.name,
         status="" if node.ready and not node.cordoned else "cordoned" if node.ready else "not ready",
@@ -262,14 +323,14 @@ def _node_card(
     )
 
 
-def _tile(gpu: Gpu, hues: dict[str, int], now: datetime, usuals: Mapping[tuple[str, str], Usual]) -> Tile:
+def _tile(gpu: Gpu, hues: Mapping[str, int], now: datetime, usuals: Mapping[tuple[str, str], Usual]) -> Tile:
     holder = gpu.holder
     if gpu.state is not GpuState.USED or holder is None:
         return Tile(index=gpu.index, state=str(gpu.state), why=gpu.why)
     left, percent, overdue = None, None, False
     if holder.expected_until is not None and holder.since is not None:
         overdue = holder.expected_until <= now
-        words = "past its limit" if overdue else f"{span(holder.expected_until - now)} left"
+        words = say("past its limit") if overdue else time_left(holder.expected_until, now)
         left = When(words, rfc3339(holder.expected_until))
         whole = holder.expected_until - holder.since
         percent = min(100, max(0, round(100 * ((now - holder.since) / whole)))) if whole else 100
@@ -277,13 +338,15 @@ def _tile(gpu: Gpu, hues: dict[str, int], now: datetime, usuals: Mapping[tuple[s
     if usual is not None and usual.total is not None and holder.since is not None:
         end = holder.since + usual.total
         if holder.expected_until is None or end < holder.expected_until:
-            left, ground = When(f"~{span(end - now)} left", rfc3339(end)), f"usually: {usual_text(usual)}"
+            left = When(time_left(end, now, about=True), rfc3339(end))
+            ground = say("usually: {usual}", usual=usual_text(usual))
             percent = None
     return Tile(
         ground=ground,
         index=gpu.index,
         state=str(gpu.state),
-        owner="no owner" if holder.owner == NOBODY else holder.owner,
+        owner=say("no owner") if holder.owner == NOBODY else holder.owner,
+        initials=initials(holder.owner),
         hue=hues.get(holder.owner, 0),
         owner_href="" if holder.owner == NOBODY else f"/jobs?owner={quote(holder.owner)}",
         run=holder.title,
@@ -302,17 +365,19 @@ def _page_of(holder: Holder) -> str:
     return f"/workflows/{holder.namespace}/{holder.step.partition('/')[0]}" if holder.step else ""
 
 
-def _queue_row(place: int, waiting: Waiting, hues: dict[str, int], now: datetime) -> QueueRow:
+def _queue_row(place: int, waiting: Waiting, hues: Mapping[str, int], now: datetime) -> QueueRow:
     explanation, start = waiting.explanation, ""
     page, name = ("jobs", explanation.run) if explanation.run else ("explain", explanation.name)
     if explanation.likely is not None and explanation.likely.at > now:
         usual = explanation.likely.usual
-        start = f"usually starts by {about(explanation.likely.at, now)}"
-        start += f" ({usual.done} of {usual.of} like what it waits for)" if usual else ""
+        when = about(explanation.likely.at, now)
+        start = say("usually starts by {when}", when=when)
+        if usual:
+            start += say(" ({done} of {all} like what it waits for)", done=usual.done, all=usual.of)
     elif explanation.earliest is not None and explanation.earliest.at > now:
-        start = f"can start in {span(explanation.earliest.at - now)} or sooner"
+        start = say("can start in {span} or sooner", span=span(explanation.earliest.at - now))
     elif explanation.state == "never":
-        start = "cannot run here as it is"
+        start = say("cannot run here as it is")
     return QueueRow(
         place=place,
         name=explanation.step or name,
@@ -327,7 +392,7 @@ def _queue_row(place: int, waiting: Waiting, hues: dict[str, int], now: datetime
     )
 
 
-def _run_row(run: RunView, hues: dict[str, int], now: datetime) -> RunRow:
+def _run_row(run: RunView, hues: Mapping[str, int], now: datetime) -> RunRow:
     stale = (
         run.state is State.RUNNING and run.checkpoint_at is not None and now - run.checkpoint_at > STALE_CHECKPOINT
     )
@@ -343,13 +408,14 @@ def _run_row(run: RunView, hues: dict[str, int], now: datetime) -> RunRow:
         node=run.node,
         age=ago(run.created, now),
         checkpoint=ago(run.checkpoint_at, now),
-        checkpoint_words="none yet" if run.checkpoint else "not kept",
+        checkpoint_words=say("none yet") if run.checkpoint else say("not kept"),
+        keeps=run.checkpoint != "",
         stale=stale,
         restarts=run.restarts,
     )
 
 
-def _user_rows(rows: Sequence[UsageRow], hues: dict[str, int]) -> tuple[UserRow, ...]:
+def _use_rows(rows: Sequence[UsageRow], hues: Mapping[str, int]) -> tuple[UserRow, ...]:
     most = max((row.gpu_time for row in rows), default=timedelta())
     return tuple(
         UserRow(
@@ -374,8 +440,10 @@ def _hours(hours: float) -> str:
 
 def _asks(gpus: int, kind: str) -> str:
     if not gpus:
-        return "no GPU"
-    return f"{gpus} × {type_name(kind)}" if kind else f"{gpus} GPU" if gpus == 1 else f"{gpus} GPUs"
+        return say("no GPU")
+    if kind:
+        return f"{gpus} × {type_name(kind)}"
+    return say("1 GPU") if gpus == 1 else say("{gpus} GPUs", gpus=gpus)
 
 
 def ago(moment: datetime | None, now: datetime) -> When | None:

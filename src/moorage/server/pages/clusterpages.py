@@ -1,12 +1,15 @@
-"""The web page: read, lay out, render. Its live parts are rendered once for all who look at it."""
+"""The front page: the cluster at a glance. Its parts are drawn once for all who look in one language.
+
+Two rhythms: tiles and sums are drawn with every change of the cluster, and of the tiles only those of nodes that
+changed; what takes longer (who waits and why, sums over the history) follows, at most SLOW_SHARE of the time.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -26,9 +29,9 @@ from moorage.decide.explain.public import as_public
 from moorage.decide.explain.snapshot import ParsedPod, pod_of_job, snapshot
 from moorage.decide.explain.storage import Storage
 from moorage.decide.explain.types import Explanation
-from moorage.decide.runs.forecast import History
+from moorage.decide.runs.forecast import History, Usual
 from moorage.decide.runs.state import RunView, State, attempt_of
-from moorage.decide.usage.gpus import NOBODY, GpuView
+from moorage.decide.usage.gpus import NOBODY, GpuView, NodeGpus
 from moorage.decide.usage.intervals import By, UsageRow
 from moorage.errors import StorageError
 from moorage.model.names import MACHINE_GATE, RUN_LABEL
@@ -36,7 +39,22 @@ from moorage.present.explanation import explanation_view
 from moorage.server.context import Context
 from moorage.server.endpoint import bound
 from moorage.server.identity.auth import User
-from moorage.server.pages.board import QUEUE_SHOWN, BoardModel, Waiting, lay_out
+from moorage.server.pages.board import (
+    DENSE_FROM,
+    QUEUE_SHOWN,
+    USERS_SHOWN,
+    TypeGroup,
+    Waiting,
+    groups,
+    lay_out,
+    legend,
+    node_card,
+    owner_hues,
+    shown_runs,
+    spoken,
+)
+from moorage.server.pages.liveparts import LiveParts
+from moorage.server.pages.texts import language, make_environment, speaking
 from moorage.server.rest.explain import explained
 from moorage.server.rest.top import use
 
@@ -45,24 +63,43 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-USE_WINDOW = timedelta(hours=24)
+USE_WINDOW = timedelta(days=7)
+USE_SECONDS = 30.0  # between two sums over the history
 NAMESPACES_READ = 10  # of which the claims are read for one page
-FRESH_SECONDS = 10.0  # rendered parts serve everybody this long while nothing changes
-PARTS = ("spoken", "summary", "gpus", "queue", "users", "runs")
+REFRESH_SECONDS = 15.0  # forecasts and sums move on while nothing changes; a comment keeps connections open
+SLOW_SHARE = 0.2  # of the time may go into what takes long
+REDRAW_SECONDS = 60.0  # then a node's ages are written anew for pages that are opened
 
-Sections = dict[str, str]
-"""Name of a part of the page → its HTML. Parts `node-…` and `type-…` are pieces of the part `gpus`."""
-
-_PASSING = re.compile(r'(?<=>)[^<>]*(?=</time>)|value="\d+" aria-label="\d+ percent')
+Usuals = Mapping[tuple[str, str], Usual]
 
 
 @dataclass(frozen=True, slots=True)
-class _Rendered:
-    version: int
+class _Line:
+    """What was found out of those who wait, and how long those who run usually take."""
+
+    waiting: tuple[Waiting, ...] = ()
+    more: int = 0
+    usuals: Usuals = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Drawn:
+    """A node's tiles as drawn, and what they were drawn from."""
+
+    node: NodeGpus
+    look: tuple[Any, ...]
     at: float  # monotonic seconds
-    took: float  # seconds
-    parts: Sections
-    faces: Sections
+    html: str
+
+
+class _Speech:
+    """The page's parts in one language."""
+
+    def __init__(self, epoch: str) -> None:
+        self.live = LiveParts(epoch)
+        self.nodes: dict[str, _Drawn] = {}
+        self.version = -1  # of the cluster, that the tiles show
+        self.slow_number = -1
 
 
 class Board:
@@ -71,111 +108,245 @@ class Board:
     def __init__(self, context: Context) -> None:
         self.context = context
         self._lock = asyncio.Lock()
-        self._rendered: _Rendered | None = None
+        self._epoch = LiveParts().epoch
+        self._speeches: dict[str, _Speech] = {}
+        self._watchers: dict[str, int] = {}  # language → pages that are open
+        self._pump: asyncio.Task[None] | None = None
+        self._moved = asyncio.Event()
+        self._hues: dict[str, int] = {}
+        self._line = _Line()
+        self._slow_number = 0  # of what was found out last
+        self._slow_version = -1
+        self._slow_at = float("-inf")
+        self._slow_took = 0.0
+        self._users: tuple[UsageRow, ...] = ()
+        self._teams: tuple[UsageRow, ...] = ()
+        self._used_at = float("-inf")
 
-    async def sections(self) -> Sections:
-        """Every part, rendered now or a moment ago."""
-        return (await self.rendered()).parts
-
-    async def changed(self, sent: Sections) -> tuple[Sections, Sections]:
-        """The parts that differ from those whose faces were `sent`, and all faces now.
-
-        A face is a part without what the browser moves on by itself: ages and times that are left. While the nodes
-        are the same, only the pieces of `gpus` are sent; else only the whole part.
-        """
-        now = await self.rendered()
-        same_nodes = bool(sent) and _pieces(sent) == _pieces(now.faces)
-        different = {
-            name: text
-            for name, text in now.parts.items()
-            if sent.get(name) != now.faces[name] and (name != "gpus" if same_nodes else not _is_piece(name))
-        }
-        return different, now.faces
-
-    async def rendered(self) -> _Rendered:
-        """All parts and their faces, made now or a moment ago.
-
-        A cluster so large that rendering takes long is rendered less often: never more than a third of the time.
-        """
+    async def parts(self) -> LiveParts:
+        """Every part in the language of who asks, as of now."""
         async with self._lock:
-            version, at = self.context.cluster.version, self.context.clock.monotonic()
-            known = self._rendered
-            if known is not None:
-                fresh = known.version == version and at - known.at < FRESH_SECONDS
-                if fresh or at - known.at < 2 * known.took:
-                    return known
-            parts, faces = await self._render()
-            done = self.context.clock.monotonic()
-            self._rendered = _Rendered(version, done, done - at, parts, faces)
-            return self._rendered
+            tag, now = language(), self.context.clock.monotonic()
+            if now - self._slow_at >= self._pause():
+                await self._find_out()
+            await self._draw(tag)
+            return self._speeches[tag].live
+
+    async def events(self, mark: str) -> AsyncIterator[bytes]:
+        """Server-sent events of the parts that change after a mark of a page; empty when nothing did for long."""
+        tag = language()
+        self._watchers[tag] = self._watchers.get(tag, 0) + 1
+        sent_at = float("-inf")
+        try:
+            await self.parts()
+            while not self.context.cluster.closed:
+                if self._pump is None or self._pump.done():
+                    if self._pump is not None and not self._pump.cancelled() and (error := self._pump.exception()):
+                        self._pump = None
+                        raise error
+                    self._pump = asyncio.create_task(self._follow())
+                moved, live, now = self._moved, self._speeches[tag].live, self.context.clock.monotonic()
+                text, mark = live.since(mark), live.mark
+                if text or now - sent_at >= REFRESH_SECONDS:
+                    yield text
+                    sent_at = now
+                await moved.wait()
+        finally:
+            self._watchers[tag] -= 1
 
     async def page(self, request: Request) -> str:
-        parts = await self.sections()
+        live = await self.parts()
         now = rfc3339(self.context.now())
-        return str(templates().get_template("page.html").render(parts=parts, **framed("/", request, now)))
+        template = templates().get_template("page.html")
+        return str(template.render(parts=live.parts, mark=live.mark, **framed("/", request, now)))
 
-    async def _render(self) -> tuple[Sections, Sections]:
-        cluster, now = self.context.cluster, self.context.now()
-        users = await self._users(now)
+    async def _follow(self) -> None:
+        """Draw what changes as long as somebody looks."""
+        cluster, clock = self.context.cluster, self.context.clock
+        try:
+            while not cluster.closed and any(self._watchers.values()):
+                version = cluster.version
+                async with self._lock:
+                    for tag in [tag for tag, watchers in self._watchers.items() if watchers]:
+                        await self._draw(tag)
+                self._tell()
+                if clock.monotonic() - self._slow_at >= self._pause():
+                    async with self._lock:
+                        await self._find_out()
+                        for tag in [tag for tag, watchers in self._watchers.items() if watchers]:
+                            await self._draw(tag)
+                    self._tell()
+                is_behind = self._slow_version != cluster.version
+                patience = min(self._pause(), REFRESH_SECONDS) if is_behind else REFRESH_SECONDS
+                try:
+                    async with asyncio.timeout(max(0.05, patience)):
+                        await cluster.beyond(version)
+                except TimeoutError:
+                    pass
+        finally:
+            self._tell()
+
+    def _tell(self) -> None:
+        moved, self._moved = self._moved, asyncio.Event()
+        moved.set()
+
+    def _pause(self) -> float:
+        """Seconds between two looks at what takes long; REFRESH_SECONDS where nothing has changed."""
+        if self._slow_version == self.context.cluster.version:
+            return REFRESH_SECONDS
+        return self._slow_took / SLOW_SHARE
+
+    async def _find_out(self) -> None:
+        """Read and decide what takes long: who waits and why, who used how much."""
+        cluster, now, began = self.context.cluster, self.context.now(), self.context.clock.monotonic()
+        version = cluster.version
+        if began - self._used_at >= USE_SECONDS:
+            self._users, self._teams = await self._use(now, By.USER), await self._use(now, By.NAMESPACE)
+            self._used_at = began
         past = await self.context.past.history()
         pods = cluster.pods.all()
         storages = {namespace: await cluster.storage(namespace) for namespace in _with_claims(pods)}
         machines = await cluster.machines() if any(_gated(pod) for pod in pods) else []
-        return await asyncio.to_thread(
-            _render_with_faces,
+        self._line = await asyncio.to_thread(
+            find_line,
             nodes=cluster.nodes.all(),
-            pods=cluster.pods.all(),
+            pods=pods,
             jobs=cluster.jobs.all(),
             runs=cluster.runs(),
-            view=cluster.gpus(),
-            users=users,
             now=now,
             past=past,
             read=cluster.parsed,
             storages=storages,
             machines=machines,
         )
+        self._slow_number += 1
+        self._slow_version = version
+        self._slow_at = self.context.clock.monotonic()
+        self._slow_took = self._slow_at - began
 
-    async def _users(self, now: datetime) -> tuple[UsageRow, ...]:
+    async def _use(self, now: datetime, by: By) -> tuple[UsageRow, ...]:
         try:
-            return await use(self.context, since=now - USE_WINDOW, until=now, by=By.USER)
+            return await use(self.context, since=now - USE_WINDOW, until=now, by=by)
         except StorageError as error:
             log.error("the page shows no use of GPUs", extra={"error": str(error)})
             return ()
 
+    async def _draw(self, tag: str) -> None:
+        """Bring the parts in one language to the cluster's newest version."""
+        speech = self._speeches.setdefault(tag, _Speech(self._epoch))
+        cluster = self.context.cluster
+        if speech.version == cluster.version and speech.slow_number == self._slow_number:
+            return
+        version, number = cluster.version, self._slow_number
+        view, runs = cluster.gpus(), cluster.runs()
+        self._color(view, runs)
+        with speaking(tag):
+            await asyncio.to_thread(self._put, speech, view, runs, is_slow=speech.slow_number != number)
+        speech.version, speech.slow_number = version, number
 
-def render(
+    def _color(self, view: GpuView, runs: Iterable[RunView]) -> None:
+        """Give everybody on the page a colour; who is gone gives theirs back."""
+        owners = {
+            *view.by_user,
+            *(row.explanation.owner for row in self._line.waiting),
+            *(run.owner for run in shown_runs(tuple(runs))),
+            *(row.name for row in self._users[:USERS_SHOWN]),
+        }
+        self._hues = owner_hues(owners, self._hues)
+
+    def _put(self, speech: _Speech, view: GpuView, runs: tuple[RunView, ...], *, is_slow: bool) -> None:
+        """Draw tiles and sums, and where it `is_slow` what is below them. In a thread."""
+        now, at = self.context.now(), self.context.clock.monotonic()
+        is_dense = view.totals.total >= DENSE_FROM
+        waiting = len(self._line.waiting) + self._line.more
+        made = groups(view)
+        gone = set(speech.nodes) - {node.name for node in view.nodes}
+        for name in gone:
+            del speech.nodes[name]
+        parts = draw_nodes(speech.nodes, view, self._hues, self._line.usuals, now, at, is_dense=is_dense)
+        parts |= draw_sums(view, made, waiting, self._hues)
+        within = {name: "gpus" for name in parts if name.startswith(("node-", "type-"))}
+        parts["gpus"] = fragment("gpus.html", groups=made, parts=parts, is_dense=is_dense)
+        outside = _frame_of(made, is_dense=is_dense)
+        if is_slow:
+            model = lay_out(
+                waiting=self._line.waiting,
+                waiting_more=self._line.more,
+                runs=runs,
+                users=self._users,
+                teams=self._teams,
+                now=now,
+                hues=self._hues,
+            )
+            for name in ("queue", "users", "runs"):
+                parts[name] = fragment(f"{name}.html", board=model)
+        speech.live.put(parts, within=within, outside={"gpus": outside}, gone={f"node-{name}" for name in gone})
+
+
+def draw_nodes(
+    drawn: dict[str, _Drawn],
+    view: GpuView,
+    hues: Mapping[str, int],
+    usuals: Usuals,
+    now: datetime,
+    at: float,
+    *,
+    is_dense: bool,
+) -> dict[str, str]:
+    """The part of each node. Drawn anew (and remembered) are those that changed, and those drawn long ago."""
+    template = templates().get_template("node_dense.html" if is_dense else "node.html")
+    parts = {}
+    for node in view.nodes:
+        holders = [gpu.holder for gpu in node.gpus if gpu.holder is not None]
+        look = (
+            is_dense,
+            *(hues.get(holder.owner) for holder in holders),
+            *(usuals.get((holder.namespace, holder.pod)) for holder in holders),
+        )
+        known = drawn.get(node.name)
+        if known is None or known.node is not node or known.look != look or at - known.at >= REDRAW_SECONDS:
+            html = str(template.render(node=node_card(node, hues, now, usuals))).strip()
+            known = drawn[node.name] = _Drawn(node, look, at, html)
+        parts[f"node-{node.name}"] = known.html
+    return parts
+
+
+def draw_sums(view: GpuView, made: Iterable[TypeGroup], waiting: int, hues: Mapping[str, int]) -> dict[str, str]:
+    """The parts with sums: of the cluster, of each type, of each owner."""
+    rows, more = legend(view, hues)
+    parts = {f"type-{group.key}": fragment("type.html", group=group) for group in made}
+    parts["summary"] = fragment("summary.html", c=view.totals, waiting=waiting)
+    parts["legend"] = fragment("legend.html", rows=rows, more=more, c=view.totals)
+    parts["spoken"] = spoken(view.totals, waiting)
+    return parts
+
+
+def _frame_of(made: Iterable[TypeGroup], *, is_dense: bool) -> str:
+    """What of the part `gpus` is not in a piece of it: which nodes there are, and how they are drawn."""
+    return repr((is_dense, [(group.key, group.nodes) for group in made]))
+
+
+def find_line(
     *,
     nodes: list[Obj],
     pods: list[Obj],
     jobs: list[Obj],
     runs: tuple[RunView, ...],
-    view: GpuView,
-    users: tuple[UsageRow, ...],
     now: datetime,
     past: History,
     storages: Mapping[str, Storage],
     machines: Iterable[Obj],
     read: Callable[[Obj], ParsedPod],
-) -> Sections:
-    """From objects to HTML. Takes long in a large cluster, so it is called in a thread."""
+) -> _Line:
+    """Who waits and why, and how long what runs usually takes. In a thread: it takes long in a large cluster."""
     explainer = Explainer(snapshot(nodes, pods, history=past, machines=machines, read=read))
-    line, more = waiting_line(explainer, runs, jobs, now, storages)
+    waiting, more = waiting_line(explainer, runs, jobs, now, storages)
     usuals = {
         (pod.pod.namespace, pod.pod.name): usual
         for pod in explainer.lookup.snapshot.pods
         if pod.holder is not None and pod.pod.gpus and (usual := explainer.lookup.usual(pod, now)) is not None
     }
-    model = lay_out(
-        view=view,
-        waiting=line,
-        waiting_more=more,
-        runs=runs,
-        users=users,
-        now=now,
-        usuals=usuals,
-    )
-    return render_parts(model)
+    return _Line(tuple(waiting), more, usuals)
 
 
 def waiting_line(
@@ -234,44 +405,14 @@ def _gated(pod: Obj) -> bool:
     return has_gate(pod.get("spec") or {}, MACHINE_GATE)
 
 
-def render_parts(model: BoardModel) -> Sections:
-    """Every live part of the page as HTML."""
-    node_template, type_template = templates().get_template("node.html"), templates().get_template("type.html")
-    parts = {}
-    for at, group in enumerate(model.groups):
-        parts[f"type-{at}"] = str(type_template.render(group=group)).strip()
-        for node in group.nodes:
-            parts[f"node-{node.name}"] = str(node_template.render(node=node)).strip()
-    for name in PARTS:
-        parts[name] = str(templates().get_template(f"{name}.html").render(board=model, parts=parts)).strip()
-    return parts
-
-
-def _render_with_faces(**read: Any) -> tuple[Sections, Sections]:
-    parts = render(**read)
-    return parts, {name: _PASSING.sub("", text) for name, text in parts.items()}
-
-
-def _is_piece(name: str) -> bool:
-    return name.startswith(("node-", "type-"))
-
-
-def _pieces(parts: Sections) -> list[str]:
-    return [name for name in parts if _is_piece(name)]
+def templates() -> Environment:
+    """The templates in the language of whoever is answered. Jinja is imported by the first page."""
+    return _templates(language())
 
 
 @cache
-def templates() -> Environment:
-    """The templates of the package. Jinja is imported here: it costs 90 ms that only the page needs."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    return Environment(
-        loader=PackageLoader("moorage.server.pages", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+def _templates(tag: str) -> Environment:
+    return make_environment(tag)
 
 
 def fragment(template: str, **model: Any) -> str:
@@ -294,13 +435,18 @@ def framed(here: str, request: Request, now: str = "") -> dict[str, Any]:
 
     Where nobody knows who asks there is no way to other pages. `now` (RFC 3339) where the page is live.
     """
+    looks = {"here": here, "now": now, "theme": getattr(request.state, "theme", "")}
     user: User | None = getattr(request.state, "user", None)
     if user is None:
-        return {"here": here, "who": Who(name="", can_leave=False, may_act=False), "now": now}
-    name = "only looking" if user.is_page else user.name
+        return looks | {"who": Who(name="", can_leave=False, may_act=False)}
     links = getattr(request.state, "admin_links", ())
-    who = Who(name=name, can_leave=user.by_cookie, may_act=bool(user.account), admin_links=links)
-    return {"here": here, "who": who, "now": now}
+    who = Who(
+        name="only looking" if user.is_page else user.name,
+        can_leave=user.by_cookie,
+        may_act=bool(user.account),
+        admin_links=links,
+    )
+    return looks | {"who": who}
 
 
 async def show_explanation(board: Board, request: Request) -> Response:
@@ -327,7 +473,7 @@ def links_of(explanation: Explanation) -> dict[str, str]:
 
 
 async def show_cluster(board: Board, request: Request) -> Response:
-    """The web page of GPUs, jobs and use."""
+    """The web page of the cluster at a glance."""
     await board.context.ready()
     return HTMLResponse(await board.page(request))
 

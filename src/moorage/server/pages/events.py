@@ -16,7 +16,8 @@ from starlette.routing import Route
 from moorage.apimachinery.moments import rfc3339
 from moorage.server.context import Context
 from moorage.server.endpoint import bound
-from moorage.server.pages.clusterpages import Board, Sections
+from moorage.server.pages.clusterpages import Board
+from moorage.server.pages.liveparts import event
 
 RETRY_MS = 2000  # how long a browser waits before it connects again
 REFRESH_SECONDS = 15.0  # ages on the page move on; to programs a comment keeps the connection open
@@ -28,10 +29,11 @@ async def gpu_events(context: Context, _request: Request) -> Response:
     return _stream(_changes(context))
 
 
-async def page_events(board: Board, _request: Request) -> Response:
-    """Server-sent events: the parts of the page that changed, as HTML."""
+async def page_events(board: Board, request: Request) -> Response:
+    """Server-sent events: the parts of the page that changed since `seen`, a mark of the page, as HTML."""
     await board.context.ready()
-    return _stream(_sections(board.context, board))
+    mark = request.headers.get("last-event-id") or request.query_params.get("seen", "")
+    return _stream(_parts(board, mark))
 
 
 def routes(context: Context, board: Board) -> list[Route]:
@@ -59,19 +61,15 @@ async def _changes(context: Context) -> AsyncIterator[str]:
                 "unavailable": totals.unavailable,
                 "reserved": totals.reserved,
             }
-            yield _event("change", msgspec.json.encode(body).decode())
+            yield event("change", msgspec.json.encode(body).decode())
         await _wait(context, version)
 
 
-async def _sections(context: Context, board: Board) -> AsyncIterator[str]:
-    """Every part of the page at once, then those that changed; of the GPUs, those of the nodes that changed."""
-    cluster, sent = context.cluster, Sections()
-    yield f"retry: {RETRY_MS}\n\n"
-    while not cluster.closed:
-        version = cluster.version
-        changed, sent = await board.changed(sent)
-        yield "".join(_event(name, text) for name, text in changed.items()) or ": still here\n\n"
-        await _wait(context, version)
+async def _parts(board: Board, mark: str) -> AsyncIterator[bytes]:
+    """The parts of the page that changed since a mark; of the GPUs, those of the nodes that changed."""
+    yield f"retry: {RETRY_MS}\n\n".encode()
+    async for text in board.events(mark):
+        yield text or b": still here\n\n"
 
 
 async def _wait(context: Context, version: int) -> None:
@@ -82,12 +80,7 @@ async def _wait(context: Context, version: int) -> None:
         return
 
 
-def _event(name: str, text: str) -> str:
-    data = "".join(f"data: {line}\n" for line in text.splitlines()) or "data:\n"
-    return f"event: {name}\n{data}\n"
-
-
-def _stream(chunks: AsyncIterator[str]) -> Response:
+def _stream(chunks: AsyncIterator[str] | AsyncIterator[bytes]) -> Response:
     return StreamingResponse(
         chunks, media_type="text/event-stream", headers={"cache-control": "no-store", "x-accel-buffering": "no"}
     )
