@@ -176,6 +176,16 @@ USAGE_KEPT_DAYS = Setting(
     name="MOORAGE_USAGE_DAYS", kind=whole(1, USAGE_DAYS_MAX), default=USAGE_DAYS, readers=(SERVER, UP),
     meaning="Days to keep the GPU usage.",
 )  # fmt: skip
+PROMETHEUS_URL = Setting(
+    name="MOORAGE_PROMETHEUS_URL", kind=text("an address such as http://prometheus.monitoring:9090"), default="",
+    readers=(SERVER, UP), meaning="Prometheus that has the metrics of DCGM's exporter; empty: ask the exporters.",
+)  # fmt: skip
+GPU_EXPORTER_NAMESPACES = Setting(
+    name="MOORAGE_GPU_EXPORTER_NAMESPACES", kind=words(),
+    usual="gpu-operator nvidia-gpu-operator kube-system monitoring dcgm-exporter",
+    default=("gpu-operator", "nvidia-gpu-operator", "kube-system", "monitoring", "dcgm-exporter"),
+    readers=(SERVER, UP), meaning="Namespaces whose exporters of GPUs are believed.",
+)  # fmt: skip
 AUDIT_KEPT_DAYS = Setting(
     name="MOORAGE_AUDIT_DAYS", kind=whole(1, AUDIT_DAYS_MAX), default=AUDIT_DAYS, readers=(SERVER, UP),
     meaning="Days to keep the audit log in the database.",

@@ -295,6 +295,7 @@ def _server(api: KubeClient, settings: Settings, informers: Informers) -> Server
     from moorage.queue.quota import quota_settings
     from moorage.server.ratelimit import rate_settings
     from moorage.server.service import ServerService
+    from moorage.server.usagesources import SourceSettings
 
     if settings.data is None:
         raise MoorageError("the server needs a folder for usage.db", hint="give it with --data")
@@ -312,6 +313,10 @@ def _server(api: KubeClient, settings: Settings, informers: Informers) -> Server
         kept=limit_settings(os.environ),
         keeping=_keeping(settings),
         quota=quota_settings(os.environ),
+        sources=SourceSettings(
+            namespaces=table.GPU_EXPORTER_NAMESPACES.read(os.environ),
+            prometheus=table.PROMETHEUS_URL.read(os.environ),
+        ),
         informers=informers,
     )
 

@@ -49,6 +49,7 @@ if TYPE_CHECKING:  # the rest is imported once it is known that the cluster is t
     from moorage.localcluster.apiserver.server import ApiServer
     from moorage.localcluster.nodeagent.agent import NodeAgent
     from moorage.localcluster.nodeagent.launcher import Launcher
+    from moorage.localcluster.nodeagent.podstats import PodStats
 
 log = logging.getLogger("moorage.localcluster")
 
@@ -72,6 +73,7 @@ async def run(data: Path, sock: socket.socket, ready_fd: int | None) -> None:
     from moorage.localcluster.apiserver.server import ApiServer
     from moorage.localcluster.copies import copy_now, copy_when_wanted, keep_copies
     from moorage.localcluster.nodeagent.launcher import Launcher
+    from moorage.localcluster.nodeagent.podstats import PodStats
     from moorage.localcluster.storage.sqlite import SqliteStorage
 
     stop, copy_wanted = asyncio.Event(), asyncio.Event()
@@ -106,8 +108,12 @@ async def run(data: Path, sock: socket.socket, ready_fd: int | None) -> None:
             await _remove_other_nodes(manager_api, set(agents))
             _connect_agents(server, agents)
             # controllers, ingress and scheduler
+            pod_stats = PodStats(SYSTEM)
+            exporter = await _serve_gpus(manager_api, agents, pod_stats)
             parts = [
-                *_make_controllers(server, manager_api, data, pki.ca_pem, config["ports"]["ingress"]),
+                *_make_controllers(
+                    server, manager_api, data, pki.ca_pem, config["ports"]["ingress"], agents, pod_stats
+                ),
                 *(agent.run() for agent in agents.values()),
             ]
             running = [tasks.create_task(part) for part in parts]
@@ -122,6 +128,7 @@ async def run(data: Path, sock: socket.socket, ready_fd: int | None) -> None:
             log.info("ready", extra={"address": address, "nodes": len(agents)})
             await stop.wait()
             # the end
+            exporter.close()
             if (data / "run" / "stop-pods").exists():
                 await asyncio.gather(*(agent.shutdown(stop_pods=True) for agent in agents.values()))
             for task in running:
@@ -193,10 +200,48 @@ def _connect_agents(server: ApiServer, agents: Mapping[str, NodeAgent]) -> None:
     server.port_source = port_source
 
 
+async def _serve_gpus(api: Any, agents: Mapping[str, NodeAgent], pod_stats: PodStats) -> asyncio.Server:
+    """Serve what GPUs do as DCGM's exporter does, and publish where, as its Service would be."""
+    from moorage.localcluster.nodeagent.gpuexporter import exposition, read_driver, rows_of, serve
+
+    async def page() -> str:
+        running = {agent: agent.running() for agent in agents.values()}
+        stats = await pod_stats.look(pod.uid for pods in running.values() for pod in pods)
+        has_real = any(agent.spec.real_gpu_uuids for agent in running)
+        real = await asyncio.to_thread(read_driver) if has_real else {}
+        return exposition(row for agent, pods in running.items() for row in rows_of(agent.spec, pods, stats, real))
+
+    exporter = await serve(page)
+    port = exporter.sockets[0].getsockname()[1]
+    endpoint_slice = {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {
+            "name": "dcgm-exporter",
+            "namespace": "kube-system",
+            "labels": {"app.kubernetes.io/name": "dcgm-exporter"},
+        },
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": [HOST_IP], "conditions": {"ready": True}}],
+        "ports": [{"name": "metrics", "port": port, "protocol": "TCP"}],
+    }
+    try:
+        await api.create(ENDPOINTSLICES, endpoint_slice)
+    except AlreadyExists:
+        await api.patch(ENDPOINTSLICES, "dcgm-exporter", {"ports": endpoint_slice["ports"]}, "kube-system")
+    return exporter
+
+
 def _make_controllers(
-    server: ApiServer, api: InProcessClient, data: Path, ca_pem: str, ingress_port: int
+    server: ApiServer,
+    api: InProcessClient,
+    data: Path,
+    ca_pem: str,
+    ingress_port: int,
+    agents: Mapping[str, NodeAgent],
+    pod_stats: PodStats,
 ) -> list[Coroutine[Any, Any, None]]:
-    """What runs beside the API server and the agents; `server` learns where volume statistics come from."""
+    """What runs beside the API server and the agents; `server` learns where statistics come from."""
     from moorage.localcluster.controllers.events import EventRecorder
     from moorage.localcluster.controllers.manager import ControllerManager
     from moorage.localcluster.informers import InformerSet
@@ -213,7 +258,10 @@ def _make_controllers(
     async def stats_source(node: str) -> dict[str, Any]:
         claims = {key_of(claim): claim for claim in all_claims.all()}
         volumes = {volume["metadata"]["name"]: volume for volume in all_volumes.all()}
-        return await stats.summary(node, mounted(pods_by_node.by_index("node", node), claims, volumes))
+        running = {name: agent.running() for name, agent in agents.items()}
+        use = await pod_stats.look(pod.uid for pods in running.values() for pod in pods)
+        mounts = mounted(pods_by_node.by_index("node", node), claims, volumes)
+        return await stats.summary(node, mounts, running.get(node, ()), use)
 
     server.stats_source = stats_source
     controllers = ControllerManager(

@@ -41,7 +41,7 @@ class IdleRules(Struct, frozen=True, rename="camel", omit_defaults=True):
 
     gpu_below: Annotated[
         float,
-        Meta(gt=0, le=100, extra_json_schema={"default": 5}),
+        Meta(ge=0.1, le=100, extra_json_schema={"default": 5}),
         Meta(description="Percent: the highest reading of each window, of each GPU, is below it."),
     ] = 5.0
     cpu_below: Annotated[

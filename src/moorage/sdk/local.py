@@ -316,6 +316,7 @@ def _app(queue: Any) -> ASGIApp:
         place=nothing,
         cluster=nothing,
         usage=nothing,
+        samples=nothing,
         auth=cast("Any", _Everything()),
         clock=SYSTEM,
         queue=queue,

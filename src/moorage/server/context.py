@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from moorage.server.rest.past import PastRuns
     from moorage.server.tenants import KnownTenants
     from moorage.server.volumeuse import VolumeUse
+    from moorage.usage.samples import SampleStore
     from moorage.usage.store import UsageStore
     from moorage.workflows.artifacts import Artifacts
     from moorage.workflows.records import LocalRecords
@@ -54,6 +55,7 @@ class Context:
     place: Place  # where the server keeps its data
     cluster: Cluster
     usage: UsageStore
+    samples: SampleStore
     auth: Auth
     clock: Clock
     queue: Queue

@@ -1,4 +1,7 @@
-"""How much memory pods of runs and of workflows' steps use, as kubelets report; the highest is kept."""
+"""What kubelets report of pods of users: asked once a round for all who want to know.
+
+Of pods of runs and of workflows' steps the highest use of memory is kept.
+"""
 
 from __future__ import annotations
 
@@ -13,53 +16,60 @@ from moorage.decide.runs.state import view_pod
 from moorage.server.cluster import Cluster
 from moorage.server.summaries import Summaries, ask_nodes
 
-SAMPLE_SECONDS = 30.0  # kubelets themselves measure every 10 to 20 s
-NODES_A_SECOND = 20  # asked in a large cluster, on average: each answer costs some 2 ms of CPU
+SAMPLE_SECONDS = 30.0  # between two rounds; kubelets themselves measure every 10 to 20 s
 RETRY = DoublingDelay(SAMPLE_SECONDS, 600.0)  # seconds before a node that did not answer is asked again
 
 
 class MemoryUse:
     """Asks the nodes where such pods run. `note` takes bytes by the uid of a pod.
 
-    Pods that tell their peak themselves are left out, such as those of the local cluster.
+    Pods that tell their peak themselves are left out, such as those of the local cluster. Nodes are asked too
+    where only pods run for which `also` holds.
     """
 
     def __init__(
-        self, cluster: Cluster, kubelets: Summaries, note: Callable[[Mapping[str, int]], None], *, clock: Clock
+        self,
+        cluster: Cluster,
+        kubelets: Summaries,
+        note: Callable[[Mapping[str, int]], None],
+        *,
+        clock: Clock,
+        also: Callable[[Obj], bool] = lambda _: False,
     ) -> None:
         self._cluster, self._kubelets, self._note, self._clock = cluster, kubelets, note, clock
+        self._also = also
+        self.failures = 0  # of nodes that did not answer, ever
         self._silent: dict[str, tuple[int, float]] = {}  # node → failures in a row, and when to ask it again
 
-    async def run(self) -> None:
-        """Sample until cancelled."""
-        asked = 0
-        while True:
-            await self._clock.sleep(max(SAMPLE_SECONDS, asked / NODES_A_SECOND))
-            asked = await self.sample()
-
-    async def sample(self) -> int:
-        """Ask each such node once; how many were asked. One that did not answer is left out for some time."""
+    async def summaries(self) -> list[Any]:
+        """Ask each such node once; the answers. One that did not answer is left out for some time."""
         running: dict[str, list[Obj]] = {}  # by node
         for pod in self._cluster.pods.all():
-            if is_kept(pod) and _is_measured(pod):
-                running.setdefault(pod["spec"]["nodeName"], []).append(pod)
+            is_noted = is_kept(pod) and _is_measured(pod)
+            if is_noted or self._also(pod):
+                on_node = running.setdefault(pod["spec"]["nodeName"], [])
+                if is_noted:
+                    on_node.append(pod)
         now = self._clock.monotonic()
         self._silent = {name: known for name, known in self._silent.items() if name in running}
         resting = {name for name, (_, again) in self._silent.items() if now < again}
         wanted = running.keys() - resting
         nodes = [node for node in self._cluster.nodes.all() if node["metadata"]["name"] in wanted]
         used: dict[str, int] = {}
+        summaries = []
         silent = {node["metadata"]["name"] for node in nodes}
         async for name, summary in ask_nodes(self._kubelets, nodes):
             silent.remove(name)
             self._silent.pop(name, None)
             used |= memory_of(summary, running[name])
+            summaries.append(summary)
         for name in silent:
             failures = self._silent.get(name, (0, now))[0] + 1
+            self.failures += 1
             self._silent[name] = (failures, now + RETRY.after(failures))
         if used:
             self._note(used)
-        return len(nodes)
+        return summaries
 
 
 def memory_of(summary: Any, pods: Iterable[Obj]) -> dict[str, int]:

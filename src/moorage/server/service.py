@@ -22,6 +22,7 @@ from moorage.attempts.logtable import LogTable
 from moorage.attempts.store import AttemptStore, open_attempts
 from moorage.clock import SYSTEM, Clock
 from moorage.decide.rates import Rate
+from moorage.decide.usage.readings import is_sampled
 from moorage.errors import MoorageError, NotFound, StorageError
 from moorage.kube.client import KubeClient
 from moorage.kube.kubelets import Kubelets
@@ -35,6 +36,7 @@ from moorage.queue.store import open_store
 from moorage.server.app import create_app
 from moorage.server.backup.store import Place, finish_restore
 from moorage.server.cluster import Cluster
+from moorage.server.collector import Collector
 from moorage.server.context import Context
 from moorage.server.databases import ARTIFACTS_FOLDER
 from moorage.server.docker.execs import Execs
@@ -56,12 +58,14 @@ from moorage.server.rest.checkpointreports import CheckpointReports
 from moorage.server.rest.past import PastRuns
 from moorage.server.summaries import NoKubelets
 from moorage.server.tenants import KnownTenants
+from moorage.server.usagesources import GpuSources, MetricsApi, SourceSettings
 from moorage.server.volumeuse import VolumeUse
 from moorage.sql import leases
 from moorage.sql.leases import Leader, LeaseTable
 from moorage.sql.opening import is_postgres, open_database
 from moorage.sql.thread import StoreThread
 from moorage.usage.recorder import Recorder
+from moorage.usage.samples import Kept, SampleStore
 from moorage.usage.store import UsageStore
 from moorage.workflows.artifacts import Artifacts, open_artifacts
 from moorage.workflows.keeping import Keeping, sweep
@@ -97,7 +101,7 @@ class ServerService:
     `usage_db`, or in PostgreSQL with them; `kept`: how much of both.
     Records of workflows are in `workflows.db` or in PostgreSQL; `keeping`: for how long, and where artifacts are.
     `rate`: how often one person may ask. `usage_days`: how long is kept who used which GPUs.
-    `quota`: what the maps of one namespace may take.
+    `quota`: what the maps of one namespace may take. `sources`: where readings of GPUs come from.
     Informers that are given are run by the giver. `hosts` are names it answers to beside loopback.
     """
 
@@ -119,6 +123,7 @@ class ServerService:
         kept: Limits | None = None,
         keeping: Keeping | None = None,
         quota: Quota | None = None,
+        sources: SourceSettings | None = None,
         hosts: Iterable[str] = (),
         clock: Clock = SYSTEM,
         nodes: Informer | None = None,
@@ -131,6 +136,8 @@ class ServerService:
         if not place.url:
             finish_restore(place.folder)
         self.usage = UsageStore(database or usage_db)
+        kept_samples = Kept(hours=timedelta(days=usage_days))
+        self.samples = SampleStore(database or usage_db.with_name("samples.db"), kept=kept_samples)
         self.cluster = Cluster(api, clock=clock, nodes=nodes, pods=pods, jobs=jobs, informers=shared)
         self.recorder = Recorder(
             self.usage,
@@ -167,7 +174,7 @@ class ServerService:
             api, self.auth, clock=clock, people=self.people, desk=self.desk, audit=self.audit, informers=shared
         )
         self._kubelets = Kubelets(api, clock=clock) if isinstance(api, KubeClient) else NoKubelets()
-        self._memory_use = MemoryUse(self.cluster, self._kubelets, self.keeper.note_memory, clock=clock)
+        self.collector = self._make_collector(api, sources or SourceSettings(), clock)
         self.logins.addresses.allow(hosts)
         self.gateway.info.on_change(self.logins.addresses.follow)
         self.context = Context(
@@ -175,6 +182,7 @@ class ServerService:
             place=place,
             cluster=self.cluster,
             usage=self.usage,
+            samples=self.samples,
             auth=self.auth,
             clock=clock,
             queue=self.queue,
@@ -199,6 +207,19 @@ class ServerService:
             records=lambda: self.leader.term is not None,
         )
         self.app: Starlette = create_app(self.context)
+
+    def _make_collector(self, api: Api, sources: SourceSettings, clock: Clock) -> Collector:
+        self._gpu_sources = GpuSources(api, sources, clock=clock)
+        return Collector(
+            self.cluster,
+            self.samples,
+            kubelets=MemoryUse(
+                self.cluster, self._kubelets, self.keeper.note_memory, clock=clock, also=is_sampled
+            ),
+            gpus=self._gpu_sources,
+            metrics_api=MetricsApi(api if isinstance(api, KubeClient) else None, clock=clock),
+            clock=clock,
+        )
 
     def _make_auth(self, api: Api, page_token: str, page_person: str, clock: Clock) -> Auth:
         return Auth(
@@ -271,12 +292,14 @@ class ServerService:
             self.workflows.close()
             self._logs.close()
             self.usage.close()
+            self.samples.close()
             if self._leases is not None:
                 self._leases.close()
             self.desk.close()
             if self.provider is not None:
                 await self.provider.close()
             await self._kubelets.close()
+            await self._gpu_sources.close()
 
     def end_streams(self) -> None:
         """Answer who waits for something to happen: they ask again, at another server."""
@@ -295,7 +318,7 @@ class ServerService:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.recorder.run())
             tasks.create_task(self.keeper.run())
-            tasks.create_task(self._memory_use.run())
+            tasks.create_task(self.collector.run())
             tasks.create_task(self._sweep_outputs())
             tasks.create_task(
                 sweep(self.workflows, self.artifacts, self._keeping, present=self._present, clock=self._clock)

@@ -65,7 +65,7 @@ async def sampled(kubelets: Nodes, *pods: Obj, waits: tuple[float, ...] = (0.0,)
         use = MemoryUse(cluster, kubelets, lambda used: notes.append(dict(used)), clock=clock)
         for seconds in waits:
             clock.advance(seconds)
-            await use.sample()
+            await use.summaries()
     finally:
         for task in tasks:
             task.cancel()

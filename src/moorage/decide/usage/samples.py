@@ -79,7 +79,7 @@ class Tally:
     memory_peak: int = 0
     gpu_count: int = 0
     gpu_sum: int = 0  # utilisation, tenths of a percent
-    gpu_peak: int = 0  # of the GPUs' mean in one slot
+    gpu_peak: int = 0  # of a single GPU
     gpu_memory_sum: int = 0  # KiB
     gpu_memory_peak: int = 0  # of a single GPU
     power_count: int = 0
@@ -117,7 +117,7 @@ class Tally:
 
     @property
     def gpu_utilisation_peak(self) -> float | None:
-        """The highest mean over its GPUs in one slot, in percent."""
+        """The highest of a single GPU in one slot, in percent."""
         return self.gpu_peak / _TENTHS if self.gpu_count else None
 
     @property
@@ -206,7 +206,7 @@ def tally_of(reading: Reading) -> Tally:
         memory_peak=memory or 0,
         gpu_count=len(gpus),
         gpu_sum=sum(use),
-        gpu_peak=round(sum(use) / len(use)) if use else 0,
+        gpu_peak=max(use, default=0),
         gpu_memory_sum=sum(held),
         gpu_memory_peak=max(held, default=0),
         power_count=len(power),

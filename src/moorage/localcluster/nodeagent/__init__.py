@@ -10,6 +10,8 @@
     order           pure: all of it together → the shim's `spec.json`
     node, gpus      the Node object; who holds which GPU
     machine         what this machine really has
+    stats, podstats what pods and volumes use, as a kubelet's summary
+    gpuexporter     what GPUs do, as DCGM's exporter
     addresses       an address for each pod
     probes, logs    liveness and readiness; CRI logs → `kubectl logs`
     execs           commands run in a container on request

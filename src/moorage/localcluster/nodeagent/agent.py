@@ -175,6 +175,16 @@ class NodeAgent:
             await self._context.clock.sleep(0.05)
         log.warning("pods did not end in time for the shutdown", extra={"node": self._context.node.name})
 
+    @property
+    def spec(self) -> NodeSpec:
+        return self._context.node
+
+    def running(self) -> list[Admission]:
+        """The pods whose processes this agent looks after now."""
+        alive = [uid for uid, state in self._context.states.items() if state.mark is not None]
+        admissions = [self._context.admission_of(uid) for uid in alive]
+        return [admission for admission in admissions if admission is not None and admission.rejected is None]
+
     def _is_published(self, uid: str) -> bool:
         pods = self._context.pods.by_index("uid", uid)
         return not pods or (pods[0].get("status") or {}).get("phase") in TERMINAL

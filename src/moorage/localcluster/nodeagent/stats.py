@@ -1,4 +1,4 @@
-"""What a kubelet tells of its pods' volumes, by the part of its summary that is about them.
+"""What a kubelet tells of its pods and their volumes: the parts of its summary that are about them.
 
 https://kubernetes.io/docs/reference/instrumentation/node-metrics/#summary-api-source
 """
@@ -15,6 +15,8 @@ from moorage.apimachinery.cache import BoundedCache
 from moorage.apimachinery.meta import Key
 from moorage.apimachinery.resources import Obj
 from moorage.clock import Clock, rfc3339
+from moorage.localcluster.nodeagent.podfolder import Admission
+from moorage.localcluster.nodeagent.podstats import PodStat
 
 FOLDERS_KEPT = 10_000
 KEPT_SECONDS = 15.0  # so long a folder's size is believed: kubelets look once a minute
@@ -55,18 +57,26 @@ class VolumeStats:
             FOLDERS_KEPT, keep_seconds=KEPT_SECONDS, clock=clock
         )
 
-    async def summary(self, node: str, mounts: Iterable[Mounted]) -> Obj:
-        """The summary of a node; a folder that cannot be read is left out."""
+    async def summary(
+        self,
+        node: str,
+        mounts: Iterable[Mounted],
+        running: Iterable[Admission] = (),
+        use: Mapping[str, PodStat] | None = None,
+    ) -> Obj:
+        """The summary of a node; a folder that cannot be read is left out. `use`: of the pods, by their uids."""
         pods: dict[str, Obj] = {}
+        for pod in running:
+            stat = (use or {}).get(pod.uid)
+            if stat is not None:
+                pods[pod.uid] = _entry(pod, stat)
         for mount in mounts:
             meta = mount.pod["metadata"]
             entry = pods.setdefault(
                 meta["uid"],
-                {
-                    "podRef": {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]},
-                    "volume": [],
-                },
+                {"podRef": {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]}},
             )
+            entry.setdefault("volume", [])
             if (size := await self._size(mount.folder)) is None:
                 continue
             used, files = size
@@ -93,6 +103,19 @@ class VolumeStats:
                 return None
             self._sizes.put(folder, size)
         return size
+
+
+def _entry(pod: Admission, stat: PodStat) -> Obj:
+    at = rfc3339(stat.at)
+    cpu: Obj = {"time": at, "usageCoreNanoSeconds": stat.cpu_nanoseconds}
+    if stat.nano_cores is not None:
+        cpu["usageNanoCores"] = stat.nano_cores
+    return {
+        "podRef": {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid},
+        "startTime": pod.at,
+        "cpu": cpu,
+        "memory": {"time": at, "workingSetBytes": stat.memory_bytes},
+    }
 
 
 def folder_size(folder: str) -> tuple[int, int]:

@@ -211,11 +211,11 @@ def make_workflow_roles() -> list[Obj]:
     ]
 
 
-KUBELETS_RULE = Rule(resources=("nodes/stats",), verbs=("get",), why="what volumes hold")
+KUBELETS_RULE = Rule(resources=("nodes/stats",), verbs=("get",), why="what pods and volumes use")
 
 
 def make_kubelets_account() -> list[Obj]:
-    """The account under which kubelets are asked what volumes hold. No pod runs as it; see `kube.kubelets`.
+    """The account under which kubelets are asked what pods use. No pod runs as it; see `kube.kubelets`.
 
     `nodes/stats` lets it read statistics at a kubelet. `nodes/proxy` would let it run commands in every pod.
     https://kubernetes.io/docs/reference/access-authn-authz/kubelet-authn-authz/#kubelet-authorization

@@ -367,7 +367,18 @@ SERVER = Service(
         Rule(resources=("secrets",), verbs=("create",), why="the token of a map's workers; none can be read"),
         Rule(group=GROUP, resources=("workspaces",), verbs=LIST, why="where the gateway leads"),
         Rule(group=GROUP, resources=("tenants",), verbs=("list",), why="what they fill in, for their own people"),
-        Rule(group="discovery.k8s.io", resources=("endpointslices",), verbs=LIST, why="where workspaces answer"),
+        Rule(
+            group="discovery.k8s.io",
+            resources=("endpointslices",),
+            verbs=LIST,
+            why="where workspaces and exporters of GPUs answer",
+        ),
+        Rule(
+            group="metrics.k8s.io",
+            resources=("pods",),
+            verbs=("list",),
+            why="what pods use, where no kubelet tells",
+        ),
         Rule(
             group="authorization.k8s.io",
             resources=("subjectaccessreviews",),

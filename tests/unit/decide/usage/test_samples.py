@@ -55,7 +55,7 @@ def test_a_reading_is_a_tally_of_one_slot():
         slots=1,
         cpu_count=1, cpu_sum=1500, cpu_peak=1500,
         memory_count=1, memory_sum=512 * 1024, memory_peak=512 * 1024,
-        gpu_count=2, gpu_sum=530, gpu_peak=265,
+        gpu_count=2, gpu_sum=530, gpu_peak=500,
         gpu_memory_sum=2 * 1024 * 1024, gpu_memory_peak=1024 * 1024,
         power_count=2, power_sum=400_500, power_peak=400_500,
         gpus=2, busy_gpus=1,
@@ -74,7 +74,7 @@ def test_means_and_peaks_are_in_the_units_of_a_reading():
         tally_of(a_reading(use=(use, 0.0), power=power)) for use, power in ((80.0, 300.0), (20.0, 100.0))
     )
     assert tally.gpu_utilisation == 25.0
-    assert tally.gpu_utilisation_peak == 40.0
+    assert tally.gpu_utilisation_peak == 80.0
     assert tally.gpu_busy_seconds == 30.0  # of 120 GPU-seconds
     assert tally.gpu_seconds == 120
     assert tally.power_watts == 200.0
