@@ -223,7 +223,10 @@ def load_sheet(path: Path) -> PriceSheet:
         text = path.read_text(encoding="utf-8")
         if path.suffix.lower() == ".csv":
             return parse_rows(csv.DictReader(text.splitlines()))
-        return parse_sheet(parse_document(text))
+        sheet = parse_sheet(parse_document(text))
+        if not sheet.offers:
+            raise UsageError("the file offers no machine: machines is empty")
+        return sheet
     except (UnicodeDecodeError, DocumentError, csv.Error) as error:
         first = str(error).partition("\n")[0]
         raise UsageError(f"{path} is neither YAML, JSON nor CSV: {first}") from error

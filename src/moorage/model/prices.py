@@ -24,24 +24,47 @@
     transfer:
     - {from: us-west1, to: asia-northeast1, perGB: 0.12}
 
+    owned:                                  # machines that were bought
+    - name: dgx                             # nodes of this instance type, or the nodes named next
+      nodes: ["gpu-*"]
+      purchase: 30000000                    # for each node
+      years: 5                              # of use
+      watts: 6500                           # drawn on average
+      pricePerKWh: 27
+      hostingPerMonth: 120000               # rack, cooling, support
+    pods:                                   # clusters that bill what pods ask for, not nodes
+    - region: us-west1
+      cpu: 0.0445                           # each CPU and hour
+      memory: 0.0049                        # each GiB and hour
+      storage: 0.000055                     # each GiB of scratch disk and hour
+      gpus: {a100: 2.95}                    # each GPU and hour, by type
+      spot: {cpu: 0.0133, memory: 0.0014, gpus: {a100: 0.88}}
+      minimum: {cpu: 250m, memory: 512Mi}   # a pod is billed for at least this
+      step: {cpu: 250m, memory: 256Mi}        # and rounded up to whole steps
+      default: {cpu: 500m, memory: 2Gi}     # of a pod that asks for none
+    weights: {cpu: 1, memory: 0.125, gpu: 30}   # how a node's price is shared by what pods ask for
+
 As CSV: `name,region,cpu,memory,disk,gpus,pods,speed,spot,on_demand,interruptions_per_hour`, a line for each
 machine and region. Prices are per node and hour. Moorage ships no prices of its own.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
+from fractions import Fraction
 from typing import Any
 
 from moorage.apimachinery.meta import controller_ref, labels_of
 from moorage.apimachinery.quantity import parse_count, parse_milli
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import NodeInfo, is_gpu, parse_node, parse_pod
-from moorage.errors import QuantityError, UsageError
+from moorage.errors import UsageError
+from moorage.model.ownedprices import Owned, parse_owned
+from moorage.model.podprices import PodPrices, Weights, parse_pod_prices, parse_weights
+from moorage.model.pricefields import exactly, list_of, mapping_of, number_of, quantity_of
 
 PODS_PER_NODE = 110  # the kubelet's --max-pods
 TYPE_LABEL = "node.kubernetes.io/instance-type"
@@ -88,6 +111,11 @@ class Offer:
     interruptions_per_hour: float | None = None  # None: unknown
 
     @property
+    def price(self) -> Fraction:
+        """`price_per_hour` exactly as it is written: what money is counted by."""
+        return exactly(self.price_per_hour)
+
+    @property
     def name(self) -> str:
         return "/".join(part for part in (self.region, self.machine.name, self.market) if part)
 
@@ -119,9 +147,14 @@ class PriceSheet:
     read_on: date | None = None
     minimum_seconds: float = 0.0
     step_seconds: float = 1.0
+    owned: tuple[Owned, ...] = ()
+    pods: tuple[PodPrices, ...] = ()
+    weights: Weights = field(default_factory=Weights)
 
 
-_SHEET = {"source", "date", "currency", "billing", "machines", "quotas", "transfer"}
+_SHEET = {
+    "source", "date", "currency", "billing", "machines", "quotas", "transfer", "owned", "pods", "weights",
+}  # fmt: skip
 _BILLING = {"minimumSeconds", "stepSeconds"}
 _MACHINE = {
     "name", "cpu", "memory", "disk", "gpus", "pods", "reserved", "speed", "startSeconds", "network", "prices",
@@ -134,25 +167,30 @@ _TRANSFER = {"from", "to", "perGB"}
 
 def parse_sheet(document: object) -> PriceSheet:
     """Read a price file. Raises UsageError with the field, the value and what is allowed."""
-    top = _mapping(document, "the file", _SHEET)
-    billing = _mapping(top.get("billing") or {}, "billing", _BILLING)
+    top = mapping_of(document, "the file", _SHEET)
+    billing = mapping_of(top.get("billing") or {}, "billing", _BILLING)
     offers: list[Offer] = []
-    for at, machine in enumerate(_list(top.get("machines"), "machines")):
-        offers += _offers(_mapping(machine, f"machines[{at}]", _MACHINE), f"machines[{at}]")
-    if not offers:
-        raise UsageError("the file offers no machine: machines is empty")
+    for at, machine in enumerate(list_of(top.get("machines") or [], "machines")):
+        offers += _offers(mapping_of(machine, f"machines[{at}]", _MACHINE), f"machines[{at}]")
+    owned = parse_owned(top.get("owned") or [])
+    pods = parse_pod_prices(top.get("pods") or [])
+    if not (offers or owned or pods):
+        raise UsageError("the file has no price: machines is empty, and so are owned and pods")
     return PriceSheet(
         offers=_unique(offers),
         quotas=tuple(
-            _quota(_mapping(quota, f"quotas[{at}]", _QUOTA), f"quotas[{at}]")
-            for at, quota in enumerate(_list(top.get("quotas") or [], "quotas"))
+            _quota(mapping_of(quota, f"quotas[{at}]", _QUOTA), f"quotas[{at}]")
+            for at, quota in enumerate(list_of(top.get("quotas") or [], "quotas"))
         ),
-        transfer=_transfers(_list(top.get("transfer") or [], "transfer")),
+        transfer=_transfers(list_of(top.get("transfer") or [], "transfer")),
         currency=str(top.get("currency") or "USD"),
         source=str(top.get("source") or ""),
         read_on=_date(top.get("date")),
-        minimum_seconds=_number(billing, "minimumSeconds", "billing") or 0.0,
-        step_seconds=_number(billing, "stepSeconds", "billing", least=0.001) or 1.0,
+        minimum_seconds=number_of(billing, "minimumSeconds", "billing") or 0.0,
+        step_seconds=number_of(billing, "stepSeconds", "billing", least=0.001) or 1.0,
+        owned=owned,
+        pods=pods,
+        weights=parse_weights(top.get("weights") or {}),
     )
 
 
@@ -168,7 +206,7 @@ def parse_rows(rows: Iterable[Mapping[str, str | None]]) -> PriceSheet:
             "interruptionsPerHour": cells.pop("interruptions_per_hour", None),
         }
         where = f"line {line}"
-        offers += _offers({**_mapping(cells, where, _MACHINE), "prices": [price]}, where)
+        offers += _offers({**mapping_of(cells, where, _MACHINE), "prices": [price]}, where)
     if not offers:
         raise UsageError("the file offers no machine: it has no line below the heads")
     return PriceSheet(offers=_unique(offers))
@@ -295,35 +333,35 @@ def _offers(fields: Mapping[str, Any], where: str) -> list[Offer]:
     name = str(fields.get("name") or "")
     if not name or "/" in name:
         raise UsageError(f"{where}.name is {fields.get('name')!r}; every machine has a name without /")
-    reserved = _mapping(fields.get("reserved") or {}, f"{where}.reserved", _RESERVED)
+    reserved = mapping_of(fields.get("reserved") or {}, f"{where}.reserved", _RESERVED)
     for needed in ("cpu", "memory"):
         if needed not in fields:
             raise UsageError(f"{where} ({name}) does not say its {needed}")
     disk = fields.get("disk")
     machine = Machine(
         name=name,
-        cpu_milli=_quantity(fields["cpu"], f"{where}.cpu", milli=True),
-        memory_bytes=_quantity(fields["memory"], f"{where}.memory"),
-        disk_bytes=None if disk is None else _quantity(disk, f"{where}.disk"),
-        gpus=_quantity(fields.get("gpus") or 0, f"{where}.gpus"),
-        pods=_quantity(fields.get("pods", PODS_PER_NODE), f"{where}.pods"),
-        reserved_cpu_milli=_quantity(reserved.get("cpu") or 0, f"{where}.reserved.cpu", milli=True),
-        reserved_memory_bytes=_quantity(reserved.get("memory") or 0, f"{where}.reserved.memory"),
-        reserved_disk_bytes=_quantity(reserved.get("disk") or 0, f"{where}.reserved.disk"),
-        reserved_pods=_quantity(reserved.get("pods") or 0, f"{where}.reserved.pods"),
-        speed=_number(fields, "speed", where, least=0.001) or 1.0,
-        start_seconds=_number(fields, "startSeconds", where),
+        cpu_milli=quantity_of(fields["cpu"], f"{where}.cpu", milli=True),
+        memory_bytes=quantity_of(fields["memory"], f"{where}.memory"),
+        disk_bytes=None if disk is None else quantity_of(disk, f"{where}.disk"),
+        gpus=quantity_of(fields.get("gpus") or 0, f"{where}.gpus"),
+        pods=quantity_of(fields.get("pods", PODS_PER_NODE), f"{where}.pods"),
+        reserved_cpu_milli=quantity_of(reserved.get("cpu") or 0, f"{where}.reserved.cpu", milli=True),
+        reserved_memory_bytes=quantity_of(reserved.get("memory") or 0, f"{where}.reserved.memory"),
+        reserved_disk_bytes=quantity_of(reserved.get("disk") or 0, f"{where}.reserved.disk"),
+        reserved_pods=quantity_of(reserved.get("pods") or 0, f"{where}.reserved.pods"),
+        speed=number_of(fields, "speed", where, least=0.001) or 1.0,
+        start_seconds=number_of(fields, "startSeconds", where),
         network_bytes=None
         if fields.get("network") is None
-        else float(_quantity(fields["network"], f"{where}.network") or 1),
+        else float(quantity_of(fields["network"], f"{where}.network") or 1),
     )
     if not machine.cpu_milli:
         raise UsageError(f"{where}.cpu is 0; a machine has CPU")
     offers = []
-    for at, entry in enumerate(_list(fields.get("prices"), f"{where}.prices")):
+    for at, entry in enumerate(list_of(fields.get("prices"), f"{where}.prices")):
         here = f"{where}.prices[{at}]"
-        price = _mapping(entry, here, _PRICE)
-        both = {SPOT: _number(price, "spot", here), ON_DEMAND: _number(price, "onDemand", here)}
+        price = mapping_of(entry, here, _PRICE)
+        both = {SPOT: number_of(price, "spot", here), ON_DEMAND: number_of(price, "onDemand", here)}
         if all(value is None for value in both.values()):
             raise UsageError(f"{here} ({name}) has neither a price `spot` nor `onDemand`")
         offers += [
@@ -332,7 +370,7 @@ def _offers(fields: Mapping[str, Any], where: str) -> list[Offer]:
                 region=str(price.get("region") or ""),
                 market=market,
                 price_per_hour=value,
-                interruptions_per_hour=_number(price, "interruptionsPerHour", here) if market == SPOT else 0.0,
+                interruptions_per_hour=number_of(price, "interruptionsPerHour", here) if market == SPOT else 0.0,
             )
             for market, value in both.items()
             if value is not None
@@ -360,7 +398,7 @@ def _quota(fields: Mapping[str, Any], where: str) -> Quota:
         raise UsageError(f"{where}.spot is {spot!r}, neither true nor false")
     return Quota(
         resource=resource,
-        limit=_quantity(fields["limit"], f"{where}.limit"),
+        limit=quantity_of(fields["limit"], f"{where}.limit"),
         region=str(fields.get("region") or ""),
         spot=spot,
     )
@@ -370,54 +408,12 @@ def _transfers(rows: Sequence[object]) -> dict[tuple[str, str], float]:
     transfers: dict[tuple[str, str], float] = {}
     for at, entry in enumerate(rows):
         where = f"transfer[{at}]"
-        row = _mapping(entry, where, _TRANSFER)
-        price = _number(row, "perGB", where)
+        row = mapping_of(entry, where, _TRANSFER)
+        price = number_of(row, "perGB", where)
         if not row.get("from") or not row.get("to") or price is None:
             raise UsageError(f"{where} needs from, to and perGB")
         transfers[str(row["from"]), str(row["to"])] = price
     return transfers
-
-
-def _mapping(value: object, where: str, known: set[str]) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise UsageError(f"{where} must be a mapping of fields, not {type(value).__name__}")
-    unknown = sorted(str(key) for key in value if key not in known)
-    if unknown:
-        raise UsageError(f"{where} has no field {unknown[0]!r}; known are {', '.join(sorted(known))}")
-    return value
-
-
-def _list(value: object, where: str) -> Sequence[object]:
-    if not isinstance(value, list):
-        raise UsageError(f"{where} must be a list, not {type(value).__name__}")
-    return value
-
-
-def _number(fields: Mapping[str, Any], name: str, where: str, *, least: float = 0.0) -> float | None:
-    value = fields.get(name)
-    if value is None:
-        return None
-    try:
-        if isinstance(value, bool):
-            raise ValueError
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not least <= number < math.inf:
-        raise UsageError(f"{where}.{name} is {value!r}, not a number of at least {least:g}")
-    return number
-
-
-def _quantity(value: object, where: str, *, milli: bool = False) -> int:
-    try:
-        if isinstance(value, bool) or not isinstance(value, int | float | str):
-            raise QuantityError(f"invalid quantity {value!r}: use a number with a unit, such as 500m or 2Gi")
-        quantity = parse_milli(value) if milli else parse_count(value)
-    except QuantityError as error:
-        raise UsageError(f"{where}: {error.message}", hint=error.hint) from error
-    if quantity < 0:
-        raise UsageError(f"{where} is {value!r}, less than 0")
-    return quantity
 
 
 def _date(value: object) -> date | None:

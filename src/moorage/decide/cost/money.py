@@ -1,0 +1,78 @@
+"""Money as whole numbers, so that sums are exact and shares add up.
+
+A price of an hour is rounded once, to 10^-12 of the currency. A price times a time in microseconds is a whole
+number of *grains*. Shares are rounded down to grains, and what is left over goes to whom the caller says. For
+people, amounts are rounded to the currency's smallest coin by the largest remainder: shares add up to the total.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from decimal import Decimal
+from fractions import Fraction
+
+PER_UNIT = 10**12  # parts of the currency in a price
+HOUR_US = 3_600_000_000
+GRAINS = PER_UNIT * HOUR_US  # of one unit of the currency
+_NO_COINS = frozenset(
+    {
+        "BIF",
+        "CLP",
+        "DJF",
+        "GNF",
+        "ISK",
+        "JPY",
+        "KMF",
+        "KRW",
+        "PYG",
+        "RWF",
+        "UGX",
+        "VND",
+        "VUV",
+        "XAF",
+        "XOF",
+        "XPF",
+    }
+)
+_THREE = frozenset({"BHD", "IQD", "JOD", "KWD", "LYD", "OMR", "TND"})
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def decimals_of(currency: str) -> int:
+    """Digits after the point of a currency's smallest coin, by ISO 4217: 0 for JPY, 2 for most."""
+    name = currency.upper()
+    return 0 if name in _NO_COINS else 3 if name in _THREE else 2
+
+
+def rate_of(price: Fraction) -> int:
+    """A price of an hour in parts of PER_UNIT, the nearest, ties to even."""
+    return round(price * PER_UNIT)
+
+
+def microseconds(span: timedelta) -> int:
+    return span // _MICROSECOND
+
+
+def part_of(amount: int, share: Fraction) -> int:
+    """So much of an amount, rounded down to a whole grain."""
+    return amount * share.numerator // share.denominator
+
+
+def rounded(amounts: Sequence[int], decimals: int) -> list[Decimal]:
+    """Grains as money, each within a coin of what it is; together they are the rounded sum, half up.
+
+    By the largest remainder: all are rounded down, and the coins that are missing go to those who lost most.
+    """
+    coin = Fraction(GRAINS, 10**decimals)
+    floors = [int(amount / coin // 1) for amount in map(Fraction, amounts)]
+    missing = int((sum(amounts) / coin + Fraction(1, 2)) // 1) - sum(floors)
+    order = sorted(range(len(amounts)), key=lambda at: (-(amounts[at] / coin - floors[at]), at))
+    for at in order[:missing]:
+        floors[at] += 1
+    return [Decimal(coins).scaleb(-decimals) for coins in floors]
+
+
+def exact(amount: int) -> Fraction:
+    """Grains as units of the currency, not rounded."""
+    return Fraction(amount, GRAINS)

@@ -1,0 +1,91 @@
+"""The price of a node's hour by a price file, and for how long it is billed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from fractions import Fraction
+
+from moorage.decide.cost.money import rate_of
+from moorage.decide.usage.nodelives import NodeLife
+from moorage.model.prices import ON_DEMAND, PriceSheet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedNode:
+    """A stretch of a node's life as it is billed. `rate` None: the file has no price for it.
+
+    From `since` to `until`, in which the time beyond `there_until` was billed by a minimum or a step.
+    """
+
+    life: NodeLife
+    rate: int | None  # see `money.rate_of`
+    since: datetime
+    until: datetime
+    there_until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Pricer:
+    """Finds prices, and remembers them."""
+
+    sheet: PriceSheet
+    _known: dict[tuple[str, str, str, str], int | None] = field(default_factory=dict)
+
+    def rate_of(self, life: NodeLife) -> int | None:
+        key = (life.node, life.instance_type, life.region, life.market)
+        if key not in self._known:
+            price = price_of(self.sheet, life)
+            self._known[key] = None if price is None else rate_of(price)
+        return self._known[key]
+
+    def price(
+        self, lives: Iterable[NodeLife], *, since: datetime, until: datetime, now: datetime
+    ) -> list[PricedNode]:
+        """What is billed of each life within [since, until), up to now."""
+        stretches = []
+        for life in lives:
+            there = now if life.ended_at is None else life.ended_at
+            billed = min(max(there, billed_until(self.sheet, life)), now)
+            begin, end = max(since, life.started_at), min(until, billed)
+            if begin < end:
+                stretches.append(
+                    PricedNode(
+                        life=life,
+                        rate=self.rate_of(life),
+                        since=begin,
+                        until=end,
+                        there_until=max(begin, min(end, there)),
+                    )
+                )
+        return stretches
+
+
+def price_of(sheet: PriceSheet, life: NodeLife) -> Fraction | None:
+    """Money per hour: of a bought machine, else by type, region and market; None where the file says nothing.
+
+    A price without a region holds in every region that has none of its own. A node that does not say whether it is
+    spot is on demand.
+    """
+    for owned in sheet.owned:
+        if owned.is_of(node=life.node, instance_type=life.instance_type):
+            return owned.price
+    fitting = [
+        offer
+        for offer in sheet.offers
+        if offer.machine.name == life.instance_type
+        and offer.market == (life.market or ON_DEMAND)
+        and offer.region in ("", life.region)
+    ]
+    return max(fitting, key=lambda offer: bool(offer.region)).price if fitting else None
+
+
+def billed_until(sheet: PriceSheet, life: NodeLife) -> datetime:
+    """The end of a life as it is billed: at least the minimum, in whole steps. Bought machines have neither."""
+    end = life.ended_at
+    if end is None or any(owned.is_of(node=life.node, instance_type=life.instance_type) for owned in sheet.owned):
+        return life.started_at
+    span = max(end - life.started_at, timedelta(seconds=sheet.minimum_seconds))
+    step = timedelta(seconds=sheet.step_seconds)
+    return life.started_at + -(-span // step) * step

@@ -1,0 +1,370 @@
+"""The money of a window: what was used, allocated, reserved and idle, by whom or where.
+
+For every node and moment: provisioned = used + unused + not measured + reserved + idle. A pod's money is *used* as
+far as its GPUs were busy by their samples, and *unused* as far as they were not. Without GPUs or samples it is
+*not measured*.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from decimal import Decimal
+from enum import StrEnum
+from fractions import Fraction
+from itertools import pairwise
+
+from moorage.decide.cost.money import HOUR_US, decimals_of, microseconds, rounded
+from moorage.decide.cost.nodes import Pricer
+from moorage.decide.cost.split import Share, split
+from moorage.decide.usage.intervals import Interval
+from moorage.decide.usage.nodelives import NodeLife
+from moorage.model.prices import PriceSheet
+from moorage.model.tenant import RESERVED as SYSTEM_NAMESPACES
+
+IDLE, SYSTEM, KEPT, OTHERS = "(idle)", "(system)", "(reserved)", "(others)"
+_MILLION = 1_000_000
+
+
+class By(StrEnum):
+    TENANT = "tenant"
+    USER = "user"
+    RUN = "run"
+    NAMESPACE = "namespace"
+    DAY = "day"
+    NODE = "node"
+    TYPE = "type"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What samples say of a pod, in millionths: for how much of its time, and how busy its GPUs were in it."""
+
+    covered: int
+    busy: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Booking:
+    """A reservation of the calendar: so many machines of a type, from one moment to another, for somebody."""
+
+    name: str
+    namespace: str
+    owner: str
+    machine: str  # GROUP/TYPE
+    count: int
+    since: datetime
+    until: datetime
+
+
+@dataclass(slots=True)
+class Sums:
+    """Money in grains, GPU time in whole GPUs × microseconds; it grows by `add`."""
+
+    used: int = 0
+    unused: int = 0
+    not_measured: int = 0
+    reserved: int = 0
+    idle: int = 0
+    gpu_us: Fraction = Fraction(0)
+    pods: set[str] = field(default_factory=set)
+
+    @property
+    def allocated(self) -> int:
+        return self.used + self.unused + self.not_measured + self.reserved
+
+    @property
+    def whole(self) -> int:
+        return self.allocated + self.idle
+
+    @property
+    def gpu_hours(self) -> float:
+        return float(self.gpu_us / HOUR_US)
+
+    def add(self, share: Share, measured: Mapping[str, Measured]) -> None:
+        """Add a share by what became of its money."""
+        interval, money = share.interval, share.money
+        if interval is None:
+            self.idle += money
+            return
+        self.gpu_us += share.gpu_us
+        self.pods.add(interval.pod_uid)
+        samples = measured.get(interval.pod_uid)
+        if interval.reserved_for:
+            self.reserved += money
+        elif samples is None or not interval.gpus:
+            self.not_measured += money
+        else:
+            covered = money * min(samples.covered, _MILLION) // _MILLION
+            used = covered * min(samples.busy, _MILLION) // _MILLION
+            self.used += used
+            self.unused += covered - used
+            self.not_measured += money - covered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """All that a report depends on."""
+
+    lives: Sequence[NodeLife]
+    intervals: Sequence[Interval]
+    sheet: PriceSheet
+    now: datetime
+    tenants: Mapping[str, str] = field(default_factory=dict)  # namespace → tenant
+    measured: Mapping[str, Measured] = field(default_factory=dict)  # pod uid → what its samples say
+    bookings: Sequence[Booking] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Rounded money; the numbers of a row and of a column add up."""
+
+    name: str
+    used: Decimal
+    unused: Decimal
+    not_measured: Decimal
+    reserved: Decimal
+    idle: Decimal
+    gpu_hours: float
+    pods: int
+
+    @property
+    def allocated(self) -> Decimal:
+        return self.used + self.unused + self.not_measured + self.reserved
+
+    @property
+    def whole(self) -> Decimal:
+        return self.allocated + self.idle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """`unpriced`: nodes that the file has no price for → their hours; no row has anything of them."""
+
+    rows: tuple[Row, ...]
+    total: Row
+    unpriced: Mapping[str, Fraction]
+
+
+def report(
+    facts: Facts,
+    *,
+    by: By,
+    since: datetime,
+    until: datetime,
+    days: Sequence[datetime] = (),
+    sees: Callable[[Interval], bool] | None = None,
+) -> Report:
+    """The rows of a window, the largest first, what is nobody's last; days in their order.
+
+    `days`: where days begin, for By.DAY: the first at or before `since`. `sees`: whose pods the reader may see by
+    name; those of others are one row. None: everybody's.
+    """
+    unpriced: dict[str, Fraction] = {}
+    table: dict[str, Sums] = {}
+    for day, share in shares(
+        facts, since=since, until=until, days=days if by is By.DAY else (), unpriced=unpriced
+    ):
+        name = day.isoformat()[:10] if day else _name(share, by, facts.tenants, sees)
+        table.setdefault(name, Sums()).add(share, facts.measured)
+    ordered = sorted(
+        table, key=lambda name: name if by is By.DAY else (name.startswith("("), -table[name].whole, name)
+    )
+    return Report(
+        rows=_rows(ordered, table, facts.sheet.currency), total=_total(ordered, table, facts), unpriced=unpriced
+    )
+
+
+def daily(
+    facts: Facts,
+    *,
+    by: By,
+    since: datetime,
+    until: datetime,
+    days: Sequence[datetime],
+    sees: Callable[[Interval], bool] | None = None,
+) -> dict[str, dict[datetime, int]]:
+    """For a chart: name → the day's beginning → money in grains."""
+    table: dict[str, dict[datetime, int]] = {}
+    for day, share in shares(facts, since=since, until=until, days=days, unpriced={}):
+        if day is not None:
+            row = table.setdefault(_name(share, by, facts.tenants, sees), {})
+            row[day] = row.get(day, 0) + share.money
+    return table
+
+
+def shares(
+    facts: Facts, *, since: datetime, until: datetime, days: Sequence[datetime], unpriced: dict[str, Fraction]
+) -> Iterator[tuple[datetime | None, Share]]:
+    """Every share of every node with a price, of each day apart where days are given."""
+    pricer = Pricer(facts.sheet)
+    cuts = [since, *(day for day in days if since < day < until), until]
+    by_node: dict[str, list[list[Interval]]] = {}
+    for interval in booked(facts.intervals, facts.bookings):
+        windows = by_node.setdefault(interval.node, [[] for _ in cuts[1:]])
+        first = max(0, bisect_right(cuts, interval.started_at) - 1)
+        last = len(windows) if interval.ended_at is None else bisect_left(cuts, interval.ended_at)
+        for at in range(first, min(last, len(windows))):
+            windows[at].append(interval)
+    for at, (begin, end) in enumerate(pairwise(cuts)):
+        day = max((moment for moment in days if moment <= begin), default=begin) if days else None
+        for node in pricer.price(facts.lives, since=begin, until=end, now=facts.now):
+            if node.rate is None:
+                name = type_of(node.life)
+                hours = Fraction(microseconds(node.there_until - node.since), HOUR_US)
+                unpriced[name] = unpriced.get(name, Fraction(0)) + hours
+                continue
+            there = by_node.get(node.life.node)
+            for share in split(node, there[at] if there else (), facts.sheet.weights):
+                yield day, share
+
+
+def booked(intervals: Iterable[Interval], bookings: Sequence[Booking]) -> list[Interval]:
+    """Places that are kept go to whom they are reserved for, as many as are, while they are; the others to nobody.
+
+    A place may be kept for several in turns: it becomes as many intervals.
+    """
+    result: list[Interval] = []
+    kept: list[Interval] = []
+    for interval in intervals:
+        (kept if interval.reserved_for else result).append(interval)
+    pieces = [
+        interval
+        for machine in sorted({interval.reserved_for for interval in kept})
+        for interval in _booked(
+            [interval for interval in kept if interval.reserved_for == machine],
+            [booking for booking in bookings if booking.machine == machine],
+        )
+    ]
+    return result + pieces
+
+
+def _booked(kept: Sequence[Interval], bookings: Sequence[Booking]) -> list[Interval]:
+    cuts = sorted({moment for booking in bookings for moment in (booking.since, booking.until)})
+    pieces: dict[datetime, list[Interval]] = {}
+    for interval in kept:
+        inner = [
+            cut
+            for cut in cuts
+            if interval.started_at < cut and (interval.ended_at is None or cut < interval.ended_at)
+        ]
+        for begin, end in zip([interval.started_at, *inner], [*inner, interval.ended_at], strict=True):
+            segment = max((cut for cut in cuts if cut <= begin), default=begin)
+            pieces.setdefault(segment, []).append(replace(interval, started_at=begin, ended_at=end))
+    result: list[Interval] = []
+    for segment, places in sorted(pieces.items()):
+        slots = [
+            booking
+            for booking in sorted(bookings, key=lambda booking: (booking.since, booking.namespace, booking.name))
+            if booking.since <= segment < booking.until
+            for _ in range(min(booking.count, len(places)))
+        ]
+        free_at: list[datetime | None] = [segment] * len(slots)  # None: taken to the end
+        for place in sorted(places, key=lambda place: (place.started_at, place.pod_uid)):
+            at = next(
+                (at for at, free in enumerate(free_at) if free is not None and free <= place.started_at), None
+            )
+            if at is None:
+                result.append(place)
+                continue
+            free_at[at] = place.ended_at
+            booking = slots[at]
+            result.append(
+                replace(
+                    place,
+                    namespace=booking.namespace,
+                    owner=booking.owner,
+                    run="",
+                    part_of=f"reservation/{booking.name}",
+                )
+            )
+    return result
+
+
+def type_of(life: NodeLife) -> str:
+    """What a node is called by: its instance type, else its GPU type."""
+    name = life.instance_type or life.gpu_type or "no type"
+    where = f" in {life.region}" if life.region else ""
+    return f"{name}{where}{', spot' if life.market == 'spot' else ''}"
+
+
+def is_system(namespace: str) -> bool:
+    """Whether what runs in a namespace keeps the cluster going, and is of no team."""
+    return namespace in SYSTEM_NAMESPACES or namespace.startswith("kube-")
+
+
+def _name(share: Share, by: By, tenants: Mapping[str, str], sees: Callable[[Interval], bool] | None) -> str:
+    interval = share.interval
+    if by is By.NODE:
+        return share.node.life.node
+    if by is By.TYPE:
+        return type_of(share.node.life)
+    if interval is None:
+        return IDLE
+    if is_system(interval.namespace):
+        return KEPT if interval.reserved_for else SYSTEM
+    if sees is not None and not sees(interval):
+        return OTHERS
+    match by:
+        case By.TENANT:
+            return tenants.get(interval.namespace) or f"namespace {interval.namespace}"
+        case By.USER:
+            return interval.owner
+        case By.NAMESPACE:
+            return interval.namespace
+        case _:
+            work = interval.run or interval.part_of
+            work = work or (f"workflow/{interval.workflow}" if interval.workflow else interval.pod)
+            return f"{interval.namespace}/{work}"
+
+
+def _rows(ordered: Sequence[str], table: Mapping[str, Sums], currency: str) -> tuple[Row, ...]:
+    cells = [
+        amount
+        for name in ordered
+        for amount in (
+            table[name].used, table[name].unused, table[name].not_measured, table[name].reserved, table[name].idle,
+        )
+    ]  # fmt: skip
+    money = iter(rounded(cells, decimals_of(currency)))
+    return tuple(
+        Row(
+            name=name,
+            used=next(money),
+            unused=next(money),
+            not_measured=next(money),
+            reserved=next(money),
+            idle=next(money),
+            gpu_hours=table[name].gpu_hours,
+            pods=len(table[name].pods),
+        )
+        for name in ordered
+    )
+
+
+def _total(ordered: Sequence[str], table: Mapping[str, Sums], facts: Facts) -> Row:
+    """The sum of the rounded rows, which is the rounded sum."""
+    rows = _rows(ordered, table, facts.sheet.currency)
+    zero = Decimal(0).scaleb(-decimals_of(facts.sheet.currency))
+    return Row(
+        name="total",
+        used=sum((row.used for row in rows), zero),
+        unused=sum((row.unused for row in rows), zero),
+        not_measured=sum((row.not_measured for row in rows), zero),
+        reserved=sum((row.reserved for row in rows), zero),
+        idle=sum((row.idle for row in rows), zero),
+        gpu_hours=sum(row.gpu_hours for row in rows),
+        pods=len(set[str]().union(*(table[name].pods for name in ordered))),
+    )
+
+
+def days_between(
+    since: datetime, until: datetime, midnight: Callable[[datetime], datetime]
+) -> tuple[datetime, ...]:
+    """Where the days of a window begin, the first at or before it. `midnight`: the beginning of a moment's day."""
+    days = [midnight(since)]
+    while (following := midnight(days[-1] + timedelta(hours=36))) < until:
+        days.append(following)
+    return tuple(days)
