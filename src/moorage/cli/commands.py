@@ -37,6 +37,7 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     ("GPUs", "top", "moorage.cli.gpus:top", "Show GPU-hours by user, namespace, run, workflow, type or GPU"),
     ("GPUs", "machines", "moorage.cli.machines:machines", "List types of machines: size, free, price, how to ask"),
     ("GPUs", "reserve", "moorage.cli.reserve:reserve", "Reserve machines for a period"),
+    ("GPUs", "cost", "moorage.cli.cost:cost", "Show what nodes cost, and who bears how much of it"),
     ("GPUs", "simulate", "moorage.cli.simulate:simulate", "Try packing policies on a trace of pods"),
     (
         "Workspaces",

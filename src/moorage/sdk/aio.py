@@ -12,6 +12,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from moorage.api.costs import Costs
 from moorage.api.crons import BackfillAnswer, Cron, CronHistory, CronRun
 from moorage.api.datasets import Dataset
 from moorage.api.explain import Explanation
@@ -520,6 +521,21 @@ class AsyncClient(Group):
         """GPU-hours. `by`: user (or namespace, run, workflow, type, gpu); `since`: such as 24h, or a moment."""
         params = {"by": by, "since": since, "until": until}
         return read(Top, await self._json("GET", "/api/v1/top", params=params))
+
+    async def cost(
+        self, *, by: str | None = None, since: str | None = None, until: str | None = None,
+        time_zone: str | None = None, prices: str = "",
+    ) -> Costs:  # fmt: skip
+        """Money: used, allocated, idle. `by`: user (or tenant, run, namespace, day, node, type).
+
+        `since`, `until`: such as 30d, a day or a moment. `prices`: the text of a price file,
+        instead of the one that is installed.
+        """
+        asked = {"by": by, "since": since, "until": until, "timeZone": time_zone}
+        if not prices:
+            return read(Costs, await self._json("GET", "/api/v1/cost", params=asked))
+        body = {name: value for name, value in asked.items() if value is not None} | {"prices": prices}
+        return read(Costs, await self._json("POST", "/api/v1/cost", body=body))
 
     async def explain(self, name: str, *, namespace: str | None = None) -> Explanation:
         """Why a run or a pod waits."""

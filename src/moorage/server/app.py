@@ -53,6 +53,7 @@ from moorage.server.ratelimit import RateLimit
 from moorage.server.rest import (
     backup,
     checkpoint,
+    costs,
     crons,
     cronworkflows,
     datasets,
@@ -78,6 +79,7 @@ ENDPOINTS = (
     *gpus.ENDPOINTS,
     *nodes.ENDPOINTS,
     *top.ENDPOINTS,
+    *costs.ENDPOINTS,
     *jobs.ENDPOINTS,
     *kept.ENDPOINTS,
     *volumes.ENDPOINTS,

@@ -75,7 +75,7 @@ WAY_IN = frozenset(  # who is not known yet may ask for these
     }
 )
 LOOKS = frozenset({"GET", "HEAD", "OPTIONS"})  # methods that change nothing
-LOOKING_PATHS = frozenset({"/api/v1/explain"})  # nor does a POST to these
+LOOKING_PATHS = frozenset({"/api/v1/explain", "/api/v1/cost", "/api/v1/cost/compare"})  # nor does a POST to these
 OWN_AUTH_PATHS = frozenset({"/api/v1/work", "/api/v1/work/output"})  # check the map's own token
 TUNNEL_SUFFIX = TUNNEL_PATH.rpartition("}")[2]
 RECORDS_PREFIX = f"{WORKFLOW_RECORDS_PATH}/"

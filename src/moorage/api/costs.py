@@ -1,0 +1,160 @@
+"""Money on the wire: `/api/v1/cost` and below. Amounts are decimal texts, so that no reader rounds them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from moorage.api.fields import Answer, Query, Request, Text, Time, about
+
+PRICES_MOST = 256 * 1024  # bytes of a price file
+Prices = Annotated[str, msgspec.Meta(max_length=PRICES_MOST)]
+_BY = about("What rows are summed up by: tenant, user, run, namespace, day, node or type.")
+_SINCE = about("Start of the window: a span before now (24h, 7d), a day or RFC 3339.")
+_UNTIL = about("End of the window, written as `since`; left out: now.")
+_ZONE = about("Time zone in which days begin, such as Asia/Tokyo.")
+_FILE = about("Text of a price file, instead of the one that is installed.")
+
+
+class CostQuery(Query):
+    """A window of time, and what its money is summed up by."""
+
+    by: Annotated[Text, _BY] = "user"
+    since: Annotated[Text, _SINCE] = "30d"
+    until: Annotated[Text | None, _UNTIL] = None
+    time_zone: Annotated[Text, _ZONE] = "UTC"
+
+
+class CostRequest(Request):
+    """The same, with prices of one's own."""
+
+    by: Annotated[Text, _BY] = "user"
+    since: Annotated[Text, _SINCE] = "30d"
+    until: Annotated[Text | None, _UNTIL] = None
+    time_zone: Annotated[Text, _ZONE] = "UTC"
+    prices: Annotated[Prices, _FILE] = ""
+
+
+class PriceSource(Answer, frozen=True):
+    """Where prices are from."""
+
+    source: Annotated[str, about("Where they were read.")] = ""
+    date: Annotated[str, about("When they were read, as YYYY-MM-DD.")] = ""
+    currency: Annotated[str, about("Currency of all amounts.")] = "USD"
+
+
+class CostRow(Answer, frozen=True):
+    """Money of one tenant, user, run, namespace, day, node or machine type."""
+
+    name: Annotated[str, about("Whose money; (idle), (system), (reserved) and (others) are nobody's by name.")]
+    total: Annotated[str, about("Allocated and idle.")]
+    allocated: Annotated[str, about("Used, unused, not measured and reserved.")]
+    used: Annotated[str, about("Of pods with GPUs: as far as their GPUs were busy.")]
+    unused: Annotated[str, about("Of pods with GPUs: as far as their GPUs were not.")]
+    not_measured: Annotated[str, about("Of pods without GPUs, or without samples.")]
+    reserved: Annotated[str, about("Of places kept for machines.")]
+    idle: Annotated[str, about("Of what nobody asked for.")]
+    gpu_hours: Annotated[float, about("Whole GPUs × hours that pods held.")] = 0.0
+    pods: Annotated[int, about("Pods within the window.")] = 0
+
+
+class UnpricedNodes(Answer, frozen=True):
+    """Nodes that the price file says nothing of; no row has anything of them."""
+
+    name: Annotated[str, about("Their machine type, region and market.")]
+    node_hours: Annotated[float, about("Nodes × hours.")]
+
+
+class Costs(Answer, frozen=True):
+    """Money in a window of time. Rows add up to the total."""
+
+    since: Annotated[Time, about("Start of the window, or when nodes were recorded first.")]
+    until: Annotated[Time, about("End of the window.")]
+    by: Annotated[str, _BY] = "user"
+    prices: Annotated[PriceSource, about("Where the prices are from.")] = PriceSource()
+    rows: Annotated[tuple[CostRow, ...], about("The largest first; nobody's last; days in their order.")] = ()
+    total: Annotated[CostRow | None, about("The sum of all rows.")] = None
+    unpriced: Annotated[tuple[UnpricedNodes, ...], about("Nodes without a price.")] = ()
+    notes: Annotated[tuple[str, ...], about("What to know when reading it.")] = ()
+
+
+class DailyCost(Answer, frozen=True):
+    """Money of one tenant or user, day by day."""
+
+    name: str
+    money: Annotated[tuple[str, ...], about("One amount for each day.")] = ()
+
+
+class DailyCosts(Answer, frozen=True):
+    """For a chart."""
+
+    days: Annotated[tuple[str, ...], about("The days, as YYYY-MM-DD.")] = ()
+    by: Annotated[str, _BY] = "tenant"
+    prices: Annotated[PriceSource, about("Where the prices are from.")] = PriceSource()
+    rows: Annotated[tuple[DailyCost, ...], about("The largest first.")] = ()
+
+
+class CompareJob(Request):
+    """Work of a sample: what a pod asks for, how long it takes, how often it runs in a month."""
+
+    name: Annotated[Text, about("Its name.")]
+    seconds: Annotated[float, msgspec.Meta(ge=0, le=1e9), about("How long a pod of it takes.")]
+    cpu: Annotated[Text, about("CPUs that it asks for, as 500m; empty: none.")] = ""
+    memory: Annotated[Text, about("Memory that it asks for, as 4Gi; empty: none.")] = ""
+    storage: Annotated[Text, about("Scratch disk that it asks for; empty: none.")] = ""
+    gpus: Annotated[float, msgspec.Meta(ge=0, le=10_000), about("GPUs; parts of one for slices.")] = 0
+    gpu_type: Annotated[Text, about("Type of the GPUs.")] = ""
+    times: Annotated[float, msgspec.Meta(ge=0, le=1e9), about("How often it runs in a month.")] = 1
+    region: Annotated[Text, about("Where; empty: the only region of the price file.")] = ""
+    spot: Annotated[bool, about("Whether on spot capacity.")] = False
+
+
+class CompareRequest(Request):
+    """Node billing against pod billing, over a window, or over a sample of work by the month."""
+
+    since: Annotated[Text, _SINCE] = "30d"
+    until: Annotated[Text | None, _UNTIL] = None
+    node_prices: Annotated[Prices, about("Price file of nodes; empty: the one that is installed.")] = ""
+    pod_prices: Annotated[Prices, about("Price file with prices of pods; empty: that of nodes.")] = ""
+    sample: Annotated[
+        tuple[Text, ...], msgspec.Meta(max_length=1000), about("Runs of the window, as NAMESPACE/NAME.")
+    ] = ()
+    times: Annotated[
+        float, msgspec.Meta(gt=0, le=1e9), about("How often each run of the sample runs in a month.")
+    ] = 1
+    jobs: Annotated[
+        tuple[CompareJob, ...], msgspec.Meta(max_length=10_000), about("Work that is described, not recorded.")
+    ] = ()
+
+
+class ComparedJob(Answer, frozen=True):
+    """What work costs where pods are billed."""
+
+    name: str
+    times: Annotated[float, about("Pods, or how often a month.")]
+    money: Annotated[str, about("Money for all of them.")]
+
+
+class Compared(Answer, frozen=True):
+    """Two ways of billing. Amounts are of the window, or, with a sample, of a month of 30 days."""
+
+    since: Annotated[Time, about("Start of the window.")]
+    until: Annotated[Time, about("End of the window.")]
+    is_month: Annotated[bool, about("Whether amounts are of a month of 30 days, not of the window.")]
+    node_prices: PriceSource
+    pod_prices: PriceSource
+    nodes: Annotated[str, about("Money by nodes.")]
+    idle: Annotated[str, about("Of this, for what nobody asked for.")]
+    pods: Annotated[str, about("Money by pods.")]
+    saved_percent: Annotated[float | None, about("What pods save; less than 0: they cost more.")] = None
+    jobs: Annotated[tuple[ComparedJob, ...], about("Work by its money where pods are billed.")] = ()
+    unpriced: Annotated[tuple[str, ...], about("Nodes without a price.")] = ()
+    notes: Annotated[tuple[str, ...], about("What to know when reading it.")] = ()
+
+
+class InstalledPrices(Answer, frozen=True):
+    """The price file of this installation."""
+
+    text: Annotated[str, about("The file; empty: none is installed.")] = ""
+    prices: Annotated[PriceSource, about("Where its prices are from.")] = PriceSource()
