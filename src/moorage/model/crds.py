@@ -259,6 +259,9 @@ def _structural(schema: Mapping[str, Any], definitions: Mapping[str, Any], insid
                 continue  # absent says as much, and is not written into every object
             case "required" if not value:
                 continue
+            case "exclusiveMinimum" | "exclusiveMaximum" if not isinstance(value, bool):
+                out[key.removeprefix("exclusive").lower()] = value  # in OpenAPI 3.0 it is a mark beside the bound
+                out[key] = True
             case _:
                 out[key] = value
     if out.get("type") == "integer":

@@ -174,3 +174,10 @@ def test_memberships_name_the_highest_role_by_name_or_group():
     assert memberships("linus", (), tenants) == (
         Membership(tenant="vision", namespace="v", role="admin", admins=("linus",)),
     )
+
+
+def test_a_bound_that_is_excluded_is_said_as_openapi_3_0_does() -> None:
+    bounds = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 9}
+    assert structural(bounds) == {
+        "type": "number", "minimum": 0, "exclusiveMinimum": True, "maximum": 9, "exclusiveMaximum": True,
+    }  # fmt: skip
