@@ -189,13 +189,13 @@ async def install(session: Session, text: str) -> None:
 
     async def read() -> Any:
         try:
-            found: Obj | None = await session.api.get(CONFIGMAPS, PRICES_CONFIGMAP, SYSTEM_NAMESPACE)
+            installed: Obj | None = await session.api.get(CONFIGMAPS, PRICES_CONFIGMAP, SYSTEM_NAMESPACE)
         except NotFound:
-            found = None
+            installed = None
 
         async def write() -> Obj:
-            if found is not None:
-                return await session.api.update(CONFIGMAPS, {**found, "data": {PRICES_KEY: text}})
+            if installed is not None:
+                return await session.api.update(CONFIGMAPS, {**installed, "data": {PRICES_KEY: text}})
             meta = {"name": PRICES_CONFIGMAP, "namespace": SYSTEM_NAMESPACE, "labels": labels}
             obj = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {PRICES_KEY: text}}
             return await session.api.create(CONFIGMAPS, obj, SYSTEM_NAMESPACE)

@@ -219,4 +219,5 @@ class Client:
     gpus = _call(aio.AsyncClient.gpus)
     nodes = _call(aio.AsyncClient.nodes)
     top = _call(aio.AsyncClient.top)
+    cost = _call(aio.AsyncClient.cost)
     explain = _call(aio.AsyncClient.explain)

@@ -29,7 +29,7 @@ async def installed_text(context: Context) -> str:
     found = await context.api.list(
         CONFIGMAPS, SYSTEM_NAMESPACE, field_selector=f"metadata.name={PRICES_CONFIGMAP}"
     )
-    return str((found.items[0].get("data") or {}).get(PRICES_KEY) or "") if found.items else ""
+    return str((listed.items[0].get("data") or {}).get(PRICES_KEY) or "") if listed.items else ""
 
 
 async def installed_sheet(context: Context) -> PriceSheet:

@@ -1,0 +1,136 @@
+"""/api/v1/cost over a fake API."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+import yaml
+
+from moorage.apimachinery.resources import CONFIGMAPS
+from moorage.decide.usage.intervals import Open
+from moorage.decide.usage.nodelives import Begin
+from moorage.decide.usage.samples import PodUse, Tally
+from moorage.model.names import PRICES_CONFIGMAP, SYSTEM_NAMESPACE
+from moorage.model.tenant import TENANTS
+from moorage.server.costs import Measured, measured_of
+from moorage.testing.clock import NOON
+from moorage.testing.costs import HOUR, MONTH_SHEET, a_life, a_share
+
+AS_ADA = {"headers": {"authorization": "Bearer kube-token"}, "token": False}
+SINCE = NOON - 10 * HOUR
+PODS = {"currency": "USD", "source": "list", "pods": [{"cpu": 0.1, "memory": 0.01, "gpus": {"a100": 2}}]}
+
+
+def install(site, sheet=MONTH_SHEET):
+    site.api.put(
+        CONFIGMAPS,
+        {
+            "metadata": {"name": PRICES_CONFIGMAP, "namespace": SYSTEM_NAMESPACE},
+            "data": {"prices.yaml": yaml.safe_dump(sheet)},
+        },
+    )
+
+
+def record(site):
+    """Ten hours of a machine of 4.00 an hour: ada and ben hold a GPU of it each, for five and two hours."""
+    store = site.service.usage
+    store.apply_nodes([Begin(a_life(since=SINCE))], now=SINCE)
+    pods = [
+        a_share("a", since=SINCE, hours=5, gpus=1, run="train"),
+        a_share("b", since=SINCE, hours=2, gpus=1, owner="ben", namespace="speech", run="tune"),
+    ]
+    store.apply([Open(pod) for pod in pods])
+
+
+def rows(answer):
+    return {row["name"]: row["total"] for row in answer.json["rows"]}
+
+
+def post(body):
+    return {"method": "POST", "headers": {"content-type": "application/json"}, "body": json.dumps(body).encode()}
+
+
+@pytest.mark.anyio
+async def test_a_report_has_the_money_of_the_window_and_where_its_prices_are_from(site):
+    async with site.running():
+        refused = await site.ask("/api/v1/cost")
+        assert (refused.status, refused.json["code"]) == (404, "not_found")
+        install(site)
+        record(site)
+        site.api.put(TENANTS, {"metadata": {"name": "eyes"}, "spec": {"namespace": "vision"}})
+        answer = await site.ask("/api/v1/cost?since=24h&by=node")
+        assert rows(answer) == {"gpu-1": "40.00"}
+        assert answer.json["prices"] == {
+            "source": MONTH_SHEET["source"], "date": "2026-04-01", "currency": "USD",
+        }  # fmt: skip
+        assert answer.json["notes"] == [
+            f"nodes are recorded since {SINCE:%Y-%m-%dT%H:%M:%SZ}; nothing before is counted"
+        ]
+        site.api.readers.add(("ada", None))  # every namespace
+        answer = await site.ask("/api/v1/cost?since=24h&by=tenant", **AS_ADA)
+        assert rows(answer) == {"eyes": "3.00", "namespace speech": "1.20", "(idle)": "35.80"}
+        assert answer.json["total"]["total"] == "40.00"
+        daily = await site.ask("/api/v1/cost/daily?since=24h&by=tenant&timeZone=Asia/Tokyo", **AS_ADA)
+        sums = {row["name"]: sum(float(money) for money in row["money"]) for row in daily.json["rows"]}
+        assert sums == {"eyes": 3.0, "namespace speech": 1.2, "(idle)": 35.8}
+
+
+@pytest.mark.anyio
+async def test_prices_of_ones_own_change_nothing_and_a_wrong_file_names_the_field(site):
+    async with site.running():
+        record(site)
+        own = {"by": "node", "since": "24h", "prices": yaml.safe_dump(MONTH_SHEET | {"currency": "JPY"})}
+        answer = await site.ask("/api/v1/cost", **post(own))
+        assert rows(answer) == {"gpu-1": "40"}
+        wrong = await site.ask("/api/v1/cost", **post({"prices": "owned: [{name: a, years: 0}]"}))
+        assert (wrong.status, wrong.json["field"]) == (422, "prices")
+        assert "owned[0].years is 0" in wrong.json["message"]
+        assert (await site.ask("/api/v1/cost/prices")).json == {
+            "text": "", "prices": {"source": "", "date": "", "currency": "USD"},
+        }  # fmt: skip
+        install(site)
+        odd = await site.ask("/api/v1/cost/daily?timeZone=Mars/Base")
+        assert (odd.status, odd.json["field"]) == (400, "timeZone")
+
+
+@pytest.mark.anyio
+async def test_two_ways_of_billing_over_a_window_and_over_a_sample(site):
+    async with site.running():
+        record(site)
+        site.api.readers.add(("ada", None))
+        files = {"nodePrices": yaml.safe_dump(MONTH_SHEET), "podPrices": yaml.safe_dump(PODS), "since": "24h"}
+        asked = post(files)
+        asked["headers"] |= AS_ADA["headers"]
+        answer = await site.ask("/api/v1/cost/compare", token=False, **asked)
+        assert (answer.json["nodes"], answer.json["pods"], answer.json["savedPercent"]) == ("40.00", "14.00", 65.0)
+        asked = post(files | {"sample": ["vision/train"], "times": 30})
+        asked["headers"] |= AS_ADA["headers"]
+        answer = await site.ask("/api/v1/cost/compare", token=False, **asked)
+        assert (answer.json["nodes"], answer.json["pods"]) == ("2880.00", "300.00")  # 720 hours; 30 × 5 × 2.00
+        assert answer.json["jobs"] == [{"name": "vision/train", "times": 30.0, "money": "300.00"}]
+
+
+def test_samples_say_how_much_of_a_pods_time_they_cover_and_how_busy_it_was():
+    pod = replace(a_share("a", since=NOON, hours=1, gpus=2))
+    tally = Tally(slots=60, gpu_count=120, gpu_sum=120 * 250)  # half an hour of 30-second slots, at 25 %
+    use = PodUse(pod_uid="a", first=NOON, last=NOON, owner="ada", namespace="vision", tally=tally)
+    measured = measured_of({"a": use}, [pod], since=NOON, until=NOON + 2 * HOUR)
+    assert measured == {"a": Measured(covered=500_000, busy=250_000)}
+    assert measured_of({"a": replace(use, tally=Tally(slots=60))}, [pod], since=NOON, until=NOON + HOUR) == {}
+    assert measured_of({}, [pod], since=NOON, until=NOON + timedelta(hours=1)) == {}
+
+
+@pytest.mark.anyio
+async def test_a_member_sees_others_as_one_row_of_the_same_sum_and_may_not_compare(site):
+    async with site.running():
+        install(site)
+        record(site)
+        answer = await site.ask("/api/v1/cost?since=24h", **AS_ADA)
+        assert rows(answer) == {"ada": "3.00", "(idle)": "35.80", "(others)": "1.20"}
+        site.api.readers.add(("ada", "speech"))
+        asked = post({"podPrices": yaml.safe_dump(PODS)})
+        asked["headers"] |= AS_ADA["headers"]
+        assert (await site.ask("/api/v1/cost/compare", token=False, **asked)).status == 403
