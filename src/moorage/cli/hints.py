@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from moorage.cli.commands import COMMANDS
 
 GROUPS = frozenset(
-    {"map", "reserve", "workspace", "volume", "dataset", "doctor", "user", "tenant", "workflow", "cron"}
+    {"cost", "map", "reserve", "workspace", "volume", "dataset", "doctor", "user", "tenant", "workflow", "cron"}
 )
 INNER = {"workflow": frozenset({"template", "artifacts", "node"})}  # groups within groups
 WITHOUT_TARGET = frozenset(

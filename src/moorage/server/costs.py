@@ -26,7 +26,7 @@ _MILLION = 1_000_000
 
 async def installed_text(context: Context) -> str:
     """The price file in the cluster; empty where there is none. Raises ApiError."""
-    found = await context.api.list(
+    listed = await context.api.list(
         CONFIGMAPS, SYSTEM_NAMESPACE, field_selector=f"metadata.name={PRICES_CONFIGMAP}"
     )
     return str((listed.items[0].get("data") or {}).get(PRICES_KEY) or "") if listed.items else ""
