@@ -21,6 +21,7 @@ from moorage.server.pages import (
     auditpages,
     datasetpages,
     events,
+    glancepages,
     jobpages,
     looks,
     machinepages,
@@ -105,6 +106,7 @@ DOCKER_ENDPOINTS = (*containerroutes.ENDPOINTS, *execroutes.ENDPOINTS)
 
 # modules whose pages work through the Desk, one a line
 DESK_PAGES = (
+    glancepages,
     mappages,
     workspacepages,
     workspacepage,

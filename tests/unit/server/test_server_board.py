@@ -43,6 +43,8 @@ def test_nobody_changes_colour_when_somebody_comes_or_goes(before, after):
         ("mika", "MI"),
         ("a_b-c@example.com", "AC"),
         ("x", "X"),
+        ("user07", "U07"),
+        ("u123", "U23"),
         ("-", "?"),
         ("山田 太郎", "山太"),
     ],

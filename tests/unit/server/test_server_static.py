@@ -33,6 +33,8 @@ async def test_every_file_the_page_names_is_there_and_nothing_comes_from_elsewhe
             "/workflows",
             "/schedules",
             "/login",
+            "/glance/history",
+            "/glance/work",
         }
         assert {one for one in named if not one.startswith("/static/")} == pages
         for path in named:

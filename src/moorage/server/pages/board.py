@@ -198,6 +198,8 @@ def legend(view: GpuView, hues: Mapping[str, int]) -> tuple[tuple[LegendRow, ...
 
 def initials(owner: str) -> str:
     """Two letters for a person: "ada.lovelace" → "AL", "mika" → "MI", nobody → "?"."""
+    if numbered := re.fullmatch(r"(\w).*?(\d{1,2})", owner, re.ASCII):
+        return f"{numbered[1].upper()}{numbered[2]}"
     words = [word for word in re.split(r"[^\w]+|_", owner.partition("@")[0]) if word]
     if not words:
         return "?"

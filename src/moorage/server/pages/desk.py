@@ -28,6 +28,7 @@ from moorage.server.identity.auth import User
 from moorage.server.inputs import read_bytes
 from moorage.server.pages.clusterpages import framed, templates
 from moorage.server.pages.rights import Allowed, allowed
+from moorage.server.pages.usehistory import History
 from moorage.server.problems import Problem, as_problem, problem_of
 
 log = logging.getLogger(__name__)
@@ -88,6 +89,7 @@ class Desk:
 
     def __init__(self, context: Context) -> None:
         self.context = context
+        self.history = History(context)
         self._namespaces: tuple[float, list[str]] | None = None  # and when they were listed
         self._runs: tuple[int, float, tuple[RunView, ...]] | None = None  # of a cluster's version, and when
 

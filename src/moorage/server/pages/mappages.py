@@ -41,16 +41,16 @@ ONE = f"{HERE}/{{namespace}}/{{name}}"
 
 async def show_list(desk: Desk, request: Request) -> Response:
     """The web page of all maps."""
-    listed = await _listed(desk.context, request)
+    shown = await listed(desk.context, request)
     can_make = await may_make(desk, request.state.user, MAPJOBS)
-    part = fragment("maps_live.html", list=listed, can_make=can_make)
-    return desk.page(request, "maps.html", HERE, live_part=part, list=listed, can_make=can_make)
+    part = fragment("maps_live.html", list=shown, can_make=can_make)
+    return desk.page(request, "maps.html", HERE, live_part=part, list=shown, can_make=can_make)
 
 
 async def live_list(desk: Desk, request: Request) -> Response:
     """The part of the page of maps that changes."""
     can_make = await may_make(desk, request.state.user, MAPJOBS)
-    return HTMLResponse(fragment("maps_live.html", list=await _listed(desk.context, request), can_make=can_make))
+    return HTMLResponse(fragment("maps_live.html", list=await listed(desk.context, request), can_make=can_make))
 
 
 async def show(desk: Desk, request: Request) -> Response:
@@ -78,7 +78,7 @@ async def _rights(desk: Desk, request: Request) -> Allowed:
     return await desk.allowed(request, ("change map", "delete map"), [key_in(request)[0]])
 
 
-async def _listed(context: Context, request: Request) -> Shown[MapRow]:
+async def listed(context: Context, request: Request) -> Shown[MapRow]:
     queue = context.queue
     stored = await queue.read(lambda store: store.list_maps(None))
     shown = [await maps.show_map(queue, view) for view in stored]

@@ -85,14 +85,14 @@ class Seen:
 
 async def show_list(desk: Desk, request: Request) -> Response:
     """The web page of workflows."""
-    listed = await _listed(desk, request)
-    part = fragment("workflows_live.html", list=listed)
-    return desk.page(request, "workflows.html", HERE, live_part=part, list=listed)
+    shown = await listed(desk, request)
+    part = fragment("workflows_live.html", list=shown)
+    return desk.page(request, "workflows.html", HERE, live_part=part, list=shown)
 
 
 async def live_list(desk: Desk, request: Request) -> Response:
     """The part of the page of workflows that changes."""
-    return HTMLResponse(fragment("workflows_live.html", list=await _listed(desk, request)))
+    return HTMLResponse(fragment("workflows_live.html", list=await listed(desk, request)))
 
 
 async def show(desk: Desk, request: Request) -> Response:
@@ -149,7 +149,7 @@ PAGES = (
 # -- the list
 
 
-async def _listed(desk: Desk, request: Request) -> Shown[WorkflowRow]:
+async def listed(desk: Desk, request: Request) -> Shown[WorkflowRow]:
     context, user = desk.context, request.state.user
     api = context.acting(user)
     namespace = request.query_params.get("namespace", "")[:ID_MAX]

@@ -1,0 +1,148 @@
+"""What the front page shows below its live parts: the use of GPUs over time, and what is at work or to come.
+
+The first is the same for all and is read from the history once for them; the second is what each may see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from moorage.actions.reservations import list_reservations
+from moorage.apimachinery.moments import rfc3339
+from moorage.errors import ApiError, MoorageError
+from moorage.model.reservation import EXPIRED, REFUSED, RESERVATIONS, Booking, bookings_of
+from moorage.server.pages import mappages, workflowpages
+from moorage.server.pages.board import owner_hues
+from moorage.server.pages.clusterpages import fragment
+from moorage.server.pages.desk import Desk, Page
+from moorage.server.pages.mapboard import MapRow
+from moorage.server.pages.workflowboard import WorkflowRow
+from moorage.server.problems import Problem
+
+HISTORY, WORK = "/glance/history", "/glance/work"
+ROWS = 5  # of each list
+CALENDAR_DAYS = 14
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BookingRow:
+    """A reservation on the calendar. `left` and `width` are days from now, within the calendar."""
+
+    namespace: str
+    name: str
+    what: str
+    whom: str
+    hue: int
+    begins: str
+    ends: str
+    left: float
+    width: float
+    is_active: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkModel:
+    """What is at work or to come, as far as somebody may see it; None: they may not, or it cannot be read."""
+
+    maps: tuple[MapRow, ...] | None
+    workflows: tuple[WorkflowRow, ...] | None
+    bookings: tuple[BookingRow, ...] | None
+
+
+async def show_history(desk: Desk, _request: Request) -> Response:
+    """The part of the front page with the use of GPUs over time."""
+    await desk.context.ready()
+    return HTMLResponse(fragment("glance_history.html", charts=await desk.history.charts()))
+
+
+async def show_work(desk: Desk, request: Request) -> Response:
+    """The part of the front page with reservations, maps and workflows that the caller may see."""
+    await desk.context.ready()
+    model = WorkModel(
+        maps=await _maps(desk, request),
+        workflows=await _workflows(desk, request),
+        bookings=await _bookings(desk, request),
+    )
+    return HTMLResponse(fragment("glance_work.html", work=model, days=CALENDAR_DAYS))
+
+
+PAGES = (
+    Page(method="GET", path=HISTORY, handler=show_history, live=True),
+    Page(method="GET", path=WORK, handler=show_work, live=True),
+)
+
+
+async def _maps(desk: Desk, request: Request) -> tuple[MapRow, ...] | None:
+    try:
+        shown = await mappages.listed(desk.context, request)
+    except (Problem, MoorageError):
+        return None
+    return shown.rows[:ROWS]
+
+
+async def _workflows(desk: Desk, request: Request) -> tuple[WorkflowRow, ...] | None:
+    try:
+        shown = await workflowpages.listed(desk, request)
+    except (Problem, ApiError, MoorageError):
+        return None
+    return shown.rows[:ROWS]
+
+
+async def _bookings(desk: Desk, request: Request) -> tuple[BookingRow, ...] | None:
+    user = request.state.user
+    try:
+        api = desk.context.acting(user)
+
+        async def in_namespace(place: str | None) -> list[dict[str, Any]]:
+            return list(await list_reservations(api, place))
+
+        objs = await desk.everywhere(user, RESERVATIONS, in_namespace)
+    except (Problem, ApiError, MoorageError):
+        return None
+    phases = {(obj["metadata"].get("namespace"), obj["metadata"]["name"]): _phase(obj) for obj in objs}
+    return booking_rows(bookings_of(objs), phases, desk.context.now())
+
+
+def booking_rows(
+    bookings: list[Booking], phases: Mapping[tuple[Any, Any], str], now: datetime
+) -> tuple[BookingRow, ...]:
+    """Those that are not over, by their beginning, as bars over the next CALENDAR_DAYS days."""
+    day = timedelta(days=1)
+    rows = []
+    hues = owner_hues(booking.user or booking.namespace for booking in bookings)
+    for booking in sorted(bookings, key=lambda booking: (booking.asked.start, booking.namespace, booking.name)):
+        phase = phases.get((booking.namespace, booking.name), "")
+        start, end = booking.asked.start, booking.asked.end
+        if end <= now or booking.cancelled or phase in (EXPIRED, REFUSED):
+            continue
+        left = min(CALENDAR_DAYS, max(0.0, (start - now) / day))
+        right = min(CALENDAR_DAYS, (end - now) / day)
+        rows.append(
+            BookingRow(
+                namespace=booking.namespace,
+                name=booking.name,
+                what=f"{booking.asked.count} × {booking.group}/{booking.type}",
+                whom=booking.user or booking.namespace,
+                hue=hues[booking.user or booking.namespace],
+                begins=_stamp(start),
+                ends=_stamp(end),
+                left=round(left, 2),
+                width=round(max(0.1, right - left), 2),
+                is_active=start <= now,
+            )
+        )
+    return tuple(rows)
+
+
+def _phase(obj: Mapping[str, Any]) -> str:
+    return str((obj.get("status") or {}).get("phase") or "")
+
+
+def _stamp(moment: datetime) -> str:
+    return rfc3339(moment)[:16].replace("T", " ")
