@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -107,7 +108,7 @@ def tree() -> dict[str, str]:
         "base/kustomization.yaml": _kustomization(shipped),
         "kustomization.yaml": _kustomization(["base"]),  # overlays stand on base: kustomize lets none hold another
     }
-    by_hand = {path: BY_HAND + dump(objs) for path, objs in optional_objects().items()}
+    by_hand = {path: BY_HAND + dump(objs) for path, objs in optional_objects().items()} | monitoring_files()
     chart = {
         f"chart/{path}": text
         for path, text in make_chart(
@@ -124,13 +125,25 @@ def tree() -> dict[str, str]:
 
 def optional_objects() -> dict[str, list[Obj]]:
     """What stands beside the tree and is in no kustomization: applied by hand, by who wants it."""
-    from moorage.model.monitoring import make_monitoring
+    from moorage.model.monitoring.monitors import make_monitoring
     from moorage.model.policy import gpu_cluster_policy
 
     return {
         "optional/gpu-cluster-policy.yaml": [gpu_cluster_policy()],
         "optional/prometheus.yaml": make_monitoring(),
     }
+
+
+def monitoring_files() -> dict[str, str]:
+    """What Prometheus and Grafana read without the Prometheus Operator: a rule file, and dashboards."""
+    from moorage.model.monitoring.dashboards import dashboards
+    from moorage.model.monitoring.rules import rule_groups
+
+    files = {"optional/prometheus-rules.yaml": NOTE + dump([{"groups": rule_groups()}])}
+    for dashboard in dashboards():
+        text = json.dumps(dashboard, indent=2, ensure_ascii=False)
+        files[f"optional/grafana/{dashboard['uid']}.json"] = text + "\n"
+    return files
 
 
 def _scheduler_tree() -> dict[str, str]:
@@ -232,8 +245,8 @@ def dump(objs: Sequence[Any]) -> str:
 
 
 def _generated(folder: Path) -> set[str]:
-    """Files in the folder that bear our note, or are YAML among the definitions."""
-    names = set()
+    """Files in the folder that bear our note, are YAML among the definitions, or dashboards."""
+    names = {path.relative_to(folder).as_posix() for path in folder.glob("optional/grafana/*.json")}
     for path in folder.rglob("*.yaml"):
         if path.read_text(encoding="utf-8").startswith("# Made by `moor manifests") or path.parent.name == "crds":
             names.add(path.relative_to(folder).as_posix())

@@ -163,12 +163,17 @@ def _say_other_ports(wanted: Mapping[str, int], taken: Mapping[str, int]) -> Non
 def _write_access(folder: DataFolder, config: Config, tokens: Mapping[str, str]) -> None:
     """Certificates, kubeconfig and scheduler configuration: all that both children read when they start."""
     from moorage.localcluster.apiserver.pki import ensure_pki
+    from moorage.model.monitoring.local import scrape_configuration
+    from moorage.model.monitoring.rules import rule_groups
     from moorage.model.schedulerconfig import derived_token, kube_scheduler_configuration
 
     pki = ensure_pki(folder.path / "pki")
     folder.write_kubeconfig(
         port=config.ports["api"], user=config.user, token=tokens["admin"], ca_pem=pki.ca_pem.encode()
     )
+    prometheus = scrape_configuration(config.ports, token=tokens["page"], folder=folder.path, ca=pki.ca)
+    folder.write("prometheus.yml", json.dumps(prometheus, indent=2) + "\n")  # JSON is YAML
+    folder.write("prometheus-rules.yml", json.dumps({"groups": rule_groups()}, indent=2) + "\n")
     if config.extender:
         address = f"http://127.0.0.1:{config.ports['extender']}"
         made = kube_scheduler_configuration(address, token=derived_token(tokens["extender"]))

@@ -8,25 +8,27 @@ from pathlib import Path
 import pytest
 
 from moorage.model.manifests import ALL, make_service
-from moorage.model.monitoring import ALERTS, make_monitoring
+from moorage.model.monitoring.monitors import make_monitoring
+from moorage.model.monitoring.rules import ALERTS, RECORDINGS
 
 DOCS = Path(__file__).parents[3] / "docs"
 STATES = {"free", "used", "reserved", "unavailable"}
 
 
-@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert[0])
-def test_an_alert_asks_for_metrics_that_are_there(alert):
+@pytest.mark.parametrize("rule", [*ALERTS, *RECORDINGS], ids=lambda rule: getattr(rule, "name", rule.expr[:40]))
+def test_a_rule_asks_for_metrics_that_are_there(rule):
     known = set(re.findall(r"(?m)^\| `(\w+)`", (DOCS / "reference" / "metrics.md").read_text()))
-    expression = alert[1]
-    assert set(re.findall(r"\bmoorage_\w+", expression)) <= known
+    expression = rule.expr
+    names = set(re.findall(r"\bmoorage_\w+", expression))
+    assert {re.sub(r"_(bucket|count|sum)$", "", name) for name in names} <= known
     assert expression.count("(") == expression.count(")")
-    for states in re.findall(r'state=~"([^"]+)"', expression):
+    for states in re.findall(r'gpus\{state=~"([^"]+)"', expression):
         assert set(states.split("|")) <= STATES
 
 
 def test_the_page_explains_every_alert():
     page = (DOCS / "howto" / "monitor-moorage.md").read_text()
-    assert re.findall(r"(?m)^ *\| (Moorage\w+) \|", page) == [alert[0] for alert in ALERTS]
+    assert re.findall(r"(?m)^ *\| (Moorage\w+) \|", page) == [alert.name for alert in ALERTS]
 
 
 def test_monitors_select_the_services_and_their_ports():

@@ -491,7 +491,7 @@ async def test_metrics_count_gpus_by_node_type_and_state(site):
     assert 'moorage_gpus{node="n1",state="free",type="a100"} 1.0' in text
     assert 'moorage_gpus{node="n1",state="unavailable",type="a100"} 0.0' in text
     assert 'moorage_gpus_held{user="ada"} 1.0' in text
-    assert 'moorage_gpu_hours_24h{user="ada"}' in text
+    assert 'moorage_gpu_use_24h_seconds{user="ada"}' in text
 
 
 @pytest.mark.anyio

@@ -8,6 +8,7 @@ from moorage.decide.usage.gpus import GpuState, GpuView
 from moorage.decide.usage.intervals import UsageRow
 from moorage.metrics.families import Family, Measured, measured
 
+NO_TENANT = "-"  # an empty label would be none at all
 STATES = ("free", "used", "reserved", "unavailable")
 POOR = ("fragmented", "stranded")
 TYPES_MAX = 200  # of GPUs
@@ -47,7 +48,7 @@ HELD_OF_TYPE = Family(
 HELD = Family(name="moorage_gpus_held", help="GPUs held now, by user", labels=("user",), series_max=PEOPLE_MAX)
 OF_TENANT = Family(
     name="moorage_tenant_gpus_held",
-    help="GPUs held now, by tenant and type; the tenant is empty for namespaces of none",
+    help="GPUs held now, by tenant and type; the tenant is - for namespaces of none",
     labels=("tenant", "type"),
 )
 HOLDINGS = Family(
@@ -63,9 +64,11 @@ HELD_SINCE = Family(
     series_max=NODES_MAX,
 )
 HOURS = Family(
-    name="moorage_gpu_hours_24h", help="GPU-hours in the last 24 hours, by user", labels=("user",),
+    name="moorage_gpu_use_24h_seconds",
+    help="Seconds of GPUs in the last 24 hours by user; 3600 are a GPU-hour",
+    labels=("user",),
     series_max=PEOPLE_MAX,
-)  # fmt: skip
+)
 
 FAMILIES = (
     GPUS,
@@ -83,7 +86,7 @@ FAMILIES = (
 )
 
 TenantOf = Callable[[str], str]
-"""The name of the tenant of a namespace; empty: of none."""
+"""The name of the tenant of a namespace; NO_TENANT: of none."""
 
 Values = Iterator[tuple[tuple[str, ...], float]]
 
@@ -110,7 +113,7 @@ def measure_gpus(view: GpuView, hours: Sequence[UsageRow], tenant_of: TenantOf) 
         measured(HELD, (((user,), many) for user, many in view.by_user.items())),
         measured(OF_TENANT, _of_tenants(view, tenant_of)),
         *_holdings(view),
-        measured(HOURS, (((row.name,), row.gpu_hours) for row in hours)),
+        measured(HOURS, (((row.name,), row.gpu_hours * 3600) for row in hours)),
     ]
 
 

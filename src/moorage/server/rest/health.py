@@ -17,7 +17,7 @@ from starlette.responses import PlainTextResponse, Response
 from moorage import __version__
 from moorage.api.errors import ErrorCode
 from moorage.decide.measures.gpus import FAMILIES as GPU_FAMILIES
-from moorage.decide.measures.gpus import TenantOf, measure_gpus
+from moorage.decide.measures.gpus import NO_TENANT, TenantOf, measure_gpus
 from moorage.decide.measures.work import FAMILIES as WORK_FAMILIES
 from moorage.decide.measures.work import measure_maps, measure_runs, measure_workspaces
 from moorage.decide.runs.kept import is_of_step
@@ -129,7 +129,7 @@ async def _tenants(context: Context) -> TenantOf:
     for tenant in await context.tenants.all():
         name, namespace = str(tenant["metadata"]["name"]), str((tenant.get("spec") or {}).get("namespace") or "")
         names[namespace] = min(name, names.get(namespace, name))
-    return lambda namespace: names.get(namespace, "")
+    return lambda namespace: names.get(namespace, NO_TENANT)
 
 
 async def _of_maps(context: Context, tenant_of: TenantOf) -> list[Measured]:

@@ -1,0 +1,161 @@
+"""A real Prometheus reads a cluster with all that the dashboards show, and every query has data."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import pytest
+import yaml
+
+from moorage.model.monitoring.dashboards import dashboards
+from moorage.model.monitoring.rules import ALERTS, RECORDINGS
+from moorage.testing.cluster import Cluster, local_cluster
+from moorage.testing.prometheus import Prometheus, running_prometheus
+from moorage.testing.waiting import wait_until
+
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not on PATH: install prometheus"),
+]
+
+HOLD = "import time; time.sleep(600)"
+WORKFLOW = """\
+apiVersion: argoproj.io/v1alpha1
+kind: Workflow
+metadata: {name: two, annotations: {moorage.dev/host-env: "true"}}
+spec:
+  entrypoint: main
+  templates:
+  - name: main
+    steps:
+    - - {name: first, template: say}
+    - - {name: second, template: say}
+  - name: say
+    container: {image: python, command: [sh, -c, "echo said"]}
+"""
+OF_ARGO = "argo_workflows_"  # these bear the names of Argo's controller
+SQUARES = ("--range", "1:40", "--parallelism", "1")
+
+
+def fill(cluster: Cluster, folder: Path) -> None:
+    """Runs that hold GPUs, wait and are over; a map, a workflow, a workspace, a tenant."""
+    cluster.moor("tenant", "create", "vision", "--admin", "ada")
+    cluster.moor("run", "--name", "over", "--", "true")
+    cluster.moor("run", "--name", "small", "--gpus", "1", "--time", "1h", "--", "python3", "-c", HOLD)
+    cluster.moor("run", "--name", "large", "--gpus", "2", "--time", "1h", "--", "python3", "-c", HOLD)
+    cluster.moor("run", "--name", "late", "--gpus", "2", "--time", "1h", "--", "python3", "-c", HOLD)
+    cluster.moor("workspace", "create", "lab", "--type", "codeserver", "--stopped")
+    cluster.moor("map", "create", "squares", *SQUARES, "--", "sh", "-c", "sleep 0.2")
+    (folder / "workflow.yaml").write_text(WORKFLOW)
+    cluster.moor("workflow", "submit", str(folder / "workflow.yaml"))
+
+
+@pytest.fixture(scope="module")
+def prometheus(tmp_path_factory: pytest.TempPathFactory):
+    folder = tmp_path_factory.mktemp("prometheus")
+    with local_cluster(folder / "up") as cluster:
+        fill(cluster, folder)
+        with running_prometheus(folder / "up" / "prometheus.yml", folder / "prometheus") as made:
+            yield made
+
+
+@pytest.fixture
+def up(tmp_path_factory: pytest.TempPathFactory, prometheus: Prometheus) -> list[dict[str, object]]:
+    """Targets, when each was read at least once."""
+
+    def are_up():
+        targets = prometheus.ask("targets")["activeTargets"]
+        return targets if all(target["health"] == "up" for target in targets) else None
+
+    return wait_until("each target to be up", are_up)
+
+
+def test_each_service_is_read(up):
+    assert {target["scrapePool"] for target in up} == {
+        "moorage-server",
+        "moorage-operator",
+        "moorage-webhook",
+        "moorage-extender",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "expression"),
+    [
+        *(
+            pytest.param(
+                f"{dashboard['title']}: {panel['title']}", target["expr"], id=f"{dashboard['uid']} {panel['id']}"
+            )
+            for dashboard in dashboards()
+            for panel in dashboard["panels"]
+            for target in panel["targets"]
+        ),
+        *(pytest.param(rule.record, rule.record, id=rule.record) for rule in RECORDINGS),
+    ],
+)
+@pytest.mark.usefixtures("up")
+def test_a_query_has_data(prometheus, name, expression):
+    for variable in ("type", "node", "tenant"):
+        expression = expression.replace(f"${variable}", ".*")
+    assert wait_until(f"data of {name}", lambda: prometheus.query(expression) or None)
+
+
+@pytest.mark.usefixtures("up")
+def test_the_choices_of_each_variable_have_values(prometheus):
+    for dashboard in dashboards():
+        for variable in dashboard["templating"]["list"][1:]:
+            metric = variable["query"]["query"].removeprefix("label_values(").partition(",")[0]
+            values = prometheus.ask(f"label/{variable['name']}/values", **{"match[]": metric})
+            assert values, variable
+
+
+@pytest.mark.usefixtures("up")
+def test_no_alert_of_a_service_that_is_down_is_near(prometheus):
+    rules = [rule for group in prometheus.ask("rules")["groups"] for rule in group["rules"]]
+    alerts = {rule["name"]: rule for rule in rules if rule["type"] == "alerting"}
+    assert set(alerts) == {alert.name for alert in ALERTS}
+    assert [rule["name"] for rule in rules if rule["health"] == "err"] == []
+    near = {name for name, rule in alerts.items() if rule["state"] != "inactive" and name.endswith("Down")}
+    assert wait_until("quiet alerts", lambda: None if near else {"quiet"}) == {"quiet"}
+
+
+@pytest.mark.usefixtures("prometheus")
+def test_promtool_finds_nothing_wrong_on_a_page(tmp_path_factory, up):
+    found = {}
+    for target in up:
+        config = yaml.safe_load(_configuration(tmp_path_factory).read_text())
+        job = next(job for job in config["scrape_configs"] if job["job_name"] == target["scrapePool"])
+        page = _page(target["scrapeUrl"], job)
+        checked = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, check=False)
+        for line in (checked.stdout + checked.stderr).decode().splitlines():
+            if not line.startswith(OF_ARGO):
+                found[target["scrapePool"], line] = checked.returncode
+    assert found == {}
+
+
+def _configuration(factory: pytest.TempPathFactory) -> Path:
+    return max(factory.getbasetemp().glob("prometheus*/up/prometheus.yml"))
+
+
+def _page(url: str, job: dict[str, dict[str, str]]) -> bytes:
+    import ssl
+
+    request = Request(url)
+    if "authorization" in job:
+        request.add_header("Authorization", f"Bearer {job['authorization']['credentials']}")
+    context = None
+    if "tls_config" in job:
+        context = ssl.create_default_context(cafile=job["tls_config"]["ca_file"])
+    with urlopen(request, context=context) as answer:
+        return bytes(answer.read())
+
+
+def test_the_dashboards_are_those_that_are_shipped():
+    folder = Path(__file__).parents[2] / "deploy" / "optional" / "grafana"
+    shipped = {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
+    assert shipped == {dashboard["uid"]: dashboard for dashboard in dashboards()}
