@@ -28,6 +28,7 @@ from moorage.server.identity.auth import User
 from moorage.server.inputs import read_bytes
 from moorage.server.pages.clusterpages import framed, templates
 from moorage.server.pages.rights import Allowed, allowed
+from moorage.server.pages.texts import say
 from moorage.server.pages.usehistory import History
 from moorage.server.problems import Problem, as_problem, problem_of
 
@@ -275,7 +276,7 @@ def outcome(request: Request) -> str:
     parts = what.split("/")
     if words is None or len(parts) > 2 or not all(NAME.fullmatch(part) for part in parts):
         return ""
-    return words.format(what)
+    return say(words).format(what)
 
 
 def problem_to_show(error: Exception) -> Problem:
@@ -313,10 +314,10 @@ def checked_name(form: Mapping[str, str]) -> str:
 def deletion(what: str, namespace: str, name: str, here: str, loss: str, users: Sequence[str]) -> Question:
     """The page that asks before something is deleted that others may use."""
     ticks = (Tick(name="force", words="Delete it although it is in use"),) if users else ()
-    lines = (f"In use by {', '.join(users)}: they break.",) if users else ()
+    lines = (say("In use by {users}: they break.", users=", ".join(users)),) if users else ()
     return Question(
-        title=f"Delete {what} {name}?",
-        lines=(f"It is in namespace {namespace}. {loss}", *lines),
+        title=say("Delete {what} {name}?", what=say(what), name=name),
+        lines=(say("It is in namespace {namespace}.", namespace=namespace) + " " + say(loss), *lines),
         button="Delete",
         action=f"{here}/{namespace}/{name}/delete",
         back=here,

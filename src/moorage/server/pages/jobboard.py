@@ -14,7 +14,8 @@ from moorage.apimachinery.scheduling import is_gpu
 from moorage.decide.runs.events import RunEvent
 from moorage.decide.runs.state import AttemptView, PodView, RunView, State, checkpoint_warning
 from moorage.model.names import HOST_IMAGE
-from moorage.server.pages.board import When, ago, owner_hues, run_tone, span, type_name, why_words
+from moorage.server.pages.board import When, ago, owner_hues, run_tone, span, time_left, type_name, why_words
+from moorage.server.pages.texts import say
 
 UNKNOWN = "unknown"  # a time that nobody saw
 _ATTEMPT_TONES = {"Running": "good", "Waiting": "wait", "Suspended": "wait", "Succeeded": "done"}
@@ -196,7 +197,7 @@ def _times(run: RunView, now: datetime, *, private: bool) -> Iterable[Fact]:
     if run.ended is not None:
         yield Fact(name="Ended", when=ago(run.ended, now), note="ago")
     if private and run.deadline is not None and not run.state.ended:
-        words = "past its limit" if run.deadline <= now else f"{span(run.deadline - now)} left"
+        words = say("past its limit") if run.deadline <= now else time_left(run.deadline, now)
         yield Fact(name="Time left", when=When(words, rfc3339(run.deadline)), say="left")
     if run.checkpoint:
         href = f"/volumes/{run.namespace}/{run.checkpoint}" if private else ""
@@ -211,7 +212,7 @@ def _times(run: RunView, now: datetime, *, private: bool) -> Iterable[Fact]:
 
 
 def _restarts(run: RunView) -> str:
-    words = f"{run.restarts} of at most {run.restart_limit} restarts"
+    words = say("{restarts} of at most {limit} restarts", restarts=run.restarts, limit=run.restart_limit)
     return f"{words}, {run.retries} retries" if run.retries else words
 
 

@@ -43,6 +43,7 @@ from moorage.server.pages.formpages import may_make
 from moorage.server.pages.jobboard import event_rows, job_model
 from moorage.server.pages.paging import Shown, page_of, wanted_of
 from moorage.server.pages.rows import JOB_STATES, JobRow, job_rows, words_of
+from moorage.server.pages.texts import say
 from moorage.server.problems import Problem, as_problem
 from moorage.server.rest.explain import explained
 from moorage.server.rest.jobs import view_of, with_kept
@@ -131,7 +132,9 @@ async def ask_cancel(desk: Desk, request: Request, problem: Problem | None = Non
     question = Question(
         title=f"{'Delete' if has_ended else 'Cancel'} run {name}?",
         lines=(
-            f"It is {run.state.lower()} in namespace {namespace}.",
+            say(
+                "Its state is {state}, its namespace {namespace}.", state=say(str(run.state)), namespace=namespace
+            ),
             "Its pods go; checkpoints and the end of its logs are kept, and the name is free again."
             if has_ended
             else "Its pods get their grace period, and no attempt follows. Checkpoints are kept.",

@@ -12,7 +12,7 @@ from moorage.apimachinery.quantity import counted
 from moorage.decide.maps.facts import MapFact, MapPlan
 from moorage.model.mapjob import MapView
 from moorage.model.names import COMMAND_ANNOTATION
-from moorage.server.pages.board import When, owner_hues, span
+from moorage.server.pages.board import When, owner_hues, span, time_left
 
 FAILURES_SHOWN = 10
 VALUE_CHARACTERS = 200
@@ -110,7 +110,7 @@ def map_row(shown: Map, now: datetime, hue: int) -> MapRow:
         waiting=counts.total - counts.ended - counts.leased,
         share=100 * counts.ended // counts.total if counts.total else 0,
         rate=f"{rate:,.3g}/s" if rate and is_running else "",
-        left=When(f"~{span(until - now)} left", rfc3339(until)) if until else None,
+        left=When(time_left(until, now, about=True), rfc3339(until)) if until else None,
         created=When(span(now - shown.created_at), rfc3339(shown.created_at)),
         workers=counts.workers,
     )

@@ -20,6 +20,7 @@ from moorage.queue.store import Stored
 from moorage.server.inputs import number
 from moorage.server.pages.desk import Desk, Page, Question, done, key_in, problem_to_show, read_form
 from moorage.server.pages.mapboard import VALUE_CHARACTERS
+from moorage.server.pages.texts import say
 from moorage.server.problems import Problem
 
 HERE = "/maps"
@@ -63,7 +64,7 @@ async def ask_cancel(desk: Desk, request: Request, problem: Problem | None = Non
     namespace, name = key_in(request)
     await _map(desk, request, "update")
     question = Question(
-        title=f"Cancel map {name}?",
+        title=say("Cancel map {name}?", name=name),
         lines=("Its running items are ended and no other begins. Results stay, and it can be resumed.",),
         button="Cancel the map",
         action=f"{HERE}/{namespace}/{name}/cancel",
@@ -106,8 +107,13 @@ async def ask_delete(desk: Desk, request: Request, problem: Problem | None = Non
     namespace, name = key_in(request)
     await _map(desk, request, "delete")
     question = Question(
-        title=f"Delete map {name}?",
-        lines=(f"It is in namespace {namespace}. Its items, its results and its workers go with it.",),
+        title=say("Delete {what} {name}?", what=say("map"), name=name),
+        lines=(
+            say(
+                "It is in namespace {namespace}. Its items, its results and its workers go with it.",
+                namespace=namespace,
+            ),
+        ),
         button="Delete",
         action=f"{HERE}/{namespace}/{name}/delete",
         back=f"{HERE}/{namespace}/{name}",

@@ -20,6 +20,7 @@ from moorage.model import workspace as workspaces
 from moorage.model.storageclass import RWO
 from moorage.model.workspace import App
 from moorage.server.pages.board import When, ago, owner_hues, run_tone, why_words
+from moorage.server.pages.texts import say
 
 SHOWN = 200  # rows of one page
 _WORKSPACE_TONES = {
@@ -275,7 +276,9 @@ def volume_row(item: Volume, hue: int, _: datetime) -> VolumeRow:
         size=item.size,
         used=used,
         total=total,
-        words=item.size if used is None else f"{format_bytes(used)} of {item.size} in use",
+        words=item.size
+        if used is None
+        else say("{used} of {size} in use", used=format_bytes(used), size=item.size),
         mode="one node at a time" if item.modes in ((RWO,), ("ReadWriteOncePod",)) else "many nodes at a time",
         storage_class=item.storage_class,
         used_by=item.used_by,

@@ -21,6 +21,7 @@ from moorage.server.pages.clusterpages import fragment
 from moorage.server.pages.desk import Desk, Page, Question, done, key_in, problem_to_show, read_form
 from moorage.server.pages.paging import Shown, page_of, wanted_of
 from moorage.server.pages.scheduleboard import STATES, CronRow, cron_row, run_rows, sorted_rows
+from moorage.server.pages.texts import say
 from moorage.server.problems import Problem
 from moorage.server.rest.workflows import records_of
 
@@ -70,8 +71,10 @@ async def ask_run(desk: Desk, request: Request, problem: Problem | None = None) 
     namespace, name = key_in(request)
     await _cron(desk, request)
     question = Question(
-        title=f"Run {name} now?",
-        lines=(f"Its workflow is started in namespace {namespace}, outside of the schedule.",),
+        title=say("Run {name} now?", name=name),
+        lines=(
+            say("Its workflow is started in namespace {namespace}, outside of the schedule.", namespace=namespace),
+        ),
         button="Run now",
         action=f"{_page(request)}/run",
         back=_page(request),
@@ -109,7 +112,7 @@ async def ask_delete(desk: Desk, request: Request, problem: Problem | None = Non
     cron = await _cron(desk, request)
     going_on = f"Those that go on are ended: {', '.join(cron.active)}." if cron.active else ""
     question = Question(
-        title=f"Delete schedule {name}?",
+        title=say("Delete {what} {name}?", what=say("schedule"), name=name),
         lines=(f"It is in namespace {namespace}. Its workflows go with it. {going_on}".strip(),),
         button="Delete",
         action=f"{_page(request)}/delete",

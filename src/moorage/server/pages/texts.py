@@ -184,6 +184,7 @@ def make_environment(tag: str) -> Environment:
     """Jinja's environment for one language: `_("…")` says a text, `language` is its tag."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from jinja2.ext import Extension
+    from markupsafe import Markup
 
     texts = catalogue(tag)
 
@@ -200,5 +201,11 @@ def make_environment(tag: str) -> Environment:
         lstrip_blocks=True,
         extensions=extensions,
     )
-    environment.globals |= {"_": lambda text: texts.get(text, text), "language": tag, "languages": LANGUAGES}
+    in_english = Markup(' lang="en"') if tag != ENGLISH else ""  # of messages that are English in every language
+    environment.globals |= {
+        "in_english": in_english,
+        "_": lambda text: texts.get(text, text),
+        "language": tag,
+        "languages": LANGUAGES,
+    }
     return environment

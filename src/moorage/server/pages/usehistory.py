@@ -15,8 +15,6 @@ from moorage.server.pages.texts import N_, say
 
 log = logging.getLogger(__name__)
 
-GPUS = "GPUs"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Period:
@@ -63,7 +61,7 @@ class History:
                     Chart(
                         id=period.id,
                         title=say(period.title),
-                        unit=GPUS,
+                        unit=say("GPUs"),
                         times=tuple(moment for moment, _ in means),
                         series=(line,),
                         most=max(total, *(mean for _, mean in means)) or None,

@@ -31,6 +31,7 @@ from moorage.server.pages.desk import (
 from moorage.server.pages.formpages import may_make
 from moorage.server.pages.paging import Shown, page_of, wanted_of
 from moorage.server.pages.rows import VOLUME_STATES, VolumeRow, rows, volume_row, volume_state, words_of
+from moorage.server.pages.texts import say
 from moorage.server.problems import Problem
 
 HERE = "/volumes"
@@ -76,8 +77,8 @@ async def ask_size(
     namespace, name = key_in(request)
     volume = await volumes.get_volume(desk.context.acting(request.state.user), namespace, name)
     question = Question(
-        title=f"Resize volume {name}",
-        lines=(f"It has {volume.size}. A volume cannot become smaller.",),
+        title=say("Resize volume {name}", name=name),
+        lines=(say("It has {size}. A volume cannot become smaller.", size=volume.size),),
         button="Resize",
         action=f"{HERE}/{namespace}/{name}/resize",
         back=HERE,

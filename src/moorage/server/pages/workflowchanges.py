@@ -22,6 +22,7 @@ from moorage.errors import MoorageError
 from moorage.model.workflow import Resume, Retry
 from moorage.server.idempotency import mark_of
 from moorage.server.pages.desk import Desk, Page, Question, done, key_in, problem_to_show, read_form
+from moorage.server.pages.texts import say
 from moorage.server.pages.workflowpages import HERE, ID_MAX, ONE, see
 from moorage.server.problems import Problem
 from moorage.server.rest.workflows import records_of
@@ -117,12 +118,12 @@ async def ask_resubmit(desk: Desk, request: Request, problem: Problem | None = N
     memoized = bool(request.query_params.get("memoized"))
     arguments = ", ".join(f"{name}={value[:80]}" for name, value in seen.view.arguments.items())
     question = Question(
-        title=f"Submit {seen.view.name} again?",
+        title=say("Submit {name} again?", name=seen.view.name),
         lines=(
             "A new workflow of the same spec takes over what succeeded, and runs the rest."
             if memoized
             else "A new workflow of the same spec runs every step.",
-            *((f"Its arguments are the same: {arguments}.",) if arguments else ()),
+            *((say("Its arguments are the same: {arguments}.", arguments=arguments),) if arguments else ()),
         ),
         button="Submit",
         action=f"{_page(request)}/resubmit{'?memoized=1' if memoized else ''}",
@@ -183,8 +184,8 @@ async def _ask(
 ) -> Response:
     view = (await see(desk, request)).view
     question = Question(
-        title=f"{button} workflow {view.name}?",
-        lines=(f"It is {view.phase.lower()} in namespace {view.namespace}. {words}",),
+        title=say(f"{button} workflow {{name}}?", name=view.name),
+        lines=(say("It is in namespace {namespace}.", namespace=view.namespace) + " " + say(words),),
         button=button,
         action=f"{_page(request)}/{verb}",
         back=_page(request),

@@ -35,6 +35,7 @@ from moorage.server.pages.desk import (
 from moorage.server.pages.formpages import may_make
 from moorage.server.pages.paging import Shown, page_of, wanted_of
 from moorage.server.pages.rows import WORKSPACE_STATES, WorkspaceRow, rows, type_rows, words_of, workspace_row
+from moorage.server.pages.texts import say
 from moorage.server.problems import Problem
 
 HERE = "/workspaces"
@@ -93,16 +94,23 @@ async def ask_delete(desk: Desk, request: Request, problem: Problem | None = Non
     item = await workspaces.get_workspace(desk.context.acting(request.state.user), namespace, name)
     home = item.home
     question = Question(
-        title=f"Delete workspace {name}?",
+        title=say("Delete {what} {name}?", what=say("workspace"), name=name),
         lines=(
-            f"It is {item.phase.lower()} in namespace {namespace}; what it has only in memory is lost.",
-            f"Its home, volume {home}, stays unless you tick the box." if home else "It has no home yet.",
+            say("It is in namespace {namespace}; what it has only in memory is lost.", namespace=namespace),
+            say("Its home, volume {home}, stays unless you tick the box.", home=home)
+            if home
+            else "It has no home yet.",
         ),
         button="Delete",
         action=f"{HERE}/{namespace}/{name}/delete",
         back=HERE,
         danger=True,
-        ticks=(Tick(name="deleteHome", words=f"Delete its home too, volume {home}, with all that is in it"),)
+        ticks=(
+            Tick(
+                name="deleteHome",
+                words=say("Delete its home too, volume {home}, with all that is in it", home=home),
+            ),
+        )
         if home
         else (),
     )
@@ -126,7 +134,7 @@ async def open_workspace(desk: Desk, request: Request) -> Response:
     if not way.password:
         return RedirectResponse(way.url, 303)
     question = Question(
-        title=f"Open workspace {name}",
+        title=say("Open workspace {name}", name=name),
         lines=(f"It asks for a password of its own: {way.password}",),
         back=HERE,
         link=(way.url, "Open it"),

@@ -9,9 +9,10 @@
     if (!button) return;
     const source = document.getElementById(button.dataset.copy);
     const words = button.firstChild;
+    const before = words.textContent;
     function done() {
-      words.textContent = "Copied";
-      setTimeout(function () { words.textContent = "Copy"; }, 2000);
+      words.textContent = document.documentElement.lang === "ja" ? "コピーしました" : "Copied";
+      setTimeout(function () { words.textContent = before; }, 2000);
     }
     function select() { // no clipboard on plain HTTP: the text is selected for Ctrl-C
       getSelection().selectAllChildren(source);

@@ -27,30 +27,39 @@
     badge.dataset.state = state;
     words.textContent = badge.dataset[state];
   }
+  const WORDS = {
+    en: { s: "s", m: "m", h: "h", d: "d", gap: " ", past: "past its limit", soon: "any moment",
+      left: function (span) { return span + " left"; }, about: function (span) { return "~" + span + " left"; },
+      percent: function (value) { return value + " percent of its time limit"; } },
+    ja: { s: "秒", m: "分", h: "時間", d: "日", gap: "", past: "制限時間を超過", soon: "まもなく",
+      left: function (span) { return "残り" + span; }, about: function (span) { return "残り約" + span; },
+      percent: function (value) { return "制限時間の " + value + " パーセント"; } },
+  };
+  const say = WORDS[document.documentElement.lang] || WORDS.en;
   // The same words as span() in board.py: 45s, 6m, 4h 12m, 9h, 3d 4h.
   function span(ms) {
     const seconds = Math.max(0, Math.floor(ms / 1000));
-    if (seconds < 60) return seconds + "s";
+    if (seconds < 60) return seconds + say.s;
     const minutes = Math.floor(seconds / 60);
-    if (minutes < 60) return minutes + "m";
+    if (minutes < 60) return minutes + say.m;
     const hours = Math.floor(minutes / 60);
-    if (hours < 24) return minutes % 60 && hours < 5 ? hours + "h " + (minutes % 60) + "m" : hours + "h";
+    if (hours < 24) return minutes % 60 && hours < 5 ? hours + say.h + say.gap + (minutes % 60) + say.m : hours + say.h;
     const days = Math.floor(hours / 24);
-    return hours % 24 && days < 10 ? days + "d " + (hours % 24) + "h" : days + "d";
+    return hours % 24 && days < 10 ? days + say.d + say.gap + (hours % 24) + say.h : days + say.d;
   }
-  function say(time, now) {
+  function words_of(time, now) {
     const at = Date.parse(time.dateTime);
     switch (time.dataset.say) {
       case "ago": return span(now - at);
-      case "left": return at <= now ? "past its limit" : span(at - now) + " left";
-      case "about": return at <= now ? "any moment" : "~" + span(at - now) + " left";
+      case "left": return at <= now ? say.past : say.left(span(at - now));
+      case "about": return at <= now ? say.soon : say.about(span(at - now));
     }
     return time.textContent;
   }
   function tick() {
     const now = Date.now() + skew;
     for (const time of document.querySelectorAll("time[data-say]")) {
-      const said = say(time, now);
+      const said = words_of(time, now);
       if (time.textContent !== said) time.textContent = said;
     }
     for (const bar of document.querySelectorAll(".tile progress")) {
@@ -59,7 +68,7 @@
       const from = Date.parse(since.dateTime);
       const part = (100 * (now - from)) / (Date.parse(until.dateTime) - from);
       bar.value = Math.min(100, Math.max(0, Math.round(part)));
-      bar.setAttribute("aria-label", bar.value + " percent of its time limit");
+      bar.setAttribute("aria-label", say.percent(bar.value));
     }
   }
   let refused = null; // the element whose request was refused last
