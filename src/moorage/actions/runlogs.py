@@ -385,4 +385,6 @@ class RunLog:
 def is_waiting(run: RunView) -> bool:
     """Whether a run waits for a pod to start."""
     newest = run.pods[-1] if run.pods else None
-    return run.state in (State.WAITING, State.RESTARTING) and (newest is None or newest.phase == "Pending")
+    return run.state in (State.WAITING, State.RESTARTING, State.SUSPENDED) and (
+        newest is None or newest.phase == "Pending"
+    )

@@ -80,7 +80,11 @@ def _not_running(run: RunView, *, attempt: int | None, pod: str | None) -> NotRe
         is_pending = any(known.name == pod and known.phase == "Pending" for known in run.pods)
         hint = _wait_hint(run) if is_pending else f"see moor show {run.name}"
         return NotReady(f"{what} of run {run.name} is not running", hint=hint)
-    state = {State.RESTARTING: "is restarting", State.RUNNING: "is about to end"}.get(run.state, "is waiting")
+    state = {
+        State.RESTARTING: "is restarting",
+        State.RUNNING: "is about to end",
+        State.SUSPENDED: "is suspended",
+    }.get(run.state, "is waiting")
     return NotReady(f"run {run.name} {state}{reason}: none of its pods runs", hint=_wait_hint(run))
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
+from moorage.actions.idle import mark_of
 from moorage.actions.objects import Kind, create_object, get_object, refuse
 from moorage.api.errors import ErrorCode
 from moorage.api.workspaces import NewWorkspace, WaitingFor, Workspace
@@ -16,6 +17,8 @@ from moorage.apimachinery.api import Api
 from moorage.apimachinery.meta import annotations_of, condition, is_deleting, labels_of
 from moorage.apimachinery.moments import moment
 from moorage.apimachinery.resources import CONFIGMAPS, PVCS, SECRETS, Obj
+from moorage.clock import SYSTEM
+from moorage.decide.idle.states import read_record
 from moorage.decide.runs.job import PASSED_ON
 from moorage.decide.runs.kueue import queue_of, queue_problem
 from moorage.errors import ApiError, Conflict, Forbidden, NotFound, UsageError
@@ -25,6 +28,7 @@ from moorage.model.machine import Fault
 from moorage.model.names import (
     HOST_ENV_ANNOTATION,
     HOST_IMAGE,
+    IDLE_ANNOTATION,
     OWNER_ANNOTATION,
     OWNER_LABEL,
     SYSTEM_NAMESPACE,
@@ -230,6 +234,7 @@ def workspace_of(obj: Obj) -> Workspace:
     meta, status = obj["metadata"], obj.get("status") or {}
     spec = with_new_names(WORKSPACES.kind, obj).get("spec") or {}
     waiting = status.get("waitingFor") or {}
+    record = read_record(annotations_of(obj).get(IDLE_ANNOTATION))
     return Workspace(
         namespace=meta.get("namespace") or "",
         name=meta["name"],
@@ -254,4 +259,6 @@ def workspace_of(obj: Obj) -> Workspace:
         next_stop=moment(status.get("nextStop")),
         ready_at=moment(status.get("readyAt")),
         created=moment(meta.get("creationTimestamp")),
+        idle=mark_of(record, SYSTEM.now()),
+        idle_why=record.why,
     )

@@ -157,8 +157,8 @@ class JobSummary(Answer, frozen=True):
     state: Annotated[
         str,
         about(
-            "Waiting, Running, Restarting, Succeeded, Failed, OOMKilled, Cancelled or Deleted; the last five have"
-            " ended. Deleted: its Jobs are gone, and the server shows what it keeps."
+            "Waiting, Running, Restarting, Suspended, Succeeded, Failed, OOMKilled, Cancelled or Deleted; the last"
+            " five have ended. Deleted: its Jobs are gone, and the server shows what it keeps."
         ),
     ] = ""
     reason: Annotated[str, about("Why it waits or ended; empty: nothing to say.")] = ""

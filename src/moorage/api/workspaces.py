@@ -92,6 +92,8 @@ class Workspace(Answer, frozen=True):
     next_stop: Annotated[Time | None, about("Next stop by the schedule; null: none.")] = None
     ready_at: Annotated[Time | None, about("When it last became ready; null: not yet.")] = None
     created: Annotated[Time | None, about("When the workspace was created.")] = None
+    idle: Annotated[str, about("That it is idle, and what comes, in a few words; empty: it is in use.")] = ""
+    idle_why: Annotated[str, about("The measurements that say so.")] = ""
 
 
 class WorkspaceList(Answer, frozen=True):

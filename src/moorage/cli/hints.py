@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from moorage.cli.commands import COMMANDS
 
 GROUPS = frozenset(
-    {"cost", "map", "reserve", "workspace", "volume", "dataset", "doctor", "user", "tenant", "workflow", "cron"}
+    {"map", "reserve", "workspace", "volume", "dataset", "doctor", "user", "tenant", "workflow", "cron", "cost"}
+    | {"idle"}
 )
 INNER = {"workflow": frozenset({"template", "artifacts", "node"})}  # groups within groups
 WITHOUT_TARGET = frozenset(

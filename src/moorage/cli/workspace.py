@@ -172,6 +172,8 @@ def list_(target: Target, all_namespaces: bool, watch: bool, output: str) -> int
             phase = item.phase
             if item.waiting_for and phase in (WAITING, FAILED):
                 phase += f" ({item.waiting_for.reason})"
+            elif item.idle:
+                phase += f" ({item.idle})"
             age = format_duration(now() - item.created) if item.created else ""
             return [name_of(item), item.type, phase, item.owner, size_of(item), item.url, age]
 
@@ -249,6 +251,23 @@ def start(target: Target, name: str, wait: bool, dry_run: bool) -> int:
 def stop(target: Target, name: str, wait: bool, dry_run: bool) -> int:
     """Stop a workspace. Files on its volumes are kept; what is in memory is lost."""
     return _switch(target, name, running=False, wait=wait, dry_run=dry_run)
+
+
+@workspace.command(
+    "snooze",
+    examples={
+        "moor workspace snooze lab --for 4h": "leave it running for four more hours, though it is idle",
+        "moor workspace snooze lab --for 1d": "until tomorrow, where the policy allows it",
+    },
+)
+@click.argument("name", shell_complete=complete("workspaces"))
+@click.option("--for", "time", required=True, metavar="TIME", help="A span such as 90m, 4h or 1d.")
+@target_options
+def snooze(target: Target, name: str, time: str) -> int:
+    """Put off the suspension of an idle workspace, within the limits of its policy."""
+    from moorage.cli.idle import snooze_all
+
+    return snooze_all(target, [f"workspace/{name}"], time)
 
 
 @workspace.command(
@@ -512,6 +531,8 @@ def _page(item: Workspace) -> list[str]:
     ]
     if item.waiting_for:
         lines.append(f"Waits for: {item.waiting_for.message}")
+    if item.idle:
+        lines.append(f"Idle:      {item.idle}" + (f": {item.idle_why}" if item.idle_why else ""))
     if item.url:
         lines.append(f"Address:   {item.url} (by {item.access})")
     lines.append(f"On:        {size_of(item)}" + (f", node {item.node}" if item.node else ""))

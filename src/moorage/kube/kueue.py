@@ -42,11 +42,20 @@ async def deactivate(api: Api, job: Mapping[str, Any]) -> bool:
 
     Raises ApiError.
     """
+    return await _set_active(api, job, active=False)
+
+
+async def activate(api: Api, job: Mapping[str, Any]) -> bool:
+    """Let Kueue start a Job again that was deactivated. Returns whether it knows the Job. Raises ApiError."""
+    return await _set_active(api, job, active=True)
+
+
+async def _set_active(api: Api, job: Mapping[str, Any], *, active: bool) -> bool:
     workloads = await workloads_of(api, job)
     for resource, workload in workloads:
-        if (workload.get("spec") or {}).get("active") is not False:
+        if ((workload.get("spec") or {}).get("active") is not False) != active:
             meta = workload["metadata"]
-            patch = {"metadata": {"uid": meta["uid"]}, "spec": {"active": False}}
+            patch = {"metadata": {"uid": meta["uid"]}, "spec": {"active": active}}
             await api.patch(resource, meta["name"], patch, meta["namespace"])
     return bool(workloads)
 

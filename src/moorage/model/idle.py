@@ -29,6 +29,8 @@ IDLE_POLICIES = Resource(GROUP, VERSION, "idlepolicies", "IdlePolicy", namespace
 WORKSPACE, RUN, MAP, WORKFLOW = "workspace", "run", "map", "workflow"
 WORK = (WORKSPACE, RUN, MAP, WORKFLOW)  # kinds of work; the last two are only warned about
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+WARN_MAX = timedelta(days=7)  # readings are looked at for a day longer
+WINDOWS = ("30s", "1m", "2m", "5m", "10m", "15m", "30m", "1h")  # in which use is kept
 BUILT_IN_NAME = "built-in"  # of the policy that holds where the administrator wrote none
 
 Span = Annotated[str, Meta(pattern=SPAN_PATTERN, min_length=2, max_length=32)]
@@ -48,7 +50,9 @@ class IdleRules(Struct, frozen=True, rename="camel", omit_defaults=True):
         Quantity,
         Meta(description="Cores of all its pods together, as the mean of each window. Default 200m."),
     ] = "200m"
-    window: Annotated[Span, Meta(description="Length of a window. Default 5m.")] = "5m"
+    window: Annotated[
+        Span, Meta(description="Length of a window: 30s, 1m, 2m, 5m, 10m, 15m, 30m or 1h. Default 5m.")
+    ] = "5m"
     open_connections: Annotated[
         Span,
         Meta(
@@ -287,6 +291,10 @@ def _check_spans(spec: IdlePolicySpec) -> list[Fault]:
             read[where] = parse_span(text)
         except ValueError:
             faults.append(Fault(f"spec.{where}", text, SPAN_HINT))
+    if "idle.window" in read and read["idle.window"] not in [parse_span(text) for text in WINDOWS]:
+        faults.append(Fault("spec.idle.window", spec.idle.window, f"must be one of {', '.join(WINDOWS)}"))
+    if read.get("warnAfter", timedelta(0)) > WARN_MAX:
+        faults.append(Fault("spec.warnAfter", spec.warn_after, f"must be at most {WARN_MAX.days}d"))
     warn, remind, suspend = (read.get(key) for key in ("warnAfter", "remindAfter", "suspendAfter"))
     if warn and "idle.window" in read and warn < 2 * read["idle.window"]:
         message = f"must be at least two windows (spec.idle.window is {spec.idle.window})"

@@ -140,6 +140,13 @@ TEMPLATE_LABEL = "moorage.dev/workspace-template"  # on ConfigMaps of our namesp
 MADE_FROM_ANNOTATION = "moorage.dev/made-from"  # on a workspace's Deployment: hash of what its pods are made from
 SCHEDULED_ANNOTATION = "moorage.dev/scheduled"  # on a Workspace: hash of the schedule, a blank, its last moment
 
+# idle work (docs/explanation/idle.md)
+IDLE_ANNOTATION = (
+    "moorage.dev/idle"  # on a Workspace, MapJob, Workflow or a run's first Job: JSON, where it stands
+)
+USED_ANNOTATION = "moorage.dev/used"  # on a Workspace: JSON, when a browser was connected, and last acted
+SUSPENDED_ANNOTATION = "moorage.dev/suspended"  # on an attempt's Job: JSON, who suspended it, when and why
+
 # pods killed for their memory (docs/howto/guard-a-namespace.md)
 MEMORY_GATE = "moorage.dev/memory"  # scheduling gate of the replacement of a pod that was killed for memory
 MEMORY_LABEL = "moorage.dev/memory"  # on such a replacement: held, raised (it got more memory) or RELEASED

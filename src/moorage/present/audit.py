@@ -34,6 +34,7 @@ PAST = {  # how an action begins → the same in the past
     "retry": "retried",
     "run": "ran",
     "share": "shared",
+    "snooze": "snoozed",
     "start": "started",
     "stop": "stopped",
     "submit": "submitted",

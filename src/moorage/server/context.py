@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from moorage.server.identity.changes import Changes, OwnWrites
     from moorage.server.identity.logins import Logins
     from moorage.server.identity.sessions import SessionDesk
+    from moorage.server.idle.loop import IdleLoop
     from moorage.server.ratelimit import Limiter
     from moorage.server.rest.checkpointreports import CheckpointReports
     from moorage.server.rest.past import PastRuns
@@ -79,6 +80,7 @@ class Context:
     times: RequestTimes
     records: Callable[[], bool]  # whether this server is the one that records
     turns: Turns = field(default_factory=Turns)
+    idle: IdleLoop | None = None  # None: this is no server
 
     def now(self) -> datetime:
         return self.clock.now()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import secrets
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import cast
@@ -21,14 +22,21 @@ from moorage.attempts.logs import LogFolder, Logs
 from moorage.attempts.logtable import LogTable
 from moorage.attempts.store import AttemptStore, open_attempts
 from moorage.clock import SYSTEM, Clock
+from moorage.decide.maps.notices import Notice
 from moorage.decide.rates import Rate
 from moorage.decide.usage.readings import is_sampled
 from moorage.errors import MoorageError, NotFound, StorageError
 from moorage.kube.client import KubeClient
+from moorage.kube.events import EventRecorder
 from moorage.kube.kubelets import Kubelets
 from moorage.metrics.requests import RequestTimes
+from moorage.model.idle import IDLE_POLICIES
 from moorage.model.retention import USAGE_DAYS
+from moorage.model.targets import Target
 from moorage.model.workflow import WORKFLOWS
+from moorage.notify.delivery import Delivery
+from moorage.notify.outbound import outbound_of
+from moorage.notify.send import send
 from moorage.queue.manager import Queue
 from moorage.queue.outputs import Outputs
 from moorage.queue.quota import Quota
@@ -50,6 +58,7 @@ from moorage.server.identity.oidc import Provider, ProviderSettings
 from moorage.server.identity.pagesessions import PageSessions
 from moorage.server.identity.people import People
 from moorage.server.identity.sessions import SessionDesk
+from moorage.server.idle.loop import IdleLoop, Sources
 from moorage.server.memoryuse import MemoryUse
 from moorage.server.moving import move_logs, move_usage, move_workflows
 from moorage.server.queue.maps import MapBridge
@@ -173,6 +182,7 @@ class ServerService:
         self.gateway = Gateway(
             api, self.auth, clock=clock, people=self.people, desk=self.desk, audit=self.audit, informers=shared
         )
+        self.idle = self._make_idle(api, clock, shared)
         self._kubelets = Kubelets(api, clock=clock) if isinstance(api, KubeClient) else NoKubelets()
         self.collector = self._make_collector(api, sources or SourceSettings(), clock)
         self.logins.addresses.allow(hosts)
@@ -196,6 +206,7 @@ class ServerService:
             limiter=Limiter(rate, clock=clock),
             volume_use=VolumeUse(self.cluster, self._kubelets, clock=clock),
             tenants=KnownTenants(api, clock=clock),
+            idle=self.idle,
             keeper=self.keeper,
             workflows=self.workflows,
             artifacts=self.artifacts,
@@ -231,6 +242,26 @@ class ServerService:
             page_sessions=PageSessions(self.desk, page_token, clock=clock),
             clock=clock,
         )
+
+    def _make_idle(self, api: Api, clock: Clock, shared: Informers) -> IdleLoop:
+        self._policies = shared.of(api, IDLE_POLICIES)
+        sources = Sources(
+            pods=self.cluster.pods,
+            jobs=self.cluster.jobs,
+            workspaces=self.gateway.workspaces,
+            maps=self.maps.informer,
+            policies=self._policies,
+            tenants=KnownTenants(api, clock=clock).all,
+            samples=self.samples,
+            kernels=self.gateway.kernels,
+            connection=self.gateway.traffic.connection_of,
+        )
+
+        async def deliver(notice: Notice, targets: Sequence[Target]) -> Sequence[Delivery]:
+            return await send(notice, targets, outbound_of(os.environ), clock=clock)
+
+        events = EventRecorder(api, component="moorage-server", clock=clock)
+        return IdleLoop(api, sources, send=deliver, events=events, clock=clock)
 
     def _make_logs(self, attempts: Path | str, folder: Path, limits: Limits, clock: Clock) -> Logs:
         if not is_postgres(attempts):
@@ -285,6 +316,7 @@ class ServerService:
                 tasks.create_task(self.audit.run())
                 tasks.create_task(self.own_writes.run())
                 tasks.create_task(self.gateway.run())
+                tasks.create_task(self._policies.run())
         finally:
             self.cluster.close()
             self.outputs.close()
@@ -320,6 +352,7 @@ class ServerService:
             tasks.create_task(self.keeper.run())
             tasks.create_task(self.collector.run())
             tasks.create_task(self._sweep_outputs())
+            tasks.create_task(self.idle.run())
             tasks.create_task(
                 sweep(self.workflows, self.artifacts, self._keeping, present=self._present, clock=self._clock)
             )

@@ -46,6 +46,7 @@ def test_every_mistake_is_named_at_once():
     [
         ({"warnAfter": "soon"}, Fault("spec.warnAfter", "", "Expected `str` matching regex")),
         ({"warnAfter": "400d"}, Fault("spec.warnAfter", "400d", "use a span such as 45s, 90m, 2h or 1d12h")),
+        ({"idle": {"window": "7m"}}, Fault("spec.idle.window", "7m", "must be one of 30s, 1m, 2m, 5m")),
         ({"idle": {"gpuBelow": 200}}, Fault("spec.idle.gpuBelow", "", "Expected `float` <= 100.0")),
         (
             {"quietHours": {"spans": [{"start": "00:00", "end": "00:00"}]}},

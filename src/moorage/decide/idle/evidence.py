@@ -7,7 +7,7 @@ only show life.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -15,8 +15,8 @@ from moorage.apimachinery.moments import format_duration
 from moorage.model.idle import Policy
 from moorage.model.spans import format_span
 
-COVERED = 0.75  # of a window that must be measured: a restart of the server costs less than a minute
-FRESH = 2  # windows: the newest measured one ended at most so long ago
+FRESH = 2  # windows: the newest measured one ended at most so long ago, and LATE
+LATE = timedelta(seconds=90)  # readings arrive, and are looked at, by then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +58,7 @@ class Facts:
     kernels: Kernels | None = None  # None: it has none, such as a run
     connection: Connection | None = None  # None: nobody opens it in a browser
     checkpoint_at: datetime | None = None
+    proven_since: datetime | None = None  # idle since then by earlier looks, where older windows are not given
     unseen: str = ""  # why something that counts cannot be read: then it is in use
 
 
@@ -83,6 +84,7 @@ class Idle:
     why: str
     since: datetime
     windows: int
+    until: datetime  # measured up to then: idle for `until - since` at least
 
 
 Verdict = InUse | Unseen | Idle
@@ -95,55 +97,21 @@ def judge(facts: Facts, policy: Policy, now: datetime) -> Verdict:
     if not facts.windows:
         return Unseen("no reading of its GPUs yet")
     newest = facts.windows[-1]
-    if newest.end < now - FRESH * policy.window:
+    if newest.end < now - FRESH * policy.window - LATE:
         return Unseen(f"no reading of its GPUs since {clock_time(newest.end, now)}")
     tail, stopper = _idle_tail(facts.windows, policy)
     if not tail:
         assert stopper is not None
         return _busy(stopper, policy, now)
-    since, last_use = _last_use(facts, policy, now, tail[0].start)
-    counted = [window for window in tail if window.end > since]
-    if not counted:
+    start = tail[0].start
+    if stopper is None and facts.proven_since is not None:
+        start = min(start, facts.proven_since)
+    since, last_use = _last_use(facts, policy, now, start)
+    windows = len([window for window in tail if window.end > since])
+    if not windows:
         return InUse(last_use, since)
-    return Idle(_reasons(facts, policy, now, since, len(counted)), since, len(counted))
-
-
-def merge_windows(parts: Iterable[Window], window: timedelta, now: datetime) -> tuple[Window, ...]:
-    """Windows of this length, on whole multiples of it, from what was measured in shorter stretches.
-
-    Parts are in order and do not overlap. A window counts as measured where parts cover `COVERED` of it. The
-    newest window ends with its newest part; the first one begins with its oldest.
-    """
-    slots: dict[int, list[Window]] = {}
-    for part in parts:
-        slots.setdefault(_slot(part.start, window), []).append(part)
-    length = window.total_seconds()
-    merged = []
-    for slot, mine in slots.items():
-        start, end = (datetime.fromtimestamp((slot + more) * length, UTC) for more in (0, 1))
-        if slot == min(slots):
-            start = max(start, mine[0].start)
-        merged.append(_join(mine, start, mine[-1].end if end > now else end))
-    return tuple(merged)
-
-
-def _join(parts: Sequence[Window], start: datetime, end: datetime) -> Window:
-    """What parts say of the stretch in which they lie."""
-    lengths = [max(0.0, (part.end - part.start).total_seconds()) for part in parts]
-    covered = sum(lengths) >= COVERED * (end - start).total_seconds()
-    peaks = [part.gpu_peak for part in parts if part.gpu_peak is not None]
-    means = [part.cpu_milli for part in parts if part.cpu_milli is not None]
-    is_gpu_known = len(peaks) == len(parts) and covered
-    is_cpu_known = len(means) == len(parts) and covered
-    highest = max(peaks, default=None)
-    cpu_milli = None
-    if is_cpu_known:
-        cpu_milli = sum(mean * length for mean, length in zip(means, lengths, strict=True)) / (sum(lengths) or 1.0)
-    return Window(start=start, end=end, gpu_peak=highest if is_gpu_known else None, cpu_milli=cpu_milli)
-
-
-def _slot(at: datetime, window: timedelta) -> int:
-    return int(at.timestamp() // window.total_seconds())
+    windows += max(0, int((tail[0].start - since) / policy.window))
+    return Idle(_reasons(facts, policy, now, since, windows), since, windows, tail[-1].end)
 
 
 def _idle_tail(windows: Sequence[Window], policy: Policy) -> tuple[list[Window], Window | None]:
@@ -222,7 +190,7 @@ def _kernel_words(kernels: Kernels, now: datetime) -> str:
 def _connection_words(connection: Connection, policy: Policy, now: datetime) -> str:
     if connection.seen_at is None:
         return "no browser was connected"
-    if connection.seen_at < now - FRESH * policy.window:
+    if connection.seen_at < now - FRESH * policy.window - LATE:
         return "no open connection"
     if connection.acted_at is None:
         return "a browser is connected, and nobody used it"

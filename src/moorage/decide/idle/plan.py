@@ -53,6 +53,7 @@ class Work:
     nodes: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     suspended: bool = False  # as its spec says, whoever did it
+    queued: bool = False  # a run that waits, or waited, in a queue of Kueue, which resumes what it did not suspend
     started: datetime | None = None
     checkpoint_at: datetime | None = None
 
@@ -117,6 +118,8 @@ def no_suspension(work: Work, policy: Policy) -> str:
     if work.kind in (MAP, WORKFLOW):
         return f"a {work.kind} is only warned about"
     if work.kind == RUN:
+        if work.queued:
+            return "Kueue suspends and resumes it"
         if work.checkpoint_at is None:
             return "it has no checkpoint"
         if work.started is None or work.checkpoint_at <= work.started:
@@ -196,12 +199,14 @@ def _decide(seen: Observed) -> tuple[Record, Act]:
     match seen.verdict:
         case InUse() | Unseen():
             return _rest(record, now), Act.NOTHING
-        case Idle(why, since, windows):
+        case Idle(why, since, windows, until):
             record = msgspec.structs.replace(record, why=why, since=since)
-            return _idle(seen, record, policy, since, windows)
+            return _idle(seen, record, policy, since, windows, until)
 
 
-def _idle(seen: Observed, record: Record, policy: Policy, since: datetime, windows: int) -> tuple[Record, Act]:
+def _idle(
+    seen: Observed, record: Record, policy: Policy, since: datetime, windows: int, until: datetime
+) -> tuple[Record, Act]:
     now = seen.now
     if record.state is State.ACTIVE:
         if windows < IDLE_WINDOWS and now - since < IDLE_WINDOWS * policy.window:
@@ -209,11 +214,11 @@ def _idle(seen: Observed, record: Record, policy: Policy, since: datetime, windo
         record = move(record, State.IDLE, now)
     if record.warned_at is not None and since > record.warned_at:  # it was used in between, unseen by us
         record = move(_clean(record), State.ACTIVE, now)
-        return _idle(seen, msgspec.structs.replace(record, snoozes=0), policy, since, windows)
+        return _idle(seen, msgspec.structs.replace(record, snoozes=0), policy, since, windows, until)
     if record.pending or quiet_until(policy.quiet, now) is not None:
         return record, Act.NOTHING
     due = _due(seen.work, policy, record, since)
-    if due is None or due[1] > now:
+    if due is None or due[1] > now or until - since < policy.warn_after:  # idle for so long, and measured
         return record, Act.NOTHING
     match due[0]:
         case Act.WARN:

@@ -12,6 +12,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+import msgspec
+
 from moorage.apimachinery.meta import annotations_of, condition, is_condition_true, is_deleting, labels_of
 from moorage.apimachinery.moments import format_duration, moment, span_of
 from moorage.apimachinery.quantity import parse_count
@@ -37,6 +39,7 @@ from moorage.model.names import (
     RESTART_LIMIT,
     RESTART_LIMIT_ANNOTATION,
     RUN_LABEL,
+    SUSPENDED_ANNOTATION,
 )
 
 CANCELLED = "Cancelled"  # how ENDED_ANNOTATION begins after `moor cancel`
@@ -50,6 +53,7 @@ class State(StrEnum):
     WAITING = "Waiting"
     RUNNING = "Running"
     RESTARTING = "Restarting"  # disrupted, and the next attempt is due
+    SUSPENDED = "Suspended"  # holds nothing until somebody resumes it
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
     OOM_KILLED = "OOMKilled"
@@ -58,7 +62,7 @@ class State(StrEnum):
 
     @property
     def ended(self) -> bool:
-        return self not in (State.WAITING, State.RUNNING, State.RESTARTING)
+        return self not in (State.WAITING, State.RUNNING, State.RESTARTING, State.SUSPENDED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +196,9 @@ def view_run(
         ended_because = CANCELLED
     limit = _number(notes.get(RESTART_LIMIT_ANNOTATION), RESTART_LIMIT)
     state = _state(attempts, ended_because, limit, int(last["spec"].get("backoffLimit", 6)))
+    suspension = suspension_of(last)
+    if suspension and not state.ended:
+        state = State.SUSPENDED
     live = next((pod for pod in reversed(_present(attempts[-1])) if pod.phase == "Running"), None)
     newest = seen[-1] if seen else None
     node = (live or newest).node if (live or newest) else ""  # type: ignore[union-attr]
@@ -220,11 +227,36 @@ def view_run(
         checkpoint_checked_at=_moment(notes.get(CHECKPOINT_CHECKED_ANNOTATION)),
         command=notes.get(COMMAND_ANNOTATION, ""),
         requests=_requests(container),
-        reason=_reason(state, attempts[-1], ended_because),
+        reason=suspension if state is State.SUSPENDED else _reason(state, attempts[-1], ended_because),
         exit_code=0 if state is State.SUCCEEDED else done[-1].exit_code if done else None,
         attempts=attempts,
         labels=user_labels(labels_of(first)),
     )
+
+
+def suspension_of(job: Mapping[str, Any]) -> str:
+    """Who suspended an attempt's Job, and why, in a sentence; "": it is not suspended, or Kueue holds it."""
+    text = annotations_of(job).get(SUSPENDED_ANNOTATION)
+    if not text or not job["spec"].get("suspend"):
+        return ""
+    suspension = read_suspension(text)
+    return f"suspended by {suspension.by}" + (f": {suspension.why}" if suspension.why else "")
+
+
+class Suspension(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Who suspended a run, when and why; kept with its Job."""
+
+    by: str = "somebody"
+    at: datetime | None = None
+    why: str = ""
+
+
+def read_suspension(text: str) -> Suspension:
+    """What the annotation says; an empty one for a text that cannot be read."""
+    try:
+        return msgspec.json.decode(text, type=Suspension)
+    except (msgspec.MsgspecError, ValueError):  # somebody wrote it by hand
+        return Suspension()
 
 
 def attempt_of(job: Mapping[str, Any]) -> int:

@@ -351,7 +351,9 @@ SERVER = Service(
         Rule(
             resources=("namespaces",), verbs=("get",), why="one made anew shows nothing of the old one of its name"
         ),
-        Rule(group="batch", resources=("jobs",), verbs=(*READ, "patch"), why="runs; patch: reported checkpoints"),
+        Rule(
+            group="batch", resources=("jobs",), verbs=(*READ, "patch"), why="runs; patch: checkpoints, idle ones"
+        ),
         Rule(
             resources=("persistentvolumeclaims", "persistentvolumes", "events"),
             verbs=("list",),
@@ -362,10 +364,22 @@ SERVER = Service(
         Rule(group=KUEUE, resources=("workloads",), verbs=("list",), why="why Kueue holds a run or a pod"),
         Rule(group=GROUP, resources=("mapjobs",), verbs=(*READ, "patch"), why="maps; patch: their finalizer"),
         Rule(group=GROUP, resources=("mapjobs/status",), verbs=("patch",), why="counts of items"),
-        Rule(group=ARGO, resources=("workflows",), verbs=("list",), why="the history of those that are gone ends"),
+        Rule(
+            group=ARGO,
+            resources=("workflows",),
+            verbs=("get", "list", "patch"),
+            why="the history of those that are gone ends; patch: marks of idle ones",
+        ),
         Rule(group=LEASES, resources=("leases",), verbs=("list",), why="whether Argo's controller runs workflows"),
         Rule(resources=("secrets",), verbs=("create",), why="the token of a map's workers; none can be read"),
-        Rule(group=GROUP, resources=("workspaces",), verbs=LIST, why="where the gateway leads"),
+        Rule(
+            group=GROUP,
+            resources=("workspaces",),
+            verbs=(*READ, "patch"),
+            why="where the gateway leads; patch: when they were used, and the stop of idle ones",
+        ),
+        Rule(group=GROUP, resources=("idlepolicies",), verbs=LIST, why="what counts as idle, and what follows"),
+        Rule(resources=("events",), verbs=("get", "create", "patch"), why="warnings of idle work"),
         Rule(group=GROUP, resources=("tenants",), verbs=("list",), why="what they fill in, for their own people"),
         Rule(
             group="discovery.k8s.io",

@@ -276,9 +276,18 @@ class Forwarder:
         await first_of(pump(), gone(), holds())
 
     async def websocket(
-        self, scope: Scope, receive: Receive, send: Send, to: Destination, holds: Callable[[], Awaitable[None]]
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        to: Destination,
+        holds: Callable[[], Awaitable[None]],
+        heard: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """Pass the messages of a WebSocket both ways until either side closes it."""
+        """Pass the messages of a WebSocket both ways until either side closes it.
+
+        `heard` is called with the length of each message of the client.
+        """
         import aiohttp
 
         assert (await receive())["type"] == "websocket.connect"
@@ -313,9 +322,12 @@ class Forwarder:
                         ended.update(code=message.get("code") or GOING_AWAY, by_client=True)
                         return
                     if (text := message.get("text")) is not None:
+                        heard(len(text))
                         await upstream.send_str(text)
                     else:
-                        await upstream.send_bytes(message.get("bytes") or b"")
+                        data = message.get("bytes") or b""
+                        heard(len(data))
+                        await upstream.send_bytes(data)
 
             async def down() -> None:
                 async for message in upstream:

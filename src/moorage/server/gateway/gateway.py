@@ -45,7 +45,8 @@ from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.meta import Key, key_of, labels_of
 from moorage.apimachinery.resources import CONFIGMAPS, ENDPOINTSLICES, SECRETS, Obj
 from moorage.clock import SYSTEM, Clock
-from moorage.errors import ApiError, MoorageError, NotFound
+from moorage.decide.idle.evidence import Kernels
+from moorage.errors import ApiError, MoorageError, NotFound, ServerError
 from moorage.model.names import (
     GROUP,
     INFO_CONFIGMAP,
@@ -88,6 +89,8 @@ from moorage.server.identity.audit import AuditLog
 from moorage.server.identity.auth import Auth, User
 from moorage.server.identity.people import People
 from moorage.server.identity.sessions import SessionDesk
+from moorage.server.idle.kernels import read_kernels
+from moorage.server.idle.traffic import ACTION_BYTES, Traffic
 from moorage.server.problems import Problem, answer
 
 log = logging.getLogger(__name__)
@@ -167,6 +170,7 @@ class Gateway:
         self.info.on_change(self._read_platform)
         self.platform = Platform()
         self._forwarder = Forwarder(clock=clock)
+        self.traffic = Traffic(api, self.workspaces, clock=clock)
         self._key: bytes | None = None
         self._logins: BoundedCache[tuple[str, str], bool] = BoundedCache(
             LOGINS_KEPT, keep_seconds=LOGIN_SECONDS, clock=clock
@@ -178,6 +182,7 @@ class Gateway:
             async with asyncio.TaskGroup() as tasks:
                 for informer in (self.workspaces, self._slices, self._templates, self.info):
                     tasks.create_task(informer.run(), name=f"informer {informer.resource}")
+                tasks.create_task(self.traffic.run(), name="traffic")
         finally:
             await self._forwarder.close()
 
@@ -316,20 +321,45 @@ class Gateway:
         if to is None:
             return self._not_running(scope, view, headers, platform)
 
+        is_page = _one(headers, "sec-fetch-dest") == "document"
+        self._note(view, acted=is_page or (not is_websocket and method not in SAFE))
+
         async def ends() -> None:
             while True:
                 await self._clock.sleep(RECHECK_SECONDS)
+                self._note(view, acted=False)
                 now = self._by_host(host, platform)
                 if now is None or now.uid != view.uid or not await self._still(ticket, now):
                     return
 
-        forward = self._forwarder.websocket if is_websocket else self._forwarder.http
+        def heard(size: int) -> None:
+            self._note(view, acted=size > ACTION_BYTES)
+
         try:
-            await forward(scope, receive, send, to, ends)
+            if is_websocket:
+                await self._forwarder.websocket(scope, receive, send, to, ends, heard)
+            else:
+                await self._forwarder.http(scope, receive, send, to, ends)
         except Unreachable as error:
             log.info("a workspace does not answer", extra={"host": host, "error": str(error)})
             return self._not_running(scope, view, headers, platform)
         return None
+
+    def _note(self, view: WorkspaceView, *, acted: bool) -> None:
+        self.traffic.note(view.namespace, view.name, view.uid, acted=acted)
+
+    async def kernels(self, namespace: str, name: str) -> Kernels | None:
+        """The kernels of a workspace; None: its application is no Jupyter server. Raises ServerError."""
+        view = self._view(namespace, name)
+        if view is None:
+            raise ServerError(f"workspace {namespace}/{name} is unknown", status=503)
+        try:
+            to = await self._destination(view, self.platform.host(namespace, name) or "localhost", self.platform)
+        except Problem as error:
+            raise ServerError(error.message, status=503) from error
+        if to is None:
+            raise ServerError("it is not ready", status=503)
+        return await read_kernels(to)
 
     # --- who it is
 

@@ -29,6 +29,7 @@ _RUN_TONES = {
     State.RUNNING: "good",
     State.RESTARTING: "busy",
     State.WAITING: "wait",
+    State.SUSPENDED: "wait",
     State.SUCCEEDED: "done",
     State.CANCELLED: "done",
 }
@@ -37,7 +38,12 @@ _WHY = {  # Kubernetes' reasons of waiting
     "SchedulingGated": N_("it is held back for now"),
     "ContainerCreating": N_("its container is being created"),
 }
-RUN_ORDER = {State.RUNNING: 0, State.RESTARTING: 1, State.WAITING: 2}  # what has ended comes after
+RUN_ORDER = {
+    State.RUNNING: 0,
+    State.RESTARTING: 1,
+    State.WAITING: 2,
+    State.SUSPENDED: 3,
+}  # what has ended comes after
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from moorage.actions.kept import kept_of, misses_pods
 from moorage.actions.runfacts import runner_source
 from moorage.actions.runlogs import Cut, Event, Line, RunLog, Unreadable
 from moorage.actions.submit import request_of, submit_run
+from moorage.actions.suspension import resume_run, suspend_run
 from moorage.api.jobs import Job, JobChoice, JobEnd, JobList, JobLogs, JobSummary, NewJob
 from moorage.api.kept import KeptPod, KeptRun
 from moorage.apimachinery.api import PodApi
@@ -112,6 +113,23 @@ async def end_job(call: Call[None, JobEnd]) -> JobSummary | None:
     return runs.summary_of(view_of(context, ended.jobs))
 
 
+async def suspend_job(call: Call[None, None]) -> JobSummary:
+    """Suspend a run: its pods get their grace period, and it holds nothing until it is resumed.
+
+    It resumes from its checkpoint; without one it begins again from the start.
+    """
+    call.audit("suspend run", f"{call.namespace}/{call.name}")
+    done = await suspend_run(call.api, call.namespace, call.name, by=call.user.name, clock=call.context.clock)
+    return runs.summary_of(view_of(call.context, done.jobs))
+
+
+async def resume_job(call: Call[None, None]) -> JobSummary:
+    """Resume a suspended run from its checkpoint."""
+    call.audit("resume run", f"{call.namespace}/{call.name}")
+    done = await resume_run(call.api, call.namespace, call.name, clock=call.context.clock)
+    return runs.summary_of(view_of(call.context, done.jobs))
+
+
 async def job_logs(call: Call[None, JobLogs]) -> StreamingResponse:
     """Show the output of a run, attempt after attempt."""
     context, query = call.context, call.query
@@ -138,6 +156,8 @@ ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
     Endpoint(method="POST", path=ALL, handler=create_job, body=NewJob, answer=Job, status=201, once=True),
     Endpoint(method="GET", path=ONE, handler=show_job, answer=Job),
     Endpoint(method="DELETE", path=ONE, handler=end_job, query=JobEnd, answer=JobSummary),
+    Endpoint(method="POST", path=f"{ONE}/suspend", handler=suspend_job, answer=JobSummary),
+    Endpoint(method="POST", path=f"{ONE}/resume", handler=resume_job, answer=JobSummary),
     Endpoint(method="GET", path=f"{ONE}/logs", handler=job_logs, query=JobLogs, media_type="text/plain"),
 )
 

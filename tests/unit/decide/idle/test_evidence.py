@@ -15,7 +15,6 @@ from moorage.decide.idle.evidence import (
     Unseen,
     Window,
     judge,
-    merge_windows,
 )
 from moorage.model.idle import Policy
 
@@ -50,6 +49,7 @@ def facts(*readings, **changes):
                 "GPU below 5 % and CPU below 200m in each 5m window since 11:45 UTC (3 windows)",
                 NOW - 15 * MINUTE,
                 3,
+                NOW,
             ),
             id="three windows without use",
         ),
@@ -78,6 +78,7 @@ def facts(*readings, **changes):
                 "GPU below 5 % and CPU below 200m in each 5m window since 11:55 UTC (1 window)",
                 NOW - 5 * MINUTE,
                 1,
+                NOW,
             ),
             id="idle since the last use",
         ),
@@ -88,6 +89,7 @@ def facts(*readings, **changes):
                 " last checkpoint 2m ago",
                 NOW - 2 * MINUTE,
                 1,
+                NOW,
             ),
             id="a checkpoint is a sign of life",
         ),
@@ -108,6 +110,7 @@ def facts(*readings, **changes):
                 " last kernel activity 9h ago; a browser is connected, last used 9h ago",
                 NOW - 10 * MINUTE,
                 2,
+                NOW,
             ),
             id="a notebook left open over night",
         ),
@@ -157,31 +160,3 @@ def test_all_windows_since_the_start_of_idleness_are_measured_and_without_use(se
         assert window.cpu_milli < POLICY.cpu_below_milli
         at = window.end
     assert at >= NOW - 2 * POLICY.window
-
-
-def parts(*readings, step=timedelta(seconds=30), start=NOW - 10 * MINUTE):
-    return [
-        Window(start=start + at * step, end=start + (at + 1) * step, gpu_peak=gpu, cpu_milli=cpu)
-        for at, (gpu, cpu) in enumerate(readings)
-        if gpu != "missing"
-    ]
-
-
-def test_parts_become_windows_with_the_highest_gpu_and_the_mean_cpu():
-    series = parts(*[(0.0, 100.0)] * 9, (12.0, 1100.0), *[QUIET] * 10)
-    assert merge_windows(series, 5 * MINUTE, NOW) == (
-        Window(start=NOW - 10 * MINUTE, end=NOW - 5 * MINUTE, gpu_peak=12.0, cpu_milli=200.0),
-        Window(start=NOW - 5 * MINUTE, end=NOW, gpu_peak=0.0, cpu_milli=10.0),
-    )
-
-
-def test_a_window_with_too_large_a_hole_is_not_measured():
-    small = parts(*[QUIET] * 4, *[("missing", None)] * 2, *[QUIET] * 14)
-    large = parts(*[QUIET] * 4, *[("missing", None)] * 3, *[QUIET] * 13)
-    assert [window.gpu_peak for window in merge_windows(small, 5 * MINUTE, NOW)] == [0.0, 0.0]
-    assert [window.gpu_peak for window in merge_windows(large, 5 * MINUTE, NOW)] == [None, 0.0]
-
-
-def test_one_gpu_without_a_reading_makes_the_window_unmeasured():
-    series = parts(*[QUIET] * 9, (None, 10.0), *[QUIET] * 10)
-    assert [window.gpu_peak for window in merge_windows(series, 5 * MINUTE, NOW)] == [None, 0.0]

@@ -50,7 +50,7 @@ NOTHING = Record()
 
 
 def idle_for(span, now=NOW):
-    return Idle("it is idle", now - span, max(1, int(span / POLICY.window)))
+    return Idle("it is idle", now - span, max(1, int(span / POLICY.window)), now)
 
 
 def at(verdict, record=NOTHING, *, now=NOW, work=LAB, policy=POLICY):
@@ -118,6 +118,13 @@ def test_a_policy_without_suspension_warns_and_reminds_only():
     lab = Life(policy=replace(POLICY, suspend_after=None))
     lab.pass_time(72 * HOUR)
     assert lab.acts == [("warn", 2.0), ("remind", 6.0)]
+
+
+def test_time_that_was_not_measured_yet_does_not_lead_to_a_warning():
+    idle = Idle("it is idle", NOW - 2 * HOUR, 20, NOW - 10 * MINUTE)
+    record = Record(state=State.IDLE, since=NOW - 2 * HOUR)
+    assert at(idle, record).act is Act.NOTHING
+    assert at(replace(idle, until=NOW), record).act is Act.WARN
 
 
 @pytest.mark.parametrize("kind", ["map", "workflow"])
@@ -282,7 +289,7 @@ def test_planning_again_at_once_changes_nothing_more(state, span, pending):
         delivered=True,
         pending=pending,
     )
-    verdict = Idle("it is idle", NOW - span - 2 * HOUR, 99)
+    verdict = Idle("it is idle", NOW - span - 2 * HOUR, 99, NOW)
     first = at(verdict, record, work=replace(LAB, suspended=state is State.SUSPENDED and not pending))
     work = replace(LAB, suspended=state is State.SUSPENDED or first.act is Act.SUSPEND)
     second = at(verdict, msgspec.structs.replace(first.record, told_at=NOW), work=work)

@@ -1,0 +1,199 @@
+"""Which work there is: the objects that hold GPUs by their pods, and those whose record says that they did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from moorage.apimachinery.meta import annotations_of, is_deleting, labels_of
+from moorage.apimachinery.moments import moment
+from moorage.apimachinery.resources import JOBS, Obj, Resource
+from moorage.apimachinery.scheduling import parse_pod
+from moorage.decide.idle.evidence import Connection
+from moorage.decide.idle.plan import Work
+from moorage.decide.idle.readings import HeldPod
+from moorage.decide.idle.states import Record, read_record
+from moorage.decide.runs.kueue import queue_of
+from moorage.decide.runs.state import attempt_of
+from moorage.errors import MoorageError
+from moorage.model.idle import MAP, RUN, WORKFLOW, WORKSPACE
+from moorage.model.labels import user_labels
+from moorage.model.mapjob import MAPJOBS
+from moorage.model.names import (
+    CHECKPOINT_AT_ANNOTATION,
+    IDLE_ANNOTATION,
+    MAP_LABEL,
+    NOTIFY_ANNOTATION,
+    OWNER_ANNOTATION,
+    OWNER_LABEL,
+    RUN_LABEL,
+    USED_ANNOTATION,
+    WORKSPACE_LABEL,
+)
+from moorage.model.workflow import WORKFLOW_LABEL, WORKFLOWS
+from moorage.model.workspace import WORKSPACES
+
+RESOURCES: Mapping[str, Resource] = {WORKSPACE: WORKSPACES, RUN: JOBS, MAP: MAPJOBS, WORKFLOW: WORKFLOWS}
+_LABELS = ((MAP_LABEL, MAP), (WORKFLOW_LABEL, WORKFLOW), (WORKSPACE_LABEL, WORKSPACE), (RUN_LABEL, RUN))
+
+WorkKey = tuple[str, str, str]  # kind, namespace, name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A piece of work, its object (of a run: the first Job) and its pods that hold GPUs and run."""
+
+    work: Work
+    obj: Obj
+    record: Record
+    pods: tuple[HeldPod, ...] = ()
+    connection: Connection | None = None
+    notify: tuple[str, ...] = ()  # targets that the object itself names
+
+    @property
+    def key(self) -> WorkKey:
+        return (self.work.kind, self.work.namespace, self.work.name)
+
+
+def key_of_pod(pod: Mapping[str, Any]) -> WorkKey | None:
+    """The work that a pod is of; None: of none that we know."""
+    labels = labels_of(pod)
+    for label, kind in _LABELS:
+        if name := labels.get(label):
+            return kind, pod["metadata"].get("namespace") or "default", name
+    return None
+
+
+def held_work(
+    pods: Iterable[Obj],
+    jobs: Iterable[Obj],
+    workspaces: Iterable[Obj],
+    maps: Iterable[Obj],
+    workflows: Iterable[Obj],
+    tenants: Iterable[Obj] = (),
+) -> list[Held]:
+    """All work that holds GPUs or has a record, by kind, namespace and name."""
+    pods_of: dict[WorkKey, list[Obj]] = {}
+    for pod in pods:
+        if (key := key_of_pod(pod)) is not None and _gpus(pod):
+            pods_of.setdefault(key, []).append(pod)
+    objects: dict[WorkKey, list[Obj]] = {}
+    for kind, listed in ((WORKSPACE, workspaces), (MAP, maps), (WORKFLOW, workflows)):
+        for obj in listed:
+            objects[kind, _namespace(obj), obj["metadata"]["name"]] = [obj]
+    for job in jobs:
+        if name := labels_of(job).get(RUN_LABEL):
+            objects.setdefault((RUN, _namespace(job), name), []).append(job)
+    tenant_of = {
+        str((tenant.get("spec") or {}).get("namespace") or tenant["metadata"]["name"]): tenant["metadata"]["name"]
+        for tenant in tenants
+    }
+    held = []
+    for key in sorted(objects):
+        mine, ordered = pods_of.get(key, []), sorted(objects[key], key=attempt_of)
+        if is_deleting(ordered[0]) or not (mine or IDLE_ANNOTATION in annotations_of(ordered[0])):
+            continue
+        held.append(_held(key, ordered, mine, tenant_of.get(key[1], "")))
+    return held
+
+
+def _held(key: WorkKey, objects: Sequence[Obj], pods: Sequence[Obj], tenant: str) -> Held:
+    kind, namespace, name = key
+    first, last = objects[0], objects[-1]
+    notes, spec = annotations_of(first), last.get("spec") or {}
+    live = [pod for pod in pods if _is_running(pod)]
+    record = read_record(notes.get(IDLE_ANNOTATION))
+    suspended = {
+        WORKSPACE: spec.get("running") is False,
+        RUN: bool(spec.get("suspend")),
+        MAP: bool(spec.get("suspend")),
+    }.get(kind, False)
+    owner = notes.get(OWNER_ANNOTATION) or labels_of(first).get(OWNER_LABEL) or ""
+    if not owner and pods:
+        owner = annotations_of(pods[0]).get(OWNER_ANNOTATION) or labels_of(pods[0]).get(OWNER_LABEL) or ""
+    work = Work(
+        kind=kind,
+        namespace=namespace,
+        name=name,
+        uid=first["metadata"]["uid"],
+        owner=owner,
+        tenant=tenant,
+        gpus=sum(_gpus(pod) for pod in live) or record.gpus,
+        nodes=tuple(sorted({str(pod["spec"].get("nodeName") or "") for pod in live} - {""})),
+        labels=user_labels(labels_of(first)),
+        suspended=suspended,
+        queued=kind == RUN and bool(queue_of(last)),
+        started=max((at for pod in pods for at in _changes(pod)), default=None),
+        checkpoint_at=_moment(notes.get(CHECKPOINT_AT_ANNOTATION)) if kind == RUN else None,
+    )
+    return Held(
+        work=work,
+        obj=first,
+        record=record,
+        pods=tuple(
+            HeldPod(uid=pod["metadata"]["uid"], gpus=_gpus(pod), started=max(_changes(pod))) for pod in live
+        ),
+        connection=read_used(notes.get(USED_ANNOTATION)) if kind == WORKSPACE else None,
+        notify=tuple(notes.get(NOTIFY_ANNOTATION, "").split()),
+    )
+
+
+class Used(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the gateway keeps with a Workspace."""
+
+    seen: datetime | None = None
+    acted: datetime | None = None
+
+
+def read_used(text: str | None) -> Connection:
+    """When browsers were connected; nothing for a text that cannot be read."""
+    try:
+        used = msgspec.json.decode(text or "{}", type=Used)
+    except (msgspec.MsgspecError, ValueError):
+        used = Used()
+    return Connection(seen_at=used.seen, acted_at=used.acted)
+
+
+def write_used(connection: Connection) -> str:
+    return msgspec.json.encode(Used(connection.seen_at, connection.acted_at)).decode()
+
+
+def _namespace(obj: Mapping[str, Any]) -> str:
+    return str(obj["metadata"].get("namespace") or "default")
+
+
+def _gpus(pod: Obj) -> int:
+    try:
+        return parse_pod(pod).gpus
+    except MoorageError:  # a quantity that nobody can read
+        return 0
+
+
+def _is_running(pod: Obj) -> bool:
+    return (pod.get("status") or {}).get("phase") == "Running" and bool(_changes(pod)) and not is_deleting(pod)
+
+
+def _changes(pod: Obj) -> list[datetime]:
+    """When its containers started and ended: each is a sign of life."""
+    moments: list[datetime] = []
+    for container in (pod.get("status") or {}).get("containerStatuses") or ():
+        state = container.get("state") or {}
+        for text in (
+            (state.get("running") or {}).get("startedAt"),
+            (state.get("terminated") or {}).get("startedAt"),
+            (state.get("terminated") or {}).get("finishedAt"),
+        ):
+            if (at := _moment(text)) is not None:
+                moments.append(at)
+    return moments
+
+
+def _moment(text: str | None) -> datetime | None:
+    try:
+        return moment(text)
+    except ValueError:
+        return None
