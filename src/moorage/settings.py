@@ -354,6 +354,10 @@ TOKEN = Setting(
     name="MOORAGE_TOKEN", kind=text(), default="", readers=("SDK",), secret=True,
     meaning="Token for MOORAGE_SERVER.", usual="that of `moor login`",
 )  # fmt: skip
+ADVICE = Setting(
+    name="MOORAGE_ADVICE", kind=flag(), default=True, readers=(COMMANDS,),
+    meaning="Whether `moor run` and `moor show` say what past runs of the same command used.",
+)  # fmt: skip
 KUBECONFIG = Setting(
     name="MOORAGE_KUBECONFIG", kind=text("paths of kubeconfig files"), default="", readers=(COMMANDS, "SDK"),
     meaning="Kubeconfig to use, instead of $KUBECONFIG.", usual="the local cluster while it runs, else as kubectl",

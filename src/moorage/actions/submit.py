@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -50,12 +50,14 @@ async def submit_run(
     mark: str = "",
     dry_run: bool = False,
     pack: Callable[[], bytes | None] = lambda: None,
+    advise: Callable[[Obj], Awaitable[Iterable[str]]] | None = None,
 ) -> Submitted:
     """Start a run: read what its plan depends on, decide, create.
 
     `note` gets what was filled in, and what went wrong after the Job was created. With a `mark`, the same request
     makes one run. `pack` gives the caller's directory, where it goes into the pod; it is not called for a request
-    that is refused. `dry_run`: the API server judges the Job, nothing is created. Raises Problems with all that is
+    that is refused. `advise`: gives remarks about the Job; they never hold it up. `dry_run`: the API server judges
+    the Job, nothing is created. Raises Problems with all that is
     wrong with the request, ApiError.
     """
     facts = await read_facts(api, request, around=around, url=url)
@@ -70,6 +72,9 @@ async def submit_run(
     check_problems(plan.problems, plan.name, facts.facts)
     for text in plan.notes:
         note(text)
+    if advise is not None:
+        for text in await advise(_planned(plan)):
+            note(text)
     if dry_run:
         job = await api.create(JOBS, _planned(plan), request.namespace, dry_run=True)
     else:

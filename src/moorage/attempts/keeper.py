@@ -233,6 +233,12 @@ class Keeper:
         kept = await self._store.do(lambda store: store.known((), (uid,)))
         return kept.pods[0] if kept.pods else None
 
+    async def read_known(self, uids: Iterable[str]) -> dict[str, KeptPod]:
+        """What is kept of the pods with these uids, by uid. Raises StorageError."""
+        wanted = list(uids)
+        kept = await self._store.do(lambda store: store.known((), wanted))
+        return {pod.uid: pod for pod in kept.pods}
+
     async def read_log(self, uid: str, container: str = "") -> KeptLog:
         """The kept end of a pod's log, what is in memory too. Raises StorageError.
 

@@ -25,6 +25,7 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
         "moorage.cli.portforward:port_forward",
         "Forward local ports to a run or a workspace",
     ),
+    ("Runs", "rightsize", "moorage.cli.rightsize:rightsize", "Show which runs ask for too much or too little"),
     ("Runs", "explain", "moorage.cli.explain:explain", "Explain why a run waits, or how it ended, and what to do"),
     ("Runs", "suspend", "moorage.cli.suspend:suspend", "Suspend runs: they hold nothing until they are resumed"),
     ("Runs", "resume", "moorage.cli.suspend:resume", "Resume suspended runs from their checkpoints"),

@@ -21,6 +21,7 @@ from moorage.cli import console
 from moorage.cli.hints import as_typed
 from moorage.cli.kept import AskedKept, erase_kept, with_kept
 from moorage.cli.names import complete
+from moorage.cli.rightsize import advice_lines, advice_of_run
 from moorage.cli.session import Problems, Session, Target, in_session, target_options
 from moorage.cli.watching import Listing, Source, follow, watch_option
 from moorage.decide.explain.mounts import failed_mount
@@ -155,8 +156,8 @@ def show(target: Target, name: str, output: str) -> int:
         if output != "text":
             console.print_document(_as_json(run, session.clock.now()), output)
             return 0
-        events = await _events_of(session, run)
-        console.show(show_text(run, events, session.clock.now()))
+        events, advice = await asyncio.gather(_events_of(session, run), advice_of_run(session, run.name))
+        console.show("\n".join([show_text(run, events, session.clock.now()), *advice_lines(advice)]))
         return 0
 
     return in_session(target, work)

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
@@ -164,6 +165,7 @@ def _of_notebook(request: RunRequest) -> RunRequest:
 async def submit(session: Session, request: RunRequest, *, follow: bool, dry_run: bool) -> int:
     """Submit a run, say its name, and follow it where that is asked for; return the exit code."""
     from moorage.actions.submit import submit_run
+    from moorage.cli.rightsize import advice_for
 
     request = replace(request, namespace=session.namespace)
     caller = read_caller(request.command, await session.user())
@@ -177,6 +179,7 @@ async def submit(session: Session, request: RunRequest, *, follow: bool, dry_run
         note=console.note,
         dry_run=dry_run,
         pack=lambda: packed(caller.cwd),
+        advise=partial(advice_for, session),
     )
     [job] = submitted.jobs
     name = str(job["metadata"]["name"])

@@ -332,6 +332,7 @@ def _app(queue: Any) -> ASGIApp:
         tenants=nothing,
         keeper=nothing,
         past=nothing,
+        rightsizing=nothing,
         reports=nothing,
         followers=nothing,
         execs=nothing,

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from moorage.server.ratelimit import Limiter
     from moorage.server.rest.checkpointreports import CheckpointReports
     from moorage.server.rest.past import PastRuns
+    from moorage.server.rightsizing import Rightsizing
     from moorage.server.tenants import KnownTenants
     from moorage.server.volumeuse import VolumeUse
     from moorage.usage.samples import SampleStore
@@ -74,6 +75,7 @@ class Context:
     workflows: LocalRecords
     artifacts: Artifacts
     past: PastRuns
+    rightsizing: Rightsizing
     reports: CheckpointReports
     followers: Followers
     execs: Execs

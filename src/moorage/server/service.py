@@ -65,6 +65,7 @@ from moorage.server.queue.maps import MapBridge
 from moorage.server.ratelimit import Limiter
 from moorage.server.rest.checkpointreports import CheckpointReports
 from moorage.server.rest.past import PastRuns
+from moorage.server.rightsizing import Rightsizing
 from moorage.server.summaries import NoKubelets
 from moorage.server.tenants import KnownTenants
 from moorage.server.usagesources import GpuSources, MetricsApi, SourceSettings
@@ -211,6 +212,7 @@ class ServerService:
             workflows=self.workflows,
             artifacts=self.artifacts,
             past=PastRuns(self.usage, clock=clock),
+            rightsizing=Rightsizing(self.usage, self.keeper, self.samples.use_of, clock=clock),
             reports=CheckpointReports(clock=clock),
             followers=Followers(self.desk, clock=clock),
             execs=Execs(self.desk, clock=clock),

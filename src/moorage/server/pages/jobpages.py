@@ -18,6 +18,7 @@ from starlette.responses import HTMLResponse, Response
 from moorage.actions.kept import kept_of, lines_of
 from moorage.actions.runlogs import Cut
 from moorage.actions.runs import cancel_run, events_of_run, get_deleted, jobs_of_run, missing_run, select_runs
+from moorage.api.rightsizing import SizeAdvice
 from moorage.apimachinery.api import PodApi
 from moorage.apimachinery.resources import JOBS, Obj
 from moorage.decide.runs.kept import shown_container
@@ -25,6 +26,7 @@ from moorage.decide.runs.state import PodView, RunView, State, attempt_of
 from moorage.decide.since import moment_before
 from moorage.errors import ApiError, BadRequest, MoorageError, NotFound, ServerError
 from moorage.present.explanation import explanation_view
+from moorage.present.rightsizing import make_work
 from moorage.server.context import Context
 from moorage.server.identity.auth import User
 from moorage.server.kept import KeptForUser
@@ -47,6 +49,7 @@ from moorage.server.pages.texts import say
 from moorage.server.problems import Problem, as_problem
 from moorage.server.rest.explain import explained
 from moorage.server.rest.jobs import view_of, with_kept
+from moorage.server.rightsizing import readable_works, work_of_run
 
 HERE = "/jobs"
 ONE = f"{HERE}/{{namespace}}/{{name}}"
@@ -255,7 +258,19 @@ async def _state(desk: Desk, request: Request, run: RunView) -> str:
         run, newest, context.now(), private=private, chosen=chosen.name if chosen is not None else ""
     )
     rights = await desk.allowed(request, RUN_CONTROLS, [run.namespace])
-    return fragment("job_live.html", job=model, rights=rights)
+    advice = await _advice(desk, request, run) if private or run.owner == user.name else ()
+    return fragment("job_live.html", job=model, rights=rights, advice=advice)
+
+
+async def _advice(desk: Desk, request: Request, run: RunView) -> tuple[SizeAdvice, ...]:
+    """What its work should ask for, by past runs; none while the stores are away."""
+    try:
+        past, auth = desk.context.rightsizing, desk.context.auth
+        works = await readable_works(past, auth, request.state.user, namespace=run.namespace)
+    except MoorageError:
+        return ()
+    work = work_of_run(works, run.namespace, run.name)
+    return () if work is None else make_work(work).advice
 
 
 async def _why(desk: Desk, request: Request, run: RunView) -> str:
