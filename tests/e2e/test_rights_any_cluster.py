@@ -47,7 +47,8 @@ RESOURCES = (
     ("apiextensions.k8s.io", "customresourcedefinitions"), ("certificates.k8s.io", "certificatesigningrequests"),
     ("certificates.k8s.io", "certificatesigningrequests/approval"), ("authentication.k8s.io", "tokenreviews"),
     ("authorization.k8s.io", "subjectaccessreviews"), (GROUP, "tenants"), (GROUP, "machines"),
-    (GROUP, "guardrailpolicies"), (GROUP, "idlepolicies"), (GROUP, "workspaces"), (GROUP, "datasets"),
+    (GROUP, "guardrailpolicies"), (GROUP, "idlepolicies"), (GROUP, "budgets"),
+    (GROUP, "workspaces"), (GROUP, "datasets"),
     (GROUP, "mapjobs"),
 )  # fmt: skip
 MORE = (  # verbs that stand alone

@@ -63,4 +63,4 @@ async def test_parts_of_one_process_watch_a_collection_once(tmp_path: Path) -> N
         ("pods", None, MEMORY_LABEL, ""),
         *((kind, None, MEMORY_KILLS, "") for kind in ("jobs", "replicasets", "statefulsets")),
     }
-    assert api.watches.total() == 56  # 82 apart
+    assert api.watches.total() == 57  # 83 apart

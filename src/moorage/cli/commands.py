@@ -43,6 +43,7 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     ("GPUs", "machines", "moorage.cli.machines:machines", "List types of machines: size, free, price, how to ask"),
     ("GPUs", "reserve", "moorage.cli.reserve:reserve", "Reserve machines for a period"),
     ("GPUs", "cost", "moorage.cli.cost:cost", "Show what nodes cost, and who bears how much of it"),
+    ("GPUs", "budget", "moorage.cli.budget:budget", "Show budgets, and what is used of them"),
     ("GPUs", "simulate", "moorage.cli.simulate:simulate", "Try packing policies on a trace of pods"),
     (
         "Workspaces",

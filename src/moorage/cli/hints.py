@@ -10,7 +10,7 @@ from moorage.cli.commands import COMMANDS
 
 GROUPS = frozenset(
     {"map", "reserve", "workspace", "volume", "dataset", "doctor", "user", "tenant", "workflow", "cron", "cost"}
-    | {"idle"}
+    | {"idle", "budget"}
 )
 INNER = {"workflow": frozenset({"template", "artifacts", "node"})}  # groups within groups
 WITHOUT_TARGET = frozenset(

@@ -171,6 +171,7 @@ READERS: Mapping[str, Callable[[Any], Awaitable[list[str]]]] = {
     "workflows": _objects(_resource("model.workflow", "WORKFLOWS")),
     "workflow_templates": _objects(_resource("model.workflow", "WORKFLOW_TEMPLATES")),
     "tenants": _objects(_resource("model.tenant", "TENANTS"), namespaced=False),
+    "budgets": _objects(_resource("model.budget", "BUDGETS"), namespaced=False),
     "reservations": _objects(_resource("model.reservation", "RESERVATIONS")),
     "namespaces": _objects(_resource("apimachinery.resources", "NAMESPACES"), namespaced=False),
 }

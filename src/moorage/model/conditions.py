@@ -39,6 +39,16 @@ _MOVE_FAILURES = {
 }
 
 CONDITIONS: Mapping[str, tuple[ConditionType, ...]] = {
+    "Budget": (
+        ConditionType(
+            "Ready",
+            "What is used of it is known.",
+            {
+                "Computed": "True: use is computed every minute.",
+                "NotComputed": "The spec is wrong, or a budget of money has no prices; it holds for nobody.",
+            },
+        ),
+    ),
     "Dataset": (
         ConditionType(
             "Ready",

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from moorage.apimachinery.resources import Obj, Resource
+from moorage.model.budget import BUDGETS, BudgetObject
 from moorage.model.dataset import DATASETS, Dataset
 from moorage.model.idle import IDLE_POLICIES, IdlePolicy
 from moorage.model.machine import MACHINES, NODE_POOLS, Machine, MachineNodePool
@@ -59,6 +60,19 @@ KINDS = (
             ("To", "string", ".spec.to"),
             ("Phase", "string", ".status.phase"),
             ("Last", "string", ".status.lastSuccess"),
+            ("Reason", "string", ".status.conditions[?(@.type=='Ready')].reason"),
+            ("Age", "date", ".metadata.creationTimestamp"),
+        ),
+    ),
+    _Kind(
+        resource=BUDGETS,
+        struct=BudgetObject,
+        columns=(
+            ("GPU-Hours", "string", ".spec.gpuHours"),
+            ("Money", "string", ".spec.money"),
+            ("Period", "string", ".spec.period"),
+            ("When-Over", "string", ".spec.whenOver"),
+            ("Computed", "date", ".status.computedAt"),
             ("Reason", "string", ".status.conditions[?(@.type=='Ready')].reason"),
             ("Age", "date", ".metadata.creationTimestamp"),
         ),

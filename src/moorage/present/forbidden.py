@@ -26,10 +26,11 @@ _NOUNS = {
     "poddisruptionbudgets": "disruption budgets",
     "guardrailpolicies": "guardrail policies",
     "idlepolicies": "idle policies",
+    "budgets": "budgets",
 }
 _CLUSTER_SCOPED = frozenset(
     {"nodes", "tenants", "namespaces", "persistentvolumes", "guardrailpolicies", "machinenodepools", "users"}
-    | {"idlepolicies"}
+    | {"idlepolicies", "budgets"}
     | {"priorityclasses", "storageclasses", "clusterroles", "clusterrolebindings", "groups", "serviceaccounts"}
     | {"customresourcedefinitions", "mutatingwebhookconfigurations", "validatingwebhookconfigurations"}
     | {"certificatesigningrequests"}

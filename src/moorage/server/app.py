@@ -54,6 +54,7 @@ from moorage.server.queue import work
 from moorage.server.ratelimit import RateLimit
 from moorage.server.rest import (
     backup,
+    budgets,
     checkpoint,
     costs,
     crons,
@@ -83,6 +84,7 @@ ENDPOINTS = (
     *gpus.ENDPOINTS,
     *nodes.ENDPOINTS,
     *top.ENDPOINTS,
+    *budgets.ENDPOINTS,
     *costs.ENDPOINTS,
     *idle.ENDPOINTS,
     *rightsizing.ENDPOINTS,

@@ -118,11 +118,10 @@ async def _measured(
     context: Context, intervals: Iterable[Interval], since: datetime, until: datetime
 ) -> dict[str, Measured]:
     with_gpus = [interval for interval in intervals if interval.gpus and not interval.reserved_for]
-    store = getattr(context, "samples", None)
-    if store is None or not with_gpus:
+    if not with_gpus:
         return {}
     uids = [interval.pod_uid for interval in with_gpus]
-    uses = await asyncio.to_thread(lambda: store.use_of(uids, since=since, until=until))
+    uses = await asyncio.to_thread(lambda: context.samples.use_of(uids, since=since, until=until))
     return measured_of(uses, with_gpus, since=since, until=until)
 
 

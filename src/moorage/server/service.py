@@ -43,6 +43,7 @@ from moorage.queue.quota import Quota
 from moorage.queue.store import open_store
 from moorage.server.app import create_app
 from moorage.server.backup.store import Place, finish_restore
+from moorage.server.budgets import BudgetKeeper
 from moorage.server.cluster import Cluster
 from moorage.server.collector import Collector
 from moorage.server.context import Context
@@ -219,6 +220,7 @@ class ServerService:
             times=RequestTimes(clock=clock),
             records=lambda: self.leader.term is not None,
         )
+        self._budgets = BudgetKeeper(self.context, clock=clock)
         self.app: Starlette = create_app(self.context)
 
     def _make_collector(self, api: Api, sources: SourceSettings, clock: Clock) -> Collector:
@@ -355,6 +357,7 @@ class ServerService:
             tasks.create_task(self.collector.run())
             tasks.create_task(self._sweep_outputs())
             tasks.create_task(self.idle.run())
+            tasks.create_task(self._budgets.run())
             tasks.create_task(
                 sweep(self.workflows, self.artifacts, self._keeping, present=self._present, clock=self._clock)
             )

@@ -65,6 +65,7 @@ from moorage.kube.client import KubeClient
 from moorage.metrics.copies import measure_copies
 from moorage.metrics.page import MEDIA_TYPE, exposition
 from moorage.metrics.page import PATH as METRICS_PATH
+from moorage.model.budget import BUDGETS, Budget, budgets_of, check_budget
 from moorage.model.idle import IDLE_POLICIES, check_idle_policy
 from moorage.model.info import parse_info
 from moorage.model.machine import MACHINES
@@ -164,6 +165,8 @@ class Webhook:
         self._tenants = shared.of(api, TENANTS)
         self._nodes = shared.of(api, NODES)
         self._policies = shared.of(api, POLICIES)
+        self._budgets = shared.of(api, BUDGETS)
+        self._budgets_seen: tuple[tuple[str, ...], list[Budget]] = ((), [])
         self._namespaces = shared.of(api, NAMESPACES)
         self._machines = shared.of(api, MACHINES)
         self._reservations = shared.of(api, RESERVATIONS)
@@ -177,7 +180,7 @@ class Webhook:
         self._kills = KillDesk(api)
         self._people = shared.of(api, SERVICEACCOUNTS, PEOPLE_NAMESPACE)
         self._known = {
-            resource: asyncio.Event() for resource in (TENANTS, POLICIES, MACHINES, RESERVATIONS)
+            resource: asyncio.Event() for resource in (TENANTS, POLICIES, BUDGETS, MACHINES, RESERVATIONS)
         }  # listed, or no kind here (yet)
         self._needed = (
             self._nodes,
@@ -234,6 +237,7 @@ class Webhook:
             if self._trail is not None:
                 tasks.create_task(self._trail.run(), name="audit records")
             tasks.create_task(self._follow(TENANTS, self._tenants), name="informer tenants")
+            tasks.create_task(self._follow(BUDGETS, self._budgets), name="informer budgets")
             tasks.create_task(self._follow(POLICIES, self._policies), name="informer policies")
             tasks.create_task(self._follow(MACHINES, self._machines), name="informer machines")
             tasks.create_task(self._follow(RESERVATIONS, self._reservations), name="informer reservations")
@@ -350,7 +354,22 @@ class Webhook:
             facts=self._gpu_facts(),
             known=self._kills.known(obj) if is_new_pod else None,
         )
-        return admit(request) if mutating else judge(request)
+        if not mutating:
+            return judge(request)
+        return admit(
+            request,
+            budgets=self._held(),
+            tenant=str((tenant or {}).get("metadata", {}).get("name") or ""),
+            now=self._clock.now(),
+        )
+
+    def _held(self) -> list[Budget]:
+        """The Budgets, parsed when one has changed."""
+        objects = self._budgets.all()
+        versions = tuple(str(obj["metadata"].get("resourceVersion")) for obj in objects)
+        if versions != self._budgets_seen[0]:
+            self._budgets_seen = (versions, budgets_of(objects))
+        return self._budgets_seen[1]
 
     async def _follow(self, resource: Resource, informer: Informer) -> None:
         """Follow one of our kinds; as long as the cluster does not have it there are none."""
@@ -390,7 +409,7 @@ class Webhook:
     async def _metrics(self, _: HttpRequest) -> Response:
         informers = [
             *self._needed,
-            *(self._tenants, self._policies, self._machines, self._reservations, self._people),
+            *(self._tenants, self._policies, self._budgets, self._machines, self._reservations, self._people),
             *self._kills.informers,
         ]
         rows = [*self.measures.read(self._certificate), *measure_copies(informers)]
@@ -536,6 +555,7 @@ class Webhook:
 
 
 _CHECKS = {
+    BUDGETS.kind: check_budget,
     IDLE_POLICIES.kind: check_idle_policy,
     MAPJOBS.kind: check_mapjob,
     WORKSPACES.kind: check_workspace,

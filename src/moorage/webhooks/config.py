@@ -46,7 +46,7 @@ AUDIT_TIMEOUT_SECONDS = 1  # the least that Kubernetes takes; a webhook that han
 TIMEOUT_SECONDS = 5  # an answer takes milliseconds; a webhook that hangs delays each create by this much
 SERVICE_PORT = 443
 # of ours, judged everywhere
-KINDS = ("idlepolicies", "machines", "machinenodepools", "reservations", "mapjobs", "workspaces")
+KINDS = ("budgets", "idlepolicies", "machines", "machinenodepools", "reservations", "mapjobs", "workspaces")
 RULES = (  # (group, plurals): pods, and whatever holds a template of theirs, which bears the owner too
     ("", ("pods", "replicationcontrollers")),
     ("batch", ("jobs", "cronjobs")),

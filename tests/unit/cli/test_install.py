@@ -83,7 +83,7 @@ def test_an_installation_brings_all_up_and_names_the_first_user(moor, api):
     assert "the webhook answers" in typed.err
     assert "create a team: moor tenant create TEAM" in typed.err
     assert len(api.names(DEPLOYMENTS)) == 4
-    assert len(api.names(CRDS)) == 14
+    assert len(api.names(CRDS)) == 15
     assert (kept(api).values, kept(api).version, kept(api).state) == ({"image": IMAGE}, __version__, "done")
     assert len(api.names(SERVICEACCOUNTS) & {"moorage-server", "moorage-operator"}) == 2
     assert any(name.startswith("moorage-admin-admin-") for name in api.names(CLUSTERROLEBINDINGS))

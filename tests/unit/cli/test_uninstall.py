@@ -75,7 +75,7 @@ def test_what_is_kept_stays_and_the_rest_goes(moor, api):
     assert "Moorage is removed\nbring it back: moor install." in err
     assert api.names(MUTATING_WEBHOOKS) | api.names(DEPLOYMENTS) | api.names(SERVICES) == set()
     assert api.names(CONFIGMAPS) == {"moorage-install"}
-    assert len(api.names(CRDS)) == 14
+    assert len(api.names(CRDS)) == 15
     assert api.names(NAMESPACES) == {"moorage-system", "moorage-users"}
     assert "finalizers" not in api.stored(DATASETS, "digits", "lab")["metadata"]
     kept = parse_kept(api.stored(CONFIGMAPS, "moorage-install", SYSTEM_NAMESPACE))

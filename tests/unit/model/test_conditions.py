@@ -17,6 +17,7 @@ from moorage.model.crds import KINDS
 
 SOURCE = Path(moorage.__file__).parent
 WRITERS = {
+    "Budget": ("server/budgets.py",),
     "Dataset": ("controllers/dataset", "filler"),
     "GuardrailPolicy": (),
     "IdlePolicy": (),

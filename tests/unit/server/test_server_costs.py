@@ -37,7 +37,7 @@ def install(site, sheet=MONTH_SHEET):
 def record(site):
     """Ten hours of a machine of 4.00 an hour: ada and ben hold a GPU of it each, for five and two hours."""
     store = site.service.usage
-    store.apply_nodes([Begin(a_life(since=SINCE))], now=SINCE)
+    store.apply_nodes([Begin(a_life(since=SINCE, hours=10))], now=SINCE)
     pods = [
         a_share("a", since=SINCE, hours=5, gpus=1, run="train"),
         a_share("b", since=SINCE, hours=2, gpus=1, owner="ben", namespace="speech", run="tune"),

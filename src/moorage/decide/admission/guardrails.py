@@ -14,10 +14,12 @@ https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-con
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from moorage.apimachinery.resources import Obj
+from moorage.decide.admission.budgets import apply_budgets, priority_place
 from moorage.decide.admission.fields import at
 from moorage.decide.admission.findings import Finding
 from moorage.decide.admission.ownership import owners, stamp
@@ -27,6 +29,7 @@ from moorage.decide.admission.runrules import advise, cap_restarts, check_run, c
 from moorage.decide.admission.templates import JOBS, WORKLOADS
 from moorage.decide.runs.killanswer import Hold, Raise, answer, behind_gate, with_more_memory
 from moorage.decide.runs.memorykills import is_gated, rule_of
+from moorage.model.budget import Budget
 from moorage.model.names import MACHINE_TYPE_LABEL, MEMORY_GATE
 
 _CHANGED_OF_PODS = (
@@ -41,7 +44,9 @@ _CHANGED_OF_JOBS = ("backoffLimit", "podFailurePolicy", "podReplacementPolicy")
 _NOTHING: tuple[Any, ...] = (None, {}, [], "")
 
 
-def admit(request: Request) -> Verdict:
+def admit(
+    request: Request, *, budgets: Sequence[Budget] = (), tenant: str = "", now: datetime | None = None
+) -> Verdict:
     """Fill in, stamp, and refuse. Admitting the patched object again gives no patch and the same refusals."""
     draft = make_draft(request)
     stamp(draft)
@@ -57,6 +62,8 @@ def admit(request: Request) -> Verdict:
         advise(draft)
     _apply_policy(draft, fill=True)
     _answer_kills(draft)
+    if budgets and now is not None:
+        apply_budgets(draft, budgets, user=request.user, tenant=tenant, now=now)
     if draft.refusals:
         return Verdict((), tuple(draft.refusals), ())  # a refused object is not changed
     return Verdict(_differences(request.obj, draft.obj, request.kind), (), tuple(draft.warnings))
@@ -146,6 +153,8 @@ def _differences(before: Obj, after: Obj, kind: str) -> tuple[Obj, ...]:
         paths += [(*template, "spec", key) for key in _CHANGED_OF_PODS]
         if kind in JOBS:
             paths += [(*template[:-1], key) for key in _CHANGED_OF_JOBS]
+    if (spec := priority_place(kind)) is not None:
+        paths.append((*spec, "priorityClassName"))
     patches = []
     for path in paths:
         old, new = at(before, path), at(after, path)

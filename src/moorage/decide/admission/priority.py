@@ -27,6 +27,7 @@ from moorage.model.names import (
     DEFAULT_PRIORITY,
     GUEST_PRIORITY,
     MACHINE_GATE,
+    OVER_BUDGET_PRIORITY,
     RESERVATION_PRIORITY,
     RESERVATION_VALUE,
     STAND_IN_LABEL,
@@ -140,7 +141,7 @@ def _why_not(
         return ""
     if not isinstance(name, str):
         return "must be the name of a PriorityClass"
-    if name == GUEST_PRIORITY and _is_let_wait(kind, template):
+    if name == OVER_BUDGET_PRIORITY or (name == GUEST_PRIORITY and _is_let_wait(kind, template)):
         return ""
     allowed = allowed_classes(tenant, known.values())
     if _is_reserved(name):

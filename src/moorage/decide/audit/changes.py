@@ -39,6 +39,7 @@ NOUNS: Mapping[tuple[str, str], str] = {  # group and plural → what people cal
     (GROUP, "datasets"): "dataset",
     (GROUP, "guardrailpolicies"): "guardrail policy",
     (GROUP, "idlepolicies"): "idle policy",
+    (GROUP, "budgets"): "budget",
     (GROUP, "machinenodepools"): "machine node pool",
     (GROUP, "machines"): "machine",
     (GROUP, "mapjobs"): "map",

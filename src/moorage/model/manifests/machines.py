@@ -17,6 +17,8 @@ from moorage.model.names import (
     GROUP,
     GUEST_PRIORITY,
     KEPT,
+    OVER_BUDGET_PRIORITY,
+    OVER_BUDGET_VALUE,
     RESERVATION_BUDGET,
     RESERVATION_LABEL,
     RESERVATION_PRIORITY,
@@ -39,13 +41,15 @@ def make_machine_objects() -> list[Obj]:
         RESERVATION_PRIORITY: "Holds a place for a machine's guest. Autoscalers ignore what is lower.",
         GUEST_PRIORITY: "Takes the place of a machine's reservation.",
         DEFAULT_PRIORITY: "Pods that name no class: they do not push out what holds a machine's place.",
+        OVER_BUDGET_PRIORITY: "Work of those whose budget is used up: it waits behind that of others.",
     }
+    values = {RESERVATION_PRIORITY: RESERVATION_VALUE, OVER_BUDGET_PRIORITY: OVER_BUDGET_VALUE}
     classes = [
         make_object(
             PRIORITYCLASSES,
             name,
             None,
-            value=RESERVATION_VALUE if name == RESERVATION_PRIORITY else 0,
+            value=values.get(name, 0),
             preemptionPolicy="PreemptLowerPriority" if name == GUEST_PRIORITY else "Never",
             description=text,
         )

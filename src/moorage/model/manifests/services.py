@@ -274,7 +274,7 @@ WEBHOOK = Service(
         Rule(group="batch", resources=("jobs",), verbs=LIST, why="as above"),
         Rule(
             group=GROUP,
-            resources=("tenants", "guardrailpolicies", "machines", "reservations"),
+            resources=("tenants", "guardrailpolicies", "budgets", "machines", "reservations"),
             verbs=LIST,
             why="what admission judges by",
         ),
@@ -380,6 +380,8 @@ SERVER = Service(
         ),
         Rule(group=GROUP, resources=("idlepolicies",), verbs=LIST, why="what counts as idle, and what follows"),
         Rule(resources=("events",), verbs=("get", "create", "patch"), why="warnings of idle work"),
+        Rule(group=GROUP, resources=("budgets",), verbs=("list",), why="what may be used"),
+        Rule(group=GROUP, resources=("budgets/status",), verbs=("patch",), why="what is used"),
         Rule(group=GROUP, resources=("tenants",), verbs=("list",), why="what they fill in, for their own people"),
         Rule(
             group="discovery.k8s.io",

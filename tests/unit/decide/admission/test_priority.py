@@ -181,5 +181,5 @@ def test_a_pod_of_the_default_class_gets_one_that_does_not_preempt(pod, classes,
 
 def test_an_installation_makes_no_class_the_default_of_the_cluster():
     classes = [obj for obj in make_machine_objects() if obj["kind"] == "PriorityClass"]
-    assert [obj.get("globalDefault") for obj in classes] == [None, None, None]
+    assert [obj.get("globalDefault") for obj in classes] == [None] * 4
     assert {obj["metadata"]["name"]: obj["value"] for obj in classes}["moorage-default"] == 0

@@ -1,0 +1,143 @@
+"""Which period is on, what was used of a budget, who is to hear of it, and what becomes of new work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, time, timedelta
+from decimal import ROUND_HALF_UP, Decimal
+from enum import StrEnum
+from zoneinfo import ZoneInfo
+
+from moorage.decide.maps.notices import Notice
+from moorage.decide.usage.gpus import NOBODY
+from moorage.decide.usage.intervals import Interval, clipped
+from moorage.model.budget import ACTIONS, EVERYBODY, USES_MAX, Budget, Use
+
+HOUR = timedelta(hours=1)
+_HUNDREDTH = Decimal("0.01")
+
+
+class BudgetEvent(StrEnum):
+    SHARE = "budget-share"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """A budget, and what somebody has used of it."""
+
+    budget: Budget
+    use: Use
+
+    @property
+    def is_over(self) -> bool:
+        return self.use.percent >= 100  # `used` is rounded
+
+    @property
+    def text(self) -> str:
+        """`budget vision-month: 512.00 of 500 GPU-hours used (102 %), until 2026-12-01`."""
+        budget = self.budget
+        until = f", until {budget.end.astimezone(ZoneInfo(budget.zone)):%Y-%m-%d}" if budget.end else ""
+        return (
+            f"budget {budget.name} of {self.use.name}: {self.use.used} of {budget.limit} {budget.unit} used"
+            f" ({self.use.percent} %){until}"
+        )
+
+
+def period_of(now: datetime, period: str, zone: str) -> tuple[datetime, datetime]:
+    """The day, the week from Monday, or the month that a moment is in, by the clocks of a time zone."""
+    where = ZoneInfo(zone)
+    day = now.astimezone(where).date()
+    if period == "week":
+        first = day - timedelta(days=day.weekday())
+        last = first + timedelta(days=7)
+    elif period == "month":
+        first = day.replace(day=1)
+        last = (first + timedelta(days=32)).replace(day=1)
+    else:
+        first, last = day, day + timedelta(days=1)
+    return datetime.combine(first, time(), where), datetime.combine(last, time(), where)
+
+
+def gpu_hours(
+    intervals: Iterable[Interval], *, since: datetime, until: datetime, tenants: Mapping[str, str] | None
+) -> dict[str, Decimal]:
+    """GPU-hours as `moor top` counts them, by user, or by tenant where `tenants` (namespace → tenant) is given."""
+    spans: dict[str, timedelta] = {}
+    for interval in intervals:
+        if not interval.gpus or interval.reserved_for:
+            continue
+        name = interval.owner if tenants is None else tenants.get(interval.namespace, "")
+        if name and name != NOBODY:
+            span = clipped(interval, since=since, until=until) * interval.gpus
+            spans[name] = spans.get(name, timedelta()) + span
+    microsecond = timedelta(microseconds=1)
+    return {name: Decimal(span // microsecond) / (HOUR // microsecond) for name, span in spans.items()}
+
+
+def uses_of(budget: Budget, used: Mapping[str, Decimal], *, start: datetime) -> tuple[Use, ...]:
+    """The rows of a status, the largest first. Marks of notices are kept within a period."""
+    names = budget.users or budget.tenants
+    warned = {use.name: use.warned for use in budget.uses} if budget.start == start else {}
+    uses = [
+        Use(
+            name=name,
+            used=amount.quantize(_HUNDREDTH, ROUND_HALF_UP),
+            percent=int(amount * 100 / budget.limit),
+            warned=warned.get(name, 0),
+        )
+        for name, amount in used.items()
+        if amount > 0 and (EVERYBODY in names or name in names)
+    ]
+    return tuple(sorted(uses, key=lambda use: (-use.used, use.name))[:USES_MAX])
+
+
+def due(budget: Budget, uses: Iterable[Use], *, start: datetime) -> tuple[tuple[Use, ...], tuple[Notice, ...]]:
+    """The uses with their marks set, and a notice for each that passed a share. The marks are written first."""
+    marked, notices = [], []
+    for use in uses:
+        share = max((share for share in budget.warn_at if share <= use.percent), default=0)
+        if share > use.warned:
+            use = Use(name=use.name, used=use.used, percent=use.percent, warned=share)
+            standing = Standing(budget=budget, use=use)
+            lines = [
+                f"{use.used} of {budget.limit} {budget.unit} are used since {start:%Y-%m-%d} ({use.percent} %)."
+            ]
+            if standing.is_over:
+                lines.append(_CONSEQUENCES[budget.when_over])
+            notices.append(
+                Notice(
+                    event=BudgetEvent.SHARE,
+                    key=f"budget/{budget.name}/{use.name}/{start:%Y-%m-%d}/{share}",
+                    title=f"budget {budget.name}: {use.name} has used {share} %",
+                    lines=tuple(lines),
+                )
+            )
+        marked.append(use)
+    return tuple(marked), tuple(notices)
+
+
+def standings(budgets: Iterable[Budget], *, user: str, tenant: str, now: datetime) -> list[Standing]:
+    """Every budget that holds for somebody's work in a tenant's namespace, and what is used of it."""
+    result = []
+    for budget in budgets:
+        if name := budget.is_for(user=user, tenant=tenant):
+            use = budget.use_of(name, now) or Use(name=name, used=Decimal("0.00"), percent=0)
+            result.append(Standing(budget=budget, use=use))
+    return result
+
+
+def strictest(over: Iterable[Standing]) -> Standing | None:
+    """Of the budgets that are over, the one that follows most."""
+    return max(
+        (standing for standing in over if standing.is_over),
+        key=lambda standing: ACTIONS.index(standing.budget.when_over),
+        default=None,
+    )
+
+
+_CONSEQUENCES = {
+    "warn": "New work is started as before.",
+    "queue": "New work waits behind that of others until the period ends. What is under way goes on.",
+    "refuse": "New work is refused until the period ends. What is under way goes on.",
+}

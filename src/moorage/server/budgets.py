@@ -1,0 +1,164 @@
+"""Computes what was used of each Budget, writes it into the status, and sends notices: one server at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+from moorage.apimachinery.api import Api
+from moorage.apimachinery.moments import rfc3339
+from moorage.apimachinery.resources import Obj
+from moorage.clock import Clock
+from moorage.decide.budgets.use import due, gpu_hours, period_of, uses_of
+from moorage.decide.cost.money import exact
+from moorage.decide.cost.report import By, daily
+from moorage.decide.maps.notices import Notice
+from moorage.errors import ApiError, MoorageError, NotFound, StorageError, UsageError
+from moorage.model.budget import BUDGETS, Budget, parse_budget
+from moorage.model.targets import parse_target
+from moorage.notify.outbound import Outbound, mail_server_of
+from moorage.notify.send import send
+from moorage.server.context import Context
+from moorage.server.costs import facts_of, installed_sheet
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 60.0  # between two computations: what admission judges by is at most this old, and a watch's delay
+Send = Callable[[Notice, Sequence[str]], Awaitable[None]]
+
+
+class BudgetKeeper:
+    """Keeps the status of every Budget current."""
+
+    def __init__(self, context: Context, *, clock: Clock, send: Send | None = None) -> None:
+        self._context, self._clock = context, clock
+        self._api: Api = context.api
+        self._send = send or self._deliver
+        self._told: set[str] = set()  # budgets that could not be computed, and why
+
+    async def run(self) -> None:
+        """Compute until cancelled. A failure is logged once, and tried again."""
+        while True:
+            try:
+                await self.compute()
+            except (ApiError, StorageError, OSError) as error:
+                self._log("budgets", str(error))
+            await self._clock.sleep(LOOK_SECONDS)
+
+    async def compute(self) -> None:
+        """One look at every Budget. Raises ApiError, StorageError."""
+        try:
+            objects = (await self._api.list(BUDGETS)).items
+        except NotFound:  # no such kind here
+            return
+        for obj in objects:
+            try:
+                await self._compute(obj, parse_budget(obj))
+            except (ValueError, MoorageError) as error:
+                name = str(obj["metadata"]["name"])
+                message = error.message if isinstance(error, MoorageError) else str(error)
+                self._log(name, message)
+                await self._fail(obj, message)
+
+    async def _compute(self, obj: Obj, budget: Budget) -> None:
+        now = self._clock.now()
+        start, end = period_of(now, budget.period, budget.zone)
+        used, currency = await (
+            self._money(budget, start, now) if budget.is_money else self._hours(budget, start, now)
+        )
+        uses, notices = due(budget, uses_of(budget, used, start=start), start=start)
+        status = {
+            "start": rfc3339(start),
+            "end": rfc3339(end),
+            "computedAt": rfc3339(now),
+            "currency": currency,
+            "uses": [
+                {"name": use.name, "used": str(use.used), "percent": use.percent}
+                | ({"warned": use.warned} if use.warned else {})
+                for use in uses
+            ],
+            "observedGeneration": budget.generation,
+            "conditions": _ready(obj, now, "True", "Computed", "use is computed every minute"),
+        }
+        if not await self._write(obj, status):
+            return  # another has: notices are sent by whoever set the mark
+        for notice in notices:
+            await self._send(notice, budget.notify)
+
+    async def _hours(self, budget: Budget, start: datetime, now: datetime) -> tuple[dict[str, Decimal], str]:
+        intervals = await asyncio.to_thread(self._context.usage.overlapping, start, now)
+        tenants = None if budget.users else await self._tenants()
+        return gpu_hours(intervals, since=start, until=now, tenants=tenants), ""
+
+    async def _money(self, budget: Budget, start: datetime, now: datetime) -> tuple[dict[str, Decimal], str]:
+        sheet = await installed_sheet(self._context)
+        facts, begin = await facts_of(self._context, sheet, start, now)
+        by = By.USER if budget.users else By.TENANT
+        table = await asyncio.to_thread(lambda: daily(facts, by=by, since=begin, until=now, days=(begin,)))
+        money = {name: exact(sum(days.values())) for name, days in table.items() if not name.startswith("(")}
+        return {name: _decimal(amount) for name, amount in money.items()}, sheet.currency
+
+    async def _tenants(self) -> dict[str, str]:
+        return {
+            str((tenant.get("spec") or {}).get("namespace")): str(tenant["metadata"]["name"])
+            for tenant in await self._context.tenants.all()
+        }
+
+    async def _fail(self, obj: Obj, message: str) -> None:
+        """A budget that cannot be computed holds for nobody: its old numbers are taken away."""
+        status = {
+            "uses": [],
+            "observedGeneration": int(obj["metadata"].get("generation") or 0),
+            "conditions": _ready(obj, self._clock.now(), "False", "NotComputed", message),
+        }
+        await self._write(obj, status)
+
+    async def _write(self, obj: Obj, status: dict[str, Any]) -> bool:
+        """Whether it was written to the object as it was read."""
+        name, version = obj["metadata"]["name"], obj["metadata"].get("resourceVersion")
+        patch = {"metadata": {"resourceVersion": version}, "status": status}
+        try:
+            await self._api.patch(BUDGETS, name, patch, subresource="status")
+        except ApiError as error:
+            self._log(str(name), error.message)
+            return False
+        return True
+
+    async def _deliver(self, notice: Notice, targets: Sequence[str]) -> None:
+        try:
+            outbound = Outbound(mail=mail_server_of(os.environ))
+            parsed = [parse_target(target) for target in targets]
+        except UsageError as error:
+            self._log(notice.key, error.message)
+            return
+        await send(notice, parsed, outbound, clock=self._clock)
+
+    def _log(self, name: str, message: str) -> None:
+        if f"{name} {message}" not in self._told:
+            self._told = {*list(self._told)[-100:], f"{name} {message}"}
+            log.warning("a budget is not computed", extra={"budget": name, "error": message})
+
+
+def _ready(obj: Obj, now: datetime, status: str, reason: str, message: str) -> list[dict[str, Any]]:
+    before: dict[str, Any] = next(iter((obj.get("status") or {}).get("conditions") or ()), {})
+    since = before.get("lastTransitionTime") if before.get("status") == status else None
+    return [
+        {
+            "type": "Ready",
+            "status": status,
+            "reason": reason,
+            "message": message,
+            "lastTransitionTime": since or rfc3339(now),
+            "observedGeneration": int(obj["metadata"].get("generation") or 0),
+        }
+    ]
+
+
+def _decimal(amount: Fraction) -> Decimal:
+    return Decimal(amount.numerator) / Decimal(amount.denominator)

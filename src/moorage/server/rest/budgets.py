@@ -1,0 +1,70 @@
+"""GET /api/v1/budgets: what is used of the budgets that hold for who asks; administrators see everybody's."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+from moorage.api.budgets import BudgetRow, Budgets
+from moorage.apimachinery.meta import condition
+from moorage.decide.budgets.use import Standing, standings
+from moorage.errors import ApiError, NotFound
+from moorage.model.budget import BUDGETS, EVERYBODY, Use, budgets_of
+from moorage.model.tenant import memberships
+from moorage.server.endpoint import Call, Endpoint
+
+
+async def list_budgets(call: Call[None, None]) -> Budgets:
+    """Show what is used of each budget that holds for you or your tenants; of all, for those who list all pods."""
+    context, user, now = call.context, call.user, call.context.now()
+    try:
+        objects = (await context.api.list(BUDGETS)).items
+    except NotFound:
+        return Budgets()
+    problems = {
+        str(obj["metadata"]["name"]): str(ready.get("message") or "")
+        for obj in objects
+        if (ready := condition(obj, "Ready")) and ready.get("status") == "False"
+    }
+    budgets = budgets_of(objects)
+    try:
+        sees_all = await context.auth.may(user, "list", "pods")
+    except ApiError:
+        sees_all = False
+    groups = tuple(user.groups)
+    mine = [membership.tenant for membership in memberships(user.name, groups, await context.tenants.all())]
+    rows: list[BudgetRow] = []
+    for budget in budgets:
+        held: dict[str, Use] = {}
+        for tenant in mine or [""]:
+            for standing in standings([budget], user=user.name, tenant=tenant, now=now):
+                held[standing.use.name] = standing.use
+        if sees_all:
+            names = (budget.users | budget.tenants) - {EVERYBODY} | {use.name for use in budget.uses}
+            for name in names:
+                held[name] = budget.use_of(name, now) or Use(name=name, used=Decimal("0.00"), percent=0)
+        uses = sorted(held.values(), key=lambda use: (-use.used, use.name))
+        rows += [make_row(Standing(budget=budget, use=use), problems.get(budget.name, "")) for use in uses]
+    return Budgets(budgets=tuple(rows))
+
+
+ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
+    Endpoint(method="GET", path="/api/v1/budgets", handler=list_budgets, answer=Budgets),
+)
+
+
+def make_row(standing: Standing, problem: str) -> BudgetRow:
+    budget, use = standing.budget, standing.use
+    return BudgetRow(
+        budget=budget.name,
+        name=use.name,
+        used=str(use.used),
+        limit=str(budget.limit),
+        unit=budget.unit,
+        percent=use.percent,
+        period=budget.period,
+        until=budget.end,
+        computed_at=budget.computed_at,
+        when_over=budget.when_over,
+        problem=problem,
+    )

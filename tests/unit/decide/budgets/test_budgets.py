@@ -1,0 +1,196 @@
+"""Budgets: periods, what was used, notices, and what becomes of new work."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moorage.decide.admission.budgets import asks_gpus
+from moorage.decide.admission.guardrails import admit
+from moorage.decide.admission.review import OPERATOR, Request
+from moorage.decide.budgets.use import due, gpu_hours, period_of, standings, uses_of
+from moorage.model.budget import budgets_of, check_budget, parse_budget
+from moorage.model.machine import Fault
+from moorage.testing.costs import HOUR, a_share
+
+NOW = datetime(2026, 11, 25, 15, 30, tzinfo=UTC)  # a Wednesday; in Tokyo it is the 26th
+
+
+def a_budget(name="month", *, used=None, end="2026-12-01T00:00:00Z", **spec):
+    status = {}
+    if used is not None:
+        uses = [{"name": who, "used": str(amount), "percent": int(amount)} for who, amount in used.items()]
+        status = {"start": "2026-11-01T00:00:00Z", "end": end, "uses": uses}
+    return {
+        "metadata": {"name": name, "resourceVersion": "1", "generation": 1},
+        "spec": {"users": ["*"], "gpuHours": "100"} | spec,
+        "status": status,
+    }
+
+
+def test_every_mistake_of_a_budget_is_named():
+    assert check_budget(
+        a_budget(tenants=["vision"], money="0", timeZone="Mars", notify=["command:rm", "https://ok.example.com/x"])
+    ) == [
+        Fault("spec", "", "must have users or tenants, and not both"),
+        Fault("spec", "", "must have gpuHours or money, and not both"),
+        Fault("spec.money", "0", "must be a number above 0, such as 500 or 12.5"),
+        Fault("spec.timeZone", "Mars", "must be a time zone of the IANA database, such as Europe/Berlin"),
+        Fault("spec.notify[0]", "", "must be https://… or mailto:ADDRESS"),
+    ]
+    assert check_budget(a_budget()) == []
+    assert budgets_of([a_budget(gpuHours="none")]) == []
+
+
+@pytest.mark.parametrize(
+    ("period", "zone", "start", "end"),
+    [
+        ("day", "UTC", datetime(2026, 11, 25, tzinfo=UTC), datetime(2026, 11, 26, tzinfo=UTC)),
+        ("day", "Asia/Tokyo", datetime(2026, 11, 25, 15, tzinfo=UTC), datetime(2026, 11, 26, 15, tzinfo=UTC)),
+        ("week", "UTC", datetime(2026, 11, 23, tzinfo=UTC), datetime(2026, 11, 30, tzinfo=UTC)),
+        ("month", "UTC", datetime(2026, 11, 1, tzinfo=UTC), datetime(2026, 12, 1, tzinfo=UTC)),
+        ("month", "Asia/Tokyo", datetime(2026, 10, 31, 15, tzinfo=UTC), datetime(2026, 11, 30, 15, tzinfo=UTC)),
+    ],
+)
+def test_a_period_begins_by_the_clocks_of_its_time_zone(period, zone, start, end):
+    assert period_of(NOW, period, zone) == (start, end)
+
+
+@given(st.datetimes(datetime(2020, 1, 1), datetime(2035, 1, 1)), st.sampled_from(["day", "week", "month"]),
+       st.sampled_from(["UTC", "Asia/Tokyo", "America/New_York", "Europe/Berlin"]))  # fmt: skip
+def test_periods_follow_each_other_without_a_gap(moment, period, zone):
+    now = moment.replace(tzinfo=UTC)
+    start, end = period_of(now, period, zone)
+    assert start <= now < end
+    assert period_of(end.astimezone(UTC), period, zone)[0] == end
+    before = period_of(start.astimezone(UTC) - timedelta(seconds=1), period, zone)
+    assert before[1] == start
+
+
+def test_gpu_hours_are_those_of_the_period_by_user_or_tenant():
+    since = NOW - 10 * HOUR
+    pods = [
+        a_share("a", since=since - 5 * HOUR, hours=7, gpus=2),
+        a_share("b", since=since, hours=None, gpus=1, owner="ben", namespace="speech"),
+        a_share("c", since=since, hours=1, gpus=0),
+        a_share("d", since=since, hours=1, gpus=1, owner="-", namespace="speech"),
+    ]
+    assert gpu_hours(pods, since=since, until=NOW, tenants=None) == {"ada": 4, "ben": 10}
+    assert gpu_hours(pods, since=since, until=NOW, tenants={"speech": "ears"}) == {"ears": 11}
+
+
+def test_a_notice_is_due_once_for_each_share_that_was_passed():
+    budget, start = parse_budget(a_budget()), datetime(2026, 11, 1, tzinfo=UTC)
+    uses = uses_of(budget, {"ada": Decimal("81.5"), "ben": Decimal(3), "cyd": Decimal(120)}, start=start)
+    assert [(use.name, str(use.used), use.percent) for use in uses] == [
+        ("cyd", "120.00", 120), ("ada", "81.50", 81), ("ben", "3.00", 3),
+    ]  # fmt: skip
+    marked, notices = due(budget, uses, start=start)
+    assert [(notice.title, notice.key) for notice in notices] == [
+        ("budget month: cyd has used 100 %", "budget/month/cyd/2026-11-01/100"),
+        ("budget month: ada has used 80 %", "budget/month/ada/2026-11-01/80"),
+    ]
+    assert due(budget, marked, start=start) == (marked, ())
+    later = replace(budget, uses=marked, start=start)
+    assert [use.warned for use in uses_of(later, {"ada": Decimal(99)}, start=start)] == [80]
+    december = datetime(2026, 12, 1, tzinfo=UTC)
+    assert [use.warned for use in uses_of(later, {"ada": Decimal(99)}, start=december)] == [0]
+
+
+def test_the_numbers_of_a_period_that_is_over_hold_for_nobody():
+    budgets = budgets_of([a_budget(used={"ada": 120})])
+    (now,) = standings(budgets, user="ada", tenant="", now=NOW)
+    (later,) = standings(budgets, user="ada", tenant="", now=datetime(2026, 12, 1, tzinfo=UTC))
+    assert (now.is_over, later.is_over) == (True, False)
+    assert now.text == "budget month of ada: 120 of 100 GPU-hours used (120 %), until 2026-12-01"
+
+
+# -- what becomes of new work ------------------------------------------------------------------------------
+
+
+def a_job(gpus=1, **spec):
+    resources = {"limits": {"memory": "1Gi", **({"nvidia.com/gpu": gpus} if gpus else {})}}
+    pod = {"containers": [{"name": "main", "resources": resources}], "restartPolicy": "Never"} | spec
+    return {"metadata": {"name": "train", "namespace": "lab"}, "spec": {"template": {"spec": pod}}}
+
+
+def decide(obj, *budgets, user="ada", kind="Job", operation="CREATE", tenant="vision"):
+    request = Request(kind=kind, operation=operation, user=user, obj=obj)
+    return admit(request, budgets=budgets_of(budgets), tenant=tenant, now=NOW)
+
+
+def class_of(verdict):
+    values = [patch.get("value") for patch in verdict.patches]
+    return "moorage-over-budget" in str(values)
+
+
+OVER = {"ada": 120}
+
+
+@pytest.mark.parametrize(
+    ("when_over", "refused", "queued", "warned"),
+    [("warn", False, False, True), ("queue", False, True, True), ("refuse", True, False, False)],
+)
+def test_new_work_of_who_is_over_is_warned_of_put_behind_or_refused(when_over, refused, queued, warned):
+    verdict = decide(a_job(), a_budget(used=OVER, whenOver=when_over))
+    over = "budget month of ada: 120 of 100 GPU-hours used (120 %), until 2026-12-01"
+    assert [refusal.message.startswith(over) for refusal in verdict.refusals] == [True] * refused
+    assert class_of(verdict) is queued
+    assert any(warning.startswith(over) for warning in verdict.warnings) is warned
+
+
+@pytest.mark.parametrize(
+    ("obj", "more"),
+    [
+        pytest.param(a_job(gpus=0), {}, id="a budget of GPU-hours is not for work without GPUs"),
+        pytest.param(a_job(), {"user": "ben"}, id="another user"),
+        pytest.param(a_job(), {"operation": "UPDATE"}, id="what is there already"),
+        pytest.param(a_job(), {"user": OPERATOR}, id="the next attempt of a run that is under way"),
+        pytest.param(a_job(), {"user": "system:kube-controller-manager"}, id="what a controller makes"),
+    ],
+)
+def test_a_budget_leaves_all_else_alone(obj, more):
+    verdict = decide(obj, a_budget(used=OVER, whenOver="refuse"), **more)
+    assert verdict.refusals == ()
+    assert not any("budget" in warning for warning in verdict.warnings)
+
+
+def test_the_strictest_budget_that_is_over_decides_and_money_is_for_all_work():
+    mild = a_budget("a", used=OVER)
+    team = a_budget(
+        "b", used={"vision": 100}, users=[], tenants=["vision"], gpuHours="", money="100", whenOver="refuse"
+    )
+    assert [refusal.field for refusal in decide(a_job(gpus=0), mild, team).refusals] == ["spec"]
+    assert decide(a_job(gpus=0), mild, team, tenant="speech").refusals == ()
+
+
+def test_a_class_that_somebody_chose_is_kept():
+    verdict = decide(a_job(priorityClassName="urgent"), a_budget(used=OVER, whenOver="queue"))
+    assert not class_of(verdict)
+
+
+@pytest.mark.parametrize(
+    ("spec", "want"),
+    [
+        ({"gpus": 1}, True), ({"gpus": 0}, False), ({"resources": {"gpu": "2"}}, True), (None, False),
+        ({"templates": [{"container": {"resources": {"limits": {"nvidia.com/mig-1g.10gb": 1}}}}]}, True),
+        ({"templates": [{"container": {"image": "gpu"}}]}, False),
+    ],
+)  # fmt: skip
+def test_gpus_are_seen_wherever_they_are_asked_for(spec, want):
+    assert asks_gpus(spec) is want
+
+
+def test_a_budget_smaller_than_a_hundredth_is_used_up_too():
+    budget = parse_budget(a_budget(gpuHours="0.001"))
+    (use,) = uses_of(budget, {"ada": Decimal("0.002")}, start=datetime(2026, 11, 1, tzinfo=UTC))
+    assert (str(use.used), use.percent) == ("0.00", 200)
+    (standing,) = standings(
+        [replace(budget, uses=(use,), end=datetime(2026, 12, 1, tzinfo=UTC))], user="ada", tenant="", now=NOW
+    )
+    assert standing.is_over

@@ -1,0 +1,85 @@
+"""The status of Budgets over a fake API, and who sees what of it."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from moorage.apimachinery.resources import CONFIGMAPS
+from moorage.decide.usage.intervals import Open
+from moorage.decide.usage.nodelives import Begin
+from moorage.model.budget import BUDGETS
+from moorage.model.names import PRICES_CONFIGMAP, SYSTEM_NAMESPACE
+from moorage.model.tenant import TENANTS
+from moorage.server.budgets import BudgetKeeper
+from moorage.testing.clock import NOON
+from moorage.testing.costs import HOUR, MONTH_SHEET, a_life, a_share
+
+AS_ADA = {"headers": {"authorization": "Bearer kube-token"}, "token": False}
+
+
+def a_budget(name, **spec):
+    return {"metadata": {"name": name, "generation": 1}, "spec": {"period": "month"} | spec}
+
+
+def record(site):
+    store, since = site.service.usage, NOON - 2 * HOUR
+    store.apply_nodes([Begin(a_life(since=since, hours=2))], now=since)
+    pods = [
+        a_share("a", since=since, hours=2, gpus=2, cpu=10, gib=80),
+        a_share("b", since=since, hours=1, gpus=1, owner="ben", namespace="speech"),
+    ]
+    store.apply([Open(pod) for pod in pods])
+
+
+async def status_of(site, name):
+    return (await site.api.get(BUDGETS, name))["status"]
+
+
+@pytest.mark.anyio
+async def test_use_is_written_into_the_status_and_each_share_is_told_once(site):
+    sent = []
+
+    async def send(notice, targets):
+        sent.append((notice.title, tuple(targets)))
+
+    site.api.put(
+        TENANTS, {"metadata": {"name": "ears"}, "spec": {"namespace": "speech", "members": {"people": ["ada"]}}}
+    )
+    site.api.put(BUDGETS, a_budget("hours", users=["*"], gpuHours="5", notify=["mailto:a@example.org"]))
+    site.api.put(BUDGETS, a_budget("team", tenants=["ears"], gpuHours="1", whenOver="refuse"))
+    site.api.put(BUDGETS, a_budget("coins", users=["ada"], money="100"))
+    record(site)
+    keeper = BudgetKeeper(site.service.context, clock=site.clock, send=send)
+    await keeper.compute()
+    assert (await status_of(site, "hours"))["uses"] == [
+        {"name": "ada", "used": "4.00", "percent": 80, "warned": 80},
+        {"name": "ben", "used": "1.00", "percent": 20},
+    ]
+    assert (await status_of(site, "team"))["uses"] == [
+        {"name": "ears", "used": "1.00", "percent": 100, "warned": 100}
+    ]
+    (condition,) = (await status_of(site, "coins"))["conditions"]
+    assert (condition["status"], condition["message"]) == ("False", "no prices are installed")
+    await keeper.compute()
+    assert sorted(sent) == [
+        ("budget hours: ada has used 80 %", ("mailto:a@example.org",)),
+        ("budget team: ears has used 100 %", ()),
+    ]
+    site.api.put(
+        CONFIGMAPS,
+        {
+            "metadata": {"name": PRICES_CONFIGMAP, "namespace": SYSTEM_NAMESPACE},
+            "data": {"prices.yaml": yaml.safe_dump(MONTH_SHEET)},
+        },
+    )
+    await keeper.compute()
+    status = await status_of(site, "coins")
+    assert (status["currency"], status["uses"]) == ("USD", [{"name": "ada", "used": "3.20", "percent": 3}])
+    assert status["conditions"][0]["status"] == "True"
+    rows = (await site.ask("/api/v1/budgets", **AS_ADA)).json["budgets"]
+    assert [(row["budget"], row["name"], row["used"], row["unit"]) for row in rows] == [
+        ("coins", "ada", "3.20", "USD"),
+        ("hours", "ada", "4.00", "GPU-hours"),
+        ("team", "ears", "1.00", "GPU-hours"),
+    ]
