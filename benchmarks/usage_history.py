@@ -125,6 +125,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--pods", type=int, default=1000)
     parser.add_argument("--days", type=float, default=30)
+    parser.add_argument("--minutes", type=float, default=1e9, help="stop making readings after this, and report")
     parser.add_argument("--postgres", action="store_true")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path)
@@ -132,7 +133,12 @@ def main() -> None:
     walks, rounds = Walks(options.pods, options.seed), int(options.days * 86400 / SLOT_SECONDS)
     with tempfile.TemporaryDirectory() as name, place(Path(name), options.postgres) as (where, size):
         store, spent, worst = SampleStore(where), 0.0, 0.0
+        end = time.monotonic() + 60 * options.minutes
         for number in range(rounds):
+            if time.monotonic() >= end:
+                rounds = number
+                print(f"stopped after {rounds * SLOT_SECONDS / 86400:.1f} days")
+                break
             at = START + number * timedelta(seconds=SLOT_SECONDS)
             some = walks.readings(at)
             before, began = cpu_seconds(), time.monotonic()

@@ -15,6 +15,7 @@ from moorage.apimachinery.moments import format_duration
 from moorage.apimachinery.resources import NODES, PODS
 from moorage.cli import console
 from moorage.cli.session import Session, Target, in_session, target_options
+from moorage.cli.toplive import follow_use, is_live
 from moorage.cli.watching import Listing, Source, can_watch, follow, watch_option
 from moorage.decide.usage.gpus import GpuState, view_gpus
 from moorage.errors import Forbidden, NotReady, ServerError, Unauthorized
@@ -96,10 +97,10 @@ def gpus(target: Target, free: bool, by: str, watch: bool, output: str) -> int:
 
 @console.command(
     examples={
-        "moor top": "GPU-hours of each user in the last day",
+        "moor top": "what every pod uses now, on a terminal; in a pipe as --once",
+        "moor top --once": "GPU-hours of each user in the last day",
         "moor top --since 7d --by run": "GPU-hours of each run in a week",
         "moor top --by workflow": "of each workflow, all of its steps together",
-        "moor top --watch": "keep the sums up to date",
     }
 )
 @click.option(
@@ -111,11 +112,20 @@ def gpus(target: Target, free: bool, by: str, watch: bool, output: str) -> int:
 @click.option(
     "--by", type=click.Choice(list(BY)), default="user", show_default=True, help="Print one sum for each of these."
 )
+@click.option("--once", is_flag=True, help="Print the sums once, also on a terminal.")
 @watch_option
 @console.output_option
 @target_options
-def top(target: Target, since: str, by: str, watch: bool, output: str) -> int:
-    """Show GPU-hours by user, namespace, run, workflow, GPU type, or single GPU and its users."""
+@click.pass_context
+def top(context: click.Context, target: Target, since: str, by: str, once: bool, watch: bool, output: str) -> int:
+    """Show what every pod uses now, or GPU-hours by user, namespace, run, workflow, GPU type, or single GPU.
+
+    On a terminal without options: GPUs, their utilisation, CPU and memory of each pod, refreshed until q. Sort
+    with g, u, c, m and o. With an option, or in a pipe: the sums of a period.
+    """
+    chosen = watch or any(
+        context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT for name in ("since", "by")
+    )
 
     async def read(session: Session) -> Listing:
         params = {"since": since, "by": by}
@@ -139,6 +149,8 @@ def top(target: Target, since: str, by: str, watch: bool, output: str) -> int:
         )
 
     async def work(session: Session) -> int:
+        if is_live(once=once, chosen=chosen, output=output):
+            return await follow_use(session)
         if watch:
             return await follow(session, (), lambda: read(session), output=output)
         (await read(session)).show(output)

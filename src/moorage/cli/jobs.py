@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 import click
 import msgspec
 
 from moorage.actions.runs import SORTS, cancel_run, get_run, job_of, list_runs, select_runs
 from moorage.api.gpus import Gpus
+from moorage.api.use import Use
 from moorage.apimachinery.moments import format_duration, rfc3339
 from moorage.apimachinery.quantity import format_bytes
 from moorage.apimachinery.resources import EVENTS, JOBS, PODS, Obj
@@ -23,6 +25,7 @@ from moorage.cli.kept import AskedKept, erase_kept, with_kept
 from moorage.cli.names import complete
 from moorage.cli.rightsize import advice_lines, advice_of_run
 from moorage.cli.session import Problems, Session, Target, in_session, target_options
+from moorage.cli.use import ask_use, use_lines
 from moorage.cli.watching import Listing, Source, follow, watch_option
 from moorage.decide.explain.mounts import failed_mount
 from moorage.decide.runs.state import PodView, RunView, State, checkpoint_warning
@@ -140,7 +143,7 @@ def jobs(
 
 @console.command(
     examples={
-        "moor show train-7f3a": "attempts, memory, checkpoint and events of a run",
+        "moor show train-7f3a": "attempts, use over its life, checkpoint and events",
         "moor show train-7f3a -o json": "the same for a program",
     }
 )
@@ -148,16 +151,20 @@ def jobs(
 @console.document_option
 @target_options
 def show(target: Target, name: str, output: str) -> int:
-    """Show a run: its attempts, how each ended, memory, checkpoint, events."""
+    """Show a run: its attempts, how each ended, what it used over its life, checkpoint, events."""
 
     async def work(session: Session) -> int:
         ask_types = partial(_types_of_server, session, {})
         run = await get_run(session.api, session.namespace, name, AskedKept(session), ask_types)
+        use = await ask_use(session, f"/api/v1/jobs/{quote(run.namespace)}/{quote(run.name)}")
         if output != "text":
-            console.print_document(_as_json(run, session.clock.now()), output)
+            document = _as_json(run, session.clock.now())
+            if use is not None:
+                document["use"] = msgspec.to_builtins(use)
+            console.print_document(document, output)
             return 0
         events, advice = await asyncio.gather(_events_of(session, run), advice_of_run(session, run.name))
-        console.show("\n".join([show_text(run, events, session.clock.now()), *advice_lines(advice)]))
+        console.show("\n".join([show_text(run, events, session.clock.now(), use), *advice_lines(advice)]))
         return 0
 
     return in_session(target, work)
@@ -234,7 +241,7 @@ def _as_json(run: RunView, now: datetime) -> Any:
     return msgspec.to_builtins(job_of(run, now))
 
 
-def show_text(run: RunView, events: Sequence[Obj], now: datetime) -> str:
+def show_text(run: RunView, events: Sequence[Obj], now: datetime, use: Use | None = None) -> str:
     """All there is to know of a run, for people. `events`: of its Jobs and pods, oldest first."""
     state = str(run.state) + (f": {run.reason}" if run.reason and run.reason != str(run.state) else "")
     fields = [
@@ -278,6 +285,7 @@ def show_text(run: RunView, events: Sequence[Obj], now: datetime) -> str:
         lines.append(f"  {LOST}")
     lines += _messages(run)
     lines += _mount_lines(run, events)
+    lines += use_lines(use)
     if events:
         lines += ["", "Events", *(f"  {_event_text(event, now)}" for event in events[-EVENTS_SHOWN:])]
     if run.state is State.WAITING:

@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import click
 import msgspec
@@ -23,6 +23,7 @@ from moorage.cli.names import complete
 from moorage.cli.renamed import renamed
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.cli.tunnel import open_through
+from moorage.cli.use import ask_use, use_lines
 from moorage.cli.watching import Listing, Source, follow, watch_option
 from moorage.errors import ApiError, Forbidden, MoorageError, NotReady, ServerError, Unauthorized, UsageError
 from moorage.model.names import PROCESS_RUNTIME
@@ -205,7 +206,7 @@ def list_(target: Target, all_namespaces: bool, watch: bool, output: str) -> int
 @console.output_option
 @target_options
 def show(target: Target, name: str, output: str) -> int:
-    """Show the state of a workspace, and what it waits for."""
+    """Show the state of a workspace, what it waits for, and what it uses."""
 
     async def work(session: Session) -> int:
         item = await workspaces.get_workspace(session.api, session.namespace, name)
@@ -218,6 +219,9 @@ def show(target: Target, name: str, output: str) -> int:
                 console.show(line)
             if item.pod and item.phase == WAITING:
                 console.show(await _explained(session, item.pod), nl=False)
+            path = f"/api/v1/workspaces/{quote(session.namespace)}/{quote(name)}"
+            for line in use_lines(await ask_use(session, path)):
+                console.show(line)
         return 0
 
     return in_session(target, work)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from moorage.decide.usage.samples import (
     moment_of,
     newest_of,
     next_step,
+    row_of,
     seconds_of,
     segments,
     tally_from,
@@ -128,7 +129,7 @@ class SampleStore:
                         at,
                         numbers[uid],
                         to_microseconds(reading.at),
-                        *astuple(tally_of(reading)),
+                        *row_of(tally_of(reading)),
                     )
                     for (at, uid), reading in chosen.items()
                 }

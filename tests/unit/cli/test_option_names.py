@@ -21,7 +21,7 @@ from moorage.sdk.aiocontainers import AsyncContainers
 from moorage.sdk.group import Group
 from moorage.sdk.mapoptions import Options
 
-OF_A_TERMINAL = {"output", "watch", "wait", "follow", "yes"}  # only the command line has them
+OF_A_TERMINAL = {"output", "watch", "once", "wait", "follow", "yes"}  # only the command line has them
 
 # Options that some ways in lack, by subject: which ways have them. An option with another name in one way in is
 # missing in the others: give it the name that they have.

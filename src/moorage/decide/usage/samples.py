@@ -8,9 +8,10 @@ slots, whatever was summed up in between. A slot without a reading has no tally.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
+from operator import attrgetter
 from typing import TypeVar
 
 SLOT_SECONDS = 30  # between two readings of a pod; kubelets themselves measure every 10 to 20 s
@@ -153,6 +154,7 @@ class Tally:
 NOTHING = Tally()
 MEASURES = tuple(each.name for each in fields(Tally))
 PEAKS = frozenset({"gpus", "busy_gpus", *(name for name in MEASURES if name.endswith("_peak"))})
+_VALUES = attrgetter(*MEASURES)
 _ARE_PEAKS = tuple(name in PEAKS for name in MEASURES)
 
 
@@ -219,15 +221,21 @@ def tally_of(reading: Reading) -> Tally:
 
 def added(tallies: Iterable[Tally]) -> Tally:
     """Sums of sums, peaks of peaks. In whatever order and however grouped, the result is the same."""
-    return tally_from(added_rows(astuple(tally) for tally in tallies))
+    return tally_from(added_rows(map(row_of, tallies)))
 
 
 def added_rows(rows: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
     """`added`, of tallies as tuples in the order of MEASURES."""
     columns = list(zip(*rows, strict=True))
     if not columns:
-        return astuple(NOTHING)
+        return row_of(NOTHING)
     return tuple(max(values) if peak else sum(values) for values, peak in zip(columns, _ARE_PEAKS, strict=True))
+
+
+def row_of(tally: Tally) -> tuple[int, ...]:
+    """A tally as a tuple in the order of MEASURES; `tally_from` reads it."""
+    row: tuple[int, ...] = _VALUES(tally)
+    return row
 
 
 def tally_from(row: Iterable[int]) -> Tally:
@@ -343,7 +351,7 @@ def newest_of(readings: Iterable[Reading]) -> dict[tuple[int, str], Reading]:
     for reading in readings:
         key = (seconds_of(reading.at) // SLOT_SECONDS * SLOT_SECONDS, reading.pod_uid)
         known = chosen.get(key)
-        if known is None or _order(reading) > _order(known):
+        if known is None or (reading.at >= known.at and _order(reading) > _order(known)):
             chosen[key] = reading
     return chosen
 
@@ -388,4 +396,4 @@ def _kib(size: int) -> int:
 
 
 def _order(reading: Reading) -> tuple[datetime, tuple[int, ...], str]:
-    return (reading.at, astuple(tally_of(reading)), repr(reading.gpus))
+    return (reading.at, row_of(tally_of(reading)), repr(reading.gpus))

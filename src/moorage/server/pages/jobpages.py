@@ -6,6 +6,7 @@ messages too. Its events and its log are read as the caller.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ from moorage.apimachinery.resources import JOBS, Obj
 from moorage.decide.runs.kept import shown_container
 from moorage.decide.runs.state import PodView, RunView, State, attempt_of
 from moorage.decide.since import moment_before
-from moorage.errors import ApiError, BadRequest, MoorageError, NotFound, ServerError
+from moorage.errors import ApiError, BadRequest, MoorageError, NotFound, ServerError, StorageError
 from moorage.present.explanation import explanation_view
 from moorage.present.rightsizing import make_work
 from moorage.server.context import Context
@@ -46,10 +47,14 @@ from moorage.server.pages.jobboard import event_rows, job_model
 from moorage.server.pages.paging import Shown, page_of, wanted_of
 from moorage.server.pages.rows import JOB_STATES, JobRow, job_rows, words_of
 from moorage.server.pages.texts import say
+from moorage.server.pages.usecharts import use_charts
+from moorage.server.poduse import use_of_pods
 from moorage.server.problems import Problem, as_problem
 from moorage.server.rest.explain import explained
 from moorage.server.rest.jobs import view_of, with_kept
 from moorage.server.rightsizing import readable_works, work_of_run
+
+log_ = logging.getLogger(__name__)  # `log` is a page
 
 HERE = "/jobs"
 ONE = f"{HERE}/{{namespace}}/{{name}}"
@@ -92,6 +97,7 @@ async def show(desk: Desk, request: Request) -> Response:
         live_part=await _state(desk, request, run),
         why=await _why(desk, request, run),
         events=await _events(desk, request, run),
+        use=await _use(desk.context, run),
         run=run,
         chosen=chosen,
         log_part=part,
@@ -109,6 +115,12 @@ async def why(desk: Desk, request: Request) -> Response:
     """Why a run waits; nothing where it does not."""
     run = await _run(desk.context, request)
     return HTMLResponse(await _why(desk, request, run), STOP_ASKING if run.state.ended else 200)
+
+
+async def use(desk: Desk, request: Request) -> Response:
+    """What a run used over its life."""
+    run = await _run(desk.context, request)
+    return HTMLResponse(await _use(desk.context, run), STOP_ASKING if run.state.ended else 200)
 
 
 async def events(desk: Desk, request: Request) -> Response:
@@ -184,6 +196,7 @@ PAGES = (
     Page(method="GET", path=f"{ONE}/live", handler=live, live=True),
     Page(method="GET", path=f"{ONE}/why", handler=why, live=True),
     Page(method="GET", path=f"{ONE}/events", handler=events, live=True),
+    Page(method="GET", path=f"{ONE}/use", handler=use, live=True),
     Page(method="GET", path=f"{ONE}/log", handler=log, live=True),
     Page(method="GET", path=f"{ONE}/log/part", handler=log_part, live=True),
     Page(method="GET", path=f"{ONE}/cancel", handler=ask_cancel, controls=("cancel run", "delete run")),
@@ -290,6 +303,17 @@ async def _events(desk: Desk, request: Request, run: RunView) -> str:
     except (Problem, ApiError):
         return ""
     return fragment("job_events.html", events=event_rows(listed, desk.context.now()))
+
+
+async def _use(context: Context, run: RunView) -> str:
+    """Charts of what it used over its life; nothing where that is not known, or cannot be read."""
+    pods = {pod.uid: (pod.name, pod.attempt) for pod in run.pods if pod.uid}
+    try:
+        charts = use_charts(await use_of_pods(context, pods))
+    except StorageError as error:
+        log_.warning("the use of a run cannot be read", extra={"error": error.message})
+        return ""
+    return fragment("use.html", charts=charts) if charts else ""
 
 
 async def may_get_job(context: Context, user: User, namespace: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple
 from datetime import timedelta
 
 import pytest
@@ -25,6 +24,7 @@ from moorage.decide.usage.samples import (
     moment_of,
     newest_of,
     next_step,
+    row_of,
     seconds_of,
     segments,
     step_for,
@@ -233,7 +233,7 @@ def test_a_moment_is_in_the_window_that_begins_at_its_floor(naive, step):
     start = floor(moment, step)
     assert start <= moment < start + timedelta(seconds=step)
     assert moment_of(seconds_of(start)) == start
-    assert astuple(NOTHING) == (0,) * 17
+    assert row_of(NOTHING) == (0,) * 17
 
 
 def test_steps_are_multiples_of_the_level_they_are_made_from():
