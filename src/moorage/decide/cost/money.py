@@ -64,13 +64,13 @@ def rounded(amounts: Sequence[int], decimals: int) -> list[Decimal]:
 
     By the largest remainder: all are rounded down, and the coins that are missing go to those who lost most.
     """
-    coin = Fraction(GRAINS, 10**decimals)
-    floors = [int(amount / coin // 1) for amount in map(Fraction, amounts)]
-    missing = int((sum(amounts) / coin + Fraction(1, 2)) // 1) - sum(floors)
-    order = sorted(range(len(amounts)), key=lambda at: (-(amounts[at] / coin - floors[at]), at))
-    for at in order[:missing]:
-        floors[at] += 1
-    return [Decimal(coins).scaleb(-decimals) for coins in floors]
+    scale = 10**decimals
+    coins = [amount * scale // GRAINS for amount in amounts]
+    missing = (2 * sum(amounts) * scale + GRAINS) // (2 * GRAINS) - sum(coins)
+    lost = [amount * scale % GRAINS for amount in amounts]
+    for at in sorted(range(len(amounts)), key=lambda at: (-lost[at], at))[:missing]:
+        coins[at] += 1
+    return [Decimal(coin).scaleb(-decimals) for coin in coins]
 
 
 def exact(amount: int) -> Fraction:

@@ -18,7 +18,7 @@ from itertools import pairwise
 
 from moorage.decide.cost.money import HOUR_US, decimals_of, microseconds, rounded
 from moorage.decide.cost.nodes import Pricer
-from moorage.decide.cost.split import Share, split
+from moorage.decide.cost.split import Share, Splitter
 from moorage.decide.usage.intervals import Interval
 from moorage.decide.usage.nodelives import NodeLife
 from moorage.model.prices import PriceSheet
@@ -68,7 +68,7 @@ class Sums:
     not_measured: int = 0
     reserved: int = 0
     idle: int = 0
-    gpu_us: Fraction = Fraction(0)
+    gpu_us: Fraction | int = 0
     pods: set[str] = field(default_factory=set)
 
     @property
@@ -81,7 +81,7 @@ class Sums:
 
     @property
     def gpu_hours(self) -> float:
-        return float(self.gpu_us / HOUR_US)
+        return float(Fraction(self.gpu_us) / HOUR_US)
 
     def add(self, share: Share, measured: Mapping[str, Measured]) -> None:
         """Add a share by what became of its money."""
@@ -164,17 +164,17 @@ def report(
     """
     unpriced: dict[str, Fraction] = {}
     table: dict[str, Sums] = {}
+    names = {day: day.isoformat()[:10] for day in (since, *days)}
     for day, share in shares(
         facts, since=since, until=until, days=days if by is By.DAY else (), unpriced=unpriced
     ):
-        name = day.isoformat()[:10] if day else _name(share, by, facts.tenants, sees)
+        name = names[day] if day else _name(share, by, facts.tenants, sees)
         table.setdefault(name, Sums()).add(share, facts.measured)
     ordered = sorted(
         table, key=lambda name: name if by is By.DAY else (name.startswith("("), -table[name].whole, name)
     )
-    return Report(
-        rows=_rows(ordered, table, facts.sheet.currency), total=_total(ordered, table, facts), unpriced=unpriced
-    )
+    rows = _rows(ordered, table, facts.sheet.currency)
+    return Report(rows=rows, total=_total(rows, table, facts), unpriced=unpriced)
 
 
 def daily(
@@ -199,7 +199,7 @@ def shares(
     facts: Facts, *, since: datetime, until: datetime, days: Sequence[datetime], unpriced: dict[str, Fraction]
 ) -> Iterator[tuple[datetime | None, Share]]:
     """Every share of every node with a price, of each day apart where days are given."""
-    pricer = Pricer(facts.sheet)
+    pricer, splitter = Pricer(facts.sheet), Splitter(facts.sheet.weights)
     cuts = [since, *(day for day in days if since < day < until), until]
     by_node: dict[str, list[list[Interval]]] = {}
     for interval in booked(facts.intervals, facts.bookings):
@@ -217,7 +217,7 @@ def shares(
                 unpriced[name] = unpriced.get(name, Fraction(0)) + hours
                 continue
             there = by_node.get(node.life.node)
-            for share in split(node, there[at] if there else (), facts.sheet.weights):
+            for share in splitter.split(node, there[at] if there else ()):
                 yield day, share
 
 
@@ -344,9 +344,8 @@ def _rows(ordered: Sequence[str], table: Mapping[str, Sums], currency: str) -> t
     )
 
 
-def _total(ordered: Sequence[str], table: Mapping[str, Sums], facts: Facts) -> Row:
+def _total(rows: Sequence[Row], table: Mapping[str, Sums], facts: Facts) -> Row:
     """The sum of the rounded rows, which is the rounded sum."""
-    rows = _rows(ordered, table, facts.sheet.currency)
     zero = Decimal(0).scaleb(-decimals_of(facts.sheet.currency))
     return Row(
         name="total",
@@ -356,7 +355,7 @@ def _total(ordered: Sequence[str], table: Mapping[str, Sums], facts: Facts) -> R
         reserved=sum((row.reserved for row in rows), zero),
         idle=sum((row.idle for row in rows), zero),
         gpu_hours=sum(row.gpu_hours for row in rows),
-        pods=len(set[str]().union(*(table[name].pods for name in ordered))),
+        pods=len(set[str]().union(*(sums.pods for sums in table.values()))),
     )
 
 

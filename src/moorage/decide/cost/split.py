@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
 from itertools import pairwise
+from math import ceil, lcm
 
 from moorage.decide.cost.money import microseconds, part_of
 from moorage.decide.cost.nodes import PricedNode
-from moorage.decide.usage.devices import gpus_of
+from moorage.decide.usage.devices import MIG_SLICES, gpus_of
 from moorage.decide.usage.intervals import Interval
 from moorage.decide.usage.nodelives import NodeLife
 from moorage.model.podprices import Weights
@@ -35,7 +36,7 @@ class Share:
     since: datetime
     until: datetime
     money: int
-    gpu_us: Fraction  # whole GPUs × microseconds
+    gpu_us: Fraction | int  # whole GPUs × microseconds
 
 
 def capacity_of(life: NodeLife) -> dict[str, Fraction]:
@@ -54,99 +55,138 @@ def parts_of(capacity: Parts, weights: Weights) -> dict[str, Fraction]:
     return {name: weight / whole if whole else Fraction(0) for name, weight in weighed.items()}
 
 
-def asked_by(interval: Interval, life: NodeLife) -> dict[str, Fraction]:
-    """Whole GPUs, CPUs and GiB that a pod asked for on a node of this life."""
-    gpus = gpus_of(interval.gpu_counts, life.shares) if interval.gpu_counts else _uncounted(interval, life)
-    return {
-        GPU: gpus,
-        CPU: Fraction(interval.cpu_milli, 1000),
-        MEMORY: Fraction(interval.memory_bytes, 2**30),
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What pods of one size ask for on a node: whole numbers of its own units, and the part of its price."""
+
+    units: tuple[int, ...]  # by RESOURCES
+    share: Fraction  # of the node's price, where there is enough of everything
+    gpus: Fraction | int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Room:
+    """A node in whole numbers: GPUs in parts of one, CPU in millicores, memory in bytes."""
+
+    units: tuple[int, ...]  # by RESOURCES
+    gpu_parts: int  # units of a whole GPU
+    gpus: Fraction | int
+    parts: tuple[Fraction, ...]  # of the price, by RESOURCES
+    sizes: dict[tuple[object, ...], _Asked]
+
+
+_Held = tuple[Interval, datetime, datetime, _Asked]
+
+
+class Splitter:
+    """Splits stretches of nodes by the same weights, and remembers what pods of a size cost on each."""
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+        self._rooms: dict[tuple[str, datetime], _Room] = {}
+
+    def split(self, node: PricedNode, intervals: Iterable[Interval]) -> list[Share]:
+        """The whole money of a stretch: one share for each pod and one, the last, for what was idle.
+
+        `intervals` are of pods on this node. Shares add up to the node's money to the grain.
+        """
+        rate, room = node.rate or 0, self._room(node.life)
+        held: list[_Held] = []
+        for interval in intervals:
+            begin = max(node.since, interval.started_at)
+            end = node.there_until if interval.ended_at is None else min(node.there_until, interval.ended_at)
+            if begin < end:
+                held.append((interval, begin, end, _asked(interval, node.life, room)))
+        money = _money(rate, room, held)
+        shares = [
+            Share(
+                node=node,
+                interval=interval,
+                since=begin,
+                until=end,
+                money=amount,
+                gpu_us=asked.gpus * microseconds(end - begin) if asked.gpus else 0,
+            )
+            for (interval, begin, end, asked), amount in zip(held, money, strict=True)
+        ]
+        there = room.gpus * microseconds(node.there_until - node.since)
+        idle = Share(
+            node=node,
+            interval=None,
+            since=node.since,
+            until=node.until,
+            money=rate * microseconds(node.until - node.since) - sum(money),
+            gpu_us=max(0, there - sum(share.gpu_us for share in shares)),
+        )
+        return [*shares, idle]
+
+    def _room(self, life: NodeLife) -> _Room:
+        if life.key not in self._rooms:
+            gpu_parts = lcm(MIG_SLICES, *(share.denominator for share in life.shares.values()))
+            parts = parts_of(capacity_of(life), self._weights)
+            self._rooms[life.key] = _Room(
+                units=(int(life.gpus * gpu_parts), life.cpu_milli, life.memory_bytes),
+                gpu_parts=gpu_parts,
+                gpus=_plain(life.gpus),
+                parts=tuple(parts[name] for name in RESOURCES),
+                sizes={},
+            )
+        return self._rooms[life.key]
 
 
 def split(node: PricedNode, intervals: Iterable[Interval], weights: Weights) -> list[Share]:
-    """The whole money of a stretch: one share for each pod and one, the last, for what was idle.
-
-    `intervals` are of pods on this node, each at most once. Shares add up to the node's money to the grain.
-    """
-    rate = node.rate or 0
-    capacity = capacity_of(node.life)
-    parts = parts_of(capacity, weights)
-    held: list[tuple[Interval, datetime, datetime, Parts]] = []
-    known: dict[tuple[object, ...], Parts] = {}
-    for interval in intervals:
-        begin = max(node.since, interval.started_at)
-        end = node.there_until if interval.ended_at is None else min(node.there_until, interval.ended_at)
-        if begin < end:
-            key = (interval.cpu_milli, interval.memory_bytes, interval.gpus, interval.gpu_counts)
-            if key not in known:
-                asked = asked_by(interval, node.life)
-                known[key] = {
-                    name: asked[name] / capacity[name] if capacity[name] else _NONE for name in RESOURCES
-                }
-            held.append((interval, begin, end, known[key]))
-    whole = rate * microseconds(node.until - node.since)
-    money = _money(rate, parts, held)
-    shares = [
-        Share(
-            node=node,
-            interval=interval,
-            since=begin,
-            until=end,
-            money=amount,
-            gpu_us=fractions[GPU] * capacity[GPU] * microseconds(end - begin),
-        )
-        for (interval, begin, end, fractions), amount in zip(held, money, strict=True)
-    ]
-    there = capacity[GPU] * microseconds(node.there_until - node.since)
-    idle_gpus = max(Fraction(0), there - sum((share.gpu_us for share in shares), Fraction(0)))
-    idle = Share(
-        node=node,
-        interval=None,
-        since=node.since,
-        until=node.until,
-        money=whole - sum(money),
-        gpu_us=idle_gpus,
-    )
-    return [*shares, idle]
+    """See `Splitter.split`."""
+    return Splitter(weights).split(node, intervals)
 
 
-def _money(rate: int, parts: Parts, held: Sequence[tuple[Interval, datetime, datetime, Parts]]) -> list[int]:
-    scarce = _scarce(held)
+def _asked(interval: Interval, life: NodeLife, room: _Room) -> _Asked:
+    key = (interval.cpu_milli, interval.memory_bytes, interval.gpus, interval.gpu_counts)
+    if key not in room.sizes:
+        gpus = gpus_of(interval.gpu_counts, life.shares) if interval.gpu_counts else _uncounted(interval, life)
+        units = (ceil(gpus * room.gpu_parts), interval.cpu_milli, interval.memory_bytes)
+        terms = zip(room.parts, units, room.units, strict=True)
+        share = sum((part * Fraction(asked, there) for part, asked, there in terms if there), Fraction(0))
+        room.sizes[key] = _Asked(units=units, share=share, gpus=_plain(gpus) if room.units[0] else 0)
+    return room.sizes[key]
+
+
+def _money(rate: int, room: _Room, held: Sequence[_Held]) -> list[int]:
+    scarce = _scarce(room, held)
+    if not scarce:
+        return [part_of(rate * microseconds(end - begin), asked.share) for _, begin, end, asked in held]
     money = []
-    for _, begin, end, fractions in held:
+    for _, begin, end, asked in held:
         cuts = sorted({begin, end, *(cut for cut in scarce if begin < cut < end)})
         amount = 0
         for start, stop in pairwise(cuts):
-            sums = scarce.get(start, {})
-            share = sum(
-                (
-                    parts[name] * fractions[name] / max(Fraction(1), sums.get(name, Fraction(1)))
-                    for name in RESOURCES
-                ),
-                Fraction(0),
-            )
+            terms = zip(room.parts, asked.units, room.units, scarce[start], strict=True)
+            share = sum((part * Fraction(of, max(there, all_)) for part, of, there, all_ in terms if there), _NONE)
             amount += part_of(rate * microseconds(stop - start), share)
         money.append(amount)
     return money
 
 
-def _scarce(held: Sequence[tuple[Interval, datetime, datetime, Parts]]) -> dict[datetime, Parts]:
+def _scarce(room: _Room, held: Sequence[_Held]) -> dict[datetime, tuple[int, ...]]:
     """Nothing, where pods never ask for more than there is; else from when on they ask for how much of it."""
-    changes: dict[datetime, list[tuple[int, Parts]]] = {}
-    for _, begin, end, fractions in held:
-        changes.setdefault(begin, []).append((1, fractions))
-        changes.setdefault(end, []).append((-1, fractions))
-    sums = dict.fromkeys(RESOURCES, Fraction(0))
-    asked: dict[datetime, Parts] = {}
+    changes: dict[datetime, list[int]] = {}
+    for _, begin, end, asked in held:
+        begins, ends = changes.setdefault(begin, [0, 0, 0]), changes.setdefault(end, [0, 0, 0])
+        for at, units in enumerate(asked.units):
+            begins[at] += units
+            ends[at] -= units
+    sums = [0, 0, 0]
+    at_moment: dict[datetime, tuple[int, ...]] = {}
     is_scarce = False
     for moment in sorted(changes):
-        for sign, fractions in changes[moment]:
-            for name in RESOURCES:
-                sums[name] += sign * fractions[name]
-        asked[moment] = dict(sums)
-        is_scarce = is_scarce or any(amount > 1 for amount in sums.values())
-    return asked if is_scarce else {}
+        sums = [of + change for of, change in zip(sums, changes[moment], strict=True)]
+        at_moment[moment] = tuple(sums)
+        is_scarce = is_scarce or any(of > there for of, there in zip(sums, room.units, strict=True))
+    return at_moment if is_scarce else {}
+
+
+def _plain(number: Fraction) -> Fraction | int:
+    """A whole number as an int, which is faster."""
+    return number.numerator if number.denominator == 1 else number
 
 
 def _uncounted(interval: Interval, life: NodeLife) -> Fraction:
