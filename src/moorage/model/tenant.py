@@ -101,6 +101,38 @@ class TenantIngress(Struct, frozen=True, rename="camel", omit_defaults=True):
     ] = ""
 
 
+class TimeSharing(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Runs with checkpoints take turns: who waits gets the place of who used more GPUs lately."""
+
+    rule: Annotated[
+        str,
+        Meta(extra_json_schema={"enum": ["fair"]}, description="fair: who used fewest GPUs lately is next."),
+    ] = "fair"
+    runs: Annotated[
+        str,
+        Meta(
+            extra_json_schema={"enum": ["Asked", "Checkpointed"]},
+            description="Asked (default): runs with the annotation moorage.dev/share: true. Checkpointed: all with"
+            " a checkpoint but those with moorage.dev/share: false.",
+        ),
+    ] = "Asked"
+    guaranteed_seconds: Annotated[
+        int, Meta(ge=1, le=2_592_000, description="Seconds of a turn that nobody ends. Default 7200.")
+    ] = 7200
+    half_life_seconds: Annotated[
+        int,
+        Meta(ge=60, le=31_536_000, description="Seconds after which use counts half as much. Default 86400."),
+    ] = 86_400
+    checkpoint_seconds: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=86_400,
+            description="How old the checkpoint may be of a run that gives its place away. Default 900.",
+        ),
+    ] = 900
+
+
 class TenantSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
     """What an admin decides for a team."""
 
@@ -141,6 +173,9 @@ class TenantSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
     restart_limit: Annotated[
         Annotated[int, Meta(ge=0, le=998)] | None,
         Meta(description="Restarts after disruptions that a run of the team may have at most."),
+    ] = None
+    time_sharing: Annotated[
+        TimeSharing | None, Meta(description="Whether runs with checkpoints take turns; absent: none does.")
     ] = None
 
 

@@ -67,6 +67,7 @@ from moorage.server.ratelimit import Limiter
 from moorage.server.rest.checkpointreports import CheckpointReports
 from moorage.server.rest.past import PastRuns
 from moorage.server.rightsizing import Rightsizing
+from moorage.server.sharing import Sharing
 from moorage.server.summaries import NoKubelets
 from moorage.server.tenants import KnownTenants
 from moorage.server.usagesources import GpuSources, MetricsApi, SourceSettings
@@ -221,6 +222,7 @@ class ServerService:
             records=lambda: self.leader.term is not None,
         )
         self._budgets = BudgetKeeper(self.context, clock=clock)
+        self.sharing = Sharing(api, self.cluster, self.usage, self.context.tenants, clock=clock)
         self.app: Starlette = create_app(self.context)
 
     def _make_collector(self, api: Api, sources: SourceSettings, clock: Clock) -> Collector:
@@ -355,6 +357,7 @@ class ServerService:
             tasks.create_task(self.recorder.run())
             tasks.create_task(self.keeper.run())
             tasks.create_task(self.collector.run())
+            tasks.create_task(self.sharing.run())
             tasks.create_task(self._sweep_outputs())
             tasks.create_task(self.idle.run())
             tasks.create_task(self._budgets.run())

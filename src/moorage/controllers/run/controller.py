@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, assert_never
 
@@ -15,7 +16,15 @@ from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import JOBS, NODES, PODS, Obj
 from moorage.clock import Clock
 from moorage.controllers.loop import Loop, LoopMetrics
-from moorage.controllers.run.plan import attempts_of, failed_status, is_lost, next_job, observe
+from moorage.controllers.run.plan import (
+    attempts_of,
+    disrupted_status,
+    failed_status,
+    is_lost,
+    next_job,
+    observe,
+    still_waits,
+)
 from moorage.decide.runs.kueue import queue_of
 from moorage.decide.runs.restarts import (
     LOST_AFTER,
@@ -23,6 +32,7 @@ from moorage.decide.runs.restarts import (
     AttemptSeen,
     End,
     FailPod,
+    GivePlace,
     NoteMade,
     NoteRunning,
     NoteUsed,
@@ -32,6 +42,7 @@ from moorage.decide.runs.restarts import (
     StartAttempt,
     Suspend,
     plan,
+    turns_of,
 )
 from moorage.errors import AlreadyExists, BadRequest, Forbidden, Invalid, NotFound
 from moorage.kube.events import EventRecorder
@@ -99,11 +110,7 @@ class RunController:
     # --- reads
 
     def _observe_cached(self, key: Key) -> Observed | None:
-        def mine(informer: Informer) -> list[Obj]:
-            objects = informer.by_index("run", key.name)
-            return [obj for obj in objects if obj["metadata"].get("namespace") == key.namespace]
-
-        pods = mine(self._pods)
+        pods = self._mine(self._pods, key)
         lost: dict[str, datetime | None] = {}
         for name in _nodes_of_deleted(pods):
             node = self._nodes.get(name)
@@ -111,12 +118,23 @@ class RunController:
                 lost[name] = None
             elif (state := is_lost(node))[0]:
                 lost[name] = state[1]
-        return self._observe(key, mine(self._jobs), pods, lost)
+        return self._observe(key, self._mine(self._jobs, key), pods, lost)
 
     def _observe(
         self, key: Key, jobs: list[Obj], pods: list[Obj], lost: dict[str, datetime | None]
     ) -> Observed | None:
-        return observe(key.name, jobs, pods, lost, now=self._clock.now(), lost_after=self._lost_after)
+        seen = observe(key.name, jobs, pods, lost, now=self._clock.now(), lost_after=self._lost_after)
+        if seen is None or not (to := seen.attempts[-1].yields_to):
+            return seen
+        namespace, _, run = to.partition("/")
+        other = Key(namespace, run)
+        return replace(
+            seen, turn_over=not still_waits(self._mine(self._jobs, other), self._mine(self._pods, other))
+        )
+
+    def _mine(self, informer: Informer, key: Key) -> list[Obj]:
+        objects = informer.by_index("run", key.name)
+        return [obj for obj in objects if obj["metadata"].get("namespace") == key.namespace]
 
     async def _read(self, key: Key) -> tuple[list[Obj], list[Obj]]:
         selector = f"{RUN_LABEL}={key.name}"
@@ -171,6 +189,8 @@ class RunController:
                 await self._patch(key, attempt, {"spec": {"suspend": True}})
             case FailPod(pod):
                 await self._fail_pod(key, pods[pod.uid])
+            case GivePlace(pod, to):
+                await self._give_place(key, pods[pod.uid], to)
             case RemovePod(pod):
                 await self._remove_pod(key, pod, pods[pod.uid])
             case _:
@@ -201,9 +221,10 @@ class RunController:
             "started a run again",
             extra={"run": str(key), "attempt": start.number, "limit": seen.restart_limit, "cause": start.cause},
         )
-        message = (
-            f"Started again as {name} after {start.cause} ({start.number - 1} of at most {seen.restart_limit})"
-        )
+        message = f"Started again as {name} after {start.cause}"
+        if not seen.attempts[-1].yields_to:
+            restarts = start.number - 1 - turns_of(seen.attempts)
+            message += f" ({restarts} of at most {seen.restart_limit})"
         await self._events.record(first, "Normal", "Restarted", message)
         return True
 
@@ -217,6 +238,21 @@ class RunController:
         guard = {"metadata": {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}}
         status = guard | failed_status(pod, now=self._clock.now())
         await self._api.patch(PODS, meta["name"], status, key.namespace, subresource="status")
+
+    async def _give_place(self, key: Key, pod: Obj, to: str) -> None:
+        """Its kubelet sends SIGTERM and waits for the grace period, as at a preemption."""
+        meta = pod["metadata"]
+        status = disrupted_status(pod, to, now=self._clock.now())
+        if status is not None:  # first, so that the Job ends by a disruption, whatever comes between
+            guard = {"metadata": {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}}
+            await self._api.patch(PODS, meta["name"], guard | status, key.namespace, subresource="status")
+        if not meta.get("deletionTimestamp"):
+            try:
+                await self._api.delete(PODS, meta["name"], key.namespace, uid=meta["uid"])
+            except NotFound:
+                return
+        log.info("a run gives its place to another", extra={"run": str(key), "to": to})
+        await self._events.record(pod, "Normal", "TurnOver", f"Stopped: it is the turn of {to}")
 
     async def _remove_pod(self, key: Key, seen: PodSeen, pod: Obj) -> None:
         try:

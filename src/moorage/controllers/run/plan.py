@@ -37,12 +37,14 @@ from moorage.model.names import (
     SUSPENDED_ANNOTATION,
     TIME_LIMIT_ANNOTATION,
     USED_SECONDS_ANNOTATION,
+    YIELDS_TO_ANNOTATION,
     attempt_name,
 )
 
 T = TypeVar("T", int, None)
 
 UNREACHABLE_TAINT = "node.kubernetes.io/unreachable"
+TURN_REASON = "TurnOver"  # of the condition DisruptionTarget of a pod that gives its place to another run's
 LOST_REASON = "DeletionByMoorage"  # of the condition DisruptionTarget where nobody else had set it
 
 _JOB_LABELS = (  # set on what belongs to one Job
@@ -63,6 +65,7 @@ _OF_ONE_ATTEMPT = (  # annotations that the next attempt must not inherit
     RUNNING_SINCE_ANNOTATION,
     SUSPENDED_ANNOTATION,
     USED_SECONDS_ANNOTATION,
+    YIELDS_TO_ANNOTATION,
     "batch.kubernetes.io/job-tracking",
     "kubectl.kubernetes.io/last-applied-configuration",
 )
@@ -180,6 +183,33 @@ def failed_status(pod: Obj, *, now: datetime) -> Obj:
     return {"status": {"phase": "Failed", "conditions": conditions}}
 
 
+def disrupted_status(pod: Obj, to: str, *, now: datetime) -> Obj | None:
+    """The status that says of a pod that it is ended for another run's turn; None: it says so already."""
+    if is_condition_true(pod, "DisruptionTarget"):
+        return None
+    conditions = with_condition(
+        (pod.get("status") or {}).get("conditions") or [],
+        "DisruptionTarget",
+        "True",
+        now=rfc3339(now),
+        reason=TURN_REASON,
+        message=f"it gives its place to {to}, whose turn it is",
+    )
+    return {"status": {"conditions": conditions}}
+
+
+def still_waits(jobs: Sequence[Obj], pods: Sequence[Obj]) -> bool:
+    """Whether a run has an attempt that is to run, and no pod with a node. Its Jobs and pods, all of them."""
+    live = [job for job in jobs if not any(is_condition_true(job, end) for end in ("Complete", "Failed"))]
+    if not any(not job["spec"].get("suspend") and not is_deleting(job) for job in live):
+        return False
+    return not any(
+        (pod.get("spec") or {}).get("nodeName")
+        for pod in pods
+        if (pod.get("status") or {}).get("phase") in (None, "Pending", "Running")
+    )
+
+
 def _parse_job(number: int, job: Obj, pods: Sequence[PodSeen]) -> AttemptSeen:
     spec, status, notes = job["spec"], job.get("status") or {}, annotations_of(job)
     failed = condition(job, "Failed") if is_condition_true(job, "Failed") else None
@@ -199,6 +229,7 @@ def _parse_job(number: int, job: Obj, pods: Sequence[PodSeen]) -> AttemptSeen:
         parallelism=int(spec.get("parallelism", 1)),
         running_since=_when(notes.get(RUNNING_SINCE_ANNOTATION)),
         used_seconds=_count(notes.get(USED_SECONDS_ANNOTATION), None),
+        yields_to=notes.get(YIELDS_TO_ANNOTATION, ""),
         pods=tuple(sorted(pods, key=lambda pod: pod.name)),
     )
 

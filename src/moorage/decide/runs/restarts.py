@@ -6,6 +6,8 @@ the Jobs themselves (annotations), so the operator may be killed between any two
 
 - Started again: preempted, drained (eviction API), taken by a taint, collected with its node, stopped because the
   node shuts down. Restarts are counted apart from failures: attempt n has n - 1 restarts behind it.
+- Started again after its turn: an attempt that gave its place to another run (`YIELDS_TO_ANNOTATION`), once that
+  run has a place or waits no more. It does not count as a restart.
 - Never started again: ended by its own exit code, killed for its memory, evicted by its kubelet (the next
   node would be short of memory too), cancelled, out of time, or past its limit of restarts.
 
@@ -24,6 +26,8 @@ from math import ceil
 from typing import Literal
 
 LOST_AFTER = timedelta(minutes=5)  # Kubernetes' own patience with an unreachable node (tolerationSeconds: 300)
+TURN_PATIENCE = timedelta(minutes=10)  # for the run that a place was given to; then it is taken again
+TURN_LOOK = timedelta(seconds=5)  # between two looks whether that run has started
 EVICTED = "Evicted"  # status.reason of a pod that its kubelet evicted for memory, disk or process ids
 
 # https://github.com/kubernetes/kubernetes/blob/v1.36.0/pkg/controller/job/pod_failure_policy.go
@@ -81,6 +85,7 @@ class AttemptSeen:
     parallelism: int = 1
     running_since: datetime | None = None  # as written down
     used_seconds: int | None = None  # as written down
+    yields_to: str = ""  # NAMESPACE/RUN that its place is given to; empty: it keeps it
     pods: tuple[PodSeen, ...] = ()
 
 
@@ -98,6 +103,7 @@ class Observed:
     made: int = 1  # what ATTEMPTS_ANNOTATION says
     lost_nodes: Mapping[str, datetime | None] = field(default_factory=dict)  # unreachable since; None: gone
     lost_after: timedelta = LOST_AFTER
+    turn_over: bool = True  # the run that the last attempt gave its place to has one, or waits no more
 
     @property
     def by_user(self) -> bool:
@@ -168,7 +174,15 @@ class RemovePod:
     pod: PodSeen
 
 
-Action = NoteRunning | NoteUsed | StartAttempt | NoteMade | End | Suspend | FailPod | RemovePod
+@dataclass(frozen=True, slots=True)
+class GivePlace:
+    """End the pod with its grace period, as a disruption: another run has its turn."""
+
+    pod: PodSeen
+    to: str
+
+
+Action = NoteRunning | NoteUsed | StartAttempt | NoteMade | End | Suspend | FailPod | RemovePod | GivePlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +201,21 @@ def plan(seen: Observed) -> Plan:
     actions: list[Action] = list(released)
     if seen.attempts and seen.attempts[0].number == 1 and not seen.attempts[0].deleting:
         actions += _advance(seen)
+        if _waits_for_turn(seen, seen.attempts[-1]):
+            again = min(again or TURN_LOOK, TURN_LOOK)
     return Plan(tuple(actions), again)
+
+
+def turns_of(attempts: Iterable[AttemptSeen]) -> int:
+    """How many attempts ended because they gave their place to another run: these are no restarts."""
+    return sum(bool(attempt.yields_to) for attempt in attempts)
+
+
+def _waits_for_turn(seen: Observed, last: AttemptSeen) -> bool:
+    """Whether the next attempt is held back, so that the run that the place was given to gets it."""
+    if not last.yields_to or last.state != "failed" or seen.ended is not None or seen.cancelled or seen.turn_over:
+        return False
+    return last.ended is None or seen.now - last.ended < TURN_PATIENCE
 
 
 def cause_of(attempt: AttemptSeen) -> Cause:
@@ -241,7 +269,13 @@ def _advance(seen: Observed) -> list[Action]:
         if seen.by_user and last.number > 1 and is_live:
             actions.append(Suspend(last))
         return actions
-    if last.state != "failed" or last.deleting:
+    if last.yields_to and last.state == "active" and not last.deleting:
+        actions += [
+            GivePlace(pod, last.yields_to)
+            for pod in last.pods
+            if not pod.finished and (pod.deleting_since is None or pod.disruption is None)
+        ]
+    if last.state != "failed" or last.deleting or _waits_for_turn(seen, last):
         return actions
     return actions + _after_failure(seen, last)
 
@@ -261,7 +295,7 @@ def _after_failure(seen: Observed, last: AttemptSeen) -> list[Action]:
 
 
 def _restart(seen: Observed, last: AttemptSeen) -> list[Action]:
-    if last.number > seen.restart_limit:
+    if last.number - turns_of(seen.attempts) > seen.restart_limit and not last.yields_to:
         times = f"{seen.restart_limit} time{'' if seen.restart_limit == 1 else 's'}"
         return [End("RestartLimit", f"disrupted again after being started again {times}, its limit")]
     used = used_seconds(last)
@@ -281,6 +315,8 @@ def _restart(seen: Observed, last: AttemptSeen) -> list[Action]:
 
 
 def _disruption(last: AttemptSeen) -> str:
+    if last.yields_to:
+        return f"the turn of {last.yields_to}"
     reasons = sorted({pod.disruption for pod in last.pods if pod.disruption})
     return ", ".join(reasons) or "a disruption"
 

@@ -40,6 +40,7 @@ from moorage.model.names import (
     RESTART_LIMIT_ANNOTATION,
     RUN_LABEL,
     SUSPENDED_ANNOTATION,
+    YIELDS_TO_ANNOTATION,
 )
 
 CANCELLED = "Cancelled"  # how ENDED_ANNOTATION begins after `moor cancel`
@@ -112,6 +113,7 @@ class AttemptView:
     created: datetime | None = None
     ended: datetime | None = None
     pods: tuple[PodView, ...] = ()  # oldest first
+    yields_to: str = ""  # NAMESPACE/RUN that it gives its place to; empty: it keeps it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +220,7 @@ def view_run(
         started=min(starts) if starts else None,
         ended=ended,
         deadline=live.deadline if live else None,
-        restarts=attempts[-1].number - 1,
+        restarts=max(0, attempts[-1].number - 1 - _turns(attempts[:-1])),
         restart_limit=limit,
         retries=sum(_retries(job) for job in ordered),
         checkpoint=notes.get(CHECKPOINT_ANNOTATION, ""),
@@ -293,6 +295,11 @@ def exit_code_of(run: RunView) -> int:
     return last.exit_code if last and last.exit_code else 1
 
 
+def _turns(attempts: Sequence[AttemptView]) -> int:
+    """Attempts that gave their place to another run; they are no restarts."""
+    return sum(bool(attempt.yields_to) for attempt in attempts)
+
+
 def _state(attempts: Sequence[AttemptView], ended_because: str, limit: int, retries: int) -> State:
     last = attempts[-1]
     if last.state == "Succeeded":
@@ -303,7 +310,9 @@ def _state(attempts: Sequence[AttemptView], ended_because: str, limit: int, retr
         match last.cause:
             case Cause.MEMORY:
                 return State.OOM_KILLED
-            case Cause.DISRUPTED if not ended_because and last.number <= limit:
+            case Cause.DISRUPTED if not ended_because and (
+                last.yields_to or last.number - _turns(attempts) <= limit
+            ):
                 return State.RESTARTING
             case _:
                 return State.FAILED
@@ -400,6 +409,7 @@ def _view_attempt(job: Obj, pods: Sequence[PodView]) -> AttemptView:
         created=moment(job["metadata"].get("creationTimestamp")),
         ended=ended,
         pods=mine,
+        yields_to=annotations_of(job).get(YIELDS_TO_ANNOTATION, ""),
     )
     return replace(view, cause=_cause(view)) if state == "Failed" else view
 

@@ -15,10 +15,13 @@ from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import Obj
 from moorage.controllers.run.plan import attempts_of, next_job, observe
 from moorage.decide.runs.restarts import (
+    TURN_LOOK,
+    TURN_PATIENCE,
     AttemptSeen,
     Cause,
     End,
     FailPod,
+    GivePlace,
     NoteMade,
     NoteRunning,
     NoteUsed,
@@ -309,6 +312,61 @@ def test_pods_are_let_go_even_when_their_run_is_being_deleted() -> None:
 # --- worlds
 
 
+LIVE = a_pod(phase="Running", uid="p1")
+GIVEN = disrupted(2, yields_to="lab/other", pods=(a_pod(disruption="TurnOver"),))
+
+
+@pytest.mark.parametrize(
+    ("seen", "want"),
+    [
+        pytest.param(
+            a_run(an_attempt(yields_to="lab/other", pods=(LIVE,))),
+            Plan((GivePlace(LIVE, "lab/other"),)),
+            id="it is asked for its place: its pod is ended",
+        ),
+        pytest.param(
+            a_run(
+                an_attempt(
+                    yields_to="lab/other", pods=(replace(LIVE, deleting_since=NOON, disruption="TurnOver"),)
+                )
+            ),
+            Plan(),
+            id="its pod is ending: it has its grace period",
+        ),
+        pytest.param(
+            a_run(an_attempt(), GIVEN, turn_over=False),
+            Plan((), TURN_LOOK),
+            id="the other has no place yet: it waits",
+        ),
+        pytest.param(
+            a_run(an_attempt(), GIVEN, turn_over=False, now=NOON + TURN_PATIENCE),
+            Plan((NoteUsed(GIVEN, 0), start(3, cause="the turn of lab/other"), NoteMade(3))),
+            id="the other could not start for long: it takes its place again",
+        ),
+        pytest.param(
+            a_run(an_attempt(), GIVEN, restart_limit=0),
+            Plan((NoteUsed(GIVEN, 0), start(3, cause="the turn of lab/other"), NoteMade(3))),
+            id="a turn is no restart",
+        ),
+        pytest.param(
+            a_run(disrupted(1), GIVEN, disrupted(3), restart_limit=1),
+            Plan((End("RestartLimit", "disrupted again after being started again 1 time, its limit"),)),
+            id="a disruption after a turn is one",
+        ),
+        pytest.param(
+            a_run(an_attempt(), GIVEN, turn_over=False, cancelled=True), Plan(), id="cancelled while it waits"
+        ),
+        pytest.param(
+            a_run(an_attempt(yields_to="lab/other", pods=(LIVE,)), cancelled=True),
+            Plan(),
+            id="cancelled: Kubernetes ends its pod",
+        ),
+    ],
+)
+def test_a_run_gives_its_place_and_takes_it_again(seen: Observed, want: Plan) -> None:
+    assert plan(seen) == want
+
+
 class World:
     """Jobs and pods as the API would hold them; actions and outcomes change them."""
 
@@ -384,6 +442,24 @@ class World:
         condition = (done if what == "succeeds" else failed) | {"lastTransitionTime": rfc3339(self.now)}
         job["status"] = {"conditions": [condition], "failed": 0 if what == "succeeds" else 1}
 
+    def give_place(self, name: str) -> None:
+        """Two writes; an operator that is killed between them does the other at its next pass."""
+        pod = next(pod for pod in self.pods if pod["metadata"]["name"] == name)
+        if not pod["status"].get("conditions"):
+            pod["status"]["conditions"] = [{"type": "DisruptionTarget", "status": "True", "reason": "TurnOver"}]
+        else:
+            pod["metadata"]["deletionTimestamp"] = rfc3339(self.now)
+
+    def turn(self, interruptions: list[int]) -> None:
+        """The running attempt is asked for its place and gives it, whatever happens to the operator meanwhile."""
+        job = self.active()[0]
+        job["metadata"].setdefault("annotations", {})["moorage.dev/yields-to"] = "lab/other"
+        for steps in interruptions:
+            self.pass_over(steps)
+        self.settle()
+        assert self.pods[-1]["metadata"]["deletionTimestamp"]
+        self.outcome("preempted")
+
     def act(self, action: Any) -> None:
         def note(job: str, key: str, text: str) -> None:
             self.jobs[job]["metadata"].setdefault("annotations", {})[f"moorage.dev/{key}"] = text
@@ -398,6 +474,8 @@ class World:
             case End(reason, message):
                 assert "moorage.dev/ended" not in self.jobs["train"]["metadata"]["annotations"]
                 note("train", "ended", f"{reason}: {message}")
+            case GivePlace(pod):
+                self.give_place(pod.name)
             case StartAttempt():
                 last = attempts_of("train", self.jobs.values())[-1][1]
                 self.create(next_job("train", self.jobs["train"], last, action))
@@ -467,6 +545,38 @@ def test_an_operator_killed_at_any_step_neither_loses_nor_doubles_an_attempt(
         assert ended == "RestartLimit" or out_of_time
     else:
         assert ended == {"kubelet evicted": "Evicted", "out of memory": "OutOfMemory"}.get(last, "")
+
+
+@settings(deadline=None, max_examples=examples(50, full=200))
+@given(
+    turns=st.lists(st.tuples(st.booleans(), st.lists(st.integers(0, 3), max_size=4)), min_size=1, max_size=8),
+    limit=st.integers(0, 5),
+)
+def test_an_operator_killed_in_the_middle_of_turns_loses_no_run_and_runs_none_twice(
+    turns: list[tuple[bool, list[int]]], limit: int
+) -> None:
+    """Turns and preemptions in any order: `create` of the world refuses a second attempt beside a live one."""
+    world = World(limit=limit, time_limit=None, backoff=0)
+    preempted = 0
+    for is_turn, interruptions in turns:
+        if is_turn:
+            world.turn(interruptions)
+        else:
+            world.outcome("preempted")
+            preempted += 1
+        for steps in interruptions:
+            world.pass_over(steps)
+        world.settle()
+        if not world.active():
+            break
+    notes = world.jobs["train"]["metadata"]["annotations"]
+    if world.active():
+        assert preempted <= limit
+        assert "moorage.dev/ended" not in notes
+        assert "moorage.dev/yields-to" not in (world.active()[0]["metadata"].get("annotations") or {})
+    else:
+        assert preempted == limit + 1
+        assert notes["moorage.dev/ended"].startswith("RestartLimit")
 
 
 @settings(deadline=None)
