@@ -39,6 +39,7 @@ PAGES = (
     "/workspaces",
     "/jobs",
     "/jobs?whose=all",
+    "/rightsize",
     "/volumes",
     "/datasets",
     "/maps",

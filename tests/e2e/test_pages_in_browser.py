@@ -64,6 +64,7 @@ PAGES = (
     "/jobs/new?from=default/train",
     "/jobs/default/train",
     "/jobs/default/train/cancel",
+    "/rightsize",
     "/volumes",
     "/volumes/default/data",
     "/volumes/default/data/resize",
