@@ -317,6 +317,7 @@ def _app(queue: Any) -> ASGIApp:
         cluster=nothing,
         usage=nothing,
         samples=nothing,
+        collector=nothing,
         auth=cast("Any", _Everything()),
         clock=SYSTEM,
         queue=queue,

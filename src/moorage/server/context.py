@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from moorage.queue.outputs import Outputs
     from moorage.server.backup.store import Place
     from moorage.server.cluster import Cluster
+    from moorage.server.collector import Collector
     from moorage.server.docker.execs import Execs
     from moorage.server.docker.followers import Followers
     from moorage.server.gateway.gateway import Gateway
@@ -58,6 +59,7 @@ class Context:
     cluster: Cluster
     usage: UsageStore
     samples: SampleStore
+    collector: Collector
     auth: Auth
     clock: Clock
     queue: Queue

@@ -196,6 +196,7 @@ class ServerService:
             cluster=self.cluster,
             usage=self.usage,
             samples=self.samples,
+            collector=self.collector,
             auth=self.auth,
             clock=clock,
             queue=self.queue,

@@ -63,7 +63,37 @@ LOG_STREAMS = Family(name="moorage_log_streams", help="Logs of pods that the ser
 RECORDS = Family(
     name="moorage_server_records", help="1 on the server that records use and logs, 0 on the others", series_max=1
 )
-OWN = (LIMITED, LOST, KEPT_BYTES, LOG_STREAMS, RECORDS, SECONDS, ANSWERS, SQL_SECONDS, SQL_ERRORS, *COPIES, BUILD)
+READINGS = Family(
+    name="moorage_use_readings_total",
+    help="Readings of pods' use that this server kept",
+    kind="counter",
+    series_max=1,
+)
+READING_FAILURES = Family(
+    name="moorage_use_reading_failures_total",
+    help="Nodes, exporters and APIs that did not tell the use of pods, and rounds that could not be kept",
+    kind="counter",
+    series_max=1,
+)
+READING_LAG = Family(
+    name="moorage_use_reading_seconds", help="How long the last round of readings of pods' use took", series_max=1
+)
+OWN = (
+    READINGS,
+    READING_FAILURES,
+    READING_LAG,
+    LIMITED,
+    LOST,
+    KEPT_BYTES,
+    LOG_STREAMS,
+    RECORDS,
+    SECONDS,
+    ANSWERS,
+    SQL_SECONDS,
+    SQL_ERRORS,
+    *COPIES,
+    BUILD,
+)
 FAMILIES = (*GPU_FAMILIES, *WORK_FAMILIES, *OWN)
 
 
@@ -109,8 +139,11 @@ async def _measure(context: Context) -> list[Measured]:
 
 
 def _of_server(context: Context) -> list[Measured]:
-    keeper, cluster = context.keeper, context.cluster
+    keeper, cluster, collector = context.keeper, context.cluster, context.collector
     return [
+        measured(READINGS, [((), collector.counts.readings)]),
+        measured(READING_FAILURES, [((), collector.failures)]),
+        measured(READING_LAG, [((), collector.counts.lag_seconds)]),
         measured(LIMITED, [((), context.limiter.refused)]),
         measured(LOST, [((), context.changes.lost)]),
         measured(KEPT_BYTES, [((), keeper.kept_bytes)]),
