@@ -38,6 +38,7 @@ ELSEWHERE = {
     ("create", "serviceaccounts/token"): "create_subresource",
     ("impersonate", "serviceaccounts"): "api.as_user: requests in a person's name",
     ("bind", "clusterroles"): "the API server asks for it where a RoleBinding names such a role",
+    ("list", "pods"): "of metrics.k8s.io, by its path",
     ("list", "workloads"): "of Kueue, in whichever version is served",
     ("patch", "workloads"): "as above",
     ("update", "jobs/finalizers"): "owner references that block deletion",

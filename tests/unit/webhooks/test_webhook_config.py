@@ -118,6 +118,8 @@ def test_our_own_kinds_are_judged_in_every_cluster():
     assert "namespaceSelector" not in ours
     assert ours["rules"][0]["scope"] == "*"
     assert ours["rules"][0]["resources"] == [
+        "budgets",
+        "idlepolicies",
         "machines",
         "machinenodepools",
         "reservations",
