@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
 import yaml
@@ -98,6 +99,10 @@ PAGES = (
     "/admin/reservations",
     "/admin/audit",
 )
+LOOKS = (("light", 1200, "en"), ("dark", 1200, "en"), ("dark", 360, "en"), ("light", 360, "ja"))
+SERIOUS = """async () => (await axe.run(document, {resultTypes: ['violations']})).violations
+  .filter(fault => ['serious', 'critical'].includes(fault.impact))
+  .map(fault => fault.id + ': ' + fault.nodes.map(node => node.html.slice(0, 160)).join(' | '))"""
 UNNAMED = """() => [...document.querySelectorAll(
   'input:not([type=hidden]), select, textarea, button, a')].filter(one => {
   const label = one.labels && one.labels.length ? one.labels[0].textContent : '';
@@ -124,6 +129,12 @@ def shared_cluster():
     """For tests that make things of different kinds, and look at no others."""
     with short_folder() as folder, local_cluster(folder / "home") as cluster:
         yield cluster
+
+
+def axe_source():
+    """axe-core, as its package on PyPI carries it."""
+    package = pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed")
+    return (Path(package.__file__).parent / "axe.min.js").read_text()
 
 
 class Person:
@@ -265,17 +276,21 @@ def test_pages_of_jobs_volumes_and_datasets_serve_everybody(own_cluster, browser
     assert "1Gi" in page.locator("#live-volumes").inner_text()
 
     # every page, in both schemes, wide and narrow
-    for scheme, width in (("light", 1200), ("dark", 420)):
+    axe = axe_source()
+    for scheme, width, language in LOOKS:
         page.emulate_media(color_scheme=scheme)
         page.set_viewport_size({"width": width, "height": 800})
+        person.context.add_cookies([{"name": "moorage_language", "value": language, "url": person.base}])
         for path in PAGES:
             person.go(path)
             for fold in page.locator("summary").all():
                 fold.click()
-            where = f"{path} {scheme} {width}"
+            where = f"{path} {scheme} {width} {language}"
             assert page.locator("h1").count() == 1, where
-            assert page.locator("nav[aria-label=Pages] a").count() == 8, where
-            assert page.locator("html[lang]").count() == 1, where
+            assert page.locator("nav.nav").first.locator("a").count() == 8, where
+            assert page.locator(f"html[lang={language}]").count() == 1, where
+            page.evaluate(axe)
+            assert page.evaluate(SERIOUS) == [], where
             assert page.evaluate(UNNAMED) == [], where
             assert page.evaluate(DOUBLED) == [], where
             assert page.evaluate(DANGLING) == [], where
@@ -283,7 +298,8 @@ def test_pages_of_jobs_volumes_and_datasets_serve_everybody(own_cluster, browser
             assert page.evaluate(OUTSIDE) == [], where
             if folder := os.environ.get("MOORAGE_SCREENSHOTS"):
                 name = path.strip("/").replace("/", "-").replace("?", "-") or "gpus"
-                page.screenshot(path=f"{folder}/{scheme}-{width}-{name}.png", full_page=True)
+                page.screenshot(path=f"{folder}/{scheme}-{width}-{language}-{name}.png", full_page=True)
+    person.context.add_cookies([{"name": "moorage_language", "value": "en", "url": person.base}])
     person.go("/volumes")
     page.evaluate("document.querySelector('details').open = true")  # the focus stays where a page begins
     wanted, met = page.evaluate(REACHABLE), set()
