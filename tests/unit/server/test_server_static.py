@@ -35,6 +35,7 @@ async def test_every_file_the_page_names_is_there_and_nothing_comes_from_elsewhe
             "/login",
             "/glance/history",
             "/glance/work",
+            "/glance/cost",
         }
         assert {one for one in named if not one.startswith("/static/")} == pages
         for path in named:

@@ -89,7 +89,8 @@ STATES = {
     "Running", "Waiting", "Restarting", "Succeeded", "Failed", "Cancelled", "Suspended", "Pending", "Active",
     "Deleting", "Deleted", "Stopped", "Starting", "Ready", "Bound", "Lost", "Finished", "Paused", "Error",
     "OOMKilled",
-    "Skipped", "Omitted", "Invalid", "Overdue", "Done", "node not ready", "device unhealthy",
+    "Skipped", "Omitted", "Invalid", "Overdue", "Done", "node not ready", "device unhealthy", "warned",
+    "reminded", "snoozed", "exempt",
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -55,6 +55,7 @@ from moorage.server.pages.board import (
 )
 from moorage.server.pages.liveparts import LiveParts
 from moorage.server.pages.texts import language, make_environment, speaking
+from moorage.server.pages.usenow import UseNow, use_now
 from moorage.server.rest.explain import explained
 from moorage.server.rest.top import use
 
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 USE_WINDOW = timedelta(days=7)
+MEASURED_WITHIN = timedelta(minutes=3)  # a reading that is older says nothing of now
 USE_SECONDS = 30.0  # between two sums over the history
 NAMESPACES_READ = 10  # of which the claims are read for one page
 REFRESH_SECONDS = 15.0  # forecasts and sums move on while nothing changes; a comment keeps connections open
@@ -122,6 +124,7 @@ class Board:
         self._users: tuple[UsageRow, ...] = ()
         self._teams: tuple[UsageRow, ...] = ()
         self._used_at = float("-inf")
+        self._use = UseNow({})
 
     async def parts(self) -> LiveParts:
         """Every part in the language of who asks, as of now."""
@@ -201,8 +204,9 @@ class Board:
         cluster, now, began = self.context.cluster, self.context.now(), self.context.clock.monotonic()
         version = cluster.version
         if began - self._used_at >= USE_SECONDS:
-            self._users, self._teams = await self._use(now, By.USER), await self._use(now, By.NAMESPACE)
+            self._users, self._teams = await self._hours(now, By.USER), await self._hours(now, By.NAMESPACE)
             self._used_at = began
+        self._use = await self._measured(now)
         past = await self.context.past.history()
         pods = cluster.pods.all()
         storages = {namespace: await cluster.storage(namespace) for namespace in _with_claims(pods)}
@@ -224,12 +228,26 @@ class Board:
         self._slow_at = self.context.clock.monotonic()
         self._slow_took = self._slow_at - began
 
-    async def _use(self, now: datetime, by: By) -> tuple[UsageRow, ...]:
+    async def _hours(self, now: datetime, by: By) -> tuple[UsageRow, ...]:
         try:
             return await use(self.context, since=now - USE_WINDOW, until=now, by=by)
         except StorageError as error:
             log.error("the page shows no use of GPUs", extra={"error": str(error)})
             return ()
+
+    async def _measured(self, now: datetime) -> UseNow:
+        try:
+            readings = await asyncio.to_thread(self.context.samples.latest, since=now - MEASURED_WITHIN)
+        except StorageError as error:
+            log.error("the page shows no utilisation", extra={"error": str(error)})
+            readings = {}
+        cluster, by_pod = self.context.cluster, {}
+        if readings:
+            for pod in cluster.pods.all():
+                reading = readings.get(str(pod["metadata"].get("uid")))
+                if reading is not None:
+                    by_pod[pod["metadata"].get("namespace") or "default", pod["metadata"]["name"]] = reading
+        return use_now(cluster.gpus(), by_pod)
 
     async def _draw(self, tag: str) -> None:
         """Bring the parts in one language to the cluster's newest version."""
@@ -241,7 +259,8 @@ class Board:
         view, runs = cluster.gpus(), cluster.runs()
         self._color(view, runs)
         with speaking(tag):
-            await asyncio.to_thread(self._put, speech, view, runs, is_slow=speech.slow_number != number)
+            put = await asyncio.to_thread(self._render, speech, view, runs, is_slow=speech.slow_number != number)
+        put()  # not in the thread: pages read the parts meanwhile
         speech.version, speech.slow_number = version, number
 
     def _color(self, view: GpuView, runs: Iterable[RunView]) -> None:
@@ -254,8 +273,10 @@ class Board:
         }
         self._hues = owner_hues(owners, self._hues)
 
-    def _put(self, speech: _Speech, view: GpuView, runs: tuple[RunView, ...], *, is_slow: bool) -> None:
-        """Draw tiles and sums, and where it `is_slow` what is below them. In a thread."""
+    def _render(
+        self, speech: _Speech, view: GpuView, runs: tuple[RunView, ...], *, is_slow: bool
+    ) -> Callable[[], object]:
+        """Draw tiles and sums, and where it `is_slow` what is below them. In a thread; what it returns puts them."""
         now, at = self.context.now(), self.context.clock.monotonic()
         is_dense = view.totals.total >= DENSE_FROM
         waiting = len(self._line.waiting) + self._line.more
@@ -264,7 +285,7 @@ class Board:
         for name in gone:
             del speech.nodes[name]
         parts = draw_nodes(speech.nodes, view, self._hues, self._line.usuals, now, at, is_dense=is_dense)
-        parts |= draw_sums(view, made, waiting, self._hues)
+        parts |= draw_sums(view, made, waiting, self._hues, self._use)
         within = {name: "gpus" for name in parts if name.startswith(("node-", "type-"))}
         parts["gpus"] = fragment("gpus.html", groups=made, parts=parts, is_dense=is_dense)
         outside = _frame_of(made, is_dense=is_dense)
@@ -280,7 +301,8 @@ class Board:
             )
             for name in ("queue", "users", "runs"):
                 parts[name] = fragment(f"{name}.html", board=model)
-        speech.live.put(parts, within=within, outside={"gpus": outside}, gone={f"node-{name}" for name in gone})
+        names = {f"node-{name}" for name in gone}
+        return partial(speech.live.put, parts, within=within, outside={"gpus": outside}, gone=names)
 
 
 def draw_nodes(
@@ -311,11 +333,14 @@ def draw_nodes(
     return parts
 
 
-def draw_sums(view: GpuView, made: Iterable[TypeGroup], waiting: int, hues: Mapping[str, int]) -> dict[str, str]:
+def draw_sums(
+    view: GpuView, made: Iterable[TypeGroup], waiting: int, hues: Mapping[str, int], use_of: UseNow
+) -> dict[str, str]:
     """The parts with sums: of the cluster, of each type, of each owner."""
     rows, more = legend(view, hues)
     parts = {f"type-{group.key}": fragment("type.html", group=group) for group in made}
-    parts["summary"] = fragment("summary.html", c=view.totals, waiting=waiting)
+    parts["summary"] = fragment("summary.html", c=view.totals, waiting=waiting, use=use_of)
+    parts["use"] = use_of.text
     parts["legend"] = fragment("legend.html", rows=rows, more=more, c=view.totals)
     parts["spoken"] = spoken(view.totals, waiting)
     return parts

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from moorage.api.idle import IdleWork
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.meta import key_of, labels_of
 from moorage.apimachinery.moments import rfc3339
@@ -91,6 +92,7 @@ class Desk:
     def __init__(self, context: Context) -> None:
         self.context = context
         self.history = History(context)
+        self.idle_work: tuple[float, tuple[IdleWork, ...]] | None = None  # and when it was found
         self._namespaces: tuple[float, list[str]] | None = None  # and when they were listed
         self._runs: tuple[int, float, tuple[RunView, ...]] | None = None  # of a cluster's version, and when
 

@@ -5,18 +5,24 @@ The first is the same for all and is read from the history once for them; the se
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from moorage.actions.idle import idle_work
 from moorage.actions.reservations import list_reservations
+from moorage.api.idle import IdleWork
 from moorage.apimachinery.moments import rfc3339
-from moorage.errors import ApiError, MoorageError
+from moorage.decide.cost.report import By
+from moorage.errors import ApiError, MoorageError, NotFound
 from moorage.model.reservation import EXPIRED, REFUSED, RESERVATIONS, Booking, bookings_of
+from moorage.server.costs import installed_sheet
 from moorage.server.pages import mappages, workflowpages
 from moorage.server.pages.board import owner_hues
 from moorage.server.pages.clusterpages import fragment
@@ -24,9 +30,16 @@ from moorage.server.pages.desk import Desk, Page
 from moorage.server.pages.mapboard import MapRow
 from moorage.server.pages.workflowboard import WorkflowRow
 from moorage.server.problems import Problem
+from moorage.server.rest.costs import costs
 
-HISTORY, WORK = "/glance/history", "/glance/work"
+log = logging.getLogger(__name__)
+
+HISTORY, WORK, COST = "/glance/history", "/glance/work", "/glance/cost"
 ROWS = 5  # of each list
+IDLE_ROWS = 10
+IDLE_SECONDS = 15.0  # idle work that was found serves everybody this long
+COST_ROWS = 10
+COST_WINDOW = timedelta(days=7)
 CALENDAR_DAYS = 14
 
 
@@ -50,6 +63,7 @@ class BookingRow:
 class WorkModel:
     """What is at work or to come, as far as somebody may see it; None: they may not, or it cannot be read."""
 
+    idle: tuple[IdleWork, ...] | None
     maps: tuple[MapRow, ...] | None
     workflows: tuple[WorkflowRow, ...] | None
     bookings: tuple[BookingRow, ...] | None
@@ -65,6 +79,7 @@ async def show_work(desk: Desk, request: Request) -> Response:
     """The part of the front page with reservations, maps and workflows that the caller may see."""
     await desk.context.ready()
     model = WorkModel(
+        idle=await _idle(desk),
         maps=await _maps(desk, request),
         workflows=await _workflows(desk, request),
         bookings=await _bookings(desk, request),
@@ -72,10 +87,45 @@ async def show_work(desk: Desk, request: Request) -> Response:
     return HTMLResponse(fragment("glance_work.html", work=model, days=CALENDAR_DAYS))
 
 
+async def show_cost(desk: Desk, request: Request) -> Response:
+    """The part of the front page with the money of the last 7 days, as far as the caller may see it."""
+    context, user = desk.context, request.state.user
+    await context.ready()
+    now = context.now()
+    answer, is_priced = None, True
+    try:
+        sheet = await installed_sheet(context)
+        answer = await costs(
+            context, user, sheet, by=By.USER, window=(now - COST_WINDOW, now), zone=ZoneInfo("UTC")
+        )
+    except NotFound:
+        is_priced = False
+    except (Problem, MoorageError) as error:
+        log.warning("the front page shows no cost", extra={"error": str(error)})
+    return HTMLResponse(fragment("glance_cost.html", answer=answer, is_priced=is_priced, most=COST_ROWS))
+
+
 PAGES = (
+    Page(method="GET", path=COST, handler=show_cost, live=True),
     Page(method="GET", path=HISTORY, handler=show_history, live=True),
     Page(method="GET", path=WORK, handler=show_work, live=True),
 )
+
+
+async def _idle(desk: Desk) -> tuple[IdleWork, ...] | None:
+    loop, at, known = desk.context.idle, desk.context.clock.monotonic(), desk.idle_work
+    if loop is None:
+        return None
+    if known is not None and at - known[0] < IDLE_SECONDS:
+        return known[1]
+    try:
+        held = await loop.held()
+    except (ApiError, MoorageError) as error:
+        log.warning("the front page shows no idle work", extra={"error": str(error)})
+        return None
+    rows = tuple(idle_work(held, loop.policies()))[:IDLE_ROWS]
+    desk.idle_work = (at, rows)
+    return rows
 
 
 async def _maps(desk: Desk, request: Request) -> tuple[MapRow, ...] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from moorage.decide.usage.held import held_over
 from moorage.errors import StorageError
@@ -39,13 +39,22 @@ PERIODS = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lines:
+    """GPUs held, and GPUs × their utilisation; None: no GPU was measured in that window."""
+
+    times: tuple[datetime, ...] = ()
+    held: tuple[float, ...] = ()
+    busy: tuple[float | None, ...] = ()
+
+
 class History:
     """The use of GPUs over each period, read at most once in its `fresh_seconds`."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._lock = asyncio.Lock()
-        self._known: dict[str, tuple[float, tuple[tuple[datetime, float], ...]]] = {}
+        self._known: dict[str, tuple[float, _Lines]] = {}
 
     async def charts(self) -> tuple[Chart, ...]:
         """A chart for each period; none where the history cannot be read, or holds nothing yet."""
@@ -53,36 +62,49 @@ class History:
         total = self._context.cluster.gpus().totals.total
         async with self._lock:
             for period in PERIODS:
-                means = await self._means(period)
-                if len(means) < 2 or not any(mean for _, mean in means):
+                lines = await self._lines(period)
+                if len(lines.held) < 2 or not any(lines.held):
                     continue
-                line = Series(name=say("in use"), values=tuple(mean for _, mean in means), area=True)
+                series = [Series(name=say("in use"), values=lines.held, area=True)]
+                if any(busy is not None for busy in lines.busy):
+                    series.append(Series(name=say("busy (GPUs × utilisation)"), values=lines.busy))
                 charts.append(
                     Chart(
                         id=period.id,
                         title=say(period.title),
                         unit=say("GPUs"),
-                        times=tuple(moment for moment, _ in means),
-                        series=(line,),
-                        most=max(total, *(mean for _, mean in means)) or None,
+                        times=lines.times,
+                        series=tuple(series),
+                        most=max(total, *lines.held) or None,
                     )
                 )
         return tuple(charts)
 
-    async def _means(self, period: Period) -> tuple[tuple[datetime, float], ...]:
+    async def _lines(self, period: Period) -> _Lines:
         at, known = self._context.clock.monotonic(), self._known.get(period.id)
         if known is not None and at - known[0] < period.fresh_seconds:
             return known[1]
-        now = self._context.now()
-        since = now - period.length
         try:
-            means = await asyncio.to_thread(self._read, since, now, period.step)
+            lines = await asyncio.to_thread(self._read, period, self._context.now())
         except StorageError as error:
             log.error("the page shows no use over time", extra={"error": str(error)})
-            means = ()
-        self._known[period.id] = (at, means)
-        return means
+            lines = _Lines()
+        self._known[period.id] = (at, lines)
+        return lines
 
-    def _read(self, since: datetime, now: datetime, step: timedelta) -> tuple[tuple[datetime, float], ...]:
+    def _read(self, period: Period, now: datetime) -> _Lines:
+        step = int(period.step.total_seconds())
+        begin = int((now - period.length).timestamp()) // step * step  # where windows of samples begin, too
+        since = datetime.fromtimestamp(begin, UTC)
         intervals = self._context.usage.overlapping(since, now)
-        return held_over(intervals, since=since, until=now, step=step, now=now)
+        held = held_over(intervals, since=since, until=now, step=period.step, now=now)
+        busy: dict[datetime, float] = {}
+        for window in self._context.samples.sums(since, now, step):
+            if window.tally.gpu_seconds and window.length == period.step:
+                length = min(period.step, now - window.start).total_seconds()
+                busy[window.start] = window.tally.gpu_busy_seconds / length if length > 0 else 0.0
+        return _Lines(
+            times=tuple(moment for moment, _ in held),
+            held=tuple(mean for _, mean in held),
+            busy=tuple(busy.get(moment) for moment, _ in held),
+        )

@@ -37,5 +37,30 @@
     event.preventDefault();
     next.focus();
   });
+  // How busy each GPU is: lines of a node's name and percents by place, apart from the tiles.
+  const use = document.getElementById("use");
+  function show(within) {
+    const nodes = new Map();
+    for (const line of use.textContent.split("\n")) {
+      const words = line.trim().split(" ");
+      if (words[0]) nodes.set("node-" + words[0], words.slice(1));
+    }
+    for (const card of within.matches(".node") ? [within] : all.querySelectorAll(".node")) {
+      const values = nodes.get(card.getAttribute("sse-swap")) || [];
+      card.querySelectorAll(".cell, .tile").forEach(function (tile, at) {
+        const known = values[at] !== undefined && values[at] !== "-";
+        tile.classList.toggle("measured", known);
+        if (!known) return;
+        tile.style.setProperty("--use", values[at] + "%");
+        const named = tile.querySelector("[aria-label]"), words = tile.querySelector(".use");
+        if (words) words.textContent = values[at] + " %";
+        else if (named) named.setAttribute("aria-label", named.getAttribute("aria-label").replace(/ · \d+ %$/, "") + " · " + values[at] + " %");
+      });
+    }
+  }
+  document.body.addEventListener("htmx:sseMessage", function (event) {
+    if (event.target === use || all.contains(event.target)) show(event.target === use ? all : event.target);
+  });
   arrange(all);
+  show(all);
 })();

@@ -1,0 +1,59 @@
+"""How busy each GPU is now, as one short part of the front page. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from moorage.decide.usage.gpus import Gpu, GpuView, place_of
+from moorage.decide.usage.samples import Reading
+
+
+@dataclass(frozen=True, slots=True)
+class UseNow:
+    """Percent by node and place, and the mean of those that were measured."""
+
+    by_node: Mapping[str, tuple[int | None, ...]]
+    measured: int = 0
+    mean: int = 0
+
+    @property
+    def text(self) -> str:
+        """A line for each node that has a measured GPU: its name, then percent or "-" by place."""
+        lines = []
+        for node, values in self.by_node.items():
+            if any(value is not None for value in values):
+                lines.append(" ".join([node, *("-" if value is None else str(value) for value in values)]))
+        return "\n".join(lines)
+
+
+def use_now(view: GpuView, readings: Mapping[tuple[str, str], Reading]) -> UseNow:
+    """`readings`: the newest of each pod, by namespace and name. GPUs are told apart by device, else in order."""
+    by_node: dict[str, tuple[int | None, ...]] = {}
+    known: list[int] = []
+    for node in view.nodes:
+        places: dict[tuple[str, str], list[Gpu]] = {}
+        for gpu in node.gpus:
+            if gpu.holder is not None:
+                places.setdefault((gpu.holder.namespace, gpu.holder.pod), []).append(gpu)
+        values: dict[int, int] = {}
+        for pod, gpus in places.items():
+            reading = readings.get(pod)
+            for gpu, percent in _matched(gpus, reading, node.name) if reading is not None else ():
+                values[gpu.index] = percent
+        known += values.values()
+        by_node[node.name] = tuple(values.get(gpu.index) for gpu in node.gpus)
+    return UseNow(by_node, len(known), round(sum(known) / len(known)) if known else 0)
+
+
+def _matched(gpus: list[Gpu], reading: Reading, node: str) -> list[tuple[Gpu, int]]:
+    """Each GPU of a pod with its percent; none where the numbers of both differ."""
+    if len(reading.gpus) != len(gpus):
+        return []
+    by_device = {measured.device: measured for measured in reading.gpus}
+    by_place = {place_of(measured.device.rpartition("/")[2], node): measured for measured in reading.gpus}
+    pairs = []
+    for at, gpu in enumerate(gpus):
+        measured = by_device.get(gpu.device) or by_place.get(gpu.index) or reading.gpus[at]
+        pairs.append((gpu, round(measured.utilisation)))
+    return pairs
