@@ -276,7 +276,7 @@ class Board:
     def _render(
         self, speech: _Speech, view: GpuView, runs: tuple[RunView, ...], *, is_slow: bool
     ) -> Callable[[], object]:
-        """Draw tiles and sums, and where it `is_slow` what is below them. In a thread; what it returns puts them."""
+        """Draw tiles and sums, and where it `is_slow` what is below. In a thread; what it returns puts them."""
         now, at = self.context.now(), self.context.clock.monotonic()
         is_dense = view.totals.total >= DENSE_FROM
         waiting = len(self._line.waiting) + self._line.more
