@@ -83,6 +83,9 @@ def report(target: Target, since: str, file: Path | None, output: str) -> int:
 
     async def work(session: Session) -> int:
         answer = await session.server.ask(Report, "POST", "/api/v1/idle/report", body=body)
+        if output in ("json", "yaml"):
+            console.print_document(msgspec.to_builtins(answer), output)
+            return 0
         Listing(
             headers=REPORT_HEADERS,
             rows=lambda: [
@@ -97,7 +100,7 @@ def report(target: Target, since: str, file: Path | None, output: str) -> int:
                 ]
                 for row in answer.rows
             ],
-            items=msgspec.to_builtins(answer),
+            items=[],
             names=[f"{row.kind}/{row.name}" for row in answer.rows],
             nothing="no work was idle",
         ).show(output)
