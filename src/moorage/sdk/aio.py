@@ -17,6 +17,7 @@ from moorage.api.crons import BackfillAnswer, Cron, CronHistory, CronRun
 from moorage.api.datasets import Dataset
 from moorage.api.explain import Explanation
 from moorage.api.gpus import Gpus
+from moorage.api.idle import IdleWork
 from moorage.api.jobs import Job
 from moorage.api.logins import Person
 from moorage.api.nodes import Nodes
@@ -114,6 +115,11 @@ class AsyncWorkspaces(Group):
         """What is on its volumes is kept, what is in memory is lost."""
         path = await self._path("workspaces", namespace, name, "stop")
         return read(Workspace, await self._json("POST", path))
+
+    async def snooze(self, name: str, *, time: str, namespace: str | None = None) -> IdleWork:
+        """Put off its suspension for a span such as "4h", within the limits of the idle policy."""
+        path = await self._path("workspaces", namespace, name, "snooze")
+        return read(IdleWork, await self._json("POST", path, body={"time": time}))
 
     async def open(self, name: str, *, path: str = "", namespace: str | None = None) -> str:
         """An address that lets a browser in, good once and for a minute. `path`: where in it to begin."""
@@ -455,6 +461,19 @@ class AsyncJobs(Group):
         """Stop it: its pods get their grace period, and no attempt follows. One that has ended stays as it is."""
         path = await self._path("jobs", namespace, name)
         return read(Job, await self._json("DELETE", path, params={"delete": False}))
+
+    async def suspend(self, name: str, *, namespace: str | None = None) -> Job:
+        """Its pods get their grace period, and it holds nothing until it is resumed, from its checkpoint."""
+        return read(Job, await self._json("POST", await self._path("jobs", namespace, name, "suspend")))
+
+    async def resume(self, name: str, *, namespace: str | None = None) -> Job:
+        """Start a suspended run again, from its checkpoint."""
+        return read(Job, await self._json("POST", await self._path("jobs", namespace, name, "resume")))
+
+    async def snooze(self, name: str, *, time: str, namespace: str | None = None) -> IdleWork:
+        """Put off its suspension for a span such as "4h", within the limits of the idle policy."""
+        path = await self._path("jobs", namespace, name, "snooze")
+        return read(IdleWork, await self._json("POST", path, body={"time": time}))
 
     async def delete(self, name: str, *, forget: bool = False, namespace: str | None = None) -> None:
         """Stop it, and remove it with its pods; its checkpoints stay. The server keeps facts and the end of its

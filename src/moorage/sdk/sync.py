@@ -67,6 +67,7 @@ class Workspaces:
     create = _call(aio.AsyncWorkspaces.create)
     start = _call(aio.AsyncWorkspaces.start)
     stop = _call(aio.AsyncWorkspaces.stop)
+    snooze = _call(aio.AsyncWorkspaces.snooze)
     open = _call(aio.AsyncWorkspaces.open)
     wait = _call(aio.AsyncWorkspaces.wait)
     delete = _call(aio.AsyncWorkspaces.delete)
@@ -126,6 +127,9 @@ class Jobs:
     logs = _each(aio.AsyncJobs.logs)
     wait = _call(aio.AsyncJobs.wait)
     cancel = _call(aio.AsyncJobs.cancel)
+    suspend = _call(aio.AsyncJobs.suspend)
+    resume = _call(aio.AsyncJobs.resume)
+    snooze = _call(aio.AsyncJobs.snooze)
     delete = _call(aio.AsyncJobs.delete)
 
 

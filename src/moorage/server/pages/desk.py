@@ -216,6 +216,7 @@ DONE = {
     "started": "{} is submitted.",
     "starting": "{} starts.",
     "stopping": "{} stops. What is on its volumes stays.",
+    "snoozed": "{} is snoozed.",
     "deleted": "{} is deleted.",
     "resized": "{} is being made larger.",
     "cancelled": "{} is cancelled.",

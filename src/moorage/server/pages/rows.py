@@ -96,6 +96,7 @@ class WorkspaceRow:
     home: str
     switch: str
     can_open: bool
+    idle: bool = False  # it is idle, and may be snoozed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,13 +195,14 @@ def workspace_row(item: Workspace, hue: int, now: datetime) -> WorkspaceRow:
         kind=item.type,
         state=state,
         tone=_WORKSPACE_TONES.get(state, "done"),
-        why=(waiting.message or waiting.reason) if waiting else "",
+        why=(waiting.message or waiting.reason) if waiting else item.idle,
         size=size_words(item),
         node=item.node if wanted else "",
         started=ago(item.ready_at, now) if state == workspaces.RUNNING else None,
         home=item.home,
         switch="" if state == "Deleting" else "stop" if wanted else "start",
         can_open=state == workspaces.RUNNING and bool(item.url),
+        idle=wanted and item.idle.startswith("idle"),
     )
 
 

@@ -12,10 +12,12 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from moorage.actions import workspaces
 from moorage.api.workspaces import NewWorkspace
+from moorage.apimachinery.api import Api
 from moorage.apimachinery.integers import parse_integer
 from moorage.apimachinery.meta import labels_of
 from moorage.decide.usage.gpus import gpu_type
 from moorage.errors import MoorageError, NumberError
+from moorage.model.idle import WORKSPACE
 from moorage.model.workspace import WORKSPACES
 from moorage.server.inputs import as_struct
 from moorage.server.listings import visible_workspaces
@@ -37,8 +39,10 @@ from moorage.server.pages.paging import Shown, page_of, wanted_of
 from moorage.server.pages.rows import WORKSPACE_STATES, WorkspaceRow, rows, type_rows, words_of, workspace_row
 from moorage.server.pages.texts import say
 from moorage.server.problems import Problem
+from moorage.server.rest.idle import put_off
 
 HERE = "/workspaces"
+SNOOZE_TIME = "4h"  # of the button
 CONTROLS = ("switch workspace", "open workspace", "delete workspace")  # of each row
 ONE = f"{HERE}/{{namespace}}/{{name}}"
 INPUT_OF = {  # field of a problem → input of the form
@@ -86,6 +90,16 @@ async def start(desk: Desk, request: Request) -> Response:
 async def stop(desk: Desk, request: Request) -> Response:
     """Stop a workspace from its button."""
     return await _switch(desk, request, running=False)
+
+
+async def snooze(desk: Desk, request: Request) -> Response:
+    """Put off the suspension of an idle workspace from its button."""
+    await read_form(request)
+
+    async def act(_api: Api, namespace: str, name: str) -> object:
+        return await put_off(desk.context, request.state.user, WORKSPACE, namespace, name, SNOOZE_TIME)
+
+    return await change(desk, request, "snooze workspace", act, again=_list_page, back=HERE, outcome="snoozed")
 
 
 async def ask_delete(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
@@ -148,6 +162,7 @@ PAGES = (
     Page(method="GET", path=f"{HERE}/live", handler=live_list, live=True),
     Page(method="POST", path=f"{ONE}/start", handler=start),
     Page(method="POST", path=f"{ONE}/stop", handler=stop),
+    Page(method="POST", path=f"{ONE}/snooze", handler=snooze),
     Page(method="GET", path=f"{ONE}/open", handler=open_workspace),
     Page(method="GET", path=f"{ONE}/delete", handler=ask_delete, controls=("delete workspace",)),
     Page(method="POST", path=f"{ONE}/delete", handler=delete),

@@ -32,6 +32,7 @@ from moorage.model.idle import (
 from moorage.model.spans import parse_span
 from moorage.server.context import Context
 from moorage.server.endpoint import Call, Endpoint
+from moorage.server.identity.auth import User
 from moorage.server.idle.loop import IdleLoop
 
 DECIMALS = 3  # of hours in an answer
@@ -67,39 +68,42 @@ async def snooze_workflow(call: Call[Snooze, None]) -> IdleWork:
 
 
 async def _snooze(call: Call[Snooze, None], kind: str) -> IdleWork:
-    context, loop = call.context, _loop(call.context)
     call.audit(f"snooze {kind}", f"{call.namespace}/{call.name}")
+    return await put_off(call.context, call.user, kind, call.namespace, call.name, call.body.time)
+
+
+async def put_off(context: Context, user: User, kind: str, namespace: str, name: str, time: str) -> IdleWork:
+    """Snooze a piece of work for its user. Raises UsageError, Forbidden and ApiError."""
+    loop, api = _loop(context), context.acting(user)
     try:
-        span = parse_span(call.body.time)
+        span = parse_span(time)
     except ValueError as error:
         raise UsageError(
-            f"invalid time {call.body.time!r}: use a span such as 90m, 4h or 1d",
+            f"invalid time {time!r}: use a span such as 90m, 4h or 1d",
             code=ErrorCode.INVALID,
             field="time",
         ) from error
     resource = RESOURCES[kind]
     if kind == RUN:
-        obj: Obj = min(await jobs_of_run(call.api, call.namespace, call.name), key=attempt_of)
+        obj: Obj = min(await jobs_of_run(api, namespace, name), key=attempt_of)
     else:
-        obj = await call.api.get(resource, call.name, call.namespace)
+        obj = await api.get(resource, name, namespace)
     if not await context.auth.may(
-        call.user,
+        user,
         "patch",
         resource.plural,
         group=resource.group,
-        namespace=call.namespace,
+        namespace=namespace,
         name=obj["metadata"]["name"],
     ):
-        raise Forbidden(
-            f"{call.user.name} may not change {kind} {call.namespace}/{call.name}", code=ErrorCode.FORBIDDEN
-        )
+        raise Forbidden(f"{user.name} may not change {kind} {namespace}/{name}", code=ErrorCode.FORBIDDEN)
     return await snooze_work(
         context.api,
         obj,
         kind,
         loop.policies(),
         span,
-        by=call.user.name,
+        by=user.name,
         tenants=await context.tenants.all(),
         clock=context.clock,
     )
