@@ -223,6 +223,21 @@ def test_a_run_is_asked_for_followed_waited_for_and_cancelled(fake, client):
     assert [request[1].query_params["delete"] for request in fake.asked[1:]] == ["false", "true"]
 
 
+def test_idle_work_is_snoozed_and_runs_are_suspended_and_resumed(fake, client):
+    idle = {"kind": "workspace", "namespace": "lab", "name": "w", "state": "snoozed", "snoozes": 1}
+    fake.put("POST /api/v1/workspaces/lab/w/snooze", idle | {"snoozedUntil": "2026-01-31T12:00:00Z"})
+    snoozed = client.workspaces.snooze("w", time="4h")
+    assert (snoozed.state, snoozed.snoozes, snoozed.snoozed_until.hour) == ("snoozed", 1, 12)
+    fake.put("POST /api/v1/jobs/other/train/snooze", idle | {"kind": "run", "namespace": "other", "name": "train"})
+    assert client.jobs.snooze("train", time="90m", namespace="other").kind == "run"
+    assert [body for _, _, body in fake.asked] == [{"time": "4h"}, {"time": "90m"}]
+    train = {"namespace": "lab", "name": "train", "created": "2026-01-31T08:00:00Z"}
+    fake.put("POST /api/v1/jobs/lab/train/suspend", train | {"state": "Suspended"})
+    fake.put("POST /api/v1/jobs/lab/train/resume", train | {"state": "Waiting"})
+    assert client.jobs.suspend("train").state == "Suspended"
+    assert client.jobs.resume("train").state == "Waiting"
+
+
 def test_runs_are_listed_where_the_client_is_or_everywhere(fake, client):
     fake.put("GET /api/v1/jobs", {"now": "x", "jobs": [{"namespace": "lab", "name": "train", "attempts": 2}]})
     assert [job.name for job in client.jobs.list(state="Waiting")] == ["train"]
