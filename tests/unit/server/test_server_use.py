@@ -77,3 +77,16 @@ async def test_what_nobody_measured_has_no_charts(site):
         assert 'id="use-gpu"' not in (await site.ask("/jobs/team/quiet")).text
         assert (await site.ask("/jobs/team/quiet/use")).text == ""
         assert site.clock.now() == NOON
+
+
+async def test_prometheus_sees_how_busy_held_gpus_are_while_readings_are_fresh(measured):
+    measured.run("dark", namespace="team", node="n1")
+    await measured.until(lambda: measured.service.cluster.pods_of_run("team", "dark"))
+    text = (await measured.ask("/metrics")).text
+    assert 'moorage_user_gpu_utilisation_ratio{user="ada"} 0.19\n' in text
+    assert 'moorage_user_gpus_measured{measured="yes",user="ada"} 1.0' in text
+    assert 'moorage_user_gpus_measured{measured="no",user="ada"} 1.0' in text
+    measured.clock.advance(300)
+    text = (await measured.ask("/metrics")).text
+    assert "moorage_user_gpu_utilisation_ratio{" not in text
+    assert 'moorage_user_gpus_measured{measured="no",user="ada"} 2.0' in text

@@ -194,6 +194,55 @@ GPUS = Dashboard(
     ),
 )
 
+USE = Dashboard(
+    uid="moorage-use",
+    title="Moorage / Use, idle GPUs and cost",
+    text="How busy held GPUs are, which are idle, and what they cost.",
+    panels=(
+        _stat(
+            "Utilisation of held GPUs",
+            "cluster:moorage_gpu_utilisation:ratio",
+            "percentunit",
+            "The mean of those that are measured",
+        ),
+        _stat(
+            "Held GPUs not measured",
+            'sum(max by (tenant, measured) (moorage_tenant_gpus_measured{measured="no"}))',
+            text="They are in no mean",
+        ),
+        Panel(
+            title="Utilisation by tenant",
+            unit="percentunit",
+            queries=(_q("max by (tenant) (moorage_tenant_gpu_utilisation_ratio)", "{{tenant}}"),),
+        ),
+        Panel(
+            title="Utilisation by user",
+            unit="percentunit",
+            queries=(_q("max by (user) (moorage_user_gpu_utilisation_ratio)", "{{user}}"),),
+        ),
+        Panel(
+            title="Utilisation by type",
+            unit="percentunit",
+            queries=(_q("type:moorage_gpu_utilisation:ratio", "{{type}}"),),
+        ),
+        Panel(
+            title="Utilisation by node",
+            unit="percentunit",
+            queries=(_q("max by (node, type) (moorage_node_gpu_utilisation_ratio)", "{{node}} {{type}}"),),
+        ),
+        Panel(
+            title="Held GPUs by whether they are measured",
+            stacked=True,
+            queries=(
+                _q(
+                    "sum by (measured) (max by (tenant, measured) (moorage_tenant_gpus_measured))",
+                    "measured: {{measured}}",
+                ),
+            ),
+        ),
+    ),
+)
+
 QUEUE = Dashboard(
     uid="moorage-queue",
     title="Moorage / Queue and waits",
@@ -400,7 +449,7 @@ SERVICES = Dashboard(
     ),
 )
 
-ALL = (CLUSTER, GPUS, QUEUE, MAPS, WORKFLOWS, SERVICES)
+ALL = (CLUSTER, GPUS, USE, QUEUE, MAPS, WORKFLOWS, SERVICES)
 
 
 def dashboards() -> list[dict[str, Any]]:

@@ -45,6 +45,16 @@ def _quantile(level: str, metric: str) -> Recording:
     )
 
 
+def _busy(level: str, by: str) -> Recording:
+    """The mean utilisation of measured GPUs: each node's mean counts as often as it has such GPUs."""
+    count = 'max by (node, type) (moorage_node_gpus_measured{measured="yes"})'
+    return Recording(
+        record=f"{level}:moorage_gpu_utilisation:ratio",
+        expr=f"sum{by} (max by (node, type) (moorage_node_gpu_utilisation_ratio) * on (node, type) {count})"
+        f" / sum{by} ({count} > 0)",
+    )
+
+
 RECORDINGS = (
     Recording(record="state:moorage_cluster_gpus:max", expr="max by (state) (moorage_cluster_gpus)"),
     Recording(record="type_state:moorage_type_gpus:max", expr="max by (type, state) (moorage_type_gpus)"),
@@ -63,6 +73,8 @@ RECORDINGS = (
         expr='sum by (node) (max by (node, type, state) (moorage_gpus{state="used"}))'
         ' / (sum by (node) (max by (node, type, state) (moorage_gpus{state=~"free|used|reserved"})) > 0)',
     ),
+    _busy("cluster", ""),
+    _busy("type", " by (type)"),
     Recording(record="user:moorage_gpus_held:max", expr="max by (user) (moorage_gpus_held)"),
     Recording(
         record="tenant:moorage_gpus_held:max",

@@ -16,11 +16,15 @@ from starlette.responses import PlainTextResponse, Response
 
 from moorage import __version__
 from moorage.api.errors import ErrorCode
+from moorage.apimachinery.meta import key_of
 from moorage.decide.measures.gpus import FAMILIES as GPU_FAMILIES
 from moorage.decide.measures.gpus import NO_TENANT, TenantOf, measure_gpus
+from moorage.decide.measures.use import FAMILIES as USE_FAMILIES
+from moorage.decide.measures.use import measure_use, pod_gpus
 from moorage.decide.measures.work import FAMILIES as WORK_FAMILIES
 from moorage.decide.measures.work import measure_maps, measure_runs, measure_workspaces
-from moorage.decide.runs.kept import is_of_step
+from moorage.decide.runs.kept import is_of_step, uid_of
+from moorage.decide.usage.gpus import GpuView
 from moorage.decide.usage.intervals import By
 from moorage.decide.workflows.metrics import exposition as of_workflows
 from moorage.decide.workflows.metrics import gauges
@@ -34,6 +38,7 @@ from moorage.model.names import METRICS_ROLE
 from moorage.server.context import Context
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.identity.auth import METRICS_PATH
+from moorage.server.poduse import FRESH
 from moorage.server.problems import Problem
 from moorage.server.rest.top import use
 from moorage.sql.times import ERRORS as SQL_ERRORS
@@ -94,7 +99,7 @@ OWN = (
     *COPIES,
     BUILD,
 )
-FAMILIES = (*GPU_FAMILIES, *WORK_FAMILIES, *OWN)
+FAMILIES = (*GPU_FAMILIES, *USE_FAMILIES, *WORK_FAMILIES, *OWN)
 
 
 async def healthz(_call: Call[None, None]) -> Response:
@@ -132,6 +137,7 @@ async def _measure(context: Context) -> list[Measured]:
     hours = await use(context, since=now - USE_WINDOW, until=now, by=By.USER)
     view, runs = cluster.gpus(), cluster.runs()
     rows = await asyncio.to_thread(measure_gpus, view, hours, tenant_of)
+    rows += await _of_use(context, view, tenant_of)
     rows += await asyncio.to_thread(measure_runs, runs, tenant_of, now)
     rows += await _of_maps(context, tenant_of)
     rows += measure_workspaces(context.gateway.workspaces.all(), tenant_of)
@@ -163,6 +169,16 @@ async def _tenants(context: Context) -> TenantOf:
         name, namespace = str(tenant["metadata"]["name"]), str((tenant.get("spec") or {}).get("namespace") or "")
         names[namespace] = min(name, names.get(namespace, name))
     return lambda namespace: names.get(namespace, NO_TENANT)
+
+
+async def _of_use(context: Context, view: GpuView, tenant_of: TenantOf) -> list[Measured]:
+    try:
+        latest = await asyncio.to_thread(context.samples.latest, since=context.now() - FRESH)
+    except StorageError as error:
+        log.warning("metrics of the use of GPUs cannot be read", extra={"error": error.message})
+        return []
+    readings = {key_of(pod): latest[uid] for pod in context.cluster.pods.all() if (uid := uid_of(pod)) in latest}
+    return await asyncio.to_thread(lambda: measure_use(pod_gpus(view, readings, tenant_of)))
 
 
 async def _of_maps(context: Context, tenant_of: TenantOf) -> list[Measured]:
