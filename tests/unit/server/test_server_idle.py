@@ -10,6 +10,8 @@ import pytest
 
 from moorage.apimachinery.resources import NAMESPACES
 from moorage.decide.idle.states import Record, State, read_record, write_record
+from moorage.decide.usage.intervals import Interval, Open
+from moorage.decide.usage.samples import GpuReading, Reading
 from moorage.model.names import IDLE_ANNOTATION
 from moorage.model.workspace import WORKSPACES
 from moorage.testing.clock import NOON
@@ -123,3 +125,42 @@ async def test_a_snooze_over_http_is_kept_listed_and_limited(ada):
         wrong = await ada.snooze("lab", time)
         assert (wrong.status, words in wrong.text) == (422, True), wrong.text
     assert (await ada.snooze("none", "1h")).status == 404
+
+
+def a_stay(uid, *, hours_ago, until_hours_ago, **more):
+    return Interval(
+        **{
+            "pod_uid": uid, "namespace": "team", "pod": f"ws-lab-{uid}", "run": "", "attempt": 1, "owner": "ada",
+            "node": "n1", "gpu_type": "a100", "gpus": 1, "cpu_milli": 100, "memory_bytes": 1 << 27,
+            "started_at": NOON - timedelta(hours=hours_ago), "last_seen_at": NOON,
+            "ended_at": None if until_hours_ago is None else NOON - timedelta(hours=until_hours_ago),
+        } | more
+    )  # fmt: skip
+
+
+def measure(site, uid, *, hours_ago, until_hours_ago):
+    gpus = (GpuReading(device="0", utilisation=0.0),)
+    slots = range(int(until_hours_ago * 120) + 1, int(hours_ago * 120) + 1)
+    site.service.samples.add(
+        Reading(pod_uid=uid, at=NOON - slot * timedelta(seconds=30), cpu_milli=10, gpus=gpus) for slot in slots
+    )
+
+
+async def test_a_report_has_workspaces_also_those_that_were_started_again_and_maps_and_runs(ada):
+    stays = [
+        a_stay("a", hours_ago=6, until_hours_ago=3, part_of="workspace/lab"),
+        a_stay("b", hours_ago=2, until_hours_ago=None, part_of="workspace/lab"),
+        a_stay("m", hours_ago=2, until_hours_ago=None, part_of="map/squares"),
+        a_stay("r", hours_ago=2, until_hours_ago=None, run="train"),
+        a_stay("c", hours_ago=2, until_hours_ago=None, run="noise", gpus=0),
+    ]
+    ada.site.service.usage.apply([Open(stay) for stay in stays])
+    measure(ada.site, "a", hours_ago=6, until_hours_ago=3)
+    for uid in ("b", "m", "r", "c"):
+        measure(ada.site, uid, hours_ago=2, until_hours_ago=0)
+    body = {"since": "1d", "spec": {"warnAfter": "1h", "suspendAfter": "1h"}}
+    answer = await ada.ask("/api/v1/idle/report", method="POST", kind="application/json", body=body)
+    rows = {f"{row['kind']}/{row['name']}": row for row in answer.json["rows"]}
+    assert sorted(rows) == ["map/squares", "run/train", "workspace/lab"]
+    assert rows["workspace/lab"]["idleHours"] == pytest.approx(5.0, abs=0.6)
+    assert answer.json["heldHours"] == pytest.approx(9.0)

@@ -121,7 +121,8 @@ async def report_idle(call: Call[ReportRequest, None]) -> Report:
         policies: Sequence[Policy] = (tried,)
     else:
         policies = loop.policies()
-    intervals = await asyncio.to_thread(context.usage.overlapping, since, now)
+    every = await asyncio.to_thread(context.usage.overlapping, since, now, every_pod=True)  # says whose they are
+    intervals = [interval for interval in every if interval.gpus]
     rows: list[Outcome] = []
     tenants = {
         str((each.get("spec") or {}).get("namespace") or each["metadata"]["name"]): each["metadata"]["name"]
