@@ -5,7 +5,7 @@ https://argo-workflows.readthedocs.io/en/latest/cron-workflows/
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -27,6 +27,7 @@ from moorage.model.names import (
     NOTIFY_ANNOTATION,
     OWNER_ANNOTATION,
     OWNER_LABEL,
+    SERVICE_MARKS,
 )
 from moorage.model.workflow import (
     COMPLETED_LABEL,
@@ -317,17 +318,17 @@ def metadata_of_runs(cron: Mapping[str, Any]) -> tuple[Obj, Obj]:
     meta = _mapping(_mapping(cron.get("spec")).get("workflowMetadata"))
     labels, annotations = labels_of(cron), annotations_of(cron)
     return (
-        _without(_mapping(meta.get("labels")), OWNER_LABEL)
+        _without(_mapping(meta.get("labels")), (OWNER_LABEL,))
         | {key: labels[key] for key in (OWNER_LABEL, CREATOR_LABEL) if key in labels}
         | {CRON_LABEL: cron["metadata"]["name"]},
-        _without(_mapping(meta.get("annotations")), OWNER_ANNOTATION)
+        _without(_mapping(meta.get("annotations")), (OWNER_ANNOTATION, *SERVICE_MARKS))
         | {key: text for key, text in annotations.items() if key == OWNER_ANNOTATION or is_monitor_key(key)},
     )
 
 
-def _without(table: Mapping[str, Any], key: str) -> Obj:
-    """A table without one key: `workflowMetadata` does not say whose a Workflow is."""
-    return {name: value for name, value in table.items() if name != key}
+def _without(table: Mapping[str, Any], keys: Collection[str]) -> Obj:
+    """A table without some keys: `workflowMetadata` does not say whose a Workflow is, nor what we trust."""
+    return {name: value for name, value in table.items() if name not in keys}
 
 
 def _with_parameters(spec: Mapping[str, Any], parameters: Mapping[str, str]) -> Obj:

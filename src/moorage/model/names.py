@@ -151,6 +151,9 @@ IDLE_ANNOTATION = (
 USED_ANNOTATION = "moorage.dev/used"  # on a Workspace: JSON, when a browser was connected, and last acted
 SUSPENDED_ANNOTATION = "moorage.dev/suspended"  # on an attempt's Job: JSON, who suspended it, when and why
 
+# annotations that our services alone write, since they trust them: see `moorage.decide.admission.marks`
+SERVICE_MARKS = (YIELDS_TO_ANNOTATION, MAP_RELEASED_ANNOTATION, IDLE_ANNOTATION, USED_ANNOTATION)
+
 # pods killed for their memory (docs/howto/guard-a-namespace.md)
 MEMORY_GATE = "moorage.dev/memory"  # scheduling gate of the replacement of a pod that was killed for memory
 MEMORY_LABEL = "moorage.dev/memory"  # on such a replacement: held, raised (it got more memory) or RELEASED

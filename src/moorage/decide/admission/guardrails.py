@@ -1,10 +1,10 @@
 """What admission changes about a pod or a Job, what it refuses, and what it advises, by field path.
 
-Every object is stamped with its owner (`ownership`), and runs are held to their guardrails (`runrules`). Where a
-GuardrailPolicy holds, its rules (`moorage.decide.admission.rulebook`) are applied besides, to every kind with a
-pod template, when it is created and when its template changes. What Kubernetes' controllers create from a workload
-is not judged again, but for the replacements of pods that were killed for memory
-(`moorage.decide.runs.killanswer`).
+Every object is stamped with its owner (`ownership`), marks of our services stay as they are (`marks`), and runs
+are held to their guardrails (`runrules`). Where a GuardrailPolicy holds, its rules
+(`moorage.decide.admission.rulebook`) are applied besides, to every kind with a pod template, when it is created
+and when its template changes. What Kubernetes' controllers create from a workload is not judged again, but for the
+replacements of pods that were killed for memory (`moorage.decide.runs.killanswer`).
 
 `admit` is what the mutating webhook does, `judge` what the validating one does: it sees the object that is about
 to be stored, also where others changed it after us. Both are total: they never raise for an object that the API
@@ -22,6 +22,7 @@ from moorage.apimachinery.resources import Obj
 from moorage.decide.admission.budgets import apply_budgets, priority_place
 from moorage.decide.admission.fields import at
 from moorage.decide.admission.findings import Finding
+from moorage.decide.admission.marks import MORE_METADATA, judge_marks, keep_marks
 from moorage.decide.admission.ownership import owners, stamp
 from moorage.decide.admission.review import TEMPLATES, Draft, Refusal, Request, Verdict, is_deleting, make_draft
 from moorage.decide.admission.rulebook import judge_workload
@@ -50,6 +51,7 @@ def admit(
     """Fill in, stamp, and refuse. Admitting the patched object again gives no patch and the same refusals."""
     draft = make_draft(request)
     stamp(draft)
+    keep_marks(draft)
     if draft.is_run and not is_deleting(request.obj):
         if request.operation == "CREATE":
             complete_run(draft)
@@ -78,6 +80,7 @@ def judge(request: Request) -> Verdict:
             allowed = "must not be set" if wanted is None else f"must be {wanted!r}"
             message = f"{allowed}: the owner is who created the object, and is set by Moorage"
             draft.refusals.append(Refusal(f"{where}.{table}[{key}]", repr(value), message))
+    judge_marks(draft)
     if draft.is_run and not is_deleting(request.obj):
         check_run(draft)
     _apply_policy(draft, fill=False)
@@ -148,6 +151,7 @@ def _differences(before: Obj, after: Obj, kind: str) -> tuple[Obj, ...]:
     """Whole tables are set where they differ; their parents exist in every object the API server admits."""
     paths: list[tuple[str, ...]] = [("metadata", "labels"), ("metadata", "annotations")]
     paths += TEMPLATES.get(kind, ())
+    paths += [(*path, "annotations") for path in MORE_METADATA.get(kind, ())]
     if kind in WORKLOADS:
         template = tuple(map(str, WORKLOADS[kind]))
         paths += [(*template, "spec", key) for key in _CHANGED_OF_PODS]

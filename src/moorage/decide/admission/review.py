@@ -18,6 +18,7 @@ from moorage.model.tenant import TenantDefaults
 from moorage.model.workflow import WORKFLOW_LABEL
 
 OPERATOR = f"system:serviceaccount:{SYSTEM_NAMESPACE}:moorage-operator"
+SERVER = f"system:serviceaccount:{SYSTEM_NAMESPACE}:moorage-server"
 MASTERS = "system:masters"
 
 _COPYING_USERS = (OPERATOR, "system:kube-controller-manager", "system:kube-scheduler", "system:apiserver")
@@ -71,6 +72,11 @@ class Request:
         if self.user in _COPYING_USERS or self.user.startswith(_COPYING_PREFIXES):
             return True
         return MASTERS in self.groups and bool((self.obj.get("metadata") or {}).get("ownerReferences"))
+
+    @property
+    def writes_marks(self) -> bool:
+        """Whether this user may write the marks of our services: services, Kubernetes, administrators."""
+        return self.is_copy or self.user == SERVER or MASTERS in self.groups
 
     @property
     def is_judged_already(self) -> bool:

@@ -24,6 +24,7 @@ from moorage.model.names import (
     HOST_ENV_ANNOTATION,
     OWNER_ANNOTATION,
     REQUEST_ANNOTATION,
+    SERVICE_MARKS,
     is_dns_label,
 )
 from moorage.model.workflow import (
@@ -71,6 +72,7 @@ _OF_A_RUN = (  # labels and annotations of one run, which another run of the sam
     BEATS_ANNOTATION,
     OWNER_ANNOTATION,
     SCHEDULED_ANNOTATION,
+    *SERVICE_MARKS,
     "workflows.argoproj.io/creator",
     "kubectl.kubernetes.io/last-applied-configuration",
 )

@@ -1,0 +1,67 @@
+"""Marks that our services write and trust, on objects that people may write too.
+
+Whoever wrote them by hand would get around a limit: how often a run may start again, when idle work is suspended,
+how long it may be snoozed, how many workers of a map failed. So for everybody but our services and administrators
+they stay as they are stored, and a new object has none. Templates count as well: Kubernetes' own controllers make
+objects with what stands in them.
+
+Who suspends a run writes that on its Job: people do so in their own name, and whoever resumes it takes it off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from moorage.decide.admission.fields import at
+from moorage.decide.admission.ownership import put
+from moorage.decide.admission.review import TEMPLATES, Draft, Refusal, Request
+from moorage.decide.runs.state import read_suspension
+from moorage.model.names import SERVICE_MARKS, SUSPENDED_ANNOTATION
+
+MORE_METADATA = {"CronWorkflow": (("spec", "workflowMetadata"),)}  # where else that of what it makes stands
+
+
+def forged(request: Request) -> Iterator[tuple[tuple[str, ...], str, str | None, str | None]]:
+    """Marks that may not be written as they are: path of the metadata, key, its value, what it must be.
+
+    None: nothing stands there, or may.
+    """
+    if request.writes_marks:
+        return
+    for path in (("metadata",), *TEMPLATES.get(request.kind, ()), *MORE_METADATA.get(request.kind, ())):
+        for key in (*SERVICE_MARKS, SUSPENDED_ANNOTATION):
+            value, before = (_text(obj, (*path, "annotations", key)) for obj in (request.obj, request.old))
+            if value != before and not (key == SUSPENDED_ANNOTATION and _is_theirs(value, request.user)):
+                yield path, key, value, before
+
+
+def keep_marks(draft: Draft) -> None:
+    """Put every forged mark back to what was stored, and warn of it."""
+    for path, key, value, before in list(forged(draft.request)):
+        meta = at(draft.obj, path)
+        if not isinstance(meta, dict):  # its whole template was taken away, and the mark with it
+            continue
+        put(meta, "annotations", key, before)
+        done = "removed" if before is None else "left as it was"
+        how = "cannot be removed" if value is None else f"cannot be set to {value!r}"
+        draft.warnings.append(f"{'.'.join(path)}.annotations[{key}]: {how}; {done}")
+
+
+def judge_marks(draft: Draft) -> None:
+    """Refuse marks that are forged still: where the mutating side was not asked, or others wrote after it."""
+    for path, key, value, before in forged(draft.request):
+        if not isinstance(at(draft.obj, path), dict):
+            continue
+        allowed = "must not be set" if before is None else f"must stay {before!r}"
+        who = "people suspend a run in their own name" if key == SUSPENDED_ANNOTATION else "Moorage writes it"
+        field = f"{'.'.join(path)}.annotations[{key}]"
+        draft.refusals.append(Refusal(field, "" if value is None else repr(value), f"{allowed}: {who}"))
+
+
+def _text(obj: object, path: tuple[str, ...]) -> str | None:
+    value = at(obj, path)
+    return None if value is None else str(value)
+
+
+def _is_theirs(value: str | None, user: str) -> bool:
+    return value is None or read_suspension(value).by == user
