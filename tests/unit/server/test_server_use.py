@@ -44,6 +44,14 @@ async def test_a_run_has_a_series_for_each_pod(measured):
     assert (few["stepSeconds"], len(few["pods"][0]["points"])) == (300, 12)
 
 
+@pytest.mark.parametrize("plural", ["jobs", "workspaces", "workflows"])
+async def test_what_does_not_exist_has_no_use(site, plural):
+    async with site.running():
+        answer = await site.ask(f"/api/v1/{plural}/team/none/use")
+    assert answer.status == 404
+    assert "none" in answer.json["message"]
+
+
 async def test_what_runs_now_is_listed_with_what_it_uses(measured):
     (pod,) = (await measured.ask("/api/v1/use")).json["pods"]
     assert (pod["title"], pod["kind"], pod["node"], pod["cpu"], pod["gpuPercent"]) == (
@@ -72,7 +80,6 @@ async def test_what_nobody_measured_has_no_charts(site):
         site.run("quiet", namespace="team", node="n1")
         await site.until(lambda: site.service.cluster.pods_of_run("team", "quiet"))
         assert (await site.ask("/api/v1/jobs/team/quiet/use")).json == {"stepSeconds": 30, "pods": []}
-        assert (await site.ask("/api/v1/workspaces/team/lab/use")).json == {"stepSeconds": 30, "pods": []}
         assert (await site.ask("/api/v1/workflows/team/w/use")).json == {"stepSeconds": 30, "pods": []}
         assert 'id="use-gpu"' not in (await site.ask("/jobs/team/quiet")).text
         assert (await site.ask("/jobs/team/quiet/use")).text == ""

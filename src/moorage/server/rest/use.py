@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from moorage.actions.workflows import get_workflow
+from moorage.actions.workspaces import get_workspace
 from moorage.api.use import Use, UseNow, UseQuery
 from moorage.apimachinery.meta import key_of, labels_of
 from moorage.model.names import WORKSPACE_LABEL
@@ -14,6 +16,7 @@ from moorage.model.workflow import WORKFLOW_LABEL
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.poduse import names_of, use_now, use_of_pods
 from moorage.server.rest.jobs import known_run
+from moorage.server.rest.workflows import records_of
 
 
 async def get_use(call: Call[None, None]) -> UseNow:
@@ -30,11 +33,13 @@ async def get_use_of_job(call: Call[None, UseQuery]) -> Use:
 
 async def get_use_of_workspace(call: Call[None, UseQuery]) -> Use:
     """Show what the pod of a workspace used since it started."""
+    await get_workspace(call.context.api, call.namespace, call.name)
     return await _use_by_label(call, WORKSPACE_LABEL)
 
 
 async def get_use_of_workflow(call: Call[None, UseQuery]) -> Use:
     """Show what the pods of a workflow's steps used that are not gone."""
+    await get_workflow(call.context.api, call.namespace, call.name, records_of(call.context))
     return await _use_by_label(call, WORKFLOW_LABEL)
 
 
