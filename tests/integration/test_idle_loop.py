@@ -261,6 +261,30 @@ async def test_idle_work_is_warned_about_reminded_of_and_suspended_and_comes_bac
     assert (await world.api.get(JOBS, "train", "vision"))["spec"]["suspend"] is False
 
 
+async def test_who_got_the_gpus_of_suspended_work_is_noted_until_it_runs_again(world):
+    await world.pass_time(4 * HOUR)
+    assert read_record(world.workspace()["metadata"]["annotations"]["moorage.dev/idle"]).node == "n1"
+    await world.api.delete(PODS, "lab", "vision")
+    await world.pass_time(0.1 * HOUR)
+
+    async def rows():
+        return {row.name: row for row in idle_work(await world.loop.held(), world.loop.policies())}
+
+    assert (await rows())["lab"].went_to == ""
+    after = a_pod("next", world.clock, **{"moorage.dev/run": "next"})
+    after["metadata"]["annotations"] = {"moorage.dev/owner": "bob"}
+    world.api.put(PODS, after)
+    await world.pass_time(0.1 * HOUR)
+    assert (await rows())["lab"].went_to == "run vision/next of bob"
+    another = a_pod("another", world.clock, **{"moorage.dev/run": "another"})
+    world.api.put(PODS, another)
+    await world.pass_time(0.1 * HOUR)
+    assert (await rows())["lab"].went_to == "run vision/next of bob"
+    await world.api.patch(WORKSPACES, "lab", {"spec": {"running": True}}, "vision")
+    await world.pass_time(0.1 * HOUR)
+    assert "lab" not in await rows()
+
+
 async def test_a_busy_gpu_or_readings_that_end_warn_nobody(world):
     world.gpu = 60.0
     await world.pass_time(2 * HOUR)

@@ -51,6 +51,7 @@ class Work:
     tenant: str = ""
     gpus: int = 0
     nodes: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()  # "NODE/ID" of its GPUs; empty: the nodes name none
     labels: Mapping[str, str] = field(default_factory=dict)
     suspended: bool = False  # as its spec says, whoever did it
     queued: bool = False  # a run that waits, or waited, in a queue of Kueue, which resumes what it did not suspend
@@ -71,6 +72,7 @@ class Observed:
     policy: Policy | None  # None: no policy holds for it
     record: Record
     now: datetime
+    next_holder: str = ""  # who took the GPUs that it gave back; empty: nobody yet
     reachable: bool = True  # whether a notice has anybody to go to beside marks and events
 
 
@@ -230,7 +232,14 @@ def _idle(
                 return _warn(record, now), Act.WARN
             node = ", ".join(seen.work.nodes)
             suspended = move(
-                record, State.SUSPENDED, now, suspended_at=now, pending=Act.SUSPEND, gpus=seen.work.gpus, node=node
+                record,
+                State.SUSPENDED,
+                now,
+                suspended_at=now,
+                pending=Act.SUSPEND,
+                gpus=seen.work.gpus,
+                node=node,
+                devices=seen.work.devices,
             )
             return suspended, Act.SUSPEND
 
@@ -261,7 +270,7 @@ def _suspended(seen: Observed) -> tuple[Record, Act]:
             return after_suspension(record), Act.REPORT
         return record, Act.SUSPEND  # it was about to be done: again, which is the same
     if seen.work.suspended or record.pending == Act.REPORT:
-        return record, Act.NOTHING
+        return msgspec.structs.replace(record, went_to=record.went_to or seen.next_holder), Act.NOTHING
     return _rest(record, seen.now), Act.NOTHING
 
 
@@ -288,6 +297,7 @@ def _clean(record: Record) -> Record:
         snoozed_until=None,
         snoozed_by="",
         node="",
+        devices=(),
         went_to="",
     )
 

@@ -96,7 +96,8 @@ class Record(Struct, frozen=True, rename="camel", omit_defaults=True):
     next_at: datetime | None = None
     policy: str = ""
     gpus: int = 0  # that it held when this was written
-    node: str = ""  # of the GPUs, when it was suspended
+    node: str = ""  # of the GPUs, when it was suspended; several with ", " between them
+    devices: tuple[str, ...] = ()  # the GPUs, when it was suspended: "NODE/ID"; empty: the node names none
     went_to: str = ""  # who got them next, for people
     told_at: datetime | None = None  # when `why` was last written
     history: tuple[str, ...] = ()  # "warned 2026-01-31T09:10:00Z", oldest first

@@ -19,6 +19,7 @@ from moorage.decide.idle.readings import HeldPod
 from moorage.decide.idle.states import Record, read_record
 from moorage.decide.runs.kueue import queue_of
 from moorage.decide.runs.state import attempt_of
+from moorage.decide.usage.gpus import device_ids
 from moorage.errors import MoorageError
 from moorage.model.idle import MAP, RUN, WORKFLOW, WORKSPACE
 from moorage.model.labels import user_labels
@@ -124,6 +125,7 @@ def _held(key: WorkKey, objects: Sequence[Obj], pods: Sequence[Obj], tenant: str
         tenant=tenant,
         gpus=sum(_gpus(pod) for pod in live) or record.gpus,
         nodes=tuple(sorted({str(pod["spec"].get("nodeName") or "") for pod in live} - {""})),
+        devices=tuple(sorted({device for pod in live for device in devices_of(pod)})),
         labels=user_labels(labels_of(first)),
         suspended=suspended,
         queued=kind == RUN and bool(queue_of(last)),
@@ -160,6 +162,12 @@ def read_used(text: str | None) -> Connection:
 
 def write_used(connection: Connection) -> str:
     return msgspec.json.encode(Used(connection.seen_at, connection.acted_at)).decode()
+
+
+def devices_of(pod: Obj) -> list[str]:
+    """The GPUs of a pod as "NODE/ID"; none where its node does not name them."""
+    node = str((pod.get("spec") or {}).get("nodeName") or "")
+    return [f"{node}/{device}" for ids in device_ids(pod).values() for device in ids]
 
 
 def _namespace(obj: Mapping[str, Any]) -> str:

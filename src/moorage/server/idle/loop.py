@@ -27,6 +27,7 @@ from moorage.decide.idle.notices import make_notice
 from moorage.decide.idle.plan import Act, Observed, after_notice, after_suspension, plan, recover
 from moorage.decide.idle.readings import windows_of
 from moorage.decide.idle.states import Record, read_record, write_record
+from moorage.decide.idle.successors import Taker, is_unclaimed, next_holder, takers_of
 from moorage.decide.idle.work import RESOURCES, Held, WorkKey, held_work
 from moorage.decide.maps.notices import Notice
 from moorage.decide.usage.samples import Point
@@ -111,10 +112,12 @@ class IdleLoop:
 
     async def look(self) -> None:
         """Look at all work once. What fails for one piece of work stops no other."""
-        policies = self.policies()
-        for held in await self.held():
+        policies, works = self.policies(), await self.held()
+        gave_back = any(is_unclaimed(held.record) for held in works)
+        takers = takers_of(self._sources.pods.all()) if gave_back else ()
+        for held in works:
             try:
-                await self._look_at(held, policies)
+                await self._look_at(held, policies, takers)
             except (MoorageError, OSError) as error:
                 log.warning(
                     "a piece of work cannot be judged", extra={"work": held.work.title, "error": str(error)}
@@ -138,7 +141,7 @@ class IdleLoop:
 
     # --- one piece of work
 
-    async def _look_at(self, held: Held, policies: Sequence[Policy]) -> None:
+    async def _look_at(self, held: Held, policies: Sequence[Policy], takers: Sequence[Taker]) -> None:
         now = self._clock.now()
         policy = policy_for(policies, tenant=held.work.tenant, work=held.work.kind)
         record = held.record
@@ -151,7 +154,10 @@ class IdleLoop:
             except _Later:
                 return
         targets = policy.targets_of(held.work.owner, _targets(held)) if policy is not None else ()
-        step = plan(Observed(work=held.work, verdict=verdict, policy=policy, record=record, now=now))
+        taker = next_holder(held.key, record, takers) if is_unclaimed(record) else ""
+        step = plan(
+            Observed(work=held.work, verdict=verdict, policy=policy, record=record, now=now, next_holder=taker)
+        )
         if step.changed or record != held.record:
             written = msgspec.structs.replace(step.record, told_at=now.replace(microsecond=0))
             if not await self._write(held, held.record, written):
