@@ -113,6 +113,20 @@ async def test_two_ways_of_billing_over_a_window_and_over_a_sample(site):
         assert answer.json["jobs"] == [{"name": "vision/train", "times": 30.0, "money": "300.00"}]
 
 
+@pytest.mark.anyio
+async def test_a_run_that_began_before_nodes_were_recorded_is_a_sample_too(site):
+    """Its node's first record is later than its start, as a kubelet writes starts in whole seconds."""
+    async with site.running():
+        site.service.usage.apply_nodes([Begin(a_life(since=SINCE + HOUR, hours=9))], now=SINCE + HOUR)
+        site.service.usage.apply([Open(a_share("a", since=SINCE, hours=5, gpus=1, run="train"))])
+        site.api.readers.add(("ada", None))
+        sample = {"sample": ["vision/train"], "times": 30, "since": "24h"}
+        asked = post({"nodePrices": yaml.safe_dump(MONTH_SHEET), "podPrices": yaml.safe_dump(PODS)} | sample)
+        asked["headers"] |= AS_ADA["headers"]
+        answer = await site.ask("/api/v1/cost/compare", token=False, **asked)
+        assert answer.json["jobs"] == [{"name": "vision/train", "times": 30.0, "money": "300.00"}]
+
+
 def test_samples_say_how_much_of_a_pods_time_they_cover_and_how_busy_it_was():
     pod = replace(a_share("a", since=NOON, hours=1, gpus=2))
     tally = Tally(slots=60, gpu_count=120, gpu_sum=120 * 250)  # half an hour of 30-second slots, at 25 %

@@ -107,7 +107,7 @@ async def compare_costs(call: Call[CompareRequest, None]) -> Compared:
     if body.sample or body.jobs:
         jobs = [_job(job) for job in body.jobs]
         for name in body.sample:
-            jobs += _sampled(name, facts, pods, Fraction(str(body.times)), begin, until)
+            jobs += _sampled(name, facts, pods, Fraction(str(body.times)), since, until)
     seconds = Fraction((min(until, facts.now) - begin).total_seconds())
     scale = Fraction(MONTH_SECONDS) / seconds if jobs is not None and seconds else Fraction(1)
     if jobs is not None:
