@@ -80,7 +80,6 @@ async def test_what_nobody_measured_has_no_charts(site):
         site.run("quiet", namespace="team", node="n1")
         await site.until(lambda: site.service.cluster.pods_of_run("team", "quiet"))
         assert (await site.ask("/api/v1/jobs/team/quiet/use")).json == {"stepSeconds": 30, "pods": []}
-        assert (await site.ask("/api/v1/workflows/team/w/use")).json == {"stepSeconds": 30, "pods": []}
         assert 'id="use-gpu"' not in (await site.ask("/jobs/team/quiet")).text
         assert (await site.ask("/jobs/team/quiet/use")).text == ""
         assert site.clock.now() == NOON
