@@ -16,8 +16,8 @@ from moorage.decide.admission.fields import at
 from moorage.decide.admission.review import OPERATOR, Draft, Refusal
 from moorage.decide.admission.templates import WORKLOADS
 from moorage.decide.budgets.use import standings, strictest
-from moorage.model.budget import QUEUE, REFUSE, Budget
-from moorage.model.names import DEFAULT_PRIORITY, OVER_BUDGET_PRIORITY
+from moorage.model.budget import QUEUE, REFUSE, WARN, Budget
+from moorage.model.names import OVER_BUDGET_PRIORITY
 
 KINDS = (*WORKLOADS, "MapJob", "Workspace", "Workflow")
 _MAP_TEMPLATE = ("spec", "template")
@@ -26,7 +26,9 @@ _MAP_TEMPLATE = ("spec", "template")
 def apply_budgets(draft: Draft, budgets: Iterable[Budget], *, user: str, tenant: str, now: datetime) -> None:
     """Refuse, put behind others, or warn; nothing for what no budget holds for."""
     request = draft.request
-    if request.operation != "CREATE" or request.is_copy or request.user == OPERATOR or request.kind not in KINDS:
+    if request.is_copy or request.user == OPERATOR or request.kind not in KINDS:
+        return
+    if request.operation != "CREATE" and not _leaves_the_end(draft):
         return
     with_gpus = asks_gpus(draft.obj.get("spec"))
     held = [
@@ -36,6 +38,10 @@ def apply_budgets(draft: Draft, budgets: Iterable[Budget], *, user: str, tenant:
     ]
     over = strictest(held)
     if over is None:
+        return
+    if request.operation != "CREATE":
+        if over.budget.when_over != WARN and _behind(draft):
+            draft.warnings.append(f"{over.text}: it goes on waiting behind the work of others")
         return
     if over.budget.when_over == REFUSE:
         draft.refusals.append(
@@ -71,11 +77,19 @@ def priority_place(kind: str) -> tuple[str, ...] | None:
     return (*map(str, WORKLOADS[kind]), "spec") if kind in WORKLOADS and kind != "Pod" else None
 
 
+def _leaves_the_end(draft: Draft) -> bool:
+    """Whether an update takes away the class of those who wait."""
+    path = priority_place(draft.request.kind)
+    if path is None or at(draft.request.old, (*path, "priorityClassName")) != OVER_BUDGET_PRIORITY:
+        return False
+    return at(draft.obj, (*path, "priorityClassName")) != OVER_BUDGET_PRIORITY
+
+
 def _behind(draft: Draft) -> bool:
-    """Name the class of those who wait, where pods are made from a template and nobody named another."""
+    """Name the class of those who wait, where pods are made from a template, whatever class its author named."""
     path = priority_place(draft.request.kind)
     spec = None if path is None else at(draft.obj, path)
-    if not isinstance(spec, dict) or spec.get("priorityClassName") not in (None, "", DEFAULT_PRIORITY):
+    if not isinstance(spec, dict):
         return False
     spec["priorityClassName"] = OVER_BUDGET_PRIORITY
     return True

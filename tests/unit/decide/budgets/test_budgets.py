@@ -169,9 +169,23 @@ def test_the_strictest_budget_that_is_over_decides_and_money_is_for_all_work():
     assert decide(a_job(gpus=0), mild, team, tenant="speech").refusals == ()
 
 
-def test_a_class_that_somebody_chose_is_kept():
-    verdict = decide(a_job(priorityClassName="urgent"), a_budget(used=OVER, whenOver="queue"))
-    assert not class_of(verdict)
+@pytest.mark.parametrize("name", ["urgent", "moorage-default", "standard"])
+def test_no_class_that_its_author_names_leads_past_the_end_of_the_queue(name):
+    verdict = decide(a_job(priorityClassName=name), a_budget(used=OVER, whenOver="queue"))
+    assert class_of(verdict)
+
+
+@pytest.mark.parametrize("when_over", ["queue", "refuse"])
+def test_an_update_does_not_take_work_from_the_end_of_the_queue_while_the_budget_is_used_up(when_over):
+    old, new = a_job(priorityClassName="moorage-over-budget"), a_job()
+    request = Request(kind="Deployment", operation="UPDATE", user="ada", obj=new, old=old)
+    for used, kept in ((OVER, True), ({"ada": 20}, False)):
+        budgets = budgets_of([a_budget(used=used, whenOver=when_over)])
+        verdict = admit(request, budgets=budgets, tenant="vision", now=NOW)
+        assert class_of(verdict) is kept
+        assert verdict.refusals == ()
+    same = Request(kind="Deployment", operation="UPDATE", user="ada", obj=old, old=old)
+    assert admit(same, budgets=budgets_of([a_budget(used=OVER, whenOver=when_over)]), now=NOW).patches == ()
 
 
 @pytest.mark.parametrize(
