@@ -82,7 +82,7 @@ def _leaves_the_end(draft: Draft) -> bool:
     path = priority_place(draft.request.kind)
     if path is None or at(draft.request.old, (*path, "priorityClassName")) != OVER_BUDGET_PRIORITY:
         return False
-    return at(draft.obj, (*path, "priorityClassName")) != OVER_BUDGET_PRIORITY
+    return bool(at(draft.obj, (*path, "priorityClassName")) != OVER_BUDGET_PRIORITY)
 
 
 def _behind(draft: Draft) -> bool:
