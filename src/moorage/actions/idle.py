@@ -10,6 +10,7 @@ from moorage.api.idle import IdleWork
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.changes import change_as_read
 from moorage.apimachinery.meta import annotations_of
+from moorage.apimachinery.moments import format_duration
 from moorage.apimachinery.resources import Obj
 from moorage.clock import SYSTEM, Clock
 from moorage.decide.idle.notices import outlook
@@ -19,6 +20,8 @@ from moorage.decide.idle.work import RESOURCES, Held, held_work
 from moorage.errors import NotFound, UsageError
 from moorage.model.idle import Policy, policy_for
 from moorage.model.names import IDLE_ANNOTATION
+
+_NEXT = {"warn": "warned", "remind": "reminded", "suspend": "suspended"}
 
 
 def idle_work(held: Iterable[Held], policies: Sequence[Policy]) -> tuple[IdleWork, ...]:
@@ -112,15 +115,13 @@ def idle_mark(obj: Obj, now: datetime) -> str:
 
 def mark_of(record: Record, now: datetime) -> str:
     """As `idle_mark`, of a record."""
-    from moorage.apimachinery.moments import format_duration
-
     if record.state in (State.ACTIVE, State.EXEMPT):
         return ""
     if record.state is State.SUSPENDED:
         return "suspended: idle"
     if record.state is State.SNOOZED and record.snoozed_until is not None:
-        return f"snoozed for {format_duration(record.snoozed_until - now)}"
+        return f"snoozed for {format_duration(max(timedelta(), record.snoozed_until - now))}"
     words = f"idle {format_duration(now - record.since)}" if record.since is not None else str(record.state)
-    if record.next == "suspend" and record.next_at is not None:
-        return f"{words}, suspended in {format_duration(max(timedelta(), record.next_at - now))}"
+    if record.next in _NEXT and record.next_at is not None:
+        return f"{words}, {_NEXT[record.next]} in {format_duration(max(timedelta(), record.next_at - now))}"
     return words

@@ -331,6 +331,9 @@ def _public(run: RunView) -> dict[str, Any]:
         "checkpoint_from": run.checkpoint_from,
         "checkpoint_at": run.checkpoint_at,
         "checkpoint_checked_at": run.checkpoint_checked_at,
+        "idle_since": run.idle.since,
+        "idle_next": run.idle.next,
+        "idle_next_at": run.idle.next_at,
     }
 
 

@@ -186,6 +186,14 @@ class JobSummary(Answer, frozen=True):
         Time | None, about("When the run last looked for checkpoints; null: not yet.")
     ] = None
 
+    idle_since: Annotated[
+        Time | None, about("It holds GPUs and has not used them since then; null: it is in use, or has ended.")
+    ] = None
+    idle_next: Annotated[
+        str, about("What comes unless it is used: warn, remind, suspend, end (of its snooze); empty: nothing.")
+    ] = ""
+    idle_next_at: Annotated[Time | None, about("When that comes; null: nothing comes.")] = None
+
     @property
     def has_ended(self) -> bool:
         return self.state in ENDED

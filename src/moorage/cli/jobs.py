@@ -13,6 +13,7 @@ from urllib.parse import quote
 import click
 import msgspec
 
+from moorage.actions.idle import mark_of
 from moorage.actions.runs import SORTS, cancel_run, get_run, job_of, list_runs, select_runs
 from moorage.api.gpus import Gpus
 from moorage.api.use import Use
@@ -247,6 +248,7 @@ def show_text(run: RunView, events: Sequence[Obj], now: datetime, use: Use | Non
     fields = [
         ("run", f"{run.namespace}/{run.name}"),
         ("state", state),
+        ("idle", f"{mark}: {run.idle.why}" if (mark := _idle(run, now)) and run.idle.why else mark),
         ("owner", run.owner),
         ("labels", ", ".join(f"{key}={value}" for key, value in run.labels.items())),
         ("command", run.command.replace("\n", "\\n")),
@@ -359,7 +361,7 @@ def _row(run: RunView, now: datetime) -> list[str]:
     return [
         run.name,
         run.owner,
-        str(run.state),
+        f"{run.state} ({mark})" if (mark := _idle(run, now)) else str(run.state),
         str(run.gpus),
         run.gpu_type,
         run.node,
@@ -369,6 +371,11 @@ def _row(run: RunView, now: datetime) -> list[str]:
         str(run.retries),
         checkpoint,
     ]
+
+
+def _idle(run: RunView, now: datetime) -> str:
+    """That it is idle, and what comes; "" for a suspended one, whose reason says it."""
+    return "" if run.state is State.SUSPENDED else mark_of(run.idle, now)
 
 
 def _asks(run: RunView) -> str:

@@ -21,6 +21,7 @@ from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import parse_pod
 from moorage.decide.explain.snapshot import pod_of_job
 from moorage.decide.explain.wishes import wanted_types
+from moorage.decide.idle.states import Record, read_record
 from moorage.decide.runs.kueue import queue_of
 from moorage.decide.runs.lastwords import split_last_words
 from moorage.decide.runs.restarts import AttemptSeen, Cause, PodSeen, cause_of
@@ -36,6 +37,7 @@ from moorage.model.names import (
     CHECKPOINT_FROM_ANNOTATION,
     COMMAND_ANNOTATION,
     ENDED_ANNOTATION,
+    IDLE_ANNOTATION,
     RESTART_LIMIT,
     RESTART_LIMIT_ANNOTATION,
     RUN_LABEL,
@@ -144,6 +146,7 @@ class RunView:
     attempts: tuple[AttemptView, ...]
     checkpoint_from: str = ""  # the run whose checkpoint it continued at its start; empty: none
     labels: Mapping[str, str] = field(default_factory=dict)  # those of its user
+    idle: Record = field(default_factory=Record)  # what is kept of its idleness; active: it is in use
 
     @property
     def pods(self) -> tuple[PodView, ...]:
@@ -233,6 +236,7 @@ def view_run(
         exit_code=0 if state is State.SUCCEEDED else done[-1].exit_code if done else None,
         attempts=attempts,
         labels=user_labels(labels_of(first)),
+        idle=Record() if state.ended else read_record(notes.get(IDLE_ANNOTATION)),
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from moorage.actions.idle import mark_of
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.quantity import format_bytes
 from moorage.apimachinery.resources import Obj
@@ -194,6 +195,8 @@ def _times(run: RunView, now: datetime, *, private: bool) -> Iterable[Fact]:
         yield Fact(name="Started", when=ago(run.started, now), note="ago")
         if run.state.ended:
             yield Fact(name="Ran for", text=span(run.ended - run.started) if run.ended else UNKNOWN)
+    if run.state is not State.SUSPENDED and (mark := mark_of(run.idle, now)):
+        yield Fact(name="Use of its GPUs", text=mark)
     if run.ended is not None:
         yield Fact(name="Ended", when=ago(run.ended, now), note="ago")
     if private and run.deadline is not None and not run.state.ended:
