@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
+import os
 import socketserver
 import sys
 import textwrap
@@ -16,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from moorage.apimachinery.resources import Obj
 from moorage.kube.client import KubeClient
 from moorage.model.idle import IDLE_POLICIES
 from moorage.testing import waiting
@@ -25,6 +26,8 @@ from moorage.testing.cluster import Cluster, local_cluster
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.xdist_group("idle")]
 
 until = partial(waiting.read_until, patience=600.0)  # readings come every half minute
+WARNS = {"warnAfter": "1m", "idle": {"window": "30s"}, "snooze": {"longest": "2h", "times": 1}}
+SUSPENDS = {"remindAfter": "5s", "suspendAfter": "10s", "snooze": {"longest": "5s", "times": 1}}
 STALLS = textwrap.dedent(
     """
     import os, pathlib, time
@@ -82,6 +85,14 @@ class Receivers:
             server.shutdown()
             server.server_close()
 
+    def spec(self) -> dict[str, Any]:
+        """The part of a policy that names these."""
+        targets = [f"http://127.0.0.1:{self.hook.server_address[1]}/hook"]
+        return {"notify": {"targets": targets, "mailDomain": "example.com"}}
+
+    def mail_about(self, name: str, words: str) -> str:
+        return next((mail for mail in self.mails if f"/{name} " in mail and words in mail), "")
+
     def text_about(self, name: str, words: str) -> str:
         return next((text for text in self.texts if f"/{name} " in text and words in text.splitlines()[0]), "")
 
@@ -104,9 +115,15 @@ def cluster(tmp_path: Path, receivers: Receivers, monkeypatch: pytest.MonkeyPatc
         yield cluster
 
 
-async def create(cluster: Cluster, policy: Obj) -> None:
+async def create(cluster: Cluster, spec: dict[str, Any]) -> None:
+    document = {"apiVersion": "moorage.dev/v1alpha1", "kind": "IdlePolicy", "metadata": {"name": "short"}}
     async with KubeClient.from_kubeconfig(cluster.kubeconfig) as api:
-        await api.create(IDLE_POLICIES, policy)
+        await api.create(IDLE_POLICIES, document | {"spec": spec})
+
+
+async def change(cluster: Cluster, spec: dict[str, Any]) -> None:
+    async with KubeClient.from_kubeconfig(cluster.kubeconfig) as api:
+        await api.patch(IDLE_POLICIES, "short", {"spec": spec})
 
 
 def idle_of(cluster: Cluster, work: str) -> dict[str, Any]:
@@ -114,49 +131,71 @@ def idle_of(cluster: Cluster, work: str) -> dict[str, Any]:
     return next((row for row in listed if f"{row['kind']}/{row['name']}" == work), {"state": "active"})
 
 
+def state_of(cluster: Cluster, *command: str) -> dict[str, Any]:
+    shown: dict[str, Any] = json.loads(cluster.moor(*command, "-o", "json").stdout)
+    return shown
+
+
+@pytest.mark.skipif(importlib.util.find_spec("jupyterlab") is None, reason="jupyterlab is not installed")
 def test_idle_work_is_warned_about_snoozed_suspended_and_brought_back(cluster, receivers, tmp_path):
-    spec = {
-        "warnAfter": "1m",
-        "remindAfter": "30s",
-        "suspendAfter": "1m",
-        "idle": {"window": "30s"},
-        "snooze": {"longest": "2m", "times": 1},
-        "notify": {
-            "targets": [f"http://127.0.0.1:{receivers.hook.server_address[1]}/hook"],
-            "mailDomain": "example.com",
-        },
-    }
-    document = {"apiVersion": "moorage.dev/v1alpha1", "kind": "IdlePolicy", "metadata": {"name": "short"}}
-    asyncio.run(create(cluster, document | {"spec": spec}))
+    asyncio.run(create(cluster, WARNS | receivers.spec()))
     (tmp_path / "stalls.py").write_text(STALLS)
+    (tmp_path / "thesis.txt").write_text("four months of work")
+    with_jupyter = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    cluster.moor(
+        "workspace", "create", "lab", "--gpus", "1", "--cpu", "500m", "--memory", "1Gi", env=with_jupyter
+    )  # fmt: skip
     cluster.moor(
         "run", "--name", "stalls", "--gpus", "1", "--cpu", "100m", "--memory", "128Mi", "--checkpoint", "steps",
         "--", sys.executable, "stalls.py", cwd=tmp_path,
     )  # fmt: skip
     cluster.moor("run", "--name", "plain", "--gpus", "1", "--", "sleep", "100000", cwd=tmp_path)
+    until(lambda: state_of(cluster, "workspace", "show", "lab"), lambda lab: lab["phase"] == "Running")
+    cluster.moor("volume", "cp", "thesis.txt", "lab-home:/", cwd=tmp_path)
 
-    until(lambda: idle_of(cluster, "run/stalls"), lambda row: row["state"] in ("warned", "reminded"))
-    warning = until(lambda: receivers.text_about("stalls", "holds 1 GPU"), bool)
-    assert "GPU below 5 % and CPU below 200m in each 30s window since" in warning
-    assert "moor snooze run/stalls -n default --for 4h" in warning
-    until(lambda: [mail for mail in receivers.mails if "run default/stalls" in mail], bool)
-    refused = cluster.moor("snooze", "stalls", "--for", "3m", check=False)
-    assert "cannot snooze for 3m: policy short allows 2m at most" in refused.stderr
-    cluster.moor("snooze", "stalls", "--for", "1m")
-    assert idle_of(cluster, "run/stalls")["state"] == "snoozed"
+    # warned, by webhook and by mail
+    for kind, name, command in (
+        ("workspace", "lab", "moor workspace snooze lab -n default --for"),
+        ("run", "stalls", "moor snooze run/stalls -n default --for"),
+    ):
+        until(lambda work=f"{kind}/{name}": idle_of(cluster, work), lambda row: row["state"] == "warned")
+        warning = until(lambda name=name: receivers.text_about(name, "holds 1 GPU"), bool)
+        assert "GPU below 5 % and CPU below 200m in each 30s window since" in warning
+        assert command in warning
+        mail = until(lambda name=name: receivers.mail_about(name, "holds 1 GPU"), bool)
+        assert "@example.com" in mail
+    lab = receivers.text_about("lab", "holds 1 GPU")
+    assert "no kernel" in lab
+    assert "no browser was connected" in lab
 
-    until(lambda: idle_of(cluster, "run/stalls"), lambda row: row["state"] == "suspended")
-    shown = until(
-        lambda: json.loads(cluster.moor("show", "stalls", "-o", "json").stdout),
-        lambda run: run["state"] == "Suspended",
-    )
+    # snoozed, within the limits
+    refused = cluster.moor("snooze", "stalls", "--for", "3h", check=False)
+    assert "cannot snooze for 3h: policy short allows 2h at most" in refused.stderr
+    assert "workspace/lab is snoozed until" in cluster.moor("workspace", "snooze", "lab", "--for", "1h").stdout
+    cluster.moor("snooze", "stalls", "--for", "1h")
+    for work in ("workspace/lab", "run/stalls"):
+        assert idle_of(cluster, work)["state"] == "snoozed"
+
+    # the administrator lets it suspend, and shortens all snoozes
+    asyncio.run(change(cluster, SUSPENDS))
+    for work in ("workspace/lab", "run/stalls"):
+        until(lambda work=work: idle_of(cluster, work), lambda row: row["state"] == "suspended")
+    until(lambda: state_of(cluster, "workspace", "show", "lab"), lambda lab: lab["phase"] == "Stopped")
+    shown = until(lambda: state_of(cluster, "show", "stalls"), lambda run: run["state"] == "Suspended")
     assert shown["reason"].startswith("suspended by the idle policy: idle: GPU below 5 %")
-    until(lambda: receivers.text_about("stalls", "was suspended"), lambda text: "moor resume stalls" in text)
+    for name, command in (("stalls", "moor resume stalls"), ("lab", "moor workspace start lab")):
+        until(lambda name=name: receivers.text_about(name, "was suspended"), lambda text, c=command: c in text)
+        until(lambda name=name: receivers.mail_about(name, "was suspended"), lambda mail, c=command: c in mail)
     plain = until(lambda: idle_of(cluster, "run/plain"), lambda row: row["state"] == "reminded")
     assert plain["outlook"] == "It is not suspended: it has no checkpoint."
 
-    resumed = cluster.moor("resume", "stalls").stdout
-    assert resumed.startswith("stalls resumes from its checkpoint of ")
+    # back with one command each, as it was
+    cluster.moor("workspace", "start", "lab", "--wait", env=with_jupyter, timeout=300)
+    cluster.moor("volume", "cp", "lab-home:/thesis.txt", "back", cwd=tmp_path)
+    (kept,) = [file for file in (tmp_path / "back").rglob("*") if file.is_file()] or [tmp_path / "back"]
+    assert kept.read_text() == "four months of work"
+    assert cluster.moor("resume", "stalls").stdout.startswith("stalls resumes from its checkpoint of ")
     until(lambda: cluster.moor("logs", "stalls", check=False).stdout, lambda log: "resumed at 3" in log)
     report = json.loads(cluster.moor("idle", "report", "--since", "1h", "-o", "json").stdout)
     assert report["policy"] == "short"
+    assert {"workspace/lab", "run/stalls"} <= {f"{row['kind']}/{row['name']}" for row in report["rows"]}
