@@ -3,10 +3,12 @@
     python benchmarks/usage_history.py                      # 1,000 pods, 30 days, a reading every 30 s: an hour
     python benchmarks/usage_history.py --pods 100 --days 3  # a look
     python benchmarks/usage_history.py --postgres           # the same in a PostgreSQL that is made for it
+    python benchmarks/usage_history.py --only-parsing       # seconds
 
 Every reading goes through the store as the collector's do, and is thinned out as the server does it. The readings
-themselves are random walks, so that nothing compresses better than in life. The parsing of a kubelet's summary and
-of an exporter's page is measured apart, on pages of eight pods each.
+themselves are random walks, so that nothing compresses better than in life. Reading what sources answer is
+measured apart: a kubelet's summary of 110 pods and a page of DCGM's exporter of 8 GPUs are decoded, as often as so
+many pods with a GPU each need them in a round, and made into readings. The network is not part of it.
 """
 
 from __future__ import annotations
@@ -23,12 +25,24 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from moorage.apimachinery.documents import parse_json
+from moorage.decide.usage.readings import (
+    GPU_METRICS,
+    Measured,
+    gpus_of,
+    make_readings,
+    measured_by_kubelet,
+    parse_exposition,
+)
 from moorage.decide.usage.samples import SLOT_SECONDS, GpuReading, Reading
+from moorage.kube.kubelets import SUMMARY_MAX_BYTES
 from moorage.usage.samples import SampleStore
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 GIB = 2**30
 OWNERS = 50
+PODS_OF_NODE, GPUS_OF_NODE = 110, 8  # 110: the most that a kubelet takes, where nobody says more
+PARSED_ROUNDS = 11
 BAR_BYTES, BAR_SECONDS, BAR_CORE = 10**9, 2.0, 0.05
 
 
@@ -80,6 +94,92 @@ class Walks:
         return [pod[0] for pod in self._pods]
 
 
+def summary_page(node: int) -> bytes:
+    """A kubelet's /stats/summary of PODS_OF_NODE pods of two containers, with the parts that kubelets send."""
+    time_ = START.isoformat().replace("+00:00", "Z")
+
+    def part(name: str) -> dict[str, Any]:
+        cpu = {"time": time_, "usageNanoCores": 812_345_678, "usageCoreNanoSeconds": 98_765_432_109_876}
+        memory = {"time": time_, "availableBytes": GIB, "usageBytes": 3 * GIB, "workingSetBytes": 2 * GIB}
+        disk = {"time": time_, "availableBytes": GIB, "capacityBytes": 9 * GIB, "usedBytes": GIB, "inodes": 65_000}
+        return {"name": name, "startTime": time_, "cpu": cpu, "memory": memory, "rootfs": disk, "logs": disk}
+
+    pods = []
+    for number in range(PODS_OF_NODE):
+        whole = part("")
+        pods.append(
+            {
+                "podRef": {"name": f"pod-{node}-{number}", "namespace": "lab", "uid": f"{node}-{number}"},
+                "startTime": time_,
+                "containers": [part("main"), part("proxy")],
+                "cpu": whole["cpu"],
+                "memory": whole["memory"],
+                "network": {"time": time_, "name": "eth0", "rxBytes": 1 << 40, "txBytes": 1 << 40},
+                "volume": [{"name": "home", "time": time_, "usedBytes": GIB, "capacityBytes": 9 * GIB}],
+                "ephemeral-storage": whole["rootfs"],
+            }
+        )
+    return json.dumps({"node": part("node"), "pods": pods}).encode()
+
+
+def exporter_page(node: int) -> bytes:
+    """A page of DCGM's exporter of GPUS_OF_NODE GPUs with a pod each: 20 metrics, of which four are wanted."""
+    names = [*GPU_METRICS, *(f"DCGM_FI_DEV_OTHER_{number}" for number in range(16))]
+    lines = []
+    for name in names:
+        lines += [f"# HELP {name} What it is.", f"# TYPE {name} gauge"]
+        for gpu in range(GPUS_OF_NODE):
+            holder, number = divmod(node * GPUS_OF_NODE + gpu, PODS_OF_NODE)
+            labels = (
+                f'gpu="{gpu}",UUID="GPU-{node}-{gpu}",device="nvidia{gpu}",modelName="NVIDIA A100-SXM4-80GB",'
+                f'Hostname="node-{node}",DCGM_FI_DRIVER_VERSION="550.54.15",container="main",namespace="lab",'
+                f'pod="pod-{holder}-{number}"'
+            )
+            lines.append(f"{name}{{{labels}}} 42")
+    return "\n".join(lines).encode()
+
+
+def parsing(pods: int) -> dict[str, float]:
+    """CPU seconds of reading all answers of a round, and what that is of a core, at a round every SLOT_SECONDS."""
+    summaries = [summary_page(node) for node in range(-(-pods // PODS_OF_NODE))]
+    pages = [exporter_page(node) for node in range(-(-pods // GPUS_OF_NODE))]
+    objects = [
+        {"metadata": {"name": f"pod-{node}-{number}", "namespace": "lab", "uid": f"{node}-{number}"}, "spec": {}}
+        for node in range(len(summaries))
+        for number in range(PODS_OF_NODE)
+    ][:pods]
+    before: dict[str, Measured] = {}
+    seconds: dict[str, list[float]] = {"summaries": [], "exporters": [], "readings": []}
+    for round_ in range(PARSED_ROUNDS):
+        began = cpu_seconds()
+        measured: dict[str, Measured] = {}
+        for summary in summaries:
+            measured |= measured_by_kubelet(parse_json(summary, bytes_max=SUMMARY_MAX_BYTES))
+        seconds["summaries"].append(cpu_seconds() - began)
+        began = cpu_seconds()
+        gpus = [use for page in pages for use in gpus_of(parse_exposition(page.decode("utf-8", "replace")))]
+        seconds["exporters"].append(cpu_seconds() - began)
+        began = cpu_seconds()
+        readings = make_readings(
+            objects, measured, before, gpus, at=START + round_ * timedelta(seconds=SLOT_SECONDS)
+        )
+        seconds["readings"].append(cpu_seconds() - began)
+        before = measured
+        known = sum(len(reading.gpus) for reading in readings)
+        if len(readings) != pods or known != pods or len(gpus) != len(pages) * GPUS_OF_NODE:
+            raise SystemExit(
+                f"{len(readings)} readings of {pods} pods, {len(gpus)} GPUs: pages were not understood"
+            )
+    medians = {name: sorted(values)[len(values) // 2] for name, values in seconds.items()}
+    print(f"a round of {pods} pods: {len(summaries)} summaries of {PODS_OF_NODE} pods ({len(summaries[0])} bytes),"
+          f" {len(pages)} pages of {GPUS_OF_NODE} GPUs ({len(pages[0])} bytes)")  # fmt: skip
+    for name, value in medians.items():
+        print(f"{1000 * value:7.1f} ms of CPU  {name}")
+    core = sum(medians.values()) / SLOT_SECONDS
+    print(f"{100 * core:.2f} % of a core to read answers, a round every {SLOT_SECONDS} s")
+    return {"parsing_core": core}
+
+
 def cpu_seconds() -> float:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
@@ -127,9 +227,13 @@ def main() -> None:
     parser.add_argument("--days", type=float, default=30)
     parser.add_argument("--minutes", type=float, default=1e9, help="stop making readings after this, and report")
     parser.add_argument("--postgres", action="store_true")
+    parser.add_argument("--only-parsing", action="store_true", help="read what sources answer, and keep nothing")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    parsed = parsing(options.pods)
+    if options.only_parsing:
+        return
     walks, rounds = Walks(options.pods, options.seed), int(options.days * 86400 / SLOT_SECONDS)
     with tempfile.TemporaryDirectory() as name, place(Path(name), options.postgres) as (where, size):
         store, spent, worst = SampleStore(where), 0.0, 0.0
@@ -149,7 +253,7 @@ def main() -> None:
             if number % 2880 == 2879:
                 print(f"day {number // 2880 + 1}: {size() / 1e6:.0f} MB", flush=True)
         now = START + rounds * timedelta(seconds=SLOT_SECONDS)
-        figures: dict[str, float] = {
+        figures: dict[str, float] = parsed | {
             "bytes": size(),
             "core": spent / (rounds * SLOT_SECONDS),
             "longest_round_seconds": worst,
