@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import subprocess
@@ -11,6 +12,9 @@ from urllib.request import Request, urlopen
 import pytest
 import yaml
 
+from moorage.kube.client import KubeClient
+from moorage.model.budget import BUDGETS
+from moorage.model.idle import IDLE_POLICIES
 from moorage.model.monitoring.dashboards import dashboards
 from moorage.model.monitoring.rules import ALERTS, RECORDINGS
 from moorage.testing.cluster import Cluster, local_cluster
@@ -38,12 +42,40 @@ spec:
   - name: say
     container: {image: python, command: [sh, -c, "echo said"]}
 """
+PRICES = """\
+source: the invoice of the rack
+date: 2026-11-01
+currency: USD
+owned:
+- {name: rack, nodes: ["node-*"], purchase: 876000000, years: 1}
+"""  # 100,000 an hour: seconds count
+POLICIES = """\
+apiVersion: moorage.dev/v1alpha1
+kind: IdlePolicy
+metadata: {name: soon}
+spec: {warnAfter: 1m, idle: {window: 30s}}
+---
+apiVersion: moorage.dev/v1alpha1
+kind: Budget
+metadata: {name: tiny}
+spec: {users: ["*"], period: month, gpuHours: "0.001"}
+"""
 OF_ARGO = "argo_workflows_"  # these bear the names of Argo's controller
 SQUARES = ("--range", "1:40", "--parallelism", "1")
 
 
 def fill(cluster: Cluster, folder: Path) -> None:
-    """Runs that hold GPUs, wait and are over; a map, a workflow, a workspace, a tenant."""
+    """Runs that hold GPUs, wait and are over; a map, a workflow, a workspace, a tenant; prices, a budget."""
+    (folder / "prices.yaml").write_text(PRICES)
+    cluster.moor("cost", "prices", str(folder / "prices.yaml"))
+    policy, budget = yaml.safe_load_all(POLICIES)
+
+    async def create() -> None:
+        async with KubeClient.from_kubeconfig(cluster.kubeconfig) as api:
+            await api.create(IDLE_POLICIES, policy)
+            await api.create(BUDGETS, budget)
+
+    asyncio.run(create())
     cluster.moor("tenant", "create", "vision", "--admin", "ada")
     cluster.moor("run", "--name", "over", "--", "true")
     cluster.moor("run", "--name", "small", "--gpus", "1", "--time", "1h", "--", "python3", "-c", HOLD)
@@ -103,6 +135,18 @@ def test_a_query_has_data(prometheus, name, expression):
     for variable in ("type", "node", "tenant"):
         expression = expression.replace(f"${variable}", ".*")
     assert wait_until(f"data of {name}", lambda: prometheus.query(expression) or None)
+
+
+@pytest.mark.usefixtures("up")
+def test_idle_gpus_money_and_a_budget_are_seen_as_they_are(prometheus):
+    """The runs that sleep are idle within minutes; the first of them has used the budget up by then."""
+    held = 'sum(max by (state, tenant) (moorage_idle_gpus{state=~"idle|warned"})) > 0'
+    assert wait_until("idle GPUs", lambda: prometheus.query(held) or None)
+    assert wait_until("a budget", lambda: prometheus.query("max(moorage_budget_used_ratio) >= 1") or None)
+    assert wait_until("money", lambda: prometheus.query('sum(moorage_cost_24h{currency="USD"}) > 0') or None)
+    assert wait_until(
+        "utilisation", lambda: prometheus.query("cluster:moorage_gpu_utilisation:ratio < 0.1") or None
+    )
 
 
 @pytest.mark.usefixtures("up")

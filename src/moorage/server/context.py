@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from moorage.apimachinery.informer import Informer
     from moorage.attempts.keeper import Keeper
+    from moorage.decide.measures.reclaim import Cost
     from moorage.queue.manager import Queue
     from moorage.queue.outputs import Outputs
     from moorage.server.backup.store import Place
@@ -85,6 +86,7 @@ class Context:
     records: Callable[[], bool]  # whether this server is the one that records
     turns: Turns = field(default_factory=Turns)
     idle: IdleLoop | None = None  # None: this is no server
+    cost_of_day: Callable[[], Cost | None] = lambda: None  # as it was last computed
 
     def now(self) -> datetime:
         return self.clock.now()

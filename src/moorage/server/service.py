@@ -47,6 +47,7 @@ from moorage.server.budgets import BudgetKeeper
 from moorage.server.cluster import Cluster
 from moorage.server.collector import Collector
 from moorage.server.context import Context
+from moorage.server.costmeasures import CostOfDay
 from moorage.server.databases import ARTIFACTS_FOLDER
 from moorage.server.docker.execs import Execs
 from moorage.server.docker.followers import Followers
@@ -186,6 +187,7 @@ class ServerService:
             api, self.auth, clock=clock, people=self.people, desk=self.desk, audit=self.audit, informers=shared
         )
         self.idle = self._make_idle(api, clock, shared)
+        self.cost_of_day = CostOfDay()
         self._kubelets = Kubelets(api, clock=clock) if isinstance(api, KubeClient) else NoKubelets()
         self.collector = self._make_collector(api, sources or SourceSettings(), clock)
         self.logins.addresses.allow(hosts)
@@ -221,6 +223,7 @@ class ServerService:
             execs=Execs(self.desk, clock=clock),
             times=RequestTimes(clock=clock),
             records=lambda: self.leader.term is not None,
+            cost_of_day=lambda: self.cost_of_day.cost,
         )
         self._budgets = BudgetKeeper(self.context, clock=clock)
         self.sharing = Sharing(api, self.cluster, self.usage, self.context.tenants, clock=clock)
@@ -324,6 +327,7 @@ class ServerService:
                 tasks.create_task(self.own_writes.run())
                 tasks.create_task(self.gateway.run())
                 tasks.create_task(self._policies.run())
+                tasks.create_task(self.cost_of_day.run(self.context))
         finally:
             self.cluster.close()
             self.outputs.close()

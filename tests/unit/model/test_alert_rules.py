@@ -32,6 +32,10 @@ def _gauge(value: float) -> str:
     return f"{value:g}x200"
 
 
+def _long(value: float) -> str:
+    return f"{value:g}x500"
+
+
 def _rises(by: float) -> str:
     return f"0+{by:g}x200"
 
@@ -160,6 +164,30 @@ CASES = {
         fires={'moorage_run_oldest_wait_seconds{tenant="v"}': _gauge(13 * 3600)},
         quiet={'moorage_run_oldest_wait_seconds{tenant="v"}': _gauge(11 * 3600)},
         labels={"tenant": "v"},
+    ),
+    "MoorageIdleGpusHeld": Case(
+        fires={
+            'moorage_idle_gpus{state="idle", tenant="v", instance="a"}': _long(1),
+            'moorage_idle_gpus{state="warned", tenant="w", instance="a"}': _long(2),
+            'moorage_tenant_gpus_held{tenant="v", type="a", instance="a"}': _long(4),
+            'moorage_tenant_gpus_held{tenant="w", type="a", instance="a"}': _long(6),
+        },
+        quiet={
+            'moorage_idle_gpus{state="idle", tenant="v", instance="a"}': _long(2),
+            'moorage_idle_gpus{state="idle", tenant="v", instance="b"}': _long(2),
+            'moorage_idle_gpus{state="snoozed", tenant="v", instance="a"}': _long(4),
+            'moorage_idle_gpus{state="suspended", tenant="v", instance="a"}': _long(9),
+            'moorage_tenant_gpus_held{tenant="v", type="a", instance="a"}': _long(10),
+        },
+        at="7h",
+    ),
+    "MoorageBudgetSpent": Case(
+        fires={
+            'moorage_budget_used_ratio{budget="m", kind="user", name="ada"}': _gauge(1),
+            'moorage_budget_used_ratio{budget="m", kind="user", name="ben"}': _gauge(0.5),
+        },
+        quiet={'moorage_budget_used_ratio{budget="m", kind="user", name="ada"}': _gauge(0.99)},
+        labels={"budget": "m", "kind": "user", "name": "ada"},
     ),
     "MoorageMapItemsFail": Case(
         fires={

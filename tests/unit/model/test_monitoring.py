@@ -12,6 +12,7 @@ from moorage.model.monitoring.monitors import make_monitoring
 from moorage.model.monitoring.rules import ALERTS, RECORDINGS
 
 DOCS = Path(__file__).parents[3] / "docs"
+IDLE_STATES = {"idle", "warned", "reminded", "snoozed", "suspended"}
 STATES = {"free", "used", "reserved", "unavailable"}
 
 
@@ -22,8 +23,8 @@ def test_a_rule_asks_for_metrics_that_are_there(rule):
     names = set(re.findall(r"\bmoorage_\w+", expression))
     assert {re.sub(r"_(bucket|count|sum)$", "", name) for name in names} <= known
     assert expression.count("(") == expression.count(")")
-    for states in re.findall(r'gpus\{state=~"([^"]+)"', expression):
-        assert set(states.split("|")) <= STATES
+    for metric, states in re.findall(r'(\w+gpus)\{state=~"([^"]+)"', expression):
+        assert set(states.split("|")) <= (IDLE_STATES if metric == "moorage_idle_gpus" else STATES)
 
 
 def test_the_page_explains_every_alert():

@@ -10,10 +10,12 @@ import pytest
 import yaml
 
 from moorage.apimachinery.resources import CONFIGMAPS
+from moorage.decide.idle.states import Record, State, write_record
 from moorage.decide.usage.intervals import Open
 from moorage.decide.usage.nodelives import Begin
 from moorage.decide.usage.samples import PodUse, Tally
-from moorage.model.names import PRICES_CONFIGMAP, SYSTEM_NAMESPACE
+from moorage.model.budget import BUDGETS
+from moorage.model.names import IDLE_ANNOTATION, PRICES_CONFIGMAP, SYSTEM_NAMESPACE
 from moorage.model.tenant import TENANTS
 from moorage.server.costs import Measured, measured_of
 from moorage.testing.clock import NOON
@@ -148,3 +150,51 @@ async def test_a_member_sees_others_as_one_row_of_the_same_sum_and_may_not_compa
         asked = post({"podPrices": yaml.safe_dump(PODS)})
         asked["headers"] |= AS_ADA["headers"]
         assert (await site.ask("/api/v1/cost/compare", token=False, **asked)).status == 403
+
+
+@pytest.mark.anyio
+async def test_prometheus_sees_the_money_of_a_day_that_was_computed_minutes_ago(site):
+    async def shown():
+        text = (await site.ask("/metrics")).text
+        return {line for line in text.splitlines() if line.startswith("moorage_cost_24h{")}
+
+    async with site.running():
+        record(site)
+        site.api.put(TENANTS, {"metadata": {"name": "eyes"}, "spec": {"namespace": "vision"}})
+        assert await shown() == set()  # no prices: no money, and not 0
+        install(site)
+        site.clock.advance(30)
+        await site.until(lambda: site.service.cost_of_day.cost)
+        lines = await shown()
+        assert 'moorage_cost_24h{currency="USD",kind="not_measured",tenant="eyes"} 3.0' in lines
+        assert 'moorage_cost_24h{currency="USD",kind="not_measured",tenant="-"} 1.2' in lines
+        assert 'moorage_cost_24h{currency="USD",kind="idle",tenant="-"} 35.8' in lines
+        computed = site.service.cost_of_day.cost
+        install(site, MONTH_SHEET | {"currency": "EUR"})
+        assert await shown() == lines  # a page computes nothing
+        site.clock.advance(300)
+        await site.until(lambda: site.service.cost_of_day.cost is not computed)
+        assert {line.partition('currency="')[2][:3] for line in await shown()} == {"EUR"}
+        site.api.remove(CONFIGMAPS, PRICES_CONFIGMAP, SYSTEM_NAMESPACE)
+        site.clock.advance(300)
+        await site.until(lambda: site.service.cost_of_day.cost is None)
+        assert await shown() == set()
+
+
+@pytest.mark.anyio
+async def test_prometheus_sees_budgets_and_idle_work(site):
+    async with site.running():
+        status = {"end": "2999-01-01T00:00:00Z", "uses": [{"name": "ada", "used": "5", "percent": 50}]}
+        spec = {"users": ["*"], "gpuHours": "10"}
+        site.api.put(BUDGETS, {"metadata": {"name": "month"}, "spec": spec, "status": status})
+        site.api.put(BUDGETS, {"metadata": {"name": "wrong"}, "spec": {"gpuHours": "many"}, "status": status})
+        site.node("n1")
+        record = Record(state=State.SNOOZED, snoozed_until=NOON + timedelta(days=1), gpus=2)
+        site.run("train", node="n1", gpus=2, notes={IDLE_ANNOTATION: write_record(record)})
+        await site.until(lambda: site.service.cluster.pods_of_run("lab", "train"))
+        text = (await site.ask("/metrics")).text
+        assert 'moorage_budget_used_ratio{budget="month",kind="user",name="ada"} 0.5' in text
+        assert 'budget="wrong"' not in text
+        assert 'moorage_idle_gpus{state="snoozed",tenant="-"} 2.0' in text
+        assert 'moorage_idle_gpus{state="idle",tenant="-"} 0.0' in text
+        assert 'moorage_idle_work{kind="run",state="snoozed",tenant="-"} 1.0' in text

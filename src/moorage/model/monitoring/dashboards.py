@@ -194,6 +194,8 @@ GPUS = Dashboard(
     ),
 )
 
+_UNUSED = 'max by (tenant, kind, currency) (moorage_cost_24h{kind=~"unused|idle"})'
+
 USE = Dashboard(
     uid="moorage-use",
     title="Moorage / Use, idle GPUs and cost",
@@ -209,6 +211,17 @@ USE = Dashboard(
             "Held GPUs not measured",
             'sum(max by (tenant, measured) (moorage_tenant_gpus_measured{measured="no"}))',
             text="They are in no mean",
+        ),
+        _stat(
+            "Held GPUs with idle work",
+            "cluster:moorage_idle_gpus:ratio",
+            "percentunit",
+            "Of all held GPUs; what its owner snoozed is not among them",
+        ),
+        _stat("Money of the last 24 hours", "sum(max by (tenant, kind, currency) (moorage_cost_24h))"),
+        _stat("Money of GPUs that nobody used", f"sum({_UNUSED})", text="Unused, and of no pod, in 24 hours"),
+        _stat(
+            "Budgets used up", "count(max by (budget, kind, name) (moorage_budget_used_ratio) >= 1) or vector(0)"
         ),
         Panel(
             title="Utilisation by tenant",
@@ -237,6 +250,56 @@ USE = Dashboard(
                 _q(
                     "sum by (measured) (max by (tenant, measured) (moorage_tenant_gpus_measured))",
                     "measured: {{measured}}",
+                ),
+            ),
+        ),
+        Panel(
+            title="GPUs of idle work by state",
+            stacked=True,
+            queries=(_q("sum by (state) (max by (state, tenant) (moorage_idle_gpus))", "{{state}}"),),
+            text="Suspended: the GPUs that the work held, and that others may have now",
+        ),
+        Panel(
+            title="GPUs that idle work holds, by tenant",
+            stacked=True,
+            queries=(
+                _q(
+                    'sum by (tenant) (max by (state, tenant) (moorage_idle_gpus{state!="suspended"}))',
+                    "{{tenant}}",
+                ),
+            ),
+        ),
+        Panel(
+            title="Idle work by state",
+            stacked=True,
+            queries=(_q("sum by (state) (max by (state, kind, tenant) (moorage_idle_work))", "{{state}}"),),
+        ),
+        Panel(
+            title="Budgets: share used",
+            kind=BARS,
+            unit="percentunit",
+            queries=(
+                _q("max by (budget, kind, name) (moorage_budget_used_ratio)", "{{budget}} {{kind}} {{name}}"),
+            ),
+        ),
+        Panel(
+            title="Money of the last 24 hours by tenant",
+            stacked=True,
+            queries=(
+                _q(
+                    "sum by (tenant, currency) (max by (tenant, kind, currency) (moorage_cost_24h))",
+                    "{{tenant}} {{currency}}",
+                ),
+            ),
+            text="- is of nobody, or of namespaces of no tenant",
+        ),
+        Panel(
+            title="Money of the last 24 hours by what became of it",
+            stacked=True,
+            queries=(
+                _q(
+                    "sum by (kind, currency) (max by (tenant, kind, currency) (moorage_cost_24h))",
+                    "{{kind}} {{currency}}",
                 ),
             ),
         ),

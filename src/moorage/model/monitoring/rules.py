@@ -12,6 +12,7 @@ from moorage.apimachinery.resources import Obj
 
 EVERY_SECONDS = 30
 FREE_SHARE = 0.25  # of the GPUs of no use together: alert
+IDLE_SHARE = 0.25  # of the held GPUs with idle work whose owner did not put it off: alert
 LONG_WAIT_SECONDS = 12 * 3600
 EXPIRES_SECONDS = 7 * 86400
 SLOW_REVIEW_SECONDS = 2  # the API server waits 5
@@ -75,6 +76,11 @@ RECORDINGS = (
     ),
     _busy("cluster", ""),
     _busy("type", " by (type)"),
+    Recording(
+        record="cluster:moorage_idle_gpus:ratio",
+        expr='sum(max by (state, tenant) (moorage_idle_gpus{state=~"idle|warned|reminded"}))'
+        " / (sum(max by (tenant, type) (moorage_tenant_gpus_held)) > 0)",
+    ),
     Recording(record="user:moorage_gpus_held:max", expr="max by (user) (moorage_gpus_held)"),
     Recording(
         record="tenant:moorage_gpus_held:max",
@@ -242,6 +248,23 @@ ALERTS = (
         severity="info",
         summary="A run has waited for more than 12 hours.",
         description="tenant {{ $labels.tenant }}: moor jobs -A --state waiting; moor explain RUN",
+    ),
+    Alert(
+        name="MoorageIdleGpusHeld",
+        expr=f"cluster:moorage_idle_gpus:ratio > {IDLE_SHARE}",
+        wait="6h",
+        severity="info",
+        summary="For 6 hours, more than a quarter of the held GPUs has been with idle work that nobody snoozed.",
+        description="moor idle -A lists it; docs/howto/reclaim-idle-gpus.md: let a policy suspend it",
+    ),
+    Alert(
+        name="MoorageBudgetSpent",
+        expr="max by (budget, kind, name) (moorage_budget_used_ratio) >= 1",
+        wait="5m",
+        severity="info",
+        summary="A budget is used up.",
+        description="{{ $labels.budget }} of {{ $labels.kind }} {{ $labels.name }}:"
+        " moor budget show {{ $labels.budget }}",
     ),
     Alert(
         name="MoorageMapItemsFail",

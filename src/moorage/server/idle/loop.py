@@ -130,7 +130,8 @@ class IdleLoop:
     async def held(self) -> list[Held]:
         """All work that holds GPUs, or did."""
         sources = self._sources
-        return held_work(
+        return await asyncio.to_thread(
+            held_work,
             sources.pods.all(),
             sources.jobs.all(),
             sources.workspaces.all(),

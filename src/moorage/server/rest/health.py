@@ -19,6 +19,8 @@ from moorage.api.errors import ErrorCode
 from moorage.apimachinery.meta import key_of
 from moorage.decide.measures.gpus import FAMILIES as GPU_FAMILIES
 from moorage.decide.measures.gpus import NO_TENANT, TenantOf, measure_gpus
+from moorage.decide.measures.reclaim import FAMILIES as RECLAIM_FAMILIES
+from moorage.decide.measures.reclaim import measure_budgets, measure_cost, measure_idle
 from moorage.decide.measures.use import FAMILIES as USE_FAMILIES
 from moorage.decide.measures.use import measure_use, pod_gpus
 from moorage.decide.measures.work import FAMILIES as WORK_FAMILIES
@@ -28,12 +30,13 @@ from moorage.decide.usage.gpus import GpuView
 from moorage.decide.usage.intervals import By
 from moorage.decide.workflows.metrics import exposition as of_workflows
 from moorage.decide.workflows.metrics import gauges
-from moorage.errors import MoorageError, StorageError
+from moorage.errors import ApiError, MoorageError, StorageError
 from moorage.metrics.copies import FAMILIES as COPIES
 from moorage.metrics.copies import measure_copies
 from moorage.metrics.families import Family, Measured, measured
 from moorage.metrics.page import BUILD, MEDIA_TYPE, exposition
 from moorage.metrics.requests import ANSWERS, SECONDS
+from moorage.model.budget import BUDGETS, parse_budget
 from moorage.model.names import METRICS_ROLE
 from moorage.server.context import Context
 from moorage.server.endpoint import Call, Endpoint
@@ -99,7 +102,7 @@ OWN = (
     *COPIES,
     BUILD,
 )
-FAMILIES = (*GPU_FAMILIES, *USE_FAMILIES, *WORK_FAMILIES, *OWN)
+FAMILIES = (*GPU_FAMILIES, *USE_FAMILIES, *RECLAIM_FAMILIES, *WORK_FAMILIES, *OWN)
 
 
 async def healthz(_call: Call[None, None]) -> Response:
@@ -138,6 +141,9 @@ async def _measure(context: Context) -> list[Measured]:
     view, runs = cluster.gpus(), cluster.runs()
     rows = await asyncio.to_thread(measure_gpus, view, hours, tenant_of)
     rows += await _of_use(context, view, tenant_of)
+    rows += await _of_idle(context, tenant_of)
+    rows += measure_cost(context.cost_of_day())
+    rows += await _of_budgets(context)
     rows += await asyncio.to_thread(measure_runs, runs, tenant_of, now)
     rows += await _of_maps(context, tenant_of)
     rows += measure_workspaces(context.gateway.workspaces.all(), tenant_of)
@@ -179,6 +185,27 @@ async def _of_use(context: Context, view: GpuView, tenant_of: TenantOf) -> list[
         return []
     readings = {key_of(pod): latest[uid] for pod in context.cluster.pods.all() if (uid := uid_of(pod)) in latest}
     return await asyncio.to_thread(lambda: measure_use(pod_gpus(view, readings, tenant_of)))
+
+
+async def _of_idle(context: Context, tenant_of: TenantOf) -> list[Measured]:
+    if context.idle is None:
+        return []
+    return measure_idle(await context.idle.held(), tenant_of)
+
+
+async def _of_budgets(context: Context) -> list[Measured]:
+    """A Budget that cannot be read has no use."""
+    try:
+        objects = (await context.api.list(BUDGETS)).items
+    except ApiError:  # no such kind here, or no answer
+        return []
+    budgets = []
+    for obj in objects:
+        try:
+            budgets.append(parse_budget(obj))
+        except ValueError as error:
+            log.debug("a budget cannot be read", extra={"budget": obj["metadata"]["name"], "error": str(error)})
+    return measure_budgets(budgets, context.now())
 
 
 async def _of_maps(context: Context, tenant_of: TenantOf) -> list[Measured]:
