@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.conftest import short_folder
+from tests.pageaddresses import PAGES
 
 from moorage.testing.cluster import find_kubectl, local_cluster
 from moorage.testing.waiting import wait_until
@@ -53,52 +54,17 @@ spec:
     entrypoint: main
     templates: [{name: main, container: {image: busybox, command: ["true"]}}]
 """
+PAUSED = """
+apiVersion: argoproj.io/v1alpha1
+kind: Workflow
+metadata: {name: paused}
+spec:
+  entrypoint: main
+  templates:
+    - {name: main, steps: [[{name: wait, template: wait}]]}
+    - {name: wait, suspend: {}}
+"""
 STEPS = "import time\nfor i in range(3600): print('step', i, flush=True); time.sleep(1)"
-PAGES = (
-    "/",
-    "/workspaces",
-    "/workspaces?new=",
-    "/workspaces/default/lab",
-    "/jobs",
-    "/jobs?whose=all",
-    "/jobs/new",
-    "/jobs/new?from=default/train",
-    "/jobs/default/train",
-    "/jobs/default/train/cancel",
-    "/rightsize",
-    "/volumes",
-    "/volumes/default/data",
-    "/volumes/default/data/resize",
-    "/volumes/default/data/delete",
-    "/datasets",
-    "/datasets/new",
-    "/datasets/default/images",
-    "/datasets/default/images/delete",
-    "/maps",
-    "/maps/new",
-    "/maps/default/squares",
-    "/maps/default/squares/items",
-    "/workflows",
-    "/workflows/default/diamond",
-    "/workflows/default/diamond?at=diamond",
-    "/workflows/default/diamond/resubmit",
-    "/workflows/default/diamond/delete",
-    "/schedules",
-    "/schedules/default/nightly",
-    "/schedules/default/nightly/run",
-    "/explain/default/train",
-    "/nodes/node-1",
-    "/gpus/a100",
-    "/admin/users",
-    "/admin/users/ada",
-    "/admin/tenants",
-    "/admin/tenants/team",
-    "/admin/nodes",
-    "/admin/nodes/node-1/drain",
-    "/admin/machines",
-    "/admin/reservations",
-    "/admin/audit",
-)
 LOOKS = (("light", 1200, "en"), ("dark", 1200, "en"), ("dark", 360, "en"), ("light", 360, "ja"))
 SERIOUS = """async () => (await axe.run(document, {resultTypes: ['violations']})).violations
   .filter(fault => ['serious', 'critical'].includes(fault.impact))
@@ -155,7 +121,7 @@ class Person:
         self.page.goto(told["page"])
 
     def go(self, path):
-        self.page.goto(self.base + path)
+        return self.page.goto(self.base + path)
 
     def tab_to(self, name):
         """Press Tab until the element with this id has the focus."""
@@ -253,9 +219,10 @@ def test_a_workspace_is_made_opened_stopped_and_deleted_with_the_keyboard_alone(
 
 def test_pages_of_jobs_volumes_and_datasets_serve_everybody(own_cluster, browser, tmp_path):
     cluster = own_cluster
-    for name, manifest in (("diamond.yaml", DIAMOND), ("nightly.yaml", NIGHTLY)):
+    for name, manifest in (("diamond.yaml", DIAMOND), ("nightly.yaml", NIGHTLY), ("paused.yaml", PAUSED)):
         (tmp_path / name).write_text(manifest)
-    cluster.moor("workflow", "submit", str(tmp_path / "diamond.yaml"), "--host-env")
+    for name in ("diamond.yaml", "paused.yaml"):
+        cluster.moor("workflow", "submit", str(tmp_path / name), "--host-env")
     cluster.moor("cron", "create", str(tmp_path / "nightly.yaml"))
     cluster.moor("run", "--name", "train", "--gpus", "1", "--", "python3", "-uc", STEPS)
     cluster.moor("dataset", "create", "images", "--source", "https://nowhere.invalid/x/", "--size", "1Gi")
@@ -282,10 +249,11 @@ def test_pages_of_jobs_volumes_and_datasets_serve_everybody(own_cluster, browser
         page.set_viewport_size({"width": width, "height": 800})
         person.context.add_cookies([{"name": "moorage_language", "value": language, "url": person.base}])
         for path in PAGES:
-            person.go(path)
+            answer = person.go(path)
+            where = f"{path} {scheme} {width} {language}"
+            assert answer.status == 200, where
             for fold in page.locator("summary").all():
                 fold.click()
-            where = f"{path} {scheme} {width} {language}"
             assert page.locator("h1").count() == 1, where
             assert page.locator("nav.nav").first.locator("a").count() == 8, where
             assert page.locator(f"html[lang={language}]").count() == 1, where
@@ -346,6 +314,9 @@ def test_pages_of_jobs_volumes_and_datasets_serve_everybody(own_cluster, browser
     # out
     page.get_by_role("button", name="Sign out").press("Enter")
     page.wait_for_url("**/login")
+    assert person.go("/login").status == 200
+    page.evaluate(axe)
+    assert page.evaluate(SERIOUS) == []
     person.go("/workspaces")
     assert page.locator("h1").inner_text() in ("Sign in", "This page needs its token")
 
