@@ -6,6 +6,7 @@ import pytest
 
 from moorage.apimachinery.moments import rfc3339
 from moorage.decide.usage.intervals import Interval, Open
+from moorage.model.budget import BUDGETS
 from moorage.model.reservation import EXPIRED, bookings_of
 from moorage.server.pages.glancepages import BookingRow, booking_rows
 from moorage.testing.clock import NOON
@@ -85,3 +86,28 @@ async def test_who_may_only_look_is_told_so_in_place_of_empty_lists(site):
         assert "You may list no reservations" in page
         assert "You may list no workflows" in page
         assert "No map yet" in page
+
+
+@pytest.mark.anyio
+async def test_a_budget_is_shown_to_whom_it_holds_for(site):
+    obj = {"metadata": {"name": "hours", "generation": 1}}
+    obj |= {"spec": {"period": "month", "users": ["ada", "ben"], "gpuHours": "5"}}
+    start, end = NOON - 20 * DAY, NOON + 10 * DAY
+    obj["status"] = {
+        "start": rfc3339(start),
+        "end": rfc3339(end),
+        "computedAt": rfc3339(NOON),
+        "observedGeneration": 1,
+        "uses": [
+            {"name": "ada", "used": "6.00", "percent": 120},
+            {"name": "ben", "used": "1.00", "percent": 20},
+        ],
+    }
+    site.api.put(BUDGETS, obj)
+    async with site.running():
+        page = (await site.ask("/glance/cost", headers={"authorization": "Bearer kube-token"}, token=False)).text
+        assert "120 % · 6.00 / 5 GPU-hours" in page
+        assert "b-over" in page
+        assert rfc3339(end)[:10] in page
+        assert "ben" not in page
+        assert "Budgets" not in (await site.ask("/glance/cost")).text  # who only looks has none

@@ -17,19 +17,24 @@ from starlette.responses import HTMLResponse, Response
 
 from moorage.actions.idle import idle_work
 from moorage.actions.reservations import list_reservations
+from moorage.api.budgets import BudgetRow
 from moorage.api.idle import IdleWork
 from moorage.apimachinery.moments import rfc3339
 from moorage.decide.cost.report import By
 from moorage.errors import ApiError, MoorageError, NotFound
 from moorage.model.reservation import EXPIRED, REFUSED, RESERVATIONS, Booking, bookings_of
+from moorage.server.context import Context
 from moorage.server.costs import installed_sheet
+from moorage.server.identity.auth import User
 from moorage.server.pages import mappages, workflowpages
 from moorage.server.pages.board import owner_hues
 from moorage.server.pages.clusterpages import fragment
 from moorage.server.pages.desk import Desk, Page
 from moorage.server.pages.mapboard import MapRow
+from moorage.server.pages.texts import N_
 from moorage.server.pages.workflowboard import WorkflowRow
 from moorage.server.problems import Problem
+from moorage.server.rest.budgets import budgets_for
 from moorage.server.rest.costs import costs
 
 log = logging.getLogger(__name__)
@@ -39,6 +44,8 @@ ROWS = 5  # of each list
 IDLE_ROWS = 10
 IDLE_SECONDS = 15.0  # idle work that was found serves everybody this long
 COST_ROWS = 10
+COST_NAMES = (N_("(idle)"), N_("(system)"), N_("(reserved)"), N_("(others)"))  # of a report
+PLACES = {"workspace": "workspaces", "run": "jobs", "map": "maps", "workflow": "workflows"}  # its pages
 COST_WINDOW = timedelta(days=7)
 CALENDAR_DAYS = 14
 
@@ -84,11 +91,11 @@ async def show_work(desk: Desk, request: Request) -> Response:
         workflows=await _workflows(desk, request),
         bookings=await _bookings(desk, request),
     )
-    return HTMLResponse(fragment("glance_work.html", work=model, days=CALENDAR_DAYS))
+    return HTMLResponse(fragment("glance_work.html", work=model, places=PLACES, days=CALENDAR_DAYS))
 
 
 async def show_cost(desk: Desk, request: Request) -> Response:
-    """The part of the front page with the money of the last 7 days, as far as the caller may see it."""
+    """The part of the front page with the cost of the last 7 days and budgets, as far as the caller sees them."""
     context, user = desk.context, request.state.user
     await context.ready()
     now = context.now()
@@ -102,7 +109,10 @@ async def show_cost(desk: Desk, request: Request) -> Response:
         is_priced = False
     except (Problem, MoorageError) as error:
         log.warning("the front page shows no cost", extra={"error": str(error)})
-    return HTMLResponse(fragment("glance_cost.html", answer=answer, is_priced=is_priced, most=COST_ROWS))
+    budgets = await _budgets(context, user)
+    return HTMLResponse(
+        fragment("glance_cost.html", answer=answer, is_priced=is_priced, budgets=budgets, most=COST_ROWS)
+    )
 
 
 PAGES = (
@@ -126,6 +136,16 @@ async def _idle(desk: Desk) -> tuple[IdleWork, ...] | None:
     rows = tuple(idle_work(held, loop.policies()))[:IDLE_ROWS]
     desk.idle_work = (at, rows)
     return rows
+
+
+async def _budgets(context: Context, user: User) -> tuple[BudgetRow, ...]:
+    """What is used of the budgets that hold for the caller, the fullest first."""
+    try:
+        rows = (await budgets_for(context, user)).budgets
+    except (ApiError, Problem, MoorageError) as error:
+        log.warning("the front page shows no budgets", extra={"error": str(error)})
+        return ()
+    return tuple(sorted(rows, key=lambda row: (-row.percent, row.budget, row.name)))
 
 
 async def _maps(desk: Desk, request: Request) -> tuple[MapRow, ...] | None:

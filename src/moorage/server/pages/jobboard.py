@@ -16,7 +16,7 @@ from moorage.decide.runs.events import RunEvent
 from moorage.decide.runs.state import AttemptView, PodView, RunView, State, checkpoint_warning
 from moorage.model.names import HOST_IMAGE
 from moorage.server.pages.board import When, ago, owner_hues, run_tone, span, time_left, type_name, why_words
-from moorage.server.pages.texts import say
+from moorage.server.pages.texts import N_, say
 
 UNKNOWN = "unknown"  # a time that nobody saw
 _ATTEMPT_TONES = {"Running": "good", "Waiting": "wait", "Suspended": "wait", "Succeeded": "done"}
@@ -145,7 +145,7 @@ def _asks(run: RunView, job: Obj, *, private: bool) -> Iterable[Fact]:
         words = f"{run.gpus} × {type_name(kind)}" if kind else f"{run.gpus} of any type"
         yield Fact(name="GPUs", text=words, href=f"/gpus/{kind}" if kind and "," not in kind else "")
     else:
-        yield Fact(name="GPUs", text="none")
+        yield Fact(name="GPUs", text=N_("none"))
     if run.node:
         yield Fact(name="Node", text=run.node, href=f"/nodes/{run.node}")
     if not private:
@@ -159,7 +159,7 @@ def _asks(run: RunView, job: Obj, *, private: bool) -> Iterable[Fact]:
         yield Fact(name="GPU resource", text=", ".join(name for name in limits if is_gpu(name)))
     yield _peak(run)
     seconds = spec.get("activeDeadlineSeconds")
-    yield Fact(name="Time limit", text=span(timedelta(seconds=int(seconds))) if seconds else "none")
+    yield Fact(name="Time limit", text=span(timedelta(seconds=int(seconds))) if seconds else N_("none"))
     if spec.get("priorityClassName"):
         yield Fact(name="Priority class", text=str(spec["priorityClassName"]))
     for volume in spec.get("volumes") or ():

@@ -7,9 +7,10 @@ from datetime import timedelta
 
 from moorage.api.use import PodSeries, Use, UsePoint
 from moorage.server.pages.charts import Chart, Series
+from moorage.server.pages.texts import say
 
 PODS = 6  # lines of a chart at most: the newest
-GIB = 2**30
+GIB, MIB = 2**30, 2**20
 
 
 def use_charts(use: Use) -> tuple[Chart, ...]:
@@ -29,14 +30,16 @@ def use_charts(use: Use) -> tuple[Chart, ...]:
 
         return Chart(id=id, title=title, unit=unit, times=times, series=tuple(map(line, pods)), most=most)
 
+    most_memory = max((point.memory_bytes or 0 for pod in pods for point in pod.points), default=0)
+    memory_unit = GIB if most_memory >= GIB else MIB
     charts = (
-        chart("use-gpu", "GPU utilisation", "%", lambda point: point.gpu_percent, 100.0),
-        chart("use-cpu", "CPUs in use", "", lambda point: point.cpu, None),
+        chart("use-gpu", say("GPU utilisation"), "%", lambda point: point.gpu_percent, 100.0),
+        chart("use-cpu", say("CPUs in use"), "", lambda point: point.cpu, None),
         chart(
             "use-memory",
-            "Memory in use",
-            "GiB",
-            lambda point: None if point.memory_bytes is None else point.memory_bytes / GIB,
+            say("Memory in use"),
+            "GiB" if most_memory >= GIB else "MiB",
+            lambda point: None if point.memory_bytes is None else point.memory_bytes / memory_unit,
             None,
         ),
     )
@@ -47,4 +50,4 @@ def use_charts(use: Use) -> tuple[Chart, ...]:
 
 def _name(pod: PodSeries, pods: Sequence[PodSeries]) -> str:
     same = [other for other in pods if other.attempt == pod.attempt]
-    return f"attempt {pod.attempt}" if pod.attempt and len(same) == 1 else pod.pod
+    return say("attempt {number}", number=pod.attempt) if pod.attempt and len(same) == 1 else pod.pod

@@ -11,12 +11,19 @@ from moorage.decide.budgets.use import Standing, standings
 from moorage.errors import ApiError, NotFound
 from moorage.model.budget import BUDGETS, EVERYBODY, Use, budgets_of
 from moorage.model.tenant import memberships
+from moorage.server.context import Context
 from moorage.server.endpoint import Call, Endpoint
+from moorage.server.identity.auth import User
 
 
 async def list_budgets(call: Call[None, None]) -> Budgets:
     """Show what is used of each budget that holds for you or your tenants; of all, for those who list all pods."""
-    context, user, now = call.context, call.user, call.context.now()
+    return await budgets_for(call.context, call.user)
+
+
+async def budgets_for(context: Context, user: User) -> Budgets:
+    """The budgets that a user sees, and what of each. Raises ApiError, StorageError."""
+    now = context.now()
     try:
         objects = (await context.api.list(BUDGETS)).items
     except NotFound:

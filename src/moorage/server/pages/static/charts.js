@@ -32,13 +32,14 @@
   function moment(seconds) {
     return new Date(seconds * 1000).toLocaleString(language, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", hour12: false });
   }
-  // The times along the axis: the day where it begins or the range is long, else the hour.
+  // The times along the axis: the day where it begins or the range is long, else the hour; seconds where they tell apart.
   function ticks(_, splits) {
     const long = splits.length > 1 && splits[1] - splits[0] >= 86400;
+    const close = splits.length > 1 && splits[1] - splits[0] < 60;
     return splits.map(function (at) {
       const date = new Date(at * 1000);
-      if (long || (date.getHours() === 0 && date.getMinutes() === 0)) return date.toLocaleDateString(language, { month: "short", day: "numeric" });
-      return date.toLocaleTimeString(language, { hour: "2-digit", minute: "2-digit", hour12: false });
+      if (long || (!close && date.getHours() === 0 && date.getMinutes() === 0)) return date.toLocaleDateString(language, { month: "short", day: "numeric" });
+      return date.toLocaleTimeString(language, Object.assign({ hour: "2-digit", minute: "2-digit", hour12: false }, close ? { second: "2-digit" } : {}));
     });
   }
 
@@ -60,8 +61,8 @@
       width: width, height: HEIGHT, series: series, legend: { live: true },
       cursor: { points: { size: 6 }, drag: { x: false, y: false } },
       axes: [
-        Object.assign({}, axis, { values: ticks }),
-        Object.assign({}, axis, { size: 58, values: function (_, splits) { return splits.map(function (value) { return shown(value, unit); }); } }),
+        Object.assign({}, axis, { values: ticks, space: 64 }),
+        Object.assign({}, axis, { size: 70, values: function (_, splits) { return splits.map(function (value) { return shown(value, unit); }); } }),
       ],
       scales: { x: { time: true }, y: { range: function (_, low, high) {
         const top = data.most === undefined || data.most === null ? Math.max(high === null ? 1 : high * 1.08, least + 1e-9) : data.most;
