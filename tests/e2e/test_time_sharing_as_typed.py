@@ -35,7 +35,7 @@ while step < {STEPS}:
     save()
 print("done at", step, flush=True)
 """
-RULE = {"spec": {"timeSharing": {"runs": "Checkpointed", "guaranteedSeconds": 3}}}
+RULE = {"spec": {"timeSharing": {"guaranteedSeconds": 3}}}
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ async def test_two_runs_on_one_gpu_take_turns(tmp_path: Path) -> None:
             await api.patch(TENANTS, "vision", RULE)
 
         def start(name: str) -> None:
-            size = ("--gpus", "1", "--cpu", "1", "--memory", "256Mi", "--checkpoint", name)
+            size = ("--gpus", "1", "--cpu", "1", "--memory", "256Mi", "--checkpoint", name, "--share")
             where = ("-n", "vision", "--name", name, "--restart-limit", "0")
             cluster.moor("run", *where, *size, "--", "python3", "train.py", cwd=tmp_path)
 

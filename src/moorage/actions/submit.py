@@ -112,6 +112,7 @@ def request_of(body: NewJob) -> RunRequest:
         queue=body.queue,
         retries=body.retries,
         restart_limit=body.restart_limit,
+        share=body.share,
         host_env=body.host_env,
     )
 

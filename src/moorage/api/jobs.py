@@ -66,6 +66,12 @@ class NewJob(Request):
     restart_limit: Annotated[
         int | None, about("Restarts after preemption, drain or node loss; left out: 20, or the tenant's maximum.")
     ] = None
+    share: Annotated[
+        bool | None,
+        about(
+            "Whether it takes turns on GPUs where its tenant shares them by time; left out: as the tenant has it."
+        ),
+    ] = None
     host_env: Annotated[
         bool, about("On a local cluster: run the image's command in this machine's environment.")
     ] = False

@@ -113,6 +113,11 @@ OPTIONS = (
         help="Restarts after preemption, drain or node loss (default 20).",
     ),
     click.option(
+        "--share/--no-share",
+        default=None,
+        help="Take turns on GPUs, where the tenant shares them by time (default: as the tenant has it).",
+    ),
+    click.option(
         "--follow", is_flag=True, help="Print the logs, and exit with the job's exit code. Ctrl-C detaches."
     ),
     click.option(

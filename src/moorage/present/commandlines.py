@@ -54,6 +54,7 @@ def run_line(body: NewJob) -> str:
     words += _repeated("--dataset", body.datasets)
     words += _repeated("--env", _pairs(body.env))
     words += _repeated("--label", _pairs(body.labels))
+    words += [] if body.share is None else ["--share" if body.share else "--no-share"]
     words += ["--host-env"] if body.host_env else []
     return shlex.join([*words, "--", *body.command])
 

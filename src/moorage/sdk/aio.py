@@ -375,6 +375,7 @@ class AsyncJobs(Group):
         queue: str | None = None,
         retries: int = 0,
         restart_limit: int | None = None,
+        share: bool | None = None,
         host_env: bool = False,
         namespace: str | None = None,
         dry_run: bool = False,
@@ -385,9 +386,9 @@ class AsyncJobs(Group):
 
         `memory`: such as 8Gi, or "none"; `time`: such as 2h; `volumes`: `NAME:/path[:ro]`; `datasets`:
         `[NAMESPACE/]NAME:/path`; `checkpoint`: `NAME[:SIZE]`; `working_dir`: `NAME:path` on a volume; `queue`: a
-        LocalQueue of Kueue; `user`: `UID[:GID]`; `machine`: (group, type), instead of all amounts; `key`: asking
-        again with it gives the same one (None: a key of this call's own). Raises Invalid, with every problem in
-        its message, and AlreadyExists.
+        LocalQueue of Kueue; `share`: takes turns on GPUs; `user`: `UID[:GID]`; `machine`: (group, type),
+        instead of all amounts; `key`: asking again with it gives the same one (None: a key of this call's own).
+        Raises Invalid, with every problem in its message, and AlreadyExists.
         """
         if isinstance(command, str):
             raise UsageError(
@@ -418,6 +419,7 @@ class AsyncJobs(Group):
             "queue": queue,
             "retries": retries,
             "restartLimit": restart_limit,
+            "share": share,
             "hostEnv": host_env,
             "dryRun": dry_run,
         }

@@ -56,6 +56,7 @@ from moorage.model.names import (
     RUN_LABEL,
     RUN_NAME_MAX,
     RUNNER_PATH,
+    SHARE_ANNOTATION,
     TIME_LIMIT_ANNOTATION,
     is_dns_label,
     label_value,
@@ -147,6 +148,10 @@ def _settle(request: RunRequest, caller: Caller, facts: ClusterFacts, remarks: R
     env = _env(request, caller, facts, remarks, user)
     grace_period_seconds = grace_period(request, remarks, keeps_checkpoints=checkpoint is not None)
     restarts = restart_limit(request, facts, remarks)
+    if request.share and checkpoint is None:
+        remarks.refuse(
+            "share", "a run takes turns on GPUs only where it can go on: keep a checkpoint, or do not share"
+        )
     _check_priority_class(request, facts, remarks)
     labels |= _queue(request, labels, facts, remarks)
     _check_command(request, caller, facts, remarks)
@@ -306,6 +311,8 @@ def _annotations(settled: _Settled) -> dict[str, str]:
         COMMAND_ANNOTATION: shlex.join(settled.request.shown or settled.request.command),
         RESTART_LIMIT_ANNOTATION: str(settled.restart_limit),
     }
+    if settled.request.share is not None:
+        annotations[SHARE_ANNOTATION] = str(settled.request.share).lower()
     if options := options_of(settled.request):
         annotations[OPTIONS_ANNOTATION] = options
     if settled.process_runtime and settled.caller.cwd:

@@ -40,6 +40,7 @@ class RunRequest:
     queue: str | None = None  # a LocalQueue of Kueue, of the namespace
     retries: int = 0
     restart_limit: int | None = None
+    share: bool | None = None  # whether it takes turns on GPUs; None: as the tenant has it
     image: str | None = None
     user: str | None = None  # UID[:GID]
     host_env: bool = False

@@ -23,7 +23,7 @@ from moorage.model.names import COMMAND_ANNOTATION, OPTIONS_ANNOTATION
 
 INTEGERS = ("gpus", "grace_period_seconds", "retries", "restart_limit")
 LISTS = ("volumes", "datasets")
-FLAGS = ("host_env",)
+FLAGS = ("host_env", "share")
 TEXTS = (
     "name", "namespace", "gpu_type", "gpu_resource", "gpu_claim", "machine", "cpu", "memory", "time",
     "checkpoint", "priority_class", "image", "user", "working_dir", "queue",

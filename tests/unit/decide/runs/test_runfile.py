@@ -35,6 +35,7 @@ def test_a_file_has_the_names_of_the_rest_api_in_any_spelling():
         "user": "1000",
         "restart_limit": 3,
         "host-env": True,
+        "share": False,
         "image": None,
     }
     assert parse_run_file(document) == {
@@ -53,6 +54,7 @@ def test_a_file_has_the_names_of_the_rest_api_in_any_spelling():
         "user": "1000",
         "restart_limit": 3,
         "host_env": True,
+        "share": False,
     }
 
 

@@ -430,6 +430,13 @@ def test_a_run_without_a_queue_has_no_label_of_kueue() -> None:
             id="no place on a volume",
         ),
         pytest.param(
+            {"share": True},
+            "share",
+            "a run takes turns on GPUs only where it can go on: keep a checkpoint, or do not share",
+            None,
+            id="turns without a checkpoint",
+        ),
+        pytest.param(
             {"restart_limit": 2000},
             "restartLimit",
             "invalid restart limit 2000: use 0 to 998",
@@ -653,6 +660,18 @@ def test_host_env_marks_the_pod_and_keeps_the_image_name():
     assert container(plan)["image"] == "python:3.12"
     annotations = plan.job["spec"]["template"]["metadata"]["annotations"]
     assert annotations["localcluster.moorage.dev/host-env"] == "true"
+
+
+@pytest.mark.parametrize(
+    ("share", "options", "mark"),
+    [(None, {}, None), (True, {"checkpoint": "digits"}, "true"), (False, {}, "false")],
+)
+def test_a_run_says_whether_it_takes_turns(share, options, mark):
+    job = planned(share=share, **options).job
+    assert job["metadata"]["annotations"].get("moorage.dev/share") == mark
+    again = kept_request(job)
+    assert again is not None
+    assert again.share is share
 
 
 def test_a_checkpoint_makes_its_volume_when_absent_and_gives_time_to_write():
