@@ -12,6 +12,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from moorage.api.budgets import BudgetRow, Budgets
 from moorage.api.costs import Costs
 from moorage.api.crons import BackfillAnswer, Cron, CronHistory, CronRun
 from moorage.api.datasets import Dataset
@@ -542,6 +543,10 @@ class AsyncClient(Group):
         """GPU-hours. `by`: user (or namespace, run, workflow, type, gpu); `since`: such as 24h, or a moment."""
         params = {"by": by, "since": since, "until": until}
         return read(Top, await self._json("GET", "/api/v1/top", params=params))
+
+    async def budgets(self) -> tuple[BudgetRow, ...]:
+        """What is used of each budget that holds for you or your tenants; administrators get everybody's."""
+        return read(Budgets, await self._json("GET", "/api/v1/budgets")).budgets
 
     async def cost(
         self, *, by: str | None = None, since: str | None = None, until: str | None = None,

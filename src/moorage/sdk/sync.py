@@ -223,5 +223,6 @@ class Client:
     gpus = _call(aio.AsyncClient.gpus)
     nodes = _call(aio.AsyncClient.nodes)
     top = _call(aio.AsyncClient.top)
+    budgets = _call(aio.AsyncClient.budgets)
     cost = _call(aio.AsyncClient.cost)
     explain = _call(aio.AsyncClient.explain)

@@ -238,6 +238,15 @@ def test_idle_work_is_snoozed_and_runs_are_suspended_and_resumed(fake, client):
     assert client.jobs.resume("train").state == "Waiting"
 
 
+def test_budgets_are_those_of_who_asks(fake, client):
+    row = {"budget": "month", "name": "ada", "used": "4.00", "limit": "5", "unit": "GPU-hours", "percent": 80,
+           "period": "month", "until": "2026-12-01T00:00:00Z", "whenOver": "queue"}  # fmt: skip
+    fake.put("GET /api/v1/budgets", {"budgets": [row]})
+    (budget,) = client.budgets()
+    assert (budget.name, budget.percent, budget.when_over) == ("ada", 80, "queue")
+    assert fake.asked[-1][0] == "GET /api/v1/budgets"
+
+
 def test_runs_are_listed_where_the_client_is_or_everywhere(fake, client):
     fake.put("GET /api/v1/jobs", {"now": "x", "jobs": [{"namespace": "lab", "name": "train", "attempts": 2}]})
     assert [job.name for job in client.jobs.list(state="Waiting")] == ["train"]
