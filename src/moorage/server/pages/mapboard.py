@@ -13,6 +13,7 @@ from moorage.decide.maps.facts import MapFact, MapPlan
 from moorage.model.mapjob import MapView
 from moorage.model.names import COMMAND_ANNOTATION
 from moorage.server.pages.board import When, owner_hues, span, time_left
+from moorage.server.pages.texts import N_
 
 FAILURES_SHOWN = 10
 VALUE_CHARACTERS = 200
@@ -24,6 +25,7 @@ TONES: Mapping[str, str] = {
     MapState.CANCELLED: "done",
     FINISHED: "done",
 }
+STATE_WORDS = (N_("running"), N_("paused"), N_("cancelled"), N_("finished"))  # said by the templates
 MAP_STATES = (*(str(state) for state in MapState), FINISHED)
 TROUBLES = (("Accepted", "False"), ("Working", "False"), ("Failed", "True"))  # conditions that the page tells
 
