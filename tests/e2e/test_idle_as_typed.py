@@ -186,6 +186,16 @@ def test_idle_work_is_warned_about_snoozed_suspended_and_brought_back(cluster, r
     for name, command in (("stalls", "moor resume stalls"), ("lab", "moor workspace start lab")):
         until(lambda name=name: receivers.text_about(name, "was suspended"), lambda text, c=command: c in text)
         until(lambda name=name: receivers.mail_about(name, "was suspended"), lambda mail, c=command: c in mail)
+
+    # others get the GPUs, and the list says who
+    others = [f"next-{number}" for number in range(3)]  # as many as are free now
+    for name in others:
+        cluster.moor("run", "--name", name, "--gpus", "1", "--", "sleep", "100000", cwd=tmp_path)
+    for work in ("workspace/lab", "run/stalls"):
+        row = until(lambda work=work: idle_of(cluster, work), lambda row: row.get("wentTo"))
+        assert row["wentTo"].startswith("run default/next-")
+    assert "GPUs went to run default/next-" in cluster.moor("idle").stdout
+    cluster.moor("cancel", *others)
     plain = until(lambda: idle_of(cluster, "run/plain"), lambda row: row["state"] == "reminded")
     assert plain["outlook"] == "It is not suspended: it has no checkpoint."
 
