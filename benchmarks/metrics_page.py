@@ -2,7 +2,8 @@
 
     python benchmarks/metrics_page.py [--nodes 200] [--gpus 8] [--pods 2000] [--series 10000] [--times 20]
 
-A server with an API in its memory, and SQLite files in a temporary folder. Series that the cluster does not have
+A server with an API in its memory, and SQLite files in a temporary folder. Each pod that runs has a reading of
+its GPU, half a minute old at most. Series that the cluster does not have
 are of requests to many routes. While the page is made another coroutine asks for its turn each millisecond:
 the longest that it waits is how long another request would be held up.
 """
@@ -19,7 +20,10 @@ from pathlib import Path
 
 from dashboard import TOKEN, Load
 
+from moorage.apimachinery.resources import PODS
+from moorage.clock import SYSTEM
 from moorage.decide.rates import Rate
+from moorage.decide.usage.samples import GpuReading, Reading
 from moorage.server.service import ServerService
 from moorage.testing.fakeapi import FakeApi
 
@@ -48,6 +52,21 @@ async def ask(service: ServerService) -> bytes:
     return bytes(body)
 
 
+async def add_readings(service: ServerService, api: FakeApi) -> int:
+    """One of each pod that runs; how many there are."""
+    pods = [pod for pod in (await api.list(PODS)).items if pod["spec"].get("nodeName")]
+    readings = [
+        Reading(
+            pod_uid=str(pod["metadata"]["uid"]), at=SYSTEM.now(), cpu_milli=1000, memory_bytes=2**30,
+            gpus=(GpuReading(device=f"GPU-{number}", utilisation=number % 101),),
+            namespace=str(pod["metadata"]["namespace"]),
+        )
+        for number, pod in enumerate(pods)
+    ]  # fmt: skip
+    await asyncio.to_thread(service.samples.add, readings)
+    return len(readings)
+
+
 def count_series(page: bytes) -> int:
     return sum(bool(line) and not line.startswith(b"#") for line in page.splitlines())
 
@@ -70,6 +89,7 @@ async def measure(options: argparse.Namespace, folder: Path) -> None:
     try:
         began = time.perf_counter()
         page = await ask(service)
+        readings = await add_readings(service, api)
         print(f"first page: {1000 * (time.perf_counter() - began):.0f} ms, {count_series(page):,} series")
         number = 0
         while count_series(page) < options.series:
@@ -91,7 +111,8 @@ async def measure(options: argparse.Namespace, folder: Path) -> None:
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-    print(f"{options.nodes * options.gpus:,} GPUs on {options.nodes} nodes, {options.pods:,} pods")
+    gpus = options.nodes * options.gpus
+    print(f"{gpus:,} GPUs on {options.nodes} nodes, {options.pods:,} pods, {readings:,} readings")
     print(f"{count_series(page):,} series, {len(page) / 1024:,.0f} KiB, {options.times} pages:")
     for name, values in (("time", took), ("processor", used), ("longest wait of another", waits)):
         print(f"  {name}: median {1000 * statistics.median(values):.0f} ms, most {1000 * max(values):.0f} ms")
