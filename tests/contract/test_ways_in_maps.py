@@ -35,6 +35,7 @@ from moorage.client.itemspool import spool
 from moorage.clock import SYSTEM
 from moorage.decide.maps.mapjob import NO_ITEM
 from moorage.decide.rates import Rate
+from moorage.decide.runs.job import PASSED_ON
 from moorage.errors import Forbidden, MoorageError
 from moorage.kube.config import Connection as KubeConnection
 from moorage.model.mapjob import MAPJOBS
@@ -168,7 +169,7 @@ class Site:
             notes = {key: value for key, value in meta["annotations"].items() if key not in OF_THE_WAY}
             pod = dict(spec["template"]["spec"])
             container = {key: value for key, value in pod["containers"][0].items() if key != "workingDir"}
-            container["env"] = [variable for variable in container["env"] if variable["name"] != "PATH"]
+            container["env"] = [variable for variable in container["env"] if variable["name"] not in PASSED_ON]
             spec["template"] = spec["template"] | {"spec": pod | {"containers": [container]}}
             shown.append((meta["name"], meta["labels"], notes, spec))
         return shown
