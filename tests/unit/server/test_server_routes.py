@@ -79,6 +79,9 @@ async def test_jobs_shows_runs_without_their_commands_and_can_be_narrowed(site):
             "checkpointAt": "2026-11-21T11:00:00Z",
             "checkpointCheckedAt": None,
             "checkpointFrom": "",
+            "idleSince": None,
+            "idleNext": "",
+            "idleNextAt": None,
         }
         assert "secret.py" not in answer.text
         for query, names in (("owner=bob", ["b"]), ("state=Running", ["a"]), ("namespace=x", [])):

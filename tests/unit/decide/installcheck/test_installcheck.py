@@ -92,6 +92,9 @@ def our_crds():
     return tuple(crd | {"status": established} for crd in (*all_crds(), *workflow_crds()))
 
 
+FIRST_CRD = our_crds()[0]["metadata"]["name"]
+
+
 def our_webhooks(bundle: str = "Q0E="):
     return tuple(
         named("moorage", kind=kind, webhooks=[{"clientConfig": {"caBundle": bundle}}])
@@ -355,12 +358,12 @@ AFTER = [
         "wrong!",
         "pod moorage-server-1 waits for a node: 0/1 nodes",
     ),
-    ("crds", {"crds": our_crds()[1:]}, "missing!", "there is no datasets.moorage.dev"),
+    ("crds", {"crds": our_crds()[1:]}, "missing!", f"there is no {FIRST_CRD}"),
     (
         "crds",
         {"crds": (our_crds()[0] | {"spec": {"versions": []}}, *our_crds()[1:])},
         "wrong!",
-        "lack fields of this version: datasets.moorage.dev",
+        f"lack fields of this version: {FIRST_CRD}",
     ),
     ("crds", {"crds": tuple(all_crds())}, "wrong!", "not established"),
     ("workflow-kinds", {}, "found", "4 definitions are made by Moorage"),
