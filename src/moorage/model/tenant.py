@@ -240,6 +240,16 @@ def tenant_of(namespace: str, tenants: Iterable[Mapping[str, Any]]) -> Obj | Non
     return dict(min(mine, key=lambda tenant: str(tenant["metadata"]["name"]))) if mine else None
 
 
+def tenant_names(tenants: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """The tenant of each namespace, by name; of several that claim it, the first by name, as of `tenant_of`."""
+    names: dict[str, str] = {}
+    for tenant in tenants:
+        if namespace := str((tenant.get("spec") or {}).get("namespace") or ""):
+            name = str(tenant["metadata"]["name"])
+            names[namespace] = min(name, names.get(namespace, name))
+    return names
+
+
 def defaults_of(tenant: Mapping[str, Any] | None) -> TenantDefaults:
     """The defaults of a tenant as stored; none at all where there is no tenant. Numbers become texts."""
     given = ((tenant or {}).get("spec") or {}).get("defaults") or {}

@@ -18,6 +18,7 @@ from moorage.errors import ApiError, DocumentError, NotFound, UsageError
 from moorage.model.names import PRICES_CONFIGMAP, PRICES_KEY, SYSTEM_NAMESPACE
 from moorage.model.prices import PriceSheet, parse_sheet
 from moorage.model.reservation import RESERVATIONS, bookings_of
+from moorage.model.tenant import tenant_names
 from moorage.server.context import Context
 from moorage.server.identity.auth import User
 
@@ -63,11 +64,6 @@ async def facts_of(
     begin = until if began is None else min(max(since, began), until)
     lives = await asyncio.to_thread(context.usage.lives, begin, until)
     intervals = await asyncio.to_thread(lambda: context.usage.overlapping(begin, until, every_pod=True))
-    tenants = {
-        str(tenant["spec"].get("namespace")): str(tenant["metadata"]["name"])
-        for tenant in await context.tenants.all()
-        if tenant.get("spec")
-    }
     bookings = await _bookings(context) if any(interval.reserved_for for interval in intervals) else []
     now = context.now()
     return (
@@ -76,7 +72,7 @@ async def facts_of(
             intervals=intervals,
             sheet=sheet,
             now=now,
-            tenants=tenants,
+            tenants=tenant_names(await context.tenants.all()),
             measured=await _measured(context, intervals, begin, min(until, now)),
             bookings=bookings,
         ),

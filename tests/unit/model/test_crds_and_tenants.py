@@ -12,7 +12,15 @@ import pytest
 from moorage.apimachinery.resources import Obj
 from moorage.cli.manifests import stale_files, tree, write_tree
 from moorage.model.crds import all_crds, structural
-from moorage.model.tenant import Membership, Tenant, TenantDefaults, defaults_of, memberships, tenant_of
+from moorage.model.tenant import (
+    Membership,
+    Tenant,
+    TenantDefaults,
+    defaults_of,
+    memberships,
+    tenant_names,
+    tenant_of,
+)
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 
@@ -150,6 +158,7 @@ def test_a_namespace_belongs_to_the_first_tenant_that_names_it() -> None:
     assert tenant is not None
     assert tenant["metadata"]["name"] == "a"
     assert tenant_of("nowhere", tenants) is None
+    assert tenant_names(tenants) == {"lab": "a", "other": "c"}
 
 
 def test_defaults_are_texts_whatever_was_written() -> None:

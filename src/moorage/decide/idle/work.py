@@ -35,6 +35,7 @@ from moorage.model.names import (
     USED_ANNOTATION,
     WORKSPACE_LABEL,
 )
+from moorage.model.tenant import tenant_names
 from moorage.model.workflow import WORKFLOW_LABEL, WORKFLOWS
 from moorage.model.workspace import WORKSPACES
 
@@ -89,16 +90,12 @@ def held_work(
     for job in jobs:
         if name := labels_of(job).get(RUN_LABEL):
             objects.setdefault((RUN, _namespace(job), name), []).append(job)
-    tenant_of = {
-        str((tenant.get("spec") or {}).get("namespace") or tenant["metadata"]["name"]): tenant["metadata"]["name"]
-        for tenant in tenants
-    }
-    held = []
+    names, held = tenant_names(tenants), []
     for key in sorted(objects):
         mine, ordered = pods_of.get(key, []), sorted(objects[key], key=attempt_of)
         if is_deleting(ordered[0]) or not (mine or IDLE_ANNOTATION in annotations_of(ordered[0])):
             continue
-        held.append(_held(key, ordered, mine, tenant_of.get(key[1], "")))
+        held.append(_held(key, ordered, mine, names.get(key[1], "")))
     return held
 
 

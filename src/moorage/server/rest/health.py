@@ -38,6 +38,7 @@ from moorage.metrics.page import BUILD, MEDIA_TYPE, exposition
 from moorage.metrics.requests import ANSWERS, SECONDS
 from moorage.model.budget import BUDGETS, parse_budget
 from moorage.model.names import METRICS_ROLE
+from moorage.model.tenant import tenant_names
 from moorage.server.context import Context
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.identity.auth import METRICS_PATH
@@ -170,10 +171,7 @@ def _of_server(context: Context) -> list[Measured]:
 
 
 async def _tenants(context: Context) -> TenantOf:
-    names: dict[str, str] = {}
-    for tenant in await context.tenants.all():
-        name, namespace = str(tenant["metadata"]["name"]), str((tenant.get("spec") or {}).get("namespace") or "")
-        names[namespace] = min(name, names.get(namespace, name))
+    names = tenant_names(await context.tenants.all())
     return lambda namespace: names.get(namespace, NO_TENANT)
 
 
