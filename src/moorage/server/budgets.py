@@ -17,11 +17,13 @@ from moorage.apimachinery.resources import Obj
 from moorage.clock import Clock
 from moorage.decide.budgets.use import due, gpu_hours, period_of, uses_of
 from moorage.decide.cost.money import exact
-from moorage.decide.cost.report import By, daily
+from moorage.decide.cost.report import By, Facts, daily
 from moorage.decide.maps.notices import Notice
+from moorage.decide.usage.intervals import Interval
 from moorage.errors import ApiError, MoorageError, NotFound, StorageError, UsageError
 from moorage.model.budget import BUDGETS, Budget, parse_budget
 from moorage.model.targets import parse_target
+from moorage.model.tenant import tenant_names
 from moorage.notify.outbound import Outbound, mail_server_of
 from moorage.notify.send import send
 from moorage.server.context import Context
@@ -57,21 +59,20 @@ class BudgetKeeper:
             objects = (await self._api.list(BUDGETS)).items
         except NotFound:  # no such kind here
             return
+        history = _History(self._context, self._clock.now())
         for obj in objects:
             try:
-                await self._compute(obj, parse_budget(obj))
+                await self._compute(obj, parse_budget(obj), history)
             except (ValueError, MoorageError) as error:
                 name = str(obj["metadata"]["name"])
                 message = error.message if isinstance(error, MoorageError) else str(error)
                 self._log(name, message)
                 await self._fail(obj, message)
 
-    async def _compute(self, obj: Obj, budget: Budget) -> None:
-        now = self._clock.now()
+    async def _compute(self, obj: Obj, budget: Budget, history: _History) -> None:
+        now = history.now
         start, end = period_of(now, budget.period, budget.zone)
-        used, currency = await (
-            self._money(budget, start, now) if budget.is_money else self._hours(budget, start, now)
-        )
+        used, currency = await (history.money(budget, start) if budget.is_money else history.hours(budget, start))
         uses, notices = due(budget, uses_of(budget, used, start=start), start=start)
         status = {
             "start": rfc3339(start),
@@ -90,25 +91,6 @@ class BudgetKeeper:
             return  # another has: notices are sent by whoever set the mark
         for notice in notices:
             await self._send(notice, budget.notify)
-
-    async def _hours(self, budget: Budget, start: datetime, now: datetime) -> tuple[dict[str, Decimal], str]:
-        intervals = await asyncio.to_thread(self._context.usage.overlapping, start, now)
-        tenants = None if budget.users else await self._tenants()
-        return gpu_hours(intervals, since=start, until=now, tenants=tenants), ""
-
-    async def _money(self, budget: Budget, start: datetime, now: datetime) -> tuple[dict[str, Decimal], str]:
-        sheet = await installed_sheet(self._context)
-        facts, begin = await facts_of(self._context, sheet, start, now)
-        by = By.USER if budget.users else By.TENANT
-        table = await asyncio.to_thread(lambda: daily(facts, by=by, since=begin, until=now, days=(begin,)))
-        money = {name: exact(sum(days.values())) for name, days in table.items() if not name.startswith("(")}
-        return {name: _decimal(amount) for name, amount in money.items()}, sheet.currency
-
-    async def _tenants(self) -> dict[str, str]:
-        return {
-            str((tenant.get("spec") or {}).get("namespace")): str(tenant["metadata"]["name"])
-            for tenant in await self._context.tenants.all()
-        }
 
     async def _fail(self, obj: Obj, message: str) -> None:
         """A budget that cannot be computed holds for nobody: its old numbers are taken away."""
@@ -143,6 +125,33 @@ class BudgetKeeper:
         if f"{name} {message}" not in self._told:
             self._told = {*list(self._told)[-100:], f"{name} {message}"}
             log.warning("a budget is not computed", extra={"budget": name, "error": message})
+
+
+class _History:
+    """What was used until `now`. Budgets that share a period read it once: a month of many pods takes seconds."""
+
+    def __init__(self, context: Context, now: datetime) -> None:
+        self._context, self.now = context, now
+        self._intervals: dict[datetime, list[Interval]] = {}
+        self._facts: dict[datetime, tuple[Facts, datetime]] = {}
+
+    async def hours(self, budget: Budget, start: datetime) -> tuple[dict[str, Decimal], str]:
+        """GPU-hours by user or tenant, and no currency. Raises StorageError."""
+        if start not in self._intervals:
+            self._intervals[start] = await asyncio.to_thread(self._context.usage.overlapping, start, self.now)
+        tenants = None if budget.users else tenant_names(await self._context.tenants.all())
+        return gpu_hours(self._intervals[start], since=start, until=self.now, tenants=tenants), ""
+
+    async def money(self, budget: Budget, start: datetime) -> tuple[dict[str, Decimal], str]:
+        """Money by user or tenant, and its currency. Raises NotFound without prices, UsageError, StorageError."""
+        if start not in self._facts:
+            sheet = await installed_sheet(self._context)
+            self._facts[start] = await facts_of(self._context, sheet, start, self.now)
+        facts, begin = self._facts[start]
+        by = By.USER if budget.users else By.TENANT
+        table = await asyncio.to_thread(lambda: daily(facts, by=by, since=begin, until=self.now, days=(begin,)))
+        money = {name: exact(sum(days.values())) for name, days in table.items() if not name.startswith("(")}
+        return {name: _decimal(amount) for name, amount in money.items()}, facts.sheet.currency
 
 
 def _ready(obj: Obj, now: datetime, status: str, reason: str, message: str) -> list[dict[str, Any]]:
