@@ -34,6 +34,14 @@ def moment(text: str | None) -> datetime | None:
     return None if when in _NOTHING else when
 
 
+def readable_moment(text: str | None) -> datetime | None:
+    """As `moment`, of what anybody may have written, such as an annotation: nonsense is as good as nothing."""
+    try:
+        return moment(text)
+    except ValueError:
+        return None
+
+
 @overload
 def whole_seconds(at: datetime) -> datetime: ...
 

@@ -15,7 +15,7 @@ from moorage.apimachinery.meta import (
     owner_reference,
     with_condition,
 )
-from moorage.apimachinery.moments import moment, rfc3339, span_of
+from moorage.apimachinery.moments import readable_moment, rfc3339, span_of
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import is_gpu, parse_pod
 from moorage.decide.admission.injection import tolerations_of
@@ -112,7 +112,7 @@ def guest_of(pod: Mapping[str, Any]) -> Guest:
         gated=gated,
         other_gates=len(gates) > 1,
         place=notes.get(PLACE_ANNOTATION, ""),
-        placed_at=_moment(notes.get(PLACE_AT_ANNOTATION)),
+        placed_at=readable_moment(notes.get(PLACE_AT_ANNOTATION)),
         node=spec.get("nodeName") or "",
         nominated=(pod.get("status") or {}).get("nominatedNodeName") or "",
         deleting=is_deleting(pod),
@@ -121,8 +121,8 @@ def guest_of(pod: Mapping[str, Any]) -> Guest:
         limit=None if (limit := spec.get("activeDeadlineSeconds")) is None else span_of(limit),
         grace=span_of(grace_of(pod)),
         backfill=labels_of(pod).get(BACKFILL_LABEL) == "true",
-        started=_moment((pod.get("status") or {}).get("startTime")),
-        leaves=_moment(meta.get("deletionTimestamp")),
+        started=readable_moment((pod.get("status") or {}).get("startTime")),
+        leaves=readable_moment(meta.get("deletionTimestamp")),
         waits_for=notes.get(WAITS_ANNOTATION, ""),
     )
 
@@ -140,7 +140,7 @@ def shares_of(machine: Mapping[str, Any]) -> tuple[dict[str, Share], datetime | 
         share["owner"]: Share(used=int(share.get("used") or 0), holding=int(share.get("holding") or 0))
         for share in status.get("shares") or ()
     }
-    return shares, _moment(status.get("sharesAt"))
+    return shares, readable_moment(status.get("sharesAt"))
 
 
 def was_ready(machine: Mapping[str, Any]) -> bool:
@@ -344,10 +344,3 @@ def _is_unschedulable(pod: Mapping[str, Any]) -> bool:
     return (
         scheduled is not None and scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
     )
-
-
-def _moment(text: str | None) -> datetime | None:
-    try:
-        return moment(text)
-    except ValueError:
-        return None

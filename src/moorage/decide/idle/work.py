@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from moorage.apimachinery.meta import annotations_of, is_deleting, labels_of
-from moorage.apimachinery.moments import moment
+from moorage.apimachinery.moments import readable_moment
 from moorage.apimachinery.resources import JOBS, Obj, Resource
 from moorage.apimachinery.scheduling import parse_pod
 from moorage.decide.idle.evidence import Connection
@@ -127,7 +127,7 @@ def _held(key: WorkKey, objects: Sequence[Obj], pods: Sequence[Obj], tenant: str
         suspended=suspended,
         queued=kind == RUN and bool(queue_of(last)),
         started=max((at for pod in pods for at in _changes(pod)), default=None),
-        checkpoint_at=_moment(notes.get(CHECKPOINT_AT_ANNOTATION)) if kind == RUN else None,
+        checkpoint_at=readable_moment(notes.get(CHECKPOINT_AT_ANNOTATION)) if kind == RUN else None,
     )
     return Held(
         work=work,
@@ -192,13 +192,6 @@ def _changes(pod: Obj) -> list[datetime]:
             (state.get("terminated") or {}).get("startedAt"),
             (state.get("terminated") or {}).get("finishedAt"),
         ):
-            if (at := _moment(text)) is not None:
+            if (at := readable_moment(text)) is not None:
                 moments.append(at)
     return moments
-
-
-def _moment(text: str | None) -> datetime | None:
-    try:
-        return moment(text)
-    except ValueError:
-        return None

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from moorage.apimachinery.integers import integer_or
-from moorage.apimachinery.moments import moment
+from moorage.apimachinery.moments import readable_moment
 from moorage.apimachinery.resources import Obj
 
 EVENTS_SHOWN = 30
@@ -77,7 +77,4 @@ def time_of(event: Mapping[str, Any]) -> datetime | None:
 
 def _moment(text: object) -> datetime | None:
     """Anybody may write an event: a time that cannot be read is left out."""
-    try:
-        return moment(str(text) if text else None)
-    except ValueError:
-        return None
+    return readable_moment(str(text) if text else None)

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from moorage.apimachinery.meta import annotations_of, condition, is_condition_true, is_deleting, labels_of
-from moorage.apimachinery.moments import format_duration, moment, span_of
+from moorage.apimachinery.moments import format_duration, moment, readable_moment, span_of
 from moorage.apimachinery.quantity import parse_count
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import parse_pod
@@ -228,8 +228,8 @@ def view_run(
         retries=sum(_retries(job) for job in ordered),
         checkpoint=notes.get(CHECKPOINT_ANNOTATION, ""),
         checkpoint_from=notes.get(CHECKPOINT_FROM_ANNOTATION, ""),
-        checkpoint_at=_moment(notes.get(CHECKPOINT_AT_ANNOTATION)),
-        checkpoint_checked_at=_moment(notes.get(CHECKPOINT_CHECKED_ANNOTATION)),
+        checkpoint_at=readable_moment(notes.get(CHECKPOINT_AT_ANNOTATION)),
+        checkpoint_checked_at=readable_moment(notes.get(CHECKPOINT_CHECKED_ANNOTATION)),
         command=notes.get(COMMAND_ANNOTATION, ""),
         requests=_requests(container),
         reason=suspension if state is State.SUSPENDED else _reason(state, attempts[-1], ended_because),
@@ -527,12 +527,4 @@ def _bytes(text: str | None) -> int | None:
     try:
         return parse_count(text) if text else None
     except QuantityError:
-        return None
-
-
-def _moment(text: str | None) -> datetime | None:
-    """An annotation's moment; anybody may have written it, so nonsense is as good as nothing."""
-    try:
-        return moment(text)
-    except ValueError:
         return None
