@@ -365,5 +365,7 @@ app = Starlette(
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    host, port = os.environ.get("HOST", "0.0.0.0"), int(os.environ.get("PORT", "8000"))
+    # on one machine all pods share its network: who listens on 0.0.0.0 takes the port from every other
+    host = os.environ.get("HOST") or os.environ.get("POD_IP") or "0.0.0.0"
+    port = int(os.environ.get("PORT", "8000"))
     uvicorn.run(app, host=host, port=port, timeout_graceful_shutdown=2)

@@ -384,6 +384,7 @@ TABLE: tuple[Setting[Any], ...] = tuple(value for value in list(globals().values
 GIVEN = {
     "MOORAGE_CHECKPOINT_DIR": "Runs: the folder for checkpoints.",
     "MOORAGE_RUN": "Runs: the name.",
+    "POD_IP": "Runs, maps, workspaces: the pod's address.",
     "MOORAGE_WORKSPACE": "Workspaces: its name.",
     "MOORAGE_NAMESPACE": "Workspaces: its namespace.",
     "MOORAGE_PORT": "Workspaces: the port that the app listens on.",

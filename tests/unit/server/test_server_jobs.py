@@ -233,7 +233,8 @@ async def test_on_processes_the_node_looks_for_the_program_and_an_image_is_refus
     assert made.status == 201
     [container] = (await ada.api.get(JOBS, made.json["name"], "lab"))["spec"]["template"]["spec"]["containers"]
     assert "workingDir" not in container
-    assert [one["name"] for one in container["env"]] == ["MOORAGE_RUN"]  # nothing of the server's own environment
+    names = [one["name"] for one in container["env"]]
+    assert names == ["MOORAGE_RUN", "POD_IP"], "nothing of the server's own environment"
 
 
 async def test_what_the_asker_may_not_read_is_left_to_the_cluster(ada):

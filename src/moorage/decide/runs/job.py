@@ -398,6 +398,8 @@ def _pod_spec(settled: _Settled) -> Obj:
 
 def _container(settled: _Settled) -> Obj:
     env = [*settled.env, {"name": "MOORAGE_RUN", "value": settled.name}]
+    if all(variable["name"] != "POD_IP" for variable in env):  # a server that listens there disturbs no other pod
+        env.append({"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}})
     if settled.checkpoint is not None:
         env.append({"name": CHECKPOINT_ENV, "value": CHECKPOINT_PATH})
     command = [unexpanded(word) for word in settled.request.command]

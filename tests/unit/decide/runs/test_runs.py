@@ -640,18 +640,24 @@ def test_on_this_machine_the_run_gets_the_callers_directory_and_five_of_its_vari
     found = container(planned(env=("SEED=1", "WANDB")))
     assert found["workingDir"] == "/home/ada/work"
     assert found["image"] == "localhost/host"
-    assert {one["name"]: one["value"] for one in found["env"]} == {
+    assert {one["name"]: one.get("value") or one["valueFrom"] for one in found["env"]} == {
         "PATH": "/usr/bin",
         "VIRTUAL_ENV": "/venv",
         "SEED": "1",
         "WANDB": "key",
         "MOORAGE_RUN": plan_run(a_request(), ADA, LOCAL).name,
+        "POD_IP": {"fieldRef": {"fieldPath": "status.podIP"}},
     }
+
+
+def test_who_sets_the_variable_of_the_pods_address_has_its_own():
+    found = container(planned(env=("POD_IP=127.0.0.1",)))
+    assert [one for one in found["env"] if one["name"] == "POD_IP"] == [{"name": "POD_IP", "value": "127.0.0.1"}]
 
 
 def test_on_a_real_cluster_nothing_of_the_callers_environment_goes_along():
     found = container(planned(REAL, image="x"))
-    assert [one["name"] for one in found["env"]] == ["MOORAGE_RUN"]
+    assert [one["name"] for one in found["env"]] == ["MOORAGE_RUN", "POD_IP"]
     assert "workingDir" not in found
 
 
@@ -1029,7 +1035,7 @@ def test_every_job_that_comes_out_is_guarded(request, facts, archive):
     assert job["metadata"]["labels"]["moorage.dev/run"] == plan.name
     assert spec["template"]["metadata"]["labels"]["moorage.dev/attempt"] == "1"
     # nothing of the environment but what is on the list, and what was asked for
-    names = {one["name"] for one in only["env"]} - {"MOORAGE_RUN", "MOORAGE_CHECKPOINT_DIR"}
+    names = {one["name"] for one in only["env"]} - {"MOORAGE_RUN", "MOORAGE_CHECKPOINT_DIR", "POD_IP"}
     assert names <= set(PASSED_ON) | {text.partition("=")[0] for text in request.env}
     # the command as typed, once the kubelet has read it
     words = [kubelet_expands(word, {"X": "no"}) for word in only["command"]]
@@ -1158,7 +1164,7 @@ def test_a_slice_of_a_gpu_is_asked_for_by_the_name_of_its_resource(resource: str
 def test_a_run_has_the_user_that_is_asked_for(user, security, home):
     plan = planned(REAL, image="i", user=user)
     assert pod_spec(plan)["securityContext"] == security
-    env = {entry["name"]: entry["value"] for entry in container(plan)["env"]}
+    env = {entry["name"]: entry.get("value") for entry in container(plan)["env"]}
     assert {name: env[name] for name in env if name in ("HOME", "USER", "LOGNAME")} == home
     own = planned(REAL, image="i", user=user, env=("HOME=/work",))
     assert {"name": "HOME", "value": "/work"} in container(own)["env"]
