@@ -104,6 +104,7 @@ def test_a_budget_that_is_used_up_puts_new_work_behind_then_refuses_it(own_clust
         return any(row["percent"] >= 100 for row in rows)
 
     waiting.read_until(is_used_up, bool, patience=180.0)
+    assert "budget tiny of " in moor("whoami").stderr
     assert "budget tiny" in moor(*run, "--name", "second", *work).stderr
     path = "{.spec.template.spec.priorityClassName}"
     assert type_kubectl("get", "job", "second", "-o", f"jsonpath={path}") == "moorage-over-budget"

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import msgspec
 
+from moorage.api.budgets import BudgetRow
 from moorage.api.fields import Answer, Request, Text, Time, about
 
 TOKEN_SECONDS = 900  # a token for the cluster, where nobody chooses
@@ -121,6 +122,9 @@ class Person(Answer, frozen=True, omit_defaults=True):
     ] = None
     tenants: Annotated[
         tuple[PersonTenant, ...], about("Tenants that name the person, or a group of the person, by name.")
+    ] = ()
+    budgets: Annotated[
+        tuple[BudgetRow, ...], about("What is used of each budget that holds for the person or those tenants.")
     ] = ()
 
 

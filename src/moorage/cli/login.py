@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
 import os
@@ -133,7 +134,7 @@ def logout(url: str | None) -> None:
     "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Output format."
 )
 def whoami(url: str | None, output: str) -> None:
-    """Show who you are: the account you are logged in with, its server, teams, roles and namespaces.
+    """Show who you are: the account you are logged in with, its server, teams, roles, namespaces and budgets.
 
     Without a login, it is the user of the kubeconfig.
     """
@@ -153,7 +154,7 @@ def whoami(url: str | None, output: str) -> None:
     groups = ", ".join(person.groups) or "none"
     expires = rfc3339(person.expires) if person.expires else "never"
     console.say(f"server {saved.url}; groups: {groups}; the session ends {expires} at the latest")
-    for line in team_lines(person):
+    for line in (*team_lines(person), *budget_lines(person)):
         console.say(line)
 
 
@@ -162,12 +163,24 @@ def _user_of_kubeconfig(output: str) -> None:
     from moorage.cli.session import Session, Target, in_session
 
     async def work(session: Session) -> None:
+        import msgspec
+
+        from moorage.api.logins import Person
+
         name = await session.user()
+        person: Person | None = None
+        with contextlib.suppress(MoorageError):  # there may be no server, or one that this user cannot reach
+            person = await session.server.ask(Person, "GET", "/api/v1/login")
         if output == "json":
-            console.show(json.dumps({"name": name, "namespace": session.namespace}, indent=2))
+            facts: dict[str, Any] = {"name": name, "namespace": session.namespace}
+            if person is not None:
+                facts["budgets"] = msgspec.to_builtins(person.budgets)
+            console.show(json.dumps(facts, indent=2))
             return
         console.show(name)
         console.say(f"the user of the kubeconfig; namespace {session.namespace}; not logged in to a server")
+        for line in budget_lines(person) if person is not None else ():
+            console.say(line)
 
     in_session(Target(), work)
 
@@ -324,6 +337,15 @@ def team_lines(person: Person) -> list[str]:
             f" `moor tenant add TEAM --user {person.name}`, then run `moor kubeconfig --save`"
         ]
     return [f"team {team.name}: {team.role}, namespace {team.namespace}" for team in person.tenants]
+
+
+def budget_lines(person: Person) -> list[str]:
+    """What is used of each budget of a person, one a line; nothing for who has none."""
+    return [
+        f"budget {row.budget} of {row.name}: {row.used} of {row.limit} {row.unit} used ({row.percent} %)"
+        + (f", until {rfc3339(row.until)}; when it is used up: {row.when_over}" if row.until else "")
+        for row in person.budgets
+    ]
 
 
 def namespaces_of(person: Person, chosen: str | None) -> list[str]:

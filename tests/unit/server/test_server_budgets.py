@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import yaml
 
+from moorage.actions import people
 from moorage.apimachinery.resources import CONFIGMAPS
 from moorage.decide.usage.intervals import Open
 from moorage.decide.usage.nodelives import Begin
 from moorage.model.budget import BUDGETS
 from moorage.model.names import PRICES_CONFIGMAP, SYSTEM_NAMESPACE
+from moorage.model.people import LOCAL
 from moorage.model.tenant import TENANTS
 from moorage.server.budgets import BudgetKeeper
 from moorage.testing.clock import NOON
@@ -83,3 +87,24 @@ async def test_use_is_written_into_the_status_and_each_share_is_told_once(site):
         ("hours", "ada", "4.00", "GPU-hours"),
         ("team", "ears", "1.00", "GPU-hours"),
     ]
+    who = (await site.ask("/api/v1/login", **AS_ADA)).json
+    assert (who["name"], who["budgets"]) == ("ada", rows)
+
+
+@pytest.mark.anyio
+async def test_a_person_sees_the_budgets_of_teams_that_name_a_group_of_theirs(site):
+    site.api.put(
+        TENANTS, {"metadata": {"name": "ears"}, "spec": {"namespace": "speech", "viewers": {"groups": ["ml"]}}}
+    )
+    site.api.put(BUDGETS, a_budget("team", tenants=["ears"], gpuHours="1"))
+    site.api.put(BUDGETS, a_budget("others", tenants=["eyes"], gpuHours="1"))
+    async with site.running():
+        await people.create_account(site.api, "eve", ("ml",), LOCAL)
+        await people.set_password(site.api, "eve", "long and quiet")
+        body = json.dumps({"username": "eve", "password": "long and quiet"}).encode()
+        json_type = {"content-type": "application/json"}
+        login = await site.ask("/api/v1/login", method="POST", body=body, headers=json_type, token=False)
+        mine = {"headers": {"authorization": f"Bearer {login.json['token']}"}, "token": False}
+        who, listed = [(await site.ask(path, **mine)).json for path in ("/api/v1/login", "/api/v1/budgets")]
+    assert [(row["budget"], row["name"], row["used"]) for row in who["budgets"]] == [("team", "ears", "0.00")]
+    assert listed["budgets"] == who["budgets"]

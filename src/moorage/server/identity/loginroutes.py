@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
+from moorage.api.budgets import BudgetRow
 from moorage.api.errors import ErrorCode
 from moorage.api.logins import (
     ByCode,
@@ -26,6 +28,7 @@ from moorage.api.logins import (
 )
 from moorage.apimachinery.meta import annotations_of
 from moorage.apimachinery.texts import visible
+from moorage.errors import ApiError
 from moorage.model.people import GROUP_PREFIX, SOURCE_ANNOTATION, groups_in
 from moorage.model.tenant import memberships
 from moorage.server.context import Context
@@ -34,6 +37,9 @@ from moorage.server.identity.auth import User
 from moorage.server.identity.proofs import expires
 from moorage.server.identity.sessions import Session
 from moorage.server.problems import Problem
+from moorage.server.rest.budgets import budgets_for
+
+log = logging.getLogger(__name__)
 
 HERE = "/api/v1/login"
 
@@ -79,6 +85,7 @@ async def who(call: Call[None, None]) -> Person:
             account=user.account,
             groups=user.groups,
             tenants=await _tenants(call.context, user.name, groups),
+            budgets=await _budgets(call.context, user),
         )
     account = await call.context.logins.account_of(session) or {"metadata": {}}
     return Person(
@@ -93,6 +100,7 @@ async def who(call: Call[None, None]) -> Person:
         used=_seconds(session.used),
         expires=_seconds(session.expires),
         tenants=await _tenants(call.context, session.person, groups_in(account)),
+        budgets=await _budgets(call.context, user),
     )
 
 
@@ -175,6 +183,15 @@ async def _tenants(context: Context, person: str, groups: Collection[str]) -> tu
         PersonTenant(name=place.tenant, namespace=place.namespace, role=place.role, admins=place.admins)
         for place in memberships(person, groups, await context.tenants.all(anew=True))
     )
+
+
+async def _budgets(context: Context, user: User) -> tuple[BudgetRow, ...]:
+    """What is used of the user's budgets; none where they cannot be read, for who asks is known all the same."""
+    try:
+        return (await budgets_for(context, user, own=True)).budgets
+    except ApiError as error:
+        log.warning("budgets cannot be read", extra={"error": error.message})
+        return ()
 
 
 def session_of(user: User | None) -> Session:

@@ -10,6 +10,7 @@ from moorage.apimachinery.meta import condition
 from moorage.decide.budgets.use import Standing, standings
 from moorage.errors import ApiError, NotFound
 from moorage.model.budget import BUDGETS, EVERYBODY, Use, budgets_of
+from moorage.model.people import GROUP_PREFIX
 from moorage.model.tenant import memberships
 from moorage.server.context import Context
 from moorage.server.endpoint import Call, Endpoint
@@ -21,8 +22,8 @@ async def list_budgets(call: Call[None, None]) -> Budgets:
     return await budgets_for(call.context, call.user)
 
 
-async def budgets_for(context: Context, user: User) -> Budgets:
-    """The budgets that a user sees, and what of each. Raises ApiError, StorageError."""
+async def budgets_for(context: Context, user: User, *, own: bool = False) -> Budgets:
+    """The budgets that a user sees, and what of each; `own`: only those that hold for them. Raises ApiError."""
     now = context.now()
     try:
         objects = (await context.api.list(BUDGETS)).items
@@ -34,11 +35,8 @@ async def budgets_for(context: Context, user: User) -> Budgets:
         if (ready := condition(obj, "Ready")) and ready.get("status") == "False"
     }
     budgets = budgets_of(objects)
-    try:
-        sees_all = await context.auth.may(user, "list", "pods")
-    except ApiError:
-        sees_all = False
-    groups = tuple(user.groups)
+    sees_all = not own and await _sees_all(context, user)
+    groups = tuple(group.removeprefix(GROUP_PREFIX) for group in user.groups)
     mine = [membership.tenant for membership in memberships(user.name, groups, await context.tenants.all())]
     rows: list[BudgetRow] = []
     for budget in budgets:
@@ -53,6 +51,13 @@ async def budgets_for(context: Context, user: User) -> Budgets:
         uses = sorted(held.values(), key=lambda use: (-use.used, use.name))
         rows += [make_row(Standing(budget=budget, use=use), problems.get(budget.name, "")) for use in uses]
     return Budgets(budgets=tuple(rows))
+
+
+async def _sees_all(context: Context, user: User) -> bool:
+    try:
+        return await context.auth.may(user, "list", "pods")
+    except ApiError:
+        return False
 
 
 ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
