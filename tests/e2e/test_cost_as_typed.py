@@ -80,6 +80,31 @@ spec: {users: ["*"], period: day, gpuHours: "0.0001", whenOver: queue}
 """
 
 
+A_POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: one, labels: {app: one}}
+spec:
+  restartPolicy: Never
+  containers:
+    - {name: main, image: localhost/host, command: ["true"],
+       resources: {limits: {nvidia.com/gpu: 1, memory: 64Mi, cpu: 100m}}}
+"""
+A_SERVICE = """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: serve}
+spec:
+  selector: {matchLabels: {app: serve}}
+  template:
+    metadata: {labels: {app: serve}}
+    spec:
+      containers:
+        - {name: main, image: localhost/host, command: [sleep, "600"],
+           resources: {limits: {nvidia.com/gpu: 1, memory: 64Mi, cpu: 100m}}}
+"""
+
+
 @pytest.mark.parametrize("own_cluster", [("--nodes", "1", "--gpus", "2", "--gpu-type", "a100")], indirect=True)
 def test_a_budget_that_is_used_up_puts_new_work_behind_then_refuses_it(own_cluster: Cluster) -> None:
     """Use is computed every minute, so this takes one."""
@@ -108,6 +133,15 @@ def test_a_budget_that_is_used_up_puts_new_work_behind_then_refuses_it(own_clust
     assert "budget tiny" in moor(*run, "--name", "second", *work).stderr
     path = "{.spec.template.spec.priorityClassName}"
     assert type_kubectl("get", "job", "second", "-o", f"jsonpath={path}") == "moorage-over-budget"
+    type_kubectl("apply", "-f", "-", stdin=A_SERVICE)
+    type_kubectl("apply", "-f", "-", stdin=A_POD)
+    pods = "jsonpath={range .items[*]}{.spec.priorityClassName} {.spec.priority} {.spec.preemptionPolicy},{end}"
+    for selector in ("app=one", "app=serve"):
+        waiting.read_until(
+            lambda which=selector: type_kubectl("get", "pods", "-l", which, "-o", pods),
+            "moorage-over-budget -5 Never,".__eq__,
+        )
+    type_kubectl("delete", "deployment/serve", "pod/one", "--wait=false")
     type_kubectl("patch", "budget", "tiny", "--type", "merge", "-p", '{"spec":{"whenOver":"refuse"}}')
 
     def is_refused() -> bool:

@@ -117,6 +117,7 @@ RESERVATION_VALUE = -10  # of that class: autoscalers take lower ones as expenda
 GUEST_PRIORITY = "moorage-guest"  # PriorityClass, value 0, may preempt
 OVER_BUDGET_PRIORITY = "moorage-over-budget"  # PriorityClass: work of those whose budget is used, behind all other
 OVER_BUDGET_VALUE = -5  # of that class: above reservations, which nobody of it may push out
+OVER_BUDGET_ANNOTATION = "moorage.dev/over-budget"  # on a guest: "true": it is let through after all others
 DEFAULT_PRIORITY = "moorage-default"  # PriorityClass, value 0, may not preempt; for pods that name no class
 CLUSTER_DEFAULT_ANNOTATION = "moorage.dev/cluster-default"  # on it, "false": it never is the cluster's default
 STAND_IN_LABEL = "moorage.dev/stand-in"  # "true" on a PriorityClass: see `decide.admission.priority.stand_in_of`

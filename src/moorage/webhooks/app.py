@@ -283,13 +283,14 @@ class Webhook:
         if mutating and kind == "Job":
             patches = (*patches, *leave_queue(_request(asked)))
         if mutating and kind == "Pod" and asked.operation == "CREATE":
-            patches = (*patches, *self._complete_pod(asked, guest.pod))
+            is_behind = any(patch["path"] == "/spec/priorityClassName" for patch in verdict.patches)
+            patches = (*patches, *self._complete_pod(asked, guest.pod, is_behind=is_behind))
         warnings = (*guest.warnings, *verdict.warnings)
         if mutating and kind == "Job" and asked.operation == "CREATE":
             warnings = (*warnings, *advise_job(asked.object, self._namespaces.get(asked.namespace)))
         return Verdict(patches, (), warnings)
 
-    def _complete_pod(self, asked: _Asked, pod: Obj) -> tuple[Obj, ...]:
+    def _complete_pod(self, asked: _Asked, pod: Obj, *, is_behind: bool) -> tuple[Obj, ...]:
         if asked.user_info.username.startswith(NODE_USERS):
             return ()
         return complete_pod(
@@ -298,6 +299,7 @@ class Webhook:
             tenant=tenant_of(asked.namespace, self._tenants.all()),
             classes=self._classes.all(),
             scheduler=self._scheduler(),
+            is_behind=is_behind,
         )
 
     def _of_tenants(self, asked: _Asked, *, mutating: bool) -> tuple[Refusal, ...]:
@@ -361,6 +363,7 @@ class Webhook:
             budgets=self._held(),
             tenant=str((tenant or {}).get("metadata", {}).get("name") or ""),
             now=self._clock.now(),
+            gpu_machines=self._desk.gpu_machines(),
         )
 
     def _held(self) -> list[Budget]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from moorage.apimachinery.informer import Informer
 from moorage.apimachinery.resources import Obj
+from moorage.apimachinery.scheduling import is_gpu
 from moorage.clock import Clock
 from moorage.decide.admission.injection import Injected, inject, is_guest, judge_update
 from moorage.decide.admission.review import MASTERS, OPERATOR, Refusal
@@ -24,6 +25,7 @@ class MachineDesk:
     def __init__(self, machines: Informer, reservations: Informer, clock: Clock) -> None:
         self._machines, self._reservations, self._clock = machines, reservations, clock
         self._pools: dict[str, Pool] | None = None
+        self._with_gpus: frozenset[str] | None = None
         machines.on_change(self._changed)
 
     def admit(self, kind: str, operation: str, obj: Obj) -> Injected:
@@ -65,9 +67,17 @@ class MachineDesk:
                 self._pools.setdefault(pool.group, pool)
         return self._pools
 
+    def gpu_machines(self) -> frozenset[str]:
+        """Names of the machine types that have GPUs, and of the groups with such a type."""
+        if self._with_gpus is None:
+            types = [(pool.group, kind) for pool in self.pools().values() for kind in pool.types.values()]
+            names = [(group, kind.name) for group, kind in types if any(map(is_gpu, kind.size))]
+            self._with_gpus = frozenset(name for pair in names for name in pair)
+        return self._with_gpus
+
     def _changed(self, before: Obj | None, after: Obj | None) -> None:
         if before is None or after is None or not _same(before, after):
-            self._pools = None
+            self._pools = self._with_gpus = None
 
 
 def _age(machine: Mapping[str, Any]) -> tuple[str, str]:

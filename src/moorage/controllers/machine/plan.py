@@ -34,6 +34,7 @@ from moorage.model.names import (
     MACHINE_GROUP_LABEL,
     MACHINE_TYPE_LABEL,
     MACHINE_TYPE_PREFIX,
+    OVER_BUDGET_ANNOTATION,
     OWNER_LABEL,
     PLACE_ANNOTATION,
     PLACE_AT_ANNOTATION,
@@ -124,6 +125,7 @@ def guest_of(pod: Mapping[str, Any]) -> Guest:
         started=readable_moment((pod.get("status") or {}).get("startTime")),
         leaves=readable_moment(meta.get("deletionTimestamp")),
         waits_for=notes.get(WAITS_ANNOTATION, ""),
+        is_last=notes.get(OVER_BUDGET_ANNOTATION) == "true",
     )
 
 

@@ -1,80 +1,179 @@
 """What becomes of new work of somebody whose budget is used up.
 
-Judged is what a person creates: Jobs and other workloads, maps, workspaces, workflows. What controllers create
-from it is not judged again, so runs that are under way go on, also over restarts. Budgets of GPU-hours hold for
-work that asks for GPUs, budgets of money for all.
+Work is judged once, where it begins:
+
+- what a person creates: pods, Jobs and other workloads, maps, workspaces, workflows; a workspace that is started;
+- what a schedule creates in the owner's name: the Jobs of a CronJob, the Workflows of a CronWorkflow;
+- pods that a Deployment, a workspace, a step of a workflow and the like make: by their owner, each when it is
+  made, since the work that was judged has no end, or its pods were not seen then. Such pods are put behind others,
+  also where new work is refused: what is under way is not ended.
+
+Pods of Jobs, the next attempts of runs and the workers of maps have the class of what they are made from, so runs
+that are under way go on, also over restarts. Budgets of GPU-hours hold for work that asks for GPUs, budgets of
+money for all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
+from enum import Enum, auto
 from typing import Any
 
+from moorage.apimachinery.meta import annotations_of, controller_ref, labels_of
 from moorage.apimachinery.scheduling import is_gpu
 from moorage.decide.admission.fields import at
-from moorage.decide.admission.review import OPERATOR, Draft, Refusal
+from moorage.decide.admission.injection import is_guest
+from moorage.decide.admission.ownership import put
+from moorage.decide.admission.review import OPERATOR, Draft, Refusal, Request
 from moorage.decide.admission.templates import WORKLOADS
-from moorage.decide.budgets.use import standings, strictest
+from moorage.decide.budgets.use import Standing, standings, strictest
 from moorage.model.budget import QUEUE, REFUSE, WARN, Budget
-from moorage.model.names import OVER_BUDGET_PRIORITY
+from moorage.model.names import (
+    MACHINE_GROUP_LABEL,
+    MACHINE_TYPE_LABEL,
+    OVER_BUDGET_ANNOTATION,
+    OVER_BUDGET_PRIORITY,
+    OVER_BUDGET_VALUE,
+    OWNER_ANNOTATION,
+)
 
 KINDS = (*WORKLOADS, "MapJob", "Workspace", "Workflow")
-_MAP_TEMPLATE = ("spec", "template")
+OF_ONE_PIECE = (
+    "Job",
+    "MapJob",
+)  # kinds whose pods are all of the work that was judged: its template has the class
+POD_CLASS = ("priorityClassName", "priority", "preemptionPolicy")  # of a pod Kubernetes has set all three before
+_CLASS: Mapping[str, Any] = dict(zip(POD_CLASS, (OVER_BUDGET_PRIORITY, OVER_BUDGET_VALUE, "Never"), strict=True))
+_SCHEDULES = {"Job": "CronJob", "Workflow": "CronWorkflow"}  # kind → whose controller makes it anew
+_NODES = "system:node:"  # they make mirror pods of what is configured on a node
 
 
-def apply_budgets(draft: Draft, budgets: Iterable[Budget], *, user: str, tenant: str, now: datetime) -> None:
-    """Refuse, put behind others, or warn; nothing for what no budget holds for."""
-    request = draft.request
-    if request.is_copy or request.user == OPERATOR or request.kind not in KINDS:
+class _Beginning(Enum):
+    """Why a request is judged."""
+
+    NEW = auto()  # work that begins
+    POD = auto()  # a pod that a controller makes
+    CLASS_LEFT = auto()  # an update that takes the class away
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    beginning: _Beginning
+    user: str  # whose budget it is
+
+
+def apply_budgets(
+    draft: Draft,
+    budgets: Iterable[Budget],
+    *,
+    user: str,
+    tenant: str,
+    now: datetime,
+    gpu_machines: Collection[str] = (),
+) -> None:
+    """Refuse, put behind others, or warn; nothing for what no budget holds for.
+
+    `gpu_machines`: names of the machine types, and groups of them, that have GPUs.
+    """
+    judged = _begins(draft, user)
+    if judged is None:
         return
-    if request.operation != "CREATE" and not _leaves_the_end(draft):
-        return
-    with_gpus = asks_gpus(draft.obj.get("spec"))
-    held = [
+    with_gpus = asks_gpus(draft.obj.get("spec"), gpu_machines) or _names(labels_of(draft.obj), gpu_machines)
+    over = strictest(
         standing
-        for standing in standings(budgets, user=user, tenant=tenant, now=now)
+        for standing in standings(budgets, user=judged.user, tenant=tenant, now=now)
         if standing.budget.is_money or with_gpus
-    ]
-    over = strictest(held)
+    )
     if over is None:
         return
-    if request.operation != "CREATE":
-        if over.budget.when_over != WARN and _behind(draft):
+    match judged.beginning:
+        case _Beginning.NEW:
+            _judge_new(draft, over)
+        case _Beginning.POD if over.budget.when_over != WARN:
+            _pod_behind(draft)
+        case _Beginning.CLASS_LEFT if over.budget.when_over != WARN and _template_behind(draft):
             draft.warnings.append(f"{over.text}: it goes on waiting behind the work of others")
-        return
+
+
+def asks_gpus(spec: Any, gpu_machines: Collection[str] = ()) -> bool:
+    """Whether GPUs are asked for anywhere in a spec.
+
+    By a resource, a field `gpus`, a machine that has some, or a claim of devices: they may be GPUs.
+    """
+    if isinstance(spec, Mapping):
+        return _names(spec, gpu_machines) or any(
+            (
+                (is_gpu(str(key)) or key in ("gpus", "gpu", "gpuClaim", "resourceClaims"))
+                and value not in (None, 0, "0", "", {}, [])
+            )
+            or (key == "machine" and isinstance(value, Mapping) and value.get("type") in gpu_machines)
+            or asks_gpus(value, gpu_machines)
+            for key, value in spec.items()
+        )
+    if isinstance(spec, list):
+        return any(asks_gpus(value, gpu_machines) for value in spec)
+    return False
+
+
+def priority_place(kind: str) -> tuple[str, ...] | None:
+    """Where the spec of the pods is whose class is set; None for kinds whose pods get theirs one by one."""
+    if kind not in OF_ONE_PIECE and kind != "Pod":
+        return None
+    return (*map(str, WORKLOADS[kind]), "spec")
+
+
+def _begins(draft: Draft, user: str) -> _Judged | None:
+    """Why a request is judged, and by whose budget; None: it is not."""
+    request = draft.request
+    if request.kind not in KINDS:
+        return None
+    made = request.is_copy or request.user == OPERATOR
+    if request.operation != "CREATE":
+        if made:
+            return None
+        if _leaves_the_end(draft):
+            return _Judged(_Beginning.CLASS_LEFT, user)
+        return _Judged(_Beginning.NEW, user) if _is_started(request) else None
+    if not made:
+        return _Judged(_Beginning.NEW, user)
+    owner = annotations_of(draft.obj).get(OWNER_ANNOTATION, "")
+    maker = (controller_ref(draft.obj) or {}).get("kind")
+    if request.kind in _SCHEDULES and maker == _SCHEDULES[request.kind]:
+        return _Judged(_Beginning.NEW, owner)
+    if request.kind == "Pod" and maker != "Job" and not request.user.startswith(_NODES):
+        return _Judged(_Beginning.POD, owner)
+    return None
+
+
+def _judge_new(draft: Draft, over: Standing) -> None:
     if over.budget.when_over == REFUSE:
         draft.refusals.append(
             Refusal("spec", "", f"{over.text}; new work is refused. Ask an administrator for more")
         )
         return
-    if over.budget.when_over == QUEUE and _behind(draft):
-        draft.warnings.append(f"{over.text}: it waits behind the work of others")
+    if over.budget.when_over != QUEUE:
+        draft.warnings.append(over.text)
         return
-    draft.warnings.append(over.text)
+    if draft.request.kind == "Pod":
+        _pod_behind(draft)
+        draft.warnings.append(f"{over.text}: it waits behind the work of others")
+    elif _template_behind(draft):
+        draft.warnings.append(f"{over.text}: it waits behind the work of others")
+    else:
+        draft.warnings.append(f"{over.text}: its pods wait behind the work of others")
 
 
-def asks_gpus(spec: Any) -> bool:
-    """Whether GPUs are asked for anywhere in a spec, by a resource or by a field `gpus`."""
-    if isinstance(spec, Mapping):
-        return any(
-            ((is_gpu(str(key)) or key in ("gpus", "gpu")) and value not in (None, 0, "0", "", {}, []))
-            or asks_gpus(value)
-            for key, value in spec.items()
-        )
-    if isinstance(spec, list):
-        return any(asks_gpus(value) for value in spec)
-    return False
+def _is_started(request: Request) -> bool:
+    """Whether an update starts a workspace that was stopped."""
+    was, will = (at(obj, ("spec", "running")) for obj in (request.old, request.obj))
+    return request.kind == "Workspace" and was is False and will is not False
 
 
-def priority_place(kind: str) -> tuple[str, ...] | None:
-    """Where the spec of the pods is that are made from a kind; None for one without a template of them.
-
-    Of a pod itself the priority is set before webhooks are asked.
-    """
-    if kind == "MapJob":
-        return (*_MAP_TEMPLATE, "spec")
-    return (*map(str, WORKLOADS[kind]), "spec") if kind in WORKLOADS and kind != "Pod" else None
+def _names(table: Mapping[str, Any], gpu_machines: Collection[str]) -> bool:
+    """Whether labels make a pod the guest of a machine that has GPUs."""
+    return any(table.get(key) in gpu_machines for key in (MACHINE_TYPE_LABEL, MACHINE_GROUP_LABEL))
 
 
 def _leaves_the_end(draft: Draft) -> bool:
@@ -85,11 +184,19 @@ def _leaves_the_end(draft: Draft) -> bool:
     return bool(at(draft.obj, (*path, "priorityClassName")) != OVER_BUDGET_PRIORITY)
 
 
-def _behind(draft: Draft) -> bool:
-    """Name the class of those who wait, where pods are made from a template, whatever class its author named."""
+def _template_behind(draft: Draft) -> bool:
+    """Name the class of those who wait in a template, whatever class its author named; False: it has none."""
     path = priority_place(draft.request.kind)
-    spec = None if path is None else at(draft.obj, path)
+    spec = None if path is None or draft.request.kind == "Pod" else at(draft.obj, path)
     if not isinstance(spec, dict):
         return False
     spec["priorityClassName"] = OVER_BUDGET_PRIORITY
     return True
+
+
+def _pod_behind(draft: Draft) -> None:
+    """Give a pod the class of those who wait; a machine's guest keeps its own, and is let through after others."""
+    if is_guest(draft.obj):
+        put(draft.obj["metadata"], "annotations", OVER_BUDGET_ANNOTATION, "true")
+    elif isinstance(spec := draft.obj.get("spec"), dict):
+        spec.update(_CLASS)

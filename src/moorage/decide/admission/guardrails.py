@@ -14,12 +14,12 @@ https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-con
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from moorage.apimachinery.resources import Obj
-from moorage.decide.admission.budgets import apply_budgets, priority_place
+from moorage.decide.admission.budgets import POD_CLASS, apply_budgets, priority_place
 from moorage.decide.admission.fields import at
 from moorage.decide.admission.findings import Finding
 from moorage.decide.admission.marks import MORE_METADATA, judge_marks, keep_marks
@@ -46,9 +46,17 @@ _NOTHING: tuple[Any, ...] = (None, {}, [], "")
 
 
 def admit(
-    request: Request, *, budgets: Sequence[Budget] = (), tenant: str = "", now: datetime | None = None
+    request: Request,
+    *,
+    budgets: Sequence[Budget] = (),
+    tenant: str = "",
+    now: datetime | None = None,
+    gpu_machines: Collection[str] = (),
 ) -> Verdict:
-    """Fill in, stamp, and refuse. Admitting the patched object again gives no patch and the same refusals."""
+    """Fill in, stamp, and refuse. Admitting the patched object again gives no patch and the same refusals.
+
+    `budgets`, `tenant`, `now` and `gpu_machines` are for `apply_budgets`.
+    """
     draft = make_draft(request)
     stamp(draft)
     keep_marks(draft)
@@ -65,7 +73,7 @@ def admit(
     _apply_policy(draft, fill=True)
     _answer_kills(draft)
     if budgets and now is not None:
-        apply_budgets(draft, budgets, user=request.user, tenant=tenant, now=now)
+        apply_budgets(draft, budgets, user=request.user, tenant=tenant, now=now, gpu_machines=gpu_machines)
     if draft.refusals:
         return Verdict((), tuple(draft.refusals), ())  # a refused object is not changed
     return Verdict(_differences(request.obj, draft.obj, request.kind), (), tuple(draft.warnings))
@@ -158,7 +166,7 @@ def _differences(before: Obj, after: Obj, kind: str) -> tuple[Obj, ...]:
         if kind in JOBS:
             paths += [(*template[:-1], key) for key in _CHANGED_OF_JOBS]
     if (spec := priority_place(kind)) is not None:
-        paths.append((*spec, "priorityClassName"))
+        paths += [(*spec, key) for key in (POD_CLASS if kind == "Pod" else POD_CLASS[:1])]
     patches = []
     for path in paths:
         old, new = at(before, path), at(after, path)

@@ -33,6 +33,8 @@ from moorage.model.names import (
     MACHINE_MODE_LABEL,
     MACHINE_TYPE_LABEL,
     MACHINE_TYPE_PREFIX,
+    OVER_BUDGET_ANNOTATION,
+    OVER_BUDGET_PRIORITY,
     PLACE_ANNOTATION,
     PLACE_AT_ANNOTATION,
     PLACE_PREFIX,
@@ -85,7 +87,9 @@ def inject(pod: Obj, pools: Mapping[str, Pool]) -> Injected:
         spec["schedulingGates"] = [*(spec.get("schedulingGates") or ()), {"name": MACHINE_GATE}]
     if not spec.get("priorityClassName") or spec.get("preemptionPolicy") == "Never":
         had = spec.get("priorityClassName")
-        if had not in (None, "", DEFAULT_PRIORITY):
+        if had == OVER_BUDGET_PRIORITY:  # a guest waits by its gate, not by its class
+            made["metadata"]["annotations"] = {**annotations_of(made), OVER_BUDGET_ANNOTATION: "true"}
+        elif had not in (None, "", DEFAULT_PRIORITY):
             warnings.append(f"spec.priorityClassName {had} may not preempt; {GUEST_PRIORITY} takes its place")
         spec |= {"priorityClassName": GUEST_PRIORITY, "priority": 0, "preemptionPolicy": "PreemptLowerPriority"}
     if refusals:

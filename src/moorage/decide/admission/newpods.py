@@ -30,14 +30,17 @@ def complete_pod(
     tenant: Obj | None,
     classes: Iterable[Mapping[str, Any]],
     scheduler: str,
+    is_behind: bool = False,
 ) -> tuple[Obj, ...]:
     """JSON patches: the team's nodes, a class that does not preempt, a scheduler, and what `restricted` asks for.
 
-    `namespace` None: newer than the caller's copy. `scheduler`: empty where there is no second one.
+    `namespace` None: newer than the caller's copy. `scheduler`: empty where there is no second one. `is_behind`: a
+    budget has given it its class.
     """
     patches: tuple[Obj, ...] = ()
     if not is_guest(pod):
-        patches = (*inject(pod, tenant), *stand_in(pod, tenant=tenant, classes=classes))
+        stand_ins = () if is_behind else stand_in(pod, tenant=tenant, classes=classes)
+        patches = (*inject(pod, tenant), *stand_ins)
     patches = (*patches, *choose_scheduler(pod, scheduler))
     if namespace is not None and is_ours(labels_of(pod)) and is_restricted(labels_of(namespace)):
         patches = (*patches, *secure(pod, user=user_of(labels_of(pod), annotations_of(namespace))))

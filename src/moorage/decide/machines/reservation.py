@@ -78,6 +78,7 @@ class Guest:
     started: datetime | None = None  # from when the limit counts
     leaves: datetime | None = None  # being deleted: gone by then
     waits_for: str = ""  # what is noted on it of the calendar
+    is_last: bool = False  # its owner's budget is used up: it is let through after all others
 
     @property
     def managed(self) -> bool:
@@ -337,10 +338,10 @@ def shares_now(seen: Seen) -> dict[str, Share]:
     return shares
 
 
-def _turn(guest: Guest, pool: Pool, shares: Mapping[str, Share]) -> tuple[float, str, str, str]:
+def _turn(guest: Guest, pool: Pool, shares: Mapping[str, Share]) -> tuple[bool, float, str, str, str]:
     share = shares.get(guest.owner) if pool.order == FAIR else None
     used = share.used + share.holding * HOLDING_CHARGE if share is not None else 0
-    return (used, guest.created, guest.namespace, guest.name)
+    return (guest.is_last, used, guest.created, guest.namespace, guest.name)
 
 
 class _TypePlan:
@@ -493,16 +494,17 @@ class _TypePlan:
         ready = [guest for uid, guest in gated.items() if uid not in promised and not guest.other_gates]
         if self.seen.pool.order != FAIR:
             return sorted(ready, key=lambda guest: _turn(guest, self.seen.pool, self.shares))
-        queues: dict[str, list[Guest]] = {}
+        queues: dict[tuple[bool, str], list[Guest]] = {}
         for guest in sorted(ready, key=lambda guest: (guest.created, guest.namespace, guest.name), reverse=True):
-            queues.setdefault(guest.owner, []).append(guest)
+            queues.setdefault((guest.is_last, guest.owner), []).append(guest)
         charged = dict(self.shares)
         line = []
         while queues:
-            owner = min(queues, key=lambda name: _turn(queues[name][-1], self.seen.pool, charged))
-            line.append(queues[owner].pop())
-            if not queues[owner]:
-                del queues[owner]
+            next_queue = min(queues, key=lambda queue: _turn(queues[queue][-1], self.seen.pool, charged))
+            line.append(queues[next_queue].pop())
+            if not queues[next_queue]:
+                del queues[next_queue]
+            owner = next_queue[1]
             had = charged.get(owner, Share(used=0))
             charged[owner] = Share(used=had.used, holding=had.holding + max(1, self.kind.devices))
         return line

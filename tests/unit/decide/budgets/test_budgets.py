@@ -119,9 +119,10 @@ def a_job(gpus=1, **spec):
     return {"metadata": {"name": "train", "namespace": "lab"}, "spec": {"template": {"spec": pod}}}
 
 
-def decide(obj, *budgets, user="ada", kind="Job", operation="CREATE", tenant="vision"):
-    request = Request(kind=kind, operation=operation, user=user, obj=obj)
-    return admit(request, budgets=budgets_of(budgets), tenant=tenant, now=NOW)
+def decide(obj, *budgets, user="ada", kind="Job", operation="CREATE", tenant="vision", old=None):
+    request = Request(kind=kind, operation=operation, user=user, obj=obj, old=old)
+    gpu_machines = {"xlarge", "a100s"}
+    return admit(request, budgets=budgets_of(budgets), tenant=tenant, now=NOW, gpu_machines=gpu_machines)
 
 
 def class_of(verdict):
@@ -178,13 +179,13 @@ def test_no_class_that_its_author_names_leads_past_the_end_of_the_queue(name):
 @pytest.mark.parametrize("when_over", ["queue", "refuse"])
 def test_an_update_does_not_take_work_from_the_end_of_the_queue_while_the_budget_is_used_up(when_over):
     old, new = a_job(priorityClassName="moorage-over-budget"), a_job()
-    request = Request(kind="Deployment", operation="UPDATE", user="ada", obj=new, old=old)
+    request = Request(kind="MapJob", operation="UPDATE", user="ada", obj=new, old=old)
     for used, kept in ((OVER, True), ({"ada": 20}, False)):
         budgets = budgets_of([a_budget(used=used, whenOver=when_over)])
         verdict = admit(request, budgets=budgets, tenant="vision", now=NOW)
         assert class_of(verdict) is kept
         assert verdict.refusals == ()
-    same = Request(kind="Deployment", operation="UPDATE", user="ada", obj=old, old=old)
+    same = Request(kind="MapJob", operation="UPDATE", user="ada", obj=old, old=old)
     assert admit(same, budgets=budgets_of([a_budget(used=OVER, whenOver=when_over)]), now=NOW).patches == ()
 
 
@@ -194,10 +195,139 @@ def test_an_update_does_not_take_work_from_the_end_of_the_queue_while_the_budget
         ({"gpus": 1}, True), ({"gpus": 0}, False), ({"resources": {"gpu": "2"}}, True), (None, False),
         ({"templates": [{"container": {"resources": {"limits": {"nvidia.com/mig-1g.10gb": 1}}}}]}, True),
         ({"templates": [{"container": {"image": "gpu"}}]}, False),
+        ({"resourceClaims": [{"name": "gpu"}]}, True), ({"resources": {"gpuClaim": "two"}}, True),
+        ({"machine": {"type": "xlarge"}}, True), ({"machine": {"type": "small"}}, False),
     ],
 )  # fmt: skip
 def test_gpus_are_seen_wherever_they_are_asked_for(spec, want):
-    assert asks_gpus(spec) is want
+    assert asks_gpus(spec, {"xlarge"}) is want
+
+
+def a_pod(gpus=1, *, owner="ada", maker=None, labels=None, **spec):
+    """A pod of a person's, or of a controller's with its owner on it."""
+    resources = {"limits": {"memory": "1Gi", **({"nvidia.com/gpu": gpus} if gpus else {})}}
+    meta = {"name": "p", "namespace": "lab", "annotations": {"moorage.dev/owner": owner}}
+    if maker is not None:
+        meta["ownerReferences"] = [{"kind": maker, "name": "x", "uid": "1", "controller": True}]
+    if labels:
+        meta["labels"] = labels
+    kubernetes = {"priority": 0, "preemptionPolicy": "PreemptLowerPriority"}
+    return {
+        "metadata": meta,
+        "spec": {"containers": [{"name": "main", "resources": resources}]} | kubernetes | spec,
+    }
+
+
+def after(obj, verdict):
+    """The class of a pod as it is stored."""
+    values = {patch["path"].rpartition("/")[2]: patch["value"] for patch in verdict.patches}
+    keys = ("priorityClassName", "priority", "preemptionPolicy")
+    return tuple(values.get(key, obj["spec"].get(key)) for key in keys)
+
+
+BEHIND = ("moorage-over-budget", -5, "Never")
+KUBERNETES = "system:kube-controller-manager"
+
+
+@pytest.mark.parametrize("name", [None, "urgent", "moorage-default"])
+def test_a_pod_of_who_is_over_gets_the_class_and_all_that_kubernetes_takes_from_it(name):
+    pod = a_pod(**({"priorityClassName": name} if name else {}))
+    verdict = decide(pod, a_budget(used=OVER, whenOver="queue"), kind="Pod")
+    assert after(pod, verdict) == BEHIND
+    assert [text.partition("), ")[2] for text in verdict.warnings if "budget" in text] == [
+        "until 2026-12-01: it waits behind the work of others"
+    ]
+    stored = pod | {
+        "spec": pod["spec"] | dict(zip(("priorityClassName", "priority", "preemptionPolicy"), BEHIND, strict=True))
+    }
+    assert after(stored, decide(stored, a_budget(used=OVER, whenOver="queue"), kind="Pod")) == BEHIND
+
+
+@pytest.mark.parametrize("when_over", ["queue", "refuse"])
+@pytest.mark.parametrize(
+    ("maker", "user", "want"),
+    [
+        pytest.param("ReplicaSet", KUBERNETES, BEHIND, id="of a workspace or a Deployment"),
+        pytest.param("StatefulSet", KUBERNETES, BEHIND, id="of a StatefulSet"),
+        pytest.param("Workflow", OPERATOR, BEHIND, id="of a step"),
+        pytest.param(
+            "Job", KUBERNETES, (None, 0, "PreemptLowerPriority"), id="of a run: its template has the class"
+        ),
+        pytest.param("Job", OPERATOR, (None, 0, "PreemptLowerPriority"), id="of a map's Job"),
+        pytest.param(None, "system:node:gpu-1", (None, 0, "PreemptLowerPriority"), id="of the node itself"),
+    ],
+)
+def test_pods_that_controllers_make_of_who_is_over_are_put_behind_and_never_refused(when_over, maker, user, want):
+    pod = a_pod(maker=maker)
+    verdict = decide(pod, a_budget(used=OVER, whenOver=when_over), kind="Pod", user=user)
+    assert (after(pod, verdict), verdict.refusals) == (want, ())
+    for others in (a_pod(maker=maker, owner="ben"), a_pod(0, maker=maker)):
+        verdict = decide(others, a_budget(used=OVER, whenOver=when_over), kind="Pod", user=user)
+        assert after(others, verdict) == (None, 0, "PreemptLowerPriority")
+
+
+def test_a_budget_that_only_warns_puts_no_pod_behind():
+    pod = a_pod(maker="ReplicaSet")
+    verdict = decide(pod, a_budget(used=OVER), kind="Pod", user=KUBERNETES)
+    assert after(pod, verdict) == (None, 0, "PreemptLowerPriority")
+
+
+def owned(obj, maker):
+    meta = obj["metadata"] | {
+        "annotations": {"moorage.dev/owner": "ada"},
+        "ownerReferences": [{"kind": maker, "name": "nightly", "uid": "1", "controller": True}],
+    }
+    return obj | {"metadata": meta}
+
+
+@pytest.mark.parametrize(
+    ("kind", "maker", "user"), [("Job", "CronJob", KUBERNETES), ("Workflow", "CronWorkflow", OPERATOR)]
+)
+def test_what_a_schedule_makes_is_new_work_of_its_owner(kind, maker, user):
+    made = owned(a_job(), maker)
+    refused = decide(made, a_budget(used=OVER, whenOver="refuse"), kind=kind, user=user)
+    assert [refusal.field for refusal in refused.refusals] == ["spec"]
+    queued = decide(made, a_budget(used=OVER, whenOver="queue"), kind=kind, user=user)
+    assert class_of(queued) is (kind == "Job")  # pods of a workflow get it one by one
+    assert decide(made, a_budget(used={"ben": 300}, whenOver="refuse"), kind=kind, user=user).refusals == ()
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "CronJob", "Workspace", "Workflow"])
+def test_work_without_an_end_is_not_marked_itself_so_that_it_is_free_again_in_the_next_period(kind):
+    spec = a_job()["spec"]
+    obj = a_job() | {"spec": {"jobTemplate": {"spec": spec}} if kind == "CronJob" else spec}
+    verdict = decide(obj, a_budget(used=OVER, whenOver="queue"), kind=kind)
+    assert not class_of(verdict)
+    assert any(text.endswith(": its pods wait behind the work of others") for text in verdict.warnings)
+
+
+def test_a_stopped_workspace_that_is_started_is_new_work():
+    def a_workspace(**spec):
+        return {"metadata": {"name": "w", "namespace": "lab"}, "spec": {"resources": {"gpus": 1}} | spec}
+
+    stopped, budget = a_workspace(running=False), a_budget(used=OVER, whenOver="refuse")
+    for spec in ({"running": True}, {}):
+        started = decide(a_workspace(**spec), budget, kind="Workspace", operation="UPDATE", old=stopped)
+        assert [refusal.field for refusal in started.refusals] == ["spec"]
+    for old, new in ((stopped, stopped), (a_workspace(), a_workspace(image="x")), (a_workspace(), stopped)):
+        assert decide(new, budget, kind="Workspace", operation="UPDATE", old=old).refusals == ()
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [{"moorage.dev/machine-type": "xlarge"}, {"moorage.dev/machine-group": "a100s"}],
+)
+def test_a_machine_with_gpus_is_work_with_gpus_and_its_guest_is_let_through_last(labels):
+    guest = a_pod(0, labels=labels, priorityClassName="moorage-guest")
+    verdict = decide(guest, a_budget(used=OVER, whenOver="queue"), kind="Pod")
+    assert after(guest, verdict) == ("moorage-guest", 0, "PreemptLowerPriority")
+    (notes,) = [patch["value"] for patch in verdict.patches if patch["path"] == "/metadata/annotations"]
+    assert notes["moorage.dev/over-budget"] == "true"
+    job = a_job(gpus=0)
+    job["spec"]["template"]["metadata"] = {"labels": labels}
+    assert decide(job, a_budget(used=OVER, whenOver="refuse")).refusals != ()
+    others = a_pod(0, labels={"moorage.dev/machine-type": "small"})
+    assert "over-budget" not in str(decide(others, a_budget(used=OVER, whenOver="queue"), kind="Pod").patches)
 
 
 def test_a_budget_smaller_than_a_hundredth_is_used_up_too():

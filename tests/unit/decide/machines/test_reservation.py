@@ -205,6 +205,18 @@ def test_fair_lets_through_who_used_least_lately() -> None:
     assert plan(seen).actions == (HandOver(R0, guests[1]),)
 
 
+@pytest.mark.parametrize("order", ["fifo", FAIR])
+def test_guests_of_who_is_over_budget_are_let_through_after_all_others(order: str) -> None:
+    guests = tuple(
+        a_guest(name, owner=owner, gated=True, created=str(at), is_last=is_last)
+        for at, (name, owner, is_last) in enumerate(
+            [("first", "ada", True), ("second", "ben", False), ("third", "ada", False), ("last", "cyd", True)]
+        )
+    )
+    plan_made = plan(a_seen(pool=a_pool(order=order), guests=guests))
+    assert plan_made.line == ("uid-second", "uid-third", "uid-first", "uid-last")
+
+
 def test_what_was_used_counts_half_after_a_half_life() -> None:
     seen = a_seen(
         pool=a_pool(order=FAIR),
