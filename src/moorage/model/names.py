@@ -153,7 +153,24 @@ USED_ANNOTATION = "moorage.dev/used"  # on a Workspace: JSON, when a browser was
 SUSPENDED_ANNOTATION = "moorage.dev/suspended"  # on an attempt's Job: JSON, who suspended it, when and why
 
 # annotations that our services alone write, since they trust them: see `moorage.decide.admission.marks`
-SERVICE_MARKS = (YIELDS_TO_ANNOTATION, MAP_RELEASED_ANNOTATION, IDLE_ANNOTATION, USED_ANNOTATION)
+SERVICE_MARKS = (
+    YIELDS_TO_ANNOTATION,  # taken for the end of a turn
+    MAP_RELEASED_ANNOTATION,  # no failures of a map
+    MAP_SCALED_ANNOTATION,
+    IDLE_ANNOTATION,
+    USED_ANNOTATION,  # a workspace that somebody uses
+    ATTEMPTS_ANNOTATION,  # counted against the limit of restarts
+    RUNNING_SINCE_ANNOTATION,  # counted against the time limit
+    USED_SECONDS_ANNOTATION,
+    CHECKPOINT_AT_ANNOTATION,  # progress, and what a run is suspended by
+    CHECKPOINT_CHECKED_ANNOTATION,
+)
+# marks that people write too, within limits
+PERSONAL_MARKS = (
+    SUSPENDED_ANNOTATION,  # in one's own name; whoever resumes takes it off
+    ENDED_ANNOTATION,  # a run is cancelled, and stays so
+    OVER_BUDGET_ANNOTATION,  # may be on a new pod, and stays
+)
 
 # pods killed for their memory (docs/howto/guard-a-namespace.md)
 MEMORY_GATE = "moorage.dev/memory"  # scheduling gate of the replacement of a pod that was killed for memory

@@ -3,9 +3,10 @@
 Whoever wrote them by hand would get around a limit: how often a run may start again, when idle work is suspended,
 how long it may be snoozed, how many workers of a map failed. So for everybody but our services and administrators
 they stay as they are stored, and a new object has none. Templates count as well: Kubernetes' own controllers make
-objects with what stands in them.
+objects with what stands in them. All marks are in `SERVICE_MARKS` and `PERSONAL_MARKS` of `moorage.model.names`.
 
 Who suspends a run writes that on its Job: people do so in their own name, and whoever resumes it takes it off.
+Who cancels a run writes that it has ended; that a run has ended is taken off by nobody.
 """
 
 from __future__ import annotations
@@ -15,9 +16,14 @@ from collections.abc import Iterator
 from moorage.decide.admission.fields import at
 from moorage.decide.admission.ownership import put
 from moorage.decide.admission.review import TEMPLATES, Draft, Refusal, Request
-from moorage.decide.runs.state import read_suspension
-from moorage.model.names import SERVICE_MARKS, SUSPENDED_ANNOTATION
+from moorage.decide.runs.state import CANCELLED, read_suspension
+from moorage.model import names
+from moorage.model.names import ENDED_ANNOTATION, PERSONAL_MARKS, SERVICE_MARKS, SUSPENDED_ANNOTATION
 
+_WHO = {
+    SUSPENDED_ANNOTATION: "people suspend a run in their own name",
+    ENDED_ANNOTATION: "people can only cancel a run",
+}
 MORE_METADATA = {"CronWorkflow": (("spec", "workflowMetadata"),)}  # where else that of what it makes stands
 
 
@@ -29,9 +35,9 @@ def forged(request: Request) -> Iterator[tuple[tuple[str, ...], str, str | None,
     if request.writes_marks:
         return
     for path in (("metadata",), *TEMPLATES.get(request.kind, ()), *MORE_METADATA.get(request.kind, ())):
-        for key in (*SERVICE_MARKS, SUSPENDED_ANNOTATION):
+        for key in (*SERVICE_MARKS, *PERSONAL_MARKS):
             value, before = (_text(obj, (*path, "annotations", key)) for obj in (request.obj, request.old))
-            if value != before and not (key == SUSPENDED_ANNOTATION and _is_theirs(value, request.user)):
+            if value != before and not _may_write(key, value, before, request):
                 yield path, key, value, before
 
 
@@ -53,7 +59,7 @@ def judge_marks(draft: Draft) -> None:
         if not isinstance(at(draft.obj, path), dict):
             continue
         allowed = "must not be set" if before is None else f"must stay {before!r}"
-        who = "people suspend a run in their own name" if key == SUSPENDED_ANNOTATION else "Moorage writes it"
+        who = _WHO.get(key, "Moorage writes it")
         field = f"{'.'.join(path)}.annotations[{key}]"
         draft.refusals.append(Refusal(field, "" if value is None else repr(value), f"{allowed}: {who}"))
 
@@ -63,5 +69,13 @@ def _text(obj: object, path: tuple[str, ...]) -> str | None:
     return None if value is None else str(value)
 
 
-def _is_theirs(value: str | None, user: str) -> bool:
-    return value is None or read_suspension(value).by == user
+def _may_write(key: str, value: str | None, before: str | None, request: Request) -> bool:
+    """Whether a person may write a mark as it is."""
+    match key:
+        case names.SUSPENDED_ANNOTATION:
+            return value is None or read_suspension(value).by == request.user
+        case names.ENDED_ANNOTATION:  # a run that Moorage ended may be cancelled, too
+            return value is not None and value.startswith(f"{CANCELLED} by ")
+        case names.OVER_BUDGET_ANNOTATION:  # our webhook has set it on what is new
+            return request.operation == "CREATE" and before is None
+    return False

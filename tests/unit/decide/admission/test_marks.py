@@ -14,7 +14,7 @@ from moorage.decide.admission.guardrails import admit, judge
 from moorage.decide.admission.review import OPERATOR, SERVER, Request
 from moorage.decide.workflows.submission import _OF_A_RUN
 from moorage.model.cronworkflow import metadata_of_runs
-from moorage.model.names import SERVICE_MARKS, SUSPENDED_ANNOTATION
+from moorage.model.names import ENDED_ANNOTATION, OVER_BUDGET_ANNOTATION, SERVICE_MARKS, SUSPENDED_ANNOTATION
 
 FORGED = '{"state":"snoozed","snoozed_until":"2099-01-01T00:00:00Z"}'
 KINDS = ("Job", "MapJob", "Workspace", "Workflow", "CronWorkflow", "CronJob", "Pod")
@@ -122,9 +122,31 @@ def test_who_suspends_a_run_does_it_in_their_own_name_and_anybody_who_may_resume
         assert judge(asked("Job", an_object(**{SUSPENDED_ANNOTATION: text}), an_object())).refusals != ()
 
 
+def test_people_cancel_a_run_and_let_no_run_that_has_ended_go_on():
+    cancelled = an_object(**{ENDED_ANNOTATION: "Cancelled by ada"})
+    ended = an_object(**{ENDED_ANNOTATION: "TooManyRestarts: 20"})
+    for old in (an_object(), ended):
+        assert judge(asked("Job", cancelled, old)).refusals == ()
+    for old, new in (
+        (cancelled, an_object()),
+        (ended, an_object()),
+        (an_object(), ended),
+        (ended, an_object(**{ENDED_ANNOTATION: ""})),
+    ):
+        [refusal] = judge(asked("Job", new, old)).refusals
+        assert "people can only cancel a run" in refusal.message
+
+
+def test_a_guest_that_is_let_through_last_stays_so():
+    last = an_object(**{OVER_BUDGET_ANNOTATION: "true"})
+    assert judge(asked("Pod", last)).refusals == ()
+    assert judge(asked("Pod", an_object(), last)).refusals != ()
+    assert judge(asked("Pod", last, an_object())).refusals != ()
+
+
 _NOTES = st.dictionaries(
-    st.sampled_from([*SERVICE_MARKS, SUSPENDED_ANNOTATION, "team"]),
-    st.sampled_from(["", "a", '{"by":"ada"}', '{"by":"grace"}']),
+    st.sampled_from([*SERVICE_MARKS, SUSPENDED_ANNOTATION, ENDED_ANNOTATION, OVER_BUDGET_ANNOTATION, "team"]),
+    st.sampled_from(["", "a", "Cancelled by ada", '{"by":"ada"}', '{"by":"grace"}']),
 )
 
 
