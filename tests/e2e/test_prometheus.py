@@ -23,6 +23,7 @@ from moorage.testing.waiting import wait_until
 
 pytestmark = [
     pytest.mark.processes,
+    pytest.mark.xdist_group("prometheus"),  # one cluster for all
     pytest.mark.timeout(600),
     pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not on PATH: install prometheus"),
 ]

@@ -44,7 +44,7 @@ from moorage.model.tenant import TENANTS
 from moorage.model.workspace import WORKSPACES, parse_platform
 from moorage.testing.cluster import Cluster
 
-pytestmark = [pytest.mark.anyio, pytest.mark.cluster("api")]
+pytestmark = [pytest.mark.anyio, pytest.mark.cluster("api"), pytest.mark.xdist_group("tenants")]
 
 SECRET = "ada-keeps-this"
 PASSWORD = "a password of some length"

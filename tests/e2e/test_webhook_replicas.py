@@ -27,7 +27,7 @@ from moorage.testing.cluster import Cluster, local_cluster
 from moorage.testing.fakeapi import FakeApi
 from moorage.testing.ports import free_ports
 
-pytestmark = [pytest.mark.anyio, pytest.mark.processes]
+pytestmark = [pytest.mark.anyio, pytest.mark.processes, pytest.mark.xdist_group("replicas")]
 
 HOST = service_names()[0]
 POD = {

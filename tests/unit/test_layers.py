@@ -145,3 +145,11 @@ def test_the_graph_has_imports_inside_functions_for_types_and_relative_ones(tree
     assert graph["pkg.c"] == {"pkg.c.d"}
     assert graph["pkg.e"] == {"pkg.a", "asyncio"}
     assert circles_of(graph) == [["pkg.a", "pkg.b", "pkg.c", "pkg.c.d"]]
+
+
+@pytest.mark.xdist_group("source")
+def test_tests_of_a_group_stay_on_one_worker(request: pytest.FixtureRequest) -> None:
+    """Otherwise each worker builds again what a group shares. pytest-xdist 3.8.0 groups by a suffix of the id."""
+    if not getattr(request.config.option, "loadgroup", False):
+        pytest.skip("not a worker of `--dist loadgroup`")
+    assert request.node.nodeid.endswith("@source")
