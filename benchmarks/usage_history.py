@@ -5,6 +5,9 @@
     python benchmarks/usage_history.py --postgres           # the same in a PostgreSQL that is made for it
     python benchmarks/usage_history.py --only-parsing       # seconds
 
+PostgreSQL removes deleted rows every half minute or so (autovacuum), which is half a day of readings here, where a
+round takes milliseconds. So the rows are removed after every hour of readings.
+
 Every reading goes through the store as the collector's do, and is thinned out as the server does it. The readings
 themselves are random walks, so that nothing compresses better than in life. Reading what sources answer is
 measured apart: a kubelet's summary of 110 pods and a page of DCGM's exporter of 8 GPUs are decoded, as often as so
@@ -43,6 +46,7 @@ GIB = 2**30
 OWNERS = 50
 PODS_OF_NODE, GPUS_OF_NODE = 110, 8  # 110: the most that a kubelet takes, where nobody says more
 PARSED_ROUNDS = 11
+ROUNDS_OF_HOUR = 3600 // SLOT_SECONDS
 BAR_BYTES, BAR_SECONDS, BAR_CORE = 10**9, 2.0, 0.05
 
 
@@ -186,11 +190,11 @@ def cpu_seconds() -> float:
 
 
 @contextlib.contextmanager
-def place(folder: Path, postgres: bool) -> Iterator[tuple[Path | str, Callable[[], int]]]:
-    """Where the store is, and what measures its bytes on the disk."""
+def place(folder: Path, postgres: bool) -> Iterator[tuple[Path | str, Callable[[], int], Callable[[], object]]]:
+    """Where the store is, what measures its bytes on the disk, and what does an hour's work of the database."""
     if not postgres:
         path = folder / "samples.db"
-        yield path, lambda: sum(file.stat().st_size for file in folder.glob("samples.db*"))
+        yield path, lambda: sum(file.stat().st_size for file in folder.glob("samples.db*")), lambda: None
         return
     import psycopg
 
@@ -204,7 +208,20 @@ def place(folder: Path, postgres: bool) -> Iterator[tuple[Path | str, Callable[[
                 row = db.execute("SELECT pg_database_size(current_database())").fetchone()
                 return int(row[0]) if row else 0
 
-        yield url, size
+        def vacuum() -> None:
+            with psycopg.connect(url, autocommit=True) as db:
+                db.execute("VACUUM")
+
+        def tables() -> None:
+            with psycopg.connect(url) as db:
+                for name, rows, bytes_of_rows, bytes_of_indexes in db.execute(
+                    "SELECT relname, n_live_tup, pg_table_size(relid), pg_indexes_size(relid)"
+                    " FROM pg_stat_user_tables ORDER BY pg_total_relation_size(relid) DESC"
+                ).fetchall():
+                    print(f"{name}: {rows} rows, {bytes_of_rows / 1e6:.1f} + {bytes_of_indexes / 1e6:.1f} MB")
+
+        yield url, size, vacuum
+        tables()
 
 
 def reports(store: SampleStore, uids: list[str], now: datetime) -> dict[str, Callable[[], Any]]:
@@ -235,7 +252,7 @@ def main() -> None:
     if options.only_parsing:
         return
     walks, rounds = Walks(options.pods, options.seed), int(options.days * 86400 / SLOT_SECONDS)
-    with tempfile.TemporaryDirectory() as name, place(Path(name), options.postgres) as (where, size):
+    with tempfile.TemporaryDirectory() as name, place(Path(name), options.postgres) as (where, size, tidy):
         store, spent, worst = SampleStore(where), 0.0, 0.0
         end = time.monotonic() + 60 * options.minutes
         for number in range(rounds):
@@ -250,6 +267,8 @@ def main() -> None:
             if number % 10 == 0:
                 store.downsample(at)
             spent, worst = spent + cpu_seconds() - before, max(worst, time.monotonic() - began)
+            if number % ROUNDS_OF_HOUR == ROUNDS_OF_HOUR - 1:
+                tidy()
             if number % 2880 == 2879:
                 print(f"day {number // 2880 + 1}: {size() / 1e6:.0f} MB", flush=True)
         now = START + rounds * timedelta(seconds=SLOT_SECONDS)

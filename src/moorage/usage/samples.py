@@ -1,20 +1,22 @@
 """What pods use, measured, in SQL: `samples.db` beside `usage.db`, or PostgreSQL, where servers share them.
 
 Readings of 30 s are summed up to windows of five minutes and hours (`decide.usage.samples`), and each level is
-kept for a time of its own. A step of this is one transaction that ends with its mark: a process killed at any
-moment leaves all before or after a whole step, and readings that are added again change nothing.
+kept for a time of its own. What is summed up is packed: the slots of a window, and the windows of an hour, are
+one row for each pod (`decide.usage.packed`). A step of this is one transaction that ends with its mark: a process
+killed at any moment leaves all before or after a whole step, and readings that are added again change nothing.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import msgspec
 
+from moorage.decide.usage.packed import pack, unpack
 from moorage.decide.usage.samples import (
     MEASURES,
     PEAKS,
@@ -29,15 +31,15 @@ from moorage.decide.usage.samples import (
     added_rows,
     corrected,
     is_late,
+    measures_of,
     moment_of,
     newest_of,
     next_step,
-    row_of,
     seconds_of,
     segments,
     tally_from,
-    tally_of,
 )
+from moorage.errors import StorageError
 from moorage.model.retention import SAMPLE_HOURS, SAMPLE_WINDOW_DAYS, USAGE_DAYS
 from moorage.sql.database import Database, Row, Table
 from moorage.sql.migrations import Schema
@@ -57,18 +59,31 @@ LATEST = Table("sample_latest", ("pod", "read_at", "reading"), types=("bigint", 
 SLOTS = Table("sample_slots", ("at", "pod", "read_at", *MEASURES), types=("bigint",) * 3 + _NUMBERS, keys=2)
 WINDOWS = Table("sample_windows", ("pod", "at", *MEASURES), types=("bigint",) * 2 + _NUMBERS, keys=2)
 HOURS = Table("sample_hours", ("pod", "at", *MEASURES), types=("bigint",) * 2 + _NUMBERS, keys=2)
+PACKED_SLOTS = Table("sample_packed_slots", ("pod", "at", "packed"), types=("bigint", "bigint", "bytea"), keys=2)
+PACKED_WINDOWS = Table(
+    "sample_packed_windows", ("pod", "at", "packed"), types=("bigint", "bigint", "bytea"), keys=2
+)
+SUMS = Table("sample_sums", ("level", "at", *MEASURES), types=("bigint",) * 2 + _NUMBERS, keys=2)
 MARKS = Table("sample_marks", ("name", "at"), types=("text", "bigint"), keys=1)
 _TABLES = {Level.SLOT: SLOTS, Level.WINDOW: WINDOWS, Level.HOUR: HOURS}
+_PACKED = {Level.SLOT: (PACKED_SLOTS, Level.WINDOW), Level.WINDOW: (PACKED_WINDOWS, Level.HOUR)}  # rows in one
 _MEASURES = ", ".join(f"s.{name}" for name in MEASURES)
 _ADDED = ", ".join(f"CAST({'MAX' if name in PEAKS else 'SUM'}(s.{name}) AS BIGINT)" for name in MEASURES)
 _FIRST_SLOT = "SELECT MIN(at) FROM sample_slots WHERE at >= ?"
-_SLOTS_OF_WINDOW = f"SELECT s.pod, s.read_at, {_MEASURES} FROM sample_slots s WHERE s.at >= ? AND s.at < ?"
+_SLOTS_OF_WINDOW = (
+    f"SELECT s.pod, s.at, s.read_at, {_MEASURES} FROM sample_slots s WHERE s.at >= ? AND s.at < ? ORDER BY s.at"
+)
+_SUMS_OF_SLOTS = (
+    f"SELECT {Level.SLOT:d}, s.at, {_ADDED} FROM sample_slots s WHERE s.at >= ? AND s.at < ? GROUP BY s.at"
+)
 _SEEN = "UPDATE sample_pods SET last_at = ? WHERE number = ? AND last_at < ?"
 # `+` keeps a column out of the choice of indexes: SQLite goes through the other table first.
 _WINDOWS_OF_HOUR = (
-    f"SELECT s.pod, {_MEASURES} FROM sample_pods p JOIN sample_windows s ON s.pod = +p.number"
-    " WHERE p.last_at >= ? AND s.at >= ? AND s.at < ?"
+    f"SELECT s.pod, s.at, {_MEASURES} FROM sample_pods p JOIN sample_windows s ON s.pod = +p.number"
+    " WHERE p.last_at >= ? AND s.at >= ? AND s.at < ? ORDER BY s.at"
 )
+_OF_RECENT = "pod IN (SELECT number FROM sample_pods WHERE last_at >= ?)"
+_MICROSECONDS = 1_000_000
 _AT_ONCE = 200  # pods in one statement
 _BY_KEYS = 30_000  # slots that are looked up each by its key; more are scanned
 
@@ -129,7 +144,7 @@ class SampleStore:
                         at,
                         numbers[uid],
                         to_microseconds(reading.at),
-                        *row_of(tally_of(reading)),
+                        *measures_of(reading),
                     )
                     for (at, uid), reading in chosen.items()
                 }
@@ -189,6 +204,8 @@ class SampleStore:
         with self._lock, self._db.transaction():
             stored = self._marks()
             marks = corrected(stored, now)
+            if marks != stored:
+                self._unpack(marks)
             ((first_slot,),) = self._db.rows(_FIRST_SLOT, marks.slots_summed)
             step = next_step(marks, first_slot=first_slot, first_hour=self._first_hour(marks), now=now)
             if step is None:
@@ -203,13 +220,24 @@ class SampleStore:
             return True
 
     def _sum_up_window(self, start: int) -> None:
+        """Its slots become a window and a row of packed slots of each pod, and their sums over all pods."""
         slots: dict[int, list[Row]] = {}
         seen: dict[int, int] = {}
-        for number, read_at, *measures in self._db.rows(_SLOTS_OF_WINDOW, start, start + Level.WINDOW):
-            slots.setdefault(number, []).append(tuple(measures))
-            seen[number] = max(seen.get(number, 0), read_at // 1_000_000)
-        self._db.upsert(WINDOWS, [(number, start, *added_rows(rows)) for number, rows in slots.items()])
+        end = start + Level.WINDOW
+        for number, at, read_at, *measures in self._db.rows(_SLOTS_OF_WINDOW, start, end):
+            slots.setdefault(number, []).append(
+                ((at - start) // Level.SLOT, read_at - at * _MICROSECONDS, *measures)
+            )
+            seen[number] = max(seen.get(number, 0), read_at // _MICROSECONDS)
+        self._db.upsert(
+            WINDOWS,
+            [(number, start, *added_rows(row[2:] for row in rows)) for number, rows in slots.items()],
+        )
         self._db.run_each(_SEEN, ((at, number, at) for number, at in seen.items()))
+        self._db.upsert(SUMS, self._db.rows(_SUMS_OF_SLOTS, start, end))
+        self._sum_of_all(Level.WINDOW, start)
+        self._db.upsert(PACKED_SLOTS, [(number, start, pack(rows)) for number, rows in slots.items()])
+        self._db.run("DELETE FROM sample_slots WHERE at >= ? AND at < ?", start, end)
 
     def _first_hour(self, marks: Marks) -> int | None:
         if marks.windows_summed:
@@ -218,10 +246,49 @@ class SampleStore:
         return None if first is None else int(first)
 
     def _sum_up_hour(self, start: int) -> None:
+        """Its windows become an hour and a row of packed windows of each pod, and the sum over all pods."""
         windows: dict[int, list[Row]] = {}
-        for number, *measures in self._db.rows(_WINDOWS_OF_HOUR, start, start, start + Level.HOUR):
-            windows.setdefault(number, []).append(tuple(measures))
-        self._db.upsert(HOURS, [(number, start, *added_rows(rows)) for number, rows in windows.items()])
+        end = start + Level.HOUR
+        for number, at, *measures in self._db.rows(_WINDOWS_OF_HOUR, start, start, end):
+            windows.setdefault(number, []).append(((at - start) // Level.WINDOW, *measures))
+        self._db.upsert(
+            HOURS, [(number, start, *added_rows(row[1:] for row in rows)) for number, rows in windows.items()]
+        )
+        self._sum_of_all(Level.HOUR, start)
+        self._db.upsert(PACKED_WINDOWS, [(number, start, pack(rows)) for number, rows in windows.items()])
+        self._db.run(f"DELETE FROM sample_windows WHERE {_OF_RECENT} AND at >= ? AND at < ?", start, start, end)
+
+    def _sum_of_all(self, level: Level, start: int) -> None:
+        """The sum over all pods of their windows or hours that begin at `start`."""
+        statement = (
+            f"SELECT {_ADDED} FROM sample_pods p JOIN {_TABLES[level].name} s ON s.pod = +p.number"
+            " WHERE p.last_at >= ? AND s.at = ?"
+        )
+        (row,) = self._db.rows(statement, start, start)
+        if row[0] is not None:
+            self._db.upsert(SUMS, [(int(level), start, *row)])
+
+    def _unpack(self, marks: Marks) -> None:
+        """Put what is packed beyond these marks back to where it is summed up from, for a clock that ran ahead."""
+        for level, mark in ((Level.SLOT, marks.slots_summed), (Level.WINDOW, marks.windows_summed)):
+            packed, _ = _PACKED[level]
+            rows: list[Row] = []
+            for number, start, data in self._db.rows(f"SELECT * FROM {packed.name} WHERE at >= ?", mark):
+                for place, *values in self._unpacked(data):
+                    at = start + place * level
+                    if level is Level.SLOT:
+                        offset, *measures = values
+                        rows.append((at, number, at * _MICROSECONDS + offset, *measures))
+                    else:
+                        rows.append((number, at, *values))
+            self._db.upsert(_TABLES[level], rows)
+            self._db.run(f"DELETE FROM {packed.name} WHERE at >= ?", mark)
+
+    def _unpacked(self, data: bytes) -> list[Row]:
+        try:
+            return unpack(data)
+        except ValueError as error:
+            raise StorageError(f"could not read {self._db.name}: {error}") from error
 
     def forget(self, now: datetime) -> None:
         """Drop what is kept no longer. What is not summed up yet stays."""
@@ -232,16 +299,25 @@ class SampleStore:
             hours = _floor(now - self._kept.hours, Level.HOUR)
             if slots > marks.slots_from:
                 self._db.run("DELETE FROM sample_slots WHERE at < ?", slots)
+                self._db.run(
+                    f"DELETE FROM sample_packed_slots WHERE {_OF_RECENT} AND at < ?", marks.slots_from, slots
+                )
+                self._forget_sums(Level.SLOT, slots)
                 self._mark(marks, replace(marks, slots_from=slots))
             if windows <= marks.windows_from:
                 return
-            for table, end in ((WINDOWS, windows), (HOURS, hours)):
+            self._forget_sums(Level.WINDOW, windows)
+            self._forget_sums(Level.HOUR, hours)
+            for table, end in ((WINDOWS, windows), (PACKED_WINDOWS, windows), (HOURS, hours)):
                 pods = "SELECT number FROM sample_pods WHERE first_at < ?"
                 self._db.run(f"DELETE FROM {table.name} WHERE pod IN ({pods}) AND at < ?", end, end)
             self._db.run("DELETE FROM sample_latest WHERE read_at < ?", to_microseconds(now - LATEST_KEPT))
             if self._db.run("DELETE FROM sample_pods WHERE last_at < ?", hours):
                 self._numbers.clear()
             self._mark(marks, replace(marks, windows_from=windows))
+
+    def _forget_sums(self, level: Level, end: int) -> None:
+        self._db.run("DELETE FROM sample_sums WHERE level = ? AND at < ?", int(level), end)
 
     def _marks(self) -> Marks:
         return Marks(**dict(self._db.rows("SELECT name, at FROM sample_marks")))
@@ -329,31 +405,59 @@ class SampleStore:
 
         With `by_owner` a sum for each owner. Windows and edges are as those of `points`. Peaks are of one pod.
         """
-        owner = "p.owner" if by_owner else "''"
         gathered: dict[tuple[int, str, int], list[Row]] = {}
         with self._lock:
-            for segment in self._segments(since, until, step):
+            marks = self._marks()
+            for segment in segments(marks, since=seconds_of(since), until=_ceiling(until), step=step):
                 length = max(step, segment.level)
-                table = _TABLES[segment.level].name
-                if segment.level is Level.SLOT:
-                    joined = f"{table} s JOIN sample_pods p ON p.number = +s.pod"
-                else:  # `last_at` is that of the last row: pods that ended before have none here
-                    joined = f"sample_pods p JOIN {table} s ON s.pod = +p.number AND p.last_at >= {segment.since}"
-                statement = (
-                    f"SELECT s.at - s.at % {length} AS start, {owner} AS who, {_ADDED} FROM {joined}"
-                    " WHERE s.at >= ? AND s.at < ? GROUP BY 1, 2"
-                )
-                for start, who, *row in self._db.rows(statement, segment.since, segment.until):
-                    gathered.setdefault((start, who, length), []).append(tuple(row))
+                parts = self._sums_of_owners(segment, length) if by_owner else self._sums(segment, length, marks)
+                for start, owner, row in parts:
+                    gathered.setdefault((start, owner, length), []).append(row)
         return [
             Sum(
                 start=moment_of(start),
                 length=timedelta(seconds=length),
-                owner=who,
+                owner=owner,
                 tally=tally_from(added_rows(rows)),
             )
-            for (start, who, length), rows in sorted(gathered.items())
+            for (start, owner, length), rows in sorted(gathered.items())
         ]
+
+    def _sums(self, segment: Segment, length: int, marks: Marks) -> Iterator[tuple[int, str, Row]]:
+        """(beginning of its window of `length` seconds, "", sums over all pods) in a segment."""
+        start = f"s.at - s.at % {length}"
+        summed = min(segment.until, marks.slots_summed) if segment.level is Level.SLOT else segment.until
+        for at, *row in self._db.rows(
+            f"SELECT {start}, {_ADDED} FROM sample_sums s WHERE s.level = ? AND s.at >= ? AND s.at < ? GROUP BY 1",
+            int(segment.level), segment.since, summed,
+        ):  # fmt: skip
+            yield at, "", tuple(row)
+        if summed < segment.until:
+            for at, *row in self._db.rows(
+                f"SELECT {start}, {_ADDED} FROM sample_slots s WHERE s.at >= ? AND s.at < ? GROUP BY 1",
+                max(segment.since, summed), segment.until,
+            ):  # fmt: skip
+                yield at, "", tuple(row)
+
+    def _sums_of_owners(self, segment: Segment, length: int) -> Iterator[tuple[int, str, Row]]:
+        """(beginning of its window of `length` seconds, owner, sums over their pods) in a segment."""
+        table = _TABLES[segment.level].name
+        if segment.level is Level.SLOT:
+            joined = f"{table} s JOIN sample_pods p ON p.number = +s.pod"
+        else:  # `last_at` is that of the last row: pods that ended before have none here
+            joined = f"sample_pods p JOIN {table} s ON s.pod = +p.number AND p.last_at >= {segment.since}"
+        statement = (
+            f"SELECT s.at - s.at % {length} AS start, p.owner AS who, {_ADDED} FROM {joined}"
+            " WHERE s.at >= ? AND s.at < ? GROUP BY 1, 2"
+        )
+        for start, owner, *sums in self._db.rows(statement, segment.since, segment.until):
+            yield start, owner, tuple(sums)
+        if segment.level is not Level.HOUR:
+            pods: dict[int, str] = dict(
+                self._db.rows("SELECT number, owner FROM sample_pods WHERE last_at >= ?", segment.since)
+            )
+            for number, at, row in self._packed_rows(segment, list(pods)):
+                yield at - at % length, pods[number], row
 
     def _pods(self, uids: str | Iterable[str]) -> list[Row]:
         wanted = {uids} if isinstance(uids, str) else set(uids)
@@ -366,6 +470,10 @@ class SampleStore:
         """(pod, beginning of its window of `length` seconds, sums) in a segment; `length` 0: one window."""
         if not numbers:
             return []
+        result = [
+            (number, at - at % length if length else 0, row)
+            for number, at, row in (() if segment.level is Level.HOUR else self._packed_rows(segment, numbers))
+        ]
         table, start = _TABLES[segment.level], f"s.at - s.at % {length}" if length else "0"
         slots = (segment.until - segment.since) // Level.SLOT if segment.level is Level.SLOT else 0
         if 0 < slots * len(numbers) <= _BY_KEYS:
@@ -375,8 +483,8 @@ class SampleStore:
                 for number in sorted(numbers)
             ]
             rows = self._db.by_keys(table, keys, columns=("pod", "at", *MEASURES))
-            return [(number, at - at % length if length else 0, tuple(row)) for number, at, *row in rows]
-        result = []
+            result += [(number, at - at % length if length else 0, tuple(row)) for number, at, *row in rows]
+            return result
         for first in range(0, len(numbers), _AT_ONCE):
             part = numbers[first : first + _AT_ONCE]
             statement = (
@@ -386,6 +494,23 @@ class SampleStore:
             for number, at, *row in self._db.rows(statement, *part, segment.since, segment.until):
                 result.append((number, at, tuple(row)))
         return result
+
+    def _packed_rows(self, segment: Segment, numbers: Sequence[int]) -> Iterator[tuple[int, int, Row]]:
+        """(pod, beginning, measures) of the slots or windows of a segment that are packed."""
+        packed, span = _PACKED[segment.level]
+        keys = 2 if segment.level is Level.SLOT else 1  # values before the measures
+        first = segment.since // span * span
+        for at_number in range(0, len(numbers), _AT_ONCE):
+            part = numbers[at_number : at_number + _AT_ONCE]
+            statement = (
+                f"SELECT s.pod, s.at, s.packed FROM {packed.name} s"
+                f" WHERE s.pod IN ({', '.join('?' * len(part))}) AND s.at >= ? AND s.at < ?"
+            )
+            for number, start, data in self._db.rows(statement, *part, first, segment.until):
+                for row in self._unpacked(data):
+                    at = start + row[0] * segment.level
+                    if segment.since <= at < segment.until:
+                        yield number, at, row[keys:]
 
 
 def _encoded(reading: Reading) -> str:
