@@ -45,6 +45,7 @@ from moorage.decide.install.steps import (
     needed_rights,
     phase_of,
     plan_install,
+    rollout_groups,
     to_apply,
 )
 from moorage.decide.install.values import InstallValues, adopted
@@ -140,9 +141,7 @@ async def carry_out(
     progress(f"{len(definitions)} kinds are served")
     await _apply_all(api, phases[Phase.RIGHTS], force=force)
     progress(f"{len(phases[Phase.RIGHTS])} objects are there: accounts, rights, configuration, network")
-    services = phases[Phase.SERVICES]
-    groups = [[obj] for obj in services] if rolling else [services]
-    for group in groups:
+    for group in rollout_groups(phases[Phase.SERVICES], plan.made, rolling=rolling):
         await _apply_all(api, group, force=force)
         if wait:
             names = [obj["metadata"]["name"] for obj in group]

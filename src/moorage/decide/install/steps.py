@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -54,6 +54,20 @@ def in_order(objects: Iterable[Obj]) -> list[Obj]:
     """By phase; Deployments by ROLLOUT."""
     names = {name: place for place, name in enumerate(ROLLOUT)}
     return sorted(objects, key=lambda obj: (phase_of(obj), names.get(obj["metadata"]["name"], len(names))))
+
+
+def rollout_groups(services: Sequence[Obj], made: Collection[Ref], *, rolling: bool) -> list[list[Obj]]:
+    """Which Deployments are written and waited for together. `made`: what is not there yet.
+
+    An upgrade goes one by one. What is not there yet comes first and together, because services wait for each
+    other: the pods of the webhook start when the operator has made their Secret. An installation that was
+    interrupted leaves such a cluster.
+    """
+    if not rolling:
+        return [list(services)]
+    absent = [obj for obj in services if Ref.of(obj) in made]
+    groups = [absent] if absent else []
+    return groups + [[obj] for obj in services if Ref.of(obj) not in made]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

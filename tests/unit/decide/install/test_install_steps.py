@@ -23,6 +23,7 @@ from moorage.decide.install.steps import (
     needed_rights,
     phase_of,
     plan_install,
+    rollout_groups,
     to_apply,
 )
 from moorage.decide.install.values import InstallValues, parse_values
@@ -85,6 +86,27 @@ def test_the_webhook_is_rolled_out_before_those_whose_objects_it_judges():
     ]
     assert deployments[0] == "moorage-webhook"
     assert deployments[-1] == "moorage-server"
+
+
+@pytest.mark.parametrize(
+    ("rolling", "absent", "want"),
+    [
+        pytest.param(False, {"webhook", "extender", "operator", "server"},
+                     [["webhook", "extender", "operator", "server"]], id="first: all together"),
+        pytest.param(True, set(), [["webhook"], ["extender"], ["operator"], ["server"]], id="upgrade: one by one"),
+        pytest.param(True, {"webhook", "extender", "operator", "server"},
+                     [["webhook", "extender", "operator", "server"]], id="interrupted before any of them"),
+        pytest.param(True, {"extender", "operator", "server"}, [["extender", "operator", "server"], ["webhook"]],
+                     id="interrupted after the webhook, whose Secret the operator makes"),
+        pytest.param(True, {"operator"}, [["operator"], ["webhook"], ["extender"], ["server"]],
+                     id="one was deleted"),
+    ],
+)  # fmt: skip
+def test_services_that_are_not_there_are_written_together_and_first(rolling, absent, want):
+    services = [obj for obj in in_order(wanted_objects(InstallValues())) if obj["kind"] == "Deployment"]
+    made = {Ref.of(obj) for obj in services if obj["metadata"]["name"].removeprefix("moorage-") in absent}
+    groups = rollout_groups(services, made, rolling=rolling)
+    assert [[obj["metadata"]["name"].removeprefix("moorage-") for obj in group] for group in groups] == want
 
 
 def test_data_is_never_pruned():
