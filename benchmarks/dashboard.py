@@ -5,8 +5,15 @@
 A server process of its own, with an API in its memory, SQLite files in a temporary folder and a history of a week.
 Of its pods 1,400 run with a GPU each; the others wait. `--changes` pods start or end each second:
 2,000 pods that live a quarter of an hour on average make 2.2 starts and 2.2 ends a second. Once a second a pod
-appears whose name is its time: Chromium says when it has drawn it. Pages beside Chromium are connections that read
-all they are sent. CPU is that of the server's process, whole: the API in its memory, the history, the pages.
+appears whose name is its time: Chromium says when it has drawn it.
+
+Pages beside Chromium are of `--people` people, who come by tokens of their own: every tenth may see all, each
+other two of twelve teams. They are connections that read all they are sent, and that ask for the parts of their
+viewer as often as a browser does; who opens a page asks for each at once. There are reservations, maps,
+workflows, idle runs, budgets and prices. The server's own collector asks an exporter for every GPU each half
+minute, and each time every GPU is at work differently.
+
+CPU is that of the server's process, whole: the API in its memory, the exporter, the history, the pages.
 """
 
 from __future__ import annotations
@@ -21,23 +28,50 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from moorage.apimachinery.resources import JOBS, NODES, PODS, Obj
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from moorage.actions.maps import create_map
+from moorage.api.maps import NewMap
+from moorage.apimachinery.resources import CONFIGMAPS, JOBS, NAMESPACES, NODES, PODS, Obj
 from moorage.apimachinery.serving import serve
 from moorage.clock import SYSTEM, rfc3339
+from moorage.decide.idle.states import Record, State, write_record
 from moorage.decide.rates import Rate
 from moorage.decide.usage.intervals import Interval, Open
-from moorage.model.names import RUN_LABEL
+from moorage.decide.usage.nodelives import Begin, life_of
+from moorage.decide.usage.readings import MEMORY_FREE, MEMORY_USED, POWER, UTILISATION
+from moorage.model.budget import BUDGETS
+from moorage.model.names import IDLE_ANNOTATION, PRICES_CONFIGMAP, PRICES_KEY, RUN_LABEL, SYSTEM_NAMESPACE
+from moorage.model.reservation import RESERVATIONS
+from moorage.model.tenant import TENANTS
+from moorage.model.workflow import WORKFLOWS
 from moorage.server.service import ServerService
+from moorage.server.usagesources import SourceSettings
 from moorage.testing.browser import ARGS, chromium_path
 from moorage.testing.fakeapi import FakeApi
 
 TOKEN, GPU = "a-page-token", "nvidia.com/gpu"
 TYPES = ("NVIDIA-A100-SXM4-80GB", "NVIDIA-H100-80GB-HBM3", "Tesla-T4")
 OWNERS = [f"person{number:02}" for number in range(40)]
+TEAMS = [f"team-{number}" for number in range(12)]
+OPENED_WITHIN = 20.0  # seconds, all pages
+ASKED = {"/glance/work": 30.0, "/glance/history": 300.0, "/glance/cost": 1800.0}  # as page.html has it; seconds
+PRICES = """
+source: a benchmark
+date: 2026-11-01
+currency: USD
+owned:
+- {name: rack, nodes: ["gpu-*"], purchase: 60000000, years: 5}
+"""
 READY = [{"type": "Ready", "status": "True"}]
 
 
@@ -45,7 +79,8 @@ def a_node(number: int, gpus: int) -> Obj:
     amounts = {"cpu": "96", "memory": "768Gi", "pods": "110", GPU: str(gpus)}
     status = {"capacity": amounts, "allocatable": amounts, "conditions": READY}
     labels = {"nvidia.com/gpu.product": TYPES[number % len(TYPES)]}
-    return {"metadata": {"name": f"gpu-{number:03}", "labels": labels}, "spec": {}, "status": status}
+    meta = {"name": f"gpu-{number:03}", "labels": labels, "creationTimestamp": rfc3339(SYSTEM.now())}
+    return {"metadata": meta, "spec": {}, "status": status}
 
 
 def a_pod(name: str, owner: str, *, gpus: int = 1, node: str = "", kind: str = "") -> Obj:
@@ -97,7 +132,11 @@ class Load:
             self.put(a_pod(f"waits-{number}", self.random.choice(OWNERS), gpus=gpus_asked, kind=kind))
 
     def put(self, pod: Obj) -> None:
-        self.api.put(JOBS, a_job(pod))
+        job = a_job(pod)
+        if self.random.random() < 0.02:
+            idle = Record(state=State.WARNED, since=SYSTEM.now(), why="no GPU was used for 1h", gpus=1)
+            job["metadata"]["annotations"] |= {IDLE_ANNOTATION: write_record(idle)}
+        self.api.put(JOBS, job)
         self.api.put(PODS, pod)
 
     def start(self, name: str = "") -> None:
@@ -127,15 +166,100 @@ class Load:
                 self.start()
 
 
-def remember(service: ServerService, pods: int) -> None:
+class PeopleApi(FakeApi):
+    """The API as it answers the server for people: each sees the namespaces that they may read."""
+
+    def __init__(self) -> None:
+        super().__init__(users={token_of(owner): owner for owner in OWNERS})
+        for number, owner in enumerate(OWNERS):
+            namespaces = [None] if number % 10 == 0 else [TEAMS[number % 12], TEAMS[(number + 1) % 12]]
+            self.readers |= {(owner, namespace) for namespace in namespaces}
+        self._acting: dict[str, PeopleApi] = {}
+
+    def with_token(self, token: str, _account: str = "") -> PeopleApi:
+        if token not in self.users:
+            raise PermissionError(token)
+        return self  # the server asks for rights first, and lists by namespace where one may not list all
+
+
+def token_of(owner: str) -> str:
+    return f"token-of-{owner}"
+
+
+def add_team_things(api: FakeApi) -> None:
+    """Tenants, reservations, workflows, idle runs, budgets and prices: what viewers see apart from the GPUs."""
+    now, day = SYSTEM.now(), timedelta(days=1)
+    for number, team in enumerate(TEAMS):
+        members = [owner for at, owner in enumerate(OWNERS) if number in (at % 12, (at + 1) % 12)]
+        api.put(NAMESPACES, {"metadata": {"name": team}})
+        spec: Obj = {"namespace": team, "members": {"users": members}}
+        api.put(TENANTS, {"metadata": {"name": team}, "spec": spec})
+        for at in range(3):
+            spec = {"machineGroup": "gpu", "machineType": "large", "count": 2}
+            spec |= {"from": rfc3339(now + (3 * at - 1) * day), "to": rfc3339(now + (3 * at + 1) * day)}
+            meta = {"name": f"course-{at}", "namespace": team, "creationTimestamp": rfc3339(now)}
+            api.put(RESERVATIONS, {"metadata": meta, "spec": spec})
+        for at in range(10):
+            meta = {"name": f"nightly-{at}", "namespace": team, "creationTimestamp": rfc3339(now - at * day)}
+            status = {"phase": "Running" if at < 2 else "Succeeded", "progress": f"{at}/10"}
+            api.put(WORKFLOWS, {"metadata": meta, "spec": {"templates": [], "entrypoint": "a"}, "status": status})
+    for name, who in (("people", {"users": ["*"]}), ("teams", {"tenants": ["*"]})):
+        uses = [
+            {"name": each, "used": f"{10 * at}.00", "percent": 2 * at}
+            for at, each in enumerate(OWNERS if name == "people" else TEAMS)
+        ]
+        moments = {"start": now - 10 * day, "end": now + 20 * day, "computedAt": now}
+        status = {key: rfc3339(moment) for key, moment in moments.items()} | {"uses": uses}
+        api.put(
+            BUDGETS,
+            {"metadata": {"name": name}, "spec": who | {"period": "month", "gpuHours": "500"}, "status": status},
+        )
+    meta = {"name": PRICES_CONFIGMAP, "namespace": SYSTEM_NAMESPACE}
+    api.put(CONFIGMAPS, {"metadata": meta, "data": {PRICES_KEY: PRICES}})
+
+
+async def add_maps(service: ServerService) -> None:
+    for number, team in enumerate(TEAMS):
+        for at in range(2):
+            await create_map(service.queue, team, NewMap(name=f"map-{at}", request=f"{team}-{at}"), OWNERS[number])
+
+
+class Exporter:
+    """Prometheus, as far as the collector asks it: each GPU that is held, each time at work differently."""
+
+    def __init__(self, load: Load) -> None:
+        self._load, self._random = load, random.Random(30)
+        self.app = Starlette(routes=[Route("/api/v1/query", self.query)])
+
+    async def query(self, _request: Request) -> Response:
+        result = []
+        for number, (pod, _) in enumerate(self._load.running):
+            labels = {"UUID": f"GPU-{number}", "pod": pod["metadata"]["name"]}
+            labels["namespace"] = pod["metadata"]["namespace"]
+            values = {
+                UTILISATION: self._random.randrange(101),
+                MEMORY_USED: 30_000,
+                MEMORY_FREE: 50_000,
+                POWER: 300,
+            }
+            for name, value in values.items():
+                result.append({"metric": {"__name__": name, **labels}, "value": [0, str(value)]})
+        body = msgspec.json.encode({"status": "success", "data": {"resultType": "vector", "result": result}})
+        return Response(body, media_type="application/json")
+
+
+def remember(service: ServerService, pods: int, nodes: list[Obj]) -> None:
     """A week of use: each pod's place was held by seven others, one after another."""
     now = SYSTEM.now()
     day = timedelta(days=1)
+    lives = [life for node in nodes if (life := life_of(node, now=now - 8 * day)) is not None]
+    service.usage.apply_nodes([Begin(life) for life in lives], now=now - 8 * day)
     service.usage.apply(
         Open(
             Interval(
                 pod_uid=f"past-{number}-{back}", namespace=f"team-{number % 12}", pod=f"past-{number}",
-                run=f"past-{number}", attempt=1, owner=OWNERS[number % len(OWNERS)], node="gpu-001",
+                run=f"past-{number}", attempt=1, owner=OWNERS[number % len(OWNERS)],
+                node=f"gpu-{number % len(nodes):03}",
                 gpu_type="a100", gpus=1, cpu_milli=4000,
                 memory_bytes=2**34, started_at=now - back * day, ended_at=now - (back - 1) * day, last_seen_at=now,
             )
@@ -146,16 +270,25 @@ def remember(service: ServerService, pods: int) -> None:
 
 
 async def serve_load(options: argparse.Namespace, folder: Path) -> None:
-    api = FakeApi()
+    api = PeopleApi()
     load = Load(api, nodes=options.nodes, gpus=options.gpus, pods=options.pods)
-    service = ServerService(api, usage_db=folder / "usage.db", page_token=TOKEN, rate=Rate(per_second=0))
-    remember(service, options.pods)
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        sock.listen()
+    add_team_things(api)
+    with socket.socket() as sock, socket.socket() as readings:
+        for each in (sock, readings):
+            each.bind(("127.0.0.1", 0))
+            each.listen()
+        service = ServerService(
+            api, usage_db=folder / "usage.db", page_token=TOKEN, rate=Rate(per_second=0),
+            sources=SourceSettings(prometheus=f"http://127.0.0.1:{readings.getsockname()[1]}"),
+        )  # fmt: skip
+        remember(service, options.pods, (await api.list(NODES)).items)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(service.run())
+            tasks.create_task(serve(Exporter(load).app, readings))
             tasks.create_task(serve(service.app, sock))
+            await add_maps(service)
+            while not service.collector.counts.readings:  # noqa: ASYNC110 - the collector says it to nobody
+                await asyncio.sleep(0.1)
             print(sock.getsockname()[1], flush=True)
             await asyncio.to_thread(sys.stdin.readline)  # until the pages are open
             tasks.create_task(load.go_on(options.changes))
@@ -166,15 +299,50 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def listen(session: Any, url: str, count: dict[str, int], sizes: list[int] | None) -> None:
-    async with session.get(url, timeout=None) as answer:
-        rest = b""
-        async for chunk in answer.content.iter_any():
-            count["bytes"] += len(chunk)
-            if sizes is None:
-                continue
-            *events, rest = (rest + chunk).split(b"\n\n")
-            sizes += [len(one) + 2 for one in events if one.startswith(b"event: node-")]
+class Viewer:
+    """A page of somebody: what a browser asks for, and all it is sent."""
+
+    def __init__(self, session: Any, base: str, owner: str, delay: float) -> None:
+        self._session, self._base, self._delay = session, base, delay
+        self._headers = {"authorization": f"Bearer {token_of(owner)}"}
+        self.bytes: Counter[str] = Counter()  # by event; what is asked for by its path
+        self.node_sizes: list[int] = []
+        self.asked_seconds: list[float] = []
+
+    async def run(self) -> None:
+        await asyncio.sleep(self._delay)
+        text = (await self._ask("/")).decode()
+        mark = re.search(r"seen=([0-9a-f]+-\d+)", text)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._listen(mark[1] if mark else ""))
+            for path, every in ASKED.items():
+                tasks.create_task(self._ask_again(path, every))
+
+    async def _ask(self, path: str) -> bytes:
+        began = time.monotonic()
+        async with self._session.get(self._base + path, headers=self._headers) as answer:
+            body = await answer.read()
+            assert answer.status == 200, (path, answer.status, body[:500])
+        self.asked_seconds.append(time.monotonic() - began)
+        self.bytes[path] += len(body)
+        return body
+
+    async def _ask_again(self, path: str, every: float) -> None:
+        while True:
+            await self._ask(path)
+            await asyncio.sleep(every)
+
+    async def _listen(self, mark: str) -> None:
+        url = f"{self._base}/events/page?seen={mark}"
+        async with self._session.get(url, headers=self._headers, timeout=None) as answer:
+            rest = b""
+            async for chunk in answer.content.iter_any():
+                *events, rest = (rest + chunk).split(b"\n\n")
+                for each in events:
+                    name = each.partition(b"\n")[0].removeprefix(b"event: ").decode()
+                    if name.startswith("node-"):
+                        self.node_sizes.append(len(each) + 2)
+                    self.bytes[re.sub(r"^(node|type)-.*", r"\1", name)] += len(each) + 2
 
 
 WATCH = """() => { window.seen = []; const known = new Set();
@@ -197,7 +365,6 @@ async def measure(options: argparse.Namespace) -> None:
     assert server.stdout is not None
     assert server.stdin is not None
     base = f"http://127.0.0.1:{int(await server.stdout.readline())}"
-    count, sizes = {"bytes": 0}, []
     try:
         async with (
             aiohttp.ClientSession(
@@ -207,7 +374,6 @@ async def measure(options: argparse.Namespace) -> None:
         ):
             async with session.get(f"{base}/") as answer:
                 page_bytes = len(await answer.read())
-            mark = "none"
             browser = await playwright.chromium.launch(executable_path=chromium_path(), args=ARGS)
             paints, opened = [], []
             for _ in range(options.paints):
@@ -227,40 +393,60 @@ async def measure(options: argparse.Namespace) -> None:
                 opened.append(timing[1])
                 if len(paints) < options.paints:
                     await context.close()
-            text = await page.content()
-            found_mark = re.search(r"seen=([0-9a-f]+-\d+)", text)
-            mark = found_mark[1] if found_mark else mark
             nodes, gpus = await page.locator(".node").count(), await page.locator(".cell, .tile").count()
             await page.evaluate(WATCH)
-            url = f"{base}/events/page?seen={mark}"
-            listeners = [
-                asyncio.create_task(listen(session, url, count, sizes if number == 0 else None))
-                for number in range(options.pages - 1)
+            count = options.pages - 1
+            viewers = [
+                Viewer(session, base, OWNERS[number % options.people], OPENED_WITHIN * number / count)
+                for number in range(count)
             ]
-            await asyncio.sleep(3)
+            began, cpu = time.monotonic(), cpu_seconds(server.pid)
+            listeners = [asyncio.create_task(viewer.run()) for viewer in viewers]
+            await asyncio.sleep(OPENED_WITHIN + 1)
+            opening = (cpu_seconds(server.pid) - cpu) / (time.monotonic() - began)
+            slowest_opening = max(seconds for viewer in viewers for seconds in viewer.asked_seconds)
             server.stdin.write(b"go\n")
-            await asyncio.sleep(5)
-            began, cpu, sent = time.monotonic(), cpu_seconds(server.pid), count["bytes"]
+            await asyncio.sleep(10)
+            for viewer in viewers:
+                viewer.bytes.clear()
+                viewer.asked_seconds.clear()
+            began, cpu = time.monotonic(), cpu_seconds(server.pid)
             await asyncio.sleep(options.seconds)
             cpu, took = cpu_seconds(server.pid) - cpu, time.monotonic() - began
             seen = sorted(await page.evaluate("() => window.seen"))
+            measured = await page.locator(".measured").count()
+            lost = [listener for listener in listeners if listener.done()]
             for listener in listeners:
                 listener.cancel()
-            await asyncio.gather(*listeners, return_exceptions=True)
+            for outcome in await asyncio.gather(*listeners, return_exceptions=True):
+                if isinstance(outcome, Exception):
+                    raise outcome
             await browser.close()
     finally:
         server.kill()
         await server.wait()
     middle, most = (statistics.median(seen), seen[-1]) if seen else (float("nan"), float("nan"))
     share = seen[min(len(seen) - 1, int(len(seen) * 0.95))] if seen else float("nan")
-    each = (count["bytes"] - sent) / took / max(1, options.pages - 1) / 1024
-    print(f"{nodes} nodes, {gpus} GPUs, {options.pods} pods; the page is {page_bytes / 1024:.0f} KB")
+    kinds: Counter[str] = Counter()
+    for viewer in viewers:
+        kinds += viewer.bytes
+    each = {name: size / took / len(viewers) / 1024 for name, size in kinds.most_common()}
+    sizes = [size for viewer in viewers for size in viewer.node_sizes]
+    asked = sorted(seconds for viewer in viewers for seconds in viewer.asked_seconds)
+    per_part = ", ".join(f"{name} {rate:.2f}" for name, rate in each.items() if rate >= 0.01)
+    print(
+        f"{nodes} nodes, {gpus} GPUs ({measured} measured), {options.pods} pods; page: {page_bytes / 1024:.0f} KB"
+    )
     print(f"first paint: median {statistics.median(paints):.0f} ms, worst of {len(paints)} {max(paints):.0f} ms")
     print(f"page loaded: median {statistics.median(opened):.0f} ms, worst {max(opened):.0f} ms")
+    print(f"{count} pages opened in {OPENED_WITHIN:g} s: {opening:.0%} of a core, slowest {slowest_opening:.1f} s")
     print(f"a change is drawn after: median {middle:.0f} ms, 95 % {share:.0f} ms, worst of {len(seen)} {most} ms")
-    print(f"{options.pages} pages, {options.changes:g} changes a second: {cpu / took:.0%} of a core")
-    print(f"sent to each page: {each:.1f} KB/s")
+    load = f"{options.pages} pages, {options.people} people, {options.changes:g} changes/s"
+    print(f"{load}: {cpu / took:.0%} of a core")
+    print(f"{len(asked)} parts asked for: median {statistics.median(asked):.3f} s, slowest {asked[-1]:.3f} s")
+    print(f"sent to each page: {sum(each.values()):.1f} KB/s: {per_part}")
     print(f"a changed node: median {statistics.median(sizes):.0f} bytes, at most {max(sizes)} ({len(sizes)} sent)")
+    print(f"pages that were cut off: {len(lost)}")
 
 
 def main() -> None:
@@ -269,6 +455,7 @@ def main() -> None:
     parser.add_argument("--gpus", type=int, default=8)
     parser.add_argument("--pods", type=int, default=2000)
     parser.add_argument("--pages", type=int, default=200)
+    parser.add_argument("--people", type=int, default=40)
     parser.add_argument("--changes", type=float, default=5)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--paints", type=int, default=5)

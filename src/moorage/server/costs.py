@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from fractions import Fraction
 
 from moorage.api.errors import ErrorCode
 from moorage.apimachinery.documents import parse_document
 from moorage.apimachinery.resources import CONFIGMAPS
-from moorage.decide.cost.report import Booking, Facts, Measured
+from moorage.decide.cost.report import Booking, Facts, Measured, Sees
 from moorage.decide.usage.gpus import NOBODY
 from moorage.decide.usage.intervals import Interval, clipped
 from moorage.decide.usage.samples import PodUse
@@ -80,17 +80,17 @@ async def facts_of(
     )
 
 
-async def viewer(context: Context, user: User, intervals: Iterable[Interval]) -> Callable[[Interval], bool] | None:
+async def viewer(context: Context, user: User, namespaces: Iterable[str]) -> Sees | None:
     """Whose pods a user sees by name: their own, and those of namespaces whose pods they may read. None: all."""
     try:
         if await context.auth.may(user, "list", "pods"):
             return None
     except ApiError:
         pass
-    namespaces = sorted({interval.namespace for interval in intervals})
-    may = await asyncio.gather(*(context.auth.may_read_pods(user, namespace) for namespace in namespaces))
-    readable = {namespace for namespace, is_readable in zip(namespaces, may, strict=True) if is_readable}
-    return lambda interval: interval.owner == user.name or interval.namespace in readable
+    asked = sorted(set(namespaces))
+    may = await asyncio.gather(*(context.auth.may_read_pods(user, namespace) for namespace in asked))
+    readable = {namespace for namespace, is_readable in zip(asked, may, strict=True) if is_readable}
+    return lambda owner, namespace: owner == user.name or namespace in readable
 
 
 def measured_of(

@@ -28,6 +28,10 @@ IDLE, SYSTEM, KEPT, OTHERS = "(idle)", "(system)", "(reserved)", "(others)"
 _MILLION = 1_000_000
 
 
+Sees = Callable[[str, str], bool]
+"""Whether a reader may see by name what a user (the first) did in a namespace."""
+
+
 class By(StrEnum):
     TENANT = "tenant"
     USER = "user"
@@ -103,6 +107,29 @@ class Sums:
             self.unused += covered - used
             self.not_measured += money - covered
 
+    def merge(self, other: Sums) -> None:
+        """Add all of other sums."""
+        self.used += other.used
+        self.unused += other.unused
+        self.not_measured += other.not_measured
+        self.reserved += other.reserved
+        self.idle += other.idle
+        self.gpu_us += other.gpu_us
+        self.pods |= other.pods
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """The money of a window before anybody reads it: `report_of` makes the report of each reader from one.
+
+    `sums`: by the name of a row, and by (user, namespace) where that decides who may see the name; None: all may.
+    """
+
+    by: By
+    currency: str
+    sums: Mapping[tuple[str, tuple[str, str] | None], Sums]
+    unpriced: Mapping[str, Fraction]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
@@ -155,26 +182,40 @@ def report(
     since: datetime,
     until: datetime,
     days: Sequence[datetime] = (),
-    sees: Callable[[Interval], bool] | None = None,
+    sees: Sees | None = None,
 ) -> Report:
     """The rows of a window, the largest first, what is nobody's last; days in their order.
 
     `days`: where days begin, for By.DAY: the first at or before `since`. `sees`: whose pods the reader may see by
     name; those of others are one row. None: everybody's.
     """
+    return report_of(ledger(facts, by=by, since=since, until=until, days=days), sees)
+
+
+def ledger(facts: Facts, *, by: By, since: datetime, until: datetime, days: Sequence[datetime] = ()) -> Ledger:
+    """The sums of a window, for any reader. It takes long where there are many pods; `report_of` does not."""
     unpriced: dict[str, Fraction] = {}
-    table: dict[str, Sums] = {}
+    sums: dict[tuple[str, tuple[str, str] | None], Sums] = {}
     names = {day: day.isoformat()[:10] for day in (since, *days)}
     for day, share in shares(
         facts, since=since, until=until, days=days if by is By.DAY else (), unpriced=unpriced
     ):
-        name = names[day] if day else _name(share, by, facts.tenants, sees)
-        table.setdefault(name, Sums()).add(share, facts.measured)
+        name, whose = (names[day], None) if day else _named(share, by, facts.tenants)
+        sums.setdefault((name, whose), Sums()).add(share, facts.measured)
+    return Ledger(by=by, currency=facts.sheet.currency, sums=sums, unpriced=unpriced)
+
+
+def report_of(ledger: Ledger, sees: Sees | None = None) -> Report:
+    """What a reader may know of a ledger. The sums of all readers are the same."""
+    table: dict[str, Sums] = {}
+    for (name, whose), sums in ledger.sums.items():
+        shown = name if whose is None or sees is None or sees(*whose) else OTHERS
+        table.setdefault(shown, Sums()).merge(sums)
     ordered = sorted(
-        table, key=lambda name: name if by is By.DAY else (name.startswith("("), -table[name].whole, name)
+        table, key=lambda name: name if ledger.by is By.DAY else (name.startswith("("), -table[name].whole, name)
     )
-    rows = _rows(ordered, table, facts.sheet.currency)
-    return Report(rows=rows, total=_total(rows, table, facts), unpriced=unpriced)
+    rows = _rows(ordered, table, ledger.currency)
+    return Report(rows=rows, total=_total(rows, table, ledger.currency), unpriced=ledger.unpriced)
 
 
 def daily(
@@ -184,13 +225,15 @@ def daily(
     since: datetime,
     until: datetime,
     days: Sequence[datetime],
-    sees: Callable[[Interval], bool] | None = None,
+    sees: Sees | None = None,
 ) -> dict[str, dict[datetime, int]]:
     """For a chart: name → the day's beginning → money in grains."""
     table: dict[str, dict[datetime, int]] = {}
     for day, share in shares(facts, since=since, until=until, days=days, unpriced={}):
         if day is not None:
-            row = table.setdefault(_name(share, by, facts.tenants, sees), {})
+            name, whose = _named(share, by, facts.tenants)
+            shown = name if whose is None or sees is None or sees(*whose) else OTHERS
+            row = table.setdefault(shown, {})
             row[day] = row.get(day, 0) + share.money
     return table
 
@@ -295,29 +338,29 @@ def is_system(namespace: str) -> bool:
     return namespace in SYSTEM_NAMESPACES or namespace.startswith("kube-")
 
 
-def _name(share: Share, by: By, tenants: Mapping[str, str], sees: Callable[[Interval], bool] | None) -> str:
+def _named(share: Share, by: By, tenants: Mapping[str, str]) -> tuple[str, tuple[str, str] | None]:
+    """The name of a share's row, and the user and namespace that decide who may see it; None: everybody may."""
     interval = share.interval
     if by is By.NODE:
-        return share.node.life.node
+        return share.node.life.node, None
     if by is By.TYPE:
-        return type_of(share.node.life)
+        return type_of(share.node.life), None
     if interval is None:
-        return IDLE
+        return IDLE, None
     if is_system(interval.namespace):
-        return KEPT if interval.reserved_for else SYSTEM
-    if sees is not None and not sees(interval):
-        return OTHERS
+        return KEPT if interval.reserved_for else SYSTEM, None
     match by:
         case By.TENANT:
-            return tenants.get(interval.namespace) or f"namespace {interval.namespace}"
+            name = tenants.get(interval.namespace) or f"namespace {interval.namespace}"
         case By.USER:
-            return interval.owner
+            name = interval.owner
         case By.NAMESPACE:
-            return interval.namespace
+            name = interval.namespace
         case _:
             work = interval.run or interval.part_of
             work = work or (f"workflow/{interval.workflow}" if interval.workflow else interval.pod)
-            return f"{interval.namespace}/{work}"
+            name = f"{interval.namespace}/{work}"
+    return name, (interval.owner, interval.namespace)
 
 
 def _rows(ordered: Sequence[str], table: Mapping[str, Sums], currency: str) -> tuple[Row, ...]:
@@ -344,9 +387,9 @@ def _rows(ordered: Sequence[str], table: Mapping[str, Sums], currency: str) -> t
     )
 
 
-def _total(rows: Sequence[Row], table: Mapping[str, Sums], facts: Facts) -> Row:
+def _total(rows: Sequence[Row], table: Mapping[str, Sums], currency: str) -> Row:
     """The sum of the rounded rows, which is the rounded sum."""
-    zero = Decimal(0).scaleb(-decimals_of(facts.sheet.currency))
+    zero = Decimal(0).scaleb(-decimals_of(currency))
     return Row(
         name="total",
         used=sum((row.used for row in rows), zero),

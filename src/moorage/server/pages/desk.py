@@ -31,6 +31,7 @@ from moorage.server.pages.clusterpages import framed, templates
 from moorage.server.pages.rights import Allowed, allowed
 from moorage.server.pages.texts import say
 from moorage.server.pages.usehistory import History
+from moorage.server.pages.weekcost import WeekCost
 from moorage.server.problems import Problem, as_problem, problem_of
 
 log = logging.getLogger(__name__)
@@ -92,6 +93,7 @@ class Desk:
     def __init__(self, context: Context) -> None:
         self.context = context
         self.history = History(context)
+        self.week_cost = WeekCost(context)
         self.idle_work: tuple[float, tuple[IdleWork, ...]] | None = None  # and when it was found
         self._namespaces: tuple[float, list[str]] | None = None  # and when they were listed
         self._runs: tuple[int, float, tuple[RunView, ...]] | None = None  # of a cluster's version, and when

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -20,11 +19,9 @@ from moorage.actions.reservations import list_reservations
 from moorage.api.budgets import BudgetRow
 from moorage.api.idle import IdleWork
 from moorage.apimachinery.moments import rfc3339
-from moorage.decide.cost.report import By
 from moorage.errors import ApiError, MoorageError, NotFound
 from moorage.model.reservation import EXPIRED, REFUSED, RESERVATIONS, Booking, bookings_of
 from moorage.server.context import Context
-from moorage.server.costs import installed_sheet
 from moorage.server.identity.auth import User
 from moorage.server.pages import mappages, workflowpages
 from moorage.server.pages.board import owner_hues
@@ -35,7 +32,6 @@ from moorage.server.pages.texts import N_
 from moorage.server.pages.workflowboard import WorkflowRow
 from moorage.server.problems import Problem
 from moorage.server.rest.budgets import budgets_for
-from moorage.server.rest.costs import costs
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +42,6 @@ IDLE_SECONDS = 15.0  # idle work that was found serves everybody this long
 COST_ROWS = 10
 COST_NAMES = (N_("(idle)"), N_("(system)"), N_("(reserved)"), N_("(others)"))  # of a report
 PLACES = {"workspace": "workspaces", "run": "jobs", "map": "maps", "workflow": "workflows"}  # its pages
-COST_WINDOW = timedelta(days=7)
 CALENDAR_DAYS = 14
 
 
@@ -98,13 +93,9 @@ async def show_cost(desk: Desk, request: Request) -> Response:
     """The part of the front page with the cost of the last 7 days and budgets, as far as the caller sees them."""
     context, user = desk.context, request.state.user
     await context.ready()
-    now = context.now()
     answer, is_priced = None, True
     try:
-        sheet = await installed_sheet(context)
-        answer = await costs(
-            context, user, sheet, by=By.USER, window=(now - COST_WINDOW, now), zone=ZoneInfo("UTC")
-        )
+        answer = await desk.week_cost.of(user)
     except NotFound:
         is_priced = False
     except (Problem, MoorageError) as error:

@@ -34,7 +34,7 @@ from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.quantity import parse_count, parse_milli
 from moorage.decide.cost.compare import Comparison, Job, compare, job_of, summed
 from moorage.decide.cost.money import GRAINS, decimals_of, rounded
-from moorage.decide.cost.report import By, Report, Row, daily, days_between, report
+from moorage.decide.cost.report import By, Facts, Report, Row, daily, days_between, report
 from moorage.decide.since import moment_before
 from moorage.errors import NotFound, QuantityError, UsageError
 from moorage.model.prices import PriceSheet
@@ -75,7 +75,7 @@ async def get_daily(call: Call[None, CostQuery]) -> DailyCosts:
     sheet = await installed_sheet(context)
     facts, begin = await facts_of(context, sheet, since, until)
     days = _days(begin, until, _zone(query.time_zone))
-    sees = await viewer(context, call.user, facts.intervals)
+    sees = await viewer(context, call.user, namespaces_of(facts))
     table = await asyncio.to_thread(lambda: daily(facts, by=by, since=begin, until=until, days=days, sees=sees))
     digits = decimals_of(sheet.currency)
     names = sorted(table, key=lambda name: (-sum(table[name].values()), name))
@@ -96,7 +96,7 @@ async def compare_costs(call: Call[CompareRequest, None]) -> Compared:
     pods = read_sheet(body.pod_prices, "the price file of pods") if body.pod_prices else nodes
     since, until = _window(context, body.since, body.until)
     facts, begin = await facts_of(context, nodes, since, until)
-    if await viewer(context, call.user, facts.intervals) is not None:
+    if await viewer(context, call.user, namespaces_of(facts)) is not None:
         raise UsageError(
             "a comparison is over all pods, and you may not list them",
             hint="ask an administrator",
@@ -148,14 +148,25 @@ async def costs(
     since, until = window
     facts, begin = await facts_of(context, sheet, since, until)
     days = _days(begin, until, zone) if by is By.DAY else ()
-    sees = await viewer(context, user, facts.intervals)
+    sees = await viewer(context, user, namespaces_of(facts))
     answer = await asyncio.to_thread(lambda: report(facts, by=by, since=begin, until=until, days=days, sees=sees))
+    return make_costs(
+        answer, sheet, by=by, since=begin, until=until, notes=notes_of(sheet, asked=since, begin=begin)
+    )
+
+
+def namespaces_of(facts: Facts) -> set[str]:
+    return {interval.namespace for interval in facts.intervals}
+
+
+def notes_of(sheet: PriceSheet, *, asked: datetime, begin: datetime) -> list[str]:
+    """What a reader should know of a report from `begin`, where one from `asked` was wanted."""
     notes = []
-    if begin > since:
+    if begin > asked:
         notes.append(f"nodes are recorded since {rfc3339(begin)}; nothing before is counted")
     if sheet.currency and not sheet.source:
         notes.append("the price file does not say where its prices are from: add `source` and `date`")
-    return make_costs(answer, sheet, by=by, since=begin, until=until, notes=notes)
+    return notes
 
 
 def make_costs(

@@ -14,7 +14,18 @@ from hypothesis import strategies as st
 from moorage.decide.cost.compare import Job, bill, compare
 from moorage.decide.cost.money import GRAINS, decimals_of, exact, microseconds, rate_of, rounded
 from moorage.decide.cost.nodes import Pricer, price_of
-from moorage.decide.cost.report import Booking, By, Facts, Measured, daily, days_between, report, shares
+from moorage.decide.cost.report import (
+    Booking,
+    By,
+    Facts,
+    Measured,
+    daily,
+    days_between,
+    ledger,
+    report,
+    report_of,
+    shares,
+)
 from moorage.decide.cost.split import split
 from moorage.errors import UsageError
 from moorage.model.podprices import Weights
@@ -107,7 +118,7 @@ def test_a_place_that_is_kept_is_paid_for_by_whom_it_is_reserved_for_while_it_is
 
 
 def test_members_see_others_as_one_row_and_the_sum_is_the_same():
-    answer = report(MONTH, by=By.USER, since=APRIL, until=MAY, sees=lambda interval: interval.owner == "ben")
+    answer = report(MONTH, by=By.USER, since=APRIL, until=MAY, sees=lambda owner, _: owner == "ben")
     assert {row.name: str(row.whole) for row in answer.rows} == {
         "ben": "78.39",
         "(idle)": "2323.61",
@@ -115,6 +126,18 @@ def test_members_see_others_as_one_row_and_the_sum_is_the_same():
         "(reserved)": "46.00",
         "(system)": "18.00",
     }
+
+
+def test_one_ledger_serves_every_reader():
+    book = ledger(MONTH, by=By.USER, since=APRIL, until=MAY)
+    for sees in (
+        None,
+        lambda owner, _: owner == "ben",
+        lambda _, namespace: namespace == "vision",
+        lambda *_: False,
+    ):
+        assert report_of(book, sees) == report(MONTH, by=By.USER, since=APRIL, until=MAY, sees=sees)
+        assert report_of(book, sees).total == report_of(book).total
 
 
 # -- seed 002: six preemptible nodes of 96 CPUs for an hour and a half, 961 yen ------------------------------
