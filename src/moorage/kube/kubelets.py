@@ -1,4 +1,4 @@
-"""What kubelets tell of their pods' volumes, read with the narrowest permission.
+"""What kubelets tell of their pods and volumes, read with the narrowest permission.
 
 `nodes/proxy`, by which the API server would pass the question on, is the right to run commands in every pod: a
 kubelet lets whoever has it do all that it can do. So a kubelet is asked directly, where `nodes/stats` is enough,
@@ -64,7 +64,7 @@ class Kubelets:
             if not self._warned:
                 self._warned = True
                 log.warning(
-                    "a kubelet's certificate is not the cluster's: what volumes hold is not known there",
+                    "a kubelet's certificate is not the cluster's: use of pods and volumes is not known there",
                     extra={"node": node["metadata"]["name"], "error": str(error)},
                 )
             raise ServerError(f"the kubelet at {where} is not trusted: {error}") from error
