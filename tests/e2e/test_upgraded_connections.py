@@ -8,6 +8,7 @@ import sys
 from urllib.parse import parse_qs, urlsplit
 
 from moorage.testing.cluster import Cluster
+from moorage.testing.waiting import wait_until
 
 PATIENCE = 60.0  # seconds; only bounds a hang
 
@@ -64,8 +65,7 @@ def test_exec_and_attach_leave_no_traceback(own_cluster):
     wanted = {"Image": "localhost/host", "Cmd": [sys.executable, "-c", code]}
     there = f"/containers/{server.ask('POST', '/containers/create?name=talks', wanted)['Id']}"
     server.ask("POST", f"{there}/start")
-    while not server.ask("GET", f"{there}/json")["State"]["Running"]:
-        pass
+    wait_until("the container to run", lambda: server.ask("GET", f"{there}/json")["State"]["Running"])
     for _ in range(5):
         words = {"AttachStdout": True, "Cmd": ["echo", "hello"]}
         made = server.ask("POST", f"{there}/exec", words)
