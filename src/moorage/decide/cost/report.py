@@ -209,8 +209,7 @@ def report_of(ledger: Ledger, sees: Sees | None = None) -> Report:
     """What a reader may know of a ledger. The sums of all readers are the same."""
     table: dict[str, Sums] = {}
     for (name, whose), sums in ledger.sums.items():
-        shown = name if whose is None or sees is None or sees(*whose) else OTHERS
-        table.setdefault(shown, Sums()).merge(sums)
+        table.setdefault(_shown(name, whose, sees), Sums()).merge(sums)
     ordered = sorted(
         table, key=lambda name: name if ledger.by is By.DAY else (name.startswith("("), -table[name].whole, name)
     )
@@ -231,9 +230,7 @@ def daily(
     table: dict[str, dict[datetime, int]] = {}
     for day, share in shares(facts, since=since, until=until, days=days, unpriced={}):
         if day is not None:
-            name, whose = _named(share, by, facts.tenants)
-            shown = name if whose is None or sees is None or sees(*whose) else OTHERS
-            row = table.setdefault(shown, {})
+            row = table.setdefault(_shown(*_named(share, by, facts.tenants), sees), {})
             row[day] = row.get(day, 0) + share.money
     return table
 
@@ -361,6 +358,11 @@ def _named(share: Share, by: By, tenants: Mapping[str, str]) -> tuple[str, tuple
             work = work or (f"workflow/{interval.workflow}" if interval.workflow else interval.pod)
             name = f"{interval.namespace}/{work}"
     return name, (interval.owner, interval.namespace)
+
+
+def _shown(name: str, whose: tuple[str, str] | None, sees: Sees | None) -> str:
+    """The name of a row as a reader sees it."""
+    return name if whose is None or sees is None or sees(*whose) else OTHERS
 
 
 def _rows(ordered: Sequence[str], table: Mapping[str, Sums], currency: str) -> tuple[Row, ...]:
