@@ -229,13 +229,11 @@ class SampleStore:
                 ((at - start) // Level.SLOT, read_at - at * _MICROSECONDS, *measures)
             )
             seen[number] = max(seen.get(number, 0), read_at // _MICROSECONDS)
-        self._db.upsert(
-            WINDOWS,
-            [(number, start, *added_rows(row[2:] for row in rows)) for number, rows in slots.items()],
+        self._write_sums(
+            Level.WINDOW, start, {number: [row[2:] for row in rows] for number, rows in slots.items()}
         )
         self._db.run_each(_SEEN, ((at, number, at) for number, at in seen.items()))
         self._db.upsert(SUMS, self._db.rows(_SUMS_OF_SLOTS, start, end))
-        self._sum_of_all(Level.WINDOW, start)
         self._db.upsert(PACKED_SLOTS, [(number, start, pack(rows)) for number, rows in slots.items()])
         self._db.run("DELETE FROM sample_slots WHERE at >= ? AND at < ?", start, end)
 
@@ -251,22 +249,18 @@ class SampleStore:
         end = start + Level.HOUR
         for number, at, *measures in self._db.rows(_WINDOWS_OF_HOUR, start, start, end):
             windows.setdefault(number, []).append(((at - start) // Level.WINDOW, *measures))
-        self._db.upsert(
-            HOURS, [(number, start, *added_rows(row[1:] for row in rows)) for number, rows in windows.items()]
+        self._write_sums(
+            Level.HOUR, start, {number: [row[1:] for row in rows] for number, rows in windows.items()}
         )
-        self._sum_of_all(Level.HOUR, start)
         self._db.upsert(PACKED_WINDOWS, [(number, start, pack(rows)) for number, rows in windows.items()])
         self._db.run(f"DELETE FROM sample_windows WHERE {_OF_RECENT} AND at >= ? AND at < ?", start, start, end)
 
-    def _sum_of_all(self, level: Level, start: int) -> None:
-        """The sum over all pods of their windows or hours that begin at `start`."""
-        statement = (
-            f"SELECT {_ADDED} FROM sample_pods p JOIN {_TABLES[level].name} s ON s.pod = +p.number"
-            " WHERE p.last_at >= ? AND s.at = ?"
-        )
-        (row,) = self._db.rows(statement, start, start)
-        if row[0] is not None:
-            self._db.upsert(SUMS, [(int(level), start, *row)])
+    def _write_sums(self, level: Level, start: int, parts: Mapping[int, Sequence[Row]]) -> None:
+        """The window or hour of each pod, out of the measures of its parts, and the sum of them over all pods."""
+        rows = {number: added_rows(measures) for number, measures in parts.items()}
+        self._db.upsert(_TABLES[level], [(number, start, *row) for number, row in rows.items()])
+        if rows:
+            self._db.upsert(SUMS, [(int(level), start, *added_rows(rows.values()))])
 
     def _unpack(self, marks: Marks) -> None:
         """Put what is packed beyond these marks back to where it is summed up from, for a clock that ran ahead."""
