@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import requests
 import yaml
 
 from moorage.testing.cluster import Cluster
+from moorage.testing.waiting import read_until
 
 pytestmark = [
     pytest.mark.cluster("scheduler", "controllers", "kubelet"),
@@ -159,10 +159,11 @@ def test_a_command_runs_over_a_websocket(client, config, name):
 
 
 def until_running(made):
-    deadline = time.monotonic() + 60
-    while made.status != "running":
-        assert time.monotonic() < deadline, made.attrs["State"]
+    def status():
         made.reload()
+        return made.status
+
+    read_until(status, "running".__eq__)
 
 
 def test_wait_tells_the_exit_code(client, name):

@@ -45,7 +45,7 @@ def name(cluster: Cluster, unique: str) -> Iterator[str]:
     """A run's name; what bears it is gone after the test."""
     yield unique
     cluster.moor("cancel", "--delete", unique, check=False)
-    cluster.moor("volume", "delete", unique, check=False)
+    cluster.moor("volume", "delete", "--yes", unique, check=False)
 
 
 def test_a_run_is_measured_and_priced_and_goes_on_after_it_was_suspended(
