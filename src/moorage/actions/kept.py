@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from moorage.api.kept import KeptLog, KeptPod, KeptRun
-from moorage.apimachinery.meta import is_condition_true
+from moorage.apimachinery.meta import condition, is_condition_true
 from moorage.apimachinery.resources import Obj
 from moorage.attempts.reading import stamp_of, without_stamp
 from moorage.decide.runs.state import attempt_of, view_pod
@@ -81,7 +81,11 @@ async def kept_of(kept: Kept, namespace: str, name: str, jobs: Sequence[Obj], po
 
 
 def misses_pods(jobs: Iterable[Obj], pods: Iterable[Obj]) -> bool:
-    """Whether some attempt has made more pods than there are, or is over and has none."""
+    """Whether some attempt has made more pods than there are, is over and has none, or may have been suspended.
+
+    A Job counts no pod that it deleted to be suspended. Its condition says that it was suspended, also once it has
+    been resumed.
+    """
     present: dict[int, int] = {}
     for pod in pods:
         present[attempt_of(pod)] = present.get(attempt_of(pod), 0) + 1
@@ -90,7 +94,8 @@ def misses_pods(jobs: Iterable[Obj], pods: Iterable[Obj]) -> bool:
         made = sum(int(status.get(count) or 0) for count in COUNTS)
         is_over = any(is_condition_true(job, kind) for kind in ("Complete", "Failed"))
         is_stopped = is_over or bool((job.get("spec") or {}).get("suspend"))
-        if present.get(attempt_of(job), 0) < max(made, is_stopped):
+        was_suspended = condition(job, "Suspended") is not None
+        if was_suspended or present.get(attempt_of(job), 0) < max(made, is_stopped):
             return True
     return False
 
