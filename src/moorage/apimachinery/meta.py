@@ -105,5 +105,10 @@ def with_condition(
     return out
 
 
+def variable_of(name: str, field: str) -> Obj:
+    """A variable of a container that the kubelet fills in with a field of its pod, such as `status.podIP`."""
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": field}}}
+
+
 def names(objs: Iterable[Mapping[str, Any]]) -> list[str]:
     return [obj["metadata"]["name"] for obj in objs]

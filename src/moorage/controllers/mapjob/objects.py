@@ -18,6 +18,7 @@ from moorage.apimachinery.meta import (
     is_deleting,
     labels_of,
     owner_reference,
+    variable_of,
 )
 from moorage.apimachinery.moments import moment, rfc3339
 from moorage.apimachinery.quantity import amount
@@ -320,7 +321,7 @@ def _environment(view: MapView, spec: Obj, worker: Obj) -> list[Obj]:
         {"name": "MOORAGE_SERVER", "value": view.status.queue.url},
         {"name": "MOORAGE_MAP_TOKEN", "valueFrom": token},
         {"name": "MOORAGE_MAP", "value": unexpanded(json.dumps(settings, ensure_ascii=False))},
-        {"name": "MOORAGE_POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        variable_of("MOORAGE_POD", "metadata.name"),
         {"name": "MOORAGE_MEMORY", "value": str(amount("memory", str(memory)) if memory else 0)},
         {"name": "MOORAGE_GRACE", "value": f"{spec.get('terminationGracePeriodSeconds', GRACE_SECONDS):g}"},
     ]

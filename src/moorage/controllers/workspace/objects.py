@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from moorage.apimachinery.meta import owner_reference
+from moorage.apimachinery.meta import owner_reference, variable_of
 from moorage.apimachinery.resources import (
     DEPLOYMENTS,
     ENDPOINTSLICES,
@@ -285,7 +285,7 @@ def _environment(view: WorkspaceView, app: App, home: str) -> list[Obj]:
         return {"secretKeyRef": {"name": view.secret_name, "key": key}}
 
     ours: list[Obj] = [
-        {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        variable_of("POD_IP", "status.podIP"),
         {"name": "HOME", "value": home},
         {"name": "MOORAGE_WORKSPACE", "value": view.name},
         {"name": "MOORAGE_NAMESPACE", "value": view.namespace},

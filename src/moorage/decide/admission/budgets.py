@@ -43,7 +43,7 @@ KINDS = (*WORKLOADS, "MapJob", "Workspace", "Workflow")
 OF_ONE_PIECE = (
     "Job",
     "MapJob",
-)  # kinds whose pods are all of the work that was judged: its template has the class
+)  # all their pods are of the work that was judged: its template has the class
 POD_CLASS = ("priorityClassName", "priority", "preemptionPolicy")  # of a pod Kubernetes has set all three before
 _CLASS: Mapping[str, Any] = dict(zip(POD_CLASS, (OVER_BUDGET_PRIORITY, OVER_BUDGET_VALUE, "Never"), strict=True))
 _SCHEDULES = {"Job": "CronJob", "Workflow": "CronWorkflow"}  # kind → whose controller makes it anew

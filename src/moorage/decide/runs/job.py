@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
+from moorage.apimachinery.meta import variable_of
 from moorage.apimachinery.resources import Obj
 from moorage.decide.runs.deviceclaims import add_claim
 from moorage.decide.runs.gputypes import gpu_taints
@@ -399,7 +400,7 @@ def _pod_spec(settled: _Settled) -> Obj:
 def _container(settled: _Settled) -> Obj:
     env = [*settled.env, {"name": "MOORAGE_RUN", "value": settled.name}]
     if all(variable["name"] != "POD_IP" for variable in env):  # a server that listens there disturbs no other pod
-        env.append({"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}})
+        env.append(variable_of("POD_IP", "status.podIP"))
     if settled.checkpoint is not None:
         env.append({"name": CHECKPOINT_ENV, "value": CHECKPOINT_PATH})
     command = [unexpanded(word) for word in settled.request.command]

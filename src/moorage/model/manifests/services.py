@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from moorage.apimachinery.meta import variable_of
 from moorage.model.kueue import KUEUE
 from moorage.model.manifests.parts import LIST, READ, Rule, Service
 from moorage.model.names import (
@@ -324,7 +325,7 @@ SERVER = Service(
         *(f"--allowed-host={name}" for name in (*host_names(SERVER_SERVICE), "$(POD_IP)")),
     ),
     env=(
-        {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},  # Prometheus asks by address
+        variable_of("POD_IP", "status.podIP"),  # Prometheus asks by address
         {"name": "SQLITE_TMPDIR", "value": "/data"},
         # where it is there: a PostgreSQL for the queue of maps, else queue.db on the volume
         {
