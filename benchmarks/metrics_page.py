@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import os
 import statistics
 import tempfile
@@ -97,6 +98,8 @@ async def measure(options: argparse.Namespace, folder: Path) -> None:
                 service.context.times.seconds.observe(0.01, f"/api/v1/route{number}", METHODS[number % 5])
                 number += 1
             page = await ask(service)
+        gc.collect()
+        gc.freeze()
         took, waits, used = [], [], []
         for _ in range(options.times):
             stop = asyncio.Event()
@@ -126,6 +129,7 @@ def main() -> None:
     parser.add_argument("--series", type=int, default=10_000)
     parser.add_argument("--times", type=int, default=20)
     options = parser.parse_args()
+    gc.set_threshold(100_000, 50, 100)  # as the service sets it
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(measure(options, Path(folder)))
     os._exit(0)

@@ -31,6 +31,11 @@ def is_gpu(resource: str) -> bool:
     return resource.endswith(("/gpu", "/gpu.shared")) or resource.startswith(("nvidia.com/mig-", "gpu.intel.com/"))
 
 
+def gpus_in(amounts: Mapping[str, int]) -> int:
+    """GPUs of every kind among amounts of resources."""
+    return sum(count for name, count in amounts.items() if is_gpu(name))
+
+
 @dataclass(frozen=True, slots=True)
 class Toleration:
     key: str
@@ -137,7 +142,7 @@ class PodInfo:
 
     @property
     def gpus(self) -> int:
-        return sum(count for name, count in self.requests.items() if is_gpu(name))
+        return gpus_in(self.requests)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +158,7 @@ class NodeInfo:
 
     @property
     def gpus(self) -> int:
-        return sum(count for name, count in self.allocatable.items() if is_gpu(name))
+        return gpus_in(self.allocatable)
 
 
 def pod_requests(spec: Mapping[str, Any]) -> dict[str, int]:

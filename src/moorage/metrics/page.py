@@ -7,12 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 from moorage.metrics.families import Family, Measured
-
-if TYPE_CHECKING:
-    from prometheus_client.core import Metric
+from moorage.metrics.text import braced, escaped_help, labels_text
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PATH = "/metrics"
@@ -23,39 +20,33 @@ BUILD = Family(name="moorage_build_info", help="1, with the version that runs", 
 def exposition(rows: Iterable[Measured], *, process: bool = False) -> bytes:
     """The page. `process`: with the processor, memory and open files of this process.
 
-    `prometheus_client` is imported late: it costs 40 ms, which no command should pay.
+    Lines are written here and not by `prometheus_client`, which takes four times as long: a page has 10,000.
+    It is imported late: it costs 40 ms, which no command should pay.
     """
     from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-    from prometheus_client.registry import Collector
 
-    class Read(Collector):
-        def collect(self) -> Iterator[Metric]:
-            return map(_metric, rows)
-
-        def describe(self) -> list[Metric]:  # so that nothing is read before it is asked for
-            return []
-
+    page = "".join(line for row in rows for line in _lines(row)).encode()
+    if not process:
+        return page
     registry = CollectorRegistry()
-    registry.register(Read())
-    if process:
-        ProcessCollector(registry=registry)
-    return bytes(generate_latest(registry))
+    ProcessCollector(registry=registry)
+    return page + bytes(generate_latest(registry))
 
 
-def _metric(row: Measured) -> Metric:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-
+def _lines(row: Measured) -> Iterator[str]:
     family = row.family
-    if family.kind == "histogram":
-        histogram = HistogramMetricFamily(family.name, family.help, labels=family.labels)
-        bounds = [*map(str, family.bounds), "+Inf"]
-        for labels, spread in sorted(row.spreads.items()):
-            buckets = list(zip(bounds, map(float, accumulate(spread.counts)), strict=True))
-            histogram.add_metric(labels, buckets, spread.total)
-        return histogram
-    made = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
-    metric = made(family.name.removesuffix("_total") if family.kind == "counter" else family.name, family.help,
-                  labels=family.labels)  # fmt: skip
-    for labels, value in sorted(row.values.items()):
-        metric.add_metric(labels, value)
-    return metric
+    yield f"# HELP {family.name} {escaped_help(family.help)}\n# TYPE {family.name} {family.kind}\n"
+    for values, value in sorted(row.values.items()):
+        yield f"{family.name}{braced(_labels(family, values))} {float(value)!r}\n"
+    bounds = [*map(str, family.bounds), "+Inf"]
+    for values, spread in sorted(row.spreads.items()):
+        labels = _labels(family, values)
+        before = f"{labels}," if labels else ""
+        for bound, count in zip(bounds, accumulate(spread.counts), strict=True):
+            yield f'{family.name}_bucket{{{before}le="{bound}"}} {float(count)!r}\n'
+        yield f"{family.name}_count{braced(labels)} {float(sum(spread.counts))!r}\n"
+        yield f"{family.name}_sum{braced(labels)} {float(spread.total)!r}\n"
+
+
+def _labels(family: Family, values: tuple[str, ...]) -> str:
+    return labels_text(sorted(zip(family.labels, values, strict=True)))

@@ -469,16 +469,16 @@ class SampleStore:
             for number, at, row in (() if segment.level is Level.HOUR else self._packed_rows(segment, numbers))
         ]
         table, start = _TABLES[segment.level], f"s.at - s.at % {length}" if length else "0"
-        slots = (segment.until - segment.since) // Level.SLOT if segment.level is Level.SLOT else 0
-        if 0 < slots * len(numbers) <= _BY_KEYS:
-            keys = [
-                (at, number)
-                for at in range(segment.since, segment.until, Level.SLOT)
-                for number in sorted(numbers)
-            ]
-            rows = self._db.by_keys(table, keys, columns=("pod", "at", *MEASURES))
-            result += [(number, at - at % length if length else 0, tuple(row)) for number, at, *row in rows]
-            return result
+        if segment.level is Level.SLOT:
+            ((first,),) = self._db.rows(_FIRST_SLOT, segment.since)  # those before are packed
+            if first is None:
+                return result
+            slots, ordered = range(first, segment.until, Level.SLOT), sorted(numbers)
+            if len(slots) * len(ordered) <= _BY_KEYS:
+                keys = [(at, number) for at in slots for number in ordered]
+                rows = self._db.by_keys(table, keys, columns=("pod", "at", *MEASURES))
+                result += [(number, at - at % length if length else 0, tuple(row)) for number, at, *row in rows]
+                return result
         for first in range(0, len(numbers), _AT_ONCE):
             part = numbers[first : first + _AT_ONCE]
             statement = (

@@ -74,6 +74,14 @@ def test_the_page_has_each_family_in_prometheus_format():
     )
 
 
+@given(st.dictionaries(st.tuples(st.text(), st.text()), st.floats(allow_nan=False)))
+def test_any_text_and_number_is_read_back_from_the_page(values):
+    family = Family(name="moorage_odd", help="back\\slash and\nline", labels=("b", "a"))
+    (read,) = text_string_to_metric_families(exposition([Measured(family=family, values=values)]).decode())
+    assert read.documentation == family.help
+    assert {(sample.labels["b"], sample.labels["a"]): sample.value for sample in read.samples} == values
+
+
 @pytest.mark.parametrize("name", ["process_cpu_seconds_total", "process_resident_memory_bytes"])
 def test_a_page_may_tell_of_its_process(name):
     assert (name,) in series(exposition([], process=True))

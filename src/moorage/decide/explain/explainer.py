@@ -14,7 +14,7 @@ from typing import Any
 
 from moorage.apimachinery.meta import annotations_of
 from moorage.apimachinery.resources import Obj
-from moorage.apimachinery.scheduling import NodeInfo, is_gpu
+from moorage.apimachinery.scheduling import NodeInfo, gpus_in
 from moorage.decide.explain.case import Case, Used, make_case
 from moorage.decide.explain.line import line_ahead, play, scheduler_message, waiter
 from moorage.decide.explain.lookup import Lookup
@@ -182,7 +182,7 @@ def _landing(case: Case, used: Used) -> str:
     me = case.me
 
     def fullness(node: NodeInfo) -> tuple[float, str]:
-        held = sum(value for name, value in used[node.name].items() if is_gpu(name))
+        held = gpus_in(used[node.name])
         if not me.gpus:
             return float(node.gpus), node.name  # those without GPUs first
         return -(held + me.gpus) / max(1, node.gpus), node.name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
-from moorage.apimachinery.scheduling import NodeInfo, PodInfo, is_extended, is_gpu, refusals, shortages
+from moorage.apimachinery.scheduling import NodeInfo, PodInfo, gpus_in, is_extended, is_gpu, refusals, shortages
 from moorage.decide.explain.case import Case
 from moorage.decide.explain.snapshot import ParsedPod
 from moorage.decide.explain.types import HeldBy, Missing, Verdict
@@ -16,7 +16,7 @@ from moorage.model.names import MACHINE_GROUP_LABEL, MACHINE_TYPE_LABEL
 
 def verdict(case: Case, node: NodeInfo) -> Verdict:
     there, used = case.snapshot.on_node[node.name], case.snapshot.used[node.name]
-    held = sum(value for name, value in used.items() if is_gpu(name))
+    held = gpus_in(used)
     reasons = refusals(case.me, node, there, used)
     if refusal := case.volumes.refusal(node):
         reasons.append(refusal)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from operator import is_
 from typing import Any
 
 import msgspec
@@ -12,7 +13,7 @@ import msgspec
 from moorage.apimachinery.meta import annotations_of, is_deleting, labels_of
 from moorage.apimachinery.moments import readable_moment
 from moorage.apimachinery.resources import JOBS, Obj, Resource
-from moorage.apimachinery.scheduling import parse_pod
+from moorage.apimachinery.scheduling import gpus_in, pod_requests
 from moorage.decide.idle.evidence import Connection
 from moorage.decide.idle.plan import Work
 from moorage.decide.idle.readings import HeldPod
@@ -79,31 +80,93 @@ def held_work(
     tenants: Iterable[Obj] = (),
 ) -> list[Held]:
     """All work that holds GPUs or has a record, by kind, namespace and name."""
-    pods_of: dict[WorkKey, list[Obj]] = {}
-    for pod in pods:
-        if (key := key_of_pod(pod)) is not None and _gpus(pod):
-            pods_of.setdefault(key, []).append(pod)
-    objects: dict[WorkKey, list[Obj]] = {}
-    for kind, listed in ((WORKSPACE, workspaces), (MAP, maps), (WORKFLOW, workflows)):
-        for obj in listed:
-            objects[kind, _namespace(obj), obj["metadata"]["name"]] = [obj]
-    for job in jobs:
-        if name := labels_of(job).get(RUN_LABEL):
-            objects.setdefault((RUN, _namespace(job), name), []).append(job)
-    names, held = tenant_names(tenants), []
-    for key in sorted(objects):
-        mine, ordered = pods_of.get(key, []), sorted(objects[key], key=attempt_of)
-        if is_deleting(ordered[0]) or not (mine or IDLE_ANNOTATION in annotations_of(ordered[0])):
-            continue
-        held.append(_held(key, ordered, mine, names.get(key[1], "")))
-    return held
+    return HeldWork().of(pods, jobs, workspaces, maps, workflows, tenants)
 
 
-def _held(key: WorkKey, objects: Sequence[Obj], pods: Sequence[Obj], tenant: str) -> Held:
+class HeldWork:
+    """`held_work` again and again: a piece whose objects are the very same as the last time is not read anew.
+
+    For objects that nobody changes in place, as informers have. For any thread.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[WorkKey, tuple[_Seen, Held | None]] = {}
+
+    def of(
+        self,
+        pods: Iterable[Obj],
+        jobs: Iterable[Obj],
+        workspaces: Iterable[Obj],
+        maps: Iterable[Obj],
+        workflows: Iterable[Obj],
+        tenants: Iterable[Obj] = (),
+    ) -> list[Held]:
+        objects: dict[WorkKey, list[Obj]] = {}
+        for kind, listed in ((WORKSPACE, workspaces), (MAP, maps), (WORKFLOW, workflows)):
+            for obj in listed:
+                objects[kind, _namespace(obj), obj["metadata"]["name"]] = [obj]
+        for job in jobs:
+            if name := labels_of(job).get(RUN_LABEL):
+                objects.setdefault((RUN, _namespace(job), name), []).append(job)
+        pods_of: dict[WorkKey, list[Obj]] = {}
+        for pod in pods:
+            if (key := key_of_pod(pod)) in objects:
+                pods_of.setdefault(key, []).append(pod)
+        names, before, after = tenant_names(tenants), self._known, {}
+        for key in objects:
+            seen = _Seen(objects[key], pods_of.get(key, []), names.get(key[1], ""))
+            known = before.get(key)
+            after[key] = known if known is not None and known[0].is_same(seen) else (seen, _read(key, seen))
+        self._known = after
+        return [held for key in sorted(after) if (held := after[key][1]) is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """All that a piece of work is read from."""
+
+    objects: Sequence[Obj]
+    pods: Sequence[Obj]
+    tenant: str
+
+    def is_same(self, other: _Seen) -> bool:
+        return (
+            self.tenant == other.tenant
+            and len(self.objects) == len(other.objects)
+            and len(self.pods) == len(other.pods)
+            and all(map(is_, self.objects, other.objects))
+            and all(map(is_, self.pods, other.pods))
+        )
+
+
+def _read(key: WorkKey, seen: _Seen) -> Held | None:
+    """None for what is being deleted, and for what neither asks for GPUs nor has a record."""
+    pods = [_GpuPod(pod, gpus, tuple(_changes(pod))) for pod in seen.pods if (gpus := _gpus(pod))]
+    ordered = sorted(seen.objects, key=attempt_of)
+    if is_deleting(ordered[0]) or not (pods or IDLE_ANNOTATION in annotations_of(ordered[0])):
+        return None
+    return _held(key, ordered, pods, seen.tenant)
+
+
+@dataclass(frozen=True, slots=True)
+class _GpuPod:
+    """A pod that asks for GPUs."""
+
+    obj: Obj
+    gpus: int
+    changes: tuple[datetime, ...]  # when its containers started and ended
+
+    @property
+    def is_running(self) -> bool:
+        is_started = (self.obj.get("status") or {}).get("phase") == "Running" and bool(self.changes)
+        return is_started and not is_deleting(self.obj)
+
+
+def _held(key: WorkKey, objects: Sequence[Obj], pods: Sequence[_GpuPod], tenant: str) -> Held:
     kind, namespace, name = key
     first, last = objects[0], objects[-1]
     notes, spec = annotations_of(first), last.get("spec") or {}
-    live = [pod for pod in pods if _is_running(pod)]
+    live = [pod for pod in pods if pod.is_running]
     record = read_record(notes.get(IDLE_ANNOTATION))
     suspended = {
         WORKSPACE: spec.get("running") is False,
@@ -112,7 +175,8 @@ def _held(key: WorkKey, objects: Sequence[Obj], pods: Sequence[Obj], tenant: str
     }.get(kind, False)
     owner = notes.get(OWNER_ANNOTATION) or labels_of(first).get(OWNER_LABEL) or ""
     if not owner and pods:
-        owner = annotations_of(pods[0]).get(OWNER_ANNOTATION) or labels_of(pods[0]).get(OWNER_LABEL) or ""
+        pod = pods[0].obj
+        owner = annotations_of(pod).get(OWNER_ANNOTATION) or labels_of(pod).get(OWNER_LABEL) or ""
     work = Work(
         kind=kind,
         namespace=namespace,
@@ -120,13 +184,13 @@ def _held(key: WorkKey, objects: Sequence[Obj], pods: Sequence[Obj], tenant: str
         uid=first["metadata"]["uid"],
         owner=owner,
         tenant=tenant,
-        gpus=sum(_gpus(pod) for pod in live) or record.gpus,
-        nodes=tuple(sorted({str(pod["spec"].get("nodeName") or "") for pod in live} - {""})),
-        devices=tuple(sorted({device for pod in live for device in devices_of(pod)})),
+        gpus=sum(pod.gpus for pod in live) or record.gpus,
+        nodes=tuple(sorted({str(pod.obj["spec"].get("nodeName") or "") for pod in live} - {""})),
+        devices=tuple(sorted({device for pod in live for device in devices_of(pod.obj)})),
         labels=user_labels(labels_of(first)),
         suspended=suspended,
         queued=kind == RUN and bool(queue_of(last)),
-        started=max((at for pod in pods for at in _changes(pod)), default=None),
+        started=max((at for pod in pods for at in pod.changes), default=None),
         checkpoint_at=readable_moment(notes.get(CHECKPOINT_AT_ANNOTATION)) if kind == RUN else None,
     )
     return Held(
@@ -134,7 +198,7 @@ def _held(key: WorkKey, objects: Sequence[Obj], pods: Sequence[Obj], tenant: str
         obj=first,
         record=record,
         pods=tuple(
-            HeldPod(uid=pod["metadata"]["uid"], gpus=_gpus(pod), started=max(_changes(pod))) for pod in live
+            HeldPod(uid=pod.obj["metadata"]["uid"], gpus=pod.gpus, started=max(pod.changes)) for pod in live
         ),
         connection=read_used(notes.get(USED_ANNOTATION)) if kind == WORKSPACE else None,
         notify=tuple(notes.get(NOTIFY_ANNOTATION, "").split()),
@@ -173,13 +237,9 @@ def _namespace(obj: Mapping[str, Any]) -> str:
 
 def _gpus(pod: Obj) -> int:
     try:
-        return parse_pod(pod).gpus
+        return gpus_in(pod_requests(pod.get("spec") or {}))
     except MoorageError:  # a quantity that nobody can read
         return 0
-
-
-def _is_running(pod: Obj) -> bool:
-    return (pod.get("status") or {}).get("phase") == "Running" and bool(_changes(pod)) and not is_deleting(pod)
 
 
 def _changes(pod: Obj) -> list[datetime]:

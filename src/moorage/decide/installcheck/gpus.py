@@ -10,7 +10,7 @@ from typing import Any
 
 from moorage.apimachinery.meta import labels_of
 from moorage.apimachinery.resources import Obj
-from moorage.apimachinery.scheduling import is_gpu, parse_node
+from moorage.apimachinery.scheduling import parse_node
 from moorage.decide.installcheck.facts import Facts, Unread
 from moorage.decide.installcheck.results import Result, in_order, missing, some, unread, wrong
 from moorage.model.names import GPU_PRESENT_LABEL, GPU_TYPE_LABELS
@@ -113,7 +113,7 @@ def sharing(facts: Facts) -> Result | None:
 
 
 def _gpus(node: Obj) -> int:
-    return sum(amount for name, amount in parse_node(node).allocatable.items() if is_gpu(name))
+    return parse_node(node).gpus
 
 
 def _type(node: Mapping[str, Any]) -> str:

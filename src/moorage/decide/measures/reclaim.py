@@ -78,14 +78,16 @@ def measure_idle(held: Iterable[Held], tenant_of: TenantOf) -> list[Measured]:
     ]
 
     def work() -> Values:
+        for kind, tenant in dict.fromkeys((each.work.kind, tenant) for each, tenant, _ in pieces):
+            yield from (((state.value, kind, tenant), 0) for state in STATES)
         for each, tenant, _ in pieces:
-            yield from (((state.value, each.work.kind, tenant), 0) for state in STATES)
             if each.record.state in STATES:
                 yield (each.record.state.value, each.work.kind, tenant), 1
 
     def gpus() -> Values:
-        for each, tenant, many in pieces:
+        for tenant in dict.fromkeys(tenant for _, tenant, _ in pieces):
             yield from (((state.value, tenant), 0) for state in STATES)
+        for each, tenant, many in pieces:
             if each.record.state is State.SUSPENDED:
                 yield (State.SUSPENDED.value, tenant), each.record.gpus
             elif each.record.state in STATES:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from moorage.apimachinery.meta import condition
 from moorage.apimachinery.moments import moment
 from moorage.apimachinery.resources import Obj
-from moorage.apimachinery.scheduling import Amounts, PodInfo, is_gpu, parse_node, parse_pod, used_on
+from moorage.apimachinery.scheduling import PodInfo, gpus_in, parse_node, parse_pod, used_on
 from moorage.decide.usage.gpus import gpu_type
 from moorage.model.names import RUN_LABEL
 from moorage.model.prices import REGION_LABEL, TYPE_LABEL, market_of
@@ -81,7 +81,7 @@ def _view(obj: Obj, pods: list[PodInfo]) -> NodeView:
         market=market_of(node.labels),
         gpu_type=gpu_type(node.labels) if node.gpus else "",
         gpus=node.gpus,
-        gpus_used=_gpus(used),
+        gpus_used=gpus_in(used),
         cpu=node.allocatable.get("cpu", 0),
         cpu_used=used.get("cpu", 0),
         memory=node.allocatable.get("memory", 0),
@@ -107,7 +107,3 @@ def _reason(obj: Obj, *, ready: bool, cordoned: bool) -> str:
         if (condition(obj, kind) or {}).get("status") == "True":
             reasons.append(kind)
     return ", ".join(reasons)
-
-
-def _gpus(amounts: Amounts) -> int:
-    return sum(count for name, count in amounts.items() if is_gpu(name))

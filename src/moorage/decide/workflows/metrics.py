@@ -23,6 +23,7 @@ from moorage.decide.workflows.text.errors import TextError
 from moorage.decide.workflows.text.tags import substitute, substitute_text
 from moorage.decide.workflows.text.when import holds
 from moorage.errors import MoorageError
+from moorage.metrics.text import braced, escaped_help, labels_text
 from moorage.model.workflow import MetricPoint, MetricSeries
 
 PREFIX = "argo_workflows_"  # as Argo's controller has it, so that dashboards and rules stay as they are
@@ -242,7 +243,7 @@ def exposition(series: Iterable[MetricSeries], now: datetime) -> str:
     lines = []
     for name, rows in sorted(families.items()):
         kinds = sorted({row.kind for row in rows})
-        lines.append(f"# HELP {PREFIX}{name} {_escaped(rows[0].help)}")
+        lines.append(f"# HELP {PREFIX}{name} {escaped_help(rows[0].help)}")
         lines.append(f"# TYPE {PREFIX}{name} {kinds[0] if len(kinds) == 1 else 'untyped'}")
         for row in rows:
             lines += _samples(row, now)
@@ -265,13 +266,7 @@ def _samples(row: MetricSeries, now: datetime) -> list[str]:
 
 
 def _labels(labels: Mapping[str, str]) -> str:
-    pairs = (f'{name}="{_escaped(value, quotes=True)}"' for name, value in sorted(labels.items()))
-    return "{" + ",".join(pairs) + "}"
-
-
-def _escaped(text: str, *, quotes: bool = False) -> str:
-    text = text.replace("\\", "\\\\").replace("\n", "\\n")
-    return text.replace('"', '\\"') if quotes else text
+    return braced(labels_text(sorted(labels.items())))
 
 
 def resources_texts(seconds: Sequence[Mapping[str, int]]) -> dict[str, str]:

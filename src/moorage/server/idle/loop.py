@@ -28,7 +28,7 @@ from moorage.decide.idle.plan import Act, Observed, after_notice, after_suspensi
 from moorage.decide.idle.readings import windows_of
 from moorage.decide.idle.states import Record, read_record, write_record
 from moorage.decide.idle.successors import Taker, is_unclaimed, next_holder, takers_of
-from moorage.decide.idle.work import RESOURCES, Held, WorkKey, held_work
+from moorage.decide.idle.work import RESOURCES, Held, HeldWork, WorkKey
 from moorage.decide.maps.notices import Notice
 from moorage.decide.usage.samples import Point
 from moorage.errors import ApiError, Conflict, MoorageError, NotFound, ServerError, StorageError, UsageError
@@ -91,6 +91,7 @@ class IdleLoop:
         self._api, self._sources, self._clock = api, sources, clock
         self._send, self._events, self._page = send, events, page
         self._recovered: set[WorkKey] = set()  # whose record was taken over from a server before us
+        self._held = HeldWork()
         self._workflows: tuple[float, list[Obj]] = (-WORKFLOWS_SECONDS, [])
         self._complained: dict[str, str] = {}  # policy: what is wrong with it
 
@@ -131,7 +132,7 @@ class IdleLoop:
         """All work that holds GPUs, or did."""
         sources = self._sources
         return await asyncio.to_thread(
-            held_work,
+            self._held.of,
             sources.pods.all(),
             sources.jobs.all(),
             sources.workspaces.all(),
