@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 
 import pytest
-from tests.browser.conftest import a_node
+from tests.browser.conftest import Scene, a_node
 
-from moorage.apimachinery.resources import NODES, PODS
+from moorage.apimachinery.resources import JOBS, NODES, PODS
 
 pytestmark = [pytest.mark.browser, pytest.mark.anyio]
 
@@ -79,6 +80,40 @@ async def test_a_change_in_the_cluster_is_seen_without_a_reload(chromium, site):
         assert spoken.startswith("7 of 22 GPUs free")
 
 
+ROWS = "[...document.querySelectorAll('[sse-swap~=\"runs,rows-runs\"] tbody tr')].map(row => row.innerText)"
+
+
+async def test_a_run_appears_changes_and_vanishes_in_the_list_and_no_other_row_is_touched(chromium, site):
+    async with looking(chromium, site) as page:
+        runs, waiting = page.locator("section[aria-labelledby=h-runs]"), page.locator("#h-queue + div")
+        mika = runs.locator("tr", has_text="detector-yolo")
+        await mika.evaluate("row => row.untouched = true")
+        await mika.get_by_role("link", name="detector-yolo").focus()
+        scene = Scene(site.api)
+        scene.run("fresh", "lena", 8, "Tesla-T4")
+        fresh = runs.locator("tr", has_text="fresh")
+        await fresh.get_by_text("waiting").wait_for()
+        await waiting.locator("tr", has_text="fresh").wait_for()
+        scene.run("fresh", "lena", 1, "Tesla-T4", node="gpu-t-01", ago=0.1)
+        await fresh.get_by_text("running").wait_for()
+        await waiting.locator("tr", has_text="fresh").wait_for(state="detached")
+        assert await page.evaluate("document.activeElement.innerText") == "detector-yolo"
+        assert await mika.evaluate("row => row.untouched")
+        scene.run("detector-yolo", "mika", 2, node="gpu-a-01", ago=1.4, state="Succeeded")
+        await mika.get_by_text("succeeded").wait_for()
+        assert await page.evaluate("document.activeElement.innerText") == "detector-yolo"
+        site.api.remove(PODS, "fresh-x1", "vision")
+        site.api.remove(JOBS, "fresh", "vision")
+        await fresh.wait_for(state="detached")
+        live = await page.evaluate(ROWS)
+        await page.reload()
+        assert [without_times(row) for row in live] == [without_times(row) for row in await page.evaluate(ROWS)]
+
+
+def without_times(text):
+    return re.sub(r"\d+[smhd]", "", text).split()
+
+
 async def test_the_page_says_when_the_server_is_gone_and_comes_back_with_it(chromium, tmp_path, start_site):
     async with contextlib.AsyncExitStack() as stack:
         async with start_site(tmp_path) as first:
@@ -91,6 +126,9 @@ async def test_the_page_says_when_the_server_is_gone_and_comes_back_with_it(chro
             await page.wait_for_selector("#live[data-state=live]")
             second.api.remove(PODS, "eval-suite-x1", "vision")
             await seventh(page)
+            Scene(second.api).run("after", "lena", 0, node="gpu-a-01")
+            await page.locator("section[aria-labelledby=h-runs] tr", has_text="after").wait_for()
+            assert await page.locator("section[aria-labelledby=h-runs] tbody tr").count() == 14
 
 
 async def test_nothing_runs_off_the_screen(chromium, site):

@@ -102,7 +102,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueRow:
-    place: int
+    pod: str
     name: str
     namespace: str
     href: str  # its page, or where it is explained if it is of no run
@@ -177,7 +177,7 @@ def lay_out(
     """What is below the tiles. `waiting` are the first of the line, `waiting_more` how many follow."""
     shown = shown_runs(runs)
     return BoardModel(
-        queue=tuple(_queue_row(place, row, hues, now) for place, row in enumerate(waiting, start=1)),
+        queue=tuple(_queue_row(row, hues, now) for row in waiting),
         queue_more=waiting_more,
         runs=tuple(_run_row(run, hues, now) for run in shown),
         runs_more=len(runs) - len(shown),
@@ -373,7 +373,7 @@ def _page_of(holder: Holder) -> str:
     return f"/workflows/{holder.namespace}/{holder.step.partition('/')[0]}" if holder.step else ""
 
 
-def _queue_row(place: int, waiting: Waiting, hues: Mapping[str, int], now: datetime) -> QueueRow:
+def _queue_row(waiting: Waiting, hues: Mapping[str, int], now: datetime) -> QueueRow:
     explanation, start = waiting.explanation, ""
     page, name = ("jobs", explanation.run) if explanation.run else ("explain", explanation.name)
     if explanation.likely is not None and explanation.likely.at > now:
@@ -387,7 +387,7 @@ def _queue_row(place: int, waiting: Waiting, hues: Mapping[str, int], now: datet
     elif explanation.state == "never":
         start = say("cannot run here as it is")
     return QueueRow(
-        place=place,
+        pod=explanation.name,
         name=explanation.step or name,
         namespace=explanation.namespace,
         href=f"/{page}/{explanation.namespace}/{name}",

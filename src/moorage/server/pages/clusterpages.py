@@ -53,7 +53,7 @@ from moorage.server.pages.board import (
     shown_runs,
     spoken,
 )
-from moorage.server.pages.liveparts import LiveParts
+from moorage.server.pages.liveparts import LiveParts, RowNumbers
 from moorage.server.pages.texts import language, make_environment, speaking
 from moorage.server.pages.usenow import UseNow, use_now
 from moorage.server.rest.explain import explained
@@ -94,12 +94,21 @@ class _Drawn:
     html: str
 
 
+@dataclass(frozen=True, slots=True)
+class _DrawnList:
+    """A list as it is drawn: the parts of what is around the rows, and the rows by their numbers."""
+
+    parts: dict[str, str]
+    rows: dict[int, str]
+
+
 class _Speech:
     """The page's parts in one language."""
 
     def __init__(self, epoch: str) -> None:
         self.live = LiveParts(epoch)
         self.nodes: dict[str, _Drawn] = {}
+        self.numbers = {"queue": RowNumbers(), "runs": RowNumbers()}
         self.version = -1  # of the cluster, that the tiles show
         self.slow_number = -1
 
@@ -288,7 +297,8 @@ class Board:
         parts |= draw_sums(view, made, waiting, self._hues, self._use)
         within = {name: "gpus" for name in parts if name.startswith(("node-", "type-"))}
         parts["gpus"] = fragment("gpus.html", groups=made, parts=parts, is_dense=is_dense)
-        outside = _frame_of(made, is_dense=is_dense)
+        outside = {"gpus": _frame_of(made, is_dense=is_dense)}
+        lists: dict[str, _DrawnList] = {}
         if is_slow:
             model = lay_out(
                 waiting=self._line.waiting,
@@ -299,10 +309,32 @@ class Board:
                 now=now,
                 hues=self._hues,
             )
-            for name in ("queue", "users", "runs"):
-                parts[name] = fragment(f"{name}.html", board=model)
+            parts["users"] = fragment("users.html", board=model)
+            queue = {(row.href, row.pod): row for row in model.queue}
+            runs_shown = {(row.namespace, row.name): row for row in model.runs}
+            lists = {
+                "queue": draw_list("queue", queue, model.queue_more, speech.numbers["queue"]),
+                "runs": draw_list("runs", runs_shown, model.runs_more, speech.numbers["runs"]),
+            }
+            for name, drawn in lists.items():
+                parts |= drawn.parts
+                outside[name] = str(bool(drawn.rows))
+                within |= {f"rows-{name}": name, f"{name}-more": name}
+        rows = {f"rows-{name}": drawn.rows for name, drawn in lists.items()}
         names = {f"node-{name}" for name in gone}
-        return partial(speech.live.put, parts, within=within, outside={"gpus": outside}, gone=names)
+        return partial(speech.live.put, parts, within=within, outside=outside, lists=rows, gone=names)
+
+
+def draw_list(name: str, rows: Mapping[tuple[str, str], object], more: int, numbers: RowNumbers) -> _DrawnList:
+    """A list of the page, its rows by their keys, each as a part of its own."""
+    template = templates().get_template(f"{name}_row.html")
+    drawn = {
+        number: str(template.render(row=row, number=number)).strip()
+        for number, row in zip(numbers.of(rows), rows.values(), strict=True)
+    }
+    parts = {f"{name}-more": fragment(f"{name}_more.html", more=more)}
+    parts[name] = fragment(f"{name}.html", rows="\n".join(drawn.values()), more=parts[f"{name}-more"])
+    return _DrawnList(parts, drawn)
 
 
 def draw_nodes(

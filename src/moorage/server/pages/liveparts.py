@@ -1,22 +1,48 @@
 """The parts of a page that many look at: what each is now, and what has changed since a page was made.
 
 A part is drawn once and sent as the same bytes to all who look. Every change has a number; who has seen number 7
-gets each part that changed after it, once, as it is now. Numbers of one server mean nothing to another, so a page
-says with its number which server counted it.
+gets each part that changed after it, once, as it is now. Of a list only the rows that changed are sent, with the
+order of all: a page that has older rows has the list of now then. Numbers of one server mean nothing to another,
+so a page says with its number which server counted it.
 """
 
 from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import count
 
 # What the browser moves on by itself, or writes itself: ages, times that are left, bars of both.
 _PASSING = re.compile(r'(?<=>)[^<>]*(?=</time>)|value="\d+" aria-label="[^"]*"')
 
 
+class RowNumbers:
+    """A number for each row of a list, as long as the row is in it. None is given twice: who returns is new."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Hashable, int] = {}
+        self._next = count(1)
+
+    def of(self, keys: Iterable[Hashable]) -> list[int]:
+        """The numbers of the rows that there are now, in their order. A key names one row."""
+        self._numbers = {key: self._numbers.get(key) or next(self._next) for key in keys}
+        return list(self._numbers.values())
+
+
+@dataclass(slots=True)
+class _Row:
+    html: str
+    face: str
+    changed: int  # the number of the change that it was changed by last
+
+
 class LiveParts:
-    """Parts by name, drawn in one language. A part is HTML; one part may hold others, which change alone."""
+    """Parts by name, drawn in one language. A part is HTML; one part may hold others, which change alone.
+
+    A list is a part, too, of rows by their numbers. Its event has the numbers of all rows in the first line.
+    """
 
     def __init__(self, epoch: str | None = None) -> None:
         self.epoch = epoch or secrets.token_hex(4)  # who counts
@@ -26,6 +52,7 @@ class LiveParts:
         self._changed: dict[str, int] = {}
         self._within: dict[str, str] = {}  # part → the part that holds it
         self._events: dict[str, bytes] = {}
+        self._lists: dict[str, dict[int, _Row]] = {}
         self._since: dict[int, bytes] = {}
 
     @property
@@ -39,12 +66,14 @@ class LiveParts:
         *,
         within: Mapping[str, str] | None = None,
         outside: Mapping[str, str] | None = None,
+        lists: Mapping[str, Mapping[int, str]] | None = None,
         gone: Iterable[str] = (),
     ) -> bool:
         """Take parts as they are now; whether any has changed but in what browsers move on by themselves.
 
         `within`: part → the part that holds it. What is of such a part and in none of its pieces is in `outside`:
-        only when that changes is it sent whole, and its pieces are not sent beside it.
+        only when that changes is it sent whole, and its pieces are not sent beside it. `lists`: the rows of each
+        list, in their order, by numbers of `RowNumbers`.
         """
         changed = []
         for name, text in parts.items():
@@ -52,13 +81,14 @@ class LiveParts:
                 continue
             self.parts[name] = text
             own = (outside or {}).get(name)
-            face = _PASSING.sub("", text) if own is None else own
+            face = face_of(text) if own is None else own
             if self._faces.get(name) != face:
                 self._faces[name] = face
                 changed.append(name)
             elif name in self._events:
                 del self._events[name]  # sent as it is now to who has not seen it
                 self._since.clear()
+        changed += [name for name, rows in (lists or {}).items() if self._put_list(name, rows)]
         self._within |= within or {}
         for name in gone:
             for known in (self.parts, self._faces, self._changed, self._within, self._events):
@@ -72,6 +102,20 @@ class LiveParts:
             self._events.pop(name, None)
         return True
 
+    def _put_list(self, name: str, rows: Mapping[int, str]) -> bool:
+        """Take a list as it is now; whether a row has come, gone, moved or changed."""
+        known, taken = self._lists.get(name, {}), {}
+        for number, html in rows.items():
+            row, face = known.get(number), face_of(html)
+            if row is None or row.face != face:
+                row = _Row(html, face, self.number + 1)
+            elif row.html != html:
+                row.html = html
+                self._since.clear()
+            taken[number] = row
+        self._lists[name] = taken
+        return list(known) != list(taken) or any(row.changed > self.number for row in taken.values())
+
     def since(self, mark: str) -> bytes:
         """Server-sent events of each part that changed after a mark; every part for a mark of somebody else."""
         number = self._number(mark)
@@ -79,7 +123,7 @@ class LiveParts:
             names = [name for name, at in self._changed.items() if at > number]
             chosen = set(names)
             whole = [name for name in names if self._within.get(name) not in chosen]
-            text = b"".join(self._event(name) for name in whole)
+            text = b"".join(self._event(name, number) for name in whole)
             self._since[number] = text + f"id: {self.mark}\ndata:\n\n".encode() if whole else b""
         return self._since[number]
 
@@ -88,10 +132,23 @@ class LiveParts:
         known = epoch == self.epoch and number.isascii() and number.isdigit() and len(number) < 15
         return min(int(number), self.number) if known else 0
 
-    def _event(self, name: str) -> bytes:
+    def _event(self, name: str, number: int) -> bytes:
+        if name in self._lists:
+            return _list_event(name, self._lists[name], number)
         if name not in self._events:
             self._events[name] = event(name, self.parts[name]).encode()
         return self._events[name]
+
+
+def _list_event(name: str, rows: Mapping[int, _Row], number: int) -> bytes:
+    """The order of the rows, and those that changed after that number."""
+    order = " ".join(str(each) for each in rows)
+    return event(name, "\n".join([order, *(row.html for row in rows.values() if row.changed > number)])).encode()
+
+
+def face_of(html: str) -> str:
+    """What of a part must be sent when it changes."""
+    return _PASSING.sub("", html)
 
 
 def event(name: str, text: str) -> str:
