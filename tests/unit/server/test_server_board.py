@@ -96,7 +96,7 @@ def test_a_reason_of_kubernetes_is_said_in_words():
 )
 def test_few_gpu_hours_are_not_shown_as_none(hours, want):
     users = [UsageRow(name="ada", gpu_time=timedelta(hours=hours))]
-    model = lay_out(waiting=[], waiting_more=0, runs=[], users=users, teams=[], now=NOON, hues={})
+    model = lay_out(waiting=[], waiting_more=0, users=users, teams=[], now=NOON, hues={})
     assert [row.hours for row in model.users] == [want]
 
 

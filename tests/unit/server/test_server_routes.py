@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -620,6 +621,40 @@ async def test_of_many_nodes_only_those_that_changed_are_sent(site):
         events = (await board.parts()).since(mark)
         assert "gpus" in names_in(events)
         assert not [name for name in names_in(events) if name.startswith(("node-", "type-"))]
+
+
+class HeldPast:
+    """Past runs that are read as long as the test wants."""
+
+    def __init__(self, past):
+        self._past, self.may_end = past, asyncio.Event()
+        self.may_end.set()
+
+    async def history(self):
+        await self.may_end.wait()
+        return await self._past.history()
+
+
+@pytest.mark.anyio
+async def test_a_change_reaches_open_pages_while_what_takes_long_is_found_out(site):
+    site.node()
+    async with site.running():
+        past = HeldPast(site.service.context.past)
+        board = Board(replace(site.service.context, past=past))
+        seen = []
+
+        async def look():
+            async for events in board.events(""):
+                seen.append(events.decode())
+
+        looking = asyncio.create_task(look())
+        await site.until(lambda: seen)
+        past.may_end.clear()
+        site.run("train", node="n1")
+        await site.until(lambda: site.clock.advance(3600) or "train" in "".join(seen[1:]))
+        assert {"node-n1", "rows-runs"} & set(names_in("".join(seen[1:]).encode()))
+        past.may_end.set()
+        looking.cancel()
 
 
 @pytest.mark.anyio

@@ -154,12 +154,10 @@ class LegendRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoardModel:
-    """What is below the tiles."""
+    """What is below the tiles, beside the runs."""
 
     queue: tuple[QueueRow, ...]
     queue_more: int
-    runs: tuple[RunRow, ...]
-    runs_more: int
     users: tuple[UserRow, ...]
     teams: tuple[UserRow, ...]
 
@@ -168,22 +166,24 @@ def lay_out(
     *,
     waiting: Sequence[Waiting],
     waiting_more: int,
-    runs: Sequence[RunView],
     users: Sequence[UsageRow],
     teams: Sequence[UsageRow],
     now: datetime,
     hues: Mapping[str, int],
 ) -> BoardModel:
-    """What is below the tiles. `waiting` are the first of the line, `waiting_more` how many follow."""
-    shown = shown_runs(runs)
+    """What takes long to find out. `waiting` are the first of the line, `waiting_more` how many follow."""
     return BoardModel(
         queue=tuple(_queue_row(row, hues, now) for row in waiting),
         queue_more=waiting_more,
-        runs=tuple(_run_row(run, hues, now) for run in shown),
-        runs_more=len(runs) - len(shown),
         users=_use_rows(users[:USERS_SHOWN], hues),
         teams=_use_rows(teams[:USERS_SHOWN], {}),
     )
+
+
+def run_rows(runs: Sequence[RunView], hues: Mapping[str, int], now: datetime) -> tuple[tuple[RunRow, ...], int]:
+    """The rows of the runs that the page lists, and how many more there are."""
+    shown = shown_runs(runs)
+    return tuple(_run_row(run, hues, now) for run in shown), len(runs) - len(shown)
 
 
 def shown_runs(runs: Sequence[RunView]) -> list[RunView]:

@@ -1,7 +1,8 @@
 """The front page: the cluster at a glance. Its parts are drawn once for all who look in one language.
 
-Two rhythms: tiles and sums are drawn with every change of the cluster, and of the tiles only those of nodes that
-changed; what takes longer (who waits and why, sums over the history) follows, at most SLOW_SHARE of the time.
+Two rhythms: tiles, sums and runs are drawn with every change of the cluster, and of the tiles only those of nodes
+that changed. What takes longer (who waits and why, sums over the history) is found out meanwhile, for at most
+SLOW_SHARE of the time.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cache, partial
@@ -50,6 +53,7 @@ from moorage.server.pages.board import (
     legend,
     node_card,
     owner_hues,
+    run_rows,
     shown_runs,
     spoken,
 )
@@ -82,6 +86,17 @@ class _Line:
     waiting: tuple[Waiting, ...] = ()
     more: int = 0
     usuals: Usuals = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Slow:
+    """What takes long to find out, as of one moment."""
+
+    number: int = 0
+    line: _Line = field(default_factory=_Line)
+    users: tuple[UsageRow, ...] = ()
+    teams: tuple[UsageRow, ...] = ()
+    use: UseNow = field(default_factory=lambda: UseNow({}))
 
 
 @dataclass(slots=True)
@@ -118,31 +133,29 @@ class Board:
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self._lock = asyncio.Lock()
+        self._lock = asyncio.Lock()  # held to draw
+        self._drawer = ThreadPoolExecutor(1)  # its own: what reads a history waits for the others
         self._epoch = LiveParts().epoch
         self._speeches: dict[str, _Speech] = {}
         self._watchers: dict[str, int] = {}  # language → pages that are open
         self._pump: asyncio.Task[None] | None = None
         self._moved = asyncio.Event()
         self._hues: dict[str, int] = {}
-        self._line = _Line()
-        self._slow_number = 0  # of what was found out last
+        self._slow = _Slow()
+        self._finding: asyncio.Task[None] | None = None
         self._slow_version = -1
         self._slow_at = float("-inf")
         self._slow_took = 0.0
-        self._users: tuple[UsageRow, ...] = ()
-        self._teams: tuple[UsageRow, ...] = ()
         self._used_at = float("-inf")
-        self._use = UseNow({})
 
     async def parts(self) -> LiveParts:
         """Every part in the language of who asks, as of now."""
+        tag = language()
+        if self._is_due():
+            await asyncio.shield(self._find_out())
         async with self._lock:
-            tag, now = language(), self.context.clock.monotonic()
-            if now - self._slow_at >= self._pause():
-                await self._find_out()
             await self._draw(tag)
-            return self._speeches[tag].live
+        return self._speeches[tag].live
 
     async def events(self, mark: str) -> AsyncIterator[bytes]:
         """Server-sent events of the parts that change after a mark of a page; empty when nothing did for long."""
@@ -174,7 +187,7 @@ class Board:
 
     async def _follow(self) -> None:
         """Draw what changes as long as somebody looks."""
-        cluster, clock = self.context.cluster, self.context.clock
+        cluster = self.context.cluster
         try:
             while not cluster.closed and any(self._watchers.values()):
                 version = cluster.version
@@ -182,25 +195,33 @@ class Board:
                     for tag in [tag for tag, watchers in self._watchers.items() if watchers]:
                         await self._draw(tag)
                 self._tell()
-                if clock.monotonic() - self._slow_at >= self._pause():
-                    async with self._lock:
-                        await self._find_out()
-                        for tag in [tag for tag, watchers in self._watchers.items() if watchers]:
-                            await self._draw(tag)
-                    self._tell()
-                is_behind = self._slow_version != cluster.version
-                patience = min(self._pause(), REFRESH_SECONDS) if is_behind else REFRESH_SECONDS
-                try:
-                    async with asyncio.timeout(max(0.05, patience)):
-                        await cluster.beyond(version)
-                except TimeoutError:
-                    pass
+                if self._is_due():
+                    self._find_out()
+                await self._until_there_is_something_to_draw(version)
         finally:
             self._tell()
+
+    async def _until_there_is_something_to_draw(self, version: int) -> None:
+        """Until the cluster has changed, what takes long is found out, or it is time to find it out again."""
+        cluster = self.context.cluster
+        moved = asyncio.ensure_future(cluster.beyond(version))
+        finding = self._finding if self._finding is not None and not self._finding.done() else None
+        patience = REFRESH_SECONDS if finding is not None else min(self._pause(), REFRESH_SECONDS)
+        waited = {moved} if finding is None else {moved, finding}
+        try:
+            await asyncio.wait(waited, timeout=max(0.05, patience), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            moved.cancel()
+        if finding is not None and finding.done():
+            finding.result()
 
     def _tell(self) -> None:
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
+
+    def _is_due(self) -> bool:
+        """Whether it is time to find out again what takes long."""
+        return self.context.clock.monotonic() - self._slow_at >= self._pause()
 
     def _pause(self) -> float:
         """Seconds between two looks at what takes long; REFRESH_SECONDS where nothing has changed."""
@@ -208,19 +229,26 @@ class Board:
             return REFRESH_SECONDS
         return self._slow_took / SLOW_SHARE
 
-    async def _find_out(self) -> None:
+    def _find_out(self) -> asyncio.Task[None]:
+        """Find out what takes long, once for all who want it meanwhile; what changes is drawn beside it."""
+        if self._finding is None or self._finding.done():
+            self._finding = asyncio.create_task(self._look_slowly())
+        return self._finding
+
+    async def _look_slowly(self) -> None:
         """Read and decide what takes long: who waits and why, who used how much."""
         cluster, now, began = self.context.cluster, self.context.now(), self.context.clock.monotonic()
         version = cluster.version
+        users, teams = self._slow.users, self._slow.teams
         if began - self._used_at >= USE_SECONDS:
-            self._users, self._teams = await self._hours(now, By.USER), await self._hours(now, By.NAMESPACE)
+            users, teams = await self._hours(now, By.USER), await self._hours(now, By.NAMESPACE)
             self._used_at = began
-        self._use = await self._measured(now)
+        use_of = await self._measured(now)
         past = await self.context.past.history()
         pods = cluster.pods.all()
         storages = {namespace: await cluster.storage(namespace) for namespace in _with_claims(pods)}
         machines = await cluster.machines() if any(_gated(pod) for pod in pods) else []
-        self._line = await asyncio.to_thread(
+        line = await asyncio.to_thread(
             find_line,
             nodes=cluster.nodes.all(),
             pods=pods,
@@ -232,7 +260,7 @@ class Board:
             storages=storages,
             machines=machines,
         )
-        self._slow_number += 1
+        self._slow = _Slow(self._slow.number + 1, line, users, teams, use_of)
         self._slow_version = version
         self._slow_at = self.context.clock.monotonic()
         self._slow_took = self._slow_at - began
@@ -261,76 +289,72 @@ class Board:
     async def _draw(self, tag: str) -> None:
         """Bring the parts in one language to the cluster's newest version."""
         speech = self._speeches.setdefault(tag, _Speech(self._epoch))
-        cluster = self.context.cluster
-        if speech.version == cluster.version and speech.slow_number == self._slow_number:
+        cluster, slow = self.context.cluster, self._slow
+        if speech.version == cluster.version and speech.slow_number == slow.number:
             return
-        version, number = cluster.version, self._slow_number
+        version = cluster.version
         view, runs = cluster.gpus(), cluster.runs()
-        self._color(view, runs)
+        self._color(view, runs, slow)
         with speaking(tag):
-            put = await asyncio.to_thread(self._render, speech, view, runs, is_slow=speech.slow_number != number)
+            render = partial(copy_context().run, self._render, speech, view, runs, slow)
+        put = await asyncio.get_running_loop().run_in_executor(self._drawer, render)
         put()  # not in the thread: pages read the parts meanwhile
-        speech.version, speech.slow_number = version, number
+        speech.version, speech.slow_number = version, slow.number
 
-    def _color(self, view: GpuView, runs: Iterable[RunView]) -> None:
+    def _color(self, view: GpuView, runs: Iterable[RunView], slow: _Slow) -> None:
         """Give everybody on the page a colour; who is gone gives theirs back."""
         owners = {
             *view.by_user,
-            *(row.explanation.owner for row in self._line.waiting),
+            *(row.explanation.owner for row in slow.line.waiting),
             *(run.owner for run in shown_runs(tuple(runs))),
-            *(row.name for row in self._users[:USERS_SHOWN]),
+            *(row.name for row in slow.users[:USERS_SHOWN]),
         }
         self._hues = owner_hues(owners, self._hues)
 
     def _render(
-        self, speech: _Speech, view: GpuView, runs: tuple[RunView, ...], *, is_slow: bool
+        self, speech: _Speech, view: GpuView, runs: tuple[RunView, ...], slow: _Slow
     ) -> Callable[[], object]:
-        """Draw tiles and sums, and where it `is_slow` what is below. In a thread; what it returns puts them."""
+        """Draw tiles, sums and runs, and what else was found out. In a thread; what it returns puts them."""
         now, at = self.context.now(), self.context.clock.monotonic()
         is_dense = view.totals.total >= DENSE_FROM
-        waiting = len(self._line.waiting) + self._line.more
+        waiting = len(slow.line.waiting) + slow.line.more
         made = groups(view)
         gone = set(speech.nodes) - {node.name for node in view.nodes}
         for name in gone:
             del speech.nodes[name]
-        parts = draw_nodes(speech.nodes, view, self._hues, self._line.usuals, now, at, is_dense=is_dense)
-        parts |= draw_sums(view, made, waiting, self._hues, self._use)
+        parts = draw_nodes(speech.nodes, view, self._hues, slow.line.usuals, now, at, is_dense=is_dense)
+        parts |= draw_sums(view, made, waiting, self._hues, slow.use)
         within = {name: "gpus" for name in parts if name.startswith(("node-", "type-"))}
         parts["gpus"] = fragment("gpus.html", groups=made, parts=parts, is_dense=is_dense)
         outside = {"gpus": _frame_of(made, is_dense=is_dense)}
-        lists: dict[str, _DrawnList] = {}
-        if is_slow:
+        rows, more = run_rows(runs, self._hues, now)
+        lists = {"runs": draw_list("runs", {(row.namespace, row.name): row for row in rows}, more, speech.numbers)}
+        if speech.slow_number != slow.number:
+            line = slow.line
             model = lay_out(
-                waiting=self._line.waiting,
-                waiting_more=self._line.more,
-                runs=runs,
-                users=self._users,
-                teams=self._teams,
-                now=now,
+                waiting=line.waiting, waiting_more=line.more, users=slow.users, teams=slow.teams, now=now,
                 hues=self._hues,
-            )
+            )  # fmt: skip
             parts["users"] = fragment("users.html", board=model)
             queue = {(row.href, row.pod): row for row in model.queue}
-            runs_shown = {(row.namespace, row.name): row for row in model.runs}
-            lists = {
-                "queue": draw_list("queue", queue, model.queue_more, speech.numbers["queue"]),
-                "runs": draw_list("runs", runs_shown, model.runs_more, speech.numbers["runs"]),
-            }
-            for name, drawn in lists.items():
-                parts |= drawn.parts
-                outside[name] = str(bool(drawn.rows))
-                within |= {f"rows-{name}": name, f"{name}-more": name}
-        rows = {f"rows-{name}": drawn.rows for name, drawn in lists.items()}
+            lists["queue"] = draw_list("queue", queue, model.queue_more, speech.numbers)
+        for name, drawn in lists.items():
+            parts |= drawn.parts
+            outside[name] = str(bool(drawn.rows))
+            within |= {f"rows-{name}": name, f"{name}-more": name}
+        by_number = {f"rows-{name}": drawn.rows for name, drawn in lists.items()}
         names = {f"node-{name}" for name in gone}
-        return partial(speech.live.put, parts, within=within, outside=outside, lists=rows, gone=names)
+        return partial(speech.live.put, parts, within=within, outside=outside, lists=by_number, gone=names)
 
 
-def draw_list(name: str, rows: Mapping[tuple[str, str], object], more: int, numbers: RowNumbers) -> _DrawnList:
+def draw_list(
+    name: str, rows: Mapping[tuple[str, str], object], more: int, numbers: Mapping[str, RowNumbers]
+) -> _DrawnList:
     """A list of the page, its rows by their keys, each as a part of its own."""
     template = templates().get_template(f"{name}_row.html")
     drawn = {
         number: str(template.render(row=row, number=number)).strip()
-        for number, row in zip(numbers.of(rows), rows.values(), strict=True)
+        for number, row in zip(numbers[name].of(rows), rows.values(), strict=True)
     }
     parts = {f"{name}-more": fragment(f"{name}_more.html", more=more)}
     parts[name] = fragment(f"{name}.html", rows="\n".join(drawn.values()), more=parts[f"{name}-more"])
