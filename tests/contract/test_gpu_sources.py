@@ -24,7 +24,7 @@ from moorage.testing.fakeapi import FakeApi
 
 pytestmark = pytest.mark.anyio
 
-GIB = 2**30
+GIB, MIB = 2**30, 2**20
 WANT = {
     "GPU-n1-0": ("lab", "train-x", 50.0, 2 * GIB, 40 * GIB, 230.0),
     "GPU-n1-1": ("", "", 0.0, 0, 40 * GIB, 60.0),
@@ -51,8 +51,10 @@ class FakeNvml:
 
     class NVMLError(Exception): ...
 
-    def __init__(self, *, driver: bool = True) -> None:
-        self.driver, self.shut = driver, 0
+    nvmlMemory_v2 = 33554472
+
+    def __init__(self, *, driver: bool = True, old: bool = False) -> None:
+        self.driver, self.old, self.shut = driver, old, 0
 
     def nvmlInit(self) -> None:
         if not self.driver:
@@ -72,8 +74,13 @@ class FakeNvml:
     def nvmlDeviceGetUUID(self, handle: int) -> bytes | str:
         return f"GPU-n1-{handle}".encode() if handle else "GPU-n1-0"
 
-    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
-        return SimpleNamespace(used=0 if handle else 2 * GIB, total=40 * GIB)
+    def nvmlDeviceGetMemoryInfo(self, handle: int, version: int | None = None) -> Any:
+        if version is None:  # an H200 that nobody used: 615 MiB
+            return SimpleNamespace(used=(0 if handle else 2 * GIB) + 615 * MIB, total=40 * GIB)
+        if self.old:
+            raise self.NVMLError
+        assert version == self.nvmlMemory_v2
+        return SimpleNamespace(used=0 if handle else 2 * GIB, reserved=615 * MIB, total=40 * GIB)
 
     def nvmlDeviceGetUtilizationRates(self, handle: int) -> Any:
         return SimpleNamespace(gpu=0 if handle else 50)
@@ -215,6 +222,12 @@ def test_a_machine_without_a_driver_has_no_readings():
     nvml = FakeNvml()
     assert set(read_real(nvml)) == {"GPU-n1-0", "GPU-n1-1"}
     assert nvml.shut == 1
+
+
+def test_what_a_driver_reserves_is_not_used_where_it_can_tell():
+    now, before = read_real(FakeNvml()), read_real(FakeNvml(old=True))
+    assert [now[f"GPU-n1-{index}"].memory_bytes for index in (0, 1)] == [2 * GIB, 0]
+    assert before["GPU-n1-1"].memory_bytes == 615 * MIB
 
 
 def test_a_simulated_gpu_of_a_pod_that_was_seen_once_is_left_out():

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs of this machine, as typed: found by NVML, given to runs, measured, reclaimed when idle, shared by time.
+"""NVIDIA GPUs of this machine, as typed: found, given to runs, measured, reclaimed when idle, shared by time.
 
 Skipped where NVML finds none, as in CI; `pytest tests/e2e/test_real_gpu.py` on a machine that has some. The last
 figures are in docs/explanation/use.md.
@@ -58,8 +58,9 @@ TRAIN = """\
         model.load_state_dict(state["model"])
         best.load_state_dict(state["best"])
     def save():
-        torch.save({"step": step, "model": model.state_dict(), "best": best.state_dict()}, saved.with_suffix(".new"))
-        saved.with_suffix(".new").replace(saved)
+        new = saved.with_suffix(".new")
+        torch.save({"step": step, "model": model.state_dict(), "best": best.state_dict()}, new)
+        new.replace(saved)
     leaving = []
     signal.signal(signal.SIGTERM, lambda *_: leaving.append(1))
     print("began at", step, flush=True)
@@ -120,7 +121,7 @@ def use_of(cluster: Cluster, run: str) -> dict[str, Any]:
 
 
 def logged(cluster: Cluster, run: str, start: str, namespace: str = "default") -> list[list[str]]:
-    """The words from `start` on of each line of a run's log that has it; of several pods, lines begin with theirs."""
+    """The words from `start` on, of each line of a run's log; lines of several pods begin with the pod's name."""
     lines = cluster.moor("logs", run, "-n", namespace).stdout.splitlines()
     return [line[line.index(start) :].split() for line in lines if start in line]
 
@@ -168,9 +169,9 @@ def test_a_training_has_its_gpu_alone_is_measured_and_goes_on_after_a_suspension
     print("measured:", use, "\nthe driver now:", driver)
     assert 0 < use["gpuPercent"] <= use["gpuPeakPercent"] <= 100
     assert use["powerWatts"] > 50
-    assert 0 < (
+    assert (
         metric(gpus, f'moorage_node_gpu_utilisation_ratio{{node="{node.name}",type="{node.gpu_type}"}}') or 0
-    )
+    ) > 0
     assert metric(gpus, f'moorage_gpus{{node="{node.name}",state="used",type="{node.gpu_type}"}}') == node.gpus
     assert {row["run"] for row in shown(gpus, "gpus")} == {"train"}
     ((_, devices, uuid),) = until(lambda: logged(gpus, "train", "sees"), bool)

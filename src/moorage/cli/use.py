@@ -41,7 +41,7 @@ def use_lines(use: Use | None) -> list[str]:
 
 def _title(pod: PodSeries, use: Use) -> str:
     name = f"attempt {pod.attempt}" if pod.attempt else pod.pod
-    span = format_duration(timedelta(seconds=max(pod.total.seconds, pod.total.measured_seconds)))
+    span = format_duration(timedelta(seconds=pod.total.seconds))
     together = max(1, -(-len(_windows(pod, use.step_seconds)) // 60))
     column = format_duration(timedelta(seconds=use.step_seconds * together))
     return f"{name}: {span}, {column} a column"

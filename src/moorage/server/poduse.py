@@ -13,7 +13,7 @@ from moorage.apimachinery.scheduling import parse_pod
 from moorage.decide.runs.kept import uid_of
 from moorage.decide.usage.gpus import owner_of, step_of
 from moorage.decide.usage.readings import is_sampled
-from moorage.decide.usage.samples import Point, Reading, Tally, by_pod, step_for
+from moorage.decide.usage.samples import PodUse, Point, Reading, Tally, by_pod, step_for
 from moorage.model.names import MAP_LABEL, RUN_LABEL, WORKSPACE_LABEL
 from moorage.server.context import Context
 
@@ -38,7 +38,7 @@ async def use_of_pods(context: Context, pods: Mapping[str, tuple[str, int]], *, 
                     pod=name,
                     uid=uid,
                     attempt=attempt,
-                    total=point_of(uses[uid].tally, uses[uid].first, uses[uid].last - uses[uid].first),
+                    total=_total(uses[uid]),
                     points=tuple(_point(point) for point in points.get(uid, ())),
                 )
                 for uid, (name, attempt) in pods.items()
@@ -75,6 +75,11 @@ def point_of(tally: Tally, start: datetime, length: timedelta) -> UsePoint:
         memory_bytes=tally.memory_bytes,
         memory_peak_bytes=tally.memory_bytes_peak,
     )
+
+
+def _total(use: PodUse) -> UsePoint:
+    """All of a life; a reading stands for its slot, so one that was read once has a length, too."""
+    return point_of(use.tally, use.first, max(use.last - use.first, timedelta(seconds=use.tally.seconds)))
 
 
 def _point(point: Point) -> UsePoint:

@@ -44,6 +44,16 @@ async def test_a_run_has_a_series_for_each_pod(measured):
     assert (few["stepSeconds"], len(few["pods"][0]["points"])) == (300, 12)
 
 
+async def test_no_more_of_a_life_is_measured_than_there_is(site):
+    async with site.running():
+        site.run("young", namespace="team", node="n1")
+        await site.until(lambda: site.service.cluster.pods_of_run("team", "young"))
+        (pod,) = site.service.cluster.pods_of_run("team", "young")
+        site.service.samples.add([a_reading(pod["metadata"]["uid"], at=site.clock.now())])
+        (series,) = (await site.ask("/api/v1/jobs/team/young/use")).json["pods"]
+    assert (series["total"]["seconds"], series["total"]["measuredSeconds"]) == (30, 30)
+
+
 @pytest.mark.parametrize("plural", ["jobs", "workspaces", "workflows"])
 async def test_what_does_not_exist_has_no_use(site, plural):
     async with site.running():

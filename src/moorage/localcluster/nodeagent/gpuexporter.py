@@ -123,7 +123,7 @@ def read_real(nvml: Any) -> dict[str, DeviceUse]:
             with contextlib.suppress(nvml.NVMLError):
                 handle = nvml.nvmlDeviceGetHandleByIndex(index)
                 uuid = nvml.nvmlDeviceGetUUID(handle)
-                memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+                memory = _memory(nvml, handle)
                 uses[uuid.decode() if isinstance(uuid, bytes) else uuid] = DeviceUse(
                     utilisation=float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
                     memory_bytes=int(memory.used),
@@ -187,6 +187,14 @@ async def serve(page: Callable[[], Awaitable[str]], *, host: str = "127.0.0.1") 
 
 def _total(spec: NodeSpec) -> int:
     return spec.gpu_memory_bytes or MEMORY_BYTES
+
+
+def _memory(nvml: Any, handle: Any) -> Any:
+    """Without what the driver reserves, as nvidia-smi and DCGM count; drivers before 510 cannot tell it apart."""
+    try:
+        return nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+    except nvml.NVMLError:
+        return nvml.nvmlDeviceGetMemoryInfo(handle)
 
 
 def _power(nvml: Any, handle: Any) -> float | None:
