@@ -14,7 +14,7 @@ from moorage.apimachinery.resources import NAMESPACES
 from moorage.errors import ServerError, Unauthorized
 from moorage.kube.client import KubeClient
 from moorage.model.proofs import SIGNING_REQUESTS
-from moorage.testing.cluster import Cluster, client_certificate, kubeconfig_for_services
+from moorage.testing.cluster import Cluster, client_certificate, kubeconfig_for_services, kubeconfig_with_token
 
 pytestmark = [pytest.mark.anyio, pytest.mark.cluster("api")]
 
@@ -96,18 +96,18 @@ async def test_a_certificate_of_another_authority_is_nobody(cluster: Cluster, tm
             await api.list(NAMESPACES)
 
 
-def test_services_of_tests_get_a_token_where_the_kubeconfig_has_a_certificate_only(
+def test_services_and_tests_get_a_token_where_the_kubeconfig_has_a_certificate_only(
     cluster: Cluster, tmp_path: Path, unique: str
 ) -> None:
     kubeconfig = kubeconfig_of(cluster, tmp_path, f"root-{unique}", "system:masters")
     (user,) = yaml.safe_load(kubeconfig_for_services(kubeconfig, tmp_path).read_text())["users"]
     assert set(user["user"]) == {"token", "as", "as-groups"}
-    config = yaml.safe_load(kubeconfig.read_text())
-    config["users"] = [{"name": user["name"], "user": {"token": user["user"]["token"]}}]
-    kubeconfig.write_text(yaml.safe_dump(config))
+    of_tests = kubeconfig_with_token(kubeconfig, tmp_path)
+    (user,) = yaml.safe_load(of_tests.read_text())["users"]
+    assert set(user["user"]) == {"token"}
 
     async def create_and_delete() -> None:
-        async with KubeClient.from_kubeconfig(kubeconfig) as api:
+        async with KubeClient.from_kubeconfig(of_tests) as api:
             await api.create(NAMESPACES, {"metadata": {"name": unique}})
             await api.delete(NAMESPACES, unique)
 

@@ -95,7 +95,7 @@ class Context:
         """The Kubernetes API as this user: its rights decide, not the server's.
 
         Who came with a Kubernetes token acts by that token, people act through their account. Raises Problem 403
-        for those who may only look, and 501 where the server's own connection cannot act for others.
+        for those for whom it cannot act, and 501 where the server's own connection cannot act for others.
         """
         if not user.account:
             raise Problem(
@@ -105,8 +105,8 @@ class Context:
             raise Problem(
                 403,
                 "only_looking",
-                f"{user.name} came by a client certificate: the server cannot change anything as {user.name}",
-                "use kubectl, or a command of moor that writes with your kubeconfig; or log in: moor login URL",
+                f"{user.name} came by a client certificate: the server cannot act as {user.name}",
+                "log in, then type it again: moor login URL; or use kubectl",
             )
         act = getattr(self.api, "with_token" if user.token else "as_user", None)
         if act is None or not (user.token or is_account(user.account)):

@@ -164,19 +164,38 @@ def _attached(kubeconfig: Path, home: Path) -> Iterator[Cluster]:
         yield Cluster(
             kind="kubeconfig",
             offers=EVERYTHING if port else EVERYTHING - {"extender"},
-            kubeconfig=kubeconfig,
+            kubeconfig=kubeconfig_with_token(kubeconfig, home),
             home=home,
             address=address,
         )
+
+
+def kubeconfig_with_token(kubeconfig: Path, home: Path) -> Path:
+    """A kubeconfig of an administrator with a token, which is what the server needs to act for somebody.
+
+    One of kind or kubeadm has a client certificate: it gets the token of a service account with all rights.
+    """
+    config, users = _read(kubeconfig)
+    for user in users:
+        if not {"token", "tokenFile", "exec"} & set(user["user"]):
+            user["user"] = {"token": asyncio.run(_administrator_token(kubeconfig))}
+    return _write(config, home / "token.kubeconfig")
 
 
 def kubeconfig_for_services(kubeconfig: Path, home: Path) -> Path:
     """The same cluster, where the services act as on our other ones: as members of system:masters.
 
     The webhook knows the operator by that, or by its service account; an administrator of kubeadm or of a cloud is
-    neither, but may act for both. The server knows the operator by a token: a kubeconfig without one, as of kind,
-    gets that of a service account with all rights.
+    neither, but may act for both. The server knows the operator by a token.
     """
+    config, users = _read(kubeconfig_with_token(kubeconfig, home))
+    for user in users:
+        user["user"] |= {"as": "moorage-services", "as-groups": ["system:masters"]}
+    return _write(config, home / "services.kubeconfig")
+
+
+def _read(kubeconfig: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The file with whole paths, and the users of its current context in it."""
     config = yaml.safe_load(kubeconfig.read_text())
     context = next(entry["context"] for entry in config["contexts"] if entry["name"] == config["current-context"])
     for kind, section in (("cluster", "clusters"), ("user", "users")):
@@ -184,15 +203,13 @@ def kubeconfig_for_services(kubeconfig: Path, home: Path) -> Path:
             for key in ("certificate-authority", "client-certificate", "client-key", "tokenFile"):
                 if key in entry[kind]:  # relative to the file that names it
                     entry[kind][key] = str(kubeconfig.parent.absolute() / entry[kind][key])
-    for entry in config["users"]:
-        if entry["name"] == context["user"]:
-            if not {"token", "tokenFile", "exec"} & set(entry["user"]):
-                entry["user"] = {"token": asyncio.run(_administrator_token(kubeconfig))}
-            entry["user"] |= {"as": "moorage-services", "as-groups": ["system:masters"]}
-    made = home / "services.kubeconfig"
-    made.write_text(yaml.safe_dump(config))
-    made.chmod(0o600)
-    return made
+    return config, [entry for entry in config["users"] if entry["name"] == context["user"]]
+
+
+def _write(config: Mapping[str, Any], path: Path) -> Path:
+    path.touch(mode=0o600)
+    path.write_text(yaml.safe_dump(config))
+    return path
 
 
 async def _administrator_token(kubeconfig: Path) -> str:

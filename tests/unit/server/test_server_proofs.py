@@ -109,7 +109,7 @@ async def test_a_token_of_a_proof_ends_and_cannot_be_made_up(site):
 
 
 @pytest.mark.anyio
-async def test_rights_are_those_of_the_name_and_the_server_changes_nothing_for_it(site):
+async def test_rights_are_those_of_the_name_and_the_server_neither_reads_nor_changes_objects_for_it(site):
     async with site.running():
         made(site)
         headers = bearer(await prove(site))
@@ -118,11 +118,12 @@ async def test_rights_are_those_of_the_name_and_the_server_changes_nothing_for_i
         site.api.readers.add(("kubernetes-admin", "/metrics"))
         site.clock.advance(61)
         assert (await site.ask("/metrics", token=False, headers=headers)).status == 200
-        change = await site.ask("/api/v1/jobs/lab/none", method="DELETE", token=False, headers=headers)
-        assert (change.status, change.json["code"]) == (403, "only_looking")
-        assert change.json["message"] == (
-            "kubernetes-admin came by a client certificate: the server cannot change anything as kubernetes-admin"
-        )
+        for method, path in (("DELETE", "/api/v1/jobs/lab/none"), ("GET", "/api/v1/workflows/lab/none")):
+            answer = await site.ask(path, method=method, token=False, headers=headers)
+            assert (answer.status, answer.json["code"]) == (403, "only_looking")
+            assert answer.json["message"] == (
+                "kubernetes-admin came by a client certificate: the server cannot act as kubernetes-admin"
+            )
 
 
 def test_the_body_is_that_of_the_client():
