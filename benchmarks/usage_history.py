@@ -53,7 +53,8 @@ BAR_BYTES, BAR_SECONDS, BAR_CORE = 10**9, 2.0, 0.05
 class Walks:
     """Readings of pods, each a random walk. A pod lives for two days on average; another takes its place."""
 
-    def __init__(self, pods: int, seed: int) -> None:
+    def __init__(self, pods: int, seed: int, *, seconds: int = SLOT_SECONDS) -> None:
+        self.seconds = seconds  # between two readings
         self._chance = random.Random(seed)
         self._pods = [self._new(number) for number in range(pods)]
         self._made = pods
@@ -66,7 +67,7 @@ class Walks:
     def readings(self, at: datetime) -> list[Reading]:
         chance = self._chance
         for at_number, pod in enumerate(self._pods):
-            if chance.random() < SLOT_SECONDS / 172_800:
+            if chance.random() < self.seconds / 172_800:
                 self._pods[at_number] = self._new(self._made)
                 self._made += 1
             pod[2] = max(0, pod[2] + chance.randrange(-400, 401))

@@ -241,6 +241,10 @@ def test_many_pods_can_be_asked_for_at_once(store):
     store.downsample(TEN + 2 * HOUR)
     assert len(store.points([*uids, "none"], TEN, TEN + HOUR, 300)) == 450
     assert len(store.use_of(uids)) == len(store.latest(uids)) == 450
+    slots = [a_reading(uid, at=at_slot(280), use=(5.0,)) for uid in uids]
+    store.add(slots)
+    use = Tally(slots=2, gpu_count=2, gpu_sum=550)
+    assert store.gpu_use_of([*uids, "none"], since=TEN, until=TEN + DAY) == dict.fromkeys(uids, use)
 
 
 def test_a_batch_that_fails_leaves_nothing_behind(store):
@@ -308,6 +312,10 @@ def test_thinning_out_keeps_every_sum_wherever_it_is_cut(request, tmp_path, data
                 store.downsample(end)
         with closing(SampleStore(place)) as store:
             assert {uid: use.tally for uid, use in store.use_of(UIDS).items()} == want(end)
+            assert store.gpu_use_of(UIDS, since=TEN, until=end) == {
+                uid: Tally(slots=tally.slots, gpu_count=tally.gpu_count, gpu_sum=tally.gpu_sum)
+                for uid, tally in want(end).items()
+            }
     with closing(SampleStore(place)) as store:
         store.downsample(TEN + 10 * HOUR)
         for step in (30, 300, 3600, 86400):

@@ -146,7 +146,7 @@ class _History:
         """Money by user or tenant, and its currency. Raises NotFound without prices, UsageError, StorageError."""
         if start not in self._facts:
             sheet = await installed_sheet(self._context)
-            self._facts[start] = await facts_of(self._context, sheet, start, self.now)
+            self._facts[start] = await facts_of(self._context, sheet, start, self.now, measured=False)
         facts, begin = self._facts[start]
         by = By.USER if budget.users else By.TENANT
         table = await asyncio.to_thread(lambda: daily(facts, by=by, since=begin, until=self.now, days=(begin,)))

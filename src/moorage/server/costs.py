@@ -10,10 +10,11 @@ from fractions import Fraction
 from moorage.api.errors import ErrorCode
 from moorage.apimachinery.documents import parse_document
 from moorage.apimachinery.resources import CONFIGMAPS
+from moorage.decide.cost.money import microseconds
 from moorage.decide.cost.report import Booking, Facts, Measured, Sees
 from moorage.decide.usage.gpus import NOBODY
 from moorage.decide.usage.intervals import Interval, clipped
-from moorage.decide.usage.samples import PodUse
+from moorage.decide.usage.samples import Tally
 from moorage.errors import ApiError, DocumentError, NotFound, UsageError
 from moorage.model.names import PRICES_CONFIGMAP, PRICES_KEY, SYSTEM_NAMESPACE
 from moorage.model.prices import PriceSheet, parse_sheet
@@ -57,9 +58,12 @@ def read_sheet(text: str, what: str) -> PriceSheet:
 
 
 async def facts_of(
-    context: Context, sheet: PriceSheet, since: datetime, until: datetime
+    context: Context, sheet: PriceSheet, since: datetime, until: datetime, *, measured: bool = True
 ) -> tuple[Facts, datetime]:
-    """The facts of a window, and when it really begins: not before nodes were recorded. Raises StorageError."""
+    """The facts of a window, and when it really begins: not before nodes were recorded. Raises StorageError.
+
+    `measured` False: without what samples say, for whoever does not tell what was used from what was not.
+    """
     began = await asyncio.to_thread(context.usage.nodes_recorded_since)
     begin = until if began is None else min(max(since, began), until)
     lives = await asyncio.to_thread(context.usage.lives, begin, until)
@@ -73,7 +77,7 @@ async def facts_of(
             sheet=sheet,
             now=now,
             tenants=tenant_names(await context.tenants.all()),
-            measured=await _measured(context, intervals, begin, min(until, now)),
+            measured=await _measured(context, intervals, begin, min(until, now)) if measured else {},
             bookings=bookings,
         ),
         begin,
@@ -94,18 +98,18 @@ async def viewer(context: Context, user: User, namespaces: Iterable[str]) -> See
 
 
 def measured_of(
-    uses: Mapping[str, PodUse], intervals: Iterable[Interval], *, since: datetime, until: datetime
+    uses: Mapping[str, Tally], intervals: Iterable[Interval], *, since: datetime, until: datetime
 ) -> dict[str, Measured]:
     """What samples say of the pods with GPUs that have some."""
     measured = {}
     for interval in intervals:
         use = uses.get(interval.pod_uid)
-        busy = None if use is None else use.tally.gpu_utilisation
-        span = clipped(interval, since=since, until=until).total_seconds()
+        busy = None if use is None else use.gpu_utilisation
+        span = microseconds(clipped(interval, since=since, until=until))
         if use is not None and busy is not None and span > 0:
-            covered = min(Fraction(1), Fraction(use.tally.seconds) / Fraction(span))
+            covered = round(Fraction(use.seconds * _MILLION * _MILLION, span))
             measured[interval.pod_uid] = Measured(
-                covered=round(covered * _MILLION), busy=round(min(busy, 100.0) * _MILLION / 100)
+                covered=min(covered, _MILLION), busy=round(min(busy, 100.0) * _MILLION / 100)
             )
     return measured
 
@@ -117,7 +121,7 @@ async def _measured(
     if not with_gpus:
         return {}
     uids = [interval.pod_uid for interval in with_gpus]
-    uses = await asyncio.to_thread(lambda: context.samples.use_of(uids, since=since, until=until))
+    uses = await asyncio.to_thread(lambda: context.samples.gpu_use_of(uids, since=since, until=until))
     return measured_of(uses, with_gpus, since=since, until=until)
 
 

@@ -5,8 +5,7 @@ The file of intervals is one that the last release reads and writes, so it keeps
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from typing import Any, assert_never
 
 from moorage.decide.usage.devices import counts_text, read_counts
@@ -122,23 +121,18 @@ def add_amounts(database: Database, intervals: Sequence[Interval]) -> None:
     database.run_each(_INSERT_AMOUNTS, (row for row in rows if row[2:] != NO_AMOUNTS))
 
 
-def with_amounts(database: Database, intervals: Sequence[Interval]) -> list[Interval]:
-    """The intervals, with what there is to say of each."""
-    rows = database.by_keys(AMOUNTS, [(interval.pod_uid,) for interval in intervals]) if intervals else []
-    by_uid = {row[0]: row[2:] for row in rows}
-    joined = []
-    for interval in intervals:
-        counts, storage, reserved, part = by_uid.get(interval.pod_uid, NO_AMOUNTS)
-        joined.append(
-            replace(
-                interval,
-                gpu_counts=read_counts(counts)[0],
-                storage_bytes=storage,
-                reserved_for=reserved,
-                part_of=part,
-            )
-        )
-    return joined
+def amounts_of(database: Database, uids: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """By pod, the fields of its interval that the table of intervals has not; only where there is something."""
+    rows = database.by_keys(AMOUNTS, [(uid,) for uid in uids])
+    return {
+        uid: {
+            "gpu_counts": read_counts(counts)[0],
+            "storage_bytes": storage,
+            "reserved_for": reserved,
+            "part_of": part,
+        }
+        for uid, _, counts, storage, reserved, part in rows
+    }
 
 
 def _amounts(interval: Interval) -> Row:

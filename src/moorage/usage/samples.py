@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
+from operator import add
 from pathlib import Path
 
 import msgspec
@@ -28,6 +29,7 @@ from moorage.decide.usage.samples import (
     Reading,
     Segment,
     Sum,
+    Tally,
     added_rows,
     corrected,
     is_late,
@@ -68,7 +70,9 @@ MARKS = Table("sample_marks", ("name", "at"), types=("text", "bigint"), keys=1)
 _TABLES = {Level.SLOT: SLOTS, Level.WINDOW: WINDOWS, Level.HOUR: HOURS}
 _PACKED = {Level.SLOT: (PACKED_SLOTS, Level.WINDOW), Level.WINDOW: (PACKED_WINDOWS, Level.HOUR)}  # rows in one
 _MEASURES = ", ".join(f"s.{name}" for name in MEASURES)
-_ADDED = ", ".join(f"CAST({'MAX' if name in PEAKS else 'SUM'}(s.{name}) AS BIGINT)" for name in MEASURES)
+_ADDING = {name: f"CAST({'MAX' if name in PEAKS else 'SUM'}(s.{name}) AS BIGINT)" for name in MEASURES}
+_ADDED = ", ".join(_ADDING.values())
+_GPU_USE = ("slots", "gpu_count", "gpu_sum")
 _FIRST_SLOT = "SELECT MIN(at) FROM sample_slots WHERE at >= ?"
 _SLOTS_OF_WINDOW = (
     f"SELECT s.pod, s.at, s.read_at, {_MEASURES} FROM sample_slots s WHERE s.at >= ? AND s.at < ? ORDER BY s.at"
@@ -334,7 +338,7 @@ class SampleStore:
             gathered: dict[tuple[int, int, int], list[Row]] = {}
             for segment in self._segments(since, until, step):
                 length = max(step, segment.level)
-                for number, start, row in self._rows(segment, list(names), length):
+                for number, start, row in self._rows(segment, pods, length):
                     gathered.setdefault((start, number, length), []).append(row)
         points = [
             Point(
@@ -358,7 +362,7 @@ class SampleStore:
             pods = self._pods(uids)
             gathered: dict[int, list[Row]] = {}
             for segment in self._segments(since or moment_of(0), until or moment_of(1 << 34), Level.HOUR):
-                for number, _, row in self._rows(segment, [pod[1] for pod in pods], 0):
+                for number, _, row in self._rows(segment, pods, 0):
                     gathered.setdefault(number, []).append(row)
             latest: dict[int, int] = dict(
                 self._db.by_keys(LATEST, [(pod[1],) for pod in pods], columns=("pod", "read_at"))
@@ -375,6 +379,24 @@ class SampleStore:
                     tally=tally_from(added_rows(gathered[number])),
                 )
         return uses
+
+    def gpu_use_of(self, uids: Iterable[str], *, since: datetime, until: datetime) -> dict[str, Tally]:
+        """For how long pods were measured, and how busy their GPUs were: `slots`, `gpu_count` and `gpu_sum` alone.
+
+        As `use_of` has them, in a fraction of its time.
+        """
+        with self._lock:
+            pods = self._pods(uids)
+            sums: dict[int, list[int]] = {}
+            for segment in self._segments(since, until, Level.HOUR):
+                for number, _, row in self._rows(segment, pods, 0, measures=_GPU_USE):
+                    before = sums.setdefault(number, [0] * len(row))
+                    sums[number] = [*map(add, before, row)]
+        return {
+            uid: Tally(**dict(zip(_GPU_USE, sums[number], strict=True)))
+            for uid, number, *_ in pods
+            if number in sums
+        }
 
     def latest(
         self, uids: str | Iterable[str] | None = None, *, since: datetime | None = None
@@ -460,34 +482,51 @@ class SampleStore:
     def _segments(self, since: datetime, until: datetime, step: int) -> tuple[Segment, ...]:
         return segments(self._marks(), since=seconds_of(since), until=_ceiling(until), step=step)
 
-    def _rows(self, segment: Segment, numbers: Sequence[int], length: int) -> list[tuple[int, int, Row]]:
+    def _rows(
+        self, segment: Segment, pods: Sequence[Row], length: int, *, measures: Sequence[str] = MEASURES
+    ) -> list[tuple[int, int, Row]]:
         """(pod, beginning of its window of `length` seconds, sums) in a segment; `length` 0: one window."""
-        if not numbers:
-            return []
+        known = [number for _, number, _, _, _, last in pods if last >= segment.since]  # `last`: that is summed up
+        places = [MEASURES.index(name) for name in measures]
         result = [
-            (number, at - at % length if length else 0, row)
-            for number, at, row in (() if segment.level is Level.HOUR else self._packed_rows(segment, numbers))
+            (number, _start(at, length), tuple(row[place] for place in places))
+            for number, at, row in (() if segment.level is Level.HOUR else self._packed_rows(segment, known))
         ]
-        table, start = _TABLES[segment.level], f"s.at - s.at % {length}" if length else "0"
         if segment.level is Level.SLOT:
-            ((first,),) = self._db.rows(_FIRST_SLOT, segment.since)  # those before are packed
-            if first is None:
-                return result
-            slots, ordered = range(first, segment.until, Level.SLOT), sorted(numbers)
-            if len(slots) * len(ordered) <= _BY_KEYS:
-                keys = [(at, number) for at in slots for number in ordered]
-                rows = self._db.by_keys(table, keys, columns=("pod", "at", *MEASURES))
-                result += [(number, at - at % length if length else 0, tuple(row)) for number, at, *row in rows]
-                return result
-        for first in range(0, len(numbers), _AT_ONCE):
-            part = numbers[first : first + _AT_ONCE]
-            statement = (
-                f"SELECT s.pod, {start} AS start, {_ADDED} FROM {table.name} s"
-                f" WHERE s.pod IN ({', '.join('?' * len(part))}) AND s.at >= ? AND s.at < ? GROUP BY 1, 2"
+            return result + self._slots(segment, {pod[1] for pod in pods}, length, measures)
+        statement = (
+            f"SELECT {{}} FROM {_TABLES[segment.level].name} s"
+            " WHERE s.pod IN ({}) AND s.at >= ? AND s.at < ? GROUP BY {}"
+        )
+        for first in range(0, len(known), _AT_ONCE):
+            part = known[first : first + _AT_ONCE]
+            chosen, groups = _grouped(length, measures)
+            rows = self._db.rows(
+                statement.format(chosen, ", ".join("?" * len(part)), groups), *part, segment.since, segment.until
             )
-            for number, at, *row in self._db.rows(statement, *part, segment.since, segment.until):
-                result.append((number, at, tuple(row)))
+            result += [(number, at, tuple(row)) for number, at, *row in rows]
         return result
+
+    def _slots(
+        self, segment: Segment, numbers: set[int], length: int, measures: Sequence[str]
+    ) -> list[tuple[int, int, Row]]:
+        """As `_rows`, of the slots that are not packed: those of the last minutes."""
+        ((first,),) = self._db.rows(_FIRST_SLOT, segment.since)
+        if first is None or not numbers:
+            return []
+        slots = range(first, segment.until, Level.SLOT)
+        if len(slots) * len(numbers) <= _BY_KEYS:
+            ordered = sorted(numbers)
+            keys = [(at, number) for at in slots for number in ordered]
+            rows = self._db.by_keys(SLOTS, keys, columns=("pod", "at", *measures))
+            return [(number, _start(at, length), tuple(row)) for number, at, *row in rows]
+        chosen, groups = _grouped(length, measures)
+        statement = f"SELECT {chosen} FROM sample_slots s WHERE s.at >= ? AND s.at < ? GROUP BY {groups}"
+        return [
+            (number, at, tuple(row))
+            for number, at, *row in self._db.rows(statement, first, segment.until)
+            if number in numbers
+        ]
 
     def _packed_rows(self, segment: Segment, numbers: Sequence[int]) -> Iterator[tuple[int, int, Row]]:
         """(pod, beginning, measures) of the slots or windows of a segment that are packed."""
@@ -505,6 +544,18 @@ class SampleStore:
                     at = start + row[0] * segment.level
                     if segment.since <= at < segment.until:
                         yield number, at, row[keys:]
+
+
+def _start(at: int, length: int) -> int:
+    """Of the window of `length` seconds that a moment is in; `length` 0: all are in one."""
+    return at - at % length if length else 0
+
+
+def _grouped(length: int, measures: Sequence[str]) -> tuple[str, str]:
+    """What to select of rows `s`, by pod and `_start`, and how to group it."""
+    start = f"s.at - s.at % {length}" if length else "0"
+    added = ", ".join(_ADDING[name] for name in measures)
+    return f"s.pod, {start}, {added}", "1, 2" if length else "1"
 
 
 def _encoded(reading: Reading) -> str:

@@ -7,7 +7,7 @@ moment leaves the history as it was before or after a whole step, and doing a st
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, assert_never
@@ -171,7 +171,7 @@ class UsageStore:
 
     def everything(self) -> list[Interval]:
         """Every interval, the oldest first."""
-        return self._whole(self._read("ORDER BY started_at, pod_uid"))
+        return self._read_whole("ORDER BY started_at, pod_uid")
 
     def open_intervals(self) -> list[Interval]:
         return self._read(_OPEN)
@@ -194,15 +194,17 @@ class UsageStore:
         window = to_microseconds(until), to_microseconds(since)
         if not every_pod:
             return self._read(f"{_OVERLAPPING} AND {_COUNTED}", *window)
-        return self._whole(self._read(_OVERLAPPING, *window))
+        return self._read_whole(_OVERLAPPING, *window)
 
     def ended(self, since: datetime, *, limit: int) -> list[Interval]:
         """Intervals that are counted and ended after `since`, the newest first, at most so many."""
         return self._read(_ENDED, to_microseconds(since), limit)
 
-    def _whole(self, intervals: list[Interval]) -> list[Interval]:
+    def _read_whole(self, where: str, *values: Any) -> list[Interval]:
         with self._lock:
-            return nodetable.with_amounts(self._nodes.use(), intervals)
+            rows = self._db.rows(f"{_SELECT} {where}", *values)
+            amounts = nodetable.amounts_of(self._nodes.use(), [row[0] for row in rows])
+        return [_interval(row, amounts.get(row[0])) for row in rows]
 
     def _read(self, where: str, *values: Any) -> list[Interval]:
         with self._lock:
@@ -230,7 +232,7 @@ def _row(interval: Interval) -> Row:
     )
 
 
-def _interval(row: Row) -> Interval:
+def _interval(row: Row, amounts: Mapping[str, Any] | None = None) -> Interval:
     fields: dict[str, Any] = dict(zip(INTERVALS.columns, row, strict=True))
     if fields["run"].startswith(_OF_WORKFLOW):
         fields["run"], fields["workflow"] = "", fields["run"].removeprefix(_OF_WORKFLOW)
@@ -238,4 +240,4 @@ def _interval(row: Row) -> Interval:
     fields["ended_at"] = None if fields["ended_at"] is None else from_microseconds(fields["ended_at"])
     fields["last_seen_at"] = from_microseconds(fields["last_seen_at"])
     fields["devices"] = tuple(fields["devices"].split(",")) if fields["devices"] else ()
-    return Interval(**fields)
+    return Interval(**fields, **(amounts or {}))

@@ -13,7 +13,7 @@ from moorage.apimachinery.resources import CONFIGMAPS
 from moorage.decide.idle.states import Record, State, write_record
 from moorage.decide.usage.intervals import Open
 from moorage.decide.usage.nodelives import Begin
-from moorage.decide.usage.samples import PodUse, Tally
+from moorage.decide.usage.samples import Tally
 from moorage.model.budget import BUDGETS
 from moorage.model.names import IDLE_ANNOTATION, PRICES_CONFIGMAP, SYSTEM_NAMESPACE
 from moorage.model.tenant import TENANTS
@@ -132,10 +132,9 @@ async def test_a_run_that_began_before_nodes_were_recorded_is_a_sample_too(site)
 def test_samples_say_how_much_of_a_pods_time_they_cover_and_how_busy_it_was():
     pod = replace(a_share("a", since=NOON, hours=1, gpus=2))
     tally = Tally(slots=60, gpu_count=120, gpu_sum=120 * 250)  # half an hour of 30-second slots, at 25 %
-    use = PodUse(pod_uid="a", first=NOON, last=NOON, owner="ada", namespace="vision", tally=tally)
-    measured = measured_of({"a": use}, [pod], since=NOON, until=NOON + 2 * HOUR)
+    measured = measured_of({"a": tally}, [pod], since=NOON, until=NOON + 2 * HOUR)
     assert measured == {"a": Measured(covered=500_000, busy=250_000)}
-    assert measured_of({"a": replace(use, tally=Tally(slots=60))}, [pod], since=NOON, until=NOON + HOUR) == {}
+    assert measured_of({"a": Tally(slots=60)}, [pod], since=NOON, until=NOON + HOUR) == {}
     assert measured_of({}, [pod], since=NOON, until=NOON + timedelta(hours=1)) == {}
 
 

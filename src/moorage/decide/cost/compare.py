@@ -85,7 +85,8 @@ def compare(
         idle += share.money if share.interval is None else 0
     if jobs is None:
         jobs = jobs_of(facts, pod_sheet, since=since, until=until)
-    billed = sorted((bill(job, pod_sheet) for job in jobs), key=lambda job: (-job.money, job.job.name))
+    biller = Biller(pod_sheet)
+    billed = sorted((biller.bill(job) for job in jobs), key=lambda job: (-job.money, job.job.name))
     grains = HOUR_US * 10**12
     return Comparison(
         nodes=Fraction(nodes, grains) * scale,
@@ -135,8 +136,33 @@ def job_of(
     )
 
 
-def bill(job: Job, sheet: PriceSheet) -> Billed:
-    """Raises UsageError where the sheet has no price for it."""
+class Biller:
+    """Bills jobs by one sheet, and remembers what an hour of each size costs."""
+
+    def __init__(self, sheet: PriceSheet) -> None:
+        self._sheet = sheet
+        self._hours: dict[tuple[object, ...], _Hour] = {}
+
+    def bill(self, job: Job) -> Billed:
+        """Raises UsageError where the sheet has no price for it."""
+        key = (job.cpu_milli, job.memory_bytes, job.storage_bytes, job.gpus, job.gpu_type, job.region, job.spot)
+        if key not in self._hours:
+            self._hours[key] = _hour_of(job, self._sheet)
+        hour = self._hours[key]
+        money = hour.price * job.seconds / 3600 * job.times
+        return Billed(job=job, asked=hour.asked, billed=hour.billed, per_hour=hour.price, money=money)
+
+
+@dataclass(frozen=True, slots=True)
+class _Hour:
+    """Of a job of some size: what it asks for, what is billed, and the price."""
+
+    asked: Amount
+    billed: Amount
+    price: Fraction
+
+
+def _hour_of(job: Job, sheet: PriceSheet) -> _Hour:
     prices = prices_in(sheet, job.region)
     rates: Rates = prices.spot if job.spot and prices.spot is not None else prices.rates
     asked = Amount(cpu_milli=job.cpu_milli, memory_bytes=job.memory_bytes, storage_bytes=job.storage_bytes)
@@ -159,15 +185,13 @@ def bill(job: Job, sheet: PriceSheet) -> Billed:
         raise UsageError(
             f"no price of a pod's GPU of type {job.gpu_type!r}, which {job.name} asks for; the file has {known}"
         )
-    per_hour = (
+    price = (
         Fraction(given.cpu_milli, 1000) * rates.cpu
         + Fraction(given.memory_bytes, 2**30) * rates.memory
         + Fraction(given.storage_bytes, 2**30) * rates.storage
         + (job.gpus * rates.gpus[job.gpu_type] if job.gpus else Fraction(0))
     )
-    return Billed(
-        job=job, asked=asked, billed=given, per_hour=per_hour, money=per_hour * job.seconds / 3600 * job.times
-    )
+    return _Hour(asked, given, price)
 
 
 def prices_in(sheet: PriceSheet, region: str) -> PodPrices:

@@ -73,7 +73,7 @@ async def get_daily(call: Call[None, CostQuery]) -> DailyCosts:
     since, until = _window(context, query.since, query.until)
     by = _by("tenant" if query.by == "day" else query.by)
     sheet = await installed_sheet(context)
-    facts, begin = await facts_of(context, sheet, since, until)
+    facts, begin = await facts_of(context, sheet, since, until, measured=False)
     days = _days(begin, until, _zone(query.time_zone))
     sees = await viewer(context, call.user, namespaces_of(facts))
     table = await asyncio.to_thread(lambda: daily(facts, by=by, since=begin, until=until, days=days, sees=sees))
@@ -95,7 +95,7 @@ async def compare_costs(call: Call[CompareRequest, None]) -> Compared:
     nodes = nodes or await installed_sheet(context)
     pods = read_sheet(body.pod_prices, "the price file of pods") if body.pod_prices else nodes
     since, until = _window(context, body.since, body.until)
-    facts, begin = await facts_of(context, nodes, since, until)
+    facts, begin = await facts_of(context, nodes, since, until, measured=False)
     if await viewer(context, call.user, namespaces_of(facts)) is not None:
         raise UsageError(
             "a comparison is over all pods, and you may not list them",

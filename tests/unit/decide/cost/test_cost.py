@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moorage.decide.cost.compare import Job, bill, compare
+from moorage.decide.cost.compare import Biller, Job, compare
 from moorage.decide.cost.money import GRAINS, decimals_of, exact, microseconds, rate_of, rounded
 from moorage.decide.cost.nodes import Pricer, price_of
 from moorage.decide.cost.report import (
@@ -396,7 +396,7 @@ PODS = parse_sheet(
     ],
 )  # fmt: skip
 def test_a_job_is_billed_by_what_it_asks_for(job, want):
-    assert bill(job, PODS).money == Fraction(want)
+    assert Biller(PODS).bill(job).money == Fraction(want)
 
 
 def test_both_ways_over_the_same_month():
@@ -417,6 +417,6 @@ def test_a_sample_is_scaled_up_against_the_nodes_of_a_month():
 
 def test_a_gpu_without_a_price_and_two_currencies_are_refused():
     with pytest.raises(UsageError, match="no price of a pod's GPU of type 'h100'"):
-        bill(Job(name="a", gpus=Fraction(1), gpu_type="h100", seconds=Fraction(1)), PODS)
+        Biller(PODS).bill(Job(name="a", gpus=Fraction(1), gpu_type="h100", seconds=Fraction(1)))
     with pytest.raises(UsageError, match="two currencies: USD and JPY"):
         compare(MONTH, replace(PODS, currency="JPY"), since=APRIL, until=MAY)
