@@ -120,13 +120,14 @@ def _idle_tail(windows: Sequence[Window], policy: Policy) -> tuple[list[Window],
     for window in reversed(windows):
         if tail and window.end < tail[-1].start:  # a gap: nobody measured between them
             return tail[::-1], Window(start=window.end, end=tail[-1].start, gpu_peak=None, cpu_milli=None)
-        if not _is_idle(window, policy):
+        if not is_idle(window, policy):
             return tail[::-1], window
         tail.append(window)
     return tail[::-1], None
 
 
-def _is_idle(window: Window, policy: Policy) -> bool:
+def is_idle(window: Window, policy: Policy) -> bool:
+    """Whether by its measurements the window may be one of idle work."""
     if window.gpu_peak is None or window.cpu_milli is None:
         return False
     return window.gpu_peak < policy.gpu_below and window.cpu_milli < policy.cpu_below_milli

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from moorage.decide.idle.evidence import Facts, Idle, judge
+from moorage.decide.idle.evidence import Facts, Idle, is_idle, judge
 from moorage.decide.idle.plan import Act, Observed, Work, after_notice, plan
 from moorage.decide.idle.readings import HeldPod, windows_of
 from moorage.decide.idle.states import Record
@@ -97,6 +97,11 @@ def _replay(
             record = Record()
             continue
         measured += hours
+        if not is_idle(window, policy):
+            if suspended is not None:
+                break  # it was used: somebody would have resumed it
+            record = Record()
+            continue
         facts = Facts(started=started, windows=windows[max(0, at - 1) : at + 1], proven_since=record.since)
         verdict = judge(facts, policy, window.end)
         if isinstance(verdict, Idle):
@@ -105,7 +110,7 @@ def _replay(
                 reclaimed += hours
                 continue
         elif suspended is not None:
-            break  # it was used: somebody would have resumed it
+            break
         step = plan(Observed(work=work, verdict=verdict, policy=policy, record=record, now=window.end))
         record = step.record if isinstance(verdict, Idle) else Record()
         if step.act in (Act.WARN, Act.REMIND):
