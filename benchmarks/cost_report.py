@@ -117,7 +117,7 @@ def an_interval(
         gpu_type=TYPE,
         gpus=1,
         cpu_milli=4000 + 1000 * (made % 5),
-        memory_bytes=(16 + made % 9) * GIB,
+        memory_bytes=(256 + 16 * (made % 9)) * GIB,  # far above what the readings say
         started_at=start,
         ended_at=end,
         last_seen_at=end or now or start,
@@ -133,7 +133,7 @@ def a_life(number: int, start: datetime) -> NodeLife:
         gpu_type=TYPE,
         devices=(("nvidia.com/gpu", GPUS_OF_NODE),),
         cpu_milli=96_000,
-        memory_bytes=768 * GIB,
+        memory_bytes=4096 * GIB,
         started_at=start,
         first_seen_at=start,
         last_seen_at=start,
