@@ -219,8 +219,10 @@ def two_replicas(folder: Path, database: str, *, nodes: int = 1) -> Iterator[Sit
         yield site
 
 
-def start_part(stack: contextlib.ExitStack, home: Path, module: str, fds: dict[str, int], *options: str) -> None:
-    """Start a part of `moor up`, and wait until it is ready."""
+def start_part(
+    stack: contextlib.ExitStack, home: Path, module: str, fds: dict[str, int], *options: str
+) -> subprocess.Popen[bytes]:
+    """Start a part of `moor up`, and wait until it is ready; its process."""
     read, write = os.pipe()
     argv = [sys.executable, "-m", module, "--data", str(home), "--fds", json.dumps(fds), "--ready-fd", str(write)]
     with (home / "log" / f"{module}.log").open("ab") as log:
@@ -237,6 +239,7 @@ def start_part(stack: contextlib.ExitStack, home: Path, module: str, fds: dict[s
             )
         message += chunk
     os.close(read)
+    return process
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
