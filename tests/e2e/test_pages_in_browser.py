@@ -89,6 +89,15 @@ OUTSIDE = """() => [...document.querySelectorAll('main *, .top *')].filter(one =
   !one.closest('pre, thead, .scroll, caption, svg') && one.getClientRects().length &&
   one.getBoundingClientRect().right > innerWidth + 1).map(one => one.outerHTML.slice(0, 120))"""
 
+# Sentences that are English on a page in Japanese, and do not say so.
+ENGLISH = """() => { const texts = [], walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const text = walker.currentNode.textContent.trim(), isEnglish = /[A-Za-z]{2,} [a-z]{2,} [a-z]{2,}/.test(text);
+    const within = walker.currentNode.parentElement.closest('code, pre, textarea, script, noscript, [lang=en]');
+    if (isEnglish && !within && !/[\\u3040-\\u9fff]/.test(text)) texts.push(text);
+  }
+  return texts; }"""
+
 
 @pytest.fixture(scope="module")
 def shared_cluster():
@@ -264,9 +273,18 @@ def test_pages_of_jobs_volumes_and_datasets_serve_everybody(own_cluster, browser
             assert page.evaluate(DANGLING) == [], where
             assert page.evaluate("document.documentElement.scrollWidth") <= width, where
             assert page.evaluate(OUTSIDE) == [], where
+            if language == "ja":
+                assert page.evaluate(ENGLISH) == [], where
             if folder := os.environ.get("MOORAGE_SCREENSHOTS"):
                 name = path.strip("/").replace("/", "-").replace("?", "-") or "gpus"
                 page.screenshot(path=f"{folder}/{scheme}-{width}-{language}-{name}.png", full_page=True)
+        for path in ("/jobs/default/nothing", "/nowhere"):  # what is refused is a page, too
+            where = f"{path} {scheme} {width} {language}"
+            assert person.go(path).status == 404, where
+            page.evaluate(axe)
+            assert page.evaluate(SERIOUS) == [], where
+            assert page.evaluate(OUTSIDE) == [], where
+        person.trouble.clear()  # Chromium reports the 404
     person.context.add_cookies([{"name": "moorage_language", "value": "en", "url": person.base}])
     person.go("/volumes")
     page.evaluate("document.querySelector('details').open = true")  # the focus stays where a page begins

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
 from functools import cache
 from importlib import resources
@@ -12,12 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moorage.server.pages import auditpages, machinepages, nodeadmin, tenantpages, userpages
+from moorage.server.pages.adminlists import AdminList
+from moorage.server.pages.adminview import Form, Table
+from moorage.server.pages.environment import make_environment
 from moorage.server.pages.texts import (
     ENGLISH,
     LANGUAGES,
     is_prose,
     key_of_text,
-    make_environment,
     say,
     speaking,
     texts_of,
@@ -27,7 +31,6 @@ from moorage.server.pages.texts import (
 
 PAGES = resources.files("moorage.server.pages")
 OTHERS = [tag for tag in LANGUAGES if tag != ENGLISH]
-ADMIN = {"audit.html", "adminmacros.html", "admin_list.html", "admin_list_live.html", "admin_one.html"}
 ALWAYS_ENGLISH = {'hx-ext="sse" sse-connect="/events/page?seen={{ mark }}"'}  # an attribute in a block of its own
 
 
@@ -55,7 +58,7 @@ def said(tree):
 
 
 def wanted():
-    texts = {text for name, source in templates().items() if name not in ADMIN for text in texts_of(source)}
+    texts = {text for source in templates().values() for text in texts_of(source)}
     return (texts | {text for tree in modules().values() for text in said(tree)}) - ALWAYS_ENGLISH
 
 
@@ -66,6 +69,7 @@ def there():
         texts |= set(texts_of(source)) | set(re.findall(r'"([^"{}]+)"', source))
     for tree in modules().values():
         texts |= {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    texts |= {text.lower() for text in texts if isinstance(text, str)}  # titles of lists, within a sentence
     return texts | {text[:-1] for text in texts if isinstance(text, str) and text.endswith("s")}  # "jobs": one job
 
 
@@ -84,13 +88,36 @@ def test_every_translation_is_of_a_text_that_there_is(tag):
     assert not [text for text in stale if not made.fullmatch(text)], f"take these out of catalogues/{tag}.po"
 
 
+def strings_in(value):
+    """Every text of a table, a form or a list, as the pages of administrators hold them."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from strings_in(each)
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            if field.name not in ("id", "to", "here", "name", "kind", "value"):
+                yield from strings_in(getattr(value, field.name))
+
+
+@pytest.mark.parametrize("tag", OTHERS)
+@pytest.mark.parametrize("module", [auditpages, machinepages, nodeadmin, tenantpages, userpages])
+def test_tables_forms_and_lists_of_administrators_are_translated(tag, module):
+    shown = [value for value in vars(module).values() if isinstance(value, Table | Form | AdminList)]
+    assert shown
+    texts = {text for value in shown for text in strings_in(value) if is_prose(text)}
+    with speaking(tag):
+        assert sorted(text for text in texts if say(text) == text) == []
+
+
 # Words of Kubernetes and of our decisions, which pages say as states.
 STATES = {
     "Running", "Waiting", "Restarting", "Succeeded", "Failed", "Cancelled", "Suspended", "Pending", "Active",
     "Deleting", "Deleted", "Stopped", "Starting", "Ready", "Bound", "Lost", "Finished", "Paused", "Error",
     "OOMKilled",
     "Skipped", "Omitted", "Invalid", "Overdue", "Done", "node not ready", "device unhealthy", "warned",
-    "reminded", "snoozed", "exempt",
+    "reminded", "snoozed", "exempt", "Refused", "Expired", "Publishing",
 }  # fmt: skip
 
 

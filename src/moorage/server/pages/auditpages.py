@@ -20,6 +20,8 @@ from moorage.server.pages.adminview import Cell, Line, Table
 from moorage.server.pages.board import ago
 from moorage.server.pages.desk import Desk, Page
 from moorage.server.pages.paging import PAGE_SIZE, TEXT_MAX, address
+from moorage.server.pages.sentences import in_words
+from moorage.server.pages.texts import language, say
 
 HERE = "/admin/audit"
 TABLE = Table(caption="What was changed, newest first", headers=("When", "User", "Action", "Answer", "From"))
@@ -80,11 +82,11 @@ def lines_of(entries: Iterable[AuditEntry], now: datetime) -> list[Line]:
             head=Cell(when=ago(parse_rfc3339(entry.at), now)),
             cells=(
                 Cell(
-                    text=entry.person or "unknown",
+                    text=entry.person or say("unknown"),
                     href=f"{HERE}?user={quote(entry.person)}" if entry.person else "",
                 ),
                 Cell(
-                    text=deed(entry),
+                    text=in_words(deed(entry), language()),
                     note=f"{way(entry)}: {entry.method} {entry.path}" if entry.status else "",
                 ),
                 Cell(text=str(entry.status or ""), tone="" if entry.status < 400 else "bad"),

@@ -57,8 +57,9 @@ from moorage.server.pages.board import (
     shown_runs,
     spoken,
 )
+from moorage.server.pages.environment import make_environment
 from moorage.server.pages.liveparts import LiveParts, RowNumbers
-from moorage.server.pages.texts import language, make_environment, speaking
+from moorage.server.pages.texts import language, speaking
 from moorage.server.pages.usenow import UseNow, use_now
 from moorage.server.rest.explain import explained
 from moorage.server.rest.top import use

@@ -28,6 +28,7 @@ from moorage.server.pages.adminview import (
 )
 from moorage.server.pages.desk import Desk, Page, checked_name, done, problem_to_show, read_form
 from moorage.server.pages.paging import Shown
+from moorage.server.pages.texts import say
 from moorage.server.problems import Problem
 
 HERE = "/admin/tenants"
@@ -172,8 +173,11 @@ def sections_of(obj: Obj, used: Mapping[str, Any], *, may_change: bool) -> tuple
         ("State", _state(obj)),
         ("Namespace", Cell(text=spec["namespace"], href=f"/jobs?whose=all&namespace={spec['namespace']}")),
         ("People", Cell(text=str(status.get("people", "")))),
-        ("Nodes of its own", Cell(text=", ".join(f"{key}={value}" for key, value in selector.items()) or "none")),
-        ("Hosts", Cell(text=ingress.get("domain") or "any that nobody else has")),
+        (
+            "Nodes of its own",
+            Cell(text=", ".join(f"{key}={value}" for key, value in selector.items()) or say("none")),
+        ),
+        ("Hosts", Cell(text=ingress.get("domain") or say("any that nobody else has"))),
     )
     give = Form(
         id="add",
@@ -219,7 +223,7 @@ def _member(tenant: str, person: str, kind: str, role: str, number: int, *, may_
         is_form=True,
         fields=(("role", role), (field, person)),
     )
-    cells = (Cell(text=kind), Cell(text=role))
+    cells = (Cell(text=say(kind)), Cell(text=say(role)))
     href = f"/jobs?owner={quote(person)}" if kind == "user" else ""
     return Line(head=Cell(text=person, href=href), cells=cells, buttons=(remove,) if may_change else ())
 

@@ -18,10 +18,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
 
 ENGLISH = "en"
 LANGUAGES: Mapping[str, str] = {ENGLISH: "English", "ja": "日本語"}
@@ -178,34 +174,3 @@ def _replace(kind: str, piece: str, texts: Mapping[str, str]) -> str:
             lambda match: f'{match["before"]}{texts.get(key_of_text(match["text"]), match["text"])}"', piece
         )
     return piece
-
-
-def make_environment(tag: str) -> Environment:
-    """Jinja's environment for one language: `_("…")` says a text, `language` is its tag."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-    from jinja2.ext import Extension
-    from markupsafe import Markup
-
-    texts = catalogue(tag)
-
-    class Translate(Extension):
-        def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:  # noqa: ARG002
-            return translated(source, texts)
-
-    extensions: list[Any] = [Translate] if texts else []
-    environment = Environment(
-        loader=PackageLoader("moorage.server.pages", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        extensions=extensions,
-    )
-    in_english = Markup(' lang="en"') if tag != ENGLISH else ""  # of messages that are English in every language
-    environment.globals |= {
-        "in_english": in_english,
-        "_": lambda text: texts.get(text, text),
-        "language": tag,
-        "languages": LANGUAGES,
-    }
-    return environment

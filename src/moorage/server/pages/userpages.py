@@ -32,6 +32,7 @@ from moorage.server.pages.adminview import (
 from moorage.server.pages.board import ago
 from moorage.server.pages.desk import Desk, Page, Question, done, problem_to_show, read_form
 from moorage.server.pages.paging import Shown
+from moorage.server.pages.texts import say
 from moorage.server.problems import Problem
 
 HERE = "/admin/users"
@@ -182,7 +183,7 @@ def lines_of(accounts: Iterable[Account], sessions: Mapping[str, list[Session]],
                 head=Cell(text=account.name, href=_at(account.name)),
                 cells=(
                     Cell(text=state, tone="bad" if account.disabled else "good", note=account.reason),
-                    Cell(text=LOGINS.get(account.source, account.source)),
+                    Cell(text=say(LOGINS.get(account.source, account.source))),
                     Cell(text=", ".join(account.groups)),
                     Cell(when=ago(max((session.used for session in own), default=None), now)),
                     Cell(text=str(len(own) or "")),
@@ -245,11 +246,11 @@ def sections_of(
     )
     facts = (
         ("State", state),
-        ("Logs in by", Cell(text=LOGINS.get(account.source, account.source))),
-        ("Groups", Cell(text=", ".join(account.groups) or "none")),
+        ("Logs in by", Cell(text=say(LOGINS.get(account.source, account.source)))),
+        ("Groups", Cell(text=", ".join(account.groups) or say("none"))),
         ("Created", Cell(when=ago(account.created, now))),
         ("Last seen", Cell(when=ago(max((session.used for session in own), default=None), now))),
-        ("Runs", Cell(text="All runs of this user", href=f"/jobs?owner={quote(account.name)}")),
+        ("Runs", Cell(text=say("All runs of this user"), href=f"/jobs?owner={quote(account.name)}")),
     )
     switch = (
         Button(id="enable", words="Enable", to=f"{at}/enable", of=account.name, is_form=True)

@@ -11,6 +11,7 @@ from moorage.decide.workflows.folding import Box
 from moorage.model.workflow import NodePhase, NodeRecord, NodeType
 from moorage.present.layering import Point, Size, lay_out, reduced
 from moorage.server.pages.board import span
+from moorage.server.pages.texts import say
 
 WIDE = 720.0  # pixels that boxes beside each other take at most, within all frames
 STEP = Size(168, 46)
@@ -195,18 +196,18 @@ def words_of(box: Box) -> str:
         return count_words(box.counts)
     if is_waiting(box.node):
         return SUSPENDED
-    words = str(box.phase)
+    words = say(str(box.phase))
     begin, end = when(box.started_at), when(box.finished_at)
     if box.phase.is_completed and begin is not None and end is not None:
         words += f", {span(end - begin)}"
     if len(box.attempts) > 1:
-        words += f", {len(box.attempts)} tries"
+        words += say(", {count} tries", count=len(box.attempts))
     return words
 
 
 def count_words(counts: Mapping[NodePhase, int]) -> str:
     """Such as "3 failed, 97 running, 1,900 done"."""
-    return ", ".join(f"{counts[phase]:,} {words}" for phase, words in PART_WORDS.items() if counts.get(phase))
+    return ", ".join(f"{counts[phase]:,} {say(words)}" for phase, words in PART_WORDS.items() if counts.get(phase))
 
 
 def parts_of(counts: Mapping[NodePhase, int], width: float) -> Iterable[Part]:

@@ -1,0 +1,46 @@
+"""Jinja's environment for the pages: templates in one language, and what they say texts with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from moorage.server.pages.sentences import in_words
+from moorage.server.pages.texts import ENGLISH, LANGUAGES, catalogue, is_prose, translated
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+
+def make_environment(tag: str) -> Environment:
+    """Jinja's environment for one language: `_(…)` says a text, `in_english(…)` marks what it cannot say."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from jinja2.ext import Extension
+    from markupsafe import Markup
+
+    texts = catalogue(tag)
+
+    def in_english(text: object) -> Markup:
+        """The mark of a text that is English on a page in another language."""
+        is_marked = tag != ENGLISH and is_prose(str(text)) and in_words(str(text), tag) == text
+        return Markup(' lang="en"') if is_marked else Markup("")
+
+    class Translate(Extension):
+        def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:  # noqa: ARG002
+            return translated(source, texts)
+
+    extensions: list[Any] = [Translate] if texts else []
+    environment = Environment(
+        loader=PackageLoader("moorage.server.pages", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=extensions,
+    )
+    environment.globals |= {
+        "in_english": in_english,
+        "_": lambda text: in_words(text, tag),
+        "language": tag,
+        "languages": LANGUAGES,
+    }
+    return environment
