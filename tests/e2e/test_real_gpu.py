@@ -174,7 +174,8 @@ def test_a_training_has_its_gpu_alone_is_measured_and_goes_on_after_a_suspension
     ) > 0
     assert metric(gpus, f'moorage_gpus{{node="{node.name}",state="used",type="{node.gpu_type}"}}') == node.gpus
     assert {row["run"] for row in shown(gpus, "gpus")} == {"train"}
-    ((_, devices, uuid),) = until(lambda: logged(gpus, "train", "sees"), bool)
+    until(lambda: logged(gpus, "train", "step "), bool)  # from now on it saves its state before it leaves
+    ((_, devices, uuid),) = logged(gpus, "train", "sees")
     assert devices == count
     assert uuid.removeprefix("GPU-") in {each.removeprefix("GPU-") for each in node.real_gpu_uuids or ()}
     blind = until(lambda: shown(gpus, "show", "blind"), lambda run: run["state"] == "Succeeded")

@@ -659,6 +659,33 @@ def test_in_a_private_root_nothing_of_the_machine_changes(any_user: World) -> No
     assert (volume / token).read_text() == "x\n"
 
 
+@pytest.fixture
+def closed_folder() -> Iterator[Path]:
+    """A folder that root alone may list, with a file system mounted in it, as /var/lib/docker has them."""
+    if os.geteuid() != 0:
+        pytest.skip("only root mounts file systems")
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:  # /tmp is not carried into a private root
+        inside = Path(name, "inside")
+        inside.mkdir()
+        mounting = ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(inside)]
+        if subprocess.run(mounting, stderr=subprocess.DEVNULL, check=False).returncode != 0:
+            pytest.skip("no file system can be mounted here")
+        try:
+            yield Path(name)
+        finally:
+            subprocess.run(["umount", "-l", str(inside)], check=True)
+
+
+def test_a_private_root_has_folders_of_others_as_closed_as_they_are(any_user: World, closed_folder: Path) -> None:
+    if not namespaces_allowed(any_user):
+        pytest.skip("this kernel does not let this user make namespaces")
+    any_user.launch(any_user.shell(f"stat -c %a {closed_folder}; echo written > /new"), privateRoot=True)
+    assert any_user.end()["outcome"] == "Succeeded"
+    assert any_user.state()["privateError"] == ""
+    assert any_user.output() == ["700"]
+    assert not Path("/new").exists()
+
+
 def test_containers_of_private_roots_do_not_meet_and_restart_afresh(world: World) -> None:
     if not namespaces_allowed(world):
         pytest.skip("this kernel does not let this user make namespaces")

@@ -169,9 +169,11 @@ def _fill(layers: Layers, root: str, level: str, mounts: list[tuple[str, str]], 
         if _is_left_out(path, hidden):
             continue
         kind = places.get(path, "")
-        if kind and kind not in REAL:
+        has_mounts = _has_mounts(path, mounts, but=path)
+        is_closed = has_mounts and not os.access(path, os.R_OK | os.X_OK)  # as /var/lib/docker: not ours to list
+        if is_closed or (kind and kind not in REAL):
             mount(path, new, None, MS_BIND | MS_REC)
-        elif _has_mounts(path, mounts, but=path):
+        elif has_mounts:
             _fill(layers, root, path, mounts, hidden)
         else:
             try:
