@@ -58,13 +58,15 @@ async def snooze_work(
     obj: Obj,
     kind: str,
     policies: Sequence[Policy],
-    span: timedelta,
+    span: timedelta | None,
     *,
     by: str,
     tenants: Iterable[Obj] = (),
     clock: Clock = SYSTEM,
 ) -> IdleWork:
-    """Put off what comes for idle work. Whether `by` may change the object, the caller has asked.
+    """Put off what comes for idle work; for how long its policy usually does, without a span.
+
+    Whether `by` may change the object, the caller has asked.
 
     Raises UsageError for what the policy does not allow, and NotFound.
     """
@@ -83,7 +85,8 @@ async def snooze_work(
                 f"no idle policy holds for {held.work.title}: there is nothing to snooze", code=ErrorCode.INVALID
             )
         try:
-            record = snooze(held.record, policy, span, by=by, now=clock.now().replace(microsecond=0))
+            asked = policy.usual_snooze if span is None else span
+            record = snooze(held.record, policy, asked, by=by, now=clock.now().replace(microsecond=0))
         except UsageError as error:
             raise UsageError(
                 f"{held.work.title}: {error.message}", hint=error.hint, code=ErrorCode.INVALID, field="time"

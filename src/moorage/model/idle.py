@@ -29,6 +29,7 @@ IDLE_POLICIES = Resource(GROUP, VERSION, "idlepolicies", "IdlePolicy", namespace
 WORKSPACE, RUN, MAP, WORKFLOW = "workspace", "run", "map", "workflow"
 WORK = (WORKSPACE, RUN, MAP, WORKFLOW)  # kinds of work; the last two are only warned about
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+USUAL_SNOOZE = timedelta(hours=4)  # where the policy allows it
 WARN_MAX = timedelta(days=7)  # readings are looked at for a day longer
 WINDOWS = ("30s", "1m", "2m", "5m", "10m", "15m", "30m", "1h")  # in which use is kept
 BUILT_IN_NAME = "built-in"  # of the policy that holds where the administrator wrote none
@@ -201,6 +202,11 @@ class Policy:
     targets: tuple[Target, ...] = ()
     mail_domain: str = ""
     addresses: Mapping[str, Target] = field(default_factory=dict)
+
+    @property
+    def usual_snooze(self) -> timedelta:
+        """Of the button, and of the command that a notice names."""
+        return min(USUAL_SNOOZE, self.snooze_longest)
 
     def targets_of(self, owner: str, own: Sequence[Target] = ()) -> tuple[Target, ...]:
         """Whom a notice about work of this owner goes to; `own`: what the work itself names. None twice."""

@@ -12,6 +12,7 @@ from moorage.apimachinery.resources import NAMESPACES
 from moorage.decide.idle.states import Record, State, read_record, write_record
 from moorage.decide.usage.intervals import Interval, Open
 from moorage.decide.usage.samples import GpuReading, Reading
+from moorage.model.idle import IDLE_POLICIES
 from moorage.model.names import IDLE_ANNOTATION
 from moorage.model.workspace import WORKSPACES
 from moorage.testing.clock import NOON
@@ -86,6 +87,15 @@ async def test_an_idle_workspace_has_a_button_that_snoozes_it(ada):
     after = (await ada.ask(answer.headers["location"])).text
     assert "team/lab is snoozed." in after
     assert 'action="/workspaces/team/lab/snooze"' not in after
+
+
+async def test_the_button_snoozes_no_longer_than_the_policy_allows(ada):
+    spec = {"warnAfter": "1h", "snooze": {"longest": "30m"}}
+    ada.api.put(IDLE_POLICIES, {"metadata": {"name": "short"}, "spec": spec})
+    await ada.site.until(lambda: ada.site.service.context.idle.policies()[0].name == "short")
+    await ada.put("lab")
+    assert (await ada.ask("/workspaces/team/lab/snooze", method="POST")).status == 303
+    assert (await ada.record("lab")).snoozed_until == NOON + timedelta(minutes=30)
 
 
 async def test_the_button_is_in_japanese_for_who_reads_it(ada):

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from moorage.apimachinery.moments import format_duration
 from moorage.model.idle import Policy
 from moorage.model.spans import format_span
 
@@ -176,16 +175,16 @@ def _reasons(facts: Facts, policy: Policy, now: datetime, since: datetime, windo
     if facts.connection is not None:
         words.append(_connection_words(facts.connection, policy, now))
     if facts.checkpoint_at is not None:
-        words.append(f"last checkpoint {format_duration(now - facts.checkpoint_at)} ago")
+        words.append(f"last checkpoint at {clock_time(facts.checkpoint_at, now)}")
     return "; ".join(words)
 
 
 def _kernel_words(kernels: Kernels, now: datetime) -> str:
     if kernels.busy_since_output is not None:
-        return f"a kernel is busy without output for {format_duration(now - kernels.busy_since_output)}"
+        return f"a kernel is busy without output since {clock_time(kernels.busy_since_output, now)}"
     if kernels.last_activity is None:
         return "no kernel"
-    return f"last kernel activity {format_duration(now - kernels.last_activity)} ago"
+    return f"last kernel activity at {clock_time(kernels.last_activity, now)}"
 
 
 def _connection_words(connection: Connection, policy: Policy, now: datetime) -> str:
@@ -195,7 +194,7 @@ def _connection_words(connection: Connection, policy: Policy, now: datetime) -> 
         return "no open connection"
     if connection.acted_at is None:
         return "a browser is connected, and nobody used it"
-    return f"a browser is connected, last used {format_duration(now - connection.acted_at)} ago"
+    return f"a browser is connected, last used at {clock_time(connection.acted_at, now)}"
 
 
 def clock_time(at: datetime, now: datetime) -> str:

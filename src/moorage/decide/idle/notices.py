@@ -45,7 +45,7 @@ def make_notice(act: Act, work: Work, record: Record, policy: Policy, *, address
                 record.why,
                 f"Owner: {work.owner or 'unknown'}.",
                 outlook(work, record, policy),
-                *_ways(work, policy),
+                *_ways(work, record, policy),
             ]
     lines = [plain(line) for line in lines if line]
     return Notice(event=event, key=key, title=plain(title), lines=tuple(lines), address=plain(address))
@@ -70,12 +70,14 @@ def outlook(work: Work, record: Record, policy: Policy) -> str:
     return ""
 
 
-def _ways(work: Work, policy: Policy) -> list[str]:
+def _ways(work: Work, record: Record, policy: Policy) -> list[str]:
     """What its owner can do."""
     ways = [f"Not needed: {stop_command(work)}"]
-    if policy.snooze_times:
+    if record.snoozes < policy.snooze_times:
         longest = format_span(policy.snooze_longest)
-        ways.append(f"Needed: use it, or put this off: {snooze_command(work)} (up to {longest})")
+        ways.append(f"Needed: use it, or put this off: {snooze_command(work, policy)} (up to {longest})")
+    else:
+        ways.append("Needed: use it")
     return ways
 
 
@@ -97,10 +99,11 @@ def stop_command(work: Work) -> str:
     return f"moor workflow stop {where}"
 
 
-def snooze_command(work: Work) -> str:
+def snooze_command(work: Work, policy: Policy) -> str:
+    where = f"-n {work.namespace} --for {format_span(policy.usual_snooze)}"
     if work.kind == WORKSPACE:
-        return f"moor workspace snooze {work.name} -n {work.namespace} --for 4h"
-    return f"moor snooze {work.kind}/{work.name} -n {work.namespace} --for 4h"
+        return f"moor workspace snooze {work.name} {where}"
+    return f"moor snooze {work.kind}/{work.name} {where}"
 
 
 def resume_command(work: Work) -> str:

@@ -42,7 +42,6 @@ from moorage.server.problems import Problem
 from moorage.server.rest.idle import put_off
 
 HERE = "/workspaces"
-SNOOZE_TIME = "4h"  # of the button
 CONTROLS = ("switch workspace", "open workspace", "delete workspace")  # of each row
 ONE = f"{HERE}/{{namespace}}/{{name}}"
 INPUT_OF = {  # field of a problem → input of the form
@@ -97,7 +96,7 @@ async def snooze(desk: Desk, request: Request) -> Response:
     await read_form(request)
 
     async def act(_api: Api, namespace: str, name: str) -> object:
-        return await put_off(desk.context, request.state.user, WORKSPACE, namespace, name, SNOOZE_TIME)
+        return await put_off(desk.context, request.state.user, WORKSPACE, namespace, name)
 
     return await change(desk, request, "snooze workspace", act, again=_list_page, back=HERE, outcome="snoozed")
 

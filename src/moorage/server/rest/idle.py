@@ -72,11 +72,16 @@ async def _snooze(call: Call[Snooze, None], kind: str) -> IdleWork:
     return await put_off(call.context, call.user, kind, call.namespace, call.name, call.body.time)
 
 
-async def put_off(context: Context, user: User, kind: str, namespace: str, name: str, time: str) -> IdleWork:
-    """Snooze a piece of work for its user. Raises UsageError, Forbidden and ApiError."""
+async def put_off(
+    context: Context, user: User, kind: str, namespace: str, name: str, time: str | None = None
+) -> IdleWork:
+    """Snooze a piece of work for its user, as long as usual where no time is given.
+
+    Raises UsageError, Forbidden and ApiError.
+    """
     loop, api = _loop(context), context.acting(user)
     try:
-        span = parse_span(time)
+        span = None if time is None else parse_span(time)
     except ValueError as error:
         raise UsageError(
             f"invalid time {time!r}: use a span such as 90m, 4h or 1d",

@@ -86,7 +86,7 @@ def facts(*readings, **changes):
             facts(QUIET, QUIET, checkpoint_at=NOW - 2 * MINUTE),
             Idle(
                 "GPU below 5 % and CPU below 200m in each 5m window since 11:58 UTC (1 window);"
-                " last checkpoint 2m ago",
+                " last checkpoint at 11:58 UTC",
                 NOW - 2 * MINUTE,
                 1,
                 NOW,
@@ -107,7 +107,7 @@ def facts(*readings, **changes):
             ),
             Idle(
                 "GPU below 5 % and CPU below 200m in each 5m window since 11:50 UTC (2 windows);"
-                " last kernel activity 9h ago; a browser is connected, last used 9h ago",
+                " last kernel activity at 03:00 UTC; a browser is connected, last used at 03:00 UTC",
                 NOW - 10 * MINUTE,
                 2,
                 NOW,
