@@ -310,8 +310,10 @@ SMTP_FROM = Setting(
     meaning="Sender of notices by mail.",
 )  # fmt: skip
 NOTIFY_NETWORKS: Setting[tuple[str, ...]] = Setting(
-    name="MOORAGE_NOTIFY_NETWORKS", kind=words(), default=(), readers=(OPERATOR,), usual="none: public ones alone",
-    meaning="Private networks, such as 10.0.0.0/8, that heartbeats of workflows may reach, also by http.",
+    name="MOORAGE_NOTIFY_NETWORKS", kind=words(), default=(), readers=(SERVER, OPERATOR),
+    usual="none: public ones alone",
+    meaning="Private networks, such as 10.0.0.0/8, that notices of IdlePolicies, Budgets and workflows may reach,"
+    " also by http.",
 )  # fmt: skip
 
 REGISTRIES: Setting[tuple[str, ...]] = Setting(

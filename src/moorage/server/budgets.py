@@ -24,7 +24,7 @@ from moorage.errors import ApiError, MoorageError, NotFound, StorageError, Usage
 from moorage.model.budget import BUDGETS, Budget, parse_budget
 from moorage.model.targets import parse_target
 from moorage.model.tenant import tenant_names
-from moorage.notify.outbound import Outbound, mail_server_of
+from moorage.notify.outbound import outbound_of
 from moorage.notify.send import send
 from moorage.server.context import Context
 from moorage.server.costs import facts_of, installed_sheet
@@ -114,7 +114,7 @@ class BudgetKeeper:
 
     async def _deliver(self, notice: Notice, targets: Sequence[str]) -> None:
         try:
-            outbound = Outbound(mail=mail_server_of(os.environ))
+            outbound = outbound_of(os.environ)
             parsed = [parse_target(target) for target in targets]
         except UsageError as error:
             self._log(notice.key, error.message)

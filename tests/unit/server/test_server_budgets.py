@@ -6,6 +6,8 @@ import json
 
 import pytest
 import yaml
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from moorage.actions import people
 from moorage.apimachinery.resources import CONFIGMAPS
@@ -38,6 +40,25 @@ def record(site):
 
 async def status_of(site, name):
     return (await site.api.get(BUDGETS, name))["status"]
+
+
+@pytest.mark.anyio
+async def test_a_notice_reaches_a_network_that_the_administrator_allows(site, monkeypatch):
+    received = []
+
+    async def receive(request: web.Request) -> web.Response:
+        received.append((await request.json())["text"])
+        return web.Response()
+
+    app = web.Application()
+    app.router.add_post("/hook", receive)
+    async with TestServer(app) as receiver:
+        monkeypatch.setenv("MOORAGE_NOTIFY_NETWORKS", "127.0.0.0/8")
+        targets = [f"http://127.0.0.1:{receiver.port}/hook"]
+        site.api.put(BUDGETS, a_budget("hours", users=["ada"], gpuHours="5", notify=targets))
+        record(site)
+        await BudgetKeeper(site.service.context, clock=site.clock).compute()
+    assert [text.partition("\n")[0] for text in received] == ["budget hours: ada has used 80 %"]
 
 
 @pytest.mark.anyio
