@@ -1,14 +1,15 @@
 """Reports of money over a full store: how long a server takes for each.
 
-    python benchmarks/cost_report.py                     # 1,000 pods, 30 days: a quarter of an hour to fill
-    python benchmarks/cost_report.py --postgres          # the same in a PostgreSQL that is made for it
-    python benchmarks/cost_report.py --pods 100 --days 3 # a look
+    python benchmarks/cost_report.py             # 1,000 pods, 30 days: some minutes to fill
+    python benchmarks/cost_report.py --postgres  # the same in a PostgreSQL that is made for it
+    python benchmarks/cost_report.py --full      # with all five minutes of the last 14 days: half an hour to fill
 
 The history goes through the server's stores as in life: nodes and pods as the recorder writes them, readings as
-the collector adds them and as they are thinned out. A pod has a reading in half a minute for as long as readings
-are kept (12 hours), one in five minutes for as long as those are (14 days), and one an hour before: the store has
-every row that it has in life, of fewer readings. Pods hold a GPU each and live for two days on average; each is a
-run of its own.
+the collector adds them and as they are thinned out. A pod has a reading an hour, and in the last 12 hours one in
+five minutes: every hour of every pod is there, which reports read, each of fewer readings than in life. With
+`--full` there is a reading in half a minute for as long as readings are kept (12 hours), and one in five minutes
+for as long as those are (14 days), which an idle report reads: every row is there that is there in life. Pods hold
+a GPU each and live for two days on average; each is a run of its own.
 
 Each report is asked for as `moor cost report` and the others do, of a server without a network in between.
 """
@@ -65,7 +66,8 @@ POD_PRICES = {
 class History:
     """Pods that come and go, one on each GPU: what a recorder and a collector see."""
 
-    def __init__(self, pods: int, seed: int, start: datetime) -> None:
+    def __init__(self, pods: int, seed: int, start: datetime, *, full: bool) -> None:
+        self.full = full
         self.walks = Walks(pods, seed)
         self.places: dict[str, tuple[int, datetime]] = {}
         self.pods: list[Interval] = []
@@ -83,7 +85,7 @@ class History:
         """The readings of each round."""
         at = start
         while at < end:
-            self.walks.seconds = seconds_between(end - at)
+            self.walks.seconds = seconds_between(end - at, full=self.full)
             readings = self.walks.readings(at)
             self._note(at)
             yield at, readings
@@ -95,11 +97,11 @@ class History:
         return [*self.pods, *running]
 
 
-def seconds_between(age: timedelta) -> int:
-    """Two readings of a pod: as fine as what is kept of readings of this age."""
+def seconds_between(age: timedelta, *, full: bool) -> int:
+    """Two readings of a pod. `full`: as fine as what is kept of readings of this age."""
     if age <= timedelta(hours=SAMPLE_HOURS):
-        return Level.SLOT
-    return Level.WINDOW if age <= timedelta(days=SAMPLE_WINDOW_DAYS) else Level.HOUR
+        return Level.SLOT if full else Level.WINDOW
+    return Level.WINDOW if full and age <= timedelta(days=SAMPLE_WINDOW_DAYS) else Level.HOUR
 
 
 def an_interval(
@@ -292,6 +294,7 @@ def main() -> None:
     parser.add_argument("--days", type=float, default=30)
     parser.add_argument("--times", type=int, default=5)
     parser.add_argument("--postgres", action="store_true")
+    parser.add_argument("--full", action="store_true", help="readings as fine as they are kept")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     gc.set_threshold(100_000, 50, 100)  # as the service sets it
@@ -307,7 +310,7 @@ def main() -> None:
             page_token="a-page-token",
             rate=Rate(per_second=0, burst=1),
         )
-        history, began = History(options.pods, options.seed, start), time.monotonic()
+        history, began = History(options.pods, options.seed, start, full=options.full), time.monotonic()
         fill(service, history, start=start, end=end, tidy=tidy)
         pods = len(history.intervals(end))
         print(
