@@ -276,12 +276,13 @@ def _source_in(text: str) -> PriceSource:
 
 
 def _jobs(path: Path) -> list[dict[str, Any]]:
-    """The list of a file, as it is sent. Raises UsageError."""
+    """The list of a file, as it is sent; quantities may be numbers, as in a price file. Raises UsageError."""
     from moorage.api.costs import CompareJob
     from moorage.apimachinery.documents import parse_document
 
     try:
-        jobs = msgspec.convert(parse_document(path.read_text(encoding="utf-8")), list[CompareJob], strict=False)
+        rows = msgspec.convert(parse_document(path.read_text(encoding="utf-8")), list[dict[str, Any]])
+        jobs = msgspec.convert([_with_texts(row) for row in rows], list[CompareJob], strict=False)
     except (UnicodeDecodeError, DocumentError, msgspec.ValidationError) as error:
         first = str(error).partition("\n")[0]
         raise UsageError(
@@ -289,6 +290,11 @@ def _jobs(path: Path) -> list[dict[str, Any]]:
             hint="- {name: nightly, cpu: 4, memory: 8Gi, seconds: 3600, times: 30}",
         ) from error
     return [msgspec.to_builtins(job) for job in jobs]
+
+
+def _with_texts(job: dict[str, Any]) -> dict[str, Any]:
+    texts = {key: str(job[key]) for key in ("cpu", "memory", "storage") if isinstance(job.get(key), (int, float))}
+    return job | texts
 
 
 def _csv(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

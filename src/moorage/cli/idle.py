@@ -100,7 +100,7 @@ def report(target: Target, since: str, file: Path | None, output: str) -> int:
                 ]
                 for row in answer.rows
             ],
-            items=[],
+            items=[msgspec.to_builtins(row) for row in answer.rows],
             names=[f"{row.kind}/{row.name}" for row in answer.rows],
             nothing="no work was idle",
         ).show(output)
