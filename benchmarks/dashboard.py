@@ -347,7 +347,7 @@ class Viewer:
 
 WATCH = """() => { window.seen = []; const known = new Set();
   new MutationObserver(() => { for (const tile of document.querySelectorAll('[aria-label*="probe-"]')) {
-    const at = Number(tile.getAttribute('aria-label').split('probe-')[1]);
+    const at = parseInt(tile.getAttribute('aria-label').split('probe-')[1]);  // a use may follow
     if (!known.has(at)) { known.add(at); requestAnimationFrame(() => window.seen.push(Date.now() - at)); } }
   }).observe(document.body, {childList: true, subtree: true}); }"""
 
