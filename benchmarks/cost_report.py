@@ -302,7 +302,9 @@ def main() -> None:
     start = floor(end - timedelta(days=options.days), Level.HOUR)
     with tempfile.TemporaryDirectory() as name, place(Path(name), options.postgres) as (where, size, tidy):
         api = FakeApi(users={TOKEN: "root"})
-        api.readers.add(("root", None))  # every namespace
+        api.readers |= {
+            ("root", namespace) for namespace in (None, *(f"team-{number}" for number in range(TEAMS)))
+        }
         service = ServerService(
             api,
             usage_db=Path(name) / "usage.db",
