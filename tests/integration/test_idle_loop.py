@@ -252,11 +252,9 @@ async def test_idle_work_is_warned_about_reminded_of_and_suspended_and_comes_bac
     assert all("To: ada@example.com" in mail for mail in world.mailbox.mails)
     assert world.workspace()["spec"]["running"] is False
     assert world.job()["spec"]["suspend"] is True
-    assert {event["reason"] for event in (await world.api.list(EVENTS)).items} == {
-        "Idle",
-        "IdleReminder",
-        "Suspended",
-    }
+    events = (await world.api.list(EVENTS)).items
+    assert {event["reason"] for event in events} == {"Idle", "IdleReminder", "Suspended"}
+    assert not [event["message"] for event in events if ".;" in event["message"]], "sentences are one line"
     await resume_run(world.api, "vision", "train", clock=world.clock)
     assert (await world.api.get(JOBS, "train", "vision"))["spec"]["suspend"] is False
 

@@ -215,7 +215,7 @@ class IdleLoop:
             return
         notice = make_notice(act, held.work, record, policy, address=self._address())
         kind = {Act.WARN: "Idle", Act.REMIND: "IdleReminder", Act.REPORT: "Suspended"}[act]
-        text = "; ".join((notice.title, *notice.lines))
+        text = "; ".join(line.removesuffix(".") for line in (notice.title, *notice.lines))
         await self._events.record(_typed(held), "Warning", kind, text[:1000])
         deliveries = await self._send(notice, targets) if targets else ()
         for delivery in deliveries:
