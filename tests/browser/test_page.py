@@ -131,6 +131,20 @@ async def test_the_page_says_when_the_server_is_gone_and_comes_back_with_it(chro
             assert await page.locator("section[aria-labelledby=h-runs] tbody tr").count() == 14
 
 
+PIECE = '<ul class="nodes"><li class="node card" sse-swap="node-n">{}</li></ul>'
+
+
+async def test_a_piece_that_changes_just_after_what_holds_it_was_drawn_anew_is_not_lost(chromium, site):
+    """Whole parts and their pieces come one after the other, and a browser may read both at once."""
+    async with looking(chromium, site, quiet=False) as page:
+        sent = f"event: gpus\ndata: {PIECE.format('before')}\n\nevent: node-n\ndata: after\n\n"
+        answer = {"content_type": "text/event-stream", "body": sent}
+        await page.route("**/events/page**", lambda route: route.fulfill(**answer))
+        await page.reload()
+        await page.locator("#gpus .node", has_text=re.compile("before|after")).wait_for()
+        await page.locator("#gpus .node", has_text="after").wait_for()
+
+
 async def test_nothing_runs_off_the_screen(chromium, site):
     async with looking(chromium, site) as page:
         for width in (320, 390, 768, 820, 1024, 1920):
