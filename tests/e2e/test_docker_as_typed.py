@@ -41,7 +41,8 @@ def config(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     page = urlsplit(json.loads(found.moor("status", "-o", "json").stdout)["page"])
     token = yaml.safe_load(found.kubeconfig.read_text())["users"][0]["user"]["token"]
     folder = tmp_path_factory.mktemp("docker")
-    (folder / "config.json").write_text(json.dumps({"HttpHeaders": {"Authorization": f"Bearer {token}"}}))
+    headers = {"Authorization": f"Bearer {token}", "X-Moorage-Namespace": "default"}  # other tests make tenants
+    (folder / "config.json").write_text(json.dumps({"HttpHeaders": headers}))
     return page.netloc, folder
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.resources import Obj
 from moorage.clock import Clock
-from moorage.errors import ApiError
+from moorage.errors import ApiError, Forbidden, NotFound
 from moorage.model.tenant import TENANTS
+
+log = logging.getLogger(__name__)
 
 KEPT_SECONDS = 5.0  # how long a list serves everybody
 
@@ -21,12 +25,14 @@ class KnownTenants:
         self._listed_at: float | None = None
 
     async def all(self, *, anew: bool = False) -> list[Obj]:
-        """None where the server may not read them. `anew`: as they are now, after a team was made."""
+        """None where the server may not read them; the last list while the API fails. `anew`: as they are now."""
         now = self._clock.monotonic()
         if anew or self._listed_at is None or now - self._listed_at > KEPT_SECONDS:
             try:
                 self._tenants = (await self._api.list(TENANTS)).items
-            except ApiError:
+            except (Forbidden, NotFound):
                 self._tenants = []
+            except ApiError as error:  # the last list serves on
+                log.warning("the tenants could not be listed", extra={"error": error.message})
             self._listed_at = now
         return self._tenants

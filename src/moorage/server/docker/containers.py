@@ -63,7 +63,7 @@ class Containers:
         if asked:
             return cls(context, user, asked)
         mine: list[str] = []
-        for tenant in await context.tenants.all():
+        for tenant in await context.tenants.all(anew=True):  # else a container is made where it is not found later
             namespace = str((tenant.get("spec") or {}).get("namespace") or "")
             if namespace and await context.auth.may(user, "create", "pods", namespace=namespace):
                 mine.append(namespace)
