@@ -48,6 +48,7 @@ from moorage.server.identity.sessions import SessionDesk
 from moorage.server.problems import Problem, on_error
 from moorage.testing.clock import FakeClock
 from moorage.testing.fakeapi import FakeApi
+from moorage.testing.ports import dead_port
 
 pytestmark = pytest.mark.anyio
 
@@ -612,11 +613,9 @@ async def test_an_address_that_kubernetes_did_not_give_to_a_pod_is_not_asked(sit
 
 
 async def test_an_application_that_does_not_answer_is_said_to(site):
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
-    site.lead("lab", port)
-    await until_status(site, 503)
+    with dead_port() as port:
+        site.lead("lab", port)
+        await until_status(site, 503)
 
 
 async def test_leaving_takes_the_cookie_back(site):

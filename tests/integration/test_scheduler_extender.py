@@ -23,6 +23,7 @@ from moorage.localcluster.scheduler.extenders import parse_extenders
 from moorage.localcluster.scheduler.scheduler import Scheduler
 from moorage.model.schedulerconfig import kube_scheduler_configuration
 from moorage.testing.fakepods import FakePodApi
+from moorage.testing.ports import dead_port
 
 pytestmark = pytest.mark.anyio
 
@@ -237,14 +238,13 @@ async def test_scheduling_goes_on_when_an_ignorable_extender_fails(
 
 
 async def test_scheduling_goes_on_when_an_ignorable_extender_is_down() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    pods = await played(
-        [a_pod("a", 1)],
-        url=f"http://127.0.0.1:{port}",
-        nodes=[a_node("node-1"), a_node("node-2")],
-        one_by_one=True,
-    )
+    with dead_port() as port:
+        pods = await played(
+            [a_pod("a", 1)],
+            url=f"http://127.0.0.1:{port}",
+            nodes=[a_node("node-1"), a_node("node-2")],
+            one_by_one=True,
+        )
     assert pods["a"]["spec"].get("nodeName")
 
 

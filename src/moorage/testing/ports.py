@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import socket
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -32,3 +33,11 @@ def free_ports(count: int) -> list[int]:
                 continue
             ports.append(listener.getsockname()[1])
     return ports
+
+
+@contextmanager
+def dead_port() -> Iterator[int]:
+    """A port of 127.0.0.1 that refuses connections, and that nobody else gets in the meantime."""
+    with socket.socket() as bound:  # and never listens
+        bound.bind(("127.0.0.1", 0))
+        yield int(bound.getsockname()[1])

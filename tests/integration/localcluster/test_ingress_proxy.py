@@ -16,6 +16,7 @@ from aiohttp import web
 
 from moorage.localcluster.ingress.proxy import Limits, Proxy
 from moorage.localcluster.ingress.table import Router
+from moorage.testing.ports import dead_port
 
 pytestmark = pytest.mark.anyio
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -354,18 +355,18 @@ async def test_an_answer_cut_short_is_not_taken_for_a_whole_one() -> None:
 
 
 async def test_an_address_that_takes_no_connection_is_passed_over() -> None:
-    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
-        dead = taken.getsockname()[:2]
     ok = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
-    async with a_raw_server(says(ok)) as address, proxying(a_router(dead, address)) as proxy:
-        assert [status_of(await exchange(proxy, HEAD)) for _ in range(4)] == [200] * 4
-        proxy.router = a_router(dead)
-        answer = await exchange(proxy, HEAD)
-        assert status_of(answer) == 502
-        assert f"{dead[0]}:{dead[1]}".encode() in answer
-        proxy.router = a_router(problem="no pod behind Service lab/a is ready")
-        answer = await exchange(proxy, HEAD)
-        assert (status_of(answer), b"no pod behind Service lab/a is ready" in answer) == (503, True)
+    with dead_port() as port:
+        dead = ("127.0.0.1", port)
+        async with a_raw_server(says(ok)) as address, proxying(a_router(dead, address)) as proxy:
+            assert [status_of(await exchange(proxy, HEAD)) for _ in range(4)] == [200] * 4
+            proxy.router = a_router(dead)
+            answer = await exchange(proxy, HEAD)
+            assert status_of(answer) == 502
+            assert f"127.0.0.1:{port}".encode() in answer
+            proxy.router = a_router(problem="no pod behind Service lab/a is ready")
+            answer = await exchange(proxy, HEAD)
+            assert (status_of(answer), b"no pod behind Service lab/a is ready" in answer) == (503, True)
 
 
 async def test_a_backend_that_answers_without_reading_the_body_is_heard() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.server
 import shutil
-import socket
 import ssl
 import subprocess
 import threading
@@ -16,6 +15,7 @@ import pytest
 from moorage.cli.main import main
 from moorage.cli.serveraddress import complete_address
 from moorage.errors import UsageError
+from moorage.testing.ports import dead_port
 
 
 @pytest.mark.parametrize(
@@ -135,9 +135,7 @@ def test_another_web_server_is_not_taken_for_ours(home, http_port, capsys):
 
 
 def test_a_port_where_nobody_listens_is_named(home, capsys):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    with dead_port() as port:
         text = login(f"localhost:{port}", capsys)
     assert f"localhost:{port}" in text
     assert "hint: check the address and the port; `moor up` starts a server on this machine\n" in text

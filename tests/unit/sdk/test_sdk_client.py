@@ -27,6 +27,7 @@ from moorage.errors import AlreadyExists, Conflict, Invalid, NotReady, ServerErr
 from moorage.sdk import aio, sync
 from moorage.sdk.local import loop
 from moorage.testing.clock import FakeClock
+from moorage.testing.ports import dead_port
 
 
 @pytest.mark.parametrize(("old", "new"), [("grace", "grace_period_seconds"), ("workdir", "working_dir")])
@@ -315,11 +316,10 @@ async def test_a_get_and_a_change_with_a_key_are_asked_again_and_other_changes_a
 
 @pytest.mark.anyio
 async def test_a_server_that_is_not_there_is_said_to_be_away():
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        url = f"http://127.0.0.1:{sock.getsockname()[1]}"
-    async with aio.AsyncClient(url, "secret", clock=Hasty()) as client:
-        with pytest.raises(ServerError, match="does not answer"):
-            await client.gpus()
+    with dead_port() as port:
+        async with aio.AsyncClient(f"http://127.0.0.1:{port}", "secret", clock=Hasty()) as client:
+            with pytest.raises(ServerError, match="does not answer"):
+                await client.gpus()
 
 
 def test_the_sync_client_has_every_verb_of_the_async_one():
