@@ -10,6 +10,8 @@ import pytest
 from tests.browser.conftest import Scene, a_node
 
 from moorage.apimachinery.resources import JOBS, NODES, PODS
+from moorage.testing.ports import free_ports
+from moorage.testing.waiting import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.browser, pytest.mark.anyio]
 
@@ -18,6 +20,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.anyio]
 async def looking(chromium, site, *, signed_in=True, quiet=True, **options):
     """The page, open; with `quiet` it fails when the browser reported an error on its console."""
     context = await chromium.new_context(**({"viewport": {"width": 1280, "height": 900}} | options))
+    context.set_default_timeout(PATIENCE_SECONDS * 1000)
     page = await context.new_page()
     trouble = []
     page.on("pageerror", lambda error: trouble.append(str(error)))
@@ -76,8 +79,8 @@ async def test_a_change_in_the_cluster_is_seen_without_a_reload(chromium, site):
         site.api.remove(PODS, "eval-suite-x1", "vision")
         await seventh(page)
         assert await page.evaluate("window.untouched") is True
-        spoken = await page.locator("[aria-live=polite][sse-swap=spoken]").inner_text()
-        assert spoken.startswith("7 of 22 GPUs free")
+        seven = re.compile("^7 of 22 GPUs free")
+        await page.locator("[aria-live=polite][sse-swap=spoken]", has_text=seven).wait_for(state="attached")
 
 
 ROWS = "[...document.querySelectorAll('[sse-swap~=\"runs,rows-runs\"] tbody tr')].map(row => row.innerText)"
@@ -115,14 +118,15 @@ def without_times(text):
 
 
 async def test_the_page_says_when_the_server_is_gone_and_comes_back_with_it(chromium, tmp_path, start_site):
+    (port,) = free_ports(1)
     async with contextlib.AsyncExitStack() as stack:
-        async with start_site(tmp_path) as first:
+        async with start_site(tmp_path, port=port) as first:
             page = await stack.enter_async_context(looking(chromium, first, quiet=False))
             assert await page.locator(".tile").count() == 22
         await page.wait_for_selector("#live[data-state=lost]")
         assert await page.locator("#live-words").inner_text() == "Reconnecting…"
         assert await page.locator(".tile").count() == 22
-        async with start_site(tmp_path, port=int(first.base.rpartition(":")[2])) as second:
+        async with start_site(tmp_path, port=port) as second:
             await page.wait_for_selector("#live[data-state=live]")
             second.api.remove(PODS, "eval-suite-x1", "vision")
             await seventh(page)
@@ -207,7 +211,7 @@ async def test_the_keyboard_reaches_the_content_first(chromium, site):
         await page.keyboard.press("Tab")
         assert await page.evaluate("document.activeElement.className") == "skip"
         await page.keyboard.press("Enter")
-        assert await page.evaluate("document.activeElement.id") == "main"
+        await page.locator("#main:focus").wait_for()
 
 
 async def test_the_page_is_whole_without_javascript(chromium, site):
@@ -231,8 +235,7 @@ async def test_in_a_large_cluster_the_keyboard_goes_from_node_to_node_and_from_g
         site.api.put(NODES, a_node(f"many-{at:02}", 8, "NVIDIA-H100"))
     site.api.remove(PODS, "eval-suite-x1", "vision")
     async with looking(chromium, site) as page:
-        dots = page.locator(".dots")
-        await dots.first.wait_for()
+        await page.locator(".dots .cell").nth(117).wait_for()
         assert await page.locator(".cell").count() == 118
         assert await page.locator(".cell > [tabindex='0']").count() == 16  # a node each
         first = page.locator(".cell > *").first
@@ -264,5 +267,5 @@ async def test_language_and_colours_are_chosen_at_the_foot_and_kept(chromium, si
         assert await page.evaluate("getComputedStyle(document.documentElement).backgroundColor") == dark
         await page.select_option("#look-theme", "light")
         await page.click(".looks button")
-        await page.wait_for_url("**/jobs")
+        await page.wait_for_selector("html[data-theme=light]")
         assert await page.evaluate("getComputedStyle(document.documentElement).backgroundColor") != dark

@@ -215,7 +215,7 @@ def test_a_workspace_is_made_opened_stopped_and_deleted_with_the_keyboard_alone(
     person.press("start-default--lab")
     page.locator("#live-workspaces .pill", has_text="Running").wait_for()
     person.press("delete-default--lab")
-    assert page.locator("h1").inner_text() == "Delete workspace lab?"
+    page.locator("h1", has_text="Delete workspace lab?").wait_for()
     person.tab_to("f-deleteHome")
     page.keyboard.press("Space")
     page.keyboard.press("Tab")
@@ -399,6 +399,7 @@ def test_a_newcomer_starts_a_run_sees_why_it_waits_cancels_it_and_runs_it_again(
     page.reload()
     page.locator("#f-q").fill("LAST")
     page.locator("#search-log").click()
+    page.wait_for_url("**q=LAST**")
     assert page.locator("#log-text").inner_text().strip() == "last step"
     with page.expect_download() as download:
         page.locator("#download-log").click()
@@ -476,6 +477,7 @@ def test_a_newcomer_makes_a_map_and_a_dataset(shared_cluster, browser):
     page.locator("#items").click()
     page.locator("#f-state").select_option("done")
     page.locator("#search-items").click()
+    page.wait_for_url("**state=done**")
     assert page.locator("tbody tr").count() == 9
     person.go("/datasets")
     page.get_by_role("link", name="New dataset").click()
