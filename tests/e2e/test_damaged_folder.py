@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from moorage.testing.forked import fork_server
+from moorage.testing.ports import free_ports
 from moorage.testing.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("damaged")
@@ -33,7 +34,9 @@ def moor_json(*args: str, data: Path) -> Any:
 @pytest.fixture
 def data(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "d"
-    started = moor("up", "--nodes", "1", "--port", "0", "--api-port", "0", "--ingress-port", "0", data=folder)
+    server, api, ingress = map(str, free_ports(3))  # nobody else gets them while the cluster is down
+    chosen = ("--port", server, "--api-port", api, "--ingress-port", ingress)
+    started = moor("up", "--nodes", "1", *chosen, data=folder)
     assert started.returncode == 0, started.stderr
     yield folder
     assert moor("down", data=folder).returncode == 0
@@ -72,8 +75,10 @@ def kill_all(data: Path) -> None:
         wait_until(f"the end of {pid}", lambda pid=pid: not Path(f"/proc/{pid}").exists())
 
 
-def ports(data: Path) -> Any:
-    return json.loads((data / "config.json").read_text())["ports"]
+def ports(data: Path) -> list[int]:
+    """Those that were chosen."""
+    found = json.loads((data / "config.json").read_text())["ports"]
+    return [found[name] for name in ("server", "api", "ingress")]
 
 
 def test_each_damaged_file_is_refused_by_name_and_brought_back_and_the_run_goes_on(data: Path) -> None:

@@ -14,10 +14,9 @@ from typing import Any
 
 import pytest
 
-from moorage.cli.datafolder import DataFolder, listening
-from moorage.testing.cluster import Cluster, local_cluster
+from moorage.testing.cluster import Cluster
 from moorage.testing.killing import is_alive, send
-from moorage.testing.replicas import start_part
+from moorage.testing.replicas import prepare, start_part
 from moorage.testing.waiting import wait_until
 
 SERVICES = ("operator", "webhook", "extender", "server")
@@ -152,13 +151,9 @@ def test_with_the_pods_killed_too_the_job_resumes_from_its_checkpoint(own_cluste
 def parts(tmp_path: Path) -> Iterator[tuple[Cluster, Callable[[str], None]]]:
     """A local cluster whose services are a process each, and what restarts one of them as an upgrade does."""
     home = tmp_path / "home"
-    with local_cluster(home, "--nodes", "2", "--gpus", "2", "--gpu-type", "a100"):
-        pass  # its folder is made: tokens, certificates, kubeconfig
-    folder = DataFolder(home)
-    config = folder.load_config()
-    assert config is not None
     with contextlib.ExitStack() as stack:
-        fds = {name: sock.fileno() for name, sock in stack.enter_context(listening(config.ports)).items()}
+        folder, sockets = prepare(stack, home, "--nodes", "2", "--gpus", "2", "--gpu-type", "a100")
+        fds = {name: sock.fileno() for name, sock in sockets.items()}
         start_part(stack, home, "moorage.localcluster", {"api": fds["api"]})
         running = {part: stack.enter_context(contextlib.ExitStack()) for part in SERVICES}
         own = {name: fds[name] for name in ("extender", "webhook", "server")}

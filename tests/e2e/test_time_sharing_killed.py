@@ -15,13 +15,12 @@ from tests.e2e.test_time_sharing_as_typed import RULE
 
 from moorage.apimachinery.meta import annotations_of, is_condition_true
 from moorage.apimachinery.resources import JOBS, Obj
-from moorage.cli.datafolder import DataFolder, listening
 from moorage.kube.client import KubeClient
 from moorage.model.names import YIELDS_TO_ANNOTATION
 from moorage.model.tenant import TENANTS
-from moorage.testing.cluster import Cluster, local_cluster
+from moorage.testing.cluster import Cluster
 from moorage.testing.examples import examples
-from moorage.testing.replicas import start_part
+from moorage.testing.replicas import prepare, start_part
 from moorage.testing.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes, pytest.mark.timeout(900)]
@@ -63,12 +62,8 @@ class Site:
     """A local cluster whose operator is a process of its own."""
 
     def __init__(self, stack: contextlib.ExitStack, home: Path) -> None:
-        with local_cluster(home, "--nodes", "1", "--gpus", "1", "--gpu-type", "a100"):
-            pass  # its folder is made: tokens, certificates, kubeconfig
-        folder = DataFolder(home)
-        config = folder.load_config()
-        assert config is not None
-        fds = {name: sock.fileno() for name, sock in stack.enter_context(listening(config.ports)).items()}
+        folder, sockets = prepare(stack, home, "--nodes", "1", "--gpus", "1", "--gpu-type", "a100")
+        fds = {name: sock.fileno() for name, sock in sockets.items()}
         self._stack, self._home = stack, home
         start_part(stack, home, "moorage.localcluster", {"api": fds["api"]})
         self._fds = {name: fds[name] for name in ("extender", "webhook", "server")}

@@ -17,6 +17,7 @@ import pytest
 
 from moorage.apimachinery.documents import parse_document
 from moorage.cli.datafolder import DEFAULT_PORTS, OPTIONS, port_holder
+from moorage.testing.ports import free_ports
 from moorage.testing.waiting import wait_until
 
 
@@ -44,7 +45,8 @@ def up(data: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.xdist_group("up")
 def test_up_status_down_and_up_again_keep_nodes_and_addresses(data):
-    done = up(data, "--nodes", "2", "--gpus", "2", "--gpu-type", "a100")
+    (port,) = free_ports(1)  # nobody else gets it while the cluster is down
+    done = up(data, "--nodes", "2", "--gpus", "2", "--gpu-type", "a100", "--port", str(port))
     assert done.returncode == 0, done.stderr
     before = json.loads(moor("status", "-o", "json", data=data).stdout)
     assert [(node["name"], node["gpus"], node["gpuType"], node["state"]) for node in before["nodes"]] == [

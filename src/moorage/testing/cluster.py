@@ -36,6 +36,7 @@ import yaml
 
 from moorage.apimachinery.parent import end_with_parent
 from moorage.clock import SYSTEM
+from moorage.localcluster.nodeagent.leftovers import stop_all
 from moorage.model.names import HOST_IMAGE
 from moorage.testing.forked import fork_server
 from moorage.testing.ports import free_ports
@@ -116,7 +117,10 @@ def start_cluster(home: Path) -> Iterator[Cluster]:
 
 @contextlib.contextmanager
 def local_cluster(home: Path, *options: str) -> Iterator[Cluster]:
-    """`moor up` with free ports; by default two nodes of two simulated GPUs. `moor down` at the end."""
+    """`moor up` with free ports; by default two nodes of two simulated GPUs. `moor down` at the end.
+
+    Pods that run at the end get no grace period: what saves its work would take half a minute of each test.
+    """
     chosen = options or ("--nodes", "2", "--gpus", "2", "--gpu-type", "a100")
 
     def moor(*args: str) -> None:
@@ -146,7 +150,8 @@ def local_cluster(home: Path, *options: str) -> Iterator[Cluster]:
             client_ca=home / "pki",
         )
     finally:
-        moor("down", "--data", str(home))
+        moor("down", "--data", str(home), "--keep-pods")
+        stop_all(home / "nodes", grace_seconds=0.0)
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 from moorage.cli.datafolder import DataFolder, listening
+from moorage.errors import PortTaken
 from moorage.testing.cluster import Cluster, local_cluster
 from moorage.testing.ports import free_ports
 
@@ -194,13 +195,8 @@ class Site:
 def two_replicas(folder: Path, database: str, *, nodes: int = 1) -> Iterator[Site]:
     """Start everything but the servers, in an empty folder. `Site.running` starts them."""
     home = folder / "cluster"
-    with local_cluster(home, "--nodes", str(nodes), "--gpus", "8", "--gpu-type", "a100"):
-        pass  # its folder is made: tokens, certificates, kubeconfig
-    data = DataFolder(home)
-    config = data.load_config()
-    assert config is not None
     with contextlib.ExitStack() as stack:
-        sockets = stack.enter_context(listening(config.ports))
+        data, sockets = prepare(stack, home, "--nodes", str(nodes), "--gpus", "8", "--gpu-type", "a100")
         fds = {name: sock.fileno() for name, sock in sockets.items()}
         start_part(stack, home, "moorage.localcluster", {"api": fds["api"]})
         own = {name: fds[name] for name in ("extender", "webhook", "server")}
@@ -217,6 +213,18 @@ def two_replicas(folder: Path, database: str, *, nodes: int = 1) -> Iterator[Sit
         for replica in replicas:
             stack.callback(replica.stop)
         yield site
+
+
+def prepare(stack: contextlib.ExitStack, home: Path, *options: str) -> tuple[DataFolder, dict[str, socket.socket]]:
+    """A folder that `moor up` with these options has made, in which nothing runs, and sockets on its ports."""
+    folder = DataFolder(home)
+    while True:
+        with local_cluster(home, *options):
+            pass  # tokens, certificates, kubeconfig
+        config = folder.load_config()
+        assert config is not None
+        with contextlib.suppress(PortTaken):  # by who bound any free port in the meantime
+            return folder, stack.enter_context(listening(config.ports))
 
 
 def start_part(
