@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import os
 import pty
@@ -15,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-PATIENCE = 60.0  # seconds; only bounds a hang
+PATIENCE = 180.0  # seconds; only bounds a hang
 CONTROLS = re.compile(r"\x1b(?:\[[?>=]?[\d;]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[=>()][B0]?)")
 
 
@@ -31,6 +32,7 @@ class Terminal:
         )
         os.close(side)
         self.output = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a read may end within a character
 
     def __enter__(self) -> Self:
         return self
@@ -68,7 +70,7 @@ class Terminal:
             data = os.read(self._main, 65536)
         except OSError:  # the program ended
             return False
-        self.output += data.decode(errors="replace")
+        self.output += self._decoder.decode(data)
         return bool(data)
 
 

@@ -49,7 +49,10 @@ def test_prices_a_report_and_a_comparison(own_cluster: Cluster, tmp_path: Path) 
     assert moor("cost", "prices").stdout.strip() == PRICES.strip()
     run = ("run", "--name", "train", "--gpus", "1", "--cpu", "100m", "--memory", "64Mi", "--follow")
     moor(*run, "--", sys.executable, "-c", "import time; time.sleep(3)")
-    answer = json.loads(moor("cost", "report", "--by", "run", "-o", "json").stdout)
+    answer = waiting.read_until(
+        lambda: json.loads(moor("cost", "report", "--by", "run", "-o", "json").stdout),
+        lambda answer: "default/train" in {row["name"] for row in answer["rows"]},
+    )
     rows = {row["name"]: Decimal(row["total"]) for row in answer["rows"]}
     assert rows["default/train"] > 0
     assert rows["(idle)"] > rows["default/train"]
@@ -128,7 +131,7 @@ def test_a_budget_that_is_used_up_puts_new_work_behind_then_refuses_it(own_clust
         rows = json.loads(moor("budget", "list", "-o", "json").stdout)
         return any(row["percent"] >= 100 for row in rows)
 
-    waiting.read_until(is_used_up, bool, patience=180.0)
+    waiting.read_until(is_used_up, bool)
     assert "budget tiny of " in moor("whoami").stderr
     assert "budget tiny" in moor(*run, "--name", "second", *work).stderr
     path = "{.spec.template.spec.priorityClassName}"
@@ -148,6 +151,6 @@ def test_a_budget_that_is_used_up_puts_new_work_behind_then_refuses_it(own_clust
         done = moor(*run, *work, "--dry-run", check=False)
         return done.returncode == 1 and "new work is refused" in done.stderr
 
-    waiting.read_until(is_refused, bool, patience=60.0)
+    waiting.read_until(is_refused, bool)
     moor("run", "--name", "without", "--cpu", "100m", "--memory", "64Mi", "--follow", *work)  # it asks for no GPU
     assert "tiny: 0.0001 GPU-hours in a day; when it is used up: refuse" in moor("budget", "show", "tiny").stdout

@@ -21,15 +21,17 @@ import pytest
 
 from moorage.testing.cluster import Cluster
 from moorage.testing.ports import free_ports
+from moorage.testing.waiting import wait_until
 
 pytestmark = pytest.mark.cluster("scheduler", "controllers", "kubelet")
 
 PATIENCE = 180.0  # seconds; only bounds a hang
 SERVER = (  # with its port at the end
-    "import functools, http.server, pathlib\n"
-    "pathlib.Path('/tmp/served').mkdir(exist_ok=True); pathlib.Path('/tmp/served/page').write_text('hello')\n"
-    "handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory='/tmp/served')\n"
-    "http.server.ThreadingHTTPServer(('127.0.0.1', {port}), handler).serve_forever()"
+    "import functools, http.server, pathlib, tempfile\n"
+    "folder = tempfile.mkdtemp(); pathlib.Path(folder, 'page').write_text('hello')\n"
+    "handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=folder)\n"
+    "server = http.server.ThreadingHTTPServer(('127.0.0.1', {port}), handler)\n"
+    "print('listening', flush=True); server.serve_forever()"
 )
 
 
@@ -58,6 +60,7 @@ def server(cluster: Cluster, name: str, port: int, tmp_path: Path) -> str:
     submit(cluster, name, tmp_path, SERVER.format(port=port))
     done = cluster.moor("wait", name, "--for", "running", "--timeout", "3m")
     assert done.stdout == f"{name} Running\n"
+    wait_until("the run to listen", lambda: "listening" in cluster.moor("logs", name).stdout)
     return name
 
 

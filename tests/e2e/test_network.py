@@ -28,6 +28,7 @@ from moorage.errors import NotFound, ServerError
 from moorage.kube.client import KubeClient
 from moorage.kube.exec import STDOUT
 from moorage.testing.cluster import Cluster
+from moorage.testing.ports import free_ports
 from moorage.testing.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.cluster("kubelet", "scheduler", "controllers")]
@@ -185,10 +186,11 @@ async def test_kubectl_attach_shows_what_is_written(cluster, api, namespace):
 
 
 async def test_kubectl_forwards_a_port_to_the_pods_own_address_and_to_its_localhost(cluster, api, namespace):
-    both = SERVE.replace("http.server.Threading", "import threading; s = http.server.Threading").replace(
-        ".serve_forever()",
-        "; threading.Thread(target=s.serve_forever).start();"
-        " http.server.HTTPServer(('127.0.0.1', 18765), http.server.SimpleHTTPRequestHandler).serve_forever()",
+    (port,) = free_ports(1)
+    both = (  # ready once it listens on both
+        "import http.server, threading; local = http.server.ThreadingHTTPServer("
+        f"('127.0.0.1', {port}), http.server.SimpleHTTPRequestHandler);"
+        f" threading.Thread(target=local.serve_forever).start(); {SERVE}"
     )
     probe = {"tcpSocket": {"port": 8000}, "periodSeconds": 1}
     await a_running_pod(api, namespace, sys.executable, "-c", both, readinessProbe=probe)
@@ -197,7 +199,7 @@ async def test_kubectl_forwards_a_port_to_the_pods_own_address_and_to_its_localh
         pytest.skip("kubectl is not installed")
     process = await asyncio.create_subprocess_exec(
         *(program, "--kubeconfig", str(cluster.kubeconfig), "-n", namespace, "port-forward", "p"),
-        *("--address", "127.0.0.1", ":8000", ":18765"),
+        *("--address", "127.0.0.1", ":8000", f":{port}"),
         stdout=asyncio.subprocess.PIPE,
     )
     assert process.stdout is not None
@@ -265,9 +267,12 @@ async def test_an_ingress_leads_to_the_pods_that_are_ready(cluster, api, namespa
                 return answer.status == wanted and said in text
 
         await until("the pods behind the Ingress", lambda: ask(200))
-        (one,) = (await api.list(ENDPOINTSLICES, namespace)).items
-        assert len({endpoint["addresses"][0] for endpoint in one["endpoints"]}) == 2
 
+        async def both_known() -> bool:
+            (one,) = (await api.list(ENDPOINTSLICES, namespace)).items
+            return len({endpoint["addresses"][0] for endpoint in one["endpoints"]}) == 2
+
+        await until("an address for each pod", both_known)
         await api.patch(DEPLOYMENTS, "web", {"spec": {"replicas": 0}}, namespace)
         await until("the pods to be gone", lambda: ask(503, f"no pod behind Service {namespace}/web is ready"))
         await api.patch(DEPLOYMENTS, "web", {"spec": {"replicas": 1}}, namespace)

@@ -79,7 +79,7 @@ async def hide(cluster: Cluster) -> None:
         await api.patch(CONFIGMAPS, "moorage", {"data": data}, "moorage-system")
         made = await api.create(PODS, a_server_pod(server, free_ports(1)[0]), "moorage-system")
         version = made["metadata"]["resourceVersion"]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(180):
             async for event in api.watch(PODS, "moorage-system", resource_version=version):
                 if is_ready(event.object):
                     return

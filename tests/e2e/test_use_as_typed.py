@@ -24,7 +24,7 @@ def test_what_a_run_uses_is_measured_and_shown(own_cluster: Cluster) -> None:
         pods = [pod for pod in use.get("pods", ()) if pod["total"].get("gpuPercent")]
         return pods[0] if pods else None
 
-    pod = wait_until("the run was measured", measured, patience=150)
+    pod = wait_until("the run was measured", measured)
     total = pod["total"]
     assert 0 < total["gpuPercent"] <= total["gpuPeakPercent"] <= 100  # one core for its GPU is 100 %
     assert total["cpu"] > 0

@@ -13,7 +13,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -30,6 +29,7 @@ import pytest
 from moorage.kube.client import KubeClient
 from moorage.testing import waiting
 from moorage.testing.cluster import Cluster
+from moorage.testing.ports import free_ports
 
 with mock.patch.dict(os.environ):  # OpenCV puts its folder into LD_LIBRARY_PATH, which runs and maps pass on
     cv2 = pytest.importorskip("cv2", reason="opencv-python-headless is not installed")
@@ -200,8 +200,7 @@ async def an_account(cluster: Cluster) -> str:
 @contextlib.contextmanager
 def forwarded(cluster: Cluster) -> Iterator[str]:
     """The address of the page while `moor port-forward` runs."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     typed = [sys.executable, "-m", "moorage.cli.main", "port-forward", "video", f"{port}:8000"]
     child = subprocess.Popen(typed, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=cluster.environment())
     address = f"http://127.0.0.1:{port}"

@@ -285,7 +285,7 @@ class Argo:
         self._api, self._namespace = api, namespace
 
     async def renew(self) -> None:
-        spec = {"holderIdentity": "argo", "leaseDurationSeconds": 15, "renewTime": rfc3339_micro(SYSTEM.now())}
+        spec = {"holderIdentity": "argo", "leaseDurationSeconds": 600, "renewTime": rfc3339_micro(SYSTEM.now())}
         try:
             await self._api.patch(LEASES, "workflow-controller", {"spec": spec}, self._namespace)
         except NotFound:

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -31,6 +32,7 @@ from moorage.queue.manager import Queue
 from moorage.queue.store import NewItem, Store
 from moorage.server.service import ServerService
 from moorage.testing.fakeapi import FakeApi
+from moorage.testing.ports import free_ports
 
 MEBI = 1024 * 1024
 PATIENCE_SECONDS = 180.0
@@ -45,7 +47,7 @@ class Site:
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self._thread.start()
         self.workers: list[subprocess.Popen[bytes]] = []
-        self.port = 0
+        (self.port,) = free_ports(1)  # also of the server that comes back
         self.queue: Queue
         self.start()
 
@@ -223,7 +225,7 @@ POISON = {
     "segfault": "import ctypes; ctypes.string_at(0)",
     "exit": "print('the reason', file=sys.stderr); sys.exit(7)",
     "loop": "while True: pass",
-    "much": "[os.write(1, b'y' * 65536) for _ in range(1600)]; sys.exit(1)",
+    "much": "[os.write(1, b'y' * 65536) for _ in range(400)]; sys.exit(1)",
     "binary": "os.write(1, bytes(range(256)) * 8); sys.exit(1)",
     "memory": "x = bytearray(700 * 1024 * 1024)\nwhile True: pass",
     "daemon": "os.spawnlp(os.P_NOWAIT, 'sleep', 'sleep', '1000')",
@@ -329,7 +331,7 @@ def test_short_calls_that_end_their_process_take_no_other_call_with_them(site: S
         "import os\ndef f(n):\n    open('begun', 'a').write(f'{n}\\n')\n    if n % 7 == 3: os._exit(5)\n"
         "    while n == 20: pass\n    return n\n"
     )
-    of = site.make(list(range(50)), retries=0, time_seconds=2.0, batch_items=25)
+    of = site.make(list(range(50)), retries=0, time_seconds=6.0, batch_items=25)
     assert site.ended(site.worker(function(site, text)))[0] == 0
     died = {at: one.failure.message for at, one in enumerate(site.items(of)) if one.failure is not None}
     assert died == {at: "exit code 5" for at in range(3, 50, 7)} | {20: "stopped after its time"}
@@ -480,7 +482,7 @@ def test_a_worker_killed_outright_loses_nothing(site: Site) -> None:
 
 
 def test_a_paused_worker_that_comes_back_late_cannot_overwrite(site: Site) -> None:
-    of = site.make(["x"], lease_seconds=2.0)
+    of = site.make(["x"], lease_seconds=5.0)
     flag = site.folder / "go"
     text = (
         f"import time\nprint('on', flush=True)\nwhile not os.path.exists({str(flag)!r}): time.sleep(0.01)\n"
@@ -520,13 +522,13 @@ def test_a_straggler_runs_a_second_time_beside_the_first_and_its_late_answer_is_
 
 
 def test_a_rate_is_kept_by_real_workers_together(site: Site) -> None:
+    made = time.monotonic()
     of = site.make(list(range(20)), rate=5.0)
     text = "import time\nresult(time.monotonic())"
     workers = [site.worker(python(text) | {"slots": 4}) for _ in range(2)]
     assert [site.ended(one)[0] for one in workers] == [0, 0]
-    began = sorted(site.results(of).values())
     # a bucket of one second's worth: what exceeds it has waited its time
-    assert began[-1] - began[0] >= (20 - 5) / 5.0 - 0.5
+    assert max(site.results(of).values()) - made >= (20 - 5) / 5.0
 
 
 def test_idle_workers_leave_when_the_last_item_is_done(site: Site) -> None:

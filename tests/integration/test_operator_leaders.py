@@ -330,7 +330,7 @@ class Lab:
 
         with site.telling():
             try:
-                await until(when, look, patience=20)
+                await until(when, look)
             except AssertionError as error:
                 raise AssertionError(f"{error}: {wrong}") from error
 
