@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 from moorage.testing.cluster import Cluster
 from moorage.testing.waiting import wait_until
 
-PATIENCE = 60.0  # seconds; only bounds a hang
+PATIENCE = 180.0  # seconds; only bounds a hang
 
 
 class Server:

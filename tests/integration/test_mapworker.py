@@ -482,7 +482,7 @@ def test_a_worker_killed_outright_loses_nothing(site: Site) -> None:
 
 
 def test_a_paused_worker_that_comes_back_late_cannot_overwrite(site: Site) -> None:
-    of = site.make(["x"], lease_seconds=5.0)
+    of = site.make(["x"], lease_seconds=2.0)
     flag = site.folder / "go"
     text = (
         f"import time\nprint('on', flush=True)\nwhile not os.path.exists({str(flag)!r}): time.sleep(0.01)\n"

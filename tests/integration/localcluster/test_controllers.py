@@ -44,7 +44,7 @@ from moorage.localcluster.storage.memory import MemoryStorage
 from moorage.testing.clock import FakeClock
 
 pytestmark = pytest.mark.anyio
-SECONDS = 30  # within which a state must be reached
+SECONDS = 180  # within which a state must be reached
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ from moorage.executor.stores import Stores
 from moorage.executor.web import UNKNOWN_NAME_SECONDS, unreachable
 from moorage.model.workflow import StepReport
 
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 180
 UID, POD, TOKEN = "7c1e", "wf-hello-1", "secret-token"
 
 

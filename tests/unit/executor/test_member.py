@@ -16,7 +16,7 @@ import pytest
 from moorage.executor.fetching import prepare
 from moorage.executor.order import Order, Parameter
 
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 180
 SHELLS = [
     pytest.param("dash", id="dash"),
     pytest.param("bash", id="bash"),

@@ -19,7 +19,7 @@ import pytest
 from moorage.executor.fetching import prepare
 from moorage.executor.order import Order, Output, Parameter
 
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 180
 
 
 @dataclass(frozen=True)

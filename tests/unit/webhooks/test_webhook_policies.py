@@ -20,7 +20,7 @@ from moorage.webhooks.app import Webhook
 
 pytestmark = pytest.mark.anyio
 
-SECONDS = 20
+SECONDS = 180
 
 
 def a_policy(level: str, team: str = "x") -> Any:
