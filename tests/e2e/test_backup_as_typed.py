@@ -44,7 +44,9 @@ def data(tmp_path: Path) -> Iterator[Path]:
 def test_a_running_cluster_is_backed_up_and_restored_with_a_map_half_done(data: Path, tmp_path: Path) -> None:
     file, other = tmp_path / "moorage.backup", tmp_path / "other"
     typed("run", "--name", "trained", "--", "echo", "42", data=data)
-    command = ("--", "sh", "-c", "sleep 0.5; echo {item}")
+    go = tmp_path / "go"  # the second half waits for it
+    script = f"while [ $0 -ge {ITEMS // 2} ] && [ ! -e {go} ]; do sleep 0.1; done; echo $0"
+    command = ("--", "sh", "-c", script, "{item}")
     typed("map", "create", "m", "--range", f"0:{ITEMS}", "--parallelism", "1", *command, data=data)
     typed("wait", "trained", data=data)
     wait_until("two items", lambda: len(moor("map", "results", "m", data=data).stdout.splitlines()) >= 2)
@@ -61,6 +63,7 @@ def test_a_running_cluster_is_backed_up_and_restored_with_a_map_half_done(data: 
     refused = moor("restore", "--force", str(file), data=data)
     assert (refused.returncode, "moor down" in refused.stderr) == (1, True)  # it runs
 
+    go.touch()
     wait_until("the map", lambda: moor_json("map", "status", "m", data=data)["state"] == "finished")
     typed("down", "--keep-pods", data=data)
     typed("restore", "--force", str(file), data=data)

@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not on PATH: install prometheus"),
 ]
 
-HOLD = "import time; time.sleep(600)"
+HOLD = "import time; time.sleep(3600)"
 WORKFLOW = """\
 apiVersion: argoproj.io/v1alpha1
 kind: Workflow
@@ -155,8 +155,11 @@ def test_the_choices_of_each_variable_have_values(prometheus):
     for dashboard in dashboards():
         for variable in dashboard["templating"]["list"][1:]:
             metric = variable["query"]["query"].removeprefix("label_values(").partition(",")[0]
-            values = prometheus.ask(f"label/{variable['name']}/values", **{"match[]": metric})
-            assert values, variable
+
+            def values(name=variable["name"], metric=metric):
+                return prometheus.ask(f"label/{name}/values", **{"match[]": metric})
+
+            wait_until(f"values of {variable['name']}", values)
 
 
 @pytest.mark.usefixtures("up")
