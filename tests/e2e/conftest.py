@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from moorage.apimachinery.resources import NAMESPACES
+from moorage.errors import ApiError
 from moorage.kube.client import KubeClient
 from moorage.kube.serverurl import server_url
 from moorage.testing.browser import ARGS, chromium_path
 from moorage.testing.cluster import Cluster
+from moorage.testing.waiting import until
 
 
 @pytest.fixture
@@ -34,6 +36,18 @@ async def login_server(cluster: Cluster, api: KubeClient) -> str:
     if cluster.address not in ("", "127.0.0.1"):
         pytest.skip("passwords go over plain http to 127.0.0.1 only: run it without MOORAGE_TEST_ADDRESS")
     return (await server_url(api)).rstrip("/")
+
+
+async def until_printed(api: KubeClient, namespace: str, pod: str, words: bytes) -> None:
+    """Wait until the container `main` has printed these words: a pod that runs need not have begun its work."""
+
+    async def read() -> bool:
+        try:
+            return words in b"".join([chunk async for chunk in api.logs(pod, namespace, container="main")])
+        except ApiError:  # this container does not run yet
+            return False
+
+    await until(f"{pod} to print {words.decode()}", read)
 
 
 @pytest.fixture

@@ -309,9 +309,13 @@ async def test_everybody_sees_who_holds_what_and_why_a_run_waits(cluster, api, n
     await running_pod(api, namespace, "first")
     await running_pod(api, namespace, "second")
     await asyncio.to_thread(run, cluster, namespace, "third", 1, unique, "--as", "linus")
-    gpus = json.loads((await asyncio.to_thread(cluster.moor, "gpus", "-o", "json")).stdout)
-    mine = [gpu for gpu in gpus if gpu["node"].startswith(unique)]
-    assert [gpu["state"] for gpu in mine] == ["used"] * 4
+
+    async def in_use() -> list[Any] | None:
+        gpus = json.loads((await asyncio.to_thread(cluster.moor, "gpus", "-o", "json")).stdout)
+        mine = [gpu for gpu in gpus if gpu["node"].startswith(unique)]
+        return mine if [gpu["state"] for gpu in mine] == ["used"] * 4 else None
+
+    mine = await until("four GPUs in use", in_use)
     assert sorted({gpu["owner"] for gpu in mine}) == ["ada", "grace"]
 
     async def explained() -> str | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.e2e.conftest import until_printed
 
 from moorage.apimachinery.meta import is_deleting
 from moorage.apimachinery.resources import PODS, PVCS, SECRETS, Obj
@@ -102,7 +103,7 @@ spec:
         command: [sh, -c]
         args:
         - |
-          echo {{workflow.name}} >> /work/starts
+          echo {{workflow.name}} >> /work/starts; echo counted
           [ $(grep -c {{workflow.name}} /work/starts) -lt 3 ] || exit 0
           trap 'exit 143' TERM
           sleep 600 &
@@ -245,6 +246,7 @@ class Nights:
             return next(iter(there - leaving - but), "")
 
         pod: str = await until(f"a pod of {name} to run", running)
+        await until_printed(self.api, self.namespace, pod, b"counted")
         eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod}}
         await self.api.create_subresource(PODS, pod, "eviction", eviction, self.namespace)
         return pod

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.e2e.conftest import until_printed
 
 from moorage.apimachinery.meta import is_deleting
 from moorage.apimachinery.resources import NODES, PODS, PVCS, Obj
@@ -96,7 +97,7 @@ spec:
     RETRY
     container:
       image: IMAGE
-      command: [sh, -c, 'echo run >> /work/runs; [ $(wc -l < /work/runs) -ge 3 ] || exec sleep 600']
+      command: [sh, -c, 'echo run >> /work/runs; echo counted; [ $(wc -l < /work/runs) -ge 3 ] || exec sleep 600']
       volumeMounts: [{name: work, mountPath: /work}]
   - name: count
     outputs: {parameters: [{name: runs, globalName: runs, valueFrom: {path: /tmp/count}}]}
@@ -112,6 +113,7 @@ async def test_a_step_that_is_evicted_twice_runs_three_times_and_never_two_at_on
     evicted: set[str] = set()
     for _ in range(2):
         pod = await scene.running(name, but=evicted)
+        await until_printed(scene.api, scene.namespace, pod["metadata"]["name"], b"counted")
         eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod["metadata"]["name"]}}
         await scene.api.create_subresource(PODS, pod["metadata"]["name"], "eviction", eviction, scene.namespace)
         evicted.add(pod["metadata"]["name"])
@@ -127,6 +129,7 @@ async def test_a_pod_that_is_deleted_by_hand_is_an_error_and_retried_where_the_m
     deleted: set[str] = set()
     for _ in range(2):
         pod = await scene.running(name, but=deleted)
+        await until_printed(scene.api, scene.namespace, pod["metadata"]["name"], b"counted")
         await scene.api.delete(PODS, pod["metadata"]["name"], scene.namespace)
         deleted.add(pod["metadata"]["name"])
     obj = await scene.ended(name)
@@ -353,7 +356,7 @@ async def test_the_example_trains_with_a_gpu_in_line_and_goes_on_after_an_evicti
     # the second epoch lasts until the eviction
     fit["container"]["args"][0] = fit["container"]["args"][0].replace(
         "epoch=$((epoch + 1))",
-        '[ "$epoch" != 1 ] || [ -e /checkpoint/held ] || { touch /checkpoint/held; exec sleep 600; }\n'
+        '[ "$epoch" != 1 ] || [ -e /checkpoint/held ] || { touch /checkpoint/held; echo held; exec sleep 600; }\n'
         "  epoch=$((epoch + 1))",
     )
     name = await scene.submit(yaml.safe_dump({"spec": spec}).replace("busybox", "IMAGE"))
@@ -374,6 +377,7 @@ async def test_the_example_trains_with_a_gpu_in_line_and_goes_on_after_an_evicti
     await until("explain to tell of the step", is_told)
     if "extender" in scene.cluster.offers:
         assert f"{name}/fit" in scene.cluster.moor("gpus").stdout
+    await until_printed(scene.api, scene.namespace, pod["metadata"]["name"], b"held")
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod["metadata"]["name"]}}
     await scene.api.create_subresource(PODS, pod["metadata"]["name"], "eviction", eviction, scene.namespace)
     obj = await scene.ended(name)
