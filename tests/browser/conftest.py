@@ -15,7 +15,7 @@ from moorage.clock import SYSTEM, rfc3339
 from moorage.decide.usage.intervals import Interval, Open
 from moorage.decide.usage.samples import GpuReading, Reading
 from moorage.server.service import ServerService
-from moorage.testing.browser import ARGS, chromium_path
+from moorage.testing.browser import ARGS, LAUNCH_MS, chromium_path
 from moorage.testing.fakeapi import FakeApi
 
 TOKEN = "a-page-token"
@@ -279,7 +279,7 @@ async def chromium(anyio_backend):
     path = chromium_path()
     playwright_api = pytest.importorskip("playwright.async_api", reason="playwright is not installed")
     async with playwright_api.async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=path, args=ARGS)
+        browser = await playwright.chromium.launch(executable_path=path, args=ARGS, timeout=LAUNCH_MS)
         try:
             yield browser
         finally:

@@ -11,7 +11,7 @@ from moorage.apimachinery.resources import NAMESPACES
 from moorage.errors import ApiError
 from moorage.kube.client import KubeClient
 from moorage.kube.serverurl import server_url
-from moorage.testing.browser import ARGS, chromium_path
+from moorage.testing.browser import ARGS, LAUNCH_MS, chromium_path
 from moorage.testing.cluster import Cluster
 from moorage.testing.waiting import until
 
@@ -55,6 +55,6 @@ def browser() -> Iterator[Any]:
     path = chromium_path()
     playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     with playwright_api.sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=path, args=ARGS)
+        launched = playwright.chromium.launch(executable_path=path, args=ARGS, timeout=LAUNCH_MS)
         yield launched
         launched.close()

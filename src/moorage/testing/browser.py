@@ -16,6 +16,7 @@ ARGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+LAUNCH_MS = 180_000  # only bounds a hang: on a busy machine Playwright's own half minute may be too short
 
 
 def chromium_path() -> str:

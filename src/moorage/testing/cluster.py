@@ -82,7 +82,7 @@ class Cluster:
         self,
         *args: str,
         check: bool = True,
-        timeout: float = 120,
+        timeout: float = 300,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
         stdin: str | None = None,
