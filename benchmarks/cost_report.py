@@ -8,8 +8,8 @@ The history goes through the server's stores as in life: nodes and pods as the r
 the collector adds them and as they are thinned out. A pod has a reading an hour, and in the last 12 hours one in
 five minutes: every hour of every pod is there, which reports read, each of fewer readings than in life. With
 `--full` there is a reading in half a minute for as long as readings are kept (12 hours), and one in five minutes
-for as long as those are (14 days), which an idle report reads: every row is there that is there in life. Pods hold
-a GPU each and live for two days on average; each is a run of its own.
+for as long as those are (14 days): every row is there that is there in life. Pods hold a GPU each and live for two
+days on average; each is a run of its own. `idle_report.py` has the reports of idle work.
 
 Each report is asked for as `moor cost report` and the others do, of a server without a network in between.
 """
@@ -30,6 +30,7 @@ from typing import Any
 
 import msgspec
 import yaml
+from asking import ask
 from dashboard import a_node, a_pod
 from usage_history import GIB, Walks, place
 
@@ -208,37 +209,6 @@ def show_cluster(api: FakeApi, history: History, now: datetime) -> None:
     api.put(CONFIGMAPS, {"metadata": {"name": PRICES_CONFIGMAP, "namespace": SYSTEM_NAMESPACE}, "data": prices})
 
 
-async def ask(service: ServerService, path: str, body: Any = None) -> Any:
-    """The answer, decoded."""
-    route, _, query = path.partition("?")
-    answer = bytearray()
-    status = 0
-
-    async def receive() -> dict[str, object]:
-        return {
-            "type": "http.request",
-            "body": b"" if body is None else msgspec.json.encode(body),
-            "more_body": False,
-        }
-
-    async def send(message: dict[str, Any]) -> None:
-        nonlocal status
-        status = message.get("status", status)
-        answer.extend(message.get("body") or b"")
-
-    headers = [(b"authorization", f"Bearer {TOKEN}".encode()), (b"host", b"127.0.0.1"),
-               (b"content-type", b"application/json")]  # fmt: skip
-    scope = {
-        "type": "http", "method": "GET" if body is None else "POST", "path": route, "raw_path": route.encode(),
-        "query_string": query.encode(), "headers": headers, "client": ("127.0.0.1", 1), "root_path": "",
-        "server": ("127.0.0.1", 80), "scheme": "http", "http_version": "1.1", "asgi": {"version": "3.0"},
-    }  # fmt: skip
-    await service.app(scope, receive, send)
-    if status != 200:
-        raise SystemExit(f"{path}: {status} {bytes(answer[:500]).decode()}")
-    return msgspec.json.decode(answer)
-
-
 def reports(days: float) -> dict[str, tuple[str, Any]]:
     """Title → path and body."""
     since = f"{int(days * 24)}h"
@@ -253,7 +223,6 @@ def reports(days: float) -> dict[str, tuple[str, Any]]:
         "cost compare": ("/api/v1/cost/compare", files),
         "rightsize": ("/api/v1/rightsize", None),
         "idle": ("/api/v1/idle", None),
-        "idle report, 14 days": ("/api/v1/idle/report", {"since": "14d"}),
     }
 
 
@@ -267,7 +236,7 @@ async def measure(service: ServerService, days: float, times: int) -> None:
             if title == "rightsize":
                 await asyncio.sleep(KEPT_SECONDS + 0.1)  # until it reads anew
             began, cpu = time.perf_counter(), time.process_time()
-            answer = await ask(service, path, body)
+            answer = msgspec.json.decode(await ask(service, path, token=TOKEN, body=body))
             took.append(time.perf_counter() - began)
             used.append(time.process_time() - cpu)
         rows = next((len(answer[name]) for name in ("rows", "jobs", "works", "work") if name in answer), 0)

@@ -19,6 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from asking import ask
 from dashboard import TOKEN, Load
 
 from moorage.apimachinery.resources import PODS
@@ -29,28 +30,6 @@ from moorage.server.service import ServerService
 from moorage.testing.fakeapi import FakeApi
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
-
-
-async def ask(service: ServerService) -> bytes:
-    """The body of the page."""
-    body = bytearray()
-
-    async def receive() -> dict[str, object]:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(message: dict[str, object]) -> None:
-        if message["type"] == "http.response.start":
-            assert message["status"] == 200, message
-        body.extend(message.get("body") or b"")  # type: ignore[arg-type]
-
-    headers = [(b"authorization", f"Bearer {TOKEN}".encode()), (b"host", b"127.0.0.1")]
-    scope = {
-        "type": "http", "method": "GET", "path": "/metrics", "raw_path": b"/metrics", "query_string": b"",
-        "headers": headers, "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80), "scheme": "http",
-        "http_version": "1.1", "root_path": "", "asgi": {"version": "3.0"},
-    }  # fmt: skip
-    await service.app(scope, receive, send)
-    return bytes(body)
 
 
 async def add_readings(service: ServerService, api: FakeApi) -> int:
@@ -89,7 +68,7 @@ async def measure(options: argparse.Namespace, folder: Path) -> None:
     running = asyncio.create_task(service.run())
     try:
         began = time.perf_counter()
-        page = await ask(service)
+        page = await ask(service, "/metrics", token=TOKEN)
         readings = await add_readings(service, api)
         print(f"first page: {1000 * (time.perf_counter() - began):.0f} ms, {count_series(page):,} series")
         number = 0
@@ -97,7 +76,7 @@ async def measure(options: argparse.Namespace, folder: Path) -> None:
             for _ in range(40):
                 service.context.times.seconds.observe(0.01, f"/api/v1/route{number}", METHODS[number % 5])
                 number += 1
-            page = await ask(service)
+            page = await ask(service, "/metrics", token=TOKEN)
         gc.collect()
         gc.freeze()
         took, waits, used = [], [], []
@@ -106,7 +85,7 @@ async def measure(options: argparse.Namespace, folder: Path) -> None:
             waiting = asyncio.create_task(longest_wait(stop))
             await asyncio.sleep(0.005)
             began, cpu = time.perf_counter(), time.process_time()
-            page = await ask(service)
+            page = await ask(service, "/metrics", token=TOKEN)
             took.append(time.perf_counter() - began)
             used.append(time.process_time() - cpu)
             stop.set()

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from moorage.decide.usage.samples import (
     MEASURES,
+    Limits,
     PodUse,
     Point,
     Sum,
@@ -223,6 +224,8 @@ def test_what_was_kept_before_rows_were_packed_is_read_and_summed_up(database):
         statements.append(inserted("sample_slots", {"at": at, "pod": 1, "read_at": at * 1_000_000}, tally))
     an_old_database(database, statements)
     with closing(SampleStore(database)) as store:
+        limits = Limits(gpu_percent=90.0, cpu_milli=9000.0)
+        assert store.stretches(["u1"], TEN, TEN + HOUR, 300, limits) == []  # only its windows can tell
         for now in (at_slot(185), at_slot(300)):
             assert total(store) == added(tallies)
             for step in (30, 300, 3600):

@@ -16,7 +16,7 @@ from moorage.clock import SYSTEM, Clock
 from moorage.decide.idle.notices import outlook
 from moorage.decide.idle.plan import snooze
 from moorage.decide.idle.states import Record, State, read_record, write_record
-from moorage.decide.idle.work import RESOURCES, Held, held_work
+from moorage.decide.idle.work import RESOURCES, Held, HeldWork
 from moorage.errors import NotFound, UsageError
 from moorage.model.idle import Policy, policy_for
 from moorage.model.names import IDLE_ANNOTATION
@@ -104,7 +104,7 @@ def held_of(kind: str, obj: Obj, tenants: Iterable[Obj]) -> Held:
     notes = {IDLE_ANNOTATION: annotations_of(obj).get(IDLE_ANNOTATION) or "{}"}
     marked = {**obj, "metadata": {**obj["metadata"], "annotations": {**annotations_of(obj), **notes}}}
     lists = {each: [marked] if each == kind else [] for each in RESOURCES}
-    held = held_work([], lists["run"], lists["workspace"], lists["map"], lists["workflow"], tenants)
+    held = HeldWork().of([], lists["run"], lists["workspace"], lists["map"], lists["workflow"], tenants)
     if not held:
         raise NotFound(f"{kind} {obj['metadata']['name']} is being deleted", code=ErrorCode.NOT_FOUND)
     return held[0]

@@ -20,18 +20,24 @@ import msgspec
 from moorage.decide.usage.packed import pack, unpack
 from moorage.decide.usage.samples import (
     MEASURES,
+    MISSING_SLOTS,
     PEAKS,
     GpuReading,
+    Hour,
     Level,
+    Limits,
     Marks,
     PodUse,
     Point,
     Reading,
+    Seen,
     Segment,
+    Stretch,
     Sum,
     Tally,
     added_rows,
     corrected,
+    extremes_of,
     is_late,
     measures_of,
     moment_of,
@@ -40,6 +46,7 @@ from moorage.decide.usage.samples import (
     seconds_of,
     segments,
     tally_from,
+    tenths_of,
 )
 from moorage.errors import StorageError
 from moorage.model.retention import SAMPLE_HOURS, SAMPLE_WINDOW_DAYS, USAGE_DAYS
@@ -60,13 +67,34 @@ PODS = Table(
 LATEST = Table("sample_latest", ("pod", "read_at", "reading"), types=("bigint", "bigint", "text"), keys=1)
 SLOTS = Table("sample_slots", ("at", "pod", "read_at", *MEASURES), types=("bigint",) * 3 + _NUMBERS, keys=2)
 WINDOWS = Table("sample_windows", ("pod", "at", *MEASURES), types=("bigint",) * 2 + _NUMBERS, keys=2)
-HOURS = Table("sample_hours", ("pod", "at", *MEASURES), types=("bigint",) * 2 + _NUMBERS, keys=2)
+HOURS = Table(
+    "sample_hours",
+    ("pod", "at", *MEASURES, "windows", "gpu_low", "cpu_high"),  # the last three: `extremes_of` its windows
+    types=("bigint",) * 2 + _NUMBERS + ("bigint",) * 3,
+    keys=2,
+)
 PACKED_SLOTS = Table("sample_packed_slots", ("pod", "at", "packed"), types=("bigint", "bigint", "bytea"), keys=2)
 PACKED_WINDOWS = Table(
     "sample_packed_windows", ("pod", "at", "packed"), types=("bigint", "bigint", "bytea"), keys=2
 )
 SUMS = Table("sample_sums", ("level", "at", *MEASURES), types=("bigint",) * 2 + _NUMBERS, keys=2)
 MARKS = Table("sample_marks", ("name", "at"), types=("text", "bigint"), keys=1)
+_GAPS = 2
+# Hours that are alike: 0 idle, 1 used, 2 used and not every window was measured. One row for those in a row.
+_ALIKE = """
+SELECT pod, MIN(at), MAX(at), kind, SUM(windows), MIN(gpus), MAX(cpu) FROM (
+    SELECT pod, at, kind, windows, gpus, cpu,
+        at - {hour} * ROW_NUMBER() OVER (PARTITION BY pod, kind ORDER BY at) AS island
+    FROM (
+        SELECT s.pod, s.at, s.windows, s.gpus, {cpu} AS cpu, CASE
+            WHEN {low} >= ? THEN {used}
+            WHEN s.gpu_peak < ? AND {cpu} < ? AND s.slots >= {slots}
+                AND s.gpus > 0 AND s.gpu_count = s.gpus * s.slots AND s.cpu_count = s.slots THEN 0
+            END AS kind
+        FROM sample_hours s WHERE s.pod IN ({pods}) AND s.at >= ? AND s.at < ?
+    ) AS h WHERE kind IS NOT NULL
+) AS i GROUP BY pod, kind, island
+"""
 _TABLES = {Level.SLOT: SLOTS, Level.WINDOW: WINDOWS, Level.HOUR: HOURS}
 _PACKED = {Level.SLOT: (PACKED_SLOTS, Level.WINDOW), Level.WINDOW: (PACKED_WINDOWS, Level.HOUR)}  # rows in one
 _MEASURES = ", ".join(f"s.{name}" for name in MEASURES)
@@ -262,7 +290,8 @@ class SampleStore:
     def _write_sums(self, level: Level, start: int, parts: Mapping[int, Sequence[Row]]) -> None:
         """The window or hour of each pod, out of the measures of its parts, and the sum of them over all pods."""
         rows = {number: added_rows(measures) for number, measures in parts.items()}
-        self._db.upsert(_TABLES[level], [(number, start, *row) for number, row in rows.items()])
+        extremes = {number: extremes_of(parts[number]) if level is Level.HOUR else () for number in rows}
+        self._db.upsert(_TABLES[level], [(number, start, *row, *extremes[number]) for number, row in rows.items()])
         if rows:
             self._db.upsert(SUMS, [(int(level), start, *added_rows(rows.values()))])
 
@@ -282,9 +311,9 @@ class SampleStore:
             self._db.upsert(_TABLES[level], rows)
             self._db.run(f"DELETE FROM {packed.name} WHERE at >= ?", mark)
 
-    def _unpacked(self, data: bytes) -> list[Row]:
+    def _unpacked(self, data: bytes, columns: Sequence[int] | None = None) -> list[Row]:
         try:
-            return unpack(data)
+            return unpack(data, columns)
         except ValueError as error:
             raise StorageError(f"could not read {self._db.name}: {error}") from error
 
@@ -326,19 +355,31 @@ class SampleStore:
 
     # --- out
 
-    def points(self, uids: str | Iterable[str], since: datetime, until: datetime, step: int) -> list[Point]:
+    def points(
+        self,
+        uids: str | Iterable[str],
+        since: datetime,
+        until: datetime,
+        step: int,
+        *,
+        hours: Mapping[str, Iterable[datetime]] | None = None,
+    ) -> list[Point]:
         """What pods used in windows of `step` seconds (one of STEPS) that overlap [since, until), oldest first.
 
         A window without a reading has no point. Where only coarser sums are kept, points are longer than a step.
-        At the edges whole windows of the level that is read count: half a minute, five minutes or an hour.
+        At the edges whole windows of the level that is read count: half a minute, five minutes or an hour. With
+        `hours`, of what `stretches` tells of only these hours of each pod.
         """
         with self._lock:
             pods = self._pods(uids)
             names = {number: uid for uid, number, *_ in pods}
+            chosen = None
+            if hours is not None:
+                chosen = [(pod[1], seconds_of(hour)) for pod in pods for hour in hours.get(pod[0], ())]
             gathered: dict[tuple[int, int, int], list[Row]] = {}
             for segment in self._segments(since, until, step):
                 length = max(step, segment.level)
-                for number, start, row in self._rows(segment, pods, length):
+                for number, start, row in self._rows(segment, pods, length, hours=chosen):
                     gathered.setdefault((start, number, length), []).append(row)
         points = [
             Point(
@@ -350,6 +391,106 @@ class SampleStore:
             for (start, number, length), rows in gathered.items()
         ]
         return sorted(points, key=lambda point: (point.start, point.pod_uid))
+
+    def stretches(
+        self, uids: Iterable[str], since: datetime, until: datetime, step: int, limits: Limits
+    ) -> list[Stretch]:
+        """Hours in [since, until) that are alike by these limits, for windows of `step` seconds, at most an hour.
+
+        Of hours that are summed up, and whose windows are. What is in none of them `points` tells.
+        """
+        found: list[Stretch] = []
+        with self._lock:
+            names = {number: uid for uid, number, *_ in self._pods(uids)}
+            summed = self._marks().windows_summed
+            for segment in self._segments(since, until, step):
+                first = -(-max(segment.since, seconds_of(since)) // Level.HOUR) * Level.HOUR
+                end = min(segment.until, summed) // Level.HOUR * Level.HOUR
+                if segment.level is not Level.SLOT and first < end:
+                    hours = Segment(segment.level, first, end)
+                    found += self._stretches(hours, names, timedelta(seconds=max(step, segment.level)), limits)
+        return found
+
+    def _stretches(
+        self, hours: Segment, names: Mapping[int, str], length: timedelta, limits: Limits
+    ) -> Iterator[Stretch]:
+        """`hours.level` is that of the windows."""
+        by_hour = hours.level is Level.HOUR  # then the hour is the window
+        mean = "CASE WHEN s.cpu_count > 0 THEN (s.cpu_sum + s.cpu_count - 1) / s.cpu_count ELSE 0 END"
+        gaps = "2" if length <= timedelta(seconds=Level.WINDOW) else "NULL"  # else some is measured, in part
+        statement = _ALIKE.format(
+            hour=int(Level.HOUR),
+            cpu=mean if by_hour else "s.cpu_high",
+            low="s.gpu_peak" if by_hour else "s.gpu_low",
+            used="1" if by_hour else f"CASE WHEN s.windows = {Level.HOUR // Level.WINDOW} THEN 1 ELSE {gaps} END",
+            slots=Level.HOUR // Level.SLOT - MISSING_SLOTS,
+            pods="{}",
+        )
+        numbers = list(names)
+        for at in range(0, len(numbers), _AT_ONCE):
+            part = numbers[at : at + _AT_ONCE]
+            for number, first, last, kind, windows, gpus, cpu in self._db.rows(
+                statement.format(", ".join("?" * len(part))),
+                *tenths_of(limits.gpu_percent), limits.cpu_milli, *part, hours.since, hours.until,
+            ):  # fmt: skip
+                start, end = moment_of(first), moment_of(last + Level.HOUR)
+                yield Stretch(
+                    pod_uid=names[number],
+                    start=start,
+                    end=end,
+                    length=length,
+                    is_used=kind > 0,
+                    windows=int(windows) if kind == _GAPS else (end - start) // length,
+                    gpus=gpus,
+                    cpu_milli=cpu,
+                )
+
+    def hours(
+        self, hours: Mapping[str, Iterable[datetime]], since: datetime, until: datetime, step: int
+    ) -> list[Hour]:
+        """Windows of five minutes, or hours where only these are kept, of hours that `stretches` may tell of.
+
+        `points` has the same in more words, and takes ten times as long.
+        """
+        found: list[Hour] = []
+        with self._lock:
+            names = {pod[1]: pod[0] for pod in self._pods(hours)}
+            wanted = [(number, seconds_of(hour)) for number, uid in names.items() for hour in hours[uid]]
+            for segment in self._segments(since, until, step):
+                first = segment.since // Level.HOUR * Level.HOUR
+                keys = [key for key in wanted if first <= key[1] < segment.until]
+                if segment.level is Level.SLOT:
+                    continue
+                for number, start, windows in self._windows_of(segment, keys):
+                    found.append(
+                        Hour(
+                            pod_uid=names[number],
+                            start=moment_of(start),
+                            length=timedelta(seconds=segment.level),
+                            windows=windows,
+                        )
+                    )
+        return found
+
+    def _windows_of(
+        self, segment: Segment, keys: Sequence[Row]
+    ) -> Iterator[tuple[int, int, list[tuple[int, Seen]]]]:
+        if segment.level is Level.HOUR:
+            for number, start, *row in self._db.by_keys(HOURS, keys, columns=("pod", "at", *Seen._fields)):
+                yield number, start, [(0, Seen._make(row))]
+            return
+        places = [0, *(1 + MEASURES.index(name) for name in Seen._fields)]
+        for number, start, data in self._db.by_keys(PACKED_WINDOWS, keys):
+            first, last = segment.since - start, segment.until - start
+            yield (
+                number,
+                start,
+                [
+                    (place, Seen._make(row))
+                    for place, *row in self._unpacked(data, places)
+                    if first <= place * Level.WINDOW < last
+                ],
+            )
 
     def use_of(
         self, uids: str | Iterable[str], *, since: datetime | None = None, until: datetime | None = None
@@ -483,14 +624,27 @@ class SampleStore:
         return segments(self._marks(), since=seconds_of(since), until=_ceiling(until), step=step)
 
     def _rows(
-        self, segment: Segment, pods: Sequence[Row], length: int, *, measures: Sequence[str] = MEASURES
+        self,
+        segment: Segment,
+        pods: Sequence[Row],
+        length: int,
+        *,
+        measures: Sequence[str] = MEASURES,
+        hours: Sequence[Row] | None = None,
     ) -> list[tuple[int, int, Row]]:
-        """(pod, beginning of its window of `length` seconds, sums) in a segment; `length` 0: one window."""
+        """(pod, beginning of its window of `length` seconds, sums) in a segment; `length` 0: one window.
+
+        `hours`: of what is packed by the hour, or an hour itself, only these: (pod, beginning).
+        """
+        if hours is not None and segment.level is Level.HOUR:
+            wanted = [key for key in hours if segment.since <= key[1] < segment.until]
+            known_hours = self._db.by_keys(HOURS, wanted, columns=("pod", "at", *measures))
+            return [(number, _start(at, length), tuple(row)) for number, at, *row in known_hours]
         known = [number for _, number, _, _, _, last in pods if last >= segment.since]  # `last`: that is summed up
         places = [MEASURES.index(name) for name in measures]
+        packed = () if segment.level is Level.HOUR else self._packed_rows(segment, known, hours)
         result = [
-            (number, _start(at, length), tuple(row[place] for place in places))
-            for number, at, row in (() if segment.level is Level.HOUR else self._packed_rows(segment, known))
+            (number, _start(at, length), tuple(row[place] for place in places)) for number, at, row in packed
         ]
         if segment.level is Level.SLOT:
             return result + self._slots(segment, {pod[1] for pod in pods}, length, measures)
@@ -528,22 +682,34 @@ class SampleStore:
             if number in numbers
         ]
 
-    def _packed_rows(self, segment: Segment, numbers: Sequence[int]) -> Iterator[tuple[int, int, Row]]:
-        """(pod, beginning, measures) of the slots or windows of a segment that are packed."""
+    def _packed_rows(
+        self, segment: Segment, numbers: Sequence[int], hours: Sequence[Row] | None = None
+    ) -> Iterator[tuple[int, int, Row]]:
+        """(pod, beginning, measures) of the slots or windows of a segment that are packed.
+
+        `hours`: only these of what is packed by the hour, (pod, beginning).
+        """
         packed, span = _PACKED[segment.level]
         keys = 2 if segment.level is Level.SLOT else 1  # values before the measures
         first = segment.since // span * span
-        for at_number in range(0, len(numbers), _AT_ONCE):
-            part = numbers[at_number : at_number + _AT_ONCE]
-            statement = (
+        if hours is not None and span is Level.HOUR:
+            rows = iter(self._db.by_keys(packed, [key for key in hours if first <= key[1] < segment.until]))
+        else:
+            rows = self._packed(packed, numbers, first, segment.until)
+        for number, start, data in rows:
+            for row in self._unpacked(data):
+                at = start + row[0] * segment.level
+                if segment.since <= at < segment.until:
+                    yield number, at, row[keys:]
+
+    def _packed(self, packed: Table, numbers: Sequence[int], first: int, until: int) -> Iterator[Row]:
+        for at in range(0, len(numbers), _AT_ONCE):
+            part = numbers[at : at + _AT_ONCE]
+            yield from self._db.rows(
                 f"SELECT s.pod, s.at, s.packed FROM {packed.name} s"
-                f" WHERE s.pod IN ({', '.join('?' * len(part))}) AND s.at >= ? AND s.at < ?"
-            )
-            for number, start, data in self._db.rows(statement, *part, first, segment.until):
-                for row in self._unpacked(data):
-                    at = start + row[0] * segment.level
-                    if segment.since <= at < segment.until:
-                        yield number, at, row[keys:]
+                f" WHERE s.pod IN ({', '.join('?' * len(part))}) AND s.at >= ? AND s.at < ?",
+                *part, first, until,
+            )  # fmt: skip
 
 
 def _start(at: int, length: int) -> int:

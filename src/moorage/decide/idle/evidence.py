@@ -119,17 +119,17 @@ def _idle_tail(windows: Sequence[Window], policy: Policy) -> tuple[list[Window],
     for window in reversed(windows):
         if tail and window.end < tail[-1].start:  # a gap: nobody measured between them
             return tail[::-1], Window(start=window.end, end=tail[-1].start, gpu_peak=None, cpu_milli=None)
-        if not is_idle(window, policy):
+        if not is_idle(window.gpu_peak, window.cpu_milli, policy):
             return tail[::-1], window
         tail.append(window)
     return tail[::-1], None
 
 
-def is_idle(window: Window, policy: Policy) -> bool:
-    """Whether by its measurements the window may be one of idle work."""
-    if window.gpu_peak is None or window.cpu_milli is None:
+def is_idle(gpu_peak: float | None, cpu_milli: float | None, policy: Policy) -> bool:
+    """Whether by these measurements a window may be one of idle work."""
+    if gpu_peak is None or cpu_milli is None:
         return False
-    return window.gpu_peak < policy.gpu_below and window.cpu_milli < policy.cpu_below_milli
+    return gpu_peak < policy.gpu_below and cpu_milli < policy.cpu_below_milli
 
 
 def _busy(window: Window, policy: Policy, now: datetime) -> Verdict:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from moorage.decide.idle.evidence import Window
-from moorage.decide.usage.samples import SLOT_SECONDS, Point, Tally
+from moorage.decide.usage.samples import BUSY_PERCENT, NOTHING, SLOT_SECONDS, Point, Tally
 
-COVERED = 0.75  # of a window that must be measured: a restart of the server costs less than a minute
 SETTLED = timedelta(seconds=2 * SLOT_SECONDS)  # readings arrive by then; a window that ended later is no evidence
 
 
@@ -46,21 +45,16 @@ def windows_of(points: Iterable[Point], pods: Sequence[HeldPod], *, now: datetim
 def _window(
     start: datetime, end: datetime, tallies: Mapping[str, Tally], pods: Sequence[HeldPod], length: timedelta
 ) -> Window:
-    gpu_peak: float | None = 0.0
+    slots = length.total_seconds() / SLOT_SECONDS
+    peaks: list[float | None] = []
     cpu_milli: float | None = 0.0
     for pod in pods:
         if pod.started >= end or (pod.ended is not None and pod.ended <= start):
             continue
-        tally = tallies.get(pod.uid)
-        is_covered = tally is not None and tally.seconds >= COVERED * length.total_seconds()
-        if tally is not None and tally.busy_gpus:  # one busy moment is proof enough
-            gpu_peak = max(gpu_peak or 0.0, tally.gpu_utilisation_peak or 0.0)
-        elif tally is None or not is_covered or tally.gpus < pod.gpus or tally.gpu_count < pod.gpus * tally.slots:
-            gpu_peak = gpu_peak if gpu_peak else None
-        elif gpu_peak is not None:
-            gpu_peak = max(gpu_peak, tally.gpu_utilisation_peak or 0.0)
-        if tally is None or not is_covered or tally.cpu_milli is None or tally.cpu_count < tally.slots:
-            cpu_milli = None
-        elif cpu_milli is not None:
-            cpu_milli += tally.cpu_milli
-    return Window(start=start, end=end, gpu_peak=gpu_peak, cpu_milli=cpu_milli)
+        seen = tallies.get(pod.uid, NOTHING).seen
+        peaks.append(seen.gpu_percent(pod.gpus, slots))
+        mean = seen.cpu_milli(slots)
+        cpu_milli = None if mean is None or cpu_milli is None else cpu_milli + mean
+    highest = max((peak for peak in peaks if peak is not None), default=0.0)
+    is_known = None not in peaks or highest >= BUSY_PERCENT  # one busy moment is proof enough
+    return Window(start=start, end=end, gpu_peak=highest if is_known else None, cpu_milli=cpu_milli)

@@ -6,19 +6,28 @@ would have kept some of it, so what is said to be reclaimed is the most.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from moorage.decide.idle.evidence import Facts, Idle, is_idle, judge
+from moorage.decide.idle.evidence import Facts, Idle, Window, judge
 from moorage.decide.idle.plan import Act, Observed, Work, after_notice, plan
-from moorage.decide.idle.readings import HeldPod, windows_of
-from moorage.decide.idle.states import Record
+from moorage.decide.idle.readings import HeldPod
+from moorage.decide.idle.spans import Span, Use
+from moorage.decide.idle.states import Record, State
 from moorage.decide.usage.intervals import Interval
-from moorage.decide.usage.samples import Point
 from moorage.model.idle import MAP, RUN, WORKFLOW, WORKSPACE, Policy
 
 HOUR = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """A piece of work that held GPUs, its pods, and the policy that is tried on it."""
+
+    work: Work
+    pods: tuple[HeldPod, ...]
+    policy: Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,87 +54,132 @@ def group_of(interval: Interval) -> tuple[str, str, str] | None:
     return (RUN, interval.namespace, interval.run) if interval.run else None
 
 
-def outcomes(
-    intervals: Iterable[Interval],
-    points: Mapping[str, Sequence[Point]],
-    policy_of: Mapping[tuple[str, str], Policy] | Policy,
-    *,
-    since: datetime,
-    now: datetime,
-) -> list[Outcome]:
-    """Of all work that held GPUs, those with most to reclaim first. `points`: by the uid of the pod."""
+def pasts_of(
+    intervals: Iterable[Interval], policy_of: Mapping[tuple[str, str], Policy], *, now: datetime
+) -> list[Past]:
+    """All work that held GPUs and that a policy holds for. `policy_of`: by kind of work and namespace."""
     groups: dict[tuple[str, str, str], list[Interval]] = {}
     for interval in intervals:
         if interval.gpus and (key := group_of(interval)) is not None:
             groups.setdefault(key, []).append(interval)
-    rows = []
+    pasts = []
     for (kind, namespace, name), mine in sorted(groups.items()):
-        policy = policy_of if isinstance(policy_of, Policy) else policy_of.get((kind, namespace))
+        policy = policy_of.get((kind, namespace))
         if policy is None or kind not in policy.work:
             continue
-        work = Work(kind=kind, namespace=namespace, name=name, uid=mine[0].pod_uid, owner=mine[-1].owner)
-        mine_points = [point for interval in mine for point in points.get(interval.pod_uid, ())]
-        rows.append(_replay(work, mine, mine_points, policy, since=since, now=now))
-    return sorted(rows, key=lambda each: (-each.reclaimed_hours, -each.idle_hours, each.work.title))
+        work = Work(
+            kind=kind, namespace=namespace, name=name, uid=mine[0].pod_uid, owner=mine[-1].owner,
+            gpus=max(each.gpus for each in mine), started=min(each.started_at for each in mine), checkpoint_at=now,
+        )  # fmt: skip
+        pods = tuple(
+            HeldPod(uid=each.pod_uid, gpus=each.gpus, started=each.started_at, ended=each.ended_at)
+            for each in mine
+        )
+        pasts.append(Past(work=work, pods=pods, policy=policy))
+    return pasts
 
 
-def _replay(
-    work: Work,
-    mine: Sequence[Interval],
-    points: Sequence[Point],
-    policy: Policy,
-    *,
-    since: datetime,
-    now: datetime,
-) -> Outcome:
-    pods = [
-        HeldPod(uid=each.pod_uid, gpus=each.gpus, started=each.started_at, ended=each.ended_at) for each in mine
-    ]
-    windows = windows_of(points, pods, now=now)
-    held = sum(
-        (max(timedelta(), min(each.ended_at or now, now) - max(each.started_at, since)) / HOUR) * each.gpus
-        for each in mine
-    )
-    started = min(each.started_at for each in mine)
-    work = replace(work, gpus=max(each.gpus for each in mine), started=started, checkpoint_at=now)
-    record, warned, suspended, idle, reclaimed = Record(), None, None, 0.0, 0.0
-    measured, why = 0.0, ""
-    for at, window in enumerate(windows):
-        gpus = sum(pod.gpus for pod in pods if pod.started < window.end and (pod.ended or now) > window.start)
-        hours = (window.end - window.start) / HOUR * gpus
-        if window.gpu_peak is None:
-            record = Record()
-            continue
-        measured += hours
-        if not is_idle(window, policy):
-            if suspended is not None:
-                break  # it was used: somebody would have resumed it
-            record = Record()
-            continue
-        facts = Facts(started=started, windows=windows[max(0, at - 1) : at + 1], proven_since=record.since)
-        verdict = judge(facts, policy, window.end)
-        if isinstance(verdict, Idle):
-            idle += hours
-            if suspended is not None:
-                reclaimed += hours
-                continue
-        elif suspended is not None:
+def outcome_of(past: Past, spans: Iterable[Span], *, since: datetime, now: datetime) -> Outcome:
+    """What the policy would have done. `spans`: all that is known from `since` to `now`, in any order."""
+    replay = _Replay(past)
+    for span in sorted(spans, key=lambda span: span.start):
+        if not replay.go_on(span):
             break
-        step = plan(Observed(work=work, verdict=verdict, policy=policy, record=record, now=window.end))
-        record = step.record if isinstance(verdict, Idle) else Record()
-        if step.act in (Act.WARN, Act.REMIND):
-            record = after_notice(record, delivered=True)
-            warned = warned or window.end
-        if step.act is Act.SUSPEND:
-            suspended = window.end
-        why = verdict.why if isinstance(verdict, Idle) else why
-    return Outcome(
-        work=work,
-        held_hours=held,
-        measured_hours=measured,
-        idle_hours=idle,
-        warned_at=warned,
-        suspended_at=suspended,
-        reclaimed_hours=reclaimed,
-        why=why,
+    held = sum(
+        (max(timedelta(), min(pod.ended or now, now) - max(pod.started, since)) * pod.gpus for pod in past.pods),
+        timedelta(),
     )
+    return Outcome(
+        work=past.work,
+        held_hours=held / HOUR,
+        measured_hours=replay.measured / HOUR,
+        idle_hours=replay.idle / HOUR,
+        warned_at=replay.warned,
+        suspended_at=replay.suspended,
+        reclaimed_hours=replay.reclaimed / HOUR,
+        why=replay.why,
+    )
+
+
+class _Replay:
+    """The policy, step by step; windows in which nothing can come of it are passed over."""
+
+    def __init__(self, past: Past) -> None:
+        self._past = past
+        self._record = Record()
+        self._since: datetime | None = None  # the beginning of the unbroken idle time up to `_until`
+        self._until: datetime | None = None
+        self._told = Facts(started=past.work.started or datetime.max)  # as of the last idle window
+        self.measured = self.idle = self.reclaimed = timedelta()
+        self.warned: datetime | None = None
+        self.suspended: datetime | None = None
+
+    def go_on(self, span: Span) -> bool:
+        """Whether the past goes on after this span: once suspended, it ends with the next use."""
+        if span.use is not Use.IDLE:
+            self._record, self._since = Record(), None
+        if span.use is Use.UNSEEN:
+            return True
+        if span.use is Use.USED and self.suspended is not None:
+            return False  # somebody would have resumed it
+        held = span.measured if span.measured is not None else span.held(self._past.pods)
+        self.measured += held
+        if span.use is Use.IDLE:
+            self.idle += held
+            self.reclaimed += self._reclaimed(span, held)
+        return True
+
+    @property
+    def why(self) -> str:
+        """Why it was idle last, before it was suspended; empty: it never was."""
+        if not self._told.windows:
+            return ""
+        verdict = judge(self._told, self._past.policy, self._told.windows[-1].end)
+        return verdict.why if isinstance(verdict, Idle) else ""
+
+    def _reclaimed(self, span: Span, held: timedelta) -> timedelta:
+        """Go on by an idle span; what of it would have been given back."""
+        if self.suspended is not None:
+            return held
+        if self._since is None or self._until != span.start:  # it begins, or nobody measured in between
+            self._since = span.start
+            if self._record.warned_at is not None:
+                self._record = Record()
+        self._until = span.end
+        number = self._first_due(span)
+        while number < span.windows:
+            self._look(span, number)
+            if self.suspended is not None:
+                return span.held(self._past.pods, number + 1)
+            due = self._record.next_at
+            number = number + 1 if self._record.state is State.ACTIVE else max(number + 1, span.ending(due))
+        self._told = self._facts(span, span.windows - 1)
+        return timedelta()
+
+    def _first_due(self, span: Span) -> int:
+        if self._record.warned_at is not None:
+            return span.ending(self._record.next_at)
+        assert self._since is not None
+        return span.ending(self._since + self._past.policy.warn_after)
+
+    def _facts(self, span: Span, number: int) -> Facts:
+        """What is known at the end of a window of an idle span."""
+        start = span.start + number * span.length
+        window = Window(start=start, end=start + span.length, gpu_peak=0.0, cpu_milli=0.0)
+        before = Window(start=start - span.length, end=start, gpu_peak=0.0, cpu_milli=0.0)
+        windows = (window,) if start == self._since else (before, window)
+        return Facts(started=self._past.work.started or start, windows=windows, proven_since=self._since)
+
+    def _look(self, span: Span, number: int) -> None:
+        """Take the step at the end of one window."""
+        work, policy = self._past.work, self._past.policy
+        self._told = self._facts(span, number)
+        now = self._told.windows[-1].end
+        verdict = judge(self._told, policy, now)
+        step = plan(Observed(work=work, verdict=verdict, policy=policy, record=self._record, now=now))
+        self._record = step.record
+        if step.act in (Act.WARN, Act.REMIND):
+            self._record = after_notice(step.record, delivered=True)
+            self.warned = self.warned or now
+        if step.act is Act.SUSPEND:
+            self.suspended = now

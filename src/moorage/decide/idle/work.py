@@ -71,20 +71,8 @@ def key_of_pod(pod: Mapping[str, Any]) -> WorkKey | None:
     return None
 
 
-def held_work(
-    pods: Iterable[Obj],
-    jobs: Iterable[Obj],
-    workspaces: Iterable[Obj],
-    maps: Iterable[Obj],
-    workflows: Iterable[Obj],
-    tenants: Iterable[Obj] = (),
-) -> list[Held]:
-    """All work that holds GPUs or has a record, by kind, namespace and name."""
-    return HeldWork().of(pods, jobs, workspaces, maps, workflows, tenants)
-
-
 class HeldWork:
-    """`held_work` again and again: a piece whose objects are the very same as the last time is not read anew.
+    """All work that holds GPUs. A piece whose objects are the very same as the last time is not read anew.
 
     For objects that nobody changes in place, as informers have. For any thread.
     """
@@ -101,6 +89,7 @@ class HeldWork:
         workflows: Iterable[Obj],
         tenants: Iterable[Obj] = (),
     ) -> list[Held]:
+        """All work that holds GPUs or has a record, by kind, namespace and name."""
         objects: dict[WorkKey, list[Obj]] = {}
         for kind, listed in ((WORKSPACE, workspaces), (MAP, maps), (WORKFLOW, workflows)):
             for obj in listed:

@@ -28,20 +28,27 @@ def pack(rows: Sequence[tuple[int, ...]]) -> bytes:
     return _ENCODER.encode((len(rows), columns))
 
 
-def unpack(data: bytes) -> list[tuple[int, ...]]:
-    """The rows that were packed. Raises ValueError for what `pack` did not make."""
+def unpack(data: bytes, columns: Sequence[int] | None = None) -> list[tuple[int, ...]]:
+    """The rows that were packed, or of each only these columns. Raises ValueError for what `pack` did not make."""
     try:
-        count, columns = _DECODER.decode(data)
-    except msgspec.MsgspecError as error:  # it is a ValueError only for some of its kinds
+        count, found = _DECODER.decode(data)
+        return list(zip(*(_column(found, place, count) for place in columns or range(len(found))), strict=True))
+    except (
+        msgspec.MsgspecError,
+        IndexError,
+        ValueError,
+    ) as error:  # the first is a ValueError only for some kinds
         raise ValueError(f"not packed rows: {error}") from error
-    whole: list[Sequence[int]] = []
-    for column in columns:
-        if column is None:
-            if not whole:
-                raise ValueError("not packed rows: the first column repeats none")
-            whole.append(whole[-1])
-        else:
-            whole.append([column] * count if isinstance(column, int) else column)
-    if any(len(column) != count for column in whole):
-        raise ValueError(f"not packed rows: a column has not {count} values")
-    return list(zip(*whole, strict=True))
+
+
+def _column(found: Sequence[int | list[int] | None], place: int, count: int) -> Sequence[int]:
+    at = place
+    while (column := found[at]) is None:
+        if not at:
+            raise ValueError("the first column repeats none")
+        at -= 1
+    if isinstance(column, int):
+        return [column] * count
+    if len(column) != count:
+        raise ValueError(f"a column has not {count} values")
+    return column

@@ -7,15 +7,18 @@ slots, whatever was summed up in between. A slot without a reading has no tally.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
+from math import ceil
 from operator import attrgetter
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 SLOT_SECONDS = 30  # between two readings of a pod; kubelets themselves measure every 10 to 20 s
 BUSY_PERCENT = 5.0  # a GPU that was used at least so much worked; an idle one reports 0 to 2 %
+COVERED = 0.75  # of a window that must be measured to say something: a restart of the server costs less
+MISSING_SLOTS = 2  # that an hour may miss, wherever they are: each of its windows is COVERED
 LATE_SECONDS = 300  # for which a window waits for late readings before it is summed up
 KIB = 1024
 _CPU_MAX = 10_000_000  # thousandths of a core, which a wrong counter may exceed
@@ -24,6 +27,7 @@ _GPU_MEMORY_MAX = 1 << 40
 _POWER_MAX = 10_000_000  # milliwatts of one GPU
 _GPUS_MAX = 64  # of one pod that are measured
 _TENTHS, _MILLI = 10, 1000  # utilisation is kept in tenths of a percent, power in milliwatts
+_BUSY_TENTHS = BUSY_PERCENT * _TENTHS
 N = TypeVar("N", int, float)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -88,6 +92,10 @@ class Tally:
     power_peak: int = 0  # of all its GPUs in one slot
     gpus: int = 0  # the most that were measured in one slot
     busy_gpus: int = 0  # the most that were used at least BUSY_PERCENT in one slot
+
+    @property
+    def seen(self) -> Seen:
+        return Seen(self.slots, self.cpu_count, self.cpu_sum, self.gpu_count, self.gpu_peak, self.gpus)
 
     @property
     def seconds(self) -> int:
@@ -156,6 +164,7 @@ MEASURES = tuple(each.name for each in fields(Tally))
 PEAKS = frozenset({"gpus", "busy_gpus", *(name for name in MEASURES if name.endswith("_peak"))})
 _VALUES = attrgetter(*MEASURES)
 _ARE_PEAKS = tuple(name in PEAKS for name in MEASURES)
+_GPU_PEAK, _CPU_SUM, _CPU_COUNT = map(MEASURES.index, ("gpu_peak", "cpu_sum", "cpu_count"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +187,81 @@ class PodUse:
     owner: str
     namespace: str
     tally: Tally
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What windows of time are compared with, to tell use from idleness."""
+
+    gpu_percent: float  # of a GPU at its highest
+    cpu_milli: float  # of all containers, as the mean; thousandths of a core
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """Whole hours, one after the other, in which all windows of a pod with readings are alike by some `Limits`.
+
+    Either a GPU was used in each, at BUSY_PERCENT and the limit at least. Or all windows were measured, CPU and
+    `gpus` GPUs for COVERED of each at least, and stayed below both limits.
+    """
+
+    pod_uid: str
+    start: datetime
+    end: datetime
+    length: timedelta  # of a window
+    is_used: bool
+    windows: int  # with readings
+    gpus: int
+    cpu_milli: int  # the mean of a window at its highest, rounded up
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every window has readings."""
+        return self.windows * self.length == self.end - self.start
+
+
+class Seen(NamedTuple):
+    """Of a Tally, what tells use from idleness."""
+
+    slots: int
+    cpu_count: int
+    cpu_sum: int
+    gpu_count: int
+    gpu_peak: int
+    gpus: int
+
+    @classmethod
+    def joined(cls, parts: Sequence[Seen]) -> Seen:
+        """Of one pod, in several windows."""
+        slots, cpu_count, cpu_sum, gpu_count, gpu_peak, gpus = zip(*parts, strict=True)
+        return cls(sum(slots), sum(cpu_count), sum(cpu_sum), sum(gpu_count), max(gpu_peak), max(gpus))
+
+    def gpu_percent(self, gpus: int, slots: float) -> float | None:
+        """The highest reading of a GPU of a pod with so many, in a window of so many slots.
+
+        One busy moment is proof enough. Otherwise None unless all GPUs were measured for COVERED of it.
+        """
+        if self.gpu_peak < _BUSY_TENTHS and (
+            self.slots < COVERED * slots or self.gpus < gpus or self.gpu_count < gpus * self.slots
+        ):
+            return None
+        return self.gpu_peak / _TENTHS
+
+    def cpu_milli(self, slots: float) -> float | None:
+        """The mean; None unless it was measured for COVERED of a window of so many slots."""
+        if not self.cpu_count or self.slots < COVERED * slots or self.cpu_count < self.slots:
+            return None
+        return self.cpu_sum / self.cpu_count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hour:
+    """The windows of one pod in an hour: (number from 0, what was seen), of those with readings."""
+
+    pod_uid: str
+    start: datetime
+    length: timedelta  # of a window
+    windows: list[tuple[int, Seen]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +300,7 @@ def measures_of(reading: Reading) -> tuple[int, ...]:
         len(power),
         *(watts, watts),
         len(gpus),
-        sum(tenths >= BUSY_PERCENT * _TENTHS for tenths in use),
+        sum(tenths >= _BUSY_TENTHS for tenths in use),
     )
 
 
@@ -231,6 +315,20 @@ def added_rows(rows: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
     if not columns:
         return row_of(NOTHING)
     return tuple(max(values) if peak else sum(values) for values, peak in zip(columns, _ARE_PEAKS, strict=True))
+
+
+def extremes_of(windows: Sequence[tuple[int, ...]]) -> tuple[int, int, int]:
+    """How many windows of an hour there are, the least GPU peak of these, and the highest mean of CPU, rounded up.
+
+    Each as a tuple in the order of MEASURES; CPU in thousandths of a core.
+    """
+    means = [-(-window[_CPU_SUM] // window[_CPU_COUNT]) for window in windows if window[_CPU_COUNT]]
+    return len(windows), min(window[_GPU_PEAK] for window in windows), max(means, default=0)
+
+
+def tenths_of(percent: float) -> tuple[int, int]:
+    """A limit of `Limits` as `gpu_peak` is kept: from the first on a GPU was used, below the second it was not."""
+    return ceil(max(percent, BUSY_PERCENT) * _TENTHS), int(percent * _TENTHS)
 
 
 def row_of(tally: Tally) -> tuple[int, ...]:

@@ -95,11 +95,6 @@ class IdleLoop:
         self._workflows: tuple[float, list[Obj]] = (-WORKFLOWS_SECONDS, [])
         self._complained: dict[str, str] = {}  # policy: what is wrong with it
 
-    @property
-    def samples(self) -> Samples:
-        """The history of use that it reads."""
-        return self._sources.samples
-
     async def run(self) -> None:
         """Look again and again, until cancelled."""
         await wait_synced(self._sources.pods, self._sources.jobs)

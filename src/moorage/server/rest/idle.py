@@ -12,12 +12,10 @@ from moorage.actions.runs import jobs_of_run
 from moorage.api.errors import ErrorCode
 from moorage.api.idle import IdleChoice, IdleList, IdleWork, Report, ReportRequest, ReportRow, Snooze
 from moorage.apimachinery.resources import Obj
-from moorage.decide.idle.whatif import Outcome, outcomes
+from moorage.decide.idle.whatif import Outcome, pasts_of
 from moorage.decide.idle.work import RESOURCES
 from moorage.decide.runs.state import attempt_of
 from moorage.decide.since import moment_before
-from moorage.decide.usage.intervals import Interval
-from moorage.decide.usage.samples import Point
 from moorage.errors import Forbidden, NotReady, UsageError
 from moorage.model.idle import (
     MAP,
@@ -34,9 +32,9 @@ from moorage.server.context import Context
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.identity.auth import User
 from moorage.server.idle.loop import IdleLoop
+from moorage.server.idle.replay import replay
 
 DECIMALS = 3  # of hours in an answer
-PODS_AT_ONCE = 200  # whose readings are read in one go
 
 
 async def list_idle(call: Call[None, IdleChoice]) -> IdleList:
@@ -128,7 +126,6 @@ async def report_idle(call: Call[ReportRequest, None]) -> Report:
         policies = loop.policies()
     every = await asyncio.to_thread(context.usage.overlapping, since, now, every_pod=True)  # says whose they are
     intervals = [interval for interval in every if interval.gpus]
-    rows: list[Outcome] = []
     tenants = {
         str((each.get("spec") or {}).get("namespace") or each["metadata"]["name"]): each["metadata"]["name"]
         for each in await context.tenants.all()
@@ -139,23 +136,9 @@ async def report_idle(call: Call[ReportRequest, None]) -> Report:
             policy = policy_for(policies, tenant=tenants.get(namespace, ""), work=kind)
             if policy is not None:
                 by_policy[kind, namespace] = policy
-    for window in sorted({policy.window for policy in by_policy.values()}):
-        chosen = {key: policy for key, policy in by_policy.items() if policy.window == window}
-        points = await _points(loop, intervals, since, now, int(window.total_seconds()))
-        rows += await asyncio.to_thread(outcomes, intervals, points, chosen, since=since, now=now)
+    pasts = pasts_of(intervals, by_policy, now=now)
+    rows = await asyncio.to_thread(replay, context.samples, pasts, since=since, now=now)
     return report_of(rows, since=since, until=now, policy=", ".join(policy.name for policy in policies))
-
-
-async def _points(
-    loop: IdleLoop, intervals: Sequence[Interval], since: datetime, now: datetime, step: int
-) -> dict[str, list[Point]]:
-    uids = sorted({interval.pod_uid for interval in intervals if interval.gpus})
-    points: dict[str, list[Point]] = {}
-    for first in range(0, len(uids), PODS_AT_ONCE):
-        some = uids[first : first + PODS_AT_ONCE]
-        for point in await asyncio.to_thread(loop.samples.points, some, since, now, step):
-            points.setdefault(point.pod_uid, []).append(point)
-    return points
 
 
 def report_of(rows: Sequence[Outcome], *, since: datetime, until: datetime, policy: str) -> Report:

@@ -41,6 +41,13 @@ START = NOW - 10 * MINUTE
         pytest.param([a_point(START, gpus=(0.0, 40.0))], [A], 40.0, 10.0, id="the mean hides no GPU"),
         pytest.param([a_point(START, slots=1, gpus=(0.0, 90.0))], [A], 90.0, None, id="busy, and then a gap"),
         pytest.param([a_point(START)], [A, B], None, None, id="the other pod was not measured"),
+        pytest.param(
+            [a_point(START, gpus=(3.0, 0.0)), a_point(START, uid="b", gpus=(0.0,))],
+            [A, B],
+            None,
+            20.0,
+            id="the other pod was not measured, this one hardly used",
+        ),
         pytest.param([a_point(START), a_point(START, uid="b", cpu=30)], [A, B], 0.0, 40.0, id="both pods"),
         pytest.param(
             [a_point(START)],

@@ -1,14 +1,21 @@
 """What a policy would have done: GPU-hours from the suspension to the next use, at most."""
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from moorage.decide.idle.whatif import group_of, outcomes
+from moorage.decide.idle.evidence import Facts, Idle, is_idle, judge
+from moorage.decide.idle.plan import Act, Observed, after_notice, plan
+from moorage.decide.idle.readings import windows_of
+from moorage.decide.idle.spans import spans_of
+from moorage.decide.idle.states import Record
+from moorage.decide.idle.whatif import Outcome, group_of, outcome_of, pasts_of
 from moorage.decide.usage.intervals import Interval
 from moorage.decide.usage.samples import GpuReading, Point, Reading, added, tally_of
-from moorage.model.idle import Policy
+from moorage.model.idle import Policy, QuietTimes
 
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 HOUR, WINDOW = timedelta(hours=1), timedelta(minutes=5)
@@ -46,9 +53,14 @@ def points_of(*, busy=(), missing=()):
     return points
 
 
+def by_windows(past, points):
+    spans = spans_of(windows_of(points, past.pods, now=NOW), past.policy)
+    return outcome_of(past, spans, since=NOW - 10 * HOUR, now=NOW)
+
+
 def outcome(policy=POLICY, **use):
-    (row,) = outcomes([LAB], {"a": points_of(**use)}, policy, since=NOW - 10 * HOUR, now=NOW)
-    return row
+    (past,) = pasts_of([LAB], {("workspace", "vision"): policy}, now=NOW)
+    return by_windows(past, points_of(**use))
 
 
 def test_hours_from_the_suspension_on_are_reclaimed():
@@ -81,3 +93,69 @@ def test_pods_are_grouped_by_the_work_that_they_are_of():
     assert group_of(replace(LAB, part_of="", workflow="w")) == ("workflow", "vision", "w")
     assert group_of(replace(LAB, part_of="", run="r")) == ("run", "vision", "r")
     assert group_of(replace(LAB, part_of="")) is None
+
+
+def step_by_step(past, points, *, since, now):
+    """The same, by a look at each window."""
+    windows, policy = windows_of(points, past.pods, now=now), past.policy
+    record, why = Record(), ""
+    warned = suspended = None
+    measured = idle = reclaimed = 0.0
+    for at, window in enumerate(windows):
+        there = [pod for pod in past.pods if pod.started < window.end and (pod.ended or now) > window.start]
+        hours = (window.end - window.start) / HOUR * sum(pod.gpus for pod in there)
+        if window.gpu_peak is None:
+            record = Record()
+            continue
+        is_used = not is_idle(window.gpu_peak, window.cpu_milli, policy)
+        if is_used and suspended is not None:
+            break
+        measured += hours
+        if is_used:
+            record = Record()
+            continue
+        idle += hours
+        if suspended is not None:
+            reclaimed += hours
+            continue
+        facts = Facts(
+            started=past.work.started, windows=windows[max(0, at - 1) : at + 1], proven_since=record.since
+        )
+        verdict = judge(facts, policy, window.end)
+        assert isinstance(verdict, Idle)
+        step = plan(Observed(work=past.work, verdict=verdict, policy=policy, record=record, now=window.end))
+        record, why = step.record, verdict.why
+        if step.act in (Act.WARN, Act.REMIND):
+            record, warned = after_notice(record, delivered=True), warned or window.end
+        if step.act is Act.SUSPEND:
+            suspended = window.end
+    held = sum(
+        (min(pod.ended or now, now) - max(pod.started, since)).total_seconds() / 3600 * pod.gpus
+        for pod in past.pods
+    )
+    return Outcome(
+        work=past.work, held_hours=pytest.approx(held), measured_hours=pytest.approx(measured),
+        idle_hours=pytest.approx(idle), warned_at=warned, suspended_at=suspended,
+        reclaimed_hours=pytest.approx(reclaimed), why=why,
+    )  # fmt: skip
+
+
+hours_of_policies = st.sampled_from([0.5, 1, 2, 3.25]).map(lambda hours: hours * HOUR)
+policies = st.builds(
+    Policy,
+    name=st.just("p"),
+    warn_after=hours_of_policies,
+    remind_after=st.none() | hours_of_policies,
+    suspend_after=st.none() | hours_of_policies,
+    quiet=st.none() | st.just(QuietTimes(UTC, ((frozenset(range(7)), time(5, 10), time(7, 35)),))),
+)
+stretches = st.lists(st.tuples(st.integers(0, 119), st.integers(1, 50)), max_size=4).map(
+    lambda pairs: [(first / 12, (first + count) / 12) for first, count in pairs]
+)
+
+
+@given(policies, stretches, stretches)
+def test_what_is_passed_over_would_have_changed_nothing(policy, busy, missing):
+    (past,) = pasts_of([LAB], {("workspace", "vision"): policy}, now=NOW)
+    points = points_of(busy=busy, missing=missing)
+    assert step_by_step(past, points, since=NOW - 10 * HOUR, now=NOW) == by_windows(past, points)

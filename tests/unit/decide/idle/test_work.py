@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from moorage.clock import rfc3339
-from moorage.decide.idle.work import HeldWork, held_work
+from moorage.decide.idle.work import HeldWork
 from moorage.testing.clock import NOON
 
 NAMES = ("a", "b")
@@ -68,7 +68,7 @@ def test_work_that_was_read_before_is_as_if_read_for_the_first_time():
         pods, jobs, tenants = (
             [obj for uid, obj in known.items() if uid.startswith(kind)] for kind in ("pod", "job", "tenant")
         )
-        assert works.of(pods, jobs, [], [], [], tenants) == held_work(pods, jobs, [], [], [], tenants)
+        assert works.of(pods, jobs, [], [], [], tenants) == HeldWork().of(pods, jobs, [], [], [], tenants)
 
 
 def test_only_work_whose_objects_changed_is_read_anew():

@@ -1,0 +1,198 @@
+"""The past of a piece of work as spans of time in which it was used, or idle, or nobody knows.
+
+Most hours are alike from end to end, and a store tells them by the stretch, without their windows. Only of the
+others the windows are looked at.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from enum import Enum
+from itertools import groupby, pairwise
+from typing import NamedTuple
+
+from moorage.decide.idle.evidence import Window, is_idle
+from moorage.decide.idle.readings import HeldPod
+from moorage.decide.usage.samples import SLOT_SECONDS, Hour, Level, Seen, Stretch, floor
+from moorage.model.idle import Policy
+
+HOUR = timedelta(seconds=Level.HOUR)
+
+
+class Use(Enum):
+    """What is known of a span."""
+
+    USED = "used"
+    IDLE = "idle"  # by its measurements
+    UNSEEN = "unseen"  # a GPU was not measured
+
+
+class Span(NamedTuple):
+    """Windows of one length, one after the other, that are alike."""
+
+    start: datetime
+    end: datetime
+    length: timedelta  # of a window
+    use: Use
+    measured: timedelta | None = None  # GPUs × time of windows with readings; None: all are
+
+    @property
+    def windows(self) -> int:
+        return (self.end - self.start) // self.length
+
+    def ending(self, moment: datetime | None) -> int:
+        """The number of the first window that ends then or later; None is never."""
+        return self.windows if moment is None else max(0, -((self.start - moment) // self.length) - 1)
+
+    def held(self, pods: Iterable[HeldPod], first: int = 0) -> timedelta:
+        """GPUs × time of all windows, or of those from this one on. A pod counts in each window that it was in."""
+        start, windows = self.start + first * self.length, timedelta()
+        for pod in pods:
+            if pod.started >= self.end or (pod.ended is not None and pod.ended <= start):
+                continue
+            begin = max(0, (pod.started - start) // self.length)
+            last = (self.end - start) // self.length
+            if pod.ended is not None:
+                last = min(last, -((start - pod.ended) // self.length))
+            windows += max(0, last - begin) * pod.gpus * self.length
+        return windows
+
+
+def spans_of(windows: Iterable[Window], policy: Policy) -> list[Span]:
+    """Windows, oldest first, joined where they are alike."""
+    spans = _Joined()
+    for window in windows:
+        spans.add(
+            window.start, window.end, window.end - window.start, _use(window.gpu_peak, window.cpu_milli, policy)
+        )
+    return spans.all
+
+
+def spans_of_hours(hours: Iterable[Hour], pod: HeldPod, policy: Policy) -> list[Span]:
+    """Hours, oldest first, in which this pod of the work was alone, as spans."""
+    spans = _Joined()
+    for hour in hours:
+        length, windows = max(hour.length, policy.window), hour.windows
+        if (many := length // hour.length) > 1:
+            windows = [
+                (place, Seen.joined([seen for _, seen in some]))
+                for place, some in groupby(windows, lambda window: window[0] // many)
+            ]
+        slots = length.total_seconds() / SLOT_SECONDS
+        uses = [
+            (place, _use(seen.gpu_percent(pod.gpus, slots), seen.cpu_milli(slots), policy))
+            for place, seen in windows
+        ]
+        first = 0
+        for number, (place, use) in enumerate(uses, 1):
+            if number == len(uses) or uses[number] != (place + 1, use):
+                start = hour.start + uses[first][0] * length
+                spans.add(start, start + (number - first) * length, length, use)
+                first = number
+    return spans.all
+
+
+class _Joined:
+    """Spans that are added oldest first, joined where they are alike."""
+
+    def __init__(self) -> None:
+        self.all: list[Span] = []
+
+    def add(self, start: datetime, end: datetime, length: timedelta, use: Use) -> None:
+        last = self.all[-1] if self.all else None
+        if last is not None and last.use is use and last.end == start and last.length == length:
+            self.all[-1] = Span(last.start, end, length, use)
+        else:
+            self.all.append(Span(start, end, length, use))
+
+
+def _use(gpu_peak: float | None, cpu_milli: float | None, policy: Policy) -> Use:
+    if gpu_peak is None:
+        return Use.UNSEEN
+    return Use.IDLE if is_idle(gpu_peak, cpu_milli, policy) else Use.USED
+
+
+def settled(pods: Sequence[HeldPod], stretches: Iterable[Stretch], policy: Policy) -> list[Span]:
+    """What stretches of its pods say of the work: used where one pod was, idle where each that was there was."""
+    if len(pods) == 1:
+        return [span for stretch in stretches if (span := _span_of(pods[0], stretch)) is not None]
+    by_start = sorted(stretches, key=lambda stretch: stretch.start)
+    cuts = sorted({moment for stretch in by_start for moment in (stretch.start, stretch.end)})
+    spans: list[Span] = []
+    now: dict[str, Stretch] = {}
+    place = 0
+    for start, end in pairwise(cuts):
+        now = {uid: stretch for uid, stretch in now.items() if stretch.end > start}
+        while place < len(by_start) and by_start[place].start <= start:
+            now[by_start[place].pod_uid] = by_start[place]
+            place += 1
+        if now and (use := _use_of(pods, now, policy, start, end)) is not None:
+            spans.append(Span(start, end, next(iter(now.values())).length, use))
+    return spans
+
+
+def _span_of(pod: HeldPod, stretch: Stretch) -> Span | None:
+    """A stretch of the only pod of the work."""
+    start, end, length = stretch.start, stretch.end, stretch.length
+    if stretch.is_used:
+        return Span(start, end, length, Use.USED, stretch.windows * length * pod.gpus)
+    is_known = stretch.gpus >= pod.gpus and _is_throughout(pod, start, end, length)
+    return Span(start, end, length, Use.IDLE) if is_known else None
+
+
+def _use_of(
+    pods: Iterable[HeldPod], stretches: Mapping[str, Stretch], policy: Policy, start: datetime, end: datetime
+) -> Use | None:
+    """None: their windows must be looked at."""
+    there = [pod for pod in pods if pod.started < end and (pod.ended is None or pod.ended > start)]
+    known = {
+        pod.uid: stretch
+        for pod in there
+        if (stretch := stretches.get(pod.uid)) is not None and _is_throughout(pod, start, end, stretch.length)
+    }
+    if any(stretch.is_used and stretch.is_whole for stretch in known.values()):
+        return Use.USED
+    if not there or any(
+        pod.uid not in known or known[pod.uid].is_used or known[pod.uid].gpus < pod.gpus for pod in there
+    ):
+        return None
+    return Use.IDLE if sum(stretch.cpu_milli for stretch in known.values()) < policy.cpu_below_milli else None
+
+
+def _is_throughout(pod: HeldPod, start: datetime, end: datetime, length: timedelta) -> bool:
+    """Whether a pod was there in each window."""
+    return pod.started < start + length and (pod.ended is None or pod.ended > end - length)
+
+
+class OpenHours(NamedTuple):
+    """Hours that no span tells of, by the uid of the pod."""
+
+    alone: dict[str, list[datetime]]  # in which no other pod of the work was there
+    shared: dict[str, list[datetime]]
+
+
+def open_hours(pods: Sequence[HeldPod], spans: Iterable[Span], since: datetime, now: datetime) -> OpenHours:
+    """The hours of the pods of a piece of work that must be looked at."""
+    gaps, at = [], floor(since, Level.HOUR)
+    for start, end in sorted((span.start, span.end) for span in spans):
+        if start > at:
+            gaps.append((at, start))
+        at = max(at, end)
+    gaps.append((at, now))
+    hours: dict[str, list[datetime]] = {}
+    for pod in pods:
+        begin, last = floor(pod.started, Level.HOUR), min(pod.ended or now, now)
+        hours[pod.uid] = [
+            max(start, begin) + hour * HOUR
+            for start, end in gaps
+            for hour in range(-((max(start, begin) - min(end, last)) // HOUR))
+        ]
+    if len(pods) == 1:
+        return OpenHours(hours, {})
+    pods_in = Counter(at for mine in hours.values() for at in mine)
+    return OpenHours(
+        {uid: [at for at in mine if pods_in[at] == 1] for uid, mine in hours.items()},
+        {uid: [at for at in mine if pods_in[at] > 1] for uid, mine in hours.items()},
+    )
