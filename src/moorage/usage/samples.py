@@ -450,7 +450,7 @@ class SampleStore:
     ) -> list[Hour]:
         """Windows of five minutes, or hours where only these are kept, of hours that `stretches` may tell of.
 
-        `points` has the same in more words, and takes ten times as long.
+        `points` has the same in more words, and takes longer.
         """
         found: list[Hour] = []
         with self._lock:
