@@ -52,6 +52,23 @@ def test_reservations_are_bars_over_the_coming_days():
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("path", "title"),
+    [
+        ("/glance/history", "GPUs in use over time"),
+        ("/glance/work", "Reservations, maps and workflows"),
+        ("/glance/cost", "Cost, last 7 days"),
+    ],
+)
+async def test_a_part_is_a_page_with_a_title_where_no_script_asks_for_it(site, path, title):
+    async with site.running():
+        page, part = await site.ask(path), await site.ask(path, headers={"hx-request": "true"})
+        assert f"<title>Moorage: {title}</title>" in page.text
+        assert part.text in page.text
+        assert "<html" not in part.text
+
+
+@pytest.mark.anyio
 async def test_the_use_over_time_is_charted_once_there_is_some(site):
     site.node(gpus=4)
     async with site.running():

@@ -28,7 +28,8 @@ from moorage.server.pages.board import owner_hues
 from moorage.server.pages.clusterpages import fragment
 from moorage.server.pages.desk import Desk, Page
 from moorage.server.pages.mapboard import MapRow
-from moorage.server.pages.texts import N_
+from moorage.server.pages.refusals import is_htmx
+from moorage.server.pages.texts import N_, say
 from moorage.server.pages.workflowboard import WorkflowRow
 from moorage.server.problems import Problem
 from moorage.server.rest.budgets import budgets_for
@@ -71,10 +72,11 @@ class WorkModel:
     bookings: tuple[BookingRow, ...] | None
 
 
-async def show_history(desk: Desk, _request: Request) -> Response:
+async def show_history(desk: Desk, request: Request) -> Response:
     """The part of the front page with the use of GPUs over time."""
     await desk.context.ready()
-    return HTMLResponse(fragment("glance_history.html", charts=await desk.history.charts()))
+    part = fragment("glance_history.html", charts=await desk.history.charts())
+    return _answer(desk, request, say("GPUs in use over time"), part)
 
 
 async def show_work(desk: Desk, request: Request) -> Response:
@@ -86,7 +88,8 @@ async def show_work(desk: Desk, request: Request) -> Response:
         workflows=await _workflows(desk, request),
         bookings=await _bookings(desk, request),
     )
-    return HTMLResponse(fragment("glance_work.html", work=model, places=PLACES, days=CALENDAR_DAYS))
+    part = fragment("glance_work.html", work=model, places=PLACES, days=CALENDAR_DAYS)
+    return _answer(desk, request, say("Reservations, maps and workflows"), part)
 
 
 async def show_cost(desk: Desk, request: Request) -> Response:
@@ -101,9 +104,15 @@ async def show_cost(desk: Desk, request: Request) -> Response:
     except (Problem, MoorageError) as error:
         log.warning("the front page shows no cost", extra={"error": str(error)})
     budgets = await _budgets(context, user)
-    return HTMLResponse(
-        fragment("glance_cost.html", answer=answer, is_priced=is_priced, budgets=budgets, most=COST_ROWS)
-    )
+    part = fragment("glance_cost.html", answer=answer, is_priced=is_priced, budgets=budgets, most=COST_ROWS)
+    return _answer(desk, request, say("Cost, last 7 days"), part)
+
+
+def _answer(desk: Desk, request: Request, title: str, part: str) -> Response:
+    """The part for the front page, or a page of its own for a browser that follows the link without JavaScript."""
+    if is_htmx(request.headers):
+        return HTMLResponse(part)
+    return desk.page(request, "glance.html", "/", live=False, title=title, part=part)
 
 
 PAGES = (
