@@ -80,7 +80,7 @@ PACKED_WINDOWS = Table(
 SUMS = Table("sample_sums", ("level", "at", *MEASURES), types=("bigint",) * 2 + _NUMBERS, keys=2)
 MARKS = Table("sample_marks", ("name", "at"), types=("text", "bigint"), keys=1)
 _GAPS = 2
-# Hours that are alike: 0 idle, 1 used, 2 used and not every window was measured. One row for those in a row.
+# Hours that are alike: 0 idle, 1 used, _GAPS used and not every window was measured. One row for those in a row.
 _ALIKE = """
 SELECT pod, MIN(at), MAX(at), kind, SUM(windows), MIN(gpus), MAX(cpu) FROM (
     SELECT pod, at, kind, windows, gpus, cpu,
@@ -399,7 +399,7 @@ class SampleStore:
 
         Of hours that are summed up, and whose windows are. What is in none of them `points` tells.
         """
-        found: list[Stretch] = []
+        stretches: list[Stretch] = []
         with self._lock:
             names = {number: uid for uid, number, *_ in self._pods(uids)}
             summed = self._marks().windows_summed
@@ -408,8 +408,8 @@ class SampleStore:
                 end = min(segment.until, summed) // Level.HOUR * Level.HOUR
                 if segment.level is not Level.SLOT and first < end:
                     hours = Segment(segment.level, first, end)
-                    found += self._stretches(hours, names, timedelta(seconds=max(step, segment.level)), limits)
-        return found
+                    stretches += self._stretches(hours, names, timedelta(seconds=max(step, segment.level)), limits)
+        return stretches
 
     def _stretches(
         self, hours: Segment, names: Mapping[int, str], length: timedelta, limits: Limits
@@ -417,7 +417,9 @@ class SampleStore:
         """`hours.level` is that of the windows."""
         by_hour = hours.level is Level.HOUR  # then the hour is the window
         mean = "CASE WHEN s.cpu_count > 0 THEN (s.cpu_sum + s.cpu_count - 1) / s.cpu_count ELSE 0 END"
-        gaps = "2" if length <= timedelta(seconds=Level.WINDOW) else "NULL"  # else some is measured, in part
+        gaps = (
+            f"{_GAPS}" if length <= timedelta(seconds=Level.WINDOW) else "NULL"
+        )  # else some is measured, in part
         statement = _ALIKE.format(
             hour=int(Level.HOUR),
             cpu=mean if by_hour else "s.cpu_high",
@@ -446,51 +448,45 @@ class SampleStore:
                 )
 
     def hours(
-        self, hours: Mapping[str, Iterable[datetime]], since: datetime, until: datetime, step: int
+        self, wanted: Mapping[str, Iterable[datetime]], since: datetime, until: datetime, step: int
     ) -> list[Hour]:
         """Windows of five minutes, or hours where only these are kept, of hours that `stretches` may tell of.
 
         `points` has the same in more words, and takes longer.
         """
-        found: list[Hour] = []
         with self._lock:
-            names = {pod[1]: pod[0] for pod in self._pods(hours)}
-            wanted = [(number, seconds_of(hour)) for number, uid in names.items() for hour in hours[uid]]
-            for segment in self._segments(since, until, step):
-                first = segment.since // Level.HOUR * Level.HOUR
-                keys = [key for key in wanted if first <= key[1] < segment.until]
-                if segment.level is Level.SLOT:
-                    continue
-                for number, start, windows in self._windows_of(segment, keys):
-                    found.append(
-                        Hour(
-                            pod_uid=names[number],
-                            start=moment_of(start),
-                            length=timedelta(seconds=segment.level),
-                            windows=windows,
-                        )
-                    )
-        return found
+            names = {pod[1]: pod[0] for pod in self._pods(wanted)}
+            keys = [(number, seconds_of(hour)) for number, uid in names.items() for hour in wanted[uid]]
+            return [
+                Hour(
+                    pod_uid=names[number],
+                    start=moment_of(start),
+                    length=timedelta(seconds=segment.level),
+                    windows=windows,
+                )
+                for segment in self._segments(since, until, step)
+                if segment.level is not Level.SLOT
+                for number, start, windows in self._windows_of(segment, keys)
+            ]
 
     def _windows_of(
         self, segment: Segment, keys: Sequence[Row]
     ) -> Iterator[tuple[int, int, list[tuple[int, Seen]]]]:
+        """(pod, beginning, windows by their place in it) of those of these hours that are in a segment."""
+        first = segment.since // Level.HOUR * Level.HOUR
+        keys = [key for key in keys if first <= key[1] < segment.until]
         if segment.level is Level.HOUR:
             for number, start, *row in self._db.by_keys(HOURS, keys, columns=("pod", "at", *Seen._fields)):
                 yield number, start, [(0, Seen._make(row))]
             return
         places = [0, *(1 + MEASURES.index(name) for name in Seen._fields)]
         for number, start, data in self._db.by_keys(PACKED_WINDOWS, keys):
-            first, last = segment.since - start, segment.until - start
-            yield (
-                number,
-                start,
-                [
-                    (place, Seen._make(row))
-                    for place, *row in self._unpacked(data, places)
-                    if first <= place * Level.WINDOW < last
-                ],
-            )
+            rows = [
+                (place, Seen._make(row))
+                for place, *row in self._unpacked(data, places)
+                if segment.since <= start + place * Level.WINDOW < segment.until
+            ]
+            yield number, start, rows
 
     def use_of(
         self, uids: str | Iterable[str], *, since: datetime | None = None, until: datetime | None = None

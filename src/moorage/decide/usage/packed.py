@@ -31,24 +31,20 @@ def pack(rows: Sequence[tuple[int, ...]]) -> bytes:
 def unpack(data: bytes, columns: Sequence[int] | None = None) -> list[tuple[int, ...]]:
     """The rows that were packed, or of each only these columns. Raises ValueError for what `pack` did not make."""
     try:
-        count, found = _DECODER.decode(data)
-        return list(zip(*(_column(found, place, count) for place in columns or range(len(found))), strict=True))
-    except (
-        msgspec.MsgspecError,
-        IndexError,
-        ValueError,
-    ) as error:  # the first is a ValueError only for some kinds
+        count, packed = _DECODER.decode(data)
+        chosen = range(len(packed)) if columns is None else columns
+        return list(zip(*(_column(packed, place, count) for place in chosen), strict=True))
+    except (msgspec.MsgspecError, IndexError, ValueError) as error:
         raise ValueError(f"not packed rows: {error}") from error
 
 
-def _column(found: Sequence[int | list[int] | None], place: int, count: int) -> Sequence[int]:
-    at = place
-    while (column := found[at]) is None:
-        if not at:
+def _column(packed: Sequence[int | list[int] | None], place: int, count: int) -> Sequence[int]:
+    while (values := packed[place]) is None:
+        if not place:
             raise ValueError("the first column repeats none")
-        at -= 1
-    if isinstance(column, int):
-        return [column] * count
-    if len(column) != count:
+        place -= 1
+    if isinstance(values, int):
+        return [values] * count
+    if len(values) != count:
         raise ValueError(f"a column has not {count} values")
-    return column
+    return values
