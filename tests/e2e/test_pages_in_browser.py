@@ -99,6 +99,9 @@ ENGLISH = """() => { const texts = [], walker = document.createTreeWalker(docume
   return texts; }"""
 
 
+TWO_FRAMES = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+
+
 @pytest.fixture(scope="module")
 def shared_cluster():
     """For tests that make things of different kinds, and look at no others."""
@@ -320,6 +323,8 @@ def test_pages_of_jobs_volumes_and_datasets_serve_everybody(own_cluster, browser
     person.press("log-default--train")
     log = page.locator("#log-text")
     log.get_by_text("step").wait_for()
+    page.wait_for_load_state()
+    page.evaluate(TWO_FRAMES)  # going to #log takes the focus away, once all of the page is there
     log.focus()
     lines = log.inner_text().count("step")
     wait_until("more lines", lambda: page.locator("#log-text").inner_text().count("step") > lines)
