@@ -65,6 +65,9 @@ class PostgresDatabase:
     def locking(self, clause: str) -> str:
         return clause
 
+    def joined(self, expression: str) -> str:
+        return f"STRING_AGG(CAST({expression} AS TEXT), ',')"
+
     @contextmanager
     def transaction(self) -> Iterator[None]:
         with self._errors("write"), self._connect().transaction():

@@ -70,6 +70,9 @@ class SqliteDatabase:
     def locking(self, clause: str) -> str:  # noqa: ARG002  (there is one writer)
         return ""
 
+    def joined(self, expression: str) -> str:
+        return f"GROUP_CONCAT({expression})"
+
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """A transaction that changes no row is not counted, so it writes nothing to the disk."""

@@ -79,21 +79,16 @@ PACKED_WINDOWS = Table(
 )
 SUMS = Table("sample_sums", ("level", "at", *MEASURES), types=("bigint",) * 2 + _NUMBERS, keys=2)
 MARKS = Table("sample_marks", ("name", "at"), types=("text", "bigint"), keys=1)
-_GAPS = 2
-# Hours that are alike: 0 idle, 1 used, _GAPS used and not every window was measured. One row for those in a row.
+# Hours of a pod that are alike: for each its number × 16 and how many windows were used, 0 where all were idle.
 _ALIKE = """
-SELECT pod, MIN(at), MAX(at), kind, SUM(windows), MIN(gpus), MAX(cpu) FROM (
-    SELECT pod, at, kind, windows, gpus, cpu,
-        at - {hour} * ROW_NUMBER() OVER (PARTITION BY pod, kind ORDER BY at) AS island
-    FROM (
-        SELECT s.pod, s.at, s.windows, s.gpus, {cpu} AS cpu, CASE
-            WHEN {low} >= ? THEN {used}
-            WHEN s.gpu_peak < ? AND {cpu} < ? AND s.slots >= {slots}
-                AND s.gpus > 0 AND s.gpu_count = s.gpus * s.slots AND s.cpu_count = s.slots THEN 0
-            END AS kind
-        FROM sample_hours s WHERE s.pod IN ({pods}) AND s.at >= ? AND s.at < ?
-    ) AS h WHERE kind IS NOT NULL
-) AS i GROUP BY pod, kind, island
+SELECT pod, {hours}, MIN(CASE WHEN used = 0 THEN gpus END), MAX(CASE WHEN used = 0 THEN cpu END) FROM (
+    SELECT s.pod, s.at, s.gpus, {cpu} AS cpu, CASE
+        WHEN {low} >= ? THEN {used}
+        WHEN s.gpu_peak < ? AND {cpu} < ? AND s.slots >= {slots}
+            AND s.gpus > 0 AND s.gpu_count = s.gpus * s.slots AND s.cpu_count = s.slots THEN 0
+        END AS used
+    FROM sample_hours s WHERE s.pod IN ({pods}) AND s.at >= ? AND s.at < ?
+) AS h WHERE used IS NOT NULL GROUP BY pod
 """
 _TABLES = {Level.SLOT: SLOTS, Level.WINDOW: WINDOWS, Level.HOUR: HOURS}
 _PACKED = {Level.SLOT: (PACKED_SLOTS, Level.WINDOW), Level.WINDOW: (PACKED_WINDOWS, Level.HOUR)}  # rows in one
@@ -101,6 +96,7 @@ _MEASURES = ", ".join(f"s.{name}" for name in MEASURES)
 _ADDING = {name: f"CAST({'MAX' if name in PEAKS else 'SUM'}(s.{name}) AS BIGINT)" for name in MEASURES}
 _ADDED = ", ".join(_ADDING.values())
 _GPU_USE = ("slots", "gpu_count", "gpu_sum")
+_SEEN_FIELDS = Seen._fields[1:]
 _FIRST_SLOT = "SELECT MIN(at) FROM sample_slots WHERE at >= ?"
 _SLOTS_OF_WINDOW = (
     f"SELECT s.pod, s.at, s.read_at, {_MEASURES} FROM sample_slots s WHERE s.at >= ? AND s.at < ? ORDER BY s.at"
@@ -417,35 +413,29 @@ class SampleStore:
         """`hours.level` is that of the windows."""
         by_hour = hours.level is Level.HOUR  # then the hour is the window
         mean = "CASE WHEN s.cpu_count > 0 THEN (s.cpu_sum + s.cpu_count - 1) / s.cpu_count ELSE 0 END"
-        gaps = (
-            f"{_GAPS}" if length <= timedelta(seconds=Level.WINDOW) else "NULL"
-        )  # else some is measured, in part
+        whole = Level.HOUR // Level.WINDOW
+        some = "s.windows" if length.seconds <= Level.WINDOW else f"CASE WHEN s.windows = {whole} THEN {whole} END"
+        hour, numbers = int(Level.HOUR), list(names)
         statement = _ALIKE.format(
-            hour=int(Level.HOUR),
+            hours=self._db.joined(f"h.at / {hour} * 16 + h.used"),
             cpu=mean if by_hour else "s.cpu_high",
             low="s.gpu_peak" if by_hour else "s.gpu_low",
-            used="1" if by_hour else f"CASE WHEN s.windows = {Level.HOUR // Level.WINDOW} THEN 1 ELSE {gaps} END",
+            used=whole if by_hour else some,  # a longer window may be measured in part: then they are looked at
             slots=Level.HOUR // Level.SLOT - MISSING_SLOTS,
             pods="{}",
         )
-        numbers = list(names)
         for at in range(0, len(numbers), _AT_ONCE):
             part = numbers[at : at + _AT_ONCE]
-            for number, first, last, kind, windows, gpus, cpu in self._db.rows(
+            for number, joined, gpus, cpu in self._db.rows(
                 statement.format(", ".join("?" * len(part))),
                 *tenths_of(limits.gpu_percent), limits.cpu_milli, *part, hours.since, hours.until,
             ):  # fmt: skip
-                start, end = moment_of(first), moment_of(last + Level.HOUR)
-                yield Stretch(
-                    pod_uid=names[number],
-                    start=start,
-                    end=end,
-                    length=length,
-                    is_used=kind > 0,
-                    windows=int(windows) if kind == _GAPS else (end - start) // length,
-                    gpus=gpus,
-                    cpu_milli=cpu,
-                )
+                for first, last in _runs(sorted(map(int, joined.split(",")))):
+                    start, end = moment_of(first // 16 * hour), moment_of(last // 16 * hour + hour)
+                    used = first % 16
+                    hours_of_run = (last - first) // 16 + 1
+                    windows = hours_of_run * used if used not in (0, whole) else (end - start) // length
+                    yield Stretch(names[number], start, end, length, used > 0, windows, gpus or 0, cpu or 0)
 
     def hours(
         self, wanted: Mapping[str, Iterable[datetime]], since: datetime, until: datetime, step: int
@@ -458,35 +448,27 @@ class SampleStore:
             names = {pod[1]: pod[0] for pod in self._pods(wanted)}
             keys = [(number, seconds_of(hour)) for number, uid in names.items() for hour in wanted[uid]]
             return [
-                Hour(
-                    pod_uid=names[number],
-                    start=moment_of(start),
-                    length=timedelta(seconds=segment.level),
-                    windows=windows,
-                )
+                Hour(names[number], moment_of(start), timedelta(seconds=segment.level), windows)
                 for segment in self._segments(since, until, step)
                 if segment.level is not Level.SLOT
                 for number, start, windows in self._windows_of(segment, keys)
             ]
 
-    def _windows_of(
-        self, segment: Segment, keys: Sequence[Row]
-    ) -> Iterator[tuple[int, int, list[tuple[int, Seen]]]]:
-        """(pod, beginning, windows by their place in it) of those of these hours that are in a segment."""
+    def _windows_of(self, segment: Segment, keys: Sequence[Row]) -> Iterator[tuple[int, int, list[Seen]]]:
+        """(pod, beginning, windows) of those of these hours that are in a segment."""
         first = segment.since // Level.HOUR * Level.HOUR
         keys = [key for key in keys if first <= key[1] < segment.until]
         if segment.level is Level.HOUR:
-            for number, start, *row in self._db.by_keys(HOURS, keys, columns=("pod", "at", *Seen._fields)):
-                yield number, start, [(0, Seen._make(row))]
+            for number, start, *row in self._db.by_keys(HOURS, keys, columns=("pod", "at", *_SEEN_FIELDS)):
+                yield number, start, [Seen(0, *row)]
             return
-        places = [0, *(1 + MEASURES.index(name) for name in Seen._fields)]
+        places = [0, *(1 + MEASURES.index(name) for name in _SEEN_FIELDS)]
         for number, start, data in self._db.by_keys(PACKED_WINDOWS, keys):
-            rows = [
-                (place, Seen._make(row))
-                for place, *row in self._unpacked(data, places)
-                if segment.since <= start + place * Level.WINDOW < segment.until
-            ]
-            yield number, start, rows
+            windows = list(map(Seen._make, self._unpacked(data, places)))
+            if start < segment.since or start + Level.HOUR > segment.until:
+                begin, end = segment.since - start, segment.until - start
+                windows = [seen for seen in windows if begin <= seen.place * Level.WINDOW < end]
+            yield number, start, windows
 
     def use_of(
         self, uids: str | Iterable[str], *, since: datetime | None = None, until: datetime | None = None
@@ -706,6 +688,17 @@ class SampleStore:
                 f" WHERE s.pod IN ({', '.join('?' * len(part))}) AND s.at >= ? AND s.at < ?",
                 *part, first, until,
             )  # fmt: skip
+
+
+def _runs(codes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """The first and last of numbers that follow each other in steps of 16."""
+    first = last = codes[0]
+    for code in codes[1:]:
+        if code != last + 16:
+            yield first, last
+            first = code
+        last = code
+    yield first, last
 
 
 def _start(at: int, length: int) -> int:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from moorage.decide.idle.evidence import Window, is_idle
 from moorage.decide.idle.readings import HeldPod
-from moorage.decide.usage.samples import SLOT_SECONDS, Hour, Level, Seen, Stretch, floor
+from moorage.decide.usage.samples import SLOT_SECONDS, Hour, Level, Seen, Stretch, floor, tenths_of
 from moorage.model.idle import Policy
 
 HOUR = timedelta(seconds=Level.HOUR)
@@ -64,32 +64,35 @@ def spans_of(windows: Iterable[Window], policy: Policy) -> list[Span]:
     """Windows, oldest first, joined where they are alike."""
     spans = _Joined()
     for window in windows:
-        spans.add(
-            window.start, window.end, window.end - window.start, _use(window.gpu_peak, window.cpu_milli, policy)
-        )
+        use = _use(window.gpu_peak, window.cpu_milli, policy)
+        spans.add(Span(window.start, window.end, window.end - window.start, use))
     return spans.all
 
 
 def spans_of_hours(hours: Iterable[Hour], pod: HeldPod, policy: Policy) -> list[Span]:
     """Hours, oldest first, in which this pod of the work was alone, as spans."""
-    spans = _Joined()
+    spans, (used_from, _) = _Joined(), tenths_of(policy.gpu_below)
     for hour in hours:
         length, windows = max(hour.length, policy.window), hour.windows
         if (many := length // hour.length) > 1:
             windows = [
-                (place, Seen.joined([seen for _, seen in some]))
-                for place, some in groupby(windows, lambda window: window[0] // many)
+                Seen.joined(place, some) for place, some in groupby(windows, lambda seen: seen.place // many)
             ]
         slots = length.total_seconds() / SLOT_SECONDS
         uses = [
-            (place, _use(seen.gpu_percent(pod.gpus, slots), seen.cpu_milli(slots), policy))
-            for place, seen in windows
+            (
+                seen.place,
+                Use.USED
+                if seen.gpu_peak >= used_from
+                else _use(seen.gpu_percent(pod.gpus, slots), seen.cpu_milli(slots), policy),
+            )
+            for seen in windows
         ]
         first = 0
         for number, (place, use) in enumerate(uses, 1):
             if number == len(uses) or uses[number] != (place + 1, use):
                 start = hour.start + uses[first][0] * length
-                spans.add(start, start + (number - first) * length, length, use)
+                spans.add(Span(start, start + (number - first) * length, length, use))
                 first = number
     return spans.all
 
@@ -100,12 +103,12 @@ class _Joined:
     def __init__(self) -> None:
         self.all: list[Span] = []
 
-    def add(self, start: datetime, end: datetime, length: timedelta, use: Use) -> None:
+    def add(self, span: Span) -> None:
         last = self.all[-1] if self.all else None
-        if last is not None and last.use is use and last.end == start and last.length == length:
-            self.all[-1] = Span(last.start, end, length, use)
+        if last is not None and last.use is span.use and last.end == span.start and last.length == span.length:
+            self.all[-1] = last._replace(end=span.end)
         else:
-            self.all.append(Span(start, end, length, use))
+            self.all.append(span)
 
 
 def _use(gpu_peak: float | None, cpu_milli: float | None, policy: Policy) -> Use:

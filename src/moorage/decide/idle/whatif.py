@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from moorage.decide.idle.evidence import Facts, Idle, Window, judge
+from moorage.decide.idle.evidence import Facts, Idle, Verdict, Window, judge
 from moorage.decide.idle.plan import Act, Observed, Work, after_notice, plan
 from moorage.decide.idle.readings import HeldPod
 from moorage.decide.idle.spans import Span, Use
@@ -109,7 +109,7 @@ class _Replay:
         self._record = Record()
         self._since: datetime | None = None  # the beginning of the unbroken idle time up to `_until`
         self._until: datetime | None = None
-        self._told = Facts(started=past.work.started or datetime.max)  # as of the last idle window
+        self._last: tuple[Span, int, datetime] | None = None  # the last idle window, and since when it was idle
         self.measured = self.idle = self.reclaimed = timedelta()
         self.warned: datetime | None = None
         self.suspended: datetime | None = None
@@ -132,9 +132,7 @@ class _Replay:
     @property
     def why(self) -> str:
         """Why it was idle last, before it was suspended; empty: it never was."""
-        if not self._told.windows:
-            return ""
-        verdict = judge(self._told, self._past.policy, self._told.windows[-1].end)
+        verdict = self._verdict(*self._last) if self._last is not None else None
         return verdict.why if isinstance(verdict, Idle) else ""
 
     def _reclaimed(self, span: Span, held: timedelta) -> timedelta:
@@ -146,36 +144,26 @@ class _Replay:
             if self._record.warned_at is not None:
                 self._record = Record()
         self._until = span.end
-        number = self._first_due(span)
+        number = self._first_due(span, self._since)
         while number < span.windows:
-            self._look(span, number)
+            self._look(span, number, self._since)
             if self.suspended is not None:
                 return span.held(self._past.pods, number + 1)
             due = self._record.next_at
             number = number + 1 if self._record.state is State.ACTIVE else max(number + 1, span.ending(due))
-        self._told = self._facts(span, span.windows - 1)
+        self._last = span, span.windows - 1, self._since
         return timedelta()
 
-    def _first_due(self, span: Span) -> int:
+    def _first_due(self, span: Span, since: datetime) -> int:
         if self._record.warned_at is not None:
             return span.ending(self._record.next_at)
-        assert self._since is not None
-        return span.ending(self._since + self._past.policy.warn_after)
+        return span.ending(since + self._past.policy.warn_after)
 
-    def _facts(self, span: Span, number: int) -> Facts:
-        """What is known at the end of a window of an idle span."""
-        start = span.start + number * span.length
-        window = Window(start=start, end=start + span.length, gpu_peak=0.0, cpu_milli=0.0)
-        before = Window(start=start - span.length, end=start, gpu_peak=0.0, cpu_milli=0.0)
-        windows = (window,) if start == self._since else (before, window)
-        return Facts(started=self._past.work.started or start, windows=windows, proven_since=self._since)
-
-    def _look(self, span: Span, number: int) -> None:
+    def _look(self, span: Span, number: int, since: datetime) -> None:
         """Take the step at the end of one window."""
-        work, policy = self._past.work, self._past.policy
-        self._told = self._facts(span, number)
-        now = self._told.windows[-1].end
-        verdict = judge(self._told, policy, now)
+        work, policy, now = self._past.work, self._past.policy, span.start + (number + 1) * span.length
+        self._last = span, number, since
+        verdict = self._verdict(span, number, since)
         step = plan(Observed(work=work, verdict=verdict, policy=policy, record=self._record, now=now))
         self._record = step.record
         if step.act in (Act.WARN, Act.REMIND):
@@ -183,3 +171,12 @@ class _Replay:
             self.warned = self.warned or now
         if step.act is Act.SUSPEND:
             self.suspended = now
+
+    def _verdict(self, span: Span, number: int, since: datetime) -> Verdict:
+        """At the end of a window of an idle span, of work that was idle since then."""
+        start = span.start + number * span.length
+        window = Window(start=start, end=start + span.length, gpu_peak=0.0, cpu_milli=0.0)
+        before = Window(start=start - span.length, end=start, gpu_peak=0.0, cpu_milli=0.0)
+        windows = (window,) if start == since else (before, window)
+        facts = Facts(started=self._past.work.started or start, windows=windows, proven_since=since)
+        return judge(facts, self._past.policy, window.end)

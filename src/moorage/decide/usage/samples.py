@@ -95,7 +95,7 @@ class Tally:
 
     @property
     def seen(self) -> Seen:
-        return Seen(self.slots, self.cpu_count, self.cpu_sum, self.gpu_count, self.gpu_peak, self.gpus)
+        return Seen(0, self.slots, self.cpu_count, self.cpu_sum, self.gpu_count, self.gpu_peak, self.gpus)
 
     @property
     def seconds(self) -> int:
@@ -197,8 +197,7 @@ class Limits:
     cpu_milli: float  # of all containers, as the mean; thousandths of a core
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+class Stretch(NamedTuple):
     """Whole hours, one after the other, in which all windows of a pod with readings are alike by some `Limits`.
 
     Either a GPU was used in each, at BUSY_PERCENT and the limit at least. Or all windows were measured, CPU and
@@ -211,8 +210,8 @@ class Stretch:
     length: timedelta  # of a window
     is_used: bool
     windows: int  # with readings
-    gpus: int
-    cpu_milli: int  # the mean of a window at its highest, rounded up
+    gpus: int  # that were measured in each slot, at least; 0 for one that is used
+    cpu_milli: int  # no mean of a window is above it; 0 for one that is used
 
     @property
     def is_whole(self) -> bool:
@@ -223,6 +222,7 @@ class Stretch:
 class Seen(NamedTuple):
     """Of a Tally, what tells use from idleness."""
 
+    place: int  # number of the window in its hour, from 0
     slots: int
     cpu_count: int
     cpu_sum: int
@@ -231,10 +231,10 @@ class Seen(NamedTuple):
     gpus: int
 
     @classmethod
-    def joined(cls, parts: Sequence[Seen]) -> Seen:
+    def joined(cls, place: int, parts: Iterable[Seen]) -> Seen:
         """Of one pod, in several windows."""
-        slots, cpu_count, cpu_sum, gpu_count, gpu_peak, gpus = zip(*parts, strict=True)
-        return cls(sum(slots), sum(cpu_count), sum(cpu_sum), sum(gpu_count), max(gpu_peak), max(gpus))
+        _, slots, cpu_count, cpu_sum, gpu_count, gpu_peak, gpus = zip(*parts, strict=True)
+        return cls(place, sum(slots), sum(cpu_count), sum(cpu_sum), sum(gpu_count), max(gpu_peak), max(gpus))
 
     def gpu_percent(self, gpus: int, slots: float) -> float | None:
         """The highest reading of a GPU of a pod with so many, in a window of so many slots.
@@ -254,14 +254,13 @@ class Seen(NamedTuple):
         return self.cpu_sum / self.cpu_count
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hour:
-    """The windows of one pod in an hour: (number from 0, what was seen), of those with readings."""
+class Hour(NamedTuple):
+    """The windows of one pod in an hour that have readings, the oldest first."""
 
     pod_uid: str
     start: datetime
     length: timedelta  # of a window
-    windows: list[tuple[int, Seen]]
+    windows: list[Seen]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
