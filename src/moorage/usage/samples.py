@@ -382,7 +382,7 @@ class SampleStore:
                 pod_uid=names[number],
                 start=moment_of(start),
                 length=timedelta(seconds=length),
-                tally=tally_from(added_rows(rows)),
+                tally=tally_from(added_rows(rows) if len(rows) > 1 else rows[0]),
             )
             for (start, number, length), rows in gathered.items()
         ]
@@ -416,6 +416,7 @@ class SampleStore:
         whole = Level.HOUR // Level.WINDOW
         some = "s.windows" if length.seconds <= Level.WINDOW else f"CASE WHEN s.windows = {whole} THEN {whole} END"
         hour, numbers = int(Level.HOUR), list(names)
+        moments = {at // hour: moment_of(at) for at in range(hours.since, hours.until + 1, hour)}
         statement = _ALIKE.format(
             hours=self._db.joined(f"h.at / {hour} * 16 + h.used"),
             cpu=mean if by_hour else "s.cpu_high",
@@ -431,7 +432,7 @@ class SampleStore:
                 *tenths_of(limits.gpu_percent), limits.cpu_milli, *part, hours.since, hours.until,
             ):  # fmt: skip
                 for first, last in _runs(sorted(map(int, joined.split(",")))):
-                    start, end = moment_of(first // 16 * hour), moment_of(last // 16 * hour + hour)
+                    start, end = moments[first // 16], moments[last // 16 + 1]
                     used = first % 16
                     hours_of_run = (last - first) // 16 + 1
                     windows = hours_of_run * used if used not in (0, whole) else (end - start) // length

@@ -36,7 +36,7 @@ class Span(NamedTuple):
     end: datetime
     length: timedelta  # of a window
     use: Use
-    measured: timedelta | None = None  # GPUs × time of windows with readings; None: all are
+    measured: timedelta | None = None  # GPUs × time with readings; None: that the pods held
 
     @property
     def windows(self) -> int:
@@ -91,8 +91,8 @@ def spans_of_hours(hours: Iterable[Hour], pod: HeldPod, policy: Policy) -> list[
         first = 0
         for number, (place, use) in enumerate(uses, 1):
             if number == len(uses) or uses[number] != (place + 1, use):
-                start = hour.start + uses[first][0] * length
-                spans.add(Span(start, start + (number - first) * length, length, use))
+                start, time = hour.start + uses[first][0] * length, (number - first) * length
+                spans.add(Span(start, start + time, length, use, time * pod.gpus))
                 first = number
     return spans.all
 
@@ -105,10 +105,11 @@ class _Joined:
 
     def add(self, span: Span) -> None:
         last = self.all[-1] if self.all else None
-        if last is not None and last.use is span.use and last.end == span.start and last.length == span.length:
-            self.all[-1] = last._replace(end=span.end)
-        else:
+        if last is None or (last.end, last.use, last.length) != (span.start, span.use, span.length):
             self.all.append(span)
+            return
+        measured = None if last.measured is None or span.measured is None else last.measured + span.measured
+        self.all[-1] = Span(last.start, span.end, span.length, span.use, measured)
 
 
 def _use(gpu_peak: float | None, cpu_milli: float | None, policy: Policy) -> Use:
@@ -139,10 +140,10 @@ def settled(pods: Sequence[HeldPod], stretches: Iterable[Stretch], policy: Polic
 def _span_of(pod: HeldPod, stretch: Stretch) -> Span | None:
     """A stretch of the only pod of the work."""
     start, end, length = stretch.start, stretch.end, stretch.length
-    if stretch.is_used:
-        return Span(start, end, length, Use.USED, stretch.windows * length * pod.gpus)
-    is_known = stretch.gpus >= pod.gpus and _is_throughout(pod, start, end, length)
-    return Span(start, end, length, Use.IDLE) if is_known else None
+    if not stretch.is_used and (stretch.gpus < pod.gpus or not _is_throughout(pod, start, end, length)):
+        return None
+    use = Use.USED if stretch.is_used else Use.IDLE
+    return Span(start, end, length, use, stretch.windows * length * pod.gpus)
 
 
 def _use_of(
