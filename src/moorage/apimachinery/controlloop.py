@@ -68,6 +68,8 @@ class ControlLoop(Generic[K]):
                 await self.once(key)
             finally:
                 self.queue.done(key)
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise asyncio.CancelledError  # lost in an error of the pass, as `asyncio.gather` may lose it
 
     async def once(self, key: K) -> None:
         """One pass with its consequences: look again, or retry and complain."""

@@ -23,6 +23,7 @@ from typing import Any
 
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.resources import LEASES, Obj
+from moorage.apimachinery.tasks import end_task
 from moorage.clock import Clock, rfc3339_micro
 from moorage.errors import AlreadyExists, ApiError, Conflict, LeaseLost, NotFound
 
@@ -130,8 +131,8 @@ class Elector:
                 log.error("lost the lease; stopping work", extra={"lease": self._name, "identity": self._identity})
             finally:
                 self.leading = False
-                await _end(renewing)
-                await _end(work)
+                await end_task(renewing, ApiError)
+                await end_task(work, ApiError)
                 await self._release()
 
     async def _acquire(self) -> float:
@@ -187,8 +188,8 @@ class Elector:
             await doing
             return True
         finally:
-            await _end(doing)
-            await _end(timer)
+            await end_task(doing, ApiError)
+            await end_task(timer, ApiError)
 
     async def _look(self) -> None:
         try:
@@ -245,9 +246,3 @@ def make_lease(
         "metadata": {"name": name, "namespace": namespace},
         "spec": spec,
     }
-
-
-async def _end(task: asyncio.Future[Any]) -> None:
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError, ApiError):
-        await task

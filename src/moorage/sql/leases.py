@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
+from moorage.apimachinery.tasks import end_task
 from moorage.clock import Clock
 from moorage.errors import StorageError
 from moorage.sql.database import Database
@@ -155,8 +156,8 @@ class Leader:
                     return
                 log.warning("no longer leading", extra={"task": self._name, "term": lease.term})
             finally:
-                await _end(work)  # it is renewed until the last line is written
-                await _end(renewing)
+                await end_task(work, StorageError)  # it is renewed until the last line is written
+                await end_task(renewing, StorageError)
                 self.leading, self.term = False, None
                 with contextlib.suppress(StorageError):
                     await self._table.do(partial(LeaseTable.release, lease=lease))
@@ -202,9 +203,3 @@ class Leader:
             finally:
                 renewing.cancel()
                 timer.cancel()
-
-
-async def _end(task: asyncio.Future[None]) -> None:
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError, StorageError):
-        await task

@@ -34,6 +34,29 @@ async def running(loop, until):
         await asyncio.gather(task, return_exceptions=True)
 
 
+async def test_a_loop_ends_when_a_pass_answers_its_cancellation_with_an_error():
+    """As `asyncio.gather` does where one of what it waits for failed in the same moment."""
+    begun, answered = asyncio.Event(), asyncio.Event()
+
+    async def reconcile(_key):
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if answered.is_set():
+                raise
+            answered.set()
+            raise ServerError("the lease is no longer ours") from None
+
+    loop = ControlLoop("test", reconcile)
+    loop.queue.add("a")
+    task = asyncio.create_task(loop.run())
+    await begun.wait()
+    task.cancel()
+    _, pending = await asyncio.wait({task}, timeout=20)
+    assert not pending
+
+
 async def test_a_key_that_fails_is_tried_again_until_it_succeeds(caplog):
     tries, over = [], asyncio.Event()
 

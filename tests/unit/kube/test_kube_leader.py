@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from moorage.apimachinery import tasks
 from moorage.apimachinery.resources import LEASES, Obj, Resource
 from moorage.errors import AlreadyExists, Conflict, LeaseLost, ServerError
 from moorage.kube.leader import (
@@ -309,6 +310,30 @@ async def test_a_leader_that_was_held_may_write_no_more_before_its_campaign_hear
         await pass_time(clock, 5)
         assert (work.running, work.starts) == (1, 2)  # it took the lease again: nobody else did
         elector.check()
+
+
+@pytest.mark.anyio
+async def test_work_that_loses_its_cancellation_is_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "CANCEL_AGAIN_SECONDS", 0.01)
+    cancelled, begun = 0, asyncio.Event()
+
+    async def deaf() -> None:
+        nonlocal cancelled
+        begun.set()
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancelled += 1
+                if cancelled == 3:
+                    raise
+
+    elector = Elector(LeaseApi(), clock=FakeClock(), name="op", namespace="sys", identity="one")
+    running = asyncio.create_task(elector.run(deaf))
+    await begun.wait()
+    running.cancel()
+    _, pending = await asyncio.wait({running}, timeout=60)
+    assert (pending, cancelled) == (set(), 3)
 
 
 @pytest.mark.anyio

@@ -1,0 +1,22 @@
+"""Ending tasks of asyncio for sure."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+CANCEL_AGAIN_SECONDS = 10.0  # longer than what work does at its end
+
+
+async def end_task(task: asyncio.Future[Any], *quiet: type[Exception]) -> None:
+    """Cancel a task and wait until it has ended. Raises what it raised, but not these errors.
+
+    A task that waits for several others can lose its cancellation: `asyncio.gather` raises the error of one that
+    failed in the same moment instead. So a task that does not end is cancelled again.
+    """
+    while not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=CANCEL_AGAIN_SECONDS)
+    with contextlib.suppress(asyncio.CancelledError, *quiet):
+        task.result()
