@@ -20,7 +20,6 @@ import argparse
 import asyncio
 import gc
 import os
-import statistics
 import tempfile
 import time
 from collections.abc import Iterator
@@ -28,9 +27,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import yaml
-from asking import ask
+from asking import HEAD, at_work, timed
 from dashboard import a_node, a_pod
 from usage_history import GIB, Walks, place
 
@@ -49,7 +47,6 @@ from moorage.server.rightsizing import KEPT_SECONDS
 from moorage.server.service import ServerService
 from moorage.testing.fakeapi import FakeApi
 
-BAR_SECONDS = 2.0
 TOKEN = "an-administrators-token"
 GPUS_OF_NODE = 8
 TEAMS = 20
@@ -227,34 +224,15 @@ def reports(days: float) -> dict[str, tuple[str, Any]]:
 
 
 async def measure(service: ServerService, days: float, times: int) -> None:
-    gc.collect()
-    gc.freeze()
-    print(f"{'median':>8} {'worst':>8} {'of bar':>7} {'CPU':>7}  report")
-    for title, (path, body) in reports(days).items():
-        took, used = [], []
-        for _ in range(times):
-            if title == "rightsize":
-                await asyncio.sleep(KEPT_SECONDS + 0.1)  # until it reads anew
-            began, cpu = time.perf_counter(), time.process_time()
-            answer = msgspec.json.decode(await ask(service, path, token=TOKEN, body=body))
-            took.append(time.perf_counter() - began)
-            used.append(time.process_time() - cpu)
-        rows = next((len(answer[name]) for name in ("rows", "jobs", "works", "work") if name in answer), 0)
-        print(
-            f"{statistics.median(took):6.2f} s {max(took):6.2f} s {100 * max(took) / BAR_SECONDS:5.0f} %"
-            f" {statistics.median(used):5.2f} s  {title}: {rows:,} rows",
-            flush=True,
-        )
-
-
-async def serve_and_measure(service: ServerService, days: float, times: int) -> None:
-    running = asyncio.create_task(service.run())
-    try:
-        await service.context.ready()
-        await measure(service, days, times)
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+    async with at_work(service):
+        gc.collect()
+        gc.freeze()
+        print(f"{HEAD}  report")
+        for title, (path, body) in reports(days).items():
+            pause = KEPT_SECONDS + 0.1 if title == "rightsize" else 0.0  # until it reads anew
+            words, answer = await timed(service, path, token=TOKEN, body=body, times=times, pause=pause)
+            rows = next((len(answer[name]) for name in ("rows", "jobs", "works", "work") if name in answer), 0)
+            print(f"{words}  {title}: {rows:,} rows", flush=True)
 
 
 def main() -> None:
@@ -290,7 +268,7 @@ def main() -> None:
         )
         keep_ends(where if options.postgres else Path(name) / "attempts.db", history.intervals(end))
         show_cluster(api, history, end)
-        asyncio.run(serve_and_measure(service, options.days, options.times))
+        asyncio.run(measure(service, options.days, options.times))
     os._exit(0)
 
 

@@ -16,7 +16,6 @@ import asyncio
 import gc
 import os
 import random
-import statistics
 import tempfile
 import time
 from collections.abc import Iterator
@@ -24,8 +23,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-import msgspec
-from asking import ask
+from asking import HEAD, at_work, timed
 from usage_history import place
 
 from moorage.clock import SYSTEM
@@ -36,7 +34,6 @@ from moorage.server.service import ServerService
 from moorage.testing.fakeapi import FakeApi
 from moorage.usage.samples import PODS, WINDOWS, SampleStore
 
-BAR_SECONDS = 2.0
 TOKEN = "an-administrators-token"
 SLOTS = Level.WINDOW // Level.SLOT
 TEAMS, PEOPLE = 20, 40
@@ -155,28 +152,19 @@ def fill(store: SampleStore, cluster: Cluster, start: datetime, end: datetime) -
 
 
 async def measure(service: ServerService, days: float, times: int) -> None:
-    running = asyncio.create_task(service.run())
-    await service.context.ready()
-    gc.collect()
-    gc.freeze()
-    print(f"{'median':>8} {'worst':>8} {'of bar':>7} {'CPU':>7}  policy")
-    for title, spec in POLICIES.items():
-        took, used = [], []
-        for _ in range(times):
-            began, cpu = time.perf_counter(), time.process_time()
+    async with at_work(service):
+        gc.collect()
+        gc.freeze()
+        print(f"{HEAD}  policy")
+        for title, spec in POLICIES.items():
             body = {"since": f"{int(days * 24)}h", "spec": spec}
-            answer = msgspec.json.decode(await ask(service, "/api/v1/idle/report", token=TOKEN, body=body))
-            took.append(time.perf_counter() - began)
-            used.append(time.process_time() - cpu)
-        print(
-            f"{statistics.median(took):6.2f} s {max(took):6.2f} s {100 * max(took) / BAR_SECONDS:5.0f} %"
-            f" {statistics.median(used):5.2f} s  {title}: {len(answer['rows']):,} rows,"
-            f" {answer['idleHours']:,.0f} of {answer['measuredHours']:,.0f} hours idle,"
-            f" {answer['reclaimedHours']:,.0f} reclaimed",
-            flush=True,
-        )
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+            words, answer = await timed(service, "/api/v1/idle/report", token=TOKEN, body=body, times=times)
+            print(
+                f"{words}  {title}: {len(answer['rows']):,} rows,"
+                f" {answer['idleHours']:,.0f} of {answer['measuredHours']:,.0f} hours idle,"
+                f" {answer['reclaimedHours']:,.0f} reclaimed",
+                flush=True,
+            )
 
 
 def main() -> None:

@@ -13,12 +13,10 @@ from datetime import datetime, timedelta
 from moorage.decide.idle.evidence import Facts, Idle, Verdict, Window, judge
 from moorage.decide.idle.plan import Act, Observed, Work, after_notice, plan
 from moorage.decide.idle.readings import HeldPod
-from moorage.decide.idle.spans import Span, Use
+from moorage.decide.idle.spans import HOUR, Span, Use
 from moorage.decide.idle.states import Record, State
 from moorage.decide.usage.intervals import Interval
 from moorage.model.idle import MAP, RUN, WORKFLOW, WORKSPACE, Policy
-
-HOUR = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
