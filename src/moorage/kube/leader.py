@@ -142,7 +142,11 @@ class Elector:
                 await self._look()
                 if isinstance(decide(self._identity, self._seen, now=self._clock.monotonic()), Take):
                     sent = self._clock.monotonic()
-                    await self._write(taking=True)
+                    try:
+                        await self._write(taking=True)
+                    except asyncio.CancelledError:
+                        await self._release()
+                        raise
                     if self._clock.monotonic() - sent < self._times.renew_deadline:
                         return sent
             except (Conflict, AlreadyExists):
@@ -212,15 +216,20 @@ class Elector:
 
     async def _release(self) -> None:
         """Hand over at once, if it is ours; otherwise another takes it when it runs out."""
-        if self._lease is None or (self._lease.get("spec") or {}).get("holderIdentity") != self._identity:
-            return
-        lease = self._lease | {"spec": self._lease["spec"] | {"holderIdentity": "", "leaseDurationSeconds": 1}}
-        self._lease, self._seen = None, None
         with contextlib.suppress(ApiError):
-            await self._within(self._times.retry, self._put(lease))
+            await self._within(self._times.renew_deadline, self._give_back())
+        self._lease, self._seen = None, None
 
-    async def _put(self, lease: Obj) -> None:
-        await self._api.update(LEASES, lease)
+    async def _give_back(self) -> None:
+        """A write of ours that was cancelled may have arrived, or may yet: the lease is read anew, each time."""
+        while True:
+            await self._look()
+            if self._lease is None or (self._lease.get("spec") or {}).get("holderIdentity") != self._identity:
+                return
+            given = self._lease["spec"] | {"holderIdentity": "", "leaseDurationSeconds": 1}
+            with contextlib.suppress(Conflict):
+                await self._api.update(LEASES, self._lease | {"spec": given})
+                return
 
 
 def make_lease(

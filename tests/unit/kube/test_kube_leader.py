@@ -171,16 +171,28 @@ def test_at_most_one_leads_whatever_the_clocks_read(
 
 
 class LeaseApi(FakeApi):
-    """A fake whose updates can be held back."""
+    """A fake whose updates, and whose answers to writes, can be held back."""
 
     def __init__(self) -> None:
         super().__init__()
         self.hang: asyncio.Event | None = None
+        self.mute = False  # the next write arrives, and its answer does not
 
     async def update(self, resource: Resource, obj: Obj, *, subresource: str | None = None) -> Obj:
         if self.hang is not None:
             await self.hang.wait()
-        return await super().update(resource, obj, subresource=subresource)
+        return await self._answer(await super().update(resource, obj, subresource=subresource))
+
+    async def create(
+        self, resource: Resource, obj: Obj, namespace: str | None = None, *, dry_run: bool = False
+    ) -> Obj:
+        return await self._answer(await super().create(resource, obj, namespace, dry_run=dry_run))
+
+    async def _answer(self, obj: Obj) -> Obj:
+        if self.mute:
+            self.mute = False
+            await asyncio.Event().wait()
+        return obj
 
 
 class Work:
@@ -237,6 +249,20 @@ async def test_the_first_leads_and_the_second_takes_over_as_soon_as_it_ends() ->
         await pass_time(clock, 3)
         assert (two.running, holder(api)) == (1, "two")
     assert (two.running, holder(api)) == (0, "")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("write", ["that takes it", "that renews it"])
+async def test_a_lease_is_given_back_although_the_answer_to_the_last_write_was_not_awaited(write: str) -> None:
+    api, clock, work = LeaseApi(), FakeClock(), Work()
+    api.mute = write == "that takes it"
+    async with campaign(api, clock, "one", work):
+        await pass_time(clock, 3)
+        assert work.running == (write == "that renews it")
+        api.mute = work.running > 0
+        await pass_time(clock, 3)
+        assert (holder(api), api.mute) == ("one", False)
+    assert (work.running, holder(api)) == (0, "")
 
 
 @pytest.mark.anyio
