@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import replace
 
 import msgspec
@@ -12,6 +11,7 @@ import msgspec
 from moorage.actions.maps import name_taken
 from moorage.actions.objects import is_of
 from moorage.actions.runfacts import Around, check_problems, env_words, read_facts
+from moorage.actions.together import Together, all_or_none
 from moorage.api.errors import ErrorCode
 from moorage.api.maps import MapLimit, MapPolicy, MapWorkers, NewMap
 from moorage.apimachinery.api import Api
@@ -205,40 +205,29 @@ async def create_map(
     went wrong without harm. Raises Problems for a taken name, MoorageError with the server's reason, NotReady for
     a server that does not answer in ACCEPT_SECONDS.
     """
-    mapjob = await _create_all(api, plan, namespace, note)
-    name, uid = plan.name, mapjob["metadata"].get("uid")
-    try:
-        await _wait_accepted(api, namespace, name, clock)
-    except (MoorageError, asyncio.CancelledError):
-        await asyncio.shield(_remove(api, MAPJOBS, namespace, name, uid))
-        raise
-    return mapjob
-
-
-async def _create_all(api: Api, plan: MapJobPlan, namespace: str, note: Note) -> Obj:
-    made: list[tuple[Resource, Obj]] = []
-    try:
+    async with all_or_none(api, namespace) as together:
+        owned = []
         for resource, obj in ((SECRETS, plan.secret), (CONFIGMAPS, plan.config_map)):
             if obj is not None:
-                made.append((resource, await _create(api, resource, obj, namespace, plan.name)))
-        mapjob = await _create(api, MAPJOBS, plan.mapjob, namespace, plan.name)
-    except BaseException:
-        await asyncio.shield(_take_back(api, made, namespace))
-        raise
-    patch = {"metadata": {"ownerReferences": [owner_reference(mapjob)]}}
-    for resource, obj in made:
-        try:
-            await api.patch(resource, obj["metadata"]["name"], patch, namespace)
-        except ApiError as error:
-            note(f"{obj['metadata']['name']} will not be deleted with the map: {error.message}")
+                owned.append((resource, await _create(api, together, resource, obj, namespace, plan.name)))
+        mapjob = await _create(api, together, MAPJOBS, plan.mapjob, namespace, plan.name)
+        patch = {"metadata": {"ownerReferences": [owner_reference(mapjob)]}}
+        for resource, obj in owned:
+            try:
+                await api.patch(resource, obj["metadata"]["name"], patch, namespace)
+            except ApiError as error:
+                note(f"{obj['metadata']['name']} will not be deleted with the map: {error.message}")
+        await _wait_accepted(api, namespace, plan.name, clock)
     return mapjob
 
 
-async def _create(api: Api, resource: Resource, obj: Obj, namespace: str, map_name: str) -> Obj:
+async def _create(
+    api: Api, together: Together, resource: Resource, obj: Obj, namespace: str, map_name: str
+) -> Obj:
     """Create; what an earlier map of the name left behind, and nobody owns, is replaced."""
     name = obj["metadata"]["name"]
     try:
-        return await api.create(resource, obj, namespace)
+        return await together.create(resource, obj)
     except AlreadyExists as error:
         if resource is MAPJOBS:
             raise _taken(namespace, map_name) from error
@@ -246,7 +235,7 @@ async def _create(api: Api, resource: Resource, obj: Obj, namespace: str, map_na
         if existing["metadata"].get("ownerReferences"):
             raise _taken(namespace, map_name) from error
         await api.delete(resource, name, namespace, uid=existing["metadata"].get("uid"))
-        return await api.create(resource, obj, namespace)
+        return await together.create(resource, obj)
     except NotFound as error:
         if resource is not MAPJOBS:
             raise
@@ -280,16 +269,6 @@ def _refusal(name: str, reason: str, message: str) -> MoorageError:
     if reason == QUOTA_EXCEEDED:
         return QuotaExceeded(text, hint=hint or None, code=ErrorCode.QUOTA_EXCEEDED)
     return MoorageError(f"the server refused the map {name}: {message or reason}", code=ErrorCode.CONFLICT)
-
-
-async def _take_back(api: Api, made: list[tuple[Resource, Obj]], namespace: str) -> None:
-    for resource, obj in reversed(made):
-        await _remove(api, resource, namespace, obj["metadata"]["name"], obj["metadata"].get("uid"))
-
-
-async def _remove(api: Api, resource: Resource, namespace: str, name: str, uid: str | None) -> None:
-    with suppress(ApiError):
-        await api.delete(resource, name, namespace, uid=uid)
 
 
 async def delete_map(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -11,12 +10,13 @@ from datetime import timedelta
 from moorage.actions.objects import is_of
 from moorage.actions.runfacts import Around, RunFacts, check_problems, env_words, read_facts
 from moorage.actions.runs import jobs_of_run
+from moorage.actions.together import Together, all_or_none
 from moorage.api.errors import ErrorCode
 from moorage.api.jobs import NewJob
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.meta import annotations_of, labels_of, owner_reference
 from moorage.apimachinery.moments import moment
-from moorage.apimachinery.resources import JOBS, PVCS, SECRETS, Obj, Resource
+from moorage.apimachinery.resources import JOBS, PVCS, SECRETS, Obj
 from moorage.clock import Clock
 from moorage.decide.runs.job import plan_run
 from moorage.decide.runs.request import Caller, RunPlan, RunRequest, ships_directory
@@ -130,39 +130,35 @@ async def create_run(api: Api, plan: RunPlan, namespace: str, clock: Clock, *, n
     checkpoint volume that was there before stays, whatever happens. Raises UsageError for a name that is taken.
     """
     planned = _planned(plan)
-    made: list[tuple[Resource, Obj]] = []
-    try:
+    async with all_or_none(api, namespace) as together:
         for claim in plan.claims:
             with suppress(AlreadyExists):
-                made.append((PVCS, await api.create(PVCS, claim, namespace)))
+                await together.create(PVCS, claim)
         if plan.secret is not None:
-            made.append((SECRETS, await _create_secret(api, plan.secret, plan.name, namespace, clock)))
-        job = await _create_job(api, planned, plan.name, namespace)
-    except BaseException:
-        await asyncio.shield(_take_back(api, made, namespace))
-        raise
-    if plan.secret is not None:
-        await _own(api, plan.secret["metadata"]["name"], job, namespace, note)
+            await _create_secret(api, together, plan.secret, plan.name, namespace, clock)
+        job = await _create_job(together, planned, plan.name, namespace)
+        if plan.secret is not None:
+            await _own(api, plan.secret["metadata"]["name"], job, namespace, note)
     return job
 
 
-async def _create_job(api: Api, job: Obj, run: str, namespace: str) -> Obj:
+async def _create_job(together: Together, job: Obj, run: str, namespace: str) -> Obj:
     try:
-        return await api.create(JOBS, job, namespace)
+        return await together.create(JOBS, job)
     except AlreadyExists as error:
         raise _taken(run, namespace) from error
 
 
-async def _create_secret(api: Api, secret: Obj, run: str, namespace: str, clock: Clock) -> Obj:
+async def _create_secret(api: Api, together: Together, secret: Obj, run: str, namespace: str, clock: Clock) -> Obj:
     """Create the run's Secret; one left behind, by who was killed half-way or by this request, is replaced."""
     name = secret["metadata"]["name"]
     try:
-        return await api.create(SECRETS, secret, namespace)
+        return await together.create(SECRETS, secret)
     except AlreadyExists as error:
         try:
             existing = await api.get(SECRETS, name, namespace)
         except NotFound:
-            return await api.create(SECRETS, secret, namespace)
+            return await together.create(SECRETS, secret)
         created = moment(existing["metadata"].get("creationTimestamp"))
         is_old = created is not None and clock.now() - created > LEFTOVER_AGE
         is_leftover = (
@@ -173,7 +169,7 @@ async def _create_secret(api: Api, secret: Obj, run: str, namespace: str, clock:
         if not is_leftover:
             raise _taken(run, namespace) from error
         await api.delete(SECRETS, name, namespace, uid=existing["metadata"]["uid"])
-        return await api.create(SECRETS, secret, namespace)
+        return await together.create(SECRETS, secret)
 
 
 async def _own(api: Api, secret: str, job: Obj, namespace: str, note: Callable[[str], None]) -> None:
@@ -186,13 +182,6 @@ async def _own(api: Api, secret: str, job: Obj, namespace: str, note: Callable[[
         except ApiError as error:
             if not left:
                 note(f"the Secret {secret} will not be deleted with the run: {error.message}")
-
-
-async def _take_back(api: Api, made: list[tuple[Resource, Obj]], namespace: str) -> None:
-    for resource, obj in reversed(made):
-        meta = obj["metadata"]
-        with suppress(ApiError):
-            await api.delete(resource, meta["name"], namespace, uid=meta.get("uid"))
 
 
 def _is_same_request(existing: Obj, secret: Obj) -> bool:

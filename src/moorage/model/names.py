@@ -132,8 +132,8 @@ MAP_SCALED_ANNOTATION = "moorage.dev/map-scaled-at"  # on such a Job, RFC 3339: 
 MAP_RELEASED_ANNOTATION = "moorage.dev/map-released"  # on such a Job: workers stopped because fewer were wanted
 MAP_PLAN_ANNOTATION = "moorage.dev/map-plan"  # on a MapJob: JSON, the choice of `moor plan` it was made by
 
-# what the REST API makes (docs/howto/use-from-python.md)
-REQUEST_ANNOTATION = "moorage.dev/request"  # hashes of who asked with which Idempotency-Key, and for what
+# what the REST API makes (docs/howto/use-from-python.md), and what is created together
+REQUEST_ANNOTATION = "moorage.dev/request"  # hashes of who asked with which Idempotency-Key, for what; or random
 
 # containers, as Docker knows them (docs/howto/use-docker.md)
 CONTAINER_LABEL = "moorage.dev/container"  # name of the container; on its pods and its Service
