@@ -165,7 +165,7 @@ def _write_access(folder: DataFolder, config: Config, tokens: Mapping[str, str])
     from moorage.localcluster.apiserver.pki import ensure_pki
     from moorage.model.monitoring.local import scrape_configuration
     from moorage.model.monitoring.rules import rule_groups
-    from moorage.model.schedulerconfig import derived_token, kube_scheduler_configuration
+    from moorage.model.schedulerconfig import derived_token, local_scheduler_configuration
 
     pki = ensure_pki(folder.path / "pki")
     folder.write_kubeconfig(
@@ -176,7 +176,7 @@ def _write_access(folder: DataFolder, config: Config, tokens: Mapping[str, str])
     folder.write("prometheus-rules.yml", json.dumps({"groups": rule_groups()}, indent=2) + "\n")
     if config.extender:
         address = f"http://127.0.0.1:{config.ports['extender']}"
-        made = kube_scheduler_configuration(address, token=derived_token(tokens["extender"]))
+        made = local_scheduler_configuration(address, token=derived_token(tokens["extender"]))
         folder.write("scheduler.json", json.dumps(made, indent=2) + "\n")
     else:
         (folder.path / "scheduler.json").unlink(missing_ok=True)

@@ -20,6 +20,7 @@ KUBEADM_KUBECONFIG = "/etc/kubernetes/scheduler.conf"
 SECOND_KEY, FIRST_KEY = "scheduler.yaml", "first-scheduler.yaml"  # of the Secret SCHEDULER_SECRET
 WEIGHT = 5
 HTTP_TIMEOUT = "500ms"
+LOCAL_HTTP_TIMEOUT = "5s"  # of a local cluster, where pods may keep the extender's processor busy
 NODES_TO_SCORE_PERCENT = 10  # what kube-scheduler itself takes from 5,000 nodes on; at least 100 nodes
 VERBS_PATH = "/scheduler"
 
@@ -44,6 +45,7 @@ def kube_scheduler_configuration(
     weight: int = WEIGHT,
     gpu_profile: str | None = None,
     percentage: int = NODES_TO_SCORE_PERCENT,
+    timeout: str = HTTP_TIMEOUT,
 ) -> Obj:
     """A KubeSchedulerConfiguration that calls our extender at `url` (scheme, host and port) with its `token`.
 
@@ -87,7 +89,7 @@ def kube_scheduler_configuration(
                 "prioritizeVerb": "prioritize",
                 "weight": weight,
                 "enableHTTPS": url.startswith("https://"),
-                "httpTimeout": HTTP_TIMEOUT,
+                "httpTimeout": timeout,
                 "nodeCacheCapable": True,
                 "ignorable": True,
             }
@@ -111,6 +113,11 @@ def second_scheduler_configuration(url: str, *, token: str, percentage: int = NO
             "resourceNamespace": SYSTEM_NAMESPACE,
         },
     }
+
+
+def local_scheduler_configuration(url: str, *, token: str = "") -> Obj:
+    """That of a local cluster, whose scheduler waits longer for an extender that is short of processor time."""
+    return kube_scheduler_configuration(url, token=token, timeout=LOCAL_HTTP_TIMEOUT)
 
 
 def first_scheduler_configuration(

@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from moorage.decide.packing.winner import OUTVOTES
 from moorage.extender.app import create_app
 from moorage.extender.cache import ExtenderCache
 from moorage.localcluster.scheduler.extenders import Extender, parse_extenders
-from moorage.model.schedulerconfig import kube_scheduler_configuration
+from moorage.model.schedulerconfig import kube_scheduler_configuration, local_scheduler_configuration
 from moorage.testing.fakeapi import FakeApi
 
 pytestmark = pytest.mark.anyio
@@ -326,6 +328,12 @@ async def test_the_configuration_to_ship_is_read_by_the_local_scheduler():
     assert (extender.filter_verb, extender.prioritize_verb, extender.weight) == ("", "prioritize", 5)
     assert (extender.ignorable, extender.node_cache_capable, extender.managed_resources) == (True, True, ())
     assert extender.http_timeout.total_seconds() == 0.5
+
+
+async def test_the_scheduler_of_a_local_cluster_waits_longer_as_pods_keep_the_extenders_processor_busy():
+    (usual,) = parse_extenders(kube_scheduler_configuration("http://127.0.0.1:9", token=TOKEN))
+    (local,) = parse_extenders(local_scheduler_configuration("http://127.0.0.1:9", token=TOKEN))
+    assert local == replace(usual, http_timeout=timedelta(seconds=5))
 
 
 async def test_a_profile_for_gpu_pods_turns_the_default_resource_scores_off():
