@@ -25,7 +25,7 @@ from moorage.testing.waiting import until
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(900),
     pytest.mark.cluster("kubelet", "controllers", "scheduler"),
 ]
 
@@ -187,11 +187,10 @@ async def test_a_schedule_that_replaces_never_has_two_runs(
             if (run.get("status") or {}).get("phase") not in FINAL and not (run["spec"].get("shutdown"))
         ]
         assert len(kept_on) <= 1, [run["metadata"]["name"] for run in kept_on]
-        return sum(phase == "Failed" for phase in seen.values()) >= 2
+        return sum(phase == "Failed" for phase in seen.values()) >= 2 and len(seen) >= 3
 
-    await until("two runs to be replaced", replaced)
+    await until("two runs to be replaced, and one to go on", replaced)
     await api.patch(CRON_WORKFLOWS, "every-night", {"spec": {"suspend": True}}, namespace)
-    assert len(set(seen)) >= 3
 
 
 class Nights:

@@ -19,7 +19,7 @@ import requests
 import yaml
 
 from moorage.testing.cluster import Cluster
-from moorage.testing.waiting import read_until
+from moorage.testing.waiting import PATIENCE_SECONDS, read_until
 
 pytestmark = [
     pytest.mark.cluster("scheduler", "controllers", "kubelet"),
@@ -96,7 +96,7 @@ def test_run_ps_logs_stop_start_rm(client, name):
     made.reload()
     assert (made.status, made.attrs["State"]["ExitCode"]) == ("exited", 143)
     assert made.logs() == b"begun ada\n"
-    assert name not in [one.name for one in client.containers.list()]
+    assert client.containers.list(filters={"name": name}) == []
     assert list(follow) == []
 
     made.start()
@@ -150,13 +150,14 @@ def test_a_command_runs_over_a_websocket(client, config, name):
     until_running(client.containers.run(IMAGE, ["sleep", "600"], name=name, detach=True, **SMALL))
     headers = json.loads((config[1] / "config.json").read_text())["HttpHeaders"]
     where = f"ws://{config[0]}/api/v1/containers/{name}/exec?command=cat"
-    with connect(where, additional_headers=headers, subprotocols=["v5.channel.k8s.io"]) as socket:
+    patient = {"open_timeout": PATIENCE_SECONDS, "ping_timeout": PATIENCE_SECONDS}
+    with connect(where, additional_headers=headers, subprotocols=["v5.channel.k8s.io"], **patient) as socket:
         socket.send(b"\x00hello")
-        assert socket.recv(60) == b"\x01hello"
+        assert socket.recv(PATIENCE_SECONDS) == b"\x01hello"
         socket.send(b"\xff\x00")
-        assert socket.recv(60) == b'\x03{"exitCode": 0}'
-    with pytest.raises(Exception, match="1008|403"), connect(where) as socket:
-        socket.recv(60)
+        assert socket.recv(PATIENCE_SECONDS) == b'\x03{"exitCode": 0}'
+    with pytest.raises(Exception, match="1008|403"), connect(where, **patient) as socket:
+        socket.recv(PATIENCE_SECONDS)
 
 
 def until_running(made):

@@ -239,7 +239,7 @@ async def test_the_facts_of_an_attempt_on_a_lost_node_stay(cluster, api, namespa
 SET = """
 spec:
   entrypoint: fit
-  podGC: {strategy: OnPodCompletion, deleteDelayDuration: 8s}
+  podGC: {strategy: OnPodCompletion, deleteDelayDuration: 40s}
   templates:
   - name: fit
     containerSet:

@@ -57,6 +57,7 @@ while True:
     time.sleep(0.02)
 open(os.environ["MOORAGE_RESULT"], "w").write(json.dumps(most))
 talk.sendall(b"X" + struct.pack("!i", 4))
+stream.read()  # until the server has ended, too: no item begins while this connection is still counted
 """
 
 

@@ -15,6 +15,7 @@ from moorage.kube.client import KubeClient
 from moorage.model.manifests import ROLEBINDINGS
 from moorage.model.names import OWNER_ANNOTATION, OWNER_LABEL, label_value
 from moorage.model.people import LOCAL, account_user, subjects_of
+from moorage.testing.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.cluster("api")]
 
@@ -67,15 +68,5 @@ async def test_without_the_secret_it_is_bound_to_a_token_is_good_for_nothing(
             return error.status == 401
         return False
 
-    await until(refused)
+    await until("the token to be refused", refused)  # a real API server keeps its verdict for 10 s
     assert await api.with_token((await people.kube_token(api, ada, 600)).token).list(JOBS, unique)
-
-
-async def until(true: Any) -> None:
-    """A real API server keeps a token's verdict for 10 s."""
-    import asyncio
-
-    deadline = asyncio.get_running_loop().time() + 60
-    while not await true():
-        assert asyncio.get_running_loop().time() < deadline, "the token is still good after 60 s"
-        await asyncio.sleep(0.2)

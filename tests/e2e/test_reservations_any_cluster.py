@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from functools import partial
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from moorage.apimachinery.meta import annotations_of
 from moorage.apimachinery.moments import parse_rfc3339
 from moorage.apimachinery.resources import EVENTS, NAMESPACES, PODS, Obj
-from moorage.clock import SYSTEM
+from moorage.clock import SYSTEM, rfc3339
 from moorage.errors import Invalid, NotFound
 from moorage.kube.client import KubeClient
 from moorage.model.machine import MACHINES, NODE_POOLS
@@ -213,7 +214,7 @@ async def test_backfill_fills_the_hole_and_has_left_when_it_starts_and_after_its
         await until_runs(api, name, others)
     cluster.moor(
         "reserve", "create", "soon", "-n", lab, "--machine", f"{machines}/big",
-        "--count", "2", "--from", "+45s", "--to", "+20s",
+        "--count", "2", "--from", "+45s", "--to", "+1h",
     )  # fmt: skip
     await api.create(PODS, a_guest("stranger", machines), others)
     booked = await until_phase(api, "soon", lab, "Preparing")
@@ -228,6 +229,8 @@ async def test_backfill_fills_the_hole_and_has_left_when_it_starts_and_after_its
     await until_phase(api, "soon", lab, "Active")
     await until_runs(api, "mine", lab)
     assert (await api.get(PODS, "stranger", others))["spec"].get("nodeName") is None
+    ends = rfc3339(SYSTEM.now() + timedelta(seconds=10))
+    await api.patch(RESERVATIONS, "soon", {"spec": {"to": ends}}, lab)
     await until_phase(api, "soon", lab, "Expired")
     await until_runs(api, "stranger", others)
     assert (await api.get(PODS, "mine", lab))["metadata"].get("deletionTimestamp") is None

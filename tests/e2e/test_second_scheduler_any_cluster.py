@@ -32,10 +32,15 @@ async def namespace(api: KubeClient, unique: str) -> AsyncIterator[str]:
 
 
 @pytest.fixture
-async def switch(api: KubeClient) -> AsyncIterator[None]:
+async def switch(api: KubeClient, namespace: str) -> AsyncIterator[None]:
     await api.create(CONFIGMAPS, make_scheduler_switch(), SYSTEM_NAMESPACE)
     yield
     await api.delete(CONFIGMAPS, SCHEDULER_CONFIGMAP, SYSTEM_NAMESPACE)
+
+    async def is_forgotten() -> bool:
+        return await scheduler_of(api, namespace, gpus=1) == "default-scheduler"
+
+    await until("the webhook has seen it go, before the next test makes pods", is_forgotten)
 
 
 async def scheduler_of(api: KubeClient, namespace: str, *, gpus: int = 0, named: str = "") -> str:

@@ -98,7 +98,7 @@ def test_a_watched_list_in_a_pipe_gets_the_changed_rows(cluster, run):
         cluster.moor("cancel", "--delete", run)
         assert any(row.startswith(run) and " Deleted " in row for row in rows)
         process.send_signal(2)
-        assert process.wait(60) == 0
+        assert process.wait(180) == 0
 
 
 @pytest.mark.parametrize("words", ["nodes", "gpus", "machines", "workspace list"])

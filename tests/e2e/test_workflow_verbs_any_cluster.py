@@ -176,7 +176,7 @@ async def test_logs_of_every_attempt_stay_when_pods_and_workflow_are_gone(
 
     file = tmp_path / "tries.yaml"
     image = "busybox" if cluster.kind == "local" else cluster.image
-    file.write_text(RETRIED.replace("IMAGE", image).replace("DELAY", "8s"))
+    file.write_text(RETRIED.replace("IMAGE", image).replace("DELAY", "40s"))
     name = moor("submit", str(file), *host_env(cluster)).strip()
     assert moor("wait", name, "--timeout", "3m") == f"{name} Succeeded\n"
 
