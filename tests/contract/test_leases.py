@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -85,9 +85,9 @@ def test_of_two_that_take_it_at_once_one_has_it(tables: tuple[LeaseTable, LeaseT
     taken = second.take("t", "b", second.read("t"))
     assert taken == Lease("t", "b", 2, 3)
     assert not first.renew(lease)
-    first.release(lease)  # no longer its own
+    first.release(lease.name, lease.holder)  # no longer its own
     assert second.read("t") == taken
-    second.release(taken)
+    second.release(taken.name, taken.holder)
     assert first.read("t") == Lease("t", "", 2, 4)
 
 
@@ -213,6 +213,30 @@ async def test_a_leader_that_cannot_renew_stops_before_another_may_begin(tmp_pat
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+        thread.close()
+
+
+async def test_a_task_is_given_back_although_the_answer_to_taking_it_was_not_awaited(tmp_path: Path) -> None:
+    taken = asyncio.Event()
+
+    class Thread(StoreThread[LeaseTable]):
+        async def do(self, work: Callable[[LeaseTable], Any]) -> Any:
+            answer = await super().do(work)
+            if answer is not None and not taken.is_set():
+                taken.set()
+                await asyncio.Event().wait()
+            return answer
+
+    async def lead() -> None: ...
+
+    thread = Thread("leases", lambda: LeaseTable(open_database(tmp_path / "leases.db", SCHEMA)))
+    task = asyncio.create_task(Leader(thread, "t", holder="a", clock=FakeClock()).run(lead))
+    try:
+        await taken.wait()
+        task.cancel()
+        await asyncio.wait({task})
+        assert await thread.do(lambda table: table.read("t")) == Lease("t", "", 1, 2)
+    finally:
         thread.close()
 
 

@@ -95,12 +95,10 @@ class LeaseTable:
         statement = "UPDATE server_leases SET beat = beat + 1 WHERE name = ? AND term = ? AND holder = ?"
         return self._db.run(statement, lease.name, lease.term, lease.holder) > 0
 
-    def release(self, lease: Lease) -> None:
+    def release(self, name: str, holder: str) -> None:
         """Give it back, unless another has it by now."""
-        statement = (
-            "UPDATE server_leases SET holder = '', beat = beat + 1 WHERE name = ? AND term = ? AND holder = ?"
-        )
-        self._db.run(statement, lease.name, lease.term, lease.holder)
+        statement = "UPDATE server_leases SET holder = '', beat = beat + 1 WHERE name = ? AND holder = ?"
+        self._db.run(statement, name, holder)
 
 
 def check(database: Database, name: str, term: int) -> None:
@@ -144,23 +142,37 @@ class Leader:
             await lead()
             return
         while True:
-            lease, sent = await self._acquire(self._table)
-            log.info("leading", extra={"task": self._name, "term": lease.term})
-            self.leading, self.term = True, lease.term
-            work = asyncio.create_task(lead())
-            renewing = asyncio.create_task(self._renew_until_late(self._table, lease, sent))
             try:
-                await asyncio.wait({work, renewing}, return_when=asyncio.FIRST_COMPLETED)
-                if work.done():
-                    await work
+                lease, sent = await self._acquire(self._table)
+                if await self._lead(self._table, lead, lease, sent):
                     return
-                log.warning("no longer leading", extra={"task": self._name, "term": lease.term})
-            finally:
-                await end_task(work, StorageError)  # it is renewed until the last line is written
-                await end_task(renewing, StorageError)
-                self.leading, self.term = False, None
+            finally:  # who is cancelled may have taken it without having heard so
                 with contextlib.suppress(StorageError):
-                    await self._table.do(partial(LeaseTable.release, lease=lease))
+                    await self._table.do(partial(LeaseTable.release, name=self._name, holder=self._holder))
+
+    async def _lead(
+        self,
+        table: StoreThread[LeaseTable],
+        lead: Callable[[], Coroutine[Any, Any, None]],
+        lease: Lease,
+        sent: float,
+    ) -> bool:
+        """Whether `lead` has returned; False: the task is no longer ours."""
+        log.info("leading", extra={"task": self._name, "term": lease.term})
+        self.leading, self.term = True, lease.term
+        work = asyncio.create_task(lead())
+        renewing = asyncio.create_task(self._renew_until_late(table, lease, sent))
+        try:
+            await asyncio.wait({work, renewing}, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                await work
+                return True
+            log.warning("no longer leading", extra={"task": self._name, "term": lease.term})
+            return False
+        finally:
+            await end_task(work, StorageError)  # it is renewed until the last line is written
+            await end_task(renewing, StorageError)
+            self.leading, self.term = False, None
 
     async def _acquire(self, table: StoreThread[LeaseTable]) -> tuple[Lease, float]:
         """Return when the task is ours: the row, and when the write that took it was sent."""
