@@ -139,7 +139,6 @@ async def test_a_code_of_one_server_is_taken_by_another_once(where: Path | str) 
     )
     following = asyncio.create_task(first.run())
     try:
-        await first.synced()
         codes = [
             parse_qs(urlsplit(await first.link(User("ada", account="ada"), "team", "lab")).query)["code"][0]
             for _ in range(3)

@@ -151,18 +151,21 @@ class App:
 class Site:
     def __init__(self, folder):
         self.api, self.clock, self.app = FakeApi(), FakeClock(), App()
-        people, self.desk = People(self.api), SessionDesk(folder / "people.db")
-        audit = AuditLog(self.desk, days=1, clock=self.clock)
+        self.people, self.desk = People(self.api), SessionDesk(folder / "people.db")
         self.auth = Auth(
             self.api,
             page_token="page",
-            people=people,
-            logins=Logins(self.api, people, self.desk, clock=self.clock),
+            people=self.people,
+            logins=Logins(self.api, self.people, self.desk, clock=self.clock),
             page_sessions=PageSessions(self.desk, "page", clock=self.clock),
             clock=self.clock,
         )
-        self.gateway = Gateway(self.api, self.auth, clock=self.clock, people=people, desk=self.desk, audit=audit)
+        self.gateway = self.make_gateway()
         self.api.readers |= {(ADA.account, "lab"), (ADA.account, "team")}
+
+    def make_gateway(self):
+        audit = AuditLog(self.desk, days=1, clock=self.clock)
+        return Gateway(self.api, self.auth, clock=self.clock, people=self.people, desk=self.desk, audit=audit)
 
     def furnish(self, app_port):
         account = {"metadata": {"name": account_name("ada"), "namespace": PEOPLE_NAMESPACE,
@@ -264,7 +267,7 @@ async def site(tmp_path):
         async with aiohttp.ClientSession(
             cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
         ) as site.client:
-            await until(lambda: site.gateway.platform.domain and len(site.gateway.workspaces) == 2)
+            await until(lambda: site.gateway.platform.domain)
             try:
                 yield site
             finally:
@@ -500,6 +503,34 @@ async def test_no_spelling_of_the_gateways_own_paths_reaches_the_application(sit
     answer = await reader.read()
     writer.close()
     assert answer.startswith(b"HTTP/1.1 404")
+
+
+async def test_a_request_that_comes_before_workspaces_are_read_waits_for_them(site):
+    gateway, statuses = site.make_gateway(), []
+    headers = {"host": f"{HOST}:{site.port}", "cookie": site.cookie()["Cookie"]}
+    scope = {
+        "type": "http", "http_version": "1.1", "method": "GET", "scheme": "http", "path": "/", "raw_path": b"/",
+        "query_string": b"", "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+    }  # fmt: skip
+    body = iter([{"type": "http.request"}])
+
+    async def receive():
+        return next(body, None) or await asyncio.Event().wait()
+
+    async def send(message):
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+
+    async with asyncio.TaskGroup() as tasks:
+        work = [tasks.create_task(gateway.info.run())]
+        await gateway.info.synced.wait()
+        asking = tasks.create_task(gateway(scope, receive, send))
+        await asyncio.wait({asking}, timeout=0)
+        work.append(tasks.create_task(gateway.run()))
+        await asking
+        for task in work:
+            task.cancel()
+    assert statuses == [200]
 
 
 async def test_two_hosts_are_no_host(site):

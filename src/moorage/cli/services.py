@@ -269,7 +269,7 @@ def _works(settings: Settings, apis: dict[str, KubeClient], signals: _Signals) -
             works.serving.append(("server", answer(service.app, sockets["server"])))
             works.end_streams.append(service.end_streams)
             cluster = service.cluster
-            works.ready.append(wait_synced(cluster.nodes, cluster.pods, cluster.jobs))
+            works.ready.append(wait_synced(cluster.nodes, cluster.pods, cluster.jobs, service.gateway.info))
     return works
 
 

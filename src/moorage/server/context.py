@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, cast
 
-from moorage.api.errors import ErrorCode
 from moorage.apimachinery.api import Api
 from moorage.clock import Clock
 from moorage.metrics.requests import RequestTimes
@@ -17,11 +15,11 @@ from moorage.model.people import is_account
 from moorage.server.idempotency import Turns
 from moorage.server.identity.auth import Auth, User
 from moorage.server.problems import Problem
+from moorage.server.starting import listed_once
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
 
-    from moorage.apimachinery.informer import Informer
     from moorage.attempts.keeper import Keeper
     from moorage.decide.measures.reclaim import Cost
     from moorage.queue.manager import Queue
@@ -47,8 +45,6 @@ if TYPE_CHECKING:
     from moorage.usage.store import UsageStore
     from moorage.workflows.artifacts import Artifacts
     from moorage.workflows.records import LocalRecords
-
-SYNC_WAIT_SECONDS = 5.0  # a request that comes while the server starts waits this long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,16 +122,3 @@ class Context:
         if not self.cluster.synced:
             await listed_once(self.cluster.nodes, self.cluster.pods, self.cluster.jobs)
         return self.cluster
-
-
-async def listed_once(*informers: Informer) -> None:
-    """Return when each was listed. Raises Problem 503 when that takes too long."""
-    from moorage.apimachinery.informer import wait_synced
-
-    try:
-        async with asyncio.timeout(SYNC_WAIT_SECONDS):
-            await wait_synced(*informers)
-    except TimeoutError as error:
-        raise Problem(
-            503, ErrorCode.STARTING, "the server has not read the cluster yet", "try again in a moment"
-        ) from error

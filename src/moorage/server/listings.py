@@ -10,8 +10,9 @@ from moorage.apimachinery.resources import Obj
 from moorage.errors import ApiError, Forbidden
 from moorage.model.names import GROUP
 from moorage.model.workspace import WORKSPACES
-from moorage.server.context import Context, listed_once
+from moorage.server.context import Context
 from moorage.server.identity.auth import User
+from moorage.server.starting import listed_once
 
 
 async def visible_workspaces(

@@ -127,7 +127,7 @@ async def test_every_error_has_the_one_shape(site):
 
 @pytest.mark.anyio
 async def test_before_the_cluster_is_read_the_server_says_so(site, monkeypatch):
-    monkeypatch.setattr("moorage.server.context.SYNC_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr("moorage.server.starting.SYNC_WAIT_SECONDS", 0.01)
     for path in ("/readyz", "/api/v1/gpus", "/api/v1/jobs", "/", "/metrics"):
         answer = await site.ask(path)
         assert_is_problem(answer, 503)

@@ -40,7 +40,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from moorage.apimachinery.addresses import is_odd_path, parse_authority, plain_path
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.cache import BoundedCache
-from moorage.apimachinery.informer import wait_synced
 from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.meta import Key, key_of, labels_of
 from moorage.apimachinery.resources import CONFIGMAPS, ENDPOINTSLICES, SECRETS, Obj
@@ -92,6 +91,7 @@ from moorage.server.identity.sessions import SessionDesk
 from moorage.server.idle.kernels import read_kernels
 from moorage.server.idle.traffic import ACTION_BYTES, Traffic
 from moorage.server.problems import Problem, answer
+from moorage.server.starting import listed_once
 
 log = logging.getLogger(__name__)
 
@@ -187,8 +187,8 @@ class Gateway:
             await self._forwarder.close()
 
     async def synced(self) -> None:
-        """Return when workspaces, and where they answer, were listed once."""
-        await wait_synced(self.workspaces, self._slices, self._templates, self.info)
+        """Return when workspaces, and where they answer, were listed once. Raises Problem 503."""
+        await listed_once(self.workspaces, self._slices, self._templates, self.info)
 
     def _read_platform(self, _: Obj | None, after: Obj | None) -> None:
         try:
@@ -233,6 +233,7 @@ class Gateway:
 
         By tunnel every workspace is opened by login.
         """
+        await self.synced()
         view = self._view(namespace, name)
         if view is None or not await self._may_open(user, namespace, name):
             raise Problem(
@@ -286,6 +287,7 @@ class Gateway:
         self, scope: Scope, receive: Receive, send: Send, platform: Platform, tunnel: Tunnel | None
     ) -> Response | None:
         """Pass the request on, or return the answer."""
+        await self.synced()
         headers = headers_of(scope)
         given = _one(headers, "host")
         host = host_of(given)

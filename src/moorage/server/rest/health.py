@@ -113,7 +113,8 @@ async def healthz(_call: Call[None, None]) -> Response:
 
 async def readyz(call: Call[None, None]) -> Response:
     """Answer when the server has read the cluster; needs no token."""
-    if not call.context.cluster.synced:
+    context = call.context
+    if not (context.cluster.synced and context.gateway.info.synced.is_set()):  # which hosts are workspaces'
         raise Problem(503, ErrorCode.STARTING, "the server has not read the cluster yet", "try again in a moment")
     return PlainTextResponse("ok")
 
