@@ -85,7 +85,7 @@ class Videos:
         self.folder = folder
         self.by_id: dict[str, Video] = {}
         self.status: dict[str, Any] = {"map": MAP, "problem": f"waiting for the map {MAP}"}
-        self._changed = asyncio.Event()
+        self.changed = asyncio.Event()  # at the next change
 
     def read(self) -> list[Video]:
         """Read what an earlier process left; those videos that are still to be cut."""
@@ -102,13 +102,8 @@ class Videos:
 
     def tell(self) -> None:
         """Wake whoever waits for news."""
-        changed, self._changed = self._changed, asyncio.Event()
+        changed, self.changed = self.changed, asyncio.Event()
         changed.set()
-
-    async def news(self) -> None:
-        """Wait for the next change, or for ALIVE_SECONDS."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), ALIVE_SECONDS)
 
     def take(self, results: Iterable[dict[str, Any]]) -> None:
         for result in results:
@@ -317,6 +312,7 @@ async def events(request: Request) -> Response:
     async def lines() -> AsyncIterator[str]:
         sent, before = 0, {}
         while True:
+            changed = videos.changed  # also by what comes while this is sent
             video = videos.by_id.get(wanted)
             fresh = video.results[sent:] if video is not None else []
             sent += len(fresh)
@@ -328,7 +324,8 @@ async def events(request: Request) -> Response:
             yield (
                 "".join(f"event: {name}\ndata: {json.dumps(data)}\n\n" for name, data in told.items()) or ": \n\n"
             )
-            await videos.news()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), ALIVE_SECONDS)
 
     return StreamingResponse(lines(), media_type="text/event-stream", headers={"cache-control": "no-store"})
 

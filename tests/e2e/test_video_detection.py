@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -122,6 +122,27 @@ def test_a_video_is_cut_and_each_frame_has_its_boxes(tmp_path, monkeypatch):
     assert frames_right(detect, truth, results) >= 0.95
     assert {box["label"] for result in results for box in result["boxes"]} == {"person", "moving"}
     assert not video.add(results[0]) or not video.add(results[0]), "a frame counts once"
+
+
+def test_a_result_that_comes_while_another_is_sent_is_sent_at_once(tmp_path):
+    app = load("app")
+
+    async def follow() -> str:
+        videos = app.Videos(tmp_path)
+        videos.by_id["a1"] = app.Video("a1", "film.mp4")
+        request = SimpleNamespace(
+            app=SimpleNamespace(state=SimpleNamespace(videos=videos)), query_params={"video": "a1"}
+        )
+        answer = await app.events(request)
+        lines = aiter(answer.body_iterator)
+        await anext(lines)
+        videos.take([{"video": "a1", "frame": 7}])  # before the reader asks for more
+        asking = asyncio.ensure_future(anext(lines))
+        await asyncio.wait({asking}, timeout=app.ALIVE_SECONDS / 3)
+        assert asking.done()
+        return await asking
+
+    assert '"frame": 7' in asyncio.run(follow())
 
 
 def test_what_is_no_video_and_an_unknown_detector_are_refused(tmp_path, monkeypatch):

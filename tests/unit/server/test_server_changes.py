@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from datetime import timedelta
 
 import pytest
@@ -16,7 +18,7 @@ from moorage.model.manifests import WEBHOOK
 from moorage.model.names import SYSTEM_NAMESPACE, WEBHOOK_USER
 from moorage.model.people import LOCAL, account_user, make_account
 from moorage.present.audit import sentence
-from moorage.server.identity.audit import AuditLog
+from moorage.server.identity.audit import WRITE_SECONDS, AuditLog
 from moorage.server.identity.changes import OWN_SECONDS, PROGRAMS, REPEAT, Changes, OwnWrites
 from moorage.server.identity.sessions import SessionDesk
 from moorage.testing.clock import NOON, FakeClock
@@ -224,6 +226,34 @@ async def test_records_are_kept_while_the_database_is_away(site, tmp_path):
         await audit.flush()
         assert [row.what for row in await desk.do(lambda store: store.audit())] == ["delete pod lab/p"]
     finally:
+        desk.close()
+
+
+async def test_an_entry_that_waits_for_a_busy_database_when_the_server_stops_is_written(tmp_path):
+    asked, is_free, clock = asyncio.Event(), threading.Event(), FakeClock()
+
+    class BusyDesk(SessionDesk):
+        async def do(self, work):
+            asked.set()
+            return await super().do(work)
+
+    desk = BusyDesk(tmp_path / "people.db")
+    try:
+        audit = AuditLog(desk, days=90, clock=clock)
+        audit.note(person="ada", method="POST", path="/", what="", address="", status=200)
+        working = asyncio.create_task(desk.do(lambda _: is_free.wait()))
+        await asked.wait()
+        asked.clear()
+        running = asyncio.create_task(audit.run())
+        await asyncio.sleep(0)
+        clock.advance(WRITE_SECONDS)
+        await asked.wait()
+        running.cancel()
+        is_free.set()
+        await asyncio.wait({running, working})
+        assert [row.person for row in await desk.do(lambda store: store.audit())] == ["ada"]
+    finally:
+        is_free.set()
         desk.close()
 
 

@@ -44,9 +44,9 @@ class Followers:
     @asynccontextmanager
     async def following(self, uid: str) -> AsyncIterator[None]:
         self._counts[uid] = self._counts.get(uid, 0) + 1
-        if self._counts[uid] == 1:
-            await self._write(uid, lambda servers: servers | {self._name})
         try:
+            if self._counts[uid] == 1:
+                await self._write(uid, lambda servers: servers | {self._name})
             yield
         finally:
             self._counts[uid] -= 1

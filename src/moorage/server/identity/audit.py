@@ -93,7 +93,7 @@ class AuditLog:
         try:
             while True:
                 await self._clock.sleep(WRITE_SECONDS)
-                await self.flush()
+                await asyncio.shield(self.flush())  # what waits for the store is not lost at the end
                 if self._clock.monotonic() - forgotten >= FORGET_SECONDS:
                     forgotten = self._clock.monotonic()
                     self.sum_up()
