@@ -7,17 +7,18 @@ import contextlib
 import os
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import IO, Any, cast
 
 import click
 
 from moorage.actions.objects import get_object
+from moorage.actions.together import Together
 from moorage.actions.volumes import VOLUME
 from moorage.api.volumes import Helper
 from moorage.apimachinery.quantity import counted
-from moorage.apimachinery.resources import PODS, Obj
+from moorage.apimachinery.resources import PODS
 from moorage.cli import console
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.controllers.dataset.filler import Runtime, find_runtime, make_pod_spec, node_of, why_waiting
@@ -61,7 +62,7 @@ def cp(target: Target, source: str, destination: str, image: str) -> int:
         volume = (here or there or ("", ""))[0]
         await get_object(session.api, VOLUME, session.namespace, volume)
         runtime = await helper_runtime(session, image)
-        async with _Helper(session, volume, runtime, read_only=here is not None) as pod:
+        async with _helper(session, volume, runtime, read_only=here is not None) as pod:
             result = await _copy(session, pod, runtime.python, source, destination, here, there)
         console.say(f"{counted(result['files'], 'file')}, {bytes_text(result['bytes'])} copied")
         for key, text in (("skipped", "were already there"), ("left_out", "links were left out")):
@@ -76,7 +77,7 @@ async def copy_in(
     session: Session, folder: str, volume: str, runtime: Runtime, *, on_start: Callable[[], None]
 ) -> dict[str, Any]:
     """Copy a folder of this machine onto a volume, at its root. `on_start` is called before the first file."""
-    async with _Helper(session, volume, runtime, read_only=False) as pod:
+    async with _helper(session, volume, runtime, read_only=False) as pod:
         on_start()
         return await _copy(session, pod, runtime.python, folder, f"{volume}:/", None, (volume, ""))
 
@@ -115,64 +116,47 @@ def _place(text: str) -> tuple[str, str] | None:
         raise UsageError(error.message) from error
 
 
-class _Helper(contextlib.AbstractAsyncContextManager[str]):
+@contextlib.asynccontextmanager
+async def _helper(session: Session, volume: str, runtime: Runtime, *, read_only: bool) -> AsyncGenerator[str]:
     """A pod that mounts a volume and waits, by its name; it goes with the block."""
+    claim = await get_object(session.api, VOLUME, session.namespace, volume)
+    pods = (await session.api.list(PODS, session.namespace)).items
+    user = await session.user()
+    spec = make_pod_spec(
+        runtime, ["wait"], claims={ROOT: (volume, read_only)}, node=node_of(claim, pods), grace_seconds=1
+    )
+    spec["activeDeadlineSeconds"] = DAY_SECONDS
+    name = f"volume-cp-{secrets.token_hex(4)}"
+    meta = {
+        "name": name,
+        "labels": {OWNER_LABEL: label_value(user)},
+        "annotations": {OWNER_ANNOTATION: user},
+    }
+    together = Together(session.api, session.namespace)
+    try:
+        await together.create(PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+        await _running(session, name)
+        yield name
+    finally:
+        await asyncio.shield(together.remove())
 
-    def __init__(self, session: Session, volume: str, runtime: Runtime, *, read_only: bool) -> None:
-        self._session, self._volume, self._runtime, self._read_only = session, volume, runtime, read_only
-        self._pod: Obj | None = None
 
-    async def __aenter__(self) -> str:
-        session = self._session
-        claim = await get_object(session.api, VOLUME, session.namespace, self._volume)
-        pods = (await session.api.list(PODS, session.namespace)).items
-        user = await session.user()
-        spec = make_pod_spec(
-            self._runtime,
-            ["wait"],
-            claims={ROOT: (self._volume, self._read_only)},
-            node=node_of(claim, pods),
-            grace_seconds=1,
-        )
-        spec["activeDeadlineSeconds"] = DAY_SECONDS
-        meta = {
-            "name": f"volume-cp-{secrets.token_hex(4)}",
-            "labels": {OWNER_LABEL: label_value(user)},
-            "annotations": {OWNER_ANNOTATION: user},
-        }
-        wanted = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
-        self._pod = await session.api.create(PODS, wanted, session.namespace)
-        try:
-            await self._running(str(meta["name"]))
-        except BaseException:
-            await self._remove()
-            raise
-        return str(meta["name"])
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._remove()
-
-    async def _running(self, name: str) -> None:
-        session, last = self._session, ""
-        end = session.clock.monotonic() + START_SECONDS
-        while session.clock.monotonic() < end:
-            pod = await session.api.get(PODS, name, session.namespace)
-            phase = (pod.get("status") or {}).get("phase")
-            if phase == "Running":
-                return
-            if phase in ("Succeeded", "Failed"):
-                raise MoorageError(f"the helper pod {name} ended at once: {phase}")
-            if (why := why_waiting(pod)) and why != last:
-                last = why
-                console.say(f"waiting for the helper pod: {why}")
-            await session.clock.sleep(LOOK_SECONDS)
-        raise MoorageError(f"the helper pod did not start: {last or 'no reason is known'}")
-
-    async def _remove(self) -> None:
-        if self._pod is not None:
-            meta = self._pod["metadata"]
-            with contextlib.suppress(ApiError):
-                await self._session.api.delete(PODS, meta["name"], self._session.namespace, uid=meta.get("uid"))
+async def _running(session: Session, name: str) -> None:
+    """Wait for the helper pod. Raises MoorageError."""
+    last = ""
+    end = session.clock.monotonic() + START_SECONDS
+    while session.clock.monotonic() < end:
+        pod = await session.api.get(PODS, name, session.namespace)
+        phase = (pod.get("status") or {}).get("phase")
+        if phase == "Running":
+            return
+        if phase in ("Succeeded", "Failed"):
+            raise MoorageError(f"the helper pod {name} ended at once: {phase}")
+        if (why := why_waiting(pod)) and why != last:
+            last = why
+            console.say(f"waiting for the helper pod: {why}")
+        await session.clock.sleep(LOOK_SECONDS)
+    raise MoorageError(f"the helper pod did not start: {last or 'no reason is known'}")
 
 
 async def _copy(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from moorage.actions.maps import map_of
+from moorage.actions.maps import map_of, output
 from moorage.decide.maps.leasing import Counts, Map, MapState, Policy
+from moorage.queue.outputs import Part
 from moorage.queue.store import Stored
 
 
@@ -18,3 +19,32 @@ def test_a_cancelled_map_has_no_rate_and_no_time_left(state, rate, left):
     stored = Stored(map=stored_map, namespace="lab", name="m", uid="u", owner="ada", created_at=0)
     shown = map_of(stored, rate=2.0)
     assert (shown.items_per_second, shown.seconds_left) == (rate, left)
+
+
+class Outputs:
+    """Nothing has come when the map is seen to have ended; one part comes after that."""
+
+    def __init__(self):
+        self.parts, self.looks = [], 0
+
+    async def page(self, _map, *, item, after):  # noqa: ARG002
+        return [part for part in self.parts if part.id > after]
+
+    async def news(self, _map, *, after):
+        self.looks += 1
+        if self.looks == 2:
+            self.parts.append(Part(id=1, item=0, lease=1, at=0, pod="p", output=b"the last line"))
+        if not await self.page(_map, item=None, after=after):
+            raise TimeoutError
+
+
+class EndedQueue:
+    async def read(self, _what):
+        return None
+
+
+@pytest.mark.anyio
+async def test_what_a_worker_sends_just_after_the_end_of_a_map_is_followed_too():
+    stored = Stored(map=Map(id=1, policy=Policy()), namespace="lab", name="m", uid="u", owner="ada", created_at=0)
+    pages = output(EndedQueue(), Outputs(), stored, item=None, after=0, follow=True)
+    assert [part.output async for page in pages for part in page] == [b"the last line"]

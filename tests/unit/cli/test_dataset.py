@@ -7,7 +7,7 @@ import json
 import pytest
 
 from moorage.apimachinery.resources import JOBS, PODS, PVCS, SECRETS
-from moorage.errors import Forbidden
+from moorage.errors import Forbidden, ServerError
 from moorage.model.dataset import DATASETS, make_dataset, reader_claim_name
 from moorage.model.volumebackup import BACKUPS
 from moorage.testing.clock import FakeClock
@@ -276,6 +276,22 @@ def test_a_members_helper_pod_runs_the_image_that_the_server_names(member):
     done = member("volume", "cp", "data:/x", "/tmp/x")
     assert (done.code, "ended at once: Failed" in done.err) == (1, True)
     assert set(images) == {"registry/moorage:1"}
+    assert member.api.named(PODS) == []
+
+
+def test_a_helper_pod_does_not_stay_although_the_answer_to_its_creation_is_lost(member):
+    member("volume", "create", "data")
+    create = member.api.create
+
+    async def create_and_lose(resource, *args, **options):
+        created = await create(resource, *args, **options)
+        if resource == PODS:
+            raise ServerError("the Kubernetes API gave no answer", status=0)
+        return created
+
+    member.api.create = create_and_lose
+    done = member("volume", "cp", "data:/x", "/tmp/x")
+    assert (done.code, "ended at once: Failed" in done.err) == (1, True)
     assert member.api.named(PODS) == []
 
 
