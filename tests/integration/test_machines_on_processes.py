@@ -104,7 +104,7 @@ def test_the_seeds_manifest_works_as_its_text_says(own_cluster: Cluster) -> None
 
     kubectl(own_cluster, "delete", "pod", "bob")
     until(own_cluster, maximum=1, reserved=1, used=0, waiting=0)
-    own_cluster.moor("drain", node, "--timeout", "60s")  # the budget over reservations does not hold it up
+    own_cluster.moor("drain", node, "--timeout", "3m")  # the budget over reservations does not hold it up
     until(own_cluster, reserved=0)
     own_cluster.moor("uncordon", node)
     until(own_cluster, maximum=1, reserved=1)

@@ -132,7 +132,7 @@ def test_the_whole_life_of_an_installation_whose_services_are_down(cluster: Clus
     assert info["data"]["publicUrl"] == "https://a.example.org"
 
     # removed, with data kept
-    removed = cluster.moor("uninstall", "--yes", "--timeout", "60s")
+    removed = cluster.moor("uninstall", "--yes", "--timeout", "3m")
     assert "DATA" not in removed.stderr
     assert {kind for kind, _ in left_of_ours(cluster)} <= {
         "CustomResourceDefinition", "Namespace", "PersistentVolumeClaim", "Secret", "ConfigMap", "ServiceAccount",

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 
 KEY = Key("lab", "n-1")
 MINUTE = timedelta(minutes=1)
-LOCAL = Outbound(networks=(ipaddress.ip_network("127.0.0.0/8"),), plain_http=True, seconds=5.0)
+LOCAL = Outbound(networks=(ipaddress.ip_network("127.0.0.0/8"),), plain_http=True, seconds=60.0)
 OURS = {"workflows.argoproj.io/controller-instanceid": "moorage"}
 
 
