@@ -37,6 +37,7 @@ from moorage.localcluster.nodeagent.leftovers import kill_leftovers, marked_proc
 from moorage.localcluster.nodeagent.node import is_doubted
 from moorage.localcluster.nodeagent.podfolder import PodFolder, write_json
 from moorage.testing.clock import FakeClock
+from moorage.testing.waiting import until
 
 FAKE = Path(__file__).parents[2] / "unit/localcluster/nodeagent/fakeapi.py"
 _spec = importlib.util.spec_from_file_location("nodeagent_fakeapi", FAKE)
@@ -359,7 +360,8 @@ async def test_gpus_are_given_lowest_free_first_and_named(lab: Lab) -> None:
         await lab.phase("Running", "a")
         await lab.create("b", "echo $CUDA_VISIBLE_DEVICES", container=gpus(1))
         pod = await lab.phase("Succeeded", "b")
-        assert (await lab.text("a", tail_lines=1), await lab.text("b")) == ("0\n", "1\n")
+        said = await until("what the first pod says", lambda: lab.text("a", tail_lines=1))
+        assert (said, await lab.text("b")) == ("0\n", "1\n")
         assert pod["status"]["containerStatuses"][0]["allocatedResourcesStatus"] == [
             {"name": "nvidia.com/gpu", "resources": [{"resourceID": "GPU-n1-1", "health": "Healthy"}]}
         ]

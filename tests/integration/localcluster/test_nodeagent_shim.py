@@ -273,9 +273,11 @@ def test_failed_init_container_fails_a_pod_that_never_restarts(world: World) -> 
 
 def test_sidecar_starts_first_and_is_ended_after_the_others(world: World) -> None:
     side = world.shell(
-        "echo up; trap 'echo down; exit 0' TERM; while :; do sleep 0.05; done", name="s", restartPolicy="Always"
+        "trap 'echo down; exit 0' TERM; echo up; touch up; while :; do sleep 0.05; done",
+        name="s",
+        restartPolicy="Always",
     )
-    world.launch(world.shell("sleep 0.3"), initContainers=[side])
+    world.launch(world.shell("until test -e up; do sleep 0.05; done"), initContainers=[side])
     assert world.end()["phase"] == "Succeeded"
     assert world.output("s") == ["up", "down"]
 
