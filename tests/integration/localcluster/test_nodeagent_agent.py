@@ -328,11 +328,12 @@ async def test_missing_volume_is_told_in_an_event(lab: Lab) -> None:
     spec = {"volumes": [{"name": "v", "secret": {"secretName": "none"}}]}
     async with lab.running():
         await lab.create(spec=spec)
-        await lab.until(lambda pod: "FailedMount" in lab.events.reasons("p"))
+        pod = await lab.until(
+            lambda pod: "FailedMount" in lab.events.reasons("p") and pod["status"].get("containerStatuses")
+        )
         assert ("p", "FailedMount", 'MountVolume.SetUp failed for volume "v" : secret "none" not found') in (
             lab.events.seen
         )
-        pod = await lab.pod()
         assert state(pod)["waiting"]["reason"] == "ContainerCreating"
 
 
