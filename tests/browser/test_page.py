@@ -216,6 +216,7 @@ async def test_the_keyboard_reaches_the_content_first(chromium, site):
 
 async def test_the_page_is_whole_without_javascript(chromium, site):
     context = await chromium.new_context(java_script_enabled=False)
+    context.set_default_timeout(PATIENCE_SECONDS * 1000)
     page = await context.new_page()
     await page.goto(f"{site.base}/?token={site.token}")
     assert await page.locator(".tile").count() == 22

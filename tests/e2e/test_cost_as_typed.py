@@ -79,7 +79,7 @@ BUDGET = """
 apiVersion: moorage.dev/v1alpha1
 kind: Budget
 metadata: {name: tiny}
-spec: {users: ["*"], period: day, gpuHours: "0.0001", whenOver: queue}
+spec: {users: ["*"], period: month, gpuHours: "0.0001", whenOver: queue}
 """
 
 
@@ -153,4 +153,4 @@ def test_a_budget_that_is_used_up_puts_new_work_behind_then_refuses_it(own_clust
 
     waiting.read_until(is_refused, bool)
     moor("run", "--name", "without", "--cpu", "100m", "--memory", "64Mi", "--follow", *work)  # it asks for no GPU
-    assert "tiny: 0.0001 GPU-hours in a day; when it is used up: refuse" in moor("budget", "show", "tiny").stdout
+    assert "tiny: 0.0001 GPU-hours in a month; when it is used up: refuse" in moor("budget", "show", "tiny").stdout

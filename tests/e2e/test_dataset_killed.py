@@ -15,7 +15,7 @@ def test_a_dataset_survives_the_kills_of_its_filler_and_every_checksum_is_right_
         [sys.executable, str(SCRIPT), *size, "--work", str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=220,
+        timeout=850,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

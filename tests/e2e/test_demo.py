@@ -51,7 +51,7 @@ def interrupt_a_demo(folder: Path, env: dict[str, str]) -> str:
 
 
 @pytest.mark.xdist_group("demo")
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 @pytest.mark.skipif(not MOOR.exists(), reason="moor is not installed beside this Python; run `make setup`")
 def test_a_demo_starts_after_an_interrupted_one_and_each_command_to_try_works(tmp_path):
     folder = tmp_path / "demo"
@@ -68,14 +68,17 @@ def test_a_demo_starts_after_an_interrupted_one_and_each_command_to_try_works(tm
         assert "stopped; start again: moor demo" in interrupt_a_demo(folder, env)
         assert processes_of(folder) == []
 
-        done = subprocess.run(
-            ["make", "-s", "-o", "setup", "demo", f"DEMO={folder}"],
-            cwd=ROOT,
-            env=env,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        for _ in range(3):
+            done = subprocess.run(
+                ["make", "-s", "-o", "setup", "demo", f"DEMO={folder}"],
+                cwd=ROOT,
+                env=env,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if "This machine is busy" not in done.stdout:  # or it left out what was not ready within three minutes
+                break
         assert done.returncode == 0, done.stdout + done.stderr
         noted = [line for line in done.stderr.splitlines() if "still starting" not in line]  # on a busy machine
         assert noted == ["removing what the demo before left"]
@@ -93,7 +96,7 @@ def test_a_demo_starts_after_an_interrupted_one_and_each_command_to_try_works(tm
             capture_output=True,
             text=True,
             check=False,
-            timeout=300,
+            timeout=600,
         )
         assert tried.returncode == 0, tried.stdout + tried.stderr
         assert (tmp_path / "opened").read_text().startswith("http://gallery--default.workspace.localhost:")

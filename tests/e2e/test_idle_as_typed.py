@@ -174,7 +174,7 @@ def test_idle_work_is_warned_about_snoozed_suspended_and_brought_back(cluster, r
     assert "workspace/lab is snoozed until" in cluster.moor("workspace", "snooze", "lab", "--for", "1h").stdout
     cluster.moor("snooze", "stalls", "--for", "1h")
     for work in ("workspace/lab", "run/stalls"):
-        assert idle_of(cluster, work)["state"] == "snoozed"
+        until(lambda work=work: idle_of(cluster, work), lambda row: row["state"] == "snoozed")
 
     # the administrator lets it suspend, and shortens all snoozes
     asyncio.run(change(cluster, SUSPENDS))

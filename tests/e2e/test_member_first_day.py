@@ -69,7 +69,7 @@ def typed(tmp_path: Path) -> Typed:
     def type_in(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, "-m", "moorage.cli.main", *words] if words[0] != "kubectl" else list(words)
         return subprocess.run(
-            argv, env=env, cwd=home, input=stdin, capture_output=True, text=True, timeout=120, check=False
+            argv, env=env, cwd=home, input=stdin, capture_output=True, text=True, timeout=300, check=False
         )
 
     return type_in

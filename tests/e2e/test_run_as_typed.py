@@ -121,7 +121,7 @@ def test_a_drained_run_goes_on_elsewhere_from_its_checkpoint(cluster, name):
     until(lambda: state_of(cluster, name), lambda run: run["checkpointAt"])
     node = first["node"]
     try:
-        done = cluster.moor("drain", node, "--timeout", "60s", "--force")
+        done = cluster.moor("drain", node, "--timeout", "3m", "--force")
         assert done.stdout == f"{node} drained\n"
         again = until(lambda: state_of(cluster, name), lambda run: run["restarts"] == 1 and run["node"])
         assert again["node"] != node
@@ -158,7 +158,7 @@ def test_ctrl_c_detaches_and_the_run_goes_on_until_it_is_cancelled(cluster, name
     assert process.returncode == 130
     assert f"Follow it again: moor logs -f {name}" in err
     assert "Traceback" not in err
-    assert state_of(cluster, name)["state"] == "Running"
+    wait_for(cluster, name, "Running")
     assert cluster.moor("cancel", name).stdout == f"{name} cancelled\n"
     until(
         lambda: state_of(cluster, name),

@@ -12,11 +12,12 @@ from moorage.model.tenant import TENANTS
 from moorage.testing.cluster import local_cluster
 from moorage.testing.waiting import until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.processes, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.anyio, pytest.mark.processes, pytest.mark.timeout(900)]
 
 STEPS = 160  # of 0.2 s: several turns
 TRAIN = f"""\
 import os, pathlib, signal, sys, time
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # until it has begun and can say where it stops
 folder = pathlib.Path(os.environ["MOORAGE_CHECKPOINT_DIR"])
 saved = folder / "step"
 step = int(saved.read_text()) if saved.exists() else 0
@@ -29,6 +30,7 @@ def stop(*_):
     print("stopped at", step, flush=True)
     sys.exit(143)
 signal.signal(signal.SIGTERM, stop)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
 while step < {STEPS}:
     time.sleep(0.2)
     step += 1
@@ -65,7 +67,7 @@ async def test_two_runs_on_one_gpu_take_turns(tmp_path: Path) -> None:
 
         start("first")
         start("second")
-        runs = await until("both runs to end", ended, patience=400)
+        runs = await until("both runs to end", ended, patience=700)
         assert [(run["name"], run["state"], run["restarts"]) for run in runs] == [
             ("first", "Succeeded", 0),
             ("second", "Succeeded", 0),

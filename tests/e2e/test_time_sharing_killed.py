@@ -129,7 +129,8 @@ async def test_an_operator_killed_again_and_again_loses_no_step_and_no_turn(tmp_
     assert not (tmp_path / "two-at-once").exists()
     for run in runs:
         starts, steps = numbers(tmp_path / f"{run['name']}.starts"), numbers(tmp_path / f"{run['name']}.steps")
-        assert (run["state"], run["restarts"], run["attempts"]) == ("Succeeded", 0, len(starts))
+        assert (run["state"], run["restarts"]) == ("Succeeded", 0)
+        assert run["attempts"] >= len(starts)  # on a busy machine a turn may end before its Python has begun
         assert steps == list(range(len(steps)))  # each once, in order
 
 

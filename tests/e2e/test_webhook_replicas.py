@@ -86,7 +86,7 @@ class Webhook:
         argv += ["--audit-token-file", str(self._folder / "audit-token")]
         argv += ["--kubeconfig", str(self._cluster.kubeconfig)]
         with (self._folder.parent / f"{self._folder.name}.log").open("ab") as log:
-            env = os.environ | {"MOORAGE_DRAIN_SECONDS": "4"}
+            env = os.environ | {"MOORAGE_DRAIN_SECONDS": "10"}
             self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env)
 
     def stop(self) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 300.0  # for one installation from the registry
+SECONDS = 600.0  # for one installation from the registry
 UNREACHABLE = re.compile(
     r"dns error|error sending request|Failed to fetch|timed out|Connection refused|No route", re.I
 )

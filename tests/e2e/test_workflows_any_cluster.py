@@ -383,5 +383,8 @@ async def test_the_example_trains_with_a_gpu_in_line_and_goes_on_after_an_evicti
     obj = await scene.ended(name)
     assert obj["status"]["phase"] == "Succeeded"
     assert await scene.outputs(obj) == {"score": "100"}
-    rows = scene.cluster.moor("top", "--by", "workflow").stdout
-    assert f"{scene.namespace}/{name}" in rows
+
+    async def is_counted() -> bool:
+        return f"{scene.namespace}/{name}" in scene.cluster.moor("top", "--by", "workflow").stdout
+
+    await until("its use to be known", is_counted)
