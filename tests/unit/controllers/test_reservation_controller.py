@@ -21,6 +21,7 @@ from moorage.model.machine import MACHINES
 from moorage.model.reservation import RESERVATIONS
 from moorage.testing.clock import NOON, FakeClock
 from moorage.testing.fakeapi import FakeApi
+from moorage.testing.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -157,6 +158,36 @@ async def test_what_leaves_is_marked_as_disrupted_first() -> None:
         "MachineReserved",
         "Its machine is reserved from 2026-11-21T12:00:00Z for namespace lab (lab/course)",
     )
+
+
+async def test_a_change_that_is_seen_before_the_answer_to_our_own_write_counts() -> None:
+    stored, answer = asyncio.Event(), asyncio.Event()
+
+    class SlowApi(FakeApi):
+        async def patch(self, *args: Any, **options: Any) -> Obj:
+            written = await super().patch(*args, **options)
+            stored.set()
+            await answer.wait()
+            return written
+
+    api, clock = SlowApi(), FakeClock()
+    api.put(MACHINES, MACHINE)
+    api.put(RESERVATIONS, a_reservation())
+    async with a_controller(api, clock) as controller:
+        reconciling = asyncio.create_task(controller.reconcile(KEY))
+        await stored.wait()
+        ours = await api.get(RESERVATIONS, "course", "lab")
+        theirs = api.put(RESERVATIONS, ours | {"metadata": ours["metadata"] | {"generation": 2}})
+        informer = controller._reservations
+
+        async def is_seen() -> bool:
+            return informer.get("course", "lab") == theirs
+
+        await until("the change of the reservation", is_seen)
+        answer.set()
+        await reconciling
+        await controller.reconcile(KEY)
+    assert (await status_of(api))["observedGeneration"] == 2
 
 
 async def test_it_looks_again_when_something_is_due_and_tells_each_phase_once() -> None:

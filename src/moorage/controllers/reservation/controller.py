@@ -133,7 +133,9 @@ class ReservationController:
             )
         except NotFound:
             return False  # cancelled meanwhile; the watch will say so
-        self._written[meta["uid"]] = written
+        known = self._reservations.get(meta["name"], meta["namespace"])
+        if known is not None and _version(known) < _version(written):  # else the watch was quicker than the answer
+            self._written[meta["uid"]] = written
         return True
 
     async def _ask_to_leave(self, pod: Obj, leave: Leave[Guest]) -> None:
