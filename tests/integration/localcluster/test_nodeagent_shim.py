@@ -295,13 +295,17 @@ def test_failures_are_repeated_until_success_with_growing_waits(world: World) ->
 
 def test_second_failure_waits_in_crash_loop_back_off(world: World) -> None:
     world.launch(world.container("false"), restartPolicy="Always")
-    wait_for(lambda: world.report()["lastState"] and world.report()["state"].get("waiting"), "back-off")
-    waiting = world.report()["state"]["waiting"]
-    assert waiting == {
+
+    def in_back_off() -> dict[str, Any]:
+        report = world.report()
+        return report if report["lastState"] and report["state"].get("waiting") else {}
+
+    report = wait_for(in_back_off, "back-off")
+    assert report["state"]["waiting"] == {
         "reason": "CrashLoopBackOff",
         "message": f"back-off 10s restarting failed container=c pod=pod_lab({world.uid})",
     }
-    assert world.report()["restartCount"] == 1
+    assert report["restartCount"] == 1
     world.folder.request_stop(0)
     world.end()
     assert world.terminated()["exitCode"] == 1
@@ -361,11 +365,14 @@ def test_shared_pages_are_counted_once(world: World) -> None:
         + "for _ in range(5):\n"
         + "    pid = os.fork()\n"
         + "    if pid == 0:\n"
+        + "        while not os.path.exists('seen'): time.sleep(0.05)\n"
         + "        time.sleep(1.0); os._exit(0)\n"
         + "    kids.append(pid)\n"
         + "for pid in kids: os.waitpid(pid, 0)\n"
     )
     world.launch(world.python_code(code, memoryLimitBytes=150 << 20))
+    wait_for(lambda: world.report()["peakMemoryBytes"] > 60 << 20, "somebody to look")
+    (world.root / "home/seen").touch()
     assert world.end()["phase"] == "Succeeded"
     assert 60 << 20 < world.report()["peakMemoryBytes"] < 150 << 20
 
