@@ -150,7 +150,7 @@ async def test_connections_to_a_backend_are_used_again_for_requests_without_a_bo
 
     async with (
         a_web(web.get("/", hello)) as address,
-        proxying(a_router(address)) as proxy,
+        proxying(a_router(address), kept=60.0) as proxy,
         a_client(proxy) as http,
     ):
         for _ in range(5):
