@@ -66,7 +66,10 @@ def rounded(outcomes):
     ]
 
 
-@settings(max_examples=examples(12, full=100), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(12, full=100),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 @given(
     st.tuples(kinds, kinds, kinds),
     st.integers(0, 300),

@@ -284,7 +284,7 @@ class CutStore(SampleStore):
             raise Cut
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(slots, st.lists(st.integers(0, 3), min_size=8, max_size=8), st.integers(0, 2**16))
 def test_thinning_out_keeps_every_sum_wherever_it_is_cut(request, tmp_path, database, rows, cuts, seed):
     chance = random.Random(seed)

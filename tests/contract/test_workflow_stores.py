@@ -379,7 +379,11 @@ SAVES = st.lists(
 )
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 @given(SAVES)
 def test_whatever_operators_do_the_store_does_what_a_simple_model_does(places, steps) -> None:
     store = open_workflows(places())

@@ -157,7 +157,7 @@ async def test_a_launcher_whose_server_cannot_be_started_starts_shims_alone_and_
         before = len(os.listdir("/proc/self/fd"))
         with pytest.raises(OSError, match="Argument list too long"):
             await launcher.launch(folders[0].path)
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert len(os.listdir("/proc/self/fd")) <= before
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     await launcher.launch(folders[0].path)
     assert await ended(folders[0]) == "Succeeded"

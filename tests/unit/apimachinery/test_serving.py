@@ -383,7 +383,7 @@ class PlainClient(threading.Thread):
     def run(self) -> None:
         while True:
             try:
-                connection = socket.create_connection(("127.0.0.1", self._port), timeout=20)
+                connection = socket.create_connection(("127.0.0.1", self._port), timeout=120)
             except ConnectionRefusedError:
                 return
             except ConnectionResetError:  # it was in the queue of the kernel

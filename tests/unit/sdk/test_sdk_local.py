@@ -17,6 +17,8 @@ import pytest
 import moorage
 from moorage.errors import MoorageError, UsageError
 from moorage.sdk.maps import Options
+from moorage.testing.killing import is_alive
+from moorage.testing.waiting import wait_until
 
 pytest.importorskip("cloudpickle")
 
@@ -242,7 +244,6 @@ def test_what_cannot_be_pickled_is_refused_with_a_hint():
 @pytest.mark.processes
 def test_a_worker_leaves_when_the_process_that_started_it_is_gone(tmp_path):
     import subprocess
-    import time
 
     script = tmp_path / "parent.py"
     script.write_text(
@@ -261,17 +262,11 @@ def test_a_worker_leaves_when_the_process_that_started_it_is_gone(tmp_path):
         )
     )
     parent = subprocess.Popen([sys.executable, str(script)], cwd=tmp_path)
-    deadline = time.monotonic() + 60
     pid = tmp_path / "pid"
-    while not (pid.exists() and pid.read_text()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    worker = int(pid.read_text())
+    worker = int(wait_until("the item to begin", lambda: pid.exists() and pid.read_text()))
     parent.kill()
     parent.wait()
-    while Path(f"/proc/{worker}").exists() and "Z" not in Path(f"/proc/{worker}/stat").read_text().split(")")[1]:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until("the worker to leave", lambda: not is_alive(worker))
 
 
 def test_options_have_documented_defaults():

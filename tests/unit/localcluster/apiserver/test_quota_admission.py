@@ -296,7 +296,7 @@ async def test_pods_that_end_give_back_what_they_took(server, api):
     )
 
     async def until_used(pods):
-        deadline = asyncio.get_running_loop().time() + 20
+        deadline = asyncio.get_running_loop().time() + 180
         while True:
             status = (await api.get(RESOURCEQUOTAS, "q", "lab")).get("status") or {}
             if (status.get("used") or {}).get("pods") == pods:
