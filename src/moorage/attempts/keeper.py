@@ -435,9 +435,13 @@ class Keeper:
 
     async def _drop(self, key: str) -> None:
         kept = self._logs.pop(key, None)
-        if kept is not None and kept.task is not None:
+        if kept is None:
+            return
+        if kept.task is not None:
             kept.task.cancel()
             await asyncio.gather(kept.task, return_exceptions=True)
+        async with kept.writing:  # a thread may write still, whoever was cancelled
+            kept.buffer.clear()
 
     # -- changes
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import threading
 from datetime import timedelta
 from typing import Any
 
@@ -361,6 +362,31 @@ async def test_an_erased_run_is_kept_no_more_while_its_pod_still_ends(scene):
         await scene.turn(everything=True)
         assert (await keeper.read_run("lab", "train")).pods == ()
         assert await scene.kept() == []
+        assert not (scene.path / "attempts" / "p1").exists()
+
+
+async def test_a_run_that_is_erased_while_its_log_is_written_leaves_nothing(scene):
+    writing, may_write = threading.Event(), threading.Event()
+    scene.api.job()
+    scene.api.pod()
+    async with scene.keeping() as keeper:
+        await scene.turn(everything=True)
+        append = scene.folder.append
+
+        def append_slowly(key: str, data: bytes) -> None:
+            writing.set()
+            may_write.wait()
+            append(key, data)
+
+        scene.folder.append = append_slowly
+        scene.api.print("p1", "secret")
+        await scene.rest()
+        stepping = asyncio.create_task(keeper.step(everything=False))
+        await asyncio.to_thread(writing.wait)
+        erasing = asyncio.create_task(keeper.erase("lab", "train"))
+        await scene.rest()
+        may_write.set()
+        await asyncio.gather(stepping, erasing)
         assert not (scene.path / "attempts" / "p1").exists()
 
 
