@@ -31,6 +31,7 @@ from moorage.localcluster.nodeagent.node import own_annotations
 from moorage.localcluster.storage import MemoryStorage
 from moorage.model.names import HOST_IMAGE
 from moorage.model.workflow import NodePhase, NodeRecord, NodeType
+from moorage.testing.ports import free_ports
 
 _spec = importlib.util.spec_from_file_location(
     "executor_site", Path(__file__).parents[1] / "unit/executor/test_executor.py"
@@ -250,7 +251,9 @@ async def test_missing_outputs_and_missing_commands_are_told_apart(lab: Lab) -> 
 
 async def test_a_server_that_dies_in_the_middle_of_an_upload_gets_it_when_it_is_back(lab: Lab) -> None:
     outputs = {"artifacts": [{"name": "a", "path": "/out", "archive": {"none": {}}}]}
-    port = int(lab.site.url.rpartition(":")[2])
+    await asyncio.to_thread(lab.site.stop)
+    (port,) = free_ports(1)  # which nobody else gets while it is away
+    lab.site.start(port)
     async with lab.running():
         lab.site.failures += ["cut"] * 1000  # ten bytes of each upload are read
         await lab.start(shell("head -c 5000000 /dev/zero > /out", outputs=outputs))

@@ -12,6 +12,7 @@ from moorage.actions.siteprobe import look_at_site, resolve
 from moorage.apimachinery.certificates import make_authority, make_server_certificate
 from moorage.clock import SYSTEM
 from moorage.decide.installcheck.facts import Unread
+from moorage.testing.ports import dead_port
 
 pytestmark = pytest.mark.anyio
 
@@ -37,9 +38,8 @@ async def test_the_status_of_a_site_is_told(status):
 
 
 async def test_nobody_listening_is_an_error():
-    async with await serve(200) as server:
-        port = server.sockets[0].getsockname()[1]
-    site = await look_at_site(f"http://127.0.0.1:{port}", "/healthz")
+    with dead_port() as port:
+        site = await look_at_site(f"http://127.0.0.1:{port}", "/healthz")
     assert site.status == 0
     assert site.error
 

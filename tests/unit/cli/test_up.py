@@ -102,7 +102,7 @@ def test_a_folder_is_looked_at_and_cleared_under_its_lock(tmp_path: Path, comman
         ours = pool.submit(main, [command, "--data", str(folder.path)])
         with pipe.open("w"):  # somebody reads
             assert folder.is_running()
-        code = ours.result(timeout=60)
+        code = ours.result(timeout=180)
     assert code == (1 if command == "up" else 0)
     assert not folder.is_running()
 

@@ -31,10 +31,11 @@ from moorage.executor.fetching import prepare
 from moorage.executor.folders import sum_of
 from moorage.executor.order import read_order
 from moorage.executor.retrying import Retrying
-from moorage.executor.saving import wait_for_end
+from moorage.executor.saving import START_SECONDS, wait_for_end
 from moorage.executor.stores import Stores
 from moorage.executor.web import UNKNOWN_NAME_SECONDS, unreachable
 from moorage.model.workflow import StepReport
+from moorage.testing.ports import free_ports
 
 PATIENCE_SECONDS = 180
 UID, POD, TOKEN = "7c1e", "wf-hello-1", "secret-token"
@@ -355,11 +356,11 @@ def test_wait_ends_with_a_pod_whose_command_never_started(pod: Pod, site: Site) 
             assert waiting.poll() is None
         waiting.terminate()
         try:
-            # the grace period of a pod is 30 seconds by default
-            assert waiting.wait(25) == 1
+            assert waiting.wait(PATIENCE_SECONDS) == 1
         finally:
             waiting.kill()
     assert not site.reports
+    assert START_SECONDS < 25  # the grace period of a pod is 30 seconds by default
 
 
 def test_a_command_that_starts_while_its_pod_is_told_to_end_is_waited_for(pod: Pod) -> None:
@@ -404,8 +405,9 @@ def test_uploads_are_tried_again(pod: Pod, site: Site, failures: list[int | str]
 def test_a_server_that_is_away_is_waited_for(pod: Pod, site: Site) -> None:
     pod.order(result=True)
     assert [pod.init(), pod.run("echo x")] == [0, 0]
-    port = int(site.url.rpartition(":")[2])
     site.stop()
+    (port,) = free_ports(1)  # which nobody else gets meanwhile
+    site.url = f"http://127.0.0.1:{port}"
     with pod.start_wait() as waiting:
         with pytest.raises(subprocess.TimeoutExpired):
             waiting.wait(0.3)

@@ -37,7 +37,9 @@ class Group:
 
     def start(self, name: str, script: str, **more: object) -> subprocess.Popen[str]:
         command = self.command(name, script, **more)  # type: ignore[arg-type]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
 
     def wrapped(self, name: str, script: str, **more: object) -> subprocess.Popen[str]:
         """With outputs: the container main."""
@@ -103,9 +105,9 @@ def test_what_depends_on_a_killed_container_does_not_run(group: Group, tmp_path:
     ready = tmp_path / "ready"
     subprocess.run(["mkfifo", ready], check=True)
     later = group.start("b", "echo b", needs="a")
-    killed = group.start("a", f"echo up > {ready}; exec sleep 1")
+    killed = group.start("a", f"echo up > {ready}; exec sleep 600")
     ready.read_text()  # the script has opened its pipe before
-    killed.kill()
+    os.killpg(killed.pid, signal.SIGKILL)  # as the kernel kills a container for its memory
     killed.communicate(timeout=PATIENCE_SECONDS)
     code, out, err = ends(later)
     assert (code, out) == (64, "")

@@ -35,7 +35,7 @@ def run(
         text=True,
         env=os.environ | (env or {}),
         cwd=cwd,
-        timeout=60,
+        timeout=180,
         check=False,
     )
 

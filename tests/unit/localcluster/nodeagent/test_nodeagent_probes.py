@@ -13,6 +13,7 @@ from moorage.apimachinery.awake import Awake
 from moorage.localcluster.nodeagent import probes
 from moorage.localcluster.nodeagent.execs import Beside
 from moorage.testing.clock import FakeClock
+from moorage.testing.ports import dead_port
 
 pytestmark = pytest.mark.anyio
 
@@ -98,16 +99,13 @@ async def test_an_answer_is_judged_in_a_kubelets_words(answer: bytes, want: tupl
 
 
 async def test_a_port_that_nobody_serves_is_named() -> None:
-    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    server.close()
-    await server.wait_closed()
-    refused = f"dial tcp 127.0.0.1:{port}: connect: connection refused"
-    assert await probes.run_once({}, a_probe(tcpSocket={"port": port}), MAIN) == (False, refused)
-    assert await probes.run_once({}, a_probe(httpGet={"port": port}), MAIN) == (
-        False,
-        f'Get "http://127.0.0.1:{port}/": {refused}',
-    )
+    with dead_port() as port:
+        refused = f"dial tcp 127.0.0.1:{port}: connect: connection refused"
+        assert await probes.run_once({}, a_probe(tcpSocket={"port": port}), MAIN) == (False, refused)
+        assert await probes.run_once({}, a_probe(httpGet={"port": port}), MAIN) == (
+            False,
+            f'Get "http://127.0.0.1:{port}/": {refused}',
+        )
     assert await probes.run_once({}, a_probe(tcpSocket={"port": "web"}), MAIN) == (False, "port web not found")
 
 
