@@ -137,23 +137,25 @@ class Elector:
 
     async def _acquire(self) -> float:
         """Return when the lease is ours: the time at which the write that took it was sent."""
-        while True:
-            try:
-                await self._look()
-                if isinstance(decide(self._identity, self._seen, now=self._clock.monotonic()), Take):
-                    sent = self._clock.monotonic()
-                    try:
+        is_sent = False
+        try:
+            while True:
+                try:
+                    await self._look()
+                    if isinstance(decide(self._identity, self._seen, now=self._clock.monotonic()), Take):
+                        sent, is_sent = self._clock.monotonic(), True
                         await self._write(taking=True)
-                    except asyncio.CancelledError:
-                        await self._release()
-                        raise
-                    if self._clock.monotonic() - sent < self._times.renew_deadline:
-                        return sent
-            except (Conflict, AlreadyExists):
-                pass  # another was faster
-            except ApiError as error:
-                log.warning("cannot campaign", extra={"lease": self._name, "error": str(error)})
-            await self._clock.sleep(self._times.retry)
+                        if self._clock.monotonic() - sent < self._times.renew_deadline:
+                            return sent
+                except (Conflict, AlreadyExists):
+                    pass  # another was faster
+                except ApiError as error:
+                    log.warning("cannot campaign", extra={"lease": self._name, "error": str(error)})
+                await self._clock.sleep(self._times.retry)
+        except asyncio.CancelledError:
+            if is_sent:  # it may have arrived, whatever we have heard
+                await self._release()
+            raise
 
     async def _renew_until_late(self) -> None:
         """Renew again and again; return as soon as the lease may no longer count as ours."""

@@ -177,6 +177,7 @@ class LeaseApi(FakeApi):
         super().__init__()
         self.hang: asyncio.Event | None = None
         self.mute = False  # the next write arrives, and its answer does not
+        self.broken = False  # likewise, and the connection ends
 
     async def update(self, resource: Resource, obj: Obj, *, subresource: str | None = None) -> Obj:
         if self.hang is not None:
@@ -192,6 +193,9 @@ class LeaseApi(FakeApi):
         if self.mute:
             self.mute = False
             await asyncio.Event().wait()
+        if self.broken:
+            self.broken = False
+            raise ServerError("no answer", status=0)
         return obj
 
 
@@ -263,6 +267,16 @@ async def test_a_lease_is_given_back_although_the_answer_to_the_last_write_was_n
         await pass_time(clock, 3)
         assert (holder(api), api.mute) == ("one", False)
     assert (work.running, holder(api)) == (0, "")
+
+
+@pytest.mark.anyio
+async def test_a_lease_is_given_back_although_the_answer_to_taking_it_was_lost() -> None:
+    api, clock, work = LeaseApi(), FakeClock(), Work()
+    api.broken = True
+    async with campaign(api, clock, "one", work):
+        await pass_time(clock, 1)
+        assert (work.running, holder(api), api.broken) == (0, "one", False)
+    assert holder(api) == ""
 
 
 @pytest.mark.anyio
