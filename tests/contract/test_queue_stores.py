@@ -518,7 +518,7 @@ def test_two_servers_take_the_rows_of_a_map_in_one_order(postgres, locks, first,
         for lock in locks[first:]:
             other.execute(lock, (of,))
         other.commit()
-        ours.result(timeout=60)
+        ours.result(timeout=180)
 
 
 def test_migrations_are_numbered_and_say_who_can_read_the_schema(store):
