@@ -21,9 +21,11 @@ from moorage.decide.cost.report import By, Facts, daily
 from moorage.decide.maps.notices import Notice
 from moorage.decide.usage.intervals import Interval
 from moorage.errors import ApiError, MoorageError, NotFound, StorageError, UsageError
+from moorage.kube.events import EventRecorder
 from moorage.model.budget import BUDGETS, Budget, parse_budget
 from moorage.model.targets import parse_target
 from moorage.model.tenant import tenant_names
+from moorage.notify.delivery import Delivery
 from moorage.notify.outbound import outbound_of
 from moorage.notify.send import send
 from moorage.server.context import Context
@@ -32,7 +34,7 @@ from moorage.server.costs import facts_of, installed_sheet
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 60.0  # between two computations: what admission judges by is at most this old, and a watch's delay
-Send = Callable[[Notice, Sequence[str]], Awaitable[None]]
+Send = Callable[[Notice, Sequence[str]], Awaitable[Sequence[Delivery]]]
 
 
 class BudgetKeeper:
@@ -42,6 +44,7 @@ class BudgetKeeper:
         self._context, self._clock = context, clock
         self._api: Api = context.api
         self._send = send or self._deliver
+        self._events = EventRecorder(context.api, component="moorage-server", clock=clock)
         self._told: set[str] = set()  # budgets that could not be computed, and why
 
     async def run(self) -> None:
@@ -90,7 +93,20 @@ class BudgetKeeper:
         if not await self._write(obj, status):
             return  # another has: notices are sent by whoever set the mark
         for notice in notices:
-            await self._send(notice, budget.notify)
+            await self._tell(obj, notice, budget.notify)
+
+    async def _tell(self, obj: Obj, notice: Notice, targets: Sequence[str]) -> None:
+        """Send a notice; what is not delivered is an event of the Budget."""
+        try:
+            deliveries = await self._send(notice, targets)
+            problems = [f"to {delivery.target}: {delivery.problem}" for delivery in deliveries if delivery.problem]
+        except UsageError as error:
+            log.warning("a notice was not delivered", extra={"notice": notice.key, "problem": error.message})
+            problems = [f"to anybody: {error.message}"]
+        about = {**obj, "apiVersion": BUDGETS.api_version, "kind": BUDGETS.kind}
+        for problem in problems:
+            message = f"the notice {notice.title!r} was not delivered {problem}"
+            await self._events.record(about, "Warning", "NoticeLost", message)
 
     async def _fail(self, obj: Obj, message: str) -> None:
         """A budget that cannot be computed holds for nobody: its old numbers are taken away."""
@@ -112,14 +128,12 @@ class BudgetKeeper:
             return False
         return True
 
-    async def _deliver(self, notice: Notice, targets: Sequence[str]) -> None:
-        try:
-            outbound = outbound_of(os.environ)
-            parsed = [parse_target(target) for target in targets]
-        except UsageError as error:
-            self._log(notice.key, error.message)
-            return
-        await send(notice, parsed, outbound, clock=self._clock)
+    async def _deliver(self, notice: Notice, targets: Sequence[str]) -> Sequence[Delivery]:
+        """Raises UsageError where a target or a setting of the server is wrong."""
+        if not targets:
+            return ()
+        outbound, parsed = outbound_of(os.environ), [parse_target(target) for target in targets]
+        return await send(notice, parsed, outbound, clock=self._clock)
 
     def _log(self, name: str, message: str) -> None:
         if f"{name} {message}" not in self._told:

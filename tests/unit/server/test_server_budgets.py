@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from moorage.actions import people
-from moorage.apimachinery.resources import CONFIGMAPS
+from moorage.apimachinery.resources import CONFIGMAPS, EVENTS
 from moorage.decide.usage.intervals import Open
 from moorage.decide.usage.nodelives import Begin
 from moorage.model.budget import BUDGETS
@@ -62,11 +62,42 @@ async def test_a_notice_reaches_a_network_that_the_administrator_allows(site, mo
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("setting", "why"),
+    [
+        ("127.0.0.0/8", "to webhook at 127.0.0.1: 127.0.0.1 answered 410"),
+        ("ten", "to anybody: invalid MOORAGE_NOTIFY_NETWORKS: 'ten'"),
+    ],
+)
+async def test_a_notice_that_is_lost_is_an_event_of_its_budget(site, monkeypatch, setting, why):
+    async def refuse(_: web.Request) -> web.Response:
+        return web.Response(status=410)
+
+    app = web.Application()
+    app.router.add_post("/hook", refuse)
+    async with TestServer(app) as receiver:
+        monkeypatch.setenv("MOORAGE_NOTIFY_NETWORKS", setting)
+        targets = [f"http://127.0.0.1:{receiver.port}/hook"]
+        site.api.put(BUDGETS, a_budget("hours", users=["ada"], gpuHours="5", notify=targets))
+        record(site)
+        keeper = BudgetKeeper(site.service.context, clock=site.clock)
+        await keeper.compute()
+        await keeper.compute()
+    (event,) = (await site.api.list(EVENTS)).items
+    about = event["involvedObject"]
+    assert (about["kind"], about["name"], event["type"], event["reason"]) == (
+        "Budget", "hours", "Warning", "NoticeLost",
+    )  # fmt: skip
+    assert event["message"].startswith(f"the notice 'budget hours: ada has used 80 %' was not delivered {why}")
+
+
+@pytest.mark.anyio
 async def test_use_is_written_into_the_status_and_each_share_is_told_once(site):
     sent = []
 
     async def send(notice, targets):
         sent.append((notice.title, tuple(targets)))
+        return ()
 
     site.api.put(
         TENANTS, {"metadata": {"name": "ears"}, "spec": {"namespace": "speech", "members": {"people": ["ada"]}}}
