@@ -428,11 +428,14 @@ def test_what_items_print_is_there_when_the_worker_is_gone(site: Site) -> None:
 
 def test_told_to_stop_it_hands_back_what_it_has_not_begun(site: Site) -> None:
     of = site.make(list(range(20)), batch_items=10)
-    flag = site.folder / "go"
+    flag, begun = site.folder / "go", site.folder / "begun"
     worker = site.worker(
-        python(f"import time\nwhile not os.path.exists({str(flag)!r}): time.sleep(0.01)\nresult(1)")
+        python(
+            f"import time\nopen({str(begun)!r}, 'w').close()\n"
+            f"while not os.path.exists({str(flag)!r}): time.sleep(0.01)\nresult(1)"
+        )
     )
-    site.until(lambda: site.counts(of).leased > 0)
+    site.until(begun.exists)
     worker.send_signal(signal.SIGTERM)
     flag.touch()
     assert site.ended(worker)[0] == 0
