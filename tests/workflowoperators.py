@@ -58,8 +58,10 @@ async def operate(controller: WorkflowController) -> None:
 class Scene:
     """One workflow, and operators after each other, which look at it when the test says so; time moves by hand."""
 
-    def __init__(self, folder: Path, workflow: Obj, *, node: Obj | None = None, **options: Any) -> None:
-        self.api, self.clock = FakeApi(), FakeClock()
+    def __init__(
+        self, folder: Path, workflow: Obj, *, node: Obj | None = None, api: FakeApi | None = None, **options: Any
+    ) -> None:
+        self.api, self.clock = api or FakeApi(), FakeClock()
         self.records = LocalRecords(folder / "workflows.db")
         self.key = Key(workflow["metadata"]["namespace"], workflow["metadata"]["name"])
         self.controller: WorkflowController

@@ -39,6 +39,10 @@ class WorkQueue(Generic[K]):
         """How many keys have failed since they last succeeded."""
         return len(self._failures)
 
+    def is_waiting(self, key: K) -> bool:
+        """Whether a pass over `key` was asked for and has not begun."""
+        return key in self._dirty
+
     def add(self, key: K) -> None:
         """Ask for one pass over `key`, soon."""
         if self._closed or key in self._dirty:

@@ -18,7 +18,7 @@ from moorage.clock import SYSTEM, Clock
 from moorage.controllers.cronworkflow.controller import CronWorkflowController
 from moorage.controllers.dataset.controller import DatasetController
 from moorage.controllers.host.controller import HostController
-from moorage.controllers.loop import Loop, LoopMetrics
+from moorage.controllers.loop import Loop, LoopMetrics, note_write
 from moorage.controllers.machine.controller import MachineController
 from moorage.controllers.machinenodepool.controller import MachineNodePoolController
 from moorage.controllers.mapjob.controller import MapJobController
@@ -98,7 +98,7 @@ async def run_operator(
     if not leader_elect:
         async with contextlib.aclosing(RemoteStore(api, clock=clock)) as records:
             await _run_controllers(
-                api,
+                api.guarded(note_write),
                 records,
                 informers or Informers(),
                 clock,
@@ -111,7 +111,12 @@ async def run_operator(
             )
         return
     elector = Elector(api, clock=clock, name=LEASE, namespace=SYSTEM_NAMESPACE, identity=identity, times=times)
-    ours = api.guarded(elector.check)
+
+    def check() -> None:
+        elector.check()
+        note_write()
+
+    ours = api.guarded(check)
 
     async def lead() -> None:
         async with contextlib.aclosing(RemoteStore(api, guard=elector.check, clock=clock)) as records:

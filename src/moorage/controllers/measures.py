@@ -17,7 +17,7 @@ from moorage.metrics.copies import FAMILIES as COPIES
 from moorage.metrics.copies import measure_copies
 from moorage.metrics.families import Family, Measured, measured
 from moorage.metrics.page import BUILD, MEDIA_TYPE, PATH, exposition
-from moorage.metrics.tallies import Histogram
+from moorage.metrics.tallies import Histogram, Tally
 
 LOOPS_MAX = 100  # a controller each; four outcomes
 
@@ -40,22 +40,32 @@ RETRIES = Family(
     labels=("controller",),
     series_max=LOOPS_MAX,
 )
+HEALS = Family(
+    name="moorage_reconcile_healed_total",
+    help="Passes of the regular full look that wrote what no change had told of: each is a defect that was mended",
+    kind="counter",
+    labels=("controller",),
+    series_max=LOOPS_MAX,
+)
 LEADS = Family(
     name="moorage_operator_leads", help="1 while this operator works, 0 while it stands by", series_max=1
 )
-FAMILIES = (PASSES, DEPTH, RETRIES, LEADS, *COPIES, BUILD)
+FAMILIES = (PASSES, DEPTH, RETRIES, HEALS, LEADS, *COPIES, BUILD)
 
 
 class OperatorMeasures:
     """Fed by the loops of one process (`LoopMetrics`)."""
 
     def __init__(self) -> None:
-        self._passes = Histogram(PASSES)
+        self._passes, self._heals = Histogram(PASSES), Tally(HEALS)
         self._loops: Sequence[Loop] = ()
         self._informers: Sequence[Informer] = ()
 
     def passed(self, controller: str, outcome: str, seconds: float) -> None:
         self._passes.observe(seconds, controller, outcome)
+
+    def healed(self, controller: str) -> None:
+        self._heals.add(controller)
 
     def began(self, loops: Sequence[Loop], informers: Sequence[Informer]) -> None:
         self._loops, self._informers = loops, informers
@@ -68,6 +78,7 @@ class OperatorMeasures:
             self._passes.read(),
             measured(DEPTH, (((loop.name,), len(loop.queue)) for loop in self._loops)),
             measured(RETRIES, (((loop.name,), loop.queue.failing) for loop in self._loops)),
+            self._heals.read(),
             measured(LEADS, [((), bool(self._loops))]),
             *measure_copies(self._informers),
             measured(BUILD, [((__version__,), 1)]),

@@ -187,6 +187,32 @@ async def test_a_name_that_is_taken_is_said() -> None:
     assert status["conditions"][0]["message"].endswith("another Workflow has this name: delete it or rename it")
 
 
+class HastyApi(FakeApi):
+    """The first Workflow is deleted, and all have heard of it, before the answer to its creation arrives."""
+
+    is_hasty = True
+
+    async def create(self, resource: Resource, obj: Obj, *args: Any, **options: Any) -> Obj:
+        made = await super().create(resource, obj, *args, **options)
+        if resource == WORKFLOWS and self.is_hasty:
+            self.is_hasty = False
+            await catch_up()
+            self.remove(WORKFLOWS, made["metadata"]["name"], made["metadata"]["namespace"])
+            await catch_up()
+        return made
+
+
+async def test_a_workflow_that_is_gone_before_its_creation_is_answered_holds_up_no_later_slot() -> None:
+    clock = FakeClock()
+    api = HastyApi(clock=clock)
+    api.put(CRON_WORKFLOWS, a_cron(concurrencyPolicy="Forbid"))
+    async with a_controller(api, clock) as controller:
+        for _ in range(6):
+            await catch_up()
+            await controller.reconcile(KEY)
+    assert [run["metadata"]["name"] for run in await runs(api)] == names(0)
+
+
 async def test_a_free_one_is_adopted_where_argo_does_not_run() -> None:
     clock = FakeClock()
     api = MortalApi(clock)

@@ -209,14 +209,14 @@ class CronWorkflowController:
     async def _start(self, obj: Obj, slot: datetime, backfill: str) -> None:
         run = make_run(obj, slot=slot, backfill=backfill, finalizers=(CRON_FINALIZER,))
         key = key_of(run)
+        self._made[key] = run  # until the informer hears of it, which may be before the answer is here
+        made: Obj | None = None
         try:
-            self._made[key] = await self._api.create(WORKFLOWS, run, key.namespace)
-            if self._runs.get(key.name, key.namespace) is not None:
-                del self._made[key]  # the informer was faster
+            made = await self._api.create(WORKFLOWS, run, key.namespace)
         except AlreadyExists:
             existing = await self._api.get(WORKFLOWS, key.name, key.namespace)
             if is_run_of(existing, obj["metadata"]["uid"]):
-                self._made[key] = existing
+                made = existing
             else:
                 self._refused[key] = "another Workflow has this name: delete it or rename it"
         except (Invalid, BadRequest, Forbidden) as error:
@@ -224,6 +224,11 @@ class CronWorkflowController:
         else:
             late = (self._clock.now() - slot).total_seconds()
             log.info("started a slot of a cron workflow", extra={"workflow": str(key), "lateSeconds": late})
+        finally:
+            if made is None:
+                self._made.pop(key, None)
+            elif key in self._made:
+                self._made[key] = made
 
     async def _release(self, key: Key) -> None:
         """Remove our finalizer, and only ours."""

@@ -26,7 +26,7 @@ from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.meta import Key, annotations_of, is_deleting, key_of, labels_of, owner_reference
 from moorage.apimachinery.resources import CONFIGMAPS, LEASES, NODES, PDBS, PODS, PVCS, SECRETS, Obj
 from moorage.clock import Clock
-from moorage.controllers.loop import MANY_WORKERS, Loop, LoopMetrics
+from moorage.controllers.loop import MANY_WORKERS, Loop, LoopMetrics, is_full_look
 from moorage.controllers.run.plan import is_lost
 from moorage.controllers.workflow.budget import make_budget
 from moorage.controllers.workflow.collecting import Collector
@@ -127,7 +127,7 @@ class _Live:
     run: Run
     uid: str
     line: PodLine
-    changed: set[str] = field(default_factory=set)  # names of pods to look at
+    changed: set[str]  # names of pods to look at
     held: dict[str, CreatePod] = field(default_factory=dict)
     held_until: float = 0.0
     reported_at: float = -1e9
@@ -177,6 +177,7 @@ class WorkflowController:
         self._leases = shared.of(api, LEASES, field_selector=NOT_OF_NODES)
         self.informers = (self._workflows, self._pods, self._nodes, self._leases)
         self._live: dict[Key, _Live] = {}
+        self._changed: dict[Key, set[str]] = {}  # as in `_Live`, from before the pods of a run are listed
         self._deletions: dict[Key, tuple[str, dict[str, datetime]]] = {}  # of ended ones: uid, and as in `_Live`
         self._gone: dict[Key, set[str]] = {}  # uids of objects that were deleted, until the records know it
         self._runtime: StepRuntime | None = None
@@ -200,8 +201,8 @@ class WorkflowController:
         pod = after or before
         assert pod is not None
         for key in _workflow_of(pod):
-            if (live := self._live.get(key)) is not None:
-                live.changed.add(pod["metadata"]["name"])
+            if (changed := self._changed.get(key)) is not None:
+                changed.add(pod["metadata"]["name"])
 
     def _note_gone(self, before: Obj | None, after: Obj | None) -> None:
         if before is not None and after is None:
@@ -293,6 +294,7 @@ class WorkflowController:
         self._gone.pop(key, None)
 
     def _drop(self, key: Key) -> None:
+        self._changed.pop(key, None)
         if (live := self._live.pop(key, None)) is not None:
             live.run.close()
 
@@ -354,7 +356,9 @@ class WorkflowController:
         if collects(record.document):
             await self._collector.add_finalizer(key, obj)
         await self._budget(key, obj, record)
-        # as the API server has them: a copy may be older than the pods that an earlier operator made
+        # as the API server has them: a copy may be older than the pods that an earlier operator made. What becomes
+        # of them from here on is heard of, however long it is until the run is there
+        changed = self._changed[key] = set()
         selector = f"{WORKFLOW_LABEL}={key.name}"
         pods = [
             keep_pod(pod)
@@ -370,10 +374,10 @@ class WorkflowController:
             if is_held(pod) and pod["metadata"]["name"] in recorded:
                 await self._release(pod["metadata"]["name"], key.namespace)
         line = PodLine(bounded=not is_strict(record.document))
-        live = self._live[key] = _Live(run, uid, line)
+        live = self._live[key] = _Live(run, uid, line, changed)
         for each in seen:
             _note_place(live, each)
-        live.changed |= {pod["metadata"]["name"] for pod in pods if is_deleting(pod)}
+        changed |= {pod["metadata"]["name"] for pod in pods if is_deleting(pod)}
         for pod in pods:
             name = pod["metadata"]["name"]
             at = pod_delete_at(record, run.node_of_pod(name), pod) if name in recorded else None
@@ -561,7 +565,8 @@ class WorkflowController:
 
     async def _go_on(self, key: Key, obj: Obj, live: _Live) -> timedelta | None:
         run = live.run
-        changed, live.changed = live.changed, set()
+        changed = live.changed | (await self._forgotten(key, live) if is_full_look() else set())
+        live.changed.clear()
         going = await self._tell_of_pods(key, live, changed)
         controls = _controls(obj)
         if controls != live.controls:
@@ -595,6 +600,18 @@ class WorkflowController:
         locks = limits if self._locks.is_waiting(live.uid) else None
         delays = (look_again, wait, reported, locks, going, await self._delete_due(key, live.deletions))
         return min((delay for delay in delays if delay is not None), default=None)
+
+    async def _forgotten(self, key: Key, live: _Live) -> set[str]:
+        """Names of the run's pods, and of those that it waits for and that exist no more."""
+        names = {pod["metadata"]["name"] for pod in self._pods_of(key)}
+        for name in live.run.awaited_pods - names - live.held.keys():
+            if live.line.has(name):
+                continue
+            try:  # our copy may be older than the pod
+                await self._api.get(PODS, name, key.namespace)
+            except NotFound:
+                names.add(name)
+        return names
 
     async def _resume(self, key: Key, live: _Live) -> str | None:
         """Let suspended nodes go on as the object asks now; the annotation's text, None where there is none.

@@ -10,7 +10,7 @@ What Argo does, in its own words: https://argo-workflows.readthedocs.io/en/lates
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -114,6 +114,11 @@ class Run:
     def waits_for(self, name: str) -> bool:
         """Whether a node waits for the pod of this name."""
         return name in self._state.pods.awaited
+
+    @property
+    def awaited_pods(self) -> Set[str]:
+        """Names of the pods that nodes wait for."""
+        return self._state.pods.awaited.keys()
 
     @property
     def nodes_by_pod(self) -> Mapping[str, NodeRecord]:
