@@ -8,14 +8,18 @@ from typing import Any
 import pytest
 from tests.workflowoperators import Scene
 
-from moorage.apimachinery.resources import CONFIGMAPS
+from moorage.apimachinery.resources import CONFIGMAPS, NAMESPACES
 from moorage.controllers.workflow.controller import MISSING_EVERY
+from moorage.decide.workflows.graph.locks import LIMITS_CONFIGMAP
+from moorage.model.names import GUARD_LABEL, OWNER_ANNOTATION, TENANT_LABEL
+from moorage.model.people import account_user
 from moorage.model.workflow import STRICT_ANNOTATION
 
 pytestmark = pytest.mark.anyio
 
 LOCKS = {"semaphores": [{"configMapKeyRef": {"name": "limits", "key": "train"}}]}
 WORDS = "Waiting for lab/ConfigMap/limits/train lock: the ConfigMap limits does not exist"
+UID = "5f9b7f0c"
 STATUS_EVERY = 2.0  # seconds: the status is written at most so often
 
 
@@ -65,3 +69,80 @@ async def test_a_strict_workflow_does_not_wait_for_it(tmp_path: Path, is_whole: 
     assert obj["status"]["phase"] == phase
     assert "cannot be had: the ConfigMap limits does not exist" in obj["status"]["message"]
     assert "synchronization" not in obj["status"]
+
+
+TENANT = {"metadata": {"name": "lab", "labels": {GUARD_LABEL: "enabled", TENANT_LABEL: "lab"}}}
+ELSEWHERE = {
+    "a semaphore": {
+        "semaphores": [{"namespace": "other", "configMapKeyRef": {"name": "limits", "key": "train"}}],
+    },
+    "a semaphore in a database": {"semaphores": [{"namespace": "other", "database": {"key": "train"}}]},
+    "a mutex": {"mutexes": [{"namespace": "other", "name": "m"}]},
+    "a namespace from a parameter": {"mutexes": [{"namespace": "{{workflow.parameters.there}}", "name": "m"}]},
+}
+
+
+def of_another_namespace(folder: Path, locks: Any, *, is_whole: bool) -> Scene:
+    """A workflow of ada in lab whose lock is of the namespace other, where ConfigMaps hold secrets."""
+    template: dict[str, Any] = {"name": "say", "container": {"image": "busybox", "command": ["echo"]}}
+    spec: dict[str, Any] = {
+        "entrypoint": "say",
+        "templates": [template],
+        "arguments": {"parameters": [{"name": "there", "value": "other"}]},
+    }
+    (spec if is_whole else template)["synchronization"] = locks
+    meta: dict[str, Any] = {"name": "wf", "namespace": "lab", "uid": UID, "annotations": {OWNER_ANNOTATION: "ada"}}
+    scene = Scene(folder, {"metadata": meta, "spec": spec})
+    for name in ("limits", LIMITS_CONFIGMAP):
+        scene.api.put(
+            CONFIGMAPS, {"metadata": {"name": name, "namespace": "other"}, "data": {"train": "ada-keeps-this"}}
+        )
+    return scene
+
+
+@pytest.mark.parametrize("is_whole", [True, False], ids=["of the workflow", "of a step"])
+@pytest.mark.parametrize("locks", ELSEWHERE.values(), ids=ELSEWHERE)
+@pytest.mark.parametrize(
+    ("namespace", "readers"),
+    [
+        pytest.param(TENANT, set(), id="the submitter has no right there"),
+        pytest.param(
+            {"metadata": {"name": "lab", "labels": {GUARD_LABEL: "enabled"}}},
+            {(account_user("ada"), "other")},
+            id="the submitter is unknown: webhooks may have been down",
+        ),
+    ],
+)
+async def test_a_lock_of_another_namespace_is_refused_without_a_right_there(
+    tmp_path: Path, locks: Any, namespace: Any, readers: set[tuple[str, str]], *, is_whole: bool
+) -> None:
+    scene = of_another_namespace(tmp_path, locks, is_whole=is_whole)
+    scene.api.put(NAMESPACES, namespace)
+    scene.api.readers = readers
+    async with scene.operator():
+        await scene.look(seconds=STATUS_EVERY)
+    obj = await scene.workflow()
+    assert obj["status"]["phase"] == ("Failed" if is_whole else "Error")
+    assert "is of another namespace" in obj["status"]["message"]
+    assert "synchronization" not in obj["status"]
+    assert "ada-keeps-this" not in str([await scene.workflow(), await scene.records.load(UID, "operator-1")])
+    assert await scene.pods() == []
+
+
+@pytest.mark.parametrize("locks", ELSEWHERE.values(), ids=ELSEWHERE)
+@pytest.mark.parametrize(
+    "account", [account_user("ada"), "system:serviceaccount:lab:default"], ids=["submitter", "account of steps"]
+)
+async def test_a_lock_of_another_namespace_is_held_with_a_right_there_and_shows_no_value(
+    tmp_path: Path, locks: Any, account: str
+) -> None:
+    scene = of_another_namespace(tmp_path, locks, is_whole=False)
+    scene.api.put(NAMESPACES, TENANT)
+    scene.api.readers = {(account, "other")}
+    async with scene.operator():
+        await scene.look(seconds=STATUS_EVERY)
+        assert "ada-keeps-this" not in str([await scene.workflow(), await scene.records.load(UID, "operator-1")])
+        for name in ("limits", LIMITS_CONFIGMAP):
+            scene.api.put(CONFIGMAPS, {"metadata": {"name": name, "namespace": "other"}, "data": {"train": "1"}})
+        await scene.look(seconds=STATUS_EVERY)
+    assert len(await scene.pods()) == 1

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.resources import SELFSUBJECTACCESSREVIEWS
 
+SERVICE_ACCOUNT = "system:serviceaccount:"
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Right:
@@ -27,6 +29,15 @@ class Right:
 
 
 EVERYTHING = Right("*", "*", "*")
+
+
+def service_account_groups(user: str) -> tuple[str, ...]:
+    """The groups of a ServiceAccount, `system:serviceaccount:NAMESPACE:NAME`.
+
+    https://kubernetes.io/docs/reference/access-authn-authz/service-accounts-admin/
+    """
+    namespace = user.removeprefix(SERVICE_ACCOUNT).partition(":")[0]
+    return ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated")
 
 
 async def may(api: Api, right: Right) -> bool:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
+from moorage.errors import BadRequest
+
 Obj = dict[str, Any]  # one API object, as JSON gives it
 
 
@@ -36,7 +38,11 @@ class Resource:
         """The URL path of the collection, of one object, or of a subresource of it.
 
         A namespaced resource without `namespace` means all namespaces, which only lists and watches may use.
+        Raises BadRequest for `.` and `..`: HTTP clients would take the way up, to another object.
         """
+        for segment in (namespace, name):
+            if segment in (".", ".."):
+                raise BadRequest(f"invalid name {segment!r}: no object has it")
         parts = [f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"]
         if self.namespaced and namespace:
             parts.append(f"namespaces/{quote(namespace, safe='')}")

@@ -61,11 +61,6 @@ def account_user(person: str) -> str:
     return f"{_PREFIX}{account_name(person)}"
 
 
-def account_groups() -> tuple[str, ...]:
-    """The groups that the API server gives to such a user."""
-    return ("system:serviceaccounts", f"system:serviceaccounts:{PEOPLE_NAMESPACE}", "system:authenticated")
-
-
 def person_of(username: str, accounts: Iterable[Obj]) -> str:
     """The person behind a Kubernetes user name; the user name itself where it is nobody's account.
 

@@ -8,7 +8,8 @@ import pytest
 
 from moorage.apimachinery.access import EVERYTHING, Right, may
 from moorage.apimachinery.api import Api
-from moorage.apimachinery.resources import Obj, Resource
+from moorage.apimachinery.resources import CONFIGMAPS, Obj, Resource
+from moorage.errors import BadRequest
 
 pytestmark = pytest.mark.anyio
 
@@ -50,3 +51,9 @@ async def test_a_right_of_no_namespace_names_none() -> None:
 )
 def test_a_right_is_said_in_words(right: Right, text: str) -> None:
     assert str(right) == text
+
+
+@pytest.mark.parametrize(("namespace", "name"), [("lab", ".."), ("..", "limits"), (".", "limits"), ("lab", ".")])
+def test_a_name_that_leads_to_another_object_has_no_path(namespace: str, name: str) -> None:
+    with pytest.raises(BadRequest, match="invalid name"):
+        CONFIGMAPS.path(namespace=namespace, name=name)

@@ -20,11 +20,12 @@ from typing import Any, assert_never
 
 import msgspec
 
+from moorage.apimachinery.access import SERVICE_ACCOUNT
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.informer import index_by_label
 from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.meta import Key, annotations_of, is_deleting, key_of, labels_of, owner_reference
-from moorage.apimachinery.resources import CONFIGMAPS, LEASES, NODES, PDBS, PODS, PVCS, SECRETS, Obj
+from moorage.apimachinery.resources import CONFIGMAPS, LEASES, NAMESPACES, NODES, PDBS, PODS, PVCS, SECRETS, Obj
 from moorage.clock import Clock
 from moorage.controllers.loop import MANY_WORKERS, Loop, LoopMetrics, is_full_look
 from moorage.controllers.run.plan import is_lost
@@ -48,7 +49,16 @@ from moorage.decide.workflows.graph.events import (
     Recall,
     Refusal,
 )
-from moorage.decide.workflows.graph.locks import SEMAPHORE, Limit, LockTable, limit_of, locks_held
+from moorage.decide.workflows.graph.locks import (
+    SEMAPHORE,
+    Limit,
+    LockTable,
+    limit_of,
+    lock_name,
+    lock_namespace,
+    locks_held,
+    right_to_hold,
+)
 from moorage.decide.workflows.graph.run import Run
 from moorage.decide.workflows.graph.scopes import globals_of
 from moorage.decide.workflows.normalise import normalise
@@ -77,7 +87,9 @@ from moorage.errors import (
 from moorage.kube.argo import running_controller
 from moorage.kube.events import EventRecorder
 from moorage.kube.objects import EventType
-from moorage.model.names import OWNER_ANNOTATION
+from moorage.kube.reviews import account_may
+from moorage.model.names import GUARD_LABEL, OWNER_ANNOTATION, TENANT_LABEL
+from moorage.model.people import account_user
 from moorage.model.workflow import (
     CLUSTER_WORKFLOW_TEMPLATES,
     CRON_LABEL,
@@ -175,7 +187,8 @@ class WorkflowController:
         )
         self._nodes = shared.of(api, NODES)
         self._leases = shared.of(api, LEASES, field_selector=NOT_OF_NODES)
-        self.informers = (self._workflows, self._pods, self._nodes, self._leases)
+        self._namespaces = shared.of(api, NAMESPACES)
+        self.informers = (self._workflows, self._pods, self._nodes, self._leases, self._namespaces)
         self._live: dict[Key, _Live] = {}
         self._changed: dict[Key, set[str]] = {}  # as in `_Live`, from before the pods of a run are listed
         self._deletions: dict[Key, tuple[str, dict[str, datetime]]] = {}  # of ended ones: uid, and as in `_Live`
@@ -194,7 +207,11 @@ class WorkflowController:
         self._workflows.on_change(self._note_gone)
         self.loop.hear(self._workflows, lambda obj: [key_of(obj)])
         self.loop.hear(self._pods, _workflow_of)
-        for informer in (self._nodes, self._leases):  # only read, but whole before the first look
+        for informer in (
+            self._nodes,
+            self._leases,
+            self._namespaces,
+        ):  # only read, but whole before the first look
             self.loop.hear(informer, lambda _obj: ())
 
     def _note_pod(self, before: Obj | None, after: Obj | None) -> None:
@@ -730,6 +747,10 @@ class WorkflowController:
                     live.run.answer(question, await self._recalled(key, question))
                     again = True
                 case Locks():
+                    if (refusal := await self._refuse_locks(key, live.run.workflow, question)) is not None:
+                        live.run.answer(question, refusal)
+                        again = True
+                        continue
                     self._locks.ask(live.uid, question)
                     await self._grant()
                     again |= self._explain_locks(live) is not None
@@ -920,6 +941,33 @@ class WorkflowController:
                     for holder, locks in locks_held(loaded.workflow, loaded.nodes):
                         self._locks.restore(uid, holder, locks)
             self._locks_ready = True
+
+    async def _refuse_locks(self, key: Key, record: WorkflowRecord, asked: Locks) -> Refusal | None:
+        """Why a run may not hold locks of other namespaces; None: it may.
+
+        The operator itself reads all ConfigMaps, so the right is that of the submitter, or of the account as
+        which the steps run. Webhooks set the owner for sure in namespaces of tenants alone; elsewhere the
+        submitter is unknown.
+        """
+        others = [lock for lock in asked.locks if lock_namespace(lock) != key.namespace]
+        if not others:
+            return None
+        labels = labels_of(self._namespaces.get(key.namespace) or {"metadata": {}})
+        owner = record.owner if labels.get(GUARD_LABEL) == "enabled" and labels.get(TENANT_LABEL) else ""
+        steps = str((record.document.get("spec") or {}).get("serviceAccountName") or "default")
+        accounts = [f"{SERVICE_ACCOUNT}{key.namespace}:{steps}"]
+        if owner:
+            accounts.append(owner if owner.startswith(SERVICE_ACCOUNT) else account_user(owner))
+        for lock in others:
+            right = right_to_hold(lock)
+            if not any([await account_may(self._api, account, right) for account in accounts]):
+                what = " ".join((right["verb"], right["resource"], right.get("name", ""))).strip()
+                submitter = owner or "the submitter, who is unknown,"
+                return Refusal(
+                    f"{lock_name(lock)} is of another namespace: {submitter} and the ServiceAccount {steps}"
+                    f" may not {what} in {right['namespace']}: use a lock of {key.namespace}"
+                )
+        return None
 
     def _unlock(self, uid: str) -> None:
         self._locks.release(uid)

@@ -153,6 +153,12 @@ OPERATOR = Service(
             why="the worker of maps; get: parameters and semaphores of workflows that name one",
         ),
         Rule(
+            group="authorization.k8s.io",
+            resources=("subjectaccessreviews",),
+            verbs=("create",),
+            why="whether a submitter may use what another namespace has",
+        ),
+        Rule(
             group="policy",
             resources=("poddisruptionbudgets",),
             verbs=("get", "create", "delete"),

@@ -25,14 +25,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from moorage.api.auditrecords import RECORDS_PATH
 from moorage.api.workflowrecords import RECORDS_PATH as WORKFLOW_RECORDS_PATH
 from moorage.api.workspaces import TUNNEL_PATH
+from moorage.apimachinery.access import SERVICE_ACCOUNT, service_account_groups
 from moorage.apimachinery.addresses import PORTS, is_odd_path, parse_authority, parse_origin
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.cache import BoundedCache
-from moorage.apimachinery.resources import SUBJECTACCESSREVIEWS, TOKENREVIEWS
+from moorage.apimachinery.resources import TOKENREVIEWS
 from moorage.clock import SYSTEM, Clock
 from moorage.errors import ApiError, MoorageError
+from moorage.kube.reviews import user_may
 from moorage.model.names import GROUP
-from moorage.model.people import account_groups, account_user, is_account, is_disabled, person_in
+from moorage.model.people import account_user, is_account, is_disabled, person_in
 from moorage.server.identity.people import People, groups_of
 from moorage.server.identity.proofs import PROOF_PREFIX
 from moorage.server.identity.sessions import TOKEN_PREFIX, Session
@@ -56,7 +58,6 @@ REFUSED_SECONDS = 5.0  # and a refused one is not asked about again
 REVIEWS_KEPT = 1024
 ACCESS_KEPT = 16_384  # answers of the API server; a page of a list asks some ten for each namespace
 PAGE_USER = "page"
-SERVICE_ACCOUNT = "system:serviceaccount:"
 AUTHENTICATED = "system:authenticated"
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})  # kubelets ask for these under the pod's address
@@ -121,7 +122,7 @@ class User:
     @property
     def kube_groups(self) -> tuple[str, ...]:
         """The groups under which RBAC knows `account`."""
-        return account_groups() if is_account(self.account) else self.groups
+        return service_account_groups(self.account) if is_account(self.account) else self.groups
 
 
 PAGE = User(PAGE_USER, is_page=True)
@@ -299,14 +300,7 @@ class Auth:
         known = self._access.get(key)
         if known is not None:
             return known
-        body = {
-            "apiVersion": SUBJECTACCESSREVIEWS.api_version,
-            "kind": SUBJECTACCESSREVIEWS.kind,
-            "metadata": {},
-            "spec": {"user": user.account, "groups": list(user.kube_groups), **wanted},
-        }
-        answer = await self._api.create(SUBJECTACCESSREVIEWS, body)
-        allowed = (answer.get("status") or {}).get("allowed") is True
+        allowed = await user_may(self._api, user.account, user.kube_groups, wanted)
         self._access.put(key, allowed)
         return allowed
 
@@ -318,11 +312,7 @@ class Auth:
         if name.startswith(SERVICE_ACCOUNT):
             namespace, _, account = name.removeprefix(SERVICE_ACCOUNT).partition(":")
             may = await self.may(user, "impersonate", "serviceaccounts", namespace=namespace, name=account)
-            groups: tuple[str, ...] = (
-                "system:serviceaccounts",
-                f"system:serviceaccounts:{namespace}",
-                AUTHENTICATED,
-            )
+            groups = service_account_groups(name)
         else:
             may, groups = await self.may(user, "impersonate", "users", name=name), (AUTHENTICATED,)
         if not may:

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from moorage.decide.workflows.graph.events import Locks
-from moorage.model.workflow import NodeRecord, WorkflowRecord
+from moorage.model.workflow import WORKFLOWS, NodeRecord, WorkflowRecord
 
 # kinds of locks: what their names begin with
 MUTEX, SEMAPHORE = "Mutex/", "Semaphore/"
 DATABASE_MUTEX = "DatabaseMutex/"  # `database: true`: another lock than the plain one of its name
 LIMITS_CONFIGMAP = "workflow-limits"  # of a namespace: how many may hold its semaphores with `database`
-SHOWN_KEYS = 10  # of a ConfigMap
 _WHOLE = re.compile(r"[0-9]{1,9}")
 SHOWN_MAX = 50  # locks that are held, and as many that are waited for, in an object's status
 
@@ -42,19 +41,39 @@ class Limit:
 
 
 def limit_of(name: str, entry: str, data: Mapping[str, Any] | None) -> Limit:
-    """Read a limit from the data of a ConfigMap; None: there is no such ConfigMap."""
+    """Read a limit from the data of a ConfigMap; None: there is no such ConfigMap.
+
+    A fault shows no key and no value: it stands in the status, and readers of that may not read the ConfigMap.
+    """
     if data is None:
         return Limit(0, f"the ConfigMap {name} does not exist")
     if entry not in data:
-        keys = ", ".join(sorted(data)[:SHOWN_KEYS]) or "none"
-        return Limit(0, f"the ConfigMap {name} has no key {entry}; its keys: {keys}")
+        return Limit(0, f"the ConfigMap {name} has no key {entry}")
     text = str(data[entry]).strip()
     if not _WHOLE.fullmatch(text):
         return Limit(
-            0, f"the key {entry} of the ConfigMap {name} is {text[:40]!r}: use a whole number, at least 1"
+            0, f"the key {entry} of the ConfigMap {name} has an invalid value: use a whole number, at least 1"
         )
     count = int(text)
     return Limit(count, "" if count else f"the key {entry} of the ConfigMap {name} is 0: nobody may hold it")
+
+
+def lock_namespace(lock: str) -> str:
+    return lock.split("/", 2)[1]
+
+
+def right_to_hold(lock: str) -> dict[str, str]:
+    """The attributes of a SubjectAccessReview: who may hold a lock of another namespace.
+
+    A semaphore: who may read its limit there. A mutex has no object: who may create a Workflow there, which could
+    hold it, too.
+    """
+    if lock.startswith(SEMAPHORE):
+        _, namespace, name, _ = lock.split("/", 3)
+        return {"verb": "get", "resource": "configmaps", "namespace": namespace, "name": name}
+    return {
+        "verb": "create", "group": WORKFLOWS.group, "resource": WORKFLOWS.plural, "namespace": lock_namespace(lock)
+    }  # fmt: skip
 
 
 def lock_name(lock: str) -> str:

@@ -1,0 +1,29 @@
+"""Whether other users may do something, as the API server says it.
+
+https://kubernetes.io/docs/reference/access-authn-authz/authorization/#checking-api-access
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from moorage.apimachinery.access import service_account_groups
+from moorage.apimachinery.api import Api
+from moorage.apimachinery.resources import SUBJECTACCESSREVIEWS
+
+
+async def user_may(api: Api, user: str, groups: Sequence[str], wanted: Mapping[str, Mapping[str, str]]) -> bool:
+    """Whether a user has a right: `resourceAttributes` or `nonResourceAttributes`. Raises ApiError."""
+    review = {
+        "apiVersion": SUBJECTACCESSREVIEWS.api_version,
+        "kind": SUBJECTACCESSREVIEWS.kind,
+        "metadata": {},
+        "spec": {"user": user, "groups": list(groups), **wanted},
+    }
+    answer = await api.create(SUBJECTACCESSREVIEWS, review)
+    return (answer.get("status") or {}).get("allowed") is True
+
+
+async def account_may(api: Api, account: str, right: Mapping[str, str]) -> bool:
+    """Whether a ServiceAccount, by its user name, has a right on a resource. Raises ApiError."""
+    return await user_may(api, account, service_account_groups(account), {"resourceAttributes": right})
