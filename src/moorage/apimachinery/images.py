@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import Any
 
 from moorage.apimachinery.documents import parse_json
+from moorage.apimachinery.globs import fits
 from moorage.errors import DocumentError
 
 DOCKER_HUB = "registry-1.docker.io"
@@ -91,7 +91,7 @@ def rule_of(rules: Sequence[ImageRule], image: str) -> ImageRule | None:
     name = short_name(image)
     for rule in rules:
         pattern = short_name(rule.image)
-        if fnmatchcase(name, pattern) or fnmatchcase(without_tag(name), pattern):
+        if fits(name, pattern) or fits(without_tag(name), pattern):
             return rule
     return None
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from fractions import Fraction
 
+from moorage.apimachinery.globs import fits
 from moorage.errors import UsageError
 from moorage.model.pricefields import list_of, mapping_of, money_of
 
@@ -38,7 +38,7 @@ class Owned:
     def is_of(self, *, node: str, instance_type: str) -> bool:
         """Whether a node is one of these: by its name where names are given, else by its instance type."""
         if self.nodes:
-            return any(fnmatchcase(node, pattern) for pattern in self.nodes)
+            return any(fits(node, pattern) for pattern in self.nodes)
         return instance_type == self.name
 
 

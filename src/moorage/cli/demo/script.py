@@ -26,6 +26,7 @@ from moorage.model.retention import USAGE_DAYS
 PEOPLE = ("ada", "grace", "linus")
 EPOCHS = 30
 HALF = EPOCHS // 2
+_HALF_WAY = re.compile(rf"epoch {HALF}/")
 GRACES_EPOCH_SECONDS = 0.5  # her two GPUs are still in use when Ada's run looks for a place
 LOG_SECONDS = 1.0  # between two looks at a log
 ITEMS = 200
@@ -107,7 +108,7 @@ async def show_drain(stage: Stage, session: Session) -> None:
         "A drain stops all pods of a node and keeps new ones away.",
         f"Ada's program waits after epoch {HALF} of {EPOCHS}, so that you see this half-way.",
     )
-    await until_printed(stage, "train", re.compile(rf"epoch {HALF}/"))
+    await until_printed(stage, "train", _HALF_WAY)
     node = (await get_job(session, "train")).node
     await stage.moor("drain", node)
     await stage.moor("jobs")

@@ -10,7 +10,6 @@ A suspension is done again, which changes nothing where it was done.
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -18,6 +17,7 @@ from enum import StrEnum
 
 import msgspec
 
+from moorage.apimachinery.globs import fits
 from moorage.decide.idle.evidence import Idle, InUse, Unseen, Verdict
 from moorage.decide.idle.quiet import add_loud, quiet_until
 from moorage.decide.idle.states import Record, State, move
@@ -135,7 +135,7 @@ def exempt_by(work: Work, exempt: Exemptions) -> str:
         return f"its owner {work.owner} is exempt"
     for pattern in exempt.names:
         name = f"{work.namespace}/{work.name}" if "/" in pattern else work.name
-        if fnmatch.fnmatchcase(name, pattern.replace("[", "[[]")):
+        if fits(name, pattern):
             return f"its name is exempt ({pattern})"
     if exempt.labels and all(work.labels.get(key) == value for key, value in exempt.labels.items()):
         return "its labels are exempt"

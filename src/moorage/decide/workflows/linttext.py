@@ -9,7 +9,15 @@ from typing import Any
 
 from moorage.decide.admission.fields import Path, mapping, sequence
 from moorage.decide.workflows.findings import Gathered
-from moorage.decide.workflows.scopes import TAG, Scope, has_tag, names_of, tags_in, without_inner_tags
+from moorage.decide.workflows.scopes import (
+    Scope,
+    has_tag,
+    names_of,
+    tags_in,
+    tags_of,
+    without_inner_tags,
+    without_tags,
+)
 from moorage.decide.workflows.templates import LOCATIONS, places_of
 from moorage.decide.workflows.text.durations import parse_duration, parse_go_duration
 from moorage.decide.workflows.text.errors import SyntaxProblem, TextError
@@ -115,7 +123,7 @@ def check_names(out: Gathered, entries: Any, path: Path, *, form: re.Pattern[str
             out.error("name", at, "is required")
         elif not isinstance(name, str):
             out.error("name", at, "must be a text", name)
-        elif not form.fullmatch(TAG.sub("x", name)) or (form is FIELD_NAME and len(name) > FIELD_NAME_MAX):
+        elif not form.fullmatch(without_tags(name, "x")) or (form is FIELD_NAME and len(name) > FIELD_NAME_MAX):
             if form is FIELD_NAME:
                 message = (
                     f"must be letters, digits and '-', begin with a letter or digit, and have at most"
@@ -187,14 +195,14 @@ def check_when(out: Gathered, text: Any, path: Path) -> None:
     if not isinstance(text, str) or not text:
         return
     flat = without_inner_tags(text)
-    tags = len(TAG.findall(flat))
+    tags = sum(1 for _ in tags_of(flat))
     if tags > _TAGS_TRIED:
         return
     problem: TextError | None = None
     for values in itertools.product(_TRIED, repeat=tags):
         left = iter(values)
         try:
-            holds(TAG.sub(lambda _tag, left=left: next(left), flat))  # type: ignore[misc]
+            holds(without_tags(flat, lambda _tag, left=left: next(left)))  # type: ignore[misc]
         except TextError as error:
             if tags and not isinstance(error, SyntaxProblem):
                 return  # it can be read; what it says depends on the values

@@ -41,7 +41,7 @@ _DESCRIPTORS = {
     "@hourly": "0 * * * *",
 }
 _DESCRIPTOR_NAMES = ", ".join(_DESCRIPTORS) + ", @every 1h30m"
-_SPAN = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
+_SPAN = re.compile(r"(?<![\d.])(\d++(?:\.\d*+)?|\.\d++)(ns|us|µs|μs|ms|s|m|h)")
 _SPAN_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +21,8 @@ _ALWAYS = (
     "workflow.creationTimestamp", "workflow.scheduledTime", "workflow.duration", "tasks.name", "steps.name",
     "workflow.labels.workflows.argoproj.io/",
 )  # fmt: skip
-TAG = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
-# a tag inside of the name of another one, as in {{steps.run-{{inputs.parameters.date}}.status}}; what is before it
-_INNER_TAG = re.compile(r"(\{\{(?:(?!\}\}).)*?)\{\{(?:(?!\{\{|\}\}).)*\}\}", re.DOTALL)
+_TAG = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
+_BRACES = re.compile(r"(\{\{|\}\})")
 _NODE_FIELDS = ("id", "startedAt", "finishedAt", "hostNodeName")
 _RESULT_TYPES = frozenset(("container", "script", "data", "http", "plugin"))
 _WORKFLOW = (
@@ -68,10 +67,21 @@ class Scope:
         return next(iter(difflib.get_close_matches(name, self.names, n=1, cutoff=0.75)), "")
 
 
+def tags_of(text: str) -> Iterator[re.Match[str]]:
+    """What stands between `{{` and the next `}}`; group 1 is what is in it. One look at each character."""
+    return _TAG.finditer(text, 0, text.rfind("}}") + 2) if "{{" in text and "}}" in text else iter(())
+
+
+def without_tags(text: str, value: str | Callable[[re.Match[str]], str]) -> str:
+    """The text with a value in place of each tag."""
+    end = text.rfind("}}") + 2 if "}}" in text else 0
+    return _TAG.sub(value, text[:end]) + text[end:]
+
+
 def tags_in(value: Any, path: Path) -> Iterator[Tag]:
     """Every tag in the texts of a document, keys included."""
     if isinstance(value, str):
-        for match in TAG.finditer(value) if "{{" in value else ():
+        for match in tags_of(value):
             # of a tag inside of a tag only the inner one is whole: the outer one is looked at when the step runs
             text = match[1].rpartition("{{")[2].strip()
             yield Tag(path, text.removeprefix("=").strip(), text.startswith("="))
@@ -85,10 +95,23 @@ def tags_in(value: Any, path: Path) -> Iterator[Tag]:
 
 
 def without_inner_tags(text: str) -> str:
-    """The text with the value `x` for each tag that is inside of another tag's name."""
-    while (flat := _INNER_TAG.sub(r"\1x", text)) != text:
-        text = flat
-    return text
+    """The text with the value `x` for each tag that is inside of another tag's name.
+
+    Such as in `{{steps.run-{{inputs.parameters.date}}.status}}`.
+    """
+    levels = [""]  # the text around all tags, and of each tag that is open
+    for part in _BRACES.split(text):
+        if part == "}}" and len(levels) > 2:
+            levels.pop()
+            levels[-1] += "x"
+        elif part == "}}" and len(levels) == 2:
+            tag = levels.pop()
+            levels[-1] += tag + "}}"
+        elif part == "{{":
+            levels.append(part)
+        else:
+            levels[-1] += part
+    return "".join(levels)
 
 
 def has_tag(value: Any) -> bool:

@@ -24,7 +24,7 @@ from moorage.model.workflow import INSTANCE_LABEL, OUR_INSTANCE, NodePhase, Node
 IN_LINE = "many pods of this template wait for a node already"  # the message of a step whose pod is made later
 STEPS_NAMED = 5  # of those that wait for the same thing
 SAVING_TIME = timedelta(seconds=10)  # that is not worth a word
-_LOCK = re.compile(r"^Waiting for (.+?) lock(?:: (.+))?$")  # what the graph writes into a node
+_LOCK = re.compile(r"^Waiting for (.+?) lock(?:: (.+))?$", re.DOTALL)  # what the graph writes into a node
 _BACKOFF = re.compile(r"^Backoff until (\S+)$")
 
 

@@ -120,7 +120,7 @@ def parse_go_duration(text: str) -> timedelta:
     """Read Go's duration: "500ms", "1m30s", "1.5s". Raises ValueError naming the text."""
     if text == "0":
         return timedelta()
-    if not re.fullmatch(rf"(?:{_GO_PART.pattern})+", text):
+    if not _GO_DURATION.fullmatch(text):
         raise ValueError(f"invalid duration {text!r}")
     return timedelta(seconds=sum(float(number) * _GO_UNITS[unit] for number, unit in _GO_PART.findall(text)))
 
@@ -299,6 +299,7 @@ class Extender:
 ANSWER_MAX_BYTES = 64 * 1024 * 1024  # 5,000 nodes whole are some 50 MB
 _GO_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _GO_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
+_GO_DURATION = re.compile(rf"(?:{_GO_PART.pattern})+")
 
 _KNOWN_FIELDS = frozenset(
     {

@@ -11,6 +11,9 @@ from __future__ import annotations
 
 import re
 from functools import cache, lru_cache
+from typing import Any
+
+import re2
 
 from moorage.server.pages.texts import ENGLISH, catalogue
 
@@ -40,8 +43,8 @@ def _sentence(text: str, tag: str) -> str:
     if len(text) > LONGEST:
         return text
     for tried in (text, text[:1].lower() + text[1:]):
-        for shape, translation in _shapes(tag):
-            if match := shape.fullmatch(tried):
+        for shape, has_stop, translation in _shapes(tag):
+            if (has_stop or not tried.endswith(".")) and (match := shape.fullmatch(tried)):
                 return translation.format(
                     **{key: in_words(value, tag) for key, value in match.groupdict().items()}
                 )
@@ -57,19 +60,19 @@ def _sentence(text: str, tag: str) -> str:
 
 
 @cache
-def _shapes(tag: str) -> tuple[tuple[re.Pattern[str], str], ...]:
+def _shapes(tag: str) -> tuple[tuple[Any, bool, str], ...]:
     """The shapes of a language, those with the most words of their own first."""
     known = catalogue(f"{tag}.sentences")
     order = sorted(known, key=lambda shape: (-len(_VALUE.sub("", shape)), shape))
-    return tuple((_pattern(shape), known[shape]) for shape in order)
+    return tuple((_pattern(shape), shape.endswith("."), known[shape]) for shape in order)
 
 
-def _pattern(shape: str) -> re.Pattern[str]:
-    """A shape as an expression."""
+def _pattern(shape: str) -> Any:
+    """A shape as an expression of RE2: users' names stand in the sentences, several in one."""
     pieces = _VALUE.split(shape)
     texts, names = pieces[::2], pieces[1::2]
-    pattern = re.escape(texts[0])
+    pattern = re2.escape(texts[0])
     for name, text in zip(names, texts[1:], strict=True):
         value = next((kind for begin, kind in _KINDS.items() if name.startswith(begin)), ".+?")
-        pattern += f"(?P<{name}>{value}){re.escape(text)}"
-    return re.compile(pattern if shape.endswith(".") else pattern + r"(?<!\.)")
+        pattern += f"(?P<{name}>{value}){re2.escape(text)}"
+    return re2.compile(pattern)

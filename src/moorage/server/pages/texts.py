@@ -41,6 +41,7 @@ _ATTRIBUTES = re.compile(
 )
 _CALLS = re.compile(r'(?<![\w.])_\("(?P<text>[^"]+)"\)')
 _WORD = re.compile(r"[A-Za-z]{2,}")
+_EXPRESSIONS = re.compile(rf"{_VALUE}|</?(?:code|strong|em|kbd)>|\{{\w+\}}", re.S)
 _NOT_WORDS = re.compile(rf"{_VALUE}|<code>.*?</code>|</?(?:strong|em|kbd)>|&\w+;", re.S)
 
 
@@ -141,7 +142,7 @@ def is_prose(text: str) -> bool:
 
 def values_in(text: str) -> list[str]:
     """The expressions and inline tags in a text, sorted: a translation has the same."""
-    return sorted(re.findall(rf"{_VALUE}|</?(?:code|strong|em|kbd)>|\{{\w+\}}", text, re.S))
+    return sorted(_EXPRESSIONS.findall(text))
 
 
 def _split(source: str) -> Iterator[tuple[str, str]]:

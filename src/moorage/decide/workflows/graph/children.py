@@ -25,6 +25,8 @@ from moorage.decide.workflows.text.tags import substitute, substitute_text
 from moorage.decide.workflows.text.when import holds
 from moorage.model.workflow import NodePhase, NodeRecord, NodeType, Outputs
 
+_ITEM = re.compile(r"\bitem\b")
+
 
 def child_call(frame: Frame, step: Mapping[str, Any], name: str, display: str, parents: tuple[str, ...]) -> Call:
     """How a step or task is called, before its tags are resolved."""
@@ -59,7 +61,7 @@ def way_of(
         return lambda: _known(state, frame, step, stored)
     strict = (f"{frame.prefix}.",)
     when = step.get("when")
-    if when and not ("{{item" in str(when) or "{{ item" in str(when) or re.search(r"{{=.*\bitem\b", str(when))):
+    if when and not ("{{item" in str(when) or "{{ item" in str(when) or _names_item(str(when))):
         if stored is None:  # else it was true when the step began
             text = substitute_text(str(when), scope.with_absent, strict=strict)
             try:
@@ -226,3 +228,9 @@ async def _run_child(state: State, frame: Frame, step: Mapping[str, Any], call: 
     finally:
         if not is_known:
             frame.slots.give()
+
+
+def _names_item(when: str) -> bool:
+    """Whether an expression of a condition reads the item of its loop."""
+    tags = (line.partition("{{=")[2] for line in when.split("\n"))
+    return any(_ITEM.search(tag) for tag in tags)

@@ -124,6 +124,8 @@ _PRECEDENCE |= {"+": 4, "-": 4, "*": 5, "/": 5, "%": 5}
 _SIGN = re.compile(r"\|\||&&|==|!=|=~|<=|>=|[<>+\-*/%]|in(?!\w)")
 _NAME = re.compile(r"[^\s.\[\]()'\",?@$&|=!<>+*/%:]+")
 _NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_RANGE = re.compile(r"\s*+(-?[0-9]{1,18})?+\s*+:\s*+(-?[0-9]{1,18})?+\s*+(?::\s*+(-?[0-9]{1,18})?+\s*+)?+\]")
+_WORD = re.compile(r"(?:true|false|null|nil)(?!\w)")
 _INTEGER = re.compile(r"\s*(-?[0-9]{1,18})\s*")
 
 
@@ -224,9 +226,8 @@ class _Parser:
             expression = self.term(0)
             self.expect("]")
             return Script(expression)
-        rest = self.text[self.position :]
-        if match := re.match(r"\s*(-?[0-9]{1,18})?\s*:\s*(-?[0-9]{1,18})?\s*(?::\s*(-?[0-9]{1,18})?\s*)?\]", rest):
-            self.position += match.end()
+        if match := _RANGE.match(self.text, self.position):
+            self.position = match.end()
             start, stop, step = (int(part) if part else None for part in match.groups())
             if step == 0:
                 raise self.wrong("the step of a range is 0")
@@ -321,10 +322,9 @@ class _Parser:
         if match := _NUMBER.match(self.text, self.position):
             self.position = match.end()
             return Constant(float(match[0]))
-        for word, value in (("true", True), ("false", False), ("null", None), ("nil", None)):
-            if re.match(rf"{word}(?!\w)", self.text[self.position :]):
-                self.position += len(word)
-                return Constant(value)
+        if match := _WORD.match(self.text, self.position):
+            self.position = match.end()
+            return Constant({"true": True, "false": False}.get(match[0]))
         raise self.wrong("a value is missing")
 
     def listed(self) -> Term:

@@ -10,6 +10,7 @@ DEPTH = 100  # of an expression's tree; some three Python frames each, of 1,000
 STEPS = 500_000  # of one evaluation; half a second of one core
 STRING_CHARACTERS = 4 * 1024 * 1024  # of one string that an expression makes
 LIST_ITEMS = 100_000  # of one list that an expression makes
+LAYOUT_CHARACTERS = 1024  # of a date's layout; those of RFC 3339 and others have at most 35
 PATTERN_BYTES = 8 * 1024 * 1024  # memory of one regular expression
 
 

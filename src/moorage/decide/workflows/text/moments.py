@@ -7,11 +7,13 @@ Moments are exact to a microsecond.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
-from moorage.decide.workflows.text.errors import TextError
+from moorage.decide.workflows.text.errors import TextError, TooMuchWork
+from moorage.decide.workflows.text.limits import LAYOUT_CHARACTERS
 
 MONTHS = (
     "January",
@@ -43,9 +45,10 @@ _ELEMENT = re.compile(
     r"(?P<element>January|Jan(?![a-z])|Monday|Mon(?![a-z])|MST|2006|002|__2|_2(?!006)|01|02|03|04|05|06|15|PM|pm"
     r"|-07:00:00|-07:00|-0700|-07|Z07:00:00|Z07:00|Z0700|Z07|[.,]0+(?![0-9])|[.,]9+(?![0-9])|1|2|3|4|5)"
 )
-_DIGITS = {"2006": r"\d{4}", "002": r"\d{3}", "__2": r" {0,2}\d{1,3}", "_2": r" ?\d{1,2}"}
-_DIGITS |= dict.fromkeys(("01", "02", "03", "04", "05", "06", "15"), r"\d{2}")
-_DIGITS |= dict.fromkeys(("1", "2", "3", "4", "5"), r"\d{1,2}")
+# the fewest and the most digits of a number; the most blanks before it
+_DIGITS = {"2006": (4, 4, 0), "002": (3, 3, 0), "__2": (1, 3, 2), "_2": (1, 2, 1)}
+_DIGITS |= dict.fromkeys(("01", "02", "03", "04", "05", "06", "15"), (2, 2, 0))
+_DIGITS |= dict.fromkeys(("1", "2", "3", "4", "5"), (1, 2, 0))
 _FIELDS = {
     "2006": "year",
     "06": "short_year",
@@ -78,10 +81,12 @@ def zone(name: str) -> tzinfo:
 
 @lru_cache(maxsize=256)
 def _split(layout: str) -> tuple[str, ...]:
-    """Literal text at even places, elements of the reference moment at odd ones."""
-    parts = _ELEMENT.split(layout)
-    # a fraction counts as one only after seconds
-    return tuple(parts)
+    """Literal text at even places, elements of the reference moment at odd ones. Raises TooMuchWork."""
+    if len(layout) > LAYOUT_CHARACTERS:
+        raise TooMuchWork(
+            f"the layout of a date has {len(layout):,} characters; the limit is {LAYOUT_CHARACTERS:,}"
+        )
+    return tuple(_ELEMENT.split(layout))
 
 
 def rfc3339(moment: datetime) -> str:
@@ -182,76 +187,119 @@ def zone_name(moment: datetime) -> str:
 
 
 def parse_moment(text: str, layout: str, where: tzinfo = UTC) -> datetime:
-    """Read a moment in a Go layout, in a zone unless the text names one. Raises TextError, naming both."""
-    match = _pattern(layout).fullmatch(text)
-    if match is None:
-        raise TextError(f"date {text[:60]!r} does not have the form {layout!r}")
-    fields = match.groupdict()
+    """Read a moment in a Go layout, in a zone unless the text names one. Raises TextError, naming both.
+
+    Each element takes as much of the text as it can, and is never read again: as in Go, the work grows with the
+    length of the layout alone.
+    """
+    fields = _read(text, _split(layout))
+    if fields is None:
+        raise TextError(f"date {text[:60]!r} does not have the form {layout[:60]!r}")
     try:
         return _moment(fields, where)
     except ValueError as exc:
         raise TextError(f"date {text[:60]!r} has a part out of range: {exc}") from exc
 
 
-@lru_cache(maxsize=256)
-def _pattern(layout: str) -> re.Pattern[str]:
-    seen: set[str] = set()
-    written: list[str] = []
-    parts = _split(layout)
+def _read(text: str, parts: Sequence[str]) -> dict[str, str] | None:
+    """The text of each field, where it stands first; None where the text has another form."""
+    fields: dict[str, str] = {}
+    place = 0
     for index, part in enumerate(parts):
         if index % 2 == 0:
-            written.append(re.escape(part))
+            if text[place : place + len(part)].lower() != part.lower():
+                return None
+            place += len(part)
             continue
-        body, name = _element_pattern(part)
-        follows = parts[index + 1] if index + 1 < len(parts) else ""
-        if name in seen:
-            written.append(f"(?:{body})")
-        else:
-            seen.add(name)
-            written.append(f"(?P<{name}>{body})")
-        after = parts[index + 2] if index + 2 < len(parts) else ""
-        if part in ("05", "5") and not (not follows and after[:1] in (".", ",")):
-            written.append("(?P<loose>[.,][0-9]{1,9})?" if "loose" not in seen else "")
-            seen.add("loose")
-    return re.compile("".join(written), re.IGNORECASE | re.ASCII)
+        taken = _take(text, place, part)
+        if taken is None:
+            return None
+        name, value, place = taken
+        if value:
+            fields.setdefault(name, value)
+        follows, after = [*parts[index + 1 : index + 3], "", ""][:2]
+        if part in ("05", "5") and (follows or after[:1] not in (".", ",")):
+            end = _fraction_end(text, place)  # a fraction that the layout does not show
+            fields.setdefault("loose", text[place:end])
+            place = end
+    return fields if place == len(text) else None
 
 
-def _element_pattern(element: str) -> tuple[str, str]:
-    """The pattern of an element, and the field it gives."""
-    match element:
-        case "January":
-            return "|".join(MONTHS), "month_name"
-        case "Jan":
-            return "|".join(name[:3] for name in MONTHS), "month_name"
-        case "Monday":
-            return "|".join(WEEKDAYS), "weekday"
-        case "Mon":
-            return "|".join(name[:3] for name in WEEKDAYS), "weekday"
-        case "MST":
-            return "[A-Za-z]{3,5}|[+-][0-9]{2}(?:[0-9]{2})?", "zone_name"
-        case "PM" | "pm":
-            return "AM|PM", "half"
+def _take(text: str, place: int, element: str) -> tuple[str, str, int] | None:
+    """The field of an element, its text, and where that ends; None where the text has another form."""
     if element in _FIELDS:
-        return _DIGITS[element], _FIELDS[element]
+        least, most, blanks = _DIGITS[element]
+        for _ in range(blanks):
+            place += text.startswith(" ", place)
+        end = _digits_end(text, place, most)
+        return (_FIELDS[element], text[place:end], end) if end - place >= least else None
+    match element:
+        case "January" | "Jan":
+            return _take_name(text, place, MONTHS, "month_name", 3 if element == "Jan" else None)
+        case "Monday" | "Mon":
+            return _take_name(text, place, WEEKDAYS, "weekday", 3 if element == "Mon" else None)
+        case "PM" | "pm":
+            return _take_name(text, place, ("AM", "PM"), "half", None)
+        case "MST":
+            return _take_zone(text, place)
     if element[0] in ".,":
-        return (r"[.,][0-9]{1,9}" if element[1] == "0" else r"(?:[.,][0-9]{1,9})?"), "fraction"
-    if element[0] == "Z":
-        return f"Z|{_offset_pattern(element[1:])}", "offset"
-    return _offset_pattern(element[1:]), "offset"
+        end = _fraction_end(text, place)
+        return ("fraction", text[place:end], end) if end > place or element[1] == "9" else None
+    if element[0] == "Z" and text[place : place + 1] in ("Z", "z"):
+        return "offset", "Z", place + 1
+    end = place + len(element)
+    offset = text[place:end]
+    is_like = len(offset) == len(element) and offset[0] in "+-" and all(
+        _is_digit(sign) if shape.isdigit() else sign == shape
+        for sign, shape in zip(offset[1:], element[1:], strict=True)
+    )  # fmt: skip
+    return ("offset", offset, end) if is_like else None
 
 
-def _offset_pattern(form: str) -> str:
-    match form:
-        case "07":
-            return r"[+-][0-9]{2}"
-        case "0700":
-            return r"[+-][0-9]{4}"
-        case "07:00":
-            return r"[+-][0-9]{2}:[0-9]{2}"
-    return r"[+-][0-9]{2}:[0-9]{2}:[0-9]{2}"
+def _take_name(
+    text: str, place: int, names: Sequence[str], field: str, letters: int | None
+) -> tuple[str, str, int] | None:
+    for name in names:
+        written = name[:letters]
+        if text[place : place + len(written)].lower() == written.lower():
+            return field, written, place + len(written)
+    return None
 
 
-def _moment(fields: dict[str, str | None], where: tzinfo) -> datetime:
+def _take_zone(text: str, place: int) -> tuple[str, str, int] | None:
+    """A zone's short name of 3 to 5 letters, or an offset of hours, with or without minutes."""
+    end = place
+    if text[place : place + 1] in ("+", "-"):
+        end = _digits_end(text, place + 1, 4)
+        end -= (end - place - 1) % 2
+        return ("zone_name", text[place:end], end) if end - place > 2 else None
+    if text[place : place + 3].upper() == "UTC":
+        return "zone_name", text[place : place + 3], place + 3
+    while end - place < 5 and text[end : end + 1].isascii() and text[end : end + 1].isalpha():
+        end += 1
+    return ("zone_name", text[place:end], end) if end - place >= 3 else None
+
+
+def _fraction_end(text: str, place: int) -> int:
+    """Where a fraction of 1 to 9 digits ends; `place` where there is none."""
+    if text[place : place + 1] not in (".", ","):
+        return place
+    end = _digits_end(text, place + 1, 9)
+    return end if end > place + 1 else place
+
+
+def _digits_end(text: str, place: int, most: int) -> int:
+    end = place
+    while end - place < most and _is_digit(text[end : end + 1]):
+        end += 1
+    return end
+
+
+def _is_digit(character: str) -> bool:
+    return character.isascii() and character.isdigit()
+
+
+def _moment(fields: Mapping[str, str], where: tzinfo) -> datetime:
     def number(name: str, default: int) -> int:
         value = fields.get(name)
         return int(value) if value else default
@@ -285,7 +333,7 @@ def _moment(fields: dict[str, str | None], where: tzinfo) -> datetime:
     return moment
 
 
-def _zone_of(fields: dict[str, str | None], where: tzinfo) -> tzinfo:
+def _zone_of(fields: Mapping[str, str], where: tzinfo) -> tzinfo:
     if offset := fields.get("offset"):
         if offset in ("Z", "z"):
             return UTC

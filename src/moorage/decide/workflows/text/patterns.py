@@ -14,7 +14,7 @@ from moorage.decide.workflows.text.errors import SyntaxProblem
 from moorage.decide.workflows.text.limits import PATTERN_BYTES
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=32)  # of users: each may take PATTERN_BYTES
 def compile_pattern(text: str) -> Any:
     """Compile a pattern.
 

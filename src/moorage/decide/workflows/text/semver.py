@@ -18,7 +18,7 @@ _PARTS = (
 )
 _VERSION = re.compile(rf"v?{_PARTS}")
 _CONSTRAINT = re.compile(rf"(?P<sign>=<|=>|<=|>=|!=|~>|=|<|>|~|\^)?\s*v?{_PARTS}")
-_SPAN = re.compile(r"(\S+)\s+-\s+(\S+)")
+_SPAN = re.compile(r"(?<!\S)(\S++)\s+-\s+(\S+)")
 _MAX_PARTS = 50
 
 Key: TypeAlias = tuple[int, int, int]

@@ -142,9 +142,9 @@ def _pascal(value: str) -> str:
         return match[1].upper()
 
     head = re.match(r"[-_\s]*", value)
-    tail = re.search(r"[-_\s]*$", value)
+    tail = re.match(r"[-_\s]*", value[::-1])
     before = head[0] if head else ""
-    after = tail[0] if tail and len(before) < len(value) else ""
+    after = tail[0][::-1] if tail and len(before) < len(value) else ""
     return before + re.sub(r"(?:^|[-_\s]+)([^-_\s])", upper, value[len(before) : len(value) - len(after)]) + after
 
 

@@ -129,18 +129,22 @@ class _Substitution:
         position = 0
         nested = 0
         size = 0
+        end = 0
         while (start := text.find("{{", position)) >= 0:
-            end = text.find("}}", start + 2)
+            if (
+                end < start + 2
+            ):  # else it is the end of this tag too: no character is looked at for each tag before it
+                end = text.find("}}", start + 2)
             if end < 0:
                 raise SyntaxProblem(f"tag {text[start : start + 60]!r} is not closed: '}}}}' is missing")
-            tag = text[start + 2 : end]
-            if '"' in tag and (quote := _END_OF_STRING.search(tag)):
+            if quote := _END_OF_STRING.search(text, start + 2, end):
                 # the string ends before the tag does
-                if tag.startswith("="):
+                if text.startswith("=", start + 2):
                     raise SyntaxProblem(f"tag {text[start : start + 60]!r} is not closed: '}}}}' is missing")
-                parts.append(text[position : start + 2 + quote.end()])
-                position = start + 2 + quote.end()
+                parts.append(text[position : quote.end()])
+                position = quote.end()
                 continue
+            tag = text[start + 2 : end]
             parts.append(text[position:start])
             position = end + 2
             if tag.startswith("="):
@@ -161,7 +165,7 @@ class _Substitution:
                             ) from None
                         # the tag around it is looked at again, with the value in it
                         text = "{{" + inner + text[position:]
-                        position = 0
+                        position = end = 0
                         continue
             size += len(value)
             if size > STRING_CHARACTERS:

@@ -20,6 +20,8 @@ from moorage.localcluster.apiserver.pipeline.refusals import forbidden
 from moorage.localcluster.apiserver.types.fields import FieldErrors
 
 MODES = ("enforce", "audit", "warn")
+_LEVEL = re.compile("|".join(LEVELS))
+_VERSION = re.compile(r"latest|v1\.(0|[1-9][0-9]*)")
 TEMPLATES = {  # kinds with a pod template → where it stands
     ("", "podtemplates"): ("template",),
     ("", "replicationcontrollers"): ("spec", "template"),
@@ -102,10 +104,10 @@ def _check_labels(asked: Admission, namespace: Obj) -> None:
     errors = FieldErrors()
     for mode in MODES:
         for key, pattern, allowed in (
-            (PREFIX + mode, "|".join(LEVELS), f"must be one of {', '.join(LEVELS)}"),
-            (f"{PREFIX}{mode}-version", r"latest|v1\.(0|[1-9][0-9]*)", 'must be "latest" or "v1.x"'),
+            (PREFIX + mode, _LEVEL, f"must be one of {', '.join(LEVELS)}"),
+            (f"{PREFIX}{mode}-version", _VERSION, 'must be "latest" or "v1.x"'),
         ):
             value = labels.get(key)
-            if value is not None and value != before.get(key) and not re.fullmatch(pattern, value):
+            if value is not None and value != before.get(key) and not pattern.fullmatch(value):
                 errors.invalid(f"metadata.labels[{key}]", value, allowed)
     errors.raise_if_any(asked.kind.resource, asked.name)

@@ -22,7 +22,7 @@ from moorage.localcluster.apiserver.types.fields import FieldErrors
 SECONDS_MIN = 600
 LEGACY = "kubernetes.io/legacy-unknown"
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_SIGNER = re.compile(rf"{_LABEL}(\.{_LABEL})+/{_LABEL}([./]?{_LABEL})*")
+_SIGNER = re.compile(rf"{_LABEL}(\.{_LABEL})+/{_LABEL}([./]{_LABEL})*")
 _REQUESTER = ("username", "uid", "groups", "extra")
 _PEM = "-----BEGIN {}-----"
 

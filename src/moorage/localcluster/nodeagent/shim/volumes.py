@@ -49,6 +49,10 @@ class Point:
         self.is_folder = stat.S_ISDIR(os.fstat(self.fd).st_mode)
 
 
+_PATH_BEGINS = re.compile(r"(?<![\w./~-])(?=[^\s])")
+_PATH_ENDS = re.compile(r"$|[^\w.~-]|\.(?:\W|$)")
+
+
 def inside(folder: str, path: str) -> str:
     """The path from the folder on."""
     return path[len(folder) :].strip("/") or "."
@@ -125,5 +129,13 @@ def translate(text: str, mounts: list[dict[str, Any]]) -> str:
     if not table:
         return text
     longest = sorted(table, key=len, reverse=True)
-    pattern = r"(?<![\w./~-])(" + "|".join(re.escape(path) for path in longest) + r")(?=$|[^\w.~-]|\.(?:\W|$))"
-    return re.sub(pattern, lambda match: str(table[match[1]]), text)
+    parts: list[str] = []
+    end = 0
+    for begin in _PATH_BEGINS.finditer(text):
+        for path in longest if begin.start() >= end else ():
+            after = begin.start() + len(path)
+            if text.startswith(path, begin.start()) and _PATH_ENDS.match(text, after):
+                parts += text[end : begin.start()], table[path]
+                end = after
+                break
+    return "".join((*parts, text[end:]))
