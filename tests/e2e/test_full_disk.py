@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,8 +13,17 @@ from pathlib import Path
 
 import pytest
 
+from moorage.cli.datafolder import DataFolder
+from moorage.cli.supervisor import CHILDREN
 from moorage.testing.cluster import local_cluster
 from moorage.testing.waiting import wait_until
+
+SPEAKS = """
+import os, sys, time
+while not os.path.exists(sys.argv[1]):
+    print("word " * 50)
+    time.sleep(0.02)
+"""
 
 
 @pytest.fixture
@@ -81,3 +91,32 @@ def test_a_disk_that_fills_up_refuses_writes_and_loses_nothing(small_disk):
             lambda: json.loads(cluster.moor("show", "after", "-o", "json").stdout)["state"] == "Succeeded",
         )
         assert set(cluster.moor("jobs", "-o", "name").stdout.split()) == {"before", "after"}
+
+
+@pytest.mark.xdist_group("up")
+def test_a_control_plane_killed_on_a_full_disk_comes_back(small_disk, tmp_path):
+    """Nothing that is only noted ends the supervisor, or the shim of a pod whose log finds no room."""
+    with local_cluster(small_disk / "d") as cluster:
+        folder = DataFolder(cluster.home)
+        go = tmp_path / "go"
+        words = ("--cpu", "1", "--memory", "64Mi", "--", "python3", "-u", "-c", SPEAKS, str(go))
+        cluster.moor("run", "--name", "speaks", *words)
+        wait_until("its first words", lambda: "word" in cluster.moor("logs", "speaks", check=False).stdout)
+        supervisor = folder.pid("supervisor")
+        filler = fill(small_disk)
+        for name in CHILDREN:
+            before = wait_until(f"{name} to run", lambda name=name: folder.pid(name))
+            os.kill(before, signal.SIGKILL)
+            wait_until(f"another {name}", lambda name=name, before=before: folder.pid(name) not in (None, before))
+            fill(small_disk)
+        assert folder.pid("supervisor") == supervisor
+        filler.unlink()
+
+        def state() -> str:
+            shown = cluster.moor("show", "speaks", "-o", "json", check=False)
+            return json.loads(shown.stdout)["state"] if shown.returncode == 0 else ""
+
+        wait_until("the API to answer", state)
+        go.touch()
+        wait_until("the run to end", lambda: state() == "Succeeded")
+        assert json.loads(cluster.moor("show", "speaks", "-o", "json").stdout)["restarts"] == 0

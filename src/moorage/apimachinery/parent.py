@@ -1,11 +1,13 @@
-"""A process and the one that started it: it must not outlive it, and tells it when it is ready."""
+"""A process and the one that started it: it must not outlive it, tells it when it is ready, answers it."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import os
 import signal
+import socket
 
 PR_SET_PDEATHSIG = 1  # include/uapi/linux/prctl.h
 
@@ -27,3 +29,22 @@ def tell_parent(fd: int, line: str) -> None:
     with contextlib.suppress(OSError):
         os.write(fd, f"{line}\n".encode())
         os.close(fd)
+
+
+def answer_parent(fd: int | None) -> None:
+    """Answer what the parent sends on this socket, in the running event loop: one that hangs gives no answer."""
+    if fd is None:
+        return
+    line = socket.socket(fileno=fd)
+    line.setblocking(False)
+    loop = asyncio.get_running_loop()
+
+    def answer() -> None:
+        with contextlib.suppress(OSError):
+            if not (word := line.recv(16)):
+                loop.remove_reader(line)  # it is gone
+            line.send(word)
+
+    loop.add_reader(line, answer)
+    with contextlib.suppress(OSError):
+        line.send(b"!")  # from now on

@@ -135,7 +135,7 @@ def _objects(folder: DataFolder) -> Iterator[Copy]:
     from moorage.localcluster.copies import take_copy
     from moorage.localcluster.storage.sqlite import read_records
 
-    pid = folder.read_pid("localcluster") if folder.is_running() else None
+    pid = folder.pid("localcluster") if folder.is_running() else None
     if pid is not None:
         yield asyncio.run(_new_copy(folder, pid))
         return

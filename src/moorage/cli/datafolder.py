@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from moorage.cli.supervisor import CHILDREN
 from moorage.client.datafolder import is_running
 from moorage.client.privatefile import write_private
 from moorage.errors import AlreadyRunning, DataFolderError, PortTaken, UsageError
@@ -30,6 +31,7 @@ SERVICE_USERS = {
     "extender": "system:serviceaccount:moorage-system:moorage-extender",
     "server": "system:serviceaccount:moorage-system:moorage-server",
 }
+MODULES = CHILDREN | {"supervisor": "moorage.cli.supervisor"}
 _PARTS = ("log", "run", "pki", "nodes", "volumes")
 IMAGES = "images.json"  # which images run as processes of this machine; may be there before the first start
 LISTENS = "0A"  # TCP_LISTEN of /proc/net/tcp
@@ -155,7 +157,7 @@ class DataFolder:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(fd)
-            pid = self.read_pid("supervisor")
+            pid = self.pid("supervisor")
             raise AlreadyRunning(
                 f"a cluster with the data folder {self.path} is running already"
                 + (f" (process {pid})" if pid else ""),
@@ -186,11 +188,26 @@ class DataFolder:
         """Whether some supervisor holds the lock."""
         return is_running(self.path)
 
-    def read_pid(self, name: str) -> int | None:
+    def pid(self, name: str) -> int | None:
+        """The supervisor or a child of it that runs: as noted in `run`, else looked for by its command line."""
+        with contextlib.suppress(OSError, ValueError):
+            noted = int((self.run / f"{name}.pid").read_text())
+            if self._is_process(noted, MODULES[name]) or (name == "supervisor" and self._is_process(noted, "up")):
+                return noted
+        with contextlib.suppress(OSError):
+            pids = [int(pid) for pid in os.listdir("/proc") if pid.isdecimal()]
+            return next((pid for pid in pids if self._is_process(pid, MODULES[name])), None)
+        return None
+
+    def _is_process(self, pid: int, word: str) -> bool:
+        """Whether it lives, with that word in its command line, and the folder, which the foreground may lack."""
         try:
-            return int((self.run / f"{name}.pid").read_text())
-        except (OSError, ValueError):
-            return None
+            stat = Path(f"/proc/{pid}/stat").read_text()
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            return False
+        is_ours = os.fsencode(self.path) in words or b"--foreground" in words
+        return is_ours and word.encode() in words and stat.rpartition(")")[2].split()[0] != "Z"
 
     def load_config(self) -> Config | None:
         """None when there is none. Raises DataFolderError for one that is damaged or lacks something."""

@@ -30,7 +30,7 @@ from moorage.apimachinery.connections import raise_file_limit
 from moorage.apimachinery.informer import wait_synced
 from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.logs import set_up_logging
-from moorage.apimachinery.parent import end_with_parent, tell_parent
+from moorage.apimachinery.parent import answer_parent, end_with_parent, tell_parent
 from moorage.apimachinery.resources import (
     CONFIGMAPS,
     CRDS,
@@ -100,6 +100,7 @@ class Settings:
     scheduler_token: str = ""  # what a scheduler must know to call the extender; empty: nothing
     install: bool = False  # make namespace, CRDs, webhook configuration and ConfigMap ourselves
     ready_fd: int | None = None
+    alive_fd: int | None = None  # a socket on which the supervisor asks whether the event loop turns
     drain_seconds: float = 0.0  # between SIGTERM and the end, for clients to go elsewhere
 
 
@@ -133,6 +134,7 @@ async def run_services(settings: Settings) -> None:
             works = _works(settings, apis, _Signals(stop, draining))
             background = [tasks.create_task(work, name=name) for name, work in works.behind]
             serving = [tasks.create_task(work, name=name) for name, work in works.serving]
+            answer_parent(settings.alive_fd)
             if not await _unless(stop, asyncio.gather(*works.ready)):
                 for task in (*serving, *background):
                     task.cancel()
@@ -526,6 +528,7 @@ def main() -> None:
     parser.add_argument("--address", default="", help="IPv4 address of this machine where pods reach the server")
     parser.add_argument("--parts", default=",".join(PARTS), help="parts to run; the others run elsewhere")
     parser.add_argument("--ready-fd", type=int)
+    parser.add_argument("--alive-fd", type=int)
     options = parser.parse_args()
     end_with_parent()
     try:
@@ -579,6 +582,7 @@ def _start_all(options: argparse.Namespace) -> None:
                 scheduler_token=derived_token(tokens["extender"]) if local else "",
                 install=True,
                 ready_fd=options.ready_fd,
+                alive_fd=options.alive_fd,
             )
         )
 

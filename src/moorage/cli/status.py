@@ -60,7 +60,7 @@ def status(output: str, data: Path | None) -> None:
         facts["kubeconfig"] = str(folder.kubeconfig)
         facts["logs"] = str(folder.log)
         processes = ("supervisor", "localcluster", "services", "ingress")
-        facts["processes"] = {name: folder.read_pid(name) for name in processes}
+        facts["processes"] = {name: folder.pid(name) for name in processes}
         try:
             facts |= asyncio.run(_cluster_facts(folder.kubeconfig))
         except MoorageError as error:

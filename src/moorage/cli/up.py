@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ SLOW_SECONDS = 30.0  # a loaded laptop needs about 3 s; after each of these it i
 STOP_SECONDS = 120.0  # pods get their grace period first
 GIVE_UP_SECONDS = 900.0  # a machine with much to do may need minutes; this only bounds a hang
 SIMULATED_CPUS = 16  # what a simulated node offers; CPU is promised, not enforced, on this machine
+ENDED = "ended with exit code"  # how the supervisor reports a child that gave no reason of its own
+DEATHS = 3  # of one child, after which a start has failed; one may be killed for memory while others start
 PARTS = {"services": "services", "ingress": "ingress", "localcluster": "local cluster with its pods"}
 
 data_option = click.option(
@@ -225,7 +228,7 @@ def wait_ready(
     is_readable: Callable[[int, float], bool] = _is_readable,
 ) -> str | None:
     """None once both children that are waited for said on the pipe that they are ready, else what went wrong."""
-    waiting, received = {"localcluster", "services"}, b""
+    waiting, received, deaths = {"localcluster", "services"}, b"", Counter[str]()
     began = monotonic()
     noted = began
     while waiting:
@@ -246,9 +249,13 @@ def wait_ready(
         *lines, received = received.split(b"\n")
         for line in lines:
             name, _, word = line.decode().partition(" ")
-            if word != "ready":
+            if word == "ready":
+                waiting.discard(name)
+                continue
+            deaths[name] += word.startswith(ENDED)
+            if not word.startswith(ENDED) or deaths[name] >= DEATHS:
                 return f"{name}: {word}"
-            waiting.discard(name)
+            console.note(f"{name} {word} while starting; it is started again")
     return None
 
 
@@ -356,7 +363,7 @@ def _stop(folder: DataFolder, *, keep_pods: bool) -> None:
         )
         console.say(f"no cluster is running in {folder.path}{extra}")
         return
-    pid = folder.read_pid("supervisor") or _find_supervisor(folder.path)
+    pid = folder.pid("supervisor")
     if pid is None:
         raise MoorageError(
             f"the data folder {folder.path} is locked, but the process that holds it is unknown",
@@ -459,23 +466,12 @@ def nodes_of_file(path: Path) -> list[dict[str, Any]]:
 
 def stop_leftovers(folder: DataFolder) -> None:
     """End children of a supervisor that was killed; they end by themselves within moments, this makes sure."""
+    deadline = time.monotonic() + 10
     for name in PARTS:
-        pid = folder.read_pid(name)
-        if pid is None or not _is_ours(pid, folder.path):
-            continue
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        deadline = time.monotonic() + 10
-        while _is_ours(pid, folder.path) and time.monotonic() < deadline:
+        while (pid := folder.pid(name)) is not None and time.monotonic() < deadline:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
             time.sleep(0.01)
-
-
-def _find_supervisor(data: Path) -> int | None:
-    """The supervisor of a folder whose note of it is gone."""
-    for name in os.listdir("/proc"):
-        if name.isdigit() and _is_ours(int(name), data, "moorage.cli.supervisor"):
-            return int(name)
-    return None
 
 
 def _stop_pods(folder: DataFolder) -> int:
@@ -486,25 +482,13 @@ def _stop_pods(folder: DataFolder) -> int:
 
 def _processes(folder: DataFolder) -> list[str]:
     """The parts of the cluster that have not stopped yet."""
-    pids = {name: folder.read_pid(name) for name in PARTS}
-    return [name for name, pid in pids.items() if pid is not None and _is_ours(pid, folder.path)]
+    return [name for name in PARTS if folder.pid(name) is not None]
 
 
 def stopping_line(processes: Sequence[str], seconds_left: float) -> str:
     """What a stop waits for, on one line."""
     waited_for = ", ".join(PARTS[name] for name in processes) or "supervisor"
     return f"stopping: waiting for {waited_for}; at most {seconds_left:.0f} s more"
-
-
-def _is_ours(pid: int, data: Path, module: str = "") -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-        if stat.rpartition(")")[2].split()[0] == "Z":
-            return False
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return False
-    return str(data).encode() in words and (not module or module.encode() in words)
 
 
 def _machine_memory() -> int:

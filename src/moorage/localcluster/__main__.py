@@ -27,7 +27,7 @@ from moorage.apimachinery.images import ImageRule, parse_rules
 from moorage.apimachinery.informer import index_by_node
 from moorage.apimachinery.logs import set_up_logging
 from moorage.apimachinery.meta import key_of
-from moorage.apimachinery.parent import end_with_parent, tell_parent
+from moorage.apimachinery.parent import answer_parent, end_with_parent, tell_parent
 from moorage.apimachinery.resources import (
     ENDPOINTSLICES,
     INGRESSCLASSES,
@@ -67,7 +67,7 @@ STORAGE_CLASS: dict[str, Any] = {
 }
 
 
-async def run(data: Path, sock: socket.socket, ready_fd: int | None) -> None:
+async def run(data: Path, sock: socket.socket, ready_fd: int | None, alive_fd: int | None) -> None:
     """Run until SIGTERM or SIGINT."""
     from moorage.localcluster.apiserver.pki import ensure_pki
     from moorage.localcluster.apiserver.server import ApiServer
@@ -89,6 +89,7 @@ async def run(data: Path, sock: socket.socket, ready_fd: int | None) -> None:
         signing_key=pki.signing_key,
     )
     await server.start()
+    answer_parent(alive_fd)  # what is before, as the store is read, may take long
     launcher = Launcher()
     port = sock.getsockname()[1]
     address = f"https://127.0.0.1:{port}"
@@ -332,6 +333,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--fds", type=json.loads, required=True)
     parser.add_argument("--ready-fd", type=int)
+    parser.add_argument("--alive-fd", type=int)
     options = parser.parse_args()
     end_with_parent()
     os.umask(0o077)  # of containers and commands in them it is 0o022: the shim sets it
@@ -344,7 +346,7 @@ def main() -> None:
     sock.setblocking(False)
     raise_file_limit()  # pods inherit it, as they have more than the usual soft limit on other clusters, too
     try:
-        asyncio.run(run(options.data, sock, options.ready_fd))
+        asyncio.run(run(options.data, sock, options.ready_fd, options.alive_fd))
     except MoorageError as error:
         log.error("stopped by an error", extra={"error": error.message, "hint": error.hint})
         if options.ready_fd is not None:

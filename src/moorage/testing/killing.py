@@ -24,7 +24,6 @@ from moorage.testing.cluster import Cluster
 
 EVERYTHING = "everything"
 LAUNCHER = "launcher"  # the process of the node agents that forks the shims of pods; it comes back when needed
-MODULES = CHILDREN | {"supervisor": "moorage.cli.supervisor"}
 DEATHS_OF_A_CHILD = 3  # after these the supervisor waits 15 s
 UP_SECONDS = 900.0  # bounds a hang: `moor up` itself gives up after 15 minutes
 
@@ -89,15 +88,7 @@ class Trouble:
             return next(
                 (pid for pid in pids_with("podshim.py", "--serve") if parent_of(pid) == control_plane), None
             )
-        pid = self._folder.read_pid(name)
-        if pid is None or not is_alive(pid):
-            return None
-        try:
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        except OSError:
-            return None
-        is_ours = str(self._folder.path).encode() in words and MODULES[name].encode() in words
-        return pid if is_ours else None
+        return self._folder.pid(name)
 
     async def kill(self, name: str) -> bool:
         """SIGKILL to a process, or to everything; False when there is none to kill just now."""

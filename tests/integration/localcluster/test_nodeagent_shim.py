@@ -549,6 +549,31 @@ def test_unfinished_line_shows_while_the_container_runs(world: World) -> None:
     world.wait_output("progress 10%")
 
 
+def test_a_full_disk_that_takes_neither_log_nor_complaint_ends_no_pod(world: World) -> None:
+    logs = world.folder.path / "logs" / "c"
+    logs.mkdir(parents=True)
+    for path in (logs / "0.log", world.folder.path / "shim.log"):
+        path.symlink_to("/dev/full")
+    world.launch(world.shell("echo lost; exit 3"))
+    assert world.end()["phase"] == "Failed"
+    assert world.terminated()["exitCode"] == 3
+
+
+def test_a_log_that_a_full_disk_cut_goes_on_with_a_line_of_its_own(tmp_path: Path) -> None:
+    code = """
+import resource, sys
+from moorage.localcluster.nodeagent.shim.logs import Log
+resource.setrlimit(resource.RLIMIT_FSIZE, (200, resource.RLIM_INFINITY))
+log = Log(sys.argv[1], 10**6, 5)
+log.feed(b"stdout", b"whole\\n" + b"x" * 300 + b"\\n")
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+log.feed(b"stdout", b"later\\n")
+"""
+    path = tmp_path / "c" / "0.log"
+    subprocess.run([sys.executable, "-c", code, str(path)], check=True)
+    assert [line.split(" ", 3)[3] for line in path.read_text().splitlines()] == ["whole", "later"]
+
+
 def test_end_of_the_log_becomes_the_message_when_asked(world: World) -> None:
     world.launch(world.shell("echo first; echo last words >&2; exit 1", messageFromLogs=True))
     world.end()

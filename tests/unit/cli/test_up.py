@@ -78,7 +78,7 @@ def test_a_quick_start_says_nothing(
         pytest.param([], f"localcluster and services not ready after {GIVE_UP_SECONDS:g} s", id="a hang"),
         pytest.param([(50.0, "services no room\n")], "services: no room", id="an error"),
         pytest.param(
-            [(50.0, "services ended with exit code 1\n")], "services: ended with exit code 1", id="an end"
+            [(50.0, "services ended with exit code 1\n")] * 3, "services: ended with exit code 1", id="three ends"
         ),
     ],
 )
@@ -87,6 +87,17 @@ def test_a_start_that_fails_says_why(
 ) -> None:
     starts.append(Start(*says))
     assert starts[0].wait(tmp_path) == problem
+
+
+def test_a_child_that_dies_while_starting_may_be_started_again(
+    starts: list[Start], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ends = [
+        (float(at), f"{name} ended with exit code -9\n") for at in (1, 2) for name in ("services", "localcluster")
+    ]
+    starts.append(Start(*ends, (3.0, "localcluster ready\n"), (4.0, "services ready\n")))
+    assert starts[0].wait(tmp_path) is None
+    assert capsys.readouterr().err.count("ended with exit code -9 while starting; it is started again") == 4
 
 
 @pytest.mark.parametrize("command", ["up", "down"])

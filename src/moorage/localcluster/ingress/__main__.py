@@ -13,7 +13,7 @@ from pathlib import Path
 
 from moorage.apimachinery.connections import bounds, raise_file_limit
 from moorage.apimachinery.logs import set_up_logging
-from moorage.apimachinery.parent import end_with_parent, tell_parent
+from moorage.apimachinery.parent import answer_parent, end_with_parent, tell_parent
 from moorage.clock import SYSTEM
 from moorage.localcluster.ingress.proxy import Limits, Proxy
 from moorage.localcluster.ingress.table import Router
@@ -25,12 +25,13 @@ SWEEP_LOOKS = 10  # looks between two sweeps of idle connections
 TABLE = "run/ingress.json"  # in the data folder
 
 
-async def run(path: Path, sock: socket.socket, ready_fd: int | None) -> None:
+async def run(path: Path, sock: socket.socket, ready_fd: int | None, alive_fd: int | None = None) -> None:
     """Serve until SIGTERM or SIGINT; follow the table at `path`."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    answer_parent(alive_fd)
     most = bounds(raise_file_limit(), files_of_connection=2)
     proxy = Proxy(Router(), Limits(connections=most.total, of_address=most.of_address))
 
@@ -79,6 +80,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--fds", type=json.loads, required=True)
     parser.add_argument("--ready-fd", type=int)
+    parser.add_argument("--alive-fd", type=int)
     options = parser.parse_args()
     end_with_parent()
     os.umask(0o077)
@@ -89,7 +91,7 @@ def main() -> None:
     sock = socket.socket(fileno=options.fds["ingress"])
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    asyncio.run(run(options.data / TABLE, sock, options.ready_fd))
+    asyncio.run(run(options.data / TABLE, sock, options.ready_fd, options.alive_fd))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import time
@@ -15,6 +16,14 @@ def stamp(moment: float | None = None) -> str:
     whole = int(now)
     parts = time.gmtime(whole)
     return time.strftime("%Y-%m-%dT%H:%M:%S", parts) + f".{int((now - whole) * 1e6):06d}Z"
+
+
+def complain(*words: object) -> None:
+    """A line of shim.log; a disk that takes none stops no pod."""
+    try:
+        print(stamp(), *words, file=sys.stderr, flush=True)
+    except OSError:
+        pass
 
 
 class Log:
@@ -32,6 +41,7 @@ class Log:
         self._size = os.fstat(self._fd).st_size
         self._rest: dict[bytes, bytes] = {}
         self._since: dict[bytes, float] = {}
+        self._complained = ""  # of the last write
 
     def feed(self, stream: bytes, data: bytes) -> None:
         """Bytes as they came from the container."""
@@ -97,12 +107,23 @@ class Log:
                     start, size = at, 0
                 size += len(line) + 1
             self._append(lines[start:])
+            self._complained = ""
         except OSError as error:
-            print(stamp(), "log lines lost:", error, file=sys.stderr, flush=True)
+            if self._complained != (problem := str(error)):
+                self._complained = problem
+                complain("log lines lost:", problem)
 
     def _append(self, lines: list[bytes]) -> None:
-        if lines:
-            self._size += os.write(self._fd, b"\n".join(lines) + b"\n")
+        if not lines:
+            return
+        data = b"\n".join(lines) + b"\n"
+        written = os.write(self._fd, data)
+        self._size += written
+        if written < len(data):  # the disk is full: what comes later starts a line of its own
+            whole = data.rfind(b"\n", 0, written) + 1
+            self._size -= written - whole
+            os.ftruncate(self._fd, self._size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _rotate(self) -> None:
         for number in range(self._max_files - 1, 0, -1):
@@ -111,9 +132,9 @@ class Log:
                 os.rename(older, f"{self._path}.{number}")
             except FileNotFoundError:
                 pass
+        new = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         os.close(self._fd)
-        self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        self._size = 0
+        self._fd, self._size = new, 0
 
 
 def _nano() -> bytes:

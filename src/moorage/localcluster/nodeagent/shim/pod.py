@@ -6,13 +6,12 @@ import json
 import os
 import select
 import signal
-import sys
 import time
 
 from .become import START_ERROR, fork
 from .container import Container
 from .kernel import PR_SET_CHILD_SUBREAPER, drain, prctl
-from .logs import Log, stamp
+from .logs import Log, complain, stamp
 from .memory import Watch
 from .processes import (
     KILL_SECONDS,
@@ -572,7 +571,7 @@ class Shim:
             write_state(state, durable=durable)
             self._retry_save = 0.0
         except OSError as error:
-            print(stamp(), "state not written:", error, file=sys.stderr, flush=True)
+            complain("state not written:", error)
             self._dirty = True
             self._retry_save = time.monotonic()
         notify(self._spec)
