@@ -217,6 +217,7 @@ class Pool:
     order: str = FIFO
     half_life: int = HALF_LIFE_SECONDS
     generation: int = 0
+    is_tainted: bool = False  # whether a node of it is kept for guests of the group
 
 
 def group_of(machine: Mapping[str, Any]) -> str:
@@ -251,6 +252,7 @@ def parse_machine(obj: Mapping[str, Any]) -> Pool:
         order=spec.get("order") or FIFO,
         half_life=int(spec.get("halfLifeSeconds") or HALF_LIFE_SECONDS),
         generation=int(meta.get("generation") or 0),
+        is_tainted=any(node.get("taint") for node in spec.get("nodePool") or ()),
     )
 
 

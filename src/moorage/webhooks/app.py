@@ -40,7 +40,6 @@ from moorage.clock import SYSTEM, Clock
 from moorage.decide.admission.fields import at, field_of
 from moorage.decide.admission.gpufacts import Facts, facts_of
 from moorage.decide.admission.gpunodes import away_from_gpus
-from moorage.decide.admission.guardrails import admit, judge
 from moorage.decide.admission.hosts import KINDS as HOST_KINDS
 from moorage.decide.admission.hosts import (
     Claim,
@@ -50,15 +49,20 @@ from moorage.decide.admission.hosts import (
     reserved_hosts,
     slim_ingress,
 )
-from moorage.decide.admission.injection import Injected, is_guest
-from moorage.decide.admission.newpods import advise_job, complete_pod
+from moorage.decide.admission.order import admit, judge
 from moorage.decide.admission.priority import judge_priority
-from moorage.decide.admission.queues import leave_queue
-from moorage.decide.admission.renames import rename_fields
-from moorage.decide.admission.review import MASTERS, OPERATOR, TEMPLATES, Refusal, Request, Verdict
+from moorage.decide.admission.review import (
+    MASTERS,
+    NODE_USERS,
+    OPERATOR,
+    TEMPLATES,
+    Refusal,
+    Request,
+    Verdict,
+)
 from moorage.decide.admission.shape import misshapen
 from moorage.decide.admission.templates import CONTAINERS_MAX, WORKLOADS, container_count
-from moorage.decide.admission.tenancy import judge_pod
+from moorage.decide.admission.tenancy import own_selector
 from moorage.decide.audit.changes import Change
 from moorage.errors import ApiError, DocumentError, NotFound
 from moorage.kube.client import KubeClient
@@ -89,7 +93,6 @@ log = logging.getLogger(__name__)
 SYNC_SECONDS = 2.0  # a request that comes before the caches are full waits this long; the API server allows 5 s
 NOT_SYNCED = "the caches are not filled yet"
 KIND_SECONDS = 2.0  # how often a cluster without one of our kinds is asked for it again
-NODE_USERS = "system:node:"  # they make mirror pods of what is configured on a node
 NAME_LABEL = "kubernetes.io/metadata.name"  # on every namespace
 # etcd takes 1.5 MiB of an object, and an UPDATE brings two; the API server writes `<`, `>` and `&` as six
 # characters (Go's encoding/json). That is 18 MiB, and little else is in a review. What is longer cannot be stored.
@@ -190,7 +193,9 @@ class Webhook:
             self._info,
             self._switch,
         )
-        self._away: tuple[Obj, ...] | None = None
+        self._away: dict[
+            tuple[tuple[str, str], ...], tuple[Obj, ...]
+        ] = {}  # by the selector of a tenant's own nodes
         self._reserved: tuple[str, ...] = ()
         self._taken: tuple[Claim, ...] | None = None
         self._facts: Facts | None = None
@@ -255,74 +260,34 @@ class Webhook:
             await known.wait()
 
     def decide(self, asked: _Asked, *, mutating: bool) -> Verdict:
-        """Make guests of machines, and apply the guardrails; subresources and other kinds pass."""
+        """Walk the steps of admission, or judge what they made; subresources and other kinds pass."""
         if asked.object is None or asked.sub_resource:
             return Verdict()
         kind, user = asked.kind.kind, asked.user_info
         if unfit := _judge_template(kind, asked.object, asked.old_object):
             return Verdict((), unfit)
-        refusals: tuple[Refusal, ...] = ()
-        if not mutating:
-            refusals = self._desk.judge(
-                kind, asked.object, asked.old_object, user=user.username, groups=user.groups
-            )
-            refusals += _judge_ours(kind, asked.object, asked.old_object)
-        refusals += self._of_tenants(asked, mutating=mutating)
-        renames: tuple[Obj, ...] = ()
-        if mutating and kind in RENAMED_KINDS:
-            renames, clashes = rename_fields(kind, asked.object, asked.old_object)
-            refusals += clashes
-        if kind not in TEMPLATES:
-            return Verdict(() if refusals else renames, refusals)
-        guest = self._desk.admit(kind, asked.operation, asked.object) if mutating else Injected(asked.object)
-        verdict = self._guard(asked, guest.pod, mutating=mutating)
-        refusals = (*refusals, *guest.refusals, *verdict.refusals)
-        if refusals:
-            return Verdict((), refusals, verdict.warnings)
-        patches = (*renames, *guest.patches, *verdict.patches)
-        if mutating and kind == "Job":
-            patches = (*patches, *leave_queue(_request(asked)))
-        if mutating and kind == "Pod" and asked.operation == "CREATE":
-            is_behind = any(patch["path"] == "/spec/priorityClassName" for patch in verdict.patches)
-            patches = (*patches, *self._complete_pod(asked, guest.pod, is_behind=is_behind))
-        warnings = (*guest.warnings, *verdict.warnings)
-        if mutating and kind == "Job" and asked.operation == "CREATE":
-            warnings = (*warnings, *advise_job(asked.object, self._namespaces.get(asked.namespace)))
-        return Verdict(patches, (), warnings)
+        if mutating:
+            is_known = kind in TEMPLATES or kind in RENAMED_KINDS
+            return admit(self._request(asked, asked.object, mutating=True)) if is_known else Verdict()
+        refusals = self._desk.judge(kind, asked.object, asked.old_object, user=user.username, groups=user.groups)
+        refusals += _judge_ours(kind, asked.object, asked.old_object)
+        refusals += self._judge_of_tenants(asked, asked.object)
+        if kind in TEMPLATES:
+            refusals += judge(self._request(asked, asked.object, mutating=False)).refusals
+        return Verdict((), refusals)
 
-    def _complete_pod(self, asked: _Asked, pod: Obj, *, is_behind: bool) -> tuple[Obj, ...]:
-        if asked.user_info.username.startswith(NODE_USERS):
-            return ()
-        return complete_pod(
-            pod,
-            namespace=self._namespaces.get(asked.namespace),
-            tenant=tenant_of(asked.namespace, self._tenants.all()),
-            classes=self._classes.all(),
-            scheduler=self._scheduler(),
-            is_behind=is_behind,
-        )
-
-    def _of_tenants(self, asked: _Asked, *, mutating: bool) -> tuple[Refusal, ...]:
-        """What would reach into another team's nodes, hosts or turn."""
-        kind, user, obj, old = asked.kind.kind, asked.user_info.username, asked.object, asked.old_object
-        if obj is None:
-            return ()
+    def _judge_of_tenants(self, asked: _Asked, obj: Obj) -> tuple[Refusal, ...]:
+        """What would reach into another team's hosts or turn."""
+        kind, is_mirror = asked.kind.kind, asked.user_info.username.startswith(NODE_USERS)
         tenants = self._tenants.all()
         tenant = tenant_of(asked.namespace, tenants)
         refusals: tuple[Refusal, ...] = ()
-        if not mutating and _names_hosts(asked.kind):
-            return self._judge_hosts(asked, tenant, tenants)
-        if not mutating and kind in WORKLOADS and not user.startswith(NODE_USERS):
-            refusals = judge_priority(kind, obj, old, tenant=tenant, classes=self._classes.all())
-        if kind != "Pod" or user.startswith(NODE_USERS):
-            return refusals
-        request = _request(asked)
-        if not mutating and names_records(obj):
-            refusals = (*refusals, *self._judge_hosts(asked, tenant, tenants))
-        is_of_daemons = request.is_copy and (controller_ref(obj) or {}).get("kind") == "DaemonSet"
-        if is_of_daemons and tenant is None:
-            return refusals  # an administrator's, for every node; in a team's namespace, its members may make one
-        return (*refusals, *judge_pod(obj, tenant, tenants, old=old))
+        if _names_hosts(asked.kind) or (kind == "Pod" and not is_mirror and names_records(obj)):
+            refusals = self._judge_hosts(asked, tenant, tenants)
+        if kind in WORKLOADS and not is_mirror:
+            classes = self._classes.all()
+            refusals += judge_priority(kind, obj, asked.old_object, tenant=tenant, classes=classes)
+        return refusals
 
     def _judge_hosts(self, asked: _Asked, tenant: Obj | None, tenants: list[Obj]) -> tuple[Refusal, ...]:
         obj, old = asked.object, asked.old_object
@@ -338,11 +303,13 @@ class Webhook:
             taken=self._claims(),
         )
 
-    def _guard(self, asked: _Asked, obj: Obj, *, mutating: bool) -> Verdict:
+    def _request(self, asked: _Asked, obj: Obj, *, mutating: bool) -> Request:
+        """The request with the facts of the cluster by which it is judged."""
         policy = self._policy(asked.namespace)
         is_new_pod = mutating and policy is not None and asked.kind.kind == "Pod" and asked.operation == "CREATE"
-        tenant = tenant_of(asked.namespace, self._tenants.all())
-        request = Request(
+        tenants = self._tenants.all()
+        tenant = tenant_of(asked.namespace, tenants)
+        return Request(
             kind=asked.kind.kind,
             operation=asked.operation,
             user=asked.user_info.username,
@@ -351,19 +318,19 @@ class Webhook:
             old=asked.old_object,
             defaults=defaults_of(tenant),
             restart_limit_max=((tenant or {}).get("spec") or {}).get("restartLimit"),
-            away_from_gpus=() if is_guest(obj) else self._away_from_gpus(),  # a guest goes where its machine is
+            away_from_gpus=self._away_from_gpus(tenant),
             policy=policy,
             facts=self._gpu_facts(),
             known=self._kills.known(obj) if is_new_pod else None,
-        )
-        if not mutating:
-            return judge(request)
-        return admit(
-            request,
-            budgets=self._held(),
-            tenant=str((tenant or {}).get("metadata", {}).get("name") or ""),
-            now=self._clock.now(),
+            pools=self._desk.pools(),
             gpu_machines=self._desk.gpu_machines(),
+            namespace=self._namespaces.get(asked.namespace),
+            tenant=tenant,
+            tenants=tenants,
+            classes=self._classes.all(),
+            scheduler=self._scheduler(),
+            budgets=self._held(),
+            now=self._clock.now(),
         )
 
     def _held(self) -> list[Budget]:
@@ -502,7 +469,7 @@ class Webhook:
 
     def _node_changed(self, before: Obj | None, after: Obj | None) -> None:
         if before is None or after is None or _face(before) != _face(after):  # not for every heartbeat
-            self._away = self._facts = None
+            self._away, self._facts = {}, None
 
     def _policy_changed(self, _before: Obj | None, _after: Obj | None) -> None:
         self._policy_of.clear()
@@ -551,10 +518,12 @@ class Webhook:
     def _readable_nodes(self) -> list[NodeInfo]:
         return [node for obj in self._nodes.all() if (node := _parse(obj)) is not None]
 
-    def _away_from_gpus(self) -> tuple[Obj, ...]:
-        if self._away is None:
-            self._away = away_from_gpus(self._readable_nodes())
-        return self._away
+    def _away_from_gpus(self, tenant: Obj | None) -> tuple[Obj, ...]:
+        selector = own_selector(tenant)
+        key = tuple(sorted(selector.items()))
+        if key not in self._away:
+            self._away[key] = away_from_gpus(self._readable_nodes(), own=selector)
+        return self._away[key]
 
 
 _CHECKS = {
@@ -563,18 +532,6 @@ _CHECKS = {
     MAPJOBS.kind: check_mapjob,
     WORKSPACES.kind: check_workspace,
 }
-
-
-def _request(asked: _Asked) -> Request:
-    """Who asks for what, without the facts of the cluster."""
-    user = asked.user_info
-    return Request(
-        kind=asked.kind.kind,
-        operation=asked.operation,
-        user=user.username,
-        groups=user.groups,
-        obj=asked.object or {},
-    )
 
 
 def _judge_template(kind: str, obj: Obj, old: Obj | None) -> tuple[Refusal, ...]:

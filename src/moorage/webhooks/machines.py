@@ -9,8 +9,9 @@ from moorage.apimachinery.informer import Informer
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import is_gpu
 from moorage.clock import Clock
-from moorage.decide.admission.injection import Injected, inject, is_guest, judge_update
+from moorage.decide.admission.injection import judge_update
 from moorage.decide.admission.review import MASTERS, OPERATOR, Refusal
+from moorage.decide.admission.templates import is_guest
 from moorage.decide.machines.calendar import check
 from moorage.errors import QuantityError
 from moorage.model.machine import Fault, Pool, check_machine, check_node_pool, parse_machine
@@ -27,12 +28,6 @@ class MachineDesk:
         self._pools: dict[str, Pool] | None = None
         self._with_gpus: frozenset[str] | None = None
         machines.on_change(self._changed)
-
-    def admit(self, kind: str, operation: str, obj: Obj) -> Injected:
-        """Make a guest of a new pod that names a machine type; everything else stays as it is."""
-        if kind != "Pod" or operation != "CREATE" or not is_guest(obj):
-            return Injected(obj)
-        return inject(obj, self.pools())
 
     def judge(
         self, kind: str, obj: Obj, old: Obj | None, *, user: str, groups: tuple[str, ...]

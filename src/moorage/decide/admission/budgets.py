@@ -15,21 +15,19 @@ money for all.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from enum import Enum, auto
 from typing import Any
 
 from moorage.apimachinery.meta import annotations_of, controller_ref, labels_of
 from moorage.apimachinery.scheduling import is_gpu
 from moorage.decide.admission.fields import at
-from moorage.decide.admission.injection import is_guest
 from moorage.decide.admission.ownership import put
 from moorage.decide.admission.review import OPERATOR, Draft, Refusal, Request
-from moorage.decide.admission.templates import WORKLOADS
+from moorage.decide.admission.templates import WORKLOADS, is_guest
 from moorage.decide.budgets.use import Standing, standings, strictest
-from moorage.model.budget import QUEUE, REFUSE, WARN, Budget
+from moorage.model.budget import QUEUE, REFUSE, WARN
 from moorage.model.names import (
     MACHINE_GROUP_LABEL,
     MACHINE_TYPE_LABEL,
@@ -47,7 +45,6 @@ OF_ONE_PIECE = (
 POD_CLASS = ("priorityClassName", "priority", "preemptionPolicy")  # of a pod Kubernetes has set all three before
 _CLASS: Mapping[str, Any] = dict(zip(POD_CLASS, (OVER_BUDGET_PRIORITY, OVER_BUDGET_VALUE, "Never"), strict=True))
 _SCHEDULES = {"Job": "CronJob", "Workflow": "CronWorkflow"}  # kind → whose controller makes it anew
-_NODES = "system:node:"  # they make mirror pods of what is configured on a node
 
 
 class _Beginning(Enum):
@@ -64,22 +61,15 @@ class _Judged:
     user: str  # whose budget it is
 
 
-def apply_budgets(
-    draft: Draft,
-    budgets: Iterable[Budget],
-    *,
-    user: str,
-    tenant: str,
-    now: datetime,
-    gpu_machines: Collection[str] = (),
-) -> None:
-    """Refuse, put behind others, or warn; nothing for what no budget holds for.
-
-    `gpu_machines`: names of the machine types, and groups of them, that have GPUs.
-    """
-    judged = _begins(draft, user)
+def apply_budgets(draft: Draft) -> None:
+    """Refuse, put behind others, or warn; nothing for what no budget holds for."""
+    budgets, now, gpu_machines = draft.request.budgets, draft.request.now, draft.request.gpu_machines
+    if not budgets or now is None:
+        return
+    judged = _begins(draft, draft.request.user)
     if judged is None:
         return
+    tenant = str(at(draft.request.tenant, ("metadata", "name")) or "")
     with_gpus = asks_gpus(draft.obj.get("spec"), gpu_machines) or _names(labels_of(draft.obj), gpu_machines)
     over = strictest(
         standing
@@ -142,7 +132,7 @@ def _begins(draft: Draft, user: str) -> _Judged | None:
     maker = (controller_ref(draft.obj) or {}).get("kind")
     if request.kind in _SCHEDULES and maker == _SCHEDULES[request.kind]:
         return _Judged(_Beginning.NEW, owner)
-    if request.kind == "Pod" and maker != "Job" and not request.user.startswith(_NODES):
+    if request.kind == "Pod" and maker != "Job" and not request.is_mirror:
         return _Judged(_Beginning.POD, owner)
     return None
 

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import NodeInfo
 from moorage.model.names import GPU_PRESENT_LABEL, GPU_TYPE_LABELS
 
 
-def away_from_gpus(nodes: Iterable[NodeInfo]) -> tuple[Obj, ...]:
+def away_from_gpus(nodes: Iterable[NodeInfo], *, own: Mapping[str, str] | None = None) -> tuple[Obj, ...]:
     """The label expressions that keep a pod off nodes with GPUs and let it onto others; R7.
 
-    Empty when there is no other place: a node that is cordoned or tainted by somebody is none for ordinary pods
-    (taints of its own health, `node.kubernetes.io/…`, come and go and do not count).
+    `own`: the labels of the nodes that its tenant has for itself, if any: it runs on no others. Empty when there
+    is no other place: a node that is cordoned or tainted is none for ordinary pods (taints of its own health,
+    `node.kubernetes.io/…`, come and go and do not count).
     """
     known = list(nodes)
     with_gpus = [node for node in known if node.gpus]
-    without = gpu_free(known)
+    without = gpu_free(known, own=own)
     if not without:
         return ()
     expressions: list[Obj] = [{"key": GPU_PRESENT_LABEL, "operator": "NotIn", "values": ["true"]}]
@@ -27,12 +28,14 @@ def away_from_gpus(nodes: Iterable[NodeInfo]) -> tuple[Obj, ...]:
     return tuple(expressions)
 
 
-def gpu_free(nodes: Iterable[NodeInfo]) -> list[NodeInfo]:
-    """The nodes on which a pod that keeps off GPUs may run."""
+def gpu_free(nodes: Iterable[NodeInfo], *, own: Mapping[str, str] | None = None) -> list[NodeInfo]:
+    """The nodes on which a pod that keeps off GPUs may run; `own` as above."""
     return [
         node
         for node in nodes
-        if not node.gpus and not _is_shut(node) and node.labels.get(GPU_PRESENT_LABEL) != "true"
+        if not node.gpus
+        and node.labels.get(GPU_PRESENT_LABEL) != "true"
+        and (own.items() <= node.labels.items() if own else not _is_shut(node))
     ]
 
 

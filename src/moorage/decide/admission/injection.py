@@ -21,7 +21,8 @@ from moorage.apimachinery.meta import annotations_of, labels_of
 from moorage.apimachinery.quantity import amount, format_milli
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import has_gate, is_extended, pod_requests
-from moorage.decide.admission.review import Refusal
+from moorage.decide.admission.review import Draft, Refusal
+from moorage.decide.admission.templates import is_guest
 from moorage.errors import QuantityError
 from moorage.model.machine import READY, MachineType, Pool
 from moorage.model.names import (
@@ -44,25 +45,25 @@ from moorage.model.names import (
 FREE_OF_CHARGE = frozenset({"pods", "ephemeral-storage"})  # asked for beside a machine's size
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _OURS = (PLACE_ANNOTATION, PLACE_AT_ANNOTATION)
-_FIELDS = (
-    "containers", "affinity", "tolerations", "schedulingGates", "priorityClassName", "priority", "preemptionPolicy"
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Injected:
-    """The pod as it should be, the way there (RFC 6902), and the warnings."""
+    """The pod as it should be; unchanged where it is refused."""
 
     pod: Obj
-    patches: tuple[Obj, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
-def is_guest(pod: Mapping[str, Any]) -> bool:
-    """Whether a pod (or template) names a machine type or group."""
-    labels = labels_of(pod)
-    return MACHINE_TYPE_LABEL in labels or MACHINE_GROUP_LABEL in labels
+def make_guest(draft: Draft) -> None:
+    """Make a guest of a new pod that names a machine."""
+    if draft.request.pools is None:
+        return
+    injected = inject(draft.obj, draft.request.pools)
+    draft.obj = injected.pod
+    draft.refusals += injected.refusals
+    draft.warnings += injected.warnings
 
 
 def inject(pod: Obj, pools: Mapping[str, Pool]) -> Injected:
@@ -94,7 +95,7 @@ def inject(pod: Obj, pools: Mapping[str, Pool]) -> Injected:
         spec |= {"priorityClassName": GUEST_PRIORITY, "priority": 0, "preemptionPolicy": "PreemptLowerPriority"}
     if refusals:
         return Injected(pod, refusals=tuple(refusals))
-    return Injected(made, _differences(pod, made), (), tuple(warnings))
+    return Injected(made, warnings=tuple(warnings))
 
 
 def judge_update(old: Mapping[str, Any], new: Mapping[str, Any], *, ours: bool) -> list[Refusal]:
@@ -272,15 +273,3 @@ def _terms(spec: Mapping[str, Any]) -> list[Obj]:
 
 def _is_second(term: Mapping[str, Any]) -> bool:
     return any(expression.get("key") == MACHINE_MODE_LABEL for expression in term.get("matchExpressions") or ())
-
-
-def _differences(before: Obj, after: Obj) -> tuple[Obj, ...]:
-    tolerations: list[Obj] = []
-    if annotations_of(before) != annotations_of(after):
-        tolerations.append(
-            {"op": "replace", "path": "/metadata/annotations", "value": dict(annotations_of(after))}
-        )
-    for key in _FIELDS:
-        if before["spec"].get(key) != after["spec"].get(key):
-            tolerations.append({"op": "add", "path": f"/spec/{key}", "value": after["spec"][key]})
-    return tuple(tolerations)

@@ -1,14 +1,12 @@
-"""What a new pod of a guarded namespace gets besides its guardrails, and what who creates a run is told of it."""
+"""What a new pod of a guarded namespace gets besides its guardrails, and what who creates a run is told of it.
+
+Mirror pods are left alone: a node's kubelet makes them of what is configured there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
-
 from moorage.apimachinery.meta import annotations_of, labels_of
-from moorage.apimachinery.resources import Obj
 from moorage.decide.admission.fields import at, mapping
-from moorage.decide.admission.injection import is_guest
 from moorage.decide.admission.priority import stand_in
 from moorage.decide.admission.restricted import (
     NO_ROOT,
@@ -19,41 +17,45 @@ from moorage.decide.admission.restricted import (
     secure,
     user_of,
 )
+from moorage.decide.admission.review import Draft
 from moorage.decide.admission.scheduler import choose_scheduler
 from moorage.decide.admission.tenancy import inject
 
 
-def complete_pod(
-    pod: Obj,
-    *,
-    namespace: Mapping[str, Any] | None,
-    tenant: Obj | None,
-    classes: Iterable[Mapping[str, Any]],
-    scheduler: str,
-    is_behind: bool = False,
-) -> tuple[Obj, ...]:
-    """JSON patches: the team's nodes, a class that does not preempt, a scheduler, and what `restricted` asks for.
-
-    `namespace` None: newer than the caller's copy. `scheduler`: empty where there is no second one. `is_behind`: a
-    budget has given it its class.
-    """
-    patches: tuple[Obj, ...] = ()
-    if not is_guest(pod):
-        stand_ins = () if is_behind else stand_in(pod, tenant=tenant, classes=classes)
-        patches = (*inject(pod, tenant), *stand_ins)
-    patches = (*patches, *choose_scheduler(pod, scheduler))
-    if namespace is not None and is_ours(labels_of(pod)) and is_restricted(labels_of(namespace)):
-        patches = (*patches, *secure(pod, user=user_of(labels_of(pod), annotations_of(namespace))))
-    return patches
+def choose_own_nodes(draft: Draft) -> None:
+    """Send a pod without GPUs to its tenant's nodes; a guest goes where its machine is."""
+    if not draft.is_guest and not draft.request.is_mirror:
+        draft.apply(inject(draft.obj, draft.request.tenant))
 
 
-def advise_job(job: Obj, namespace: Mapping[str, Any] | None) -> tuple[str, ...]:
+def choose_class(draft: Draft) -> None:
+    """Give a pod a class that does not preempt."""
+    if not draft.request.is_mirror:
+        draft.apply(stand_in(draft.obj, tenant=draft.request.tenant, classes=draft.request.classes))
+
+
+def name_scheduler(draft: Draft) -> None:
+    """Send a pod with GPUs to the second scheduler, where there is one."""
+    if not draft.request.is_mirror:
+        draft.apply(choose_scheduler(draft.obj, draft.request.scheduler))
+
+
+def meet_restricted(draft: Draft) -> None:
+    """Give a pod of ours what Pod Security `restricted` asks for, where its namespace enforces that."""
+    namespace, labels = draft.request.namespace, labels_of(draft.obj)
+    if namespace is None or draft.request.is_mirror or not is_restricted(labels_of(namespace)):
+        return
+    if is_ours(labels):
+        draft.apply(secure(draft.obj, user=user_of(labels, annotations_of(namespace))))
+
+
+def advise_users(draft: Draft) -> None:
     """Warnings for who creates a run in a namespace of Pod Security `restricted`: names no user, or root."""
+    job, namespace = draft.obj, draft.request.namespace
     if namespace is None or not is_ours(labels_of(job)) or not is_restricted(labels_of(namespace)):
-        return ()
+        return
     spec = mapping(at(job, ("spec", "template", "spec")))
     if mapping(spec.get("securityContext")).get("runAsUser") == 0:
-        return (NO_ROOT,)
-    if names_user(spec):
-        return ()
-    return (advice(user_of(labels_of(job), annotations_of(namespace))),)
+        draft.warnings.append(NO_ROOT)
+    elif not names_user(spec):
+        draft.warnings.append(advice(user_of(labels_of(job), annotations_of(namespace))))

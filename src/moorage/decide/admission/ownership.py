@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from moorage.apimachinery.resources import Obj
 from moorage.decide.admission.fields import at
-from moorage.decide.admission.review import TEMPLATES, Draft, Request
+from moorage.decide.admission.review import TEMPLATES, Draft, Refusal, Request
 from moorage.model.names import OWNER_ANNOTATION, OWNER_LABEL, label_value
 
 
@@ -47,6 +47,16 @@ def stamp(draft: Draft) -> None:
             owner = "left as it was" if draft.request.operation == "UPDATE" else f"set to {draft.request.user}"
             draft.warnings.append(f"{where}.{table}[{key}]: cannot be set to {value!r}; {owner}")
         put(meta, table, key, wanted)
+
+
+def judge_owner(draft: Draft) -> None:
+    """Refuse another owner than `stamp` would set."""
+    for path, where, table, key, wanted in owners(draft.request):
+        value = at(draft.obj, (*path, table, key))
+        if value is not None and value != wanted:
+            allowed = "must not be set" if wanted is None else f"must be {wanted!r}"
+            message = f"{allowed}: the owner is who created the object, and is set by Moorage"
+            draft.refusals.append(Refusal(f"{where}.{table}[{key}]", repr(value), message))
 
 
 def put(meta: Obj, table: str, key: str, value: str | None) -> None:

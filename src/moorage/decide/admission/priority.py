@@ -20,9 +20,8 @@ from moorage.apimachinery.meta import labels_of
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import has_gate
 from moorage.decide.admission.fields import at, mapping
-from moorage.decide.admission.injection import is_guest
 from moorage.decide.admission.review import Refusal
-from moorage.decide.admission.templates import WORKLOADS
+from moorage.decide.admission.templates import WORKLOADS, is_guest
 from moorage.model.names import (
     DEFAULT_PRIORITY,
     GUEST_PRIORITY,

@@ -10,8 +10,15 @@ from typing import Any
 
 from moorage.apimachinery.resources import Obj
 from moorage.decide.admission.fields import shown_value
-from moorage.decide.admission.review import Refusal
+from moorage.decide.admission.review import Draft, Refusal
 from moorage.model.renamed import Renamed, renamed_of, table_of
+
+
+def rename(draft: Draft) -> None:
+    """Make both names of each renamed field equal."""
+    patches, refusals = rename_fields(draft.request.kind, draft.request.obj, draft.request.old)
+    draft.apply(patches)
+    draft.refusals += refusals
 
 
 def rename_fields(kind: str, obj: Obj, old: Obj | None) -> tuple[tuple[Obj, ...], tuple[Refusal, ...]]:

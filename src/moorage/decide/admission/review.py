@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from moorage.apimachinery.resources import Obj
-from moorage.decide.admission.fields import at
+from moorage.decide.admission.fields import at, field_of
 from moorage.decide.admission.gpufacts import Facts
+from moorage.decide.admission.templates import is_guest, templates_of
 from moorage.decide.runs.killanswer import Known
+from moorage.model.budget import Budget
+from moorage.model.machine import Pool
 from moorage.model.names import RUN_LABEL, SYSTEM_NAMESPACE
 from moorage.model.policy import Policy
 from moorage.model.tenant import TenantDefaults
@@ -22,8 +26,9 @@ SERVER = f"system:serviceaccount:{SYSTEM_NAMESPACE}:moorage-server"
 MASTERS = "system:masters"
 
 _COPYING_USERS = (OPERATOR, "system:kube-controller-manager", "system:kube-scheduler", "system:apiserver")
+NODE_USERS = "system:node:"  # they make mirror pods
 _COPYING_PREFIXES = (
-    "system:node:",  # mirror pods
+    NODE_USERS,
     "system:serviceaccount:kube-system:",  # where Kubernetes' own controllers live
 )
 
@@ -62,6 +67,15 @@ class Request:
     policy: Policy | None = None  # None: no GuardrailPolicy holds in the namespace
     facts: Facts | None = None  # of the cluster's GPUs
     known: Known | None = None  # kills for memory of the pods that this one may stand for; None: there are none
+    pools: Mapping[str, Pool] | None = None  # the Machines, by group; None: not known, no guest is made
+    gpu_machines: Collection[str] = ()  # names of the machine types, and groups of them, that have GPUs
+    namespace: Mapping[str, Any] | None = None  # the Namespace; None: newer than the caller's copy
+    tenant: Obj | None = None  # the Tenant whose namespace it is
+    tenants: Sequence[Mapping[str, Any]] = ()  # all of them
+    classes: Sequence[Mapping[str, Any]] = ()  # the PriorityClasses
+    scheduler: str = ""  # the second scheduler's name; empty: there is none
+    budgets: Sequence[Budget] = ()
+    now: datetime | None = None  # for the budgets
 
     @property
     def is_copy(self) -> bool:
@@ -82,6 +96,11 @@ class Request:
     def is_judged_already(self) -> bool:
         """Whether it is made from a Job that stood here before: its pods, and the next attempts of a run."""
         return self.is_copy and (self.kind == "Pod" or self.user == OPERATOR or MASTERS in self.groups)
+
+    @property
+    def is_mirror(self) -> bool:
+        """Whether a node made it: a mirror pod of what is configured there."""
+        return self.user.startswith(NODE_USERS)
 
     @property
     def is_step(self) -> bool:
@@ -139,6 +158,28 @@ class Draft:
             return False
         return any(at(obj, ("metadata", "labels", RUN_LABEL)) is not None for obj in (self.obj, self.request.old))
 
+    @property
+    def is_guest(self) -> bool:
+        """Whether it is, or its pods become, guests of a Machine: that gives them their size and their nodes."""
+        return is_guest(at(self.obj, ("spec", "template")) or {} if self.request.kind == "Job" else self.obj)
+
+    def sized(self) -> Iterator[tuple[str, Obj]]:
+        """The containers whose amounts the author states: not the one that gets the machine later."""
+        for template in templates_of(self.request.kind, self.obj):
+            yield from ((field_of(path), container) for path, container in template.sized)
+
+    def apply(self, patches: Iterable[Obj]) -> None:
+        """Carry out patches (RFC 6902: add, replace and remove of members)."""
+        for patch in patches:
+            *path, last = (step.replace("~1", "/").replace("~0", "~") for step in patch["path"][1:].split("/"))
+            table: Any = self.obj
+            for step in path:
+                table = table[int(step)] if isinstance(table, list) else table.setdefault(step, {})
+            if patch["op"] == "remove":
+                table.pop(last, None)
+            else:
+                table[last] = patch["value"]
+
     def containers(self) -> Iterator[tuple[str, Obj]]:
         """Every container, with its field path."""
         for table in ("initContainers", "containers"):
@@ -147,10 +188,10 @@ class Draft:
 
     def unlimited(self) -> list[str]:
         """Field paths of the containers without a memory limit; none when the pod has one as a whole."""
-        if at(self.pod_spec, ("resources", "limits", "memory")):
-            return []
         return [
-            path for path, container in self.containers() if not at(container, ("resources", "limits", "memory"))
+            field_of(path)
+            for template in templates_of(self.request.kind, self.obj)
+            for path in template.unlimited()
         ]
 
 

@@ -17,7 +17,7 @@ from moorage.decide.admission.amounts import same
 from moorage.decide.admission.fields import at, mapping
 from moorage.decide.admission.gpurules import keeping_off
 from moorage.decide.admission.ownership import put, table_at
-from moorage.decide.admission.review import Draft, Refusal, Request, make_draft
+from moorage.decide.admission.review import Draft, Refusal, Request, is_deleting, make_draft
 from moorage.decide.admission.templates import GUARANTEED, wants_gpu
 from moorage.model.names import (
     ATTEMPT_LABEL,
@@ -37,28 +37,51 @@ from moorage.model.names import (
 # --- runs
 
 
-def complete_run(draft: Draft) -> None:
-    """R4, R5, R7 and the tenant's limits, for what was not judged before."""
-    if not draft.request.is_judged_already:
-        forgone = _forgoes_memory(draft)
-        for where, container in draft.containers():
-            _fill_in(draft, container, fill_memory=not forgone)
-            if draft.request.kind == "Job":
-                _equalise(draft, container, where)
-        _limit_time(draft)
-        cap_restarts(draft)
-    _keep_off_gpu_nodes(draft)
+def fill_in_amounts(draft: Draft) -> None:
+    """R4 and R5, for new runs and steps that were not judged before.
 
-
-def complete_step(draft: Draft) -> None:
-    """R4 and R7 for the pod of a workflow's step: no template of it stood here before.
-
-    Requests and limits stay apart where a manifest sets both: manifests of Argo run as they are.
+    Requests and limits of a workflow's step stay apart where a manifest sets both: manifests of Argo run as they
+    are.
     """
+    if not _is_new_work(draft) or (draft.request.is_judged_already and not draft.request.is_step):
+        return
     forgone = _forgoes_memory(draft)
-    for _, container in draft.containers():
+    for where, container in draft.sized():
         _fill_in(draft, container, fill_memory=not forgone)
-    _keep_off_gpu_nodes(draft)
+        if draft.request.kind == "Job":
+            _equalise(draft, container, where)
+
+
+def limit_restarts(draft: Draft) -> None:
+    """The tenant's limits of time and restarts, and what must hold of a run (R6)."""
+    request = draft.request
+    if not draft.is_run or is_deleting(request.obj):
+        return
+    if request.operation == "CREATE" and not request.is_judged_already:
+        _limit_time(draft)
+        _cap_restarts(draft)
+    elif request.operation == "UPDATE" and not request.is_copy:
+        _cap_restarts(draft)
+    check_run(draft)
+
+
+def keep_off_gpu_nodes(draft: Draft) -> None:
+    """R7, for new runs and steps. Left alone where the pod speaks of GPU nodes itself, in whatever way.
+
+    A guest goes where its machine is.
+    """
+    if not _is_new_work(draft) or draft.is_guest:
+        return
+    spec, away = draft.pod_spec, draft.request.away_from_gpus
+    if not away or wants_gpu(container for _, container in draft.containers()) or _speaks_of_gpu_nodes(spec):
+        return
+    kept_off = keeping_off(at(spec, ("affinity", "nodeAffinity")), away)
+    spec["affinity"] = {**mapping(spec.get("affinity")), "nodeAffinity": kept_off}
+
+
+def _is_new_work(draft: Draft) -> bool:
+    request = draft.request
+    return request.operation == "CREATE" and (request.is_step or (draft.is_run and not is_deleting(request.obj)))
 
 
 def check_run(draft: Draft) -> None:
@@ -188,15 +211,6 @@ def _never_again_without_limit(draft: Draft) -> None:
         draft.refusals.append(Refusal("spec.backoffLimit", str(draft.obj["spec"].get("backoffLimit", 6)), message))
 
 
-def _keep_off_gpu_nodes(draft: Draft) -> None:
-    """R7. Left alone where the pod speaks of GPU nodes itself, in whatever way."""
-    spec, away = draft.pod_spec, draft.request.away_from_gpus
-    if not away or wants_gpu(container for _, container in draft.containers()) or _speaks_of_gpu_nodes(spec):
-        return
-    kept_off = keeping_off(at(spec, ("affinity", "nodeAffinity")), away)
-    spec["affinity"] = {**mapping(spec.get("affinity")), "nodeAffinity": kept_off}
-
-
 def _speaks_of_gpu_nodes(spec: Mapping[str, Any]) -> bool:
     if spec.get("nodeName"):
         return True
@@ -225,7 +239,7 @@ def _limit_time(draft: Draft) -> None:
     draft.warnings.append(f"no time limit given: limited to {seconds} s, the tenant's default")
 
 
-def cap_restarts(draft: Draft) -> None:
+def _cap_restarts(draft: Draft) -> None:
     """The tenant's limit of restarts, where the run names none or more; without a memory limit none (R6)."""
     if draft.request.kind != "Job":
         return
@@ -245,13 +259,15 @@ def cap_restarts(draft: Draft) -> None:
 # --- everything else
 
 
-def advise(draft: Draft) -> None:
+def advise_limits(draft: Draft) -> None:
     """For Jobs and pods that are not runs: nothing is refused, the risks are named (R4, R6)."""
-    if draft.request.kind not in ("Job", "Pod"):
+    request = draft.request
+    is_judged = request.is_copy or request.policy is not None or draft.is_run
+    if request.kind not in ("Job", "Pod") or is_judged:
         return
     for path in draft.unlimited():
         where = f"{path}.resources.limits.memory"
-        if draft.request.kind == "Job" and draft.obj["spec"].get("backoffLimit") != 0:
+        if request.kind == "Job" and draft.obj["spec"].get("backoffLimit") != 0:
             message = (
                 "is not set: growing without a limit, and tried again, this Job can take one node after another"
             )

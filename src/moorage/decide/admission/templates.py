@@ -9,7 +9,7 @@ from typing import Any
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import is_gpu
 from moorage.decide.admission.fields import Path, at, mapping, sequence
-from moorage.model.names import MACHINE_CONTAINER_LABEL, MACHINE_TYPE_LABEL
+from moorage.model.names import MACHINE_CONTAINER_LABEL, MACHINE_GROUP_LABEL, MACHINE_TYPE_LABEL
 
 GUARANTEED = ("cpu", "memory")  # the resources that decide the quality-of-service class
 JOBS = ("Job", "CronJob")
@@ -61,7 +61,7 @@ class Template:
 
         A Pod that names a machine has both already when it is judged.
         """
-        return self.kind != "Pod" and any(MACHINE_TYPE_LABEL in _table(own, "labels") for _, own in self.metadata)
+        return self.kind != "Pod" and any(is_guest({"metadata": own}) for _, own in self.metadata)
 
     @property
     def sized(self) -> list[tuple[Path, Obj]]:
@@ -92,6 +92,12 @@ class Template:
         if self.has_pod_limit("memory"):
             return []
         return [path for path, container in self.sized if self.asked(container, "limits", "memory") is None]
+
+
+def is_guest(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod (or template) names a machine type or group."""
+    labels = mapping(mapping(pod.get("metadata")).get("labels"))
+    return MACHINE_TYPE_LABEL in labels or MACHINE_GROUP_LABEL in labels
 
 
 def templates_of(kind: str, obj: Obj) -> Iterator[Template]:

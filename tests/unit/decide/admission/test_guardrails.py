@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from moorage.apimachinery.scheduling import NodeInfo, Taint
 from moorage.decide.admission.gpunodes import away_from_gpus
-from moorage.decide.admission.guardrails import admit, judge
+from moorage.decide.admission.order import admit, judge
 from moorage.decide.admission.review import OPERATOR, TEMPLATES, Request, Verdict
 from moorage.decide.admission.rulebook import RULES
 from moorage.decide.runs.job import plan_run
@@ -485,7 +485,8 @@ def test_work_that_is_no_run_is_stamped_and_advised_but_neither_changed_nor_refu
     assert [patch["path"] for patch in verdict.patches] == [
         "/metadata/labels",
         "/metadata/annotations",
-        "/spec/template/metadata",
+        "/spec/template/metadata/labels",
+        "/spec/template/metadata/annotations",
     ]
     (said,) = verdict.warnings
     assert said.startswith("spec.template.spec.containers[0].resources.limits.memory is not set")
@@ -561,8 +562,8 @@ def test_a_workflow_bears_who_submitted_it(kind):
     workflow = {"metadata": {"name": "w", "namespace": "lab", "annotations": {OWNER: "another"}}, "spec": {}}
     verdict = admit(Request(kind=kind, operation="CREATE", user="ada", obj=workflow))
     assert verdict.patches == (
-        {"op": "add", "path": "/metadata/labels", "value": {OWNER: "ada"}},
         {"op": "add", "path": "/metadata/annotations", "value": {OWNER: "ada"}},
+        {"op": "add", "path": "/metadata/labels", "value": {OWNER: "ada"}},
     )
     assert "cannot be set to 'another'" in verdict.warnings[0]
 

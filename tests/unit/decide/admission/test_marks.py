@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage.decide.admission.guardrails import admit, judge
+from moorage.decide.admission.order import admit, judge
 from moorage.decide.admission.review import OPERATOR, SERVER, Request
 from moorage.decide.workflows.submission import _OF_A_RUN
 from moorage.model.cronworkflow import metadata_of_runs

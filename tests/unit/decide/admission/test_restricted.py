@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moorage.apimachinery.podsecurity import RESTRICTED, violations
-from moorage.decide.admission.newpods import advise_job
+from moorage.decide.admission.newpods import advise_users
 from moorage.decide.admission.restricted import advice, is_ours, is_restricted, names_user, secure, user_of
+from moorage.decide.admission.review import Request, make_draft
 from moorage.localcluster.apiserver.wire.patch import json_patch
 
 ENFORCED = {"pod-security.kubernetes.io/enforce": "restricted"}
@@ -178,6 +179,12 @@ def test_odd_pods_are_no_defect(spec):
 def test_who_creates_a_run_is_told_which_user_it_has(security, says):
     spec = {"securityContext": security, "containers": [{"name": "main"}]}
     job = {"metadata": {"labels": {"moorage.dev/run": "x"}}, "spec": {"template": {"spec": spec}}}
-    warnings = advise_job(job, {"metadata": {"labels": ENFORCED}})
-    assert [says in text for text in warnings] == ([True] if says else [])
-    assert advise_job(job, {"metadata": {"labels": {}}}) == ()
+
+    def warnings(labels):
+        namespace = {"metadata": {"labels": labels}}
+        draft = make_draft(Request(kind="Job", operation="CREATE", user="ada", obj=job, namespace=namespace))
+        advise_users(draft)
+        return draft.warnings
+
+    assert [says in text for text in warnings(ENFORCED)] == ([True] if says else [])
+    assert warnings({}) == []

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from moorage.apimachinery.scheduling import NodeInfo
 from moorage.decide.admission.fields import field_of
 from moorage.decide.admission.gpufacts import Facts, facts_of
-from moorage.decide.admission.guardrails import admit, judge
+from moorage.decide.admission.order import admit, judge
 from moorage.decide.admission.review import OPERATOR, Request
 from moorage.decide.admission.rulebook import RULES, judge_workload
 from moorage.decide.admission.shape import misshapen

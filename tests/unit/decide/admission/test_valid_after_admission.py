@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage.decide.admission.guardrails import admit
+from moorage.decide.admission.order import admit
 from moorage.decide.admission.review import Request
 from moorage.localcluster.apiserver.kinds.registry import RULES
 from moorage.localcluster.apiserver.types.fields import FieldErrors

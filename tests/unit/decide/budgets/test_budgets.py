@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moorage.decide.admission.budgets import asks_gpus
-from moorage.decide.admission.guardrails import admit
+from moorage.decide.admission.order import admit
 from moorage.decide.admission.review import OPERATOR, Request
 from moorage.decide.budgets.use import due, gpu_hours, period_of, standings, uses_of
 from moorage.model.budget import budgets_of, check_budget, parse_budget
@@ -120,9 +120,19 @@ def a_job(gpus=1, **spec):
 
 
 def decide(obj, *budgets, user="ada", kind="Job", operation="CREATE", tenant="vision", old=None):
-    request = Request(kind=kind, operation=operation, user=user, obj=obj, old=old)
-    gpu_machines = {"xlarge", "a100s"}
-    return admit(request, budgets=budgets_of(budgets), tenant=tenant, now=NOW, gpu_machines=gpu_machines)
+    return admit(
+        Request(
+            kind=kind,
+            operation=operation,
+            user=user,
+            obj=obj,
+            old=old,
+            budgets=budgets_of(budgets),
+            tenant={"metadata": {"name": tenant}},
+            now=NOW,
+            gpu_machines={"xlarge", "a100s"},
+        )
+    )
 
 
 def class_of(verdict):
@@ -179,14 +189,13 @@ def test_no_class_that_its_author_names_leads_past_the_end_of_the_queue(name):
 @pytest.mark.parametrize("when_over", ["queue", "refuse"])
 def test_an_update_does_not_take_work_from_the_end_of_the_queue_while_the_budget_is_used_up(when_over):
     old, new = a_job(priorityClassName="moorage-over-budget"), a_job()
-    request = Request(kind="MapJob", operation="UPDATE", user="ada", obj=new, old=old)
     for used, kept in ((OVER, True), ({"ada": 20}, False)):
-        budgets = budgets_of([a_budget(used=used, whenOver=when_over)])
-        verdict = admit(request, budgets=budgets, tenant="vision", now=NOW)
+        budget = a_budget(used=used, whenOver=when_over)
+        verdict = decide(new, budget, kind="MapJob", operation="UPDATE", old=old)
         assert class_of(verdict) is kept
         assert verdict.refusals == ()
-    same = Request(kind="MapJob", operation="UPDATE", user="ada", obj=old, old=old)
-    assert admit(same, budgets=budgets_of([a_budget(used=OVER, whenOver=when_over)]), now=NOW).patches == ()
+    over = a_budget(used=OVER, whenOver=when_over)
+    assert decide(old, over, kind="MapJob", operation="UPDATE", old=old).patches == ()
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from moorage.apimachinery.moments import rfc3339
 from moorage.controllers.memorykill.plan import kill_message, ledger_patch, observe, release_patch
-from moorage.decide.admission.guardrails import admit
+from moorage.decide.admission.order import admit
 from moorage.decide.admission.review import Request
 from moorage.decide.runs.killanswer import Hold, Known, Pass, Raise, answer, behind_gate, with_more_memory
 from moorage.decide.runs.killplan import Release, Renew, Stop, Write, is_outdated, plan

@@ -1,0 +1,80 @@
+"""Nodes that are kept for a tenant, or for the guests of a machine group: no other pod gets onto them.
+
+A taint guards both: `moorage.dev/tenant=TENANT`, and `moorage.dev/machine-group=GROUP` (`taint: true` of a
+Machine), each with the effect NoSchedule. A taint keeps off only pods that do not tolerate it, and that the
+scheduler places. So a pod is refused that tolerates the taint of nodes that are not its own, by name or with all
+others, or that names its node. The right to bind pods is the scheduler's: no role of ours has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from moorage.apimachinery.meta import controller_ref, labels_of
+from moorage.decide.admission.review import Draft, Refusal
+from moorage.decide.admission.tenancy import own_selector
+from moorage.model.machine import Pool
+from moorage.model.names import MACHINE_GROUP_LABEL, TENANT_LABEL
+
+Guard = tuple[str, str]  # key and value of a taint
+
+
+def judge_nodes(draft: Draft) -> None:
+    """Refuse a pod that would get onto guarded nodes that are not its own."""
+    request = draft.request
+    if request.kind != "Pod" or request.is_mirror:
+        return
+    is_of_daemons = request.is_copy and (controller_ref(draft.obj) or {}).get("kind") == "DaemonSet"
+    if is_of_daemons and request.tenant is None:
+        return  # an administrator's, for every node; in a team's namespace, its members may make one
+    guards = guards_of(request.tenants, (request.pools or {}).values())
+    draft.refusals += judge_pod(draft.obj, guards - own_guards(draft.obj, request.tenant), old=request.old)
+
+
+def guards_of(tenants: Iterable[Mapping[str, Any]], pools: Iterable[Pool]) -> frozenset[Guard]:
+    """The taints that keep nodes for tenants and for guests."""
+    of_tenants = {(TENANT_LABEL, str(tenant["metadata"]["name"])) for tenant in tenants if own_selector(tenant)}
+    return frozenset(of_tenants | {(MACHINE_GROUP_LABEL, pool.group) for pool in pools if pool.is_tainted})
+
+
+def own_guards(pod: Mapping[str, Any], tenant: Mapping[str, Any] | None) -> frozenset[Guard]:
+    """The taints behind which a pod may run: of its namespace's tenant, of the machine it is a guest of."""
+    own = {(MACHINE_GROUP_LABEL, str(labels_of(pod).get(MACHINE_GROUP_LABEL)))}
+    return frozenset(own | ({(TENANT_LABEL, str(tenant["metadata"]["name"]))} if tenant is not None else set()))
+
+
+def judge_pod(
+    pod: Mapping[str, Any], guards: Collection[Guard], *, old: Mapping[str, Any] | None = None
+) -> tuple[Refusal, ...]:
+    """Refusals of a pod that would get onto nodes behind `guards`; none where there are no such nodes.
+
+    `old`: of an update, which may add tolerations and nothing else that matters here.
+    """
+    if not guards:
+        return ()
+    spec, refusals = pod.get("spec") or {}, []
+    before = {_fields(toleration) for toleration in ((old or {}).get("spec") or {}).get("tolerations") or ()}
+    if spec.get("nodeName") and old is None:
+        reason = "must be left to the scheduler where nodes are kept for teams or for machines"
+        refusals.append(Refusal("spec.nodeName", repr(spec["nodeName"]), reason))
+    for index, toleration in enumerate(spec.get("tolerations") or ()):
+        if _fields(toleration) not in before and any(_tolerates(toleration, guard) for guard in guards):
+            reason = "must not tolerate the taint of nodes that are kept for other teams or for machines"
+            refusals.append(Refusal(f"spec.tolerations[{index}]", repr(toleration.get("value") or "*"), reason))
+    return tuple(refusals)
+
+
+def _tolerates(toleration: Mapping[str, Any], guard: Guard) -> bool:
+    """https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/"""
+    if toleration.get("effect") not in (None, "", "NoSchedule") or toleration.get("key") not in (
+        None,
+        "",
+        guard[0],
+    ):
+        return False
+    return toleration.get("operator") == "Exists" or (toleration.get("key"), toleration.get("value")) == guard
+
+
+def _fields(toleration: Mapping[str, Any]) -> frozenset[tuple[str, Any]]:
+    return frozenset(toleration.items())
