@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,11 +10,13 @@ from moorage.actions.workflows import Check
 from moorage.api.errors import ErrorCode
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.resources import CONFIGMAPS, Obj
+from moorage.decide.admission.fields import mapping
 from moorage.decide.workflows.findings import Finding
 from moorage.decide.workflows.normalise import normalise
 from moorage.decide.workflows.semaphores import limit_findings, semaphore_limits
 from moorage.decide.workflows.templates import TemplateKey, missing
 from moorage.errors import ApiError, Forbidden, NotFound, Problems
+from moorage.evaluator.pool import Evaluation
 from moorage.model.workflow import CLUSTER_WORKFLOW_TEMPLATES, WORKFLOW_TEMPLATES, WORKFLOWS
 
 PROBLEMS_MAX = 20  # in one answer; the others are counted
@@ -23,9 +24,11 @@ CONFIG_MAPS_MAX = 50  # that are looked at for limits of semaphores
 TEMPLATES_MAX = 200  # that one workflow may need, directly and through others
 
 
-def checks_of(api: Api, namespace: str, known: Sequence[Mapping[str, Any]] = ()) -> Check:
+def checks_of(
+    api: Api, namespace: str, known: Sequence[Mapping[str, Any]] = (), *, evaluation: Evaluation
+) -> Check:
     """The check of documents that go into this namespace. It reads the templates that they refer to, but for those
-    that are `known`: they come with the documents."""
+    that are `known`: they come with the documents. `evaluation`: where it runs, for users' text drives it."""
     given = {
         TemplateKey(each.get("kind") == CLUSTER_WORKFLOW_TEMPLATES.kind, str(each["metadata"]["name"])): normalise(
             each
@@ -39,8 +42,9 @@ def checks_of(api: Api, namespace: str, known: Sequence[Mapping[str, Any]] = ())
 
         others, knows_others = await _templates(api, namespace, document, given)
         is_run = document.get("kind") == WORKFLOWS.kind
-        findings = await asyncio.to_thread(
-            check_document, document, others, knows_others=knows_others, is_run=is_run
+        what = f"{document.get('kind')} {namespace}/{mapping(document.get('metadata')).get('name') or ''}"
+        findings = await evaluation.call(
+            namespace, what, check_document, document, others, knows_others=knows_others, is_run=is_run
         )
         errors = [finding for finding in findings if finding.is_error]
         if errors:

@@ -24,6 +24,7 @@ from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.decide.since import moment_before
 from moorage.decide.workflows.controllers import Controller
 from moorage.errors import AlreadyExists, DocumentError, NotReady, UsageError
+from moorage.evaluator.pool import InPlace
 from moorage.model.schedule import zone_named
 
 SHOWN = 10  # slots of a backfill that are printed
@@ -64,7 +65,11 @@ def create(target: Target, file: Path, dry_run: bool, replace: bool) -> int:
         now = session.clock.now()
         controller = await controller_of(session.api, now)
         planned = [crons.plan_cron(document, session.namespace, controller) for document in documents]
-        check = no_check if controller is Controller.ARGO else checks_of(session.api, session.namespace)
+        check = (
+            no_check
+            if controller is Controller.ARGO
+            else checks_of(session.api, session.namespace, evaluation=InPlace())
+        )
         for made in planned:
             try:
                 created, notes = await crons.create_cron(session.api, made, check=check, dry_run=dry_run)
@@ -208,7 +213,7 @@ def run(target: Target, name: str, parameters: tuple[str, ...]) -> int:
 
     async def work(session: Session) -> int:
         controller = await controller_of(session.api, session.clock.now())
-        check = checks_of(session.api, session.namespace)
+        check = checks_of(session.api, session.namespace, evaluation=InPlace())
         submitted = await crons.run_cron(
             session.api, session.namespace, name, values, controller=controller, check=check
         )

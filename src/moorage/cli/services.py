@@ -49,6 +49,7 @@ from moorage.apimachinery.serving import GRACE_SECONDS, serve
 from moorage.cli.datafolder import DataFolder, listening
 from moorage.clock import SYSTEM, Clock
 from moorage.errors import AlreadyExists, ApiError, MoorageError, NotFound, NotReady
+from moorage.evaluator.pool import Evaluation, Evaluators
 from moorage.model.names import GUARD_LABEL
 from moorage.model.people import LOCAL
 from moorage.model.retention import USAGE_DAYS
@@ -130,8 +131,9 @@ async def run_services(settings: Settings) -> None:
             return
         if settings.install:
             await _install(admin, settings)
+        evaluation = await stack.enter_async_context(contextlib.aclosing(Evaluators()))
         async with asyncio.TaskGroup() as tasks:
-            works = _works(settings, apis, _Signals(stop, draining))
+            works = _works(settings, apis, _Signals(stop, draining), evaluation)
             background = [tasks.create_task(work, name=name) for name, work in works.behind]
             serving = [tasks.create_task(work, name=name) for name, work in works.serving]
             answer_parent(settings.alive_fd)
@@ -208,7 +210,7 @@ class _Works:
     end_streams: list[Callable[[], None]] = field(default_factory=list)
 
 
-def _works(settings: Settings, apis: dict[str, KubeClient], signals: _Signals) -> _Works:
+def _works(settings: Settings, apis: dict[str, KubeClient], signals: _Signals, evaluation: Evaluation) -> _Works:
     works = _Works()
     grace = GRACE_SECONDS if settings.install else LONG_GRACE_SECONDS
     answer = functools.partial(serve, stop=signals.stop, draining=signals.draining, grace_seconds=grace)
@@ -234,6 +236,7 @@ def _works(settings: Settings, apis: dict[str, KubeClient], signals: _Signals) -
                 registries=REGISTRIES.read(os.environ),
                 informers=informers,
                 metrics=measures,
+                evaluation=evaluation,
             )
             works.behind.append(("operator", operator))
             if "operator" in sockets:
@@ -265,7 +268,7 @@ def _works(settings: Settings, apis: dict[str, KubeClient], signals: _Signals) -
             works.serving.append(("webhook", by_tls))
             works.ready.append(webhook.wait_synced())
         elif part == "server":
-            service = _server(api, settings, informers)
+            service = _server(api, settings, informers, evaluation)
             servers.append(service)
             works.behind.append(("server caches", service.run()))
             works.serving.append(("server", answer(service.app, sockets["server"])))
@@ -291,7 +294,7 @@ def _audit_token(settings: Settings) -> Callable[[str], bool]:
     return functools.partial(same, settings.audit_token)
 
 
-def _server(api: KubeClient, settings: Settings, informers: Informers) -> ServerService:
+def _server(api: KubeClient, settings: Settings, informers: Informers, evaluation: Evaluation) -> ServerService:
     """The server with its settings. Raises MoorageError without a folder for its data."""
     from moorage.attempts.keeper import limit_settings
     from moorage.queue.quota import quota_settings
@@ -320,6 +323,7 @@ def _server(api: KubeClient, settings: Settings, informers: Informers) -> Server
             prometheus=table.PROMETHEUS_URL.read(os.environ),
         ),
         informers=informers,
+        evaluation=evaluation,
     )
 
 

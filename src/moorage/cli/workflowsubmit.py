@@ -225,8 +225,9 @@ def sorted_documents(documents: Sequence[Obj]) -> tuple[list[Obj], list[Obj]]:
 async def _apply(session: Session, templates: Sequence[Mapping[str, Any]]) -> None:
     from moorage.actions.workflowlints import checks_of
     from moorage.actions.workflowtemplates import Applied, apply_template
+    from moorage.evaluator.pool import InPlace
 
-    check = checks_of(session.api, session.namespace, templates)
+    check = checks_of(session.api, session.namespace, templates, evaluation=InPlace())
 
     for template in templates:
         stored, what = await apply_template(session.api, session.namespace, template, check=check)
@@ -250,9 +251,10 @@ async def submit_all(
     from moorage.actions.workflowlints import checks_of
     from moorage.actions.workflows import submit_workflow
     from moorage.cli.workflowsession import controller_here
+    from moorage.evaluator.pool import InPlace
 
     controller = await controller_here(session)
-    check = checks_of(session.api, session.namespace, templates)
+    check = checks_of(session.api, session.namespace, templates, evaluation=InPlace())
     names: list[str] = []
     for document in documents:
         submitted = await submit_workflow(

@@ -16,6 +16,7 @@ from moorage.cli.names import complete
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.cli.workflowsubmit import read_documents
 from moorage.errors import UsageError
+from moorage.evaluator.pool import InPlace
 
 cluster_option = click.option("--cluster", is_flag=True, help="ClusterWorkflowTemplates, for all namespaces.")
 
@@ -54,7 +55,7 @@ def create(target: Target, files: tuple[Path, ...], replace: bool, cluster: bool
                 "the files have a WorkflowTemplate, which is of a namespace",
                 hint="leave out --cluster, or change its kind to ClusterWorkflowTemplate",
             )
-        check = checks_of(session.api, session.namespace, documents)
+        check = checks_of(session.api, session.namespace, documents, evaluation=InPlace())
         for document in documents:
             if replace and not dry_run:
                 stored, what = await workflowtemplates.apply_template(

@@ -39,6 +39,7 @@ from moorage.controllers.workflow.remote import OperatorApi, RemoteStore
 from moorage.controllers.workflow.runtime import read_runtime
 from moorage.controllers.workspace.controller import WorkspaceController
 from moorage.decide.runs.restarts import LOST_AFTER
+from moorage.evaluator.pool import Evaluation, InPlace
 from moorage.kube.events import EventRecorder
 from moorage.kube.leader import Elector, Times
 from moorage.model.mapjob import MAPJOBS
@@ -85,6 +86,7 @@ async def run_operator(
     informers: Informers | None = None,
     outbound: Outbound | None = None,
     registries: Sequence[str] = (),
+    evaluation: Evaluation | None = None,
 ) -> None:
     """Run all controllers until cancelled; with `leader_elect`, whenever the lease is held; `times`: the lease's.
 
@@ -92,8 +94,9 @@ async def run_operator(
     `identity` must differ between processes. `certificates`: on a real cluster, whether the webhook's is our own
     to make and renew, or given by another; "" beside a local one, where `moor up` makes it. `outbound`: where
     heartbeats and notices of workflows may go; None: to public addresses, by https. `registries`: those that are
-    asked for commands of images beside public ones.
+    asked for commands of images beside public ones. `evaluation`: where users' text is evaluated; None: here.
     """
+    evaluation = evaluation or InPlace()
 
     if not leader_elect:
         async with contextlib.aclosing(RemoteStore(api, clock=clock)) as records:
@@ -108,6 +111,7 @@ async def run_operator(
                 identity,
                 outbound,
                 registries,
+                evaluation,
             )
         return
     elector = Elector(api, clock=clock, name=LEASE, namespace=SYSTEM_NAMESPACE, identity=identity, times=times)
@@ -131,6 +135,7 @@ async def run_operator(
                 identity,
                 outbound,
                 registries,
+                evaluation,
             )
 
     await elector.run(lead)
@@ -147,6 +152,7 @@ async def _run_controllers(
     identity: str,
     outbound: Outbound | None,
     registries: Sequence[str],
+    evaluation: Evaluation,
 ) -> None:
     events = EventRecorder(api, component=COMPONENT, clock=clock)
     machines = MachineController(api, clock=clock, events=events, metrics=metrics, informers=shared)
@@ -162,7 +168,9 @@ async def _run_controllers(
         HostController(api, clock=clock, events=events, metrics=metrics, informers=shared),
         DatasetController(api, clock=clock, events=events, metrics=metrics, informers=shared),
         VolumeBackupController(api, clock=clock, events=events, metrics=metrics, informers=shared),
-        CronWorkflowController(api, clock=clock, events=events, metrics=metrics, informers=shared),
+        CronWorkflowController(
+            api, clock=clock, events=events, metrics=metrics, informers=shared, evaluation=evaluation
+        ),
         *(
             monitor(api, clock=clock, events=events, outbound=outbound, metrics=metrics, informers=shared)
             for monitor in (RunMonitorController, SlotMonitorController)
@@ -183,6 +191,7 @@ async def _run_controllers(
             metrics=metrics,
             informers=shared,
             commands=commands,
+            evaluation=evaluation,
         )
     )
     controllers += [

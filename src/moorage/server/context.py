@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 from moorage.apimachinery.api import Api
 from moorage.clock import Clock
+from moorage.evaluator.pool import Evaluation, InPlace
 from moorage.metrics.requests import RequestTimes
 from moorage.model.people import is_account
 from moorage.server.idempotency import Turns
@@ -81,6 +82,7 @@ class Context:
     times: RequestTimes
     records: Callable[[], bool]  # whether this server is the one that records
     turns: Turns = field(default_factory=Turns)
+    evaluation: Evaluation = field(default_factory=InPlace)  # where users' text is evaluated
     idle: IdleLoop | None = None  # None: this is no server
     cost_of_day: Callable[[], Cost | None] = lambda: None  # as it was last computed
 

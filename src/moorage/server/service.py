@@ -26,6 +26,7 @@ from moorage.decide.maps.notices import Notice
 from moorage.decide.rates import Rate
 from moorage.decide.usage.readings import is_sampled
 from moorage.errors import MoorageError, NotFound, StorageError
+from moorage.evaluator.pool import Evaluation, InPlace
 from moorage.kube.client import KubeClient
 from moorage.kube.events import EventRecorder
 from moorage.kube.kubelets import Kubelets
@@ -143,6 +144,7 @@ class ServerService:
         pods: Informer | None = None,
         jobs: Informer | None = None,
         informers: Informers | None = None,
+        evaluation: Evaluation | None = None,
     ) -> None:
         shared = informers or Informers()
         place = Place(folder=usage_db.parent, url=database or "")
@@ -193,6 +195,7 @@ class ServerService:
         self.logins.addresses.allow(hosts)
         self.gateway.info.on_change(self.logins.addresses.follow)
         self.context = Context(
+            evaluation=evaluation or InPlace(),
             api=api,
             place=place,
             cluster=self.cluster,

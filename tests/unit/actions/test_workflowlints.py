@@ -7,6 +7,7 @@ from moorage.api.errors import ErrorCode
 from moorage.apimachinery.documents import parse_yaml
 from moorage.apimachinery.resources import CONFIGMAPS
 from moorage.errors import Problems
+from moorage.evaluator.pool import InPlace
 from moorage.model.workflow import WORKFLOW_TEMPLATES
 from moorage.testing.fakeapi import FakeApi
 
@@ -36,9 +37,9 @@ spec:
 async def test_the_templates_of_the_namespace_are_known():
     api = FakeApi()
     await api.create(WORKFLOW_TEMPLATES, parse_yaml(LIBRARY), "lab")
-    assert list(await checks_of(api, "lab")(parse_yaml(USER))) == []
+    assert list(await checks_of(api, "lab", evaluation=InPlace())(parse_yaml(USER))) == []
     with pytest.raises(Problems) as refused:
-        await checks_of(api, "other")(parse_yaml(USER))
+        await checks_of(api, "other", evaluation=InPlace())(parse_yaml(USER))
     field = "spec.templates[0].steps[0][0].templateRef.name"
     message = f"{field}: no WorkflowTemplate is named 'lib'; known are: none"
     assert (refused.value.problems, refused.value.fields) == ([(message, None)], (field,))
@@ -52,17 +53,20 @@ async def test_templates_of_templates_are_looked_for():
     await api.create(WORKFLOW_TEMPLATES, second, "lab")
     await api.create(WORKFLOW_TEMPLATES, parse_yaml(LIBRARY), "lab")
     user = parse_yaml(USER.replace("{name: lib, template: t}", "{name: second, template: main}"))
-    assert list(await checks_of(api, "lab")(user)) == []
+    assert list(await checks_of(api, "lab", evaluation=InPlace())(user)) == []
 
 
 async def test_templates_that_come_along_are_known():
-    assert list(await checks_of(FakeApi(), "lab", [parse_yaml(LIBRARY)])(parse_yaml(USER))) == []
+    assert (
+        list(await checks_of(FakeApi(), "lab", [parse_yaml(LIBRARY)], evaluation=InPlace())(parse_yaml(USER)))
+        == []
+    )
 
 
 async def test_warnings_are_returned():
     document = parse_yaml(LIBRARY)
     document["spec"]["templates"][0]["container"]["args"] = ["{{=workflow.nothing}}"]
-    (warning,) = await checks_of(FakeApi(), "lab")(document)
+    (warning,) = await checks_of(FakeApi(), "lab", evaluation=InPlace())(document)
     assert warning.startswith("spec.templates[0].container.args[0]: ")
 
 
@@ -70,7 +74,7 @@ async def test_many_errors_are_counted():
     document = parse_yaml(LIBRARY)
     document["spec"]["templates"] += [{"name": f"t{number}"} for number in range(30)]
     with pytest.raises(Problems) as refused:
-        await checks_of(FakeApi(), "lab")(document)
+        await checks_of(FakeApi(), "lab", evaluation=InPlace())(document)
     assert refused.value.problems[-1] == ("and 10 more", "moor workflow lint FILE shows all")
     assert len(refused.value.fields) == 20
 
@@ -85,7 +89,7 @@ async def test_a_semaphore_without_a_limit_is_warned_of():
     }
     document["spec"]["templates"][0]["inputs"] = {"parameters": [{"name": "k", "value": "train"}]}
     api.put(CONFIGMAPS, {"metadata": {"name": "limits", "namespace": "lab"}, "data": {"other": "1"}})
-    assert list(await checks_of(api, "lab")(document)) == [
+    assert list(await checks_of(api, "lab", evaluation=InPlace())(document)) == [
         "spec.synchronization.semaphores[0].database: keeps it waiting until there is a limit: the ConfigMap"
         " workflow-limits does not exist",
         "spec.templates[0].synchronization.semaphores[0].configMapKeyRef: keeps it waiting until there is a limit:"
@@ -93,4 +97,4 @@ async def test_a_semaphore_without_a_limit_is_warned_of():
     ]
     api.put(CONFIGMAPS, {"metadata": {"name": "limits", "namespace": "lab"}, "data": {"train": "1"}})
     api.put(CONFIGMAPS, {"metadata": {"name": "workflow-limits", "namespace": "lab"}, "data": {"all": "1"}})
-    assert list(await checks_of(api, "lab")(document)) == []
+    assert list(await checks_of(api, "lab", evaluation=InPlace())(document)) == []

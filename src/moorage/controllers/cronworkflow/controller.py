@@ -31,6 +31,7 @@ from moorage.controllers.cronworkflow.plan import (
 )
 from moorage.controllers.loop import MANY_WORKERS, Loop, LoopMetrics
 from moorage.errors import AlreadyExists, BadRequest, Conflict, Forbidden, Invalid, NotFound
+from moorage.evaluator.pool import Evaluation, InPlace
 from moorage.kube.argo import argo_controller
 from moorage.kube.events import EventRecorder
 from moorage.model.cronworkflow import (
@@ -74,9 +75,11 @@ class CronWorkflowController:
         events: EventRecorder,
         metrics: LoopMetrics | None = None,
         informers: Informers | None = None,
+        evaluation: Evaluation | None = None,
     ) -> None:
         shared = informers or Informers()
         self._api, self._clock, self._events = api, clock, events
+        self._evaluation = evaluation or InPlace()
         self._crons = shared.of(api, CRON_WORKFLOWS)
         self._runs = shared.of(api, WORKFLOWS, indexes={"cron": cron_names})
         self.informers = (self._crons, self._runs)
@@ -105,7 +108,7 @@ class CronWorkflowController:
             obj = await self._adopt(obj)
         if not is_ours(obj):
             return None
-        decided = plan(self._observe(obj))
+        decided = await self._evaluation.think(key.namespace, f"CronWorkflow {key}", plan, self._observe(obj))
         for action in decided.actions:
             obj = await self._act(obj, action)
         if any(isinstance(action, Start) for action in decided.actions):

@@ -9,6 +9,8 @@ from moorage.decide.workflows.lint import check
 from moorage.decide.workflows.support import unsupported
 from moorage.decide.workflows.templates import TemplateKey
 
+FAULTS_SHOWN = 20  # in the message of a workflow
+
 
 def faults_of(document: Mapping[str, Any], others: Mapping[TemplateKey, Mapping[str, Any]]) -> Sequence[str]:
     """Why this normalised Workflow cannot run, one sentence each: its faults, and fields that are not run."""
@@ -16,4 +18,5 @@ def faults_of(document: Mapping[str, Any], others: Mapping[TemplateKey, Mapping[
     if not findings:
         documents = [document, *others.values()]
         findings = [finding for each in documents for finding in unsupported(each) if finding.is_error]
-    return tuple(str(finding) for finding in findings)
+    shown = [str(finding) for finding in findings[:FAULTS_SHOWN]]
+    return (*shown, f"and {len(findings) - FAULTS_SHOWN} more") if len(findings) > FAULTS_SHOWN else tuple(shown)

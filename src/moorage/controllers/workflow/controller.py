@@ -84,6 +84,7 @@ from moorage.errors import (
     MoorageError,
     NotFound,
 )
+from moorage.evaluator.pool import Evaluation, InPlace
 from moorage.kube.argo import running_controller
 from moorage.kube.events import EventRecorder
 from moorage.kube.objects import EventType
@@ -172,11 +173,13 @@ class WorkflowController:
         metrics: LoopMetrics | None = None,
         informers: Informers | None = None,
         commands: ImageCommands | None = None,
+        evaluation: Evaluation | None = None,
     ) -> None:
         shared = informers or Informers()
         self._api, self._records, self._clock, self._events = api, records, clock, events
         self._holder, self._find_runtime, self._check = holder, runtime, check
         self._lost_after, self._commands = lost_after, commands
+        self._evaluation = evaluation or InPlace()
         self._workflows = shared.of(api, WORKFLOWS)
         self._pods = shared.of(
             api,
@@ -443,7 +446,7 @@ class WorkflowController:
                     )
         document = own
         try:
-            faults += self._check(own, others)
+            faults += await self._evaluation.call(key.namespace, f"Workflow {key}", self._check, own, others)
             document = stored(own, others, await self._choices(key, own, others))
             reference = reference_of(document.get("spec") or {})
             config = await self._config_map(reference.config_map, key.namespace)
@@ -471,7 +474,8 @@ class WorkflowController:
                 ("spec", "templates"), "", f"a templateRef is named by tags, and there are {len(pool)} templates:"
                 f" at most {CHOICES_MAX} may be chosen from"
             )  # fmt: skip
-        return choices_of(pool, others, self._check)
+        what = f"the templates of Workflow {key}"
+        return await self._evaluation.call(key.namespace, what, choices_of, pool, others, self._check)
 
     async def _config_map(self, name: str, namespace: str) -> Obj | None:
         """None: there is none of this name."""
@@ -509,7 +513,7 @@ class WorkflowController:
         Raises ApiError for what may be otherwise later, such as a quota.
         """
         try:
-            templates = _claim_templates(record)
+            templates = await self._claim_templates(key, record)
         except TextError as error:
             return error.message
         for name, template in templates.items():
@@ -537,6 +541,19 @@ class WorkflowController:
                     raise
                 return error.message
         return ""
+
+    async def _claim_templates(self, key: Key, record: WorkflowRecord) -> dict[str, Mapping[str, Any]]:
+        """Raises TextError."""
+        if not (record.document.get("spec") or {}).get("volumeClaimTemplates"):
+            return {}
+        return await self._evaluation.think(key.namespace, f"Workflow {key}", _claim_templates, record)
+
+    async def _claim_names(self, key: Key, record: WorkflowRecord) -> Sequence[str]:
+        """Of the claims that may have been made; none where the templates cannot be read."""
+        try:
+            return list(await self._claim_templates(key, record))
+        except TextError:
+            return ()
 
     async def _budget(self, key: Key, obj: Obj, record: WorkflowRecord) -> None:
         """Make the PodDisruptionBudget of `spec.podDisruptionBudget`."""
@@ -599,7 +616,7 @@ class WorkflowController:
             for granted in live.granted:
                 run.answer(granted, None)
             live.granted = []
-            decision = run.decide(self._clock.now())
+            decision = await self._decide(key, live)
             look_again = decision.look_again_in
             if not await self._carry_out(key, live, decision):
                 break
@@ -629,6 +646,12 @@ class WorkflowController:
             except NotFound:
                 names.add(name)
         return names
+
+    async def _decide(self, key: Key, live: _Live) -> Decision:
+        """Let the run decide, beside the loop; the nodes of its namespace are counted."""
+        others = sum(other.run.node_count for each, other in self._live.items() if each.namespace == key.namespace)
+        decide = partial(live.run.decide, self._clock.now(), other_nodes=others - live.run.node_count)
+        return await self._evaluation.think(key.namespace, f"Workflow {key}", decide)
 
     async def _resume(self, key: Key, live: _Live) -> str | None:
         """Let suspended nodes go on as the object asks now; the annotation's text, None where there is none.
@@ -764,10 +787,10 @@ class WorkflowController:
         if not live.run.waits_for(name):
             live.line.forget(name)
             return False
-        claims = {claim: f"{key.name}-{claim}" for claim in _claim_templates(live.run.workflow)}
+        claims = {claim: f"{key.name}-{claim}" for claim in await self._claim_templates(key, live.run.workflow)}
         request = PodRequest(
             record=order.record,
-            workflow=live.run.document,
+            workflow=await self._evaluation.think(key.namespace, f"Workflow {key}", live.run.written),
             template=order.template,
             secret=secret_name(key.name, live.run.workflow.token_digest),
             artifacts=order.artifacts,
@@ -1011,7 +1034,7 @@ class WorkflowController:
         for asked in self._locks.asked_by(live.uid):
             limits = [self._limits[lock][0] for lock in asked.locks if lock in self._limits]
             reason = "; ".join(limit.fault for limit in limits if limit.fault)
-            if reason and is_strict(live.run.document):
+            if reason and is_strict(live.run.workflow.document):
                 self._locks.release(live.uid, asked.node)
                 live.run.answer(asked, Refusal(reason))
             else:
@@ -1074,7 +1097,7 @@ class WorkflowController:
         await self._end_budget(key, record)
         gc = (record.document.get("spec") or {}).get("volumeClaimGC") or {}
         if str(gc.get("strategy") or "") == "OnWorkflowCompletion" or record.phase == "Succeeded":
-            for claim in _claim_names(record):
+            for claim in await self._claim_names(key, record):
                 await self._delete_claim(f"{key.name}-{claim}", key.namespace, record.uid)
 
     async def _end_pod(
@@ -1188,21 +1211,11 @@ def _controls(obj: Mapping[str, Any]) -> Controls:
 
 def _claim_templates(record: WorkflowRecord) -> dict[str, Mapping[str, Any]]:
     """By their names; tags in them stand for what is known of the whole workflow. Raises TextError."""
-    templates = (record.document.get("spec") or {}).get("volumeClaimTemplates") or ()
-    if not templates:
-        return {}
+    templates = record.document["spec"]["volumeClaimTemplates"]
     return {
         str((template.get("metadata") or {}).get("name")): template
         for template in substitute(list(templates), globals_of(record))
     }
-
-
-def _claim_names(record: WorkflowRecord) -> Sequence[str]:
-    """Of the claims that may have been made; none where the templates cannot be read."""
-    try:
-        return list(_claim_templates(record))
-    except TextError:
-        return ()
 
 
 def _decoded(text: str, kind: Any) -> Any:

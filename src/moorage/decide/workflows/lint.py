@@ -16,6 +16,7 @@ from typing import Any
 from moorage.decide.admission.fields import Path, field_of, mapping, sequence
 from moorage.decide.workflows import scopes
 from moorage.decide.workflows.findings import Finding, Gathered
+from moorage.decide.workflows.graph.loops import literal_count
 from moorage.decide.workflows.lintsteps import Inline, Place, check_dag, check_steps, resolve, resolve_named
 from moorage.decide.workflows.linttemplate import (
     PARAMETERS_MAX,
@@ -60,6 +61,7 @@ from moorage.decide.workflows.templates import (
     steps_of,
     uses_of,
 )
+from moorage.decide.workflows.text.limits import OBJECT_NODES, SCHEDULES
 from moorage.model.workflow import CRON_NAME_MAX, NAME_MAX
 
 KINDS = ("Workflow", "WorkflowTemplate", "ClusterWorkflowTemplate", "CronWorkflow")
@@ -151,6 +153,14 @@ class _Spec:
         if spec is not None:
             self._check_fields(spec)
             self._check_templates(spec)
+            self._check_loops(spec)
+
+    def _check_loops(self, spec: Mapping[str, Any]) -> None:
+        templates = [mapping(template) for template in sequence(spec.get("templates"))]
+        count = sum(literal_count(step) for template in templates for _, step in steps_of(template))
+        if count > OBJECT_NODES:
+            words = f"have loops of {count:,} items; at most {OBJECT_NODES:,} nodes are allowed in one workflow"
+            self._out.error("limit", (*self._path, "templates"), words)
 
     def _has_shape(self) -> bool:
         """Whether every field has the shape that the rest takes for granted; those that have not are named."""
@@ -378,6 +388,9 @@ def _check_cron(out: Gathered, spec: Mapping[str, Any]) -> None:
     at: Path = ("spec", "schedules")
     if not isinstance(schedules, list) or not schedules:
         out.error("cron", at, "must be a list with at least one schedule, such as '0 8 * * 1-5'")
+        schedules = []
+    if len(schedules) > SCHEDULES:
+        out.error("cron", at, f"has {len(schedules):,} schedules; at most {SCHEDULES} are allowed")
         schedules = []
     if timezone not in (None, ""):
         try:

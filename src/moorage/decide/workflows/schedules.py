@@ -21,6 +21,7 @@ from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from itertools import takewhile
 from typing import assert_never
 
+from moorage.decide.workflows.text.limits import SCHEDULE_CHARACTERS, SCHEDULES
 from moorage.errors import UsageError
 from moorage.model.schedule import zone_named
 
@@ -117,6 +118,10 @@ def parse_timetable(schedules: Sequence[str], timezone: str = "", *, anchor: dat
         raise ScheduleError(
             "there is no schedule: give at least one, such as '0 8 * * 1-5'", field="spec.schedules"
         )
+    if len(schedules) > SCHEDULES:
+        raise ScheduleError(
+            f"there are {len(schedules):,} schedules; at most {SCHEDULES} are allowed", field="spec.schedules"
+        )
     zone = _zone(timezone) if timezone else None
     parsed = tuple(parse_schedule(text, zone) for text in schedules)
     return Timetable(schedules=parsed, anchor=anchor.astimezone(UTC).replace(microsecond=0))
@@ -127,6 +132,10 @@ def parse_schedule(text: str, zone: tzinfo | None = None) -> Schedule:
 
     Raises ScheduleError.
     """
+    if len(text) > SCHEDULE_CHARACTERS:
+        raise ScheduleError(
+            f"the schedule {text[:20]!r}… has {len(text):,} characters; at most {SCHEDULE_CHARACTERS} are allowed"
+        )
     rest = text.strip()
     prefix = re.match(r"(?:CRON_)?TZ=(\S*)\s+", rest)
     if prefix is not None:

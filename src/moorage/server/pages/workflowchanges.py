@@ -149,7 +149,7 @@ async def resubmit(desk: Desk, request: Request) -> Response:
             Additions(),
             controller=await controller_of(context.api, context.now()),
             records=records_of(context),
-            check=checks_of(api, namespace),
+            check=checks_of(api, namespace, evaluation=context.evaluation),
             mark=mark_of(user.name, f"workflow\0{namespace}/{name}\0{key}", wish) if key else "",
             memoized=wish.memoized,
         )

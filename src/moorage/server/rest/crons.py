@@ -44,7 +44,11 @@ async def create_cron(call: Call[NewCron, None]) -> Cron:
     controller = await controller_of(call.context.api, call.context.now())
     made = crons.plan_cron(call.body.manifest, call.body.namespace, controller)
     call.audit("create cron", f"{call.body.namespace}/{made['metadata']['name']}")
-    check = no_check if controller is Controller.ARGO else checks_of(call.api, call.body.namespace)
+    check = (
+        no_check
+        if controller is Controller.ARGO
+        else checks_of(call.api, call.body.namespace, evaluation=call.context.evaluation)
+    )
     created, _ = await crons.create_cron(call.api, made, check=check, mark=call.mark)
     return crons.cron_of(created, (), call.context.now())
 
@@ -61,7 +65,11 @@ async def replace_cron(call: Call[NewCron, None]) -> Cron:
             field="manifest.metadata.name",
         )
     call.audit("replace cron", f"{call.namespace}/{call.name}")
-    check = no_check if controller is Controller.ARGO else checks_of(call.api, call.namespace)
+    check = (
+        no_check
+        if controller is Controller.ARGO
+        else checks_of(call.api, call.namespace, evaluation=call.context.evaluation)
+    )
     await crons.replace_cron(call.api, made, check=check)
     return await crons.get_cron(call.api, call.namespace, call.name, call.context.now())
 
@@ -93,7 +101,7 @@ async def run_cron(call: Call[CronStart, None]) -> CronRun:
         call.name,
         call.body.parameters,
         controller=controller,
-        check=checks_of(call.api, call.namespace),
+        check=checks_of(call.api, call.namespace, evaluation=call.context.evaluation),
         mark=call.mark,
     )
     return crons.run_of(view_workflow(submitted.workflow))

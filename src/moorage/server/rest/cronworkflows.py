@@ -37,7 +37,7 @@ async def lint_cron_workflow(call: Call[CronWorkflowBody, None]) -> CronWorkflow
 
 async def _create(call: Call[CronWorkflowBody, None], *, dry_run: bool) -> CronWorkflow:
     planned = crons.plan_cron(_document(call), call.namespace, await controller_known(call.context))
-    check = checks_of(call.api, call.namespace)
+    check = checks_of(call.api, call.namespace, evaluation=call.context.evaluation)
     made, _ = await crons.create_cron(call.api, planned, check=check, dry_run=dry_run)
     return as_cron_workflow(made)
 
@@ -57,7 +57,9 @@ async def replace_cron_workflow(call: Call[CronWorkflowBody, None]) -> CronWorkf
             field="cronWorkflow.metadata.name",
         )
     planned = crons.plan_cron(document, call.namespace, await controller_known(call.context))
-    changed, _ = await crons.replace_cron(call.api, planned, check=checks_of(call.api, call.namespace))
+    changed, _ = await crons.replace_cron(
+        call.api, planned, check=checks_of(call.api, call.namespace, evaluation=call.context.evaluation)
+    )
     return as_cron_workflow(changed)
 
 

@@ -142,7 +142,7 @@ async def _submit(
         document,
         additions,
         controller=await controller_known(call.context),
-        check=checks_of(call.api, call.namespace),
+        check=checks_of(call.api, call.namespace, evaluation=call.context.evaluation),
         mark="" if dry_run else call.mark,
         dry_run=dry_run,
     )
@@ -164,7 +164,7 @@ async def lint_workflow(call: Call[LintWorkflow, None]) -> Workflow:
         document,
         Additions(),
         controller=await controller_known(call.context),
-        check=checks_of(call.api, call.namespace),
+        check=checks_of(call.api, call.namespace, evaluation=call.context.evaluation),
         dry_run=True,
     )
     return as_workflow(checked.workflow)
@@ -367,7 +367,7 @@ async def resubmit_workflow(call: Call[ResubmitWorkflow, None]) -> tuple[int, Wo
         call.name,
         Additions(parameters=call.body.parameters),
         controller=await controller_known(call.context),
-        check=checks_of(call.api, call.namespace),
+        check=checks_of(call.api, call.namespace, evaluation=call.context.evaluation),
         records=records_of(call.context),
         mark=call.mark,
         memoized=call.body.memoized,

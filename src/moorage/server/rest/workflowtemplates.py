@@ -51,7 +51,7 @@ async def replace_template(call: Call[NewTemplate, None]) -> WorkflowTemplate:
             f"the manifest is of {written!r}, the path of {call.name!r}", field="template.metadata.name"
         )
     await _get(call)
-    check = checks_of(call.api, _namespace(call))
+    check = checks_of(call.api, _namespace(call), evaluation=call.context.evaluation)
     changed, _ = await workflowtemplates.apply_template(call.api, _namespace(call), document, check=check)
     return as_template(changed)
 
@@ -89,7 +89,7 @@ async def _create(call: Call[NewTemplate, None], *, dry_run: bool) -> WorkflowTe
         call.api,
         _namespace(call),
         _document(call),
-        check=checks_of(call.api, _namespace(call)),
+        check=checks_of(call.api, _namespace(call), evaluation=call.context.evaluation),
         dry_run=dry_run,
     )
     return as_template(made)

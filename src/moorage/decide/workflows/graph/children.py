@@ -77,10 +77,14 @@ def way_of(
     if not has_loop(step):
         artifacts = given_artifacts(state, step.get("arguments") or {}, scope)
         resolved = resolve_step(step, scope.with_absent, strict)
+        if not state.has_begun(call.name):
+            state.budget.add_nodes(1)
         call = dataclasses.replace(call, step=resolved, artifacts=artifacts, absent=absent)
         return lambda: _run_child(state, frame, resolved, call)
     loop = {key: step[key] for key in ("withItems", "withParam", "withSequence") if step.get(key) is not None}
     items = items_of(substitute(loop, scope.with_absent, allow_unresolved=False))
+    if items and not state.has_begun(f"{call.name}(0:{item_text(items[0])})"):
+        state.budget.add_nodes(len(items))
     if not items:
         record = state.skip(call, NodePhase.SKIPPED, "Skipped, empty params")
         return lambda: _known(state, frame, step, record)
@@ -166,6 +170,7 @@ def _way_of_item(
 ) -> Callable[[], Any]:
     """How one item of a loop is carried out, once its tags are resolved. Raises TextError."""
     strict = (f"{frame.prefix}.", "item")
+    state.budget.spend(len(scope.values) // 16)
     own = dataclasses.replace(scope, values={**scope.values, **item_scope(item)})
     values = own.with_absent
     stored = state.records.get(node_id(state.workflow.name, call.name))

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from moorage.decide.workflows.text.errors import TextError
+from moorage.decide.workflows.text.limits import OBJECT_NODES, current
 
-ITEMS_MAX = 100_000  # of one loop; each becomes a node
 _VERB = re.compile(r"%(%|[-+ 0#]*[0-9]{0,3}(?:\.[0-9]{1,3})?[dxXo])")
 
 
@@ -27,8 +27,8 @@ def items_of(step: Mapping[str, Any]) -> list[Any]:
         items = _sequence(step["withSequence"])
     if not isinstance(items, list):
         raise TextError(f"the items of a loop must be a list, not {type(items).__name__}")
-    if len(items) > ITEMS_MAX:
-        raise TextError(f"a loop has {len(items)} items; at most {ITEMS_MAX} are allowed")
+    if len(items) > OBJECT_NODES:
+        raise TextError(f"a loop has {len(items):,} items; at most {OBJECT_NODES:,} are allowed")
     return items
 
 
@@ -47,24 +47,44 @@ def _text(value: Any) -> str:
 
 
 def _parsed(text: str) -> Any:
+    current().spend(len(text) // 16)
     try:
         return json.loads(text)
     except ValueError as error:
         raise TextError(f"withParam must be a JSON list, and is {text[:100]!r}: {error}") from error
 
 
+def literal_count(step: Mapping[str, Any]) -> int:
+    """The items of a step's loop, as far as they can be counted before it runs; else 0."""
+    if isinstance(items := step.get("withItems"), list):
+        return len(items)
+    if not isinstance(sequence := step.get("withSequence"), Mapping):
+        return 0
+    try:
+        return _count(_numbers(sequence))
+    except TextError:
+        return 0
+
+
 def _sequence(sequence: Mapping[str, Any]) -> list[str]:
     form = sequence.get("format") or ""
+    numbers = _numbers(sequence)
+    if (count := _count(numbers)) > OBJECT_NODES:
+        raise TextError(f"withSequence has {count:,} items; at most {OBJECT_NODES:,} are allowed")
+    return [_formatted(form, number) for number in numbers]
+
+
+def _count(numbers: range) -> int:
+    """len() takes 63 bits."""
+    return abs(numbers.stop - numbers.start) if numbers else 0
+
+
+def _numbers(sequence: Mapping[str, Any]) -> range:
     if sequence.get("count") is not None:
         start = _whole(sequence.get("start") or 0, "start")
-        numbers = range(start, start + _whole(sequence["count"], "count"))
-    else:
-        start, end = _whole(sequence.get("start") or 0, "start"), _whole(sequence.get("end") or 0, "end")
-        numbers = range(start, end + 1) if start <= end else range(start, end - 1, -1)
-    count = abs(numbers.stop - numbers.start)  # len() takes 63 bits
-    if numbers and count > ITEMS_MAX:
-        raise TextError(f"withSequence has {count} items; at most {ITEMS_MAX} are allowed")
-    return [_formatted(form, number) for number in numbers]
+        return range(start, start + _whole(sequence["count"], "count"))
+    start, end = _whole(sequence.get("start") or 0, "start"), _whole(sequence.get("end") or 0, "end")
+    return range(start, end + 1) if start <= end else range(start, end - 1, -1)
 
 
 def _whole(value: Any, field: str) -> int:

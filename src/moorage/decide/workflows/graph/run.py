@@ -24,6 +24,7 @@ from moorage.decide.workflows.graph.suspensions import resume
 from moorage.decide.workflows.graph.validity import violations
 from moorage.decide.workflows.graph.workflow import cut_short, run_workflow
 from moorage.decide.workflows.text.errors import TextError
+from moorage.decide.workflows.text.limits import shared
 from moorage.decide.workflows.text.tags import substitute
 from moorage.model.workflow import NodeRecord, Resume, WorkflowRecord
 
@@ -100,9 +101,14 @@ class Run:
         """The nodes' records, by their ids."""
         return self._state.records
 
+    def written(self) -> Mapping[str, Any]:
+        """The workflow with the values of the tags of its spec, but for those in templates."""
+        with shared(self._state.budget):
+            return self.document
+
     @functools.cached_property
     def document(self) -> Mapping[str, Any]:
-        """The workflow with the values of the tags of its spec, but for those in templates."""
+        """As `written`."""
         spec = self._state.spec
         plain = {key: value for key, value in spec.items() if key != "templates"}
         try:
@@ -144,18 +150,21 @@ class Run:
 
     # --- what is to be done
 
-    def decide(self, now: datetime) -> Decision:
-        """What is to be done at this moment. What was said once is not said again."""
+    @property
+    def node_count(self) -> int:
+        """The nodes that the run has, and those that its loops are about to make."""
+        return self._state.budget.nodes
+
+    def decide(self, now: datetime, *, other_nodes: int = 0) -> Decision:
+        """What is to be done at this moment. What was said once is not said again.
+
+        `other_nodes`: of all other workflows of the namespace that run now.
+        """
         state = self._state
         state.now = max(now, state.now)
-        if not self._is_begun:
-            self._is_begun = True
-            state.scheduler.start(run_workflow(state))
-        while True:
-            state.scheduler.run()
-            if not state.timers.fire(state.now):
-                break
-        state.note_progress()
+        state.budget.renew(others=other_nodes)
+        with shared(state.budget):
+            self._go_on()
         draft, state.draft = state.draft, Draft()
         changed = state.workflow != self._saved_workflow
         self._saved_workflow = state.workflow
@@ -172,3 +181,15 @@ class Run:
             questions=tuple(draft.questions),
             look_again_in=max(next_at - state.now, timedelta(0)) if next_at is not None else None,
         )
+
+    def _go_on(self) -> None:
+        """Go as far as can be gone at this moment."""
+        state = self._state
+        if not self._is_begun:
+            self._is_begun = True
+            state.scheduler.start(run_workflow(state))
+        while True:
+            state.scheduler.run()
+            if not state.timers.fire(state.now):
+                break
+        state.note_progress()

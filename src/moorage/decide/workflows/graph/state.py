@@ -20,6 +20,7 @@ from moorage.decide.workflows.graph.scopes import globals_of
 from moorage.decide.workflows.graph.tasks import Limits, stamp
 from moorage.decide.workflows.graph.timers import Timers
 from moorage.decide.workflows.templates import Library, Resolved
+from moorage.decide.workflows.text.limits import Budget
 from moorage.model.workflow import MetricPoint, NodePhase, NodeRecord, NodeType, Outputs, Resume, WorkflowRecord
 
 
@@ -101,6 +102,7 @@ class State:
         self.places = places_held(self.records)  # of nodes that began before this run was made
         self.locked: set[str] = set()  # ids of nodes
         self.draft = Draft()
+        self.budget = Budget(nodes=len(self.records))
         self._execute = execute
         self._pods_done = 0
         self._pods_total = 0

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TypeAlias, assert_never
 
 from moorage.decide.workflows.text.errors import SyntaxProblem
-from moorage.decide.workflows.text.limits import DEPTH, TEXT_CHARACTERS
+from moorage.decide.workflows.text.limits import DEPTH, TEXT_CHARACTERS, current
 
 RESULTS = ("Succeeded", "Failed", "Errored", "Skipped", "Omitted", "Daemoned", "AnySucceeded", "AllFailed")
 OK = "Ok"  # a task's name alone: it ended so that those who depend on it start
@@ -91,6 +91,7 @@ class _Parser:
     def __init__(self, text: str) -> None:
         if len(text) > TEXT_CHARACTERS:
             raise SyntaxProblem(f"depends has {len(text):,} characters; the limit is {TEXT_CHARACTERS:,}")
+        current().read(text)
         self.text = text
         self.position = 0  # after the current token
         self.start = 0  # of the current token

@@ -5,7 +5,9 @@ https://expr-lang.org/docs/language-definition, https://argo-workflows.readthedo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -14,7 +16,7 @@ from typing import Any, TypeAlias, assert_never
 from moorage.decide.workflows.text import functions, patterns, values
 from moorage.decide.workflows.text.errors import SyntaxProblem, TextError, UnresolvedTag
 from moorage.decide.workflows.text.functions import BUILTINS, Call, Signature, items
-from moorage.decide.workflows.text.limits import Budget
+from moorage.decide.workflows.text.limits import Budget, current
 from moorage.decide.workflows.text.methods import call_method
 from moorage.decide.workflows.text.sprig import REFUSED, SPRIG
 from moorage.decide.workflows.text.syntax import (
@@ -50,6 +52,7 @@ from moorage.decide.workflows.text.values import is_list, is_map, is_number, sho
 LATE = ("item", "retries", "lastRetry", "workflow.status", "workflow.failures")
 
 _MISSING = object()
+_KEPT_CHARACTERS = 1024  # of a text that is read once; a longer one is read each time, and keeps no memory
 
 
 class Scope:
@@ -108,16 +111,27 @@ class Scope:
             level = level[part]
         return True
 
+    def needed(self, names: Iterable[str]) -> dict[str, Any]:
+        """The variables that an expression with these names can tell from those that are not there."""
+        near: set[str] = set()
+        for name in names:
+            parts = name.split(".")
+            owner = ".".join(parts[:2])
+            near |= {parts[0], owner, name}
+            near.update(self._longer(owner))
+            near.update(self._longer(parts[0], most=1))
+        return {name: self.flat[name] for name in near if name in self.flat}
+
     def _begins(self, name: str) -> bool:
         """Whether longer names begin with this one."""
         return f"\n{name}." in self._text()
 
-    def _longer(self, name: str) -> list[str]:
-        """The longer names that begin with this one."""
+    def _longer(self, name: str, most: int | None = None) -> list[str]:
+        """The longer names that begin with this one; `most`: no more of them are looked for."""
         text, start = self._text(), f"\n{name}."
         longer: list[str] = []
         place = text.find(start)
-        while place >= 0:
+        while place >= 0 and (most is None or len(longer) < most):
             end = text.find("\n", place + 1)
             longer.append(text[place + 1 : end])
             place = text.find(start, end)
@@ -180,7 +194,7 @@ def expression_text(value: Any) -> str:
 
     Keys are sorted; a moment is RFC 3339, without quotes.
     """
-    return value if isinstance(value, str) else values.json_text(value, Budget()).strip('"')
+    return value if isinstance(value, str) else values.json_text(value, current()).strip('"')
 
 
 def names_in(expression: str) -> set[str]:
@@ -191,9 +205,30 @@ def names_in(expression: str) -> set[str]:
     return set(compile_expression(expression).names)
 
 
-@lru_cache(maxsize=4096)
+Elsewhere: TypeAlias = Callable[[str, Mapping[str, Any], datetime | None], Any]
+"""Evaluates an expression, with the variables that it needs and the moment, as `evaluate` does."""
+
+_ELSEWHERE: ContextVar[Elsewhere | None] = ContextVar("elsewhere", default=None)
+
+
+@contextmanager
+def elsewhere(evaluates: Elsewhere) -> Iterator[None]:
+    """Have all expressions within evaluated by another: a service has a process for it."""
+    token = _ELSEWHERE.set(evaluates)
+    try:
+        yield
+    finally:
+        _ELSEWHERE.reset(token)
+
+
 def compile_expression(text: str) -> Program:
     """Read an expression. Raises SyntaxProblem, naming the text and the position."""
+    return _compiled(text) if len(text) <= _KEPT_CHARACTERS else _compiled.__wrapped__(text)
+
+
+@lru_cache(maxsize=4096)
+def _compiled(text: str) -> Program:
+    current().read(text)
     root = parse(text)
     names = frozenset(".".join(path) for path in _paths(root))
     late = tuple(
@@ -207,8 +242,10 @@ def compile_expression(text: str) -> Program:
         raise SyntaxProblem(f"invalid expression {text[:120]!r}: {exc.message}", position=exc.position) from exc
 
     def run(scope: Scope, now: datetime | None) -> Any:
+        if (there := _ELSEWHERE.get()) is not None:
+            return there(text, scope.flat if "$env" in text else scope.needed(names), now)
         try:
-            return compiled(_Frame(scope, Call(Budget(), now), {}))
+            return compiled(_Frame(scope, Call(current(), now), {}))
         except _Nil:
             return None
         except RecursionError as exc:

@@ -134,6 +134,7 @@ def query(path: str, document: Any, budget: Budget) -> Any:
 
     Raises SyntaxProblem for a path that cannot be read, TextError where a key or index does not exist.
     """
+    budget.read(path)
     return _apply(parse_path(path), document, document, budget, 0)
 
 

@@ -23,7 +23,7 @@ from moorage.decide.workflows.text.errors import (
     UnresolvedTag,
 )
 from moorage.decide.workflows.text.expressions import Scope, compile_expression, expression_text
-from moorage.decide.workflows.text.limits import STRING_CHARACTERS
+from moorage.decide.workflows.text.limits import STRING_CHARACTERS, current
 from moorage.decide.workflows.text.values import type_name
 
 T = TypeVar("T")
@@ -61,6 +61,7 @@ def substitute(
         written = json.dumps(document)
     if "{{" not in written:
         return document
+    current().spend(1 + len(written) // 64)
     replaced = _Substitution(scope, allow_unresolved=allow_unresolved, strict=strict).replace(written)
     if replaced == written:
         return document
@@ -130,6 +131,7 @@ class _Substitution:
         nested = 0
         size = 0
         end = 0
+        budget = current()
         while (start := text.find("{{", position)) >= 0:
             if (
                 end < start + 2
@@ -164,10 +166,12 @@ class _Substitution:
                                 f"the document has more than {NESTED_MAX:,} tags within tags"
                             ) from None
                         # the tag around it is looked at again, with the value in it
+                        budget.spend(len(text) // 64)
                         text = "{{" + inner + text[position:]
                         position = end = 0
                         continue
             size += len(value)
+            budget.write(len(value))
             if size > STRING_CHARACTERS:
                 raise TooMuchWork(
                     f"the values of a document's tags are longer than {STRING_CHARACTERS:,} characters"

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from moorage.decide.workflows.text import moments, patterns
 from moorage.decide.workflows.text.errors import SyntaxProblem, TextError
-from moorage.decide.workflows.text.limits import DEPTH, STRING_CHARACTERS, TEXT_CHARACTERS
+from moorage.decide.workflows.text.limits import DEPTH, STRING_CHARACTERS, TEXT_CHARACTERS, current
 from moorage.decide.workflows.text.values import go_float
 
 
@@ -136,6 +136,7 @@ def holds(text: str) -> bool:
         return True
     if len(text) > TEXT_CHARACTERS:
         raise SyntaxProblem(f"a when condition has {len(text):,} characters; the limit is {TEXT_CHARACTERS:,}")
+    current().read(text)
     try:
         result = _evaluate(_Parser(_Lexer(text).tokens()).whole())
     except SyntaxProblem as exc:

@@ -313,7 +313,7 @@ def test_an_unknown_variable_is_named(expression, tag):
     [
         "repeat('x', 100000000)",
         "1..10000000",
-        "map(1..1000, map(1..1000, #))",
+        "map(1..100000, map(1..1000, #))",
         "let a = repeat('x', 100000); replace(a, 'x', a)",
         "let a = [[1,1],[1,1]]; "
         + "".join(
