@@ -323,6 +323,11 @@ REGISTRIES: Setting[tuple[str, ...]] = Setting(
 
 # --- the other services
 
+WORK_FOLDER = Setting(
+    name="MOORAGE_WORK_FOLDER", kind=path(), default=None, readers=(OPERATOR,), usual="none",
+    meaning="Folder for notes of the object in work, which outlive a restart of the container.",
+)  # fmt: skip
+
 DRAIN_SECONDS = Setting(
     name="MOORAGE_DRAIN_SECONDS", kind=number(0, 300), default=8, readers=(SERVER, WEBHOOK, EXTENDER),
     meaning="Time between SIGTERM and the end, for clients to go to another replica.",

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Callable, Coroutine, Hashable
 from datetime import timedelta
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from moorage.apimachinery.cache import BoundedCache
+from moorage.apimachinery.inwork import IN_WORK
+from moorage.apimachinery.meta import Key
+from moorage.apimachinery.resources import Obj, Resource
 from moorage.apimachinery.workqueue import QueueClosed, WorkQueue
 from moorage.clock import SYSTEM, Clock
 from moorage.errors import ApiError, Conflict, MoorageError
@@ -19,8 +22,17 @@ COMPLAINTS_KEPT = 10_000  # so that an error that repeats is logged once
 
 K = TypeVar("K", bound=Hashable)
 
-Reconcile = Callable[[K], Awaitable[timedelta | None]]
+Reconcile = Callable[[K], Coroutine[Any, Any, timedelta | None]]
 """One pass over one key; returns when to look again, or None to wait for the next change."""
+
+
+class Objects(Protocol):
+    """The objects that keys name: an `Informer` is one."""
+
+    @property
+    def resource(self) -> Resource: ...
+
+    def get(self, name: str, namespace: str = "") -> Obj | None: ...
 
 
 class ControlLoop(Generic[K]):
@@ -29,7 +41,8 @@ class ControlLoop(Generic[K]):
     A pass that raises is repeated after a delay that doubles from 50 ms to one minute. The error is logged once
     until the key succeeds or fails in another way; a conflict with somebody else's write is not worth a line.
     `passed` hears of every pass: its outcome and its seconds. Outcomes are done, conflict, refused (an error
-    that was raised on purpose, by the API mostly) and failed (a defect).
+    that was raised on purpose, by the API mostly) and failed (a defect). `of`: the objects that keys name; one in
+    whose pass the process hung twice is skipped (`inwork`).
     """
 
     def __init__(
@@ -40,6 +53,7 @@ class ControlLoop(Generic[K]):
         workers: int = 2,
         clock: Clock = SYSTEM,
         passed: Callable[[str, float], None] | None = None,
+        of: Objects | None = None,
     ) -> None:
         self.name = name
         self.queue: WorkQueue[K] = WorkQueue()
@@ -47,6 +61,7 @@ class ControlLoop(Generic[K]):
         self._workers = workers
         self._clock = clock
         self._passed = passed
+        self.of = of
         self._complaints: BoundedCache[K, str] = BoundedCache(COMPLAINTS_KEPT)
 
     async def run(self) -> None:
@@ -76,7 +91,7 @@ class ControlLoop(Generic[K]):
         started = self._clock.monotonic()
         outcome = "done"
         try:
-            look_again = await self._reconcile(key)
+            look_again = await self._pass(key)
         except Conflict:
             outcome = "conflict"  # the copy was stale; the next pass reads again
             self.queue.retry(key)
@@ -95,6 +110,16 @@ class ControlLoop(Generic[K]):
                 self.queue.add_after(key, look_again.total_seconds())
         if self._passed is not None:
             self._passed(outcome, self._clock.monotonic() - started)
+
+    async def _pass(self, key: K) -> timedelta | None:
+        """Skip what has hung the process before; note what may hang it now."""
+        in_work = IN_WORK.get()
+        if in_work is None or self.of is None or not isinstance(key, Key):
+            return await self._reconcile(key)
+        name = f"{self.name} {key}"
+        if await in_work.skips(name, self.of.resource, self.of.get(key.name, key.namespace)):
+            return None
+        return await in_work.noting(name, self._reconcile(key))
 
     def _complain(self, key: K, error: Exception, delay: float, *, unexpected: bool = False) -> None:
         text = f"{type(error).__name__}: {error}"

@@ -29,6 +29,7 @@ from moorage.apimachinery.api import Api
 from moorage.apimachinery.connections import raise_file_limit
 from moorage.apimachinery.informer import wait_synced
 from moorage.apimachinery.informers import Informers
+from moorage.apimachinery.inwork import IN_WORK, InWork
 from moorage.apimachinery.logs import set_up_logging
 from moorage.apimachinery.parent import answer_parent, end_with_parent, tell_parent
 from moorage.apimachinery.resources import (
@@ -47,7 +48,7 @@ from moorage.apimachinery.resources import (
 )
 from moorage.apimachinery.serving import GRACE_SECONDS, serve
 from moorage.cli.datafolder import DataFolder, listening
-from moorage.clock import SYSTEM, Clock
+from moorage.clock import SYSTEM, Clock, rfc3339
 from moorage.errors import AlreadyExists, ApiError, MoorageError, NotFound, NotReady
 from moorage.evaluator.pool import Evaluation, Evaluators
 from moorage.model.names import GUARD_LABEL
@@ -71,6 +72,7 @@ PARTS = ("operator", "webhook", "extender", "server")
 API_WAIT_SECONDS = 60.0  # for an API server that was there before us; then the pod is started again
 LOCAL_API_WAIT_SECONDS = 1800.0  # for one that starts beside us: `moor up` gives up before
 LONG_GRACE_SECONDS = 15  # on a cluster: for requests that are under way at the end; then streams are cut
+QUARANTINED = "Quarantined"  # reason of condition and event of an object that hung a controller twice
 LOCAL_INGRESS = "moorage-local"  # the class of the local cluster's ingress
 
 
@@ -132,6 +134,10 @@ async def run_services(settings: Settings) -> None:
         if settings.install:
             await _install(admin, settings)
         evaluation = await stack.enter_async_context(contextlib.aclosing(Evaluators()))
+        folder = table.WORK_FOLDER.read(os.environ) or (settings.data and settings.data / "run")
+        if folder is not None:
+            writer = "operator" if "operator" in apis else settings.parts[0]
+            IN_WORK.set(InWork(folder / writer, functools.partial(set_aside, apis[writer])))
         async with asyncio.TaskGroup() as tasks:
             works = _works(settings, apis, _Signals(stop, draining), evaluation)
             background = [tasks.create_task(work, name=name) for name, work in works.behind]
@@ -276,6 +282,23 @@ def _works(settings: Settings, apis: dict[str, KubeClient], signals: _Signals, e
             cluster = service.cluster
             works.ready.append(wait_synced(cluster.nodes, cluster.pods, cluster.jobs, service.gateway.info))
     return works
+
+
+async def set_aside(api: Api, resource: Resource, obj: Obj, message: str) -> Obj:
+    """Suspend an object that hung a controller, where its kind can be suspended; tell of it by an event."""
+    from moorage.apimachinery.meta import with_condition
+    from moorage.kube.events import EventRecorder
+    from moorage.model.workflow import CRON_WORKFLOWS, WORKFLOWS
+
+    if resource in (WORKFLOWS, CRON_WORKFLOWS):
+        known = (obj.get("status") or {}).get("conditions") or ()
+        now = rfc3339(SYSTEM.now())
+        conditions = with_condition(known, "SpecError", "True", reason=QUARANTINED, message=message, now=now)
+        patch = {"spec": {"suspend": True}, "status": {"conditions": conditions}}
+        obj = await api.patch(resource, obj["metadata"]["name"], patch, obj["metadata"]["namespace"])
+    events = EventRecorder(api, component="moorage", clock=SYSTEM)
+    await events.record(obj, "Warning", QUARANTINED, message)
+    return obj
 
 
 def _to(servers: list[ServerService]) -> Send:

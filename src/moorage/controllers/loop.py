@@ -92,6 +92,21 @@ class Counters:
     def ended(self) -> None: ...
 
 
+class _Heard:
+    """The objects of an informer by the keys that they give: a run by one of its Jobs."""
+
+    def __init__(self, informer: Informer, to_keys: ToKeys) -> None:
+        self.resource = informer.resource
+        self._informer = informer
+        self._to_keys = to_keys
+
+    def get(self, name: str, namespace: str = "") -> Obj | None:
+        if (obj := self._informer.get(name, namespace)) is not None:
+            return obj
+        key = Key(namespace, name)
+        return next((obj for obj in self._informer.all() if key in self._to_keys(obj)), None)
+
+
 class Loop(ControlLoop[Key]):
     """A control loop over objects that hears from informers; these are run by whoever made them."""
 
@@ -114,7 +129,11 @@ class Loop(ControlLoop[Key]):
         self._unheard: set[Key] = set()  # queued by a full look alone
 
     def hear(self, informer: Informer, to_keys: ToKeys) -> None:
-        """Look at `to_keys` of every object that appears, changes or goes; of both states when it changes."""
+        """Look at `to_keys` of every object that appears, changes or goes; of both states when it changes.
+
+        The first informer heard is that of the objects themselves.
+        """
+        self.of = self.of or _Heard(informer, to_keys)
         self._heard.append((informer, to_keys))
 
         def changed(before: Obj | None, after: Obj | None) -> None:

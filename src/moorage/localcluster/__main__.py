@@ -19,6 +19,7 @@ import socket
 import sys
 from collections.abc import Coroutine, Mapping
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,7 @@ from moorage.apimachinery.resources import (
     PVCS,
     PVS,
     STORAGECLASSES,
+    Obj,
     Resource,
 )
 from moorage.apimachinery.serving import serve
@@ -47,6 +49,7 @@ from moorage.localcluster.nodeagent.addresses import HOST_IP
 if TYPE_CHECKING:  # the rest is imported once it is known that the cluster is to run
     from moorage.localcluster.apiserver.client import InProcessClient
     from moorage.localcluster.apiserver.server import ApiServer
+    from moorage.localcluster.controllers.events import EventRecorder
     from moorage.localcluster.nodeagent.agent import NodeAgent
     from moorage.localcluster.nodeagent.launcher import Launcher
     from moorage.localcluster.nodeagent.podstats import PodStats
@@ -69,8 +72,10 @@ STORAGE_CLASS: dict[str, Any] = {
 
 async def run(data: Path, sock: socket.socket, ready_fd: int | None, alive_fd: int | None) -> None:
     """Run until SIGTERM or SIGINT."""
+    from moorage.apimachinery.inwork import IN_WORK, InWork
     from moorage.localcluster.apiserver.pki import ensure_pki
     from moorage.localcluster.apiserver.server import ApiServer
+    from moorage.localcluster.controllers.events import EventRecorder
     from moorage.localcluster.copies import copy_now, copy_when_wanted, keep_copies
     from moorage.localcluster.nodeagent.launcher import Launcher
     from moorage.localcluster.nodeagent.podstats import PodStats
@@ -105,6 +110,8 @@ async def run(data: Path, sock: socket.socket, ready_fd: int | None, alive_fd: i
             await _create(manager_api, INGRESSCLASSES, INGRESS_CLASS)
             await _publish_api(manager_api, port)
             # the nodes
+            events = EventRecorder(manager_api, "moorage")
+            IN_WORK.set(InWork(data / "run" / "localcluster", partial(_set_aside, events)))
             agents = _make_agents(server, config["nodes"], data, address, launcher)
             await _remove_other_nodes(manager_api, set(agents))
             _connect_agents(server, agents)
@@ -140,6 +147,11 @@ async def run(data: Path, sock: socket.socket, ready_fd: int | None, alive_fd: i
         launcher.close()
         await server.stop()
     log.info("stopped")
+
+
+async def _set_aside(events: EventRecorder, _resource: Resource, obj: Obj, message: str) -> Obj:
+    events.event(obj, "Warning", "Quarantined", message)
+    return obj
 
 
 def _make_agents(

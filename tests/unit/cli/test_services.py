@@ -10,13 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from moorage.apimachinery.resources import EVENTS, JOBS
 from moorage.cli.datafolder import DataFolder
-from moorage.cli.services import LOCAL_API_WAIT_SECONDS, login_settings, wait_for_api
+from moorage.cli.services import LOCAL_API_WAIT_SECONDS, login_settings, set_aside, wait_for_api
 from moorage.cli.up import GIVE_UP_SECONDS
 from moorage.errors import NotReady, ServerError, UsageError
 from moorage.model.retention import AUDIT_DAYS, USAGE_DAYS
+from moorage.model.workflow import WORKFLOWS
 from moorage.settings import USAGE_KEPT_DAYS
 from moorage.testing.clock import FakeClock
+from moorage.testing.fakeapi import FakeApi
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "abc", "36501", "1.5", "²"])
@@ -84,3 +87,31 @@ async def test_services_wait_for_a_local_cluster_as_long_as_moor_up_does() -> No
     assert LOCAL_API_WAIT_SECONDS >= GIVE_UP_SECONDS
     with pytest.raises(NotReady):
         await wait_for_api(SlowApi(clock, 2000), asyncio.Event(), patience=60, clock=clock)
+
+
+@pytest.mark.anyio
+async def test_a_workflow_that_hung_the_operator_is_suspended_with_the_reason():
+    api = FakeApi()
+    workflow = api.put(
+        WORKFLOWS, {"metadata": {"name": "w", "namespace": "lab"}, "spec": {"entrypoint": "main"}, "status": {}}
+    )
+    await set_aside(api, WORKFLOWS, workflow, "it hung")
+    there = await api.get(WORKFLOWS, "w", "lab")
+    assert there["spec"] == {"entrypoint": "main", "suspend": True}
+    (condition,) = there["status"]["conditions"]
+    assert {name: condition[name] for name in ("type", "status", "reason", "message")} == {
+        "type": "SpecError",
+        "status": "True",
+        "reason": "Quarantined",
+        "message": "it hung",
+    }
+    (event,) = (await api.list(EVENTS, "lab")).items
+    assert (event["type"], event["reason"], event["message"]) == ("Warning", "Quarantined", "it hung")
+
+
+@pytest.mark.anyio
+async def test_another_object_that_hung_a_controller_is_left_as_it_is_and_told_of():
+    api = FakeApi()
+    job = api.put(JOBS, {"metadata": {"name": "j", "namespace": "lab"}, "spec": {"suspend": False}})
+    assert await set_aside(api, JOBS, job, "it hung") == job
+    assert [event["reason"] for event in (await api.list(EVENTS, "lab")).items] == ["Quarantined"]

@@ -120,7 +120,7 @@ class DisruptionController:
         self._deployments = informers.of(DEPLOYMENTS)
         self._stateful = informers.of(STATEFULSETS)
         self._writer = Writer(api, events, clock)
-        self.loop: ControlLoop[Key] = ControlLoop("disruption", self.reconcile)
+        self.loop: ControlLoop[Key] = ControlLoop("disruption", self.reconcile, of=self._pdbs)
         self._pdbs.on_change(self._pdb_changed)
         self._pods.on_change(self._pod_changed)
         for owners in (self._sets, self._deployments, self._stateful):

@@ -48,6 +48,9 @@ OPERATOR = Service(
     memory="512Mi",  # 13 MB for 1,000 pods more (benchmarks/scale.py)
     port=8085,  # of probes and metrics alone
     service_port=8085,
+    env=({"name": "MOORAGE_WORK_FOLDER", "value": "/work"},),
+    volumes=({"name": "work", "emptyDir": {"sizeLimit": "16Mi"}},),  # outlives a container that hung
+    mounts=({"name": "work", "mountPath": "/work"},),
     everywhere=(
         Rule(
             group="batch",

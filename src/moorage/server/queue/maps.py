@@ -72,7 +72,7 @@ class MapBridge:
         shared = informers or Informers()
         self._api, self._queue, self._clock = api, queue, clock
         self.informer = shared.of(api, MAPJOBS)
-        self.loop: ControlLoop[Key] = ControlLoop("maps", self.reconcile, workers=2, clock=clock)
+        self.loop: ControlLoop[Key] = ControlLoop("maps", self.reconcile, workers=2, clock=clock, of=self.informer)
         self.informer.on_change(self._changed)
         self._told: dict[str, tuple[float, Obj]] = {}  # by uid: when, and what of the status is ours
         self._sending: set[asyncio.Task[None]] = set()

@@ -27,7 +27,7 @@ class CronJobController:
         self._crons = informers.of(CRONJOBS)
         self._jobs = informers.of(JOBS, controller=index_by_controller)
         self._writer = Writer(api, events, clock)
-        self.loop: ControlLoop[Key] = ControlLoop("cronjob", self.reconcile)
+        self.loop: ControlLoop[Key] = ControlLoop("cronjob", self.reconcile, of=self._crons)
         self._crons.on_change(self._cron_changed)
         self._jobs.on_change(self._job_changed)
 

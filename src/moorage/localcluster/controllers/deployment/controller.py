@@ -40,7 +40,7 @@ class DeploymentController:
         self._sets = informers.of(REPLICASETS, controller=index_by_controller, orphans=index_orphans)
         self._pods = informers.of(PODS, controller=index_by_controller)
         self._writer = Writer(api, events, clock)
-        self.loop: ControlLoop[Key] = ControlLoop("deployment", self.reconcile)
+        self.loop: ControlLoop[Key] = ControlLoop("deployment", self.reconcile, of=self._deployments)
         self._deployments.on_change(self._deployment_changed)
         self._sets.on_change(self._set_changed)
         self._pods.on_change(self._pod_changed)

@@ -63,7 +63,7 @@ class JobController:
         self._events = events
         self._clock = clock
         self._backoffs: dict[str, Backoff] = {}  # by Job uid
-        self.loop: ControlLoop[Key] = ControlLoop("job", self.reconcile, workers=4)
+        self.loop: ControlLoop[Key] = ControlLoop("job", self.reconcile, workers=4, of=self._jobs)
         self._jobs.on_change(self._job_changed)
         self._pods.on_change(self._pod_changed)
 

@@ -49,7 +49,7 @@ class QuotaController:
         self._followed: dict[Resource, Informer] = {}
         self._quotas = informers.of(RESOURCEQUOTAS)
         self._by_namespace: dict[str, set[Key]] = {}
-        self.loop: ControlLoop[Key] = ControlLoop("quota", self.reconcile)
+        self.loop: ControlLoop[Key] = ControlLoop("quota", self.reconcile, of=self._quotas)
         self._quotas.on_change(self._quota_changed)
 
     def _quota_changed(self, before: Obj | None, after: Obj | None) -> None:

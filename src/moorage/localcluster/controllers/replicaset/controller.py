@@ -40,7 +40,7 @@ class ReplicaSetController:
         self._pods = informers.of(PODS, controller=index_by_controller, orphans=index_orphans)
         self._writer = Writer(api, events, clock)
         self._clock = clock
-        self.loop: ControlLoop[Key] = ControlLoop("replicaset", self.reconcile, workers=4)
+        self.loop: ControlLoop[Key] = ControlLoop("replicaset", self.reconcile, workers=4, of=self._sets)
         self._sets.on_change(self._set_changed)
         self._pods.on_change(self._pod_changed)
 

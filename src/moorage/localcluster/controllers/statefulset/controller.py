@@ -44,7 +44,7 @@ class StatefulSetController:
         self._claims = informers.of(PVCS)
         self._writer = Writer(api, events, clock)
         self._clock = clock
-        self.loop: ControlLoop[Key] = ControlLoop("statefulset", self.reconcile)
+        self.loop: ControlLoop[Key] = ControlLoop("statefulset", self.reconcile, of=self._sets)
         self._sets.on_change(self._set_changed)
         self._pods.on_change(owned_by("StatefulSet", self.loop.queue.add))
         self._pods.on_change(self._orphan_changed)

@@ -111,8 +111,8 @@ class VolumeController:
         self._pods = informers.of(PODS, claim=index_by_claim)
         self._writer = Writer(api, events, clock)
         self._told: dict[Key, Tell] = {}
-        self.claims: ControlLoop[Key] = ControlLoop("claims", self.reconcile_claim)
-        self.volumes: ControlLoop[Key] = ControlLoop("volumes", self.reconcile_volume)
+        self.claims: ControlLoop[Key] = ControlLoop("claims", self.reconcile_claim, of=self._claims)
+        self.volumes: ControlLoop[Key] = ControlLoop("volumes", self.reconcile_volume, of=self._volumes)
         self._claims.on_change(self._claim_changed)
         self._volumes.on_change(self._volume_changed)
         self._classes.on_change(self._class_changed)
