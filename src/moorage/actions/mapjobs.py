@@ -11,7 +11,7 @@ import msgspec
 from moorage.actions.maps import name_taken
 from moorage.actions.objects import is_of
 from moorage.actions.runfacts import Around, check_problems, env_words, read_facts
-from moorage.actions.together import Together, all_or_none
+from moorage.actions.together import Together, all_or_none, set_owner
 from moorage.api.errors import ErrorCode
 from moorage.api.maps import MapLimit, MapPolicy, MapWorkers, NewMap
 from moorage.apimachinery.api import Api
@@ -211,10 +211,9 @@ async def create_map(
             if obj is not None:
                 owned.append((resource, await _create(api, together, resource, obj, namespace, plan.name)))
         mapjob = await _create(api, together, MAPJOBS, plan.mapjob, namespace, plan.name)
-        patch = {"metadata": {"ownerReferences": [owner_reference(mapjob)]}}
         for resource, obj in owned:
             try:
-                await api.patch(resource, obj["metadata"]["name"], patch, namespace)
+                await set_owner(api, resource, obj, owner_reference(mapjob))
             except ApiError as error:
                 note(f"{obj['metadata']['name']} will not be deleted with the map: {error.message}")
         await _wait_accepted(api, namespace, plan.name, clock)

@@ -5,27 +5,23 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import timedelta
 
 from moorage.actions.objects import is_of
 from moorage.actions.runfacts import Around, RunFacts, check_problems, env_words, read_facts
 from moorage.actions.runs import jobs_of_run
-from moorage.actions.together import Together, all_or_none
+from moorage.actions.together import Together, all_or_none, set_owner
 from moorage.api.errors import ErrorCode
 from moorage.api.jobs import NewJob
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.meta import annotations_of, labels_of, owner_reference
-from moorage.apimachinery.moments import moment
 from moorage.apimachinery.resources import JOBS, PVCS, SECRETS, Obj
-from moorage.clock import Clock
 from moorage.decide.runs.job import plan_run
 from moorage.decide.runs.request import Caller, RunPlan, RunRequest, ships_directory
 from moorage.decide.runs.runfile import kept_request
 from moorage.decide.runs.state import attempt_of
-from moorage.errors import AlreadyExists, ApiError, NotFound, UsageError
+from moorage.errors import AlreadyExists, ApiError, UsageError
 from moorage.model.names import DIRECTORY_ANNOTATION, REQUEST_ANNOTATION, RUN_LABEL
 
-LEFTOVER_AGE = timedelta(minutes=1)  # a Secret older than this without a Job: who made it was killed half-way
 OWN_TRIES = 3
 
 
@@ -45,7 +41,6 @@ async def submit_run(
     *,
     around: Awaitable[Around],
     url: Awaitable[str],
-    clock: Clock,
     note: Callable[[str], None],
     mark: str = "",
     dry_run: bool = False,
@@ -81,7 +76,7 @@ async def submit_run(
         for obj in (plan.job, plan.secret):
             if obj is not None and mark:
                 obj["metadata"].setdefault("annotations", {})[REQUEST_ANNOTATION] = mark
-        job = await create_run(api, plan, request.namespace, clock, note=note)
+        job = await create_run(api, plan, request.namespace, note=note)
     return Submitted(jobs=(job,), plan=plan, facts=facts)
 
 
@@ -123,7 +118,7 @@ def _planned(plan: RunPlan) -> Obj:
     return plan.job
 
 
-async def create_run(api: Api, plan: RunPlan, namespace: str, clock: Clock, *, note: Callable[[str], None]) -> Obj:
+async def create_run(api: Api, plan: RunPlan, namespace: str, *, note: Callable[[str], None]) -> Obj:
     """Create claims, Secret and Job, in an order that leaves nothing half-made behind; the Job as stored.
 
     When the Job is refused, or the caller is interrupted, what was created before it is removed again. A
@@ -134,11 +129,10 @@ async def create_run(api: Api, plan: RunPlan, namespace: str, clock: Clock, *, n
         for claim in plan.claims:
             with suppress(AlreadyExists):
                 await together.create(PVCS, claim)
-        if plan.secret is not None:
-            await _create_secret(api, together, plan.secret, plan.name, namespace, clock)
+        secret = await together.create(SECRETS, plan.secret) if plan.secret is not None else None
         job = await _create_job(together, planned, plan.name, namespace)
-        if plan.secret is not None:
-            await _own(api, plan.secret["metadata"]["name"], job, namespace, note)
+        if secret is not None:
+            await _own(api, secret, job, note)
     return job
 
 
@@ -149,44 +143,15 @@ async def _create_job(together: Together, job: Obj, run: str, namespace: str) ->
         raise _taken(run, namespace) from error
 
 
-async def _create_secret(api: Api, together: Together, secret: Obj, run: str, namespace: str, clock: Clock) -> Obj:
-    """Create the run's Secret; one left behind, by who was killed half-way or by this request, is replaced."""
-    name = secret["metadata"]["name"]
-    try:
-        return await together.create(SECRETS, secret)
-    except AlreadyExists as error:
-        try:
-            existing = await api.get(SECRETS, name, namespace)
-        except NotFound:
-            return await together.create(SECRETS, secret)
-        created = moment(existing["metadata"].get("creationTimestamp"))
-        is_old = created is not None and clock.now() - created > LEFTOVER_AGE
-        is_leftover = (
-            labels_of(existing).get(RUN_LABEL) == run
-            and not existing["metadata"].get("ownerReferences")
-            and (is_old or _is_same_request(existing, secret))
-        )
-        if not is_leftover:
-            raise _taken(run, namespace) from error
-        await api.delete(SECRETS, name, namespace, uid=existing["metadata"]["uid"])
-        return await together.create(SECRETS, secret)
-
-
-async def _own(api: Api, secret: str, job: Obj, namespace: str, note: Callable[[str], None]) -> None:
+async def _own(api: Api, secret: Obj, job: Obj, note: Callable[[str], None]) -> None:
     """Let the Secret go with the Job. The run is under way: a failure here is noted, not raised."""
-    patch = {"metadata": {"ownerReferences": [owner_reference(job)]}}
     for left in reversed(range(OWN_TRIES)):
         try:
-            await api.patch(SECRETS, secret, patch, namespace)
+            await set_owner(api, SECRETS, secret, owner_reference(job))
             return
         except ApiError as error:
             if not left:
-                note(f"the Secret {secret} will not be deleted with the run: {error.message}")
-
-
-def _is_same_request(existing: Obj, secret: Obj) -> bool:
-    mark = annotations_of(secret).get(REQUEST_ANNOTATION)
-    return mark is not None and annotations_of(existing).get(REQUEST_ANNOTATION) == mark
+                note(f"the Secret {secret['metadata']['name']} will not be deleted with the run: {error.message}")
 
 
 def _taken(run: str, namespace: str) -> UsageError:

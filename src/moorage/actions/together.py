@@ -1,4 +1,9 @@
-"""Objects that are created together: all of them, or none."""
+"""Objects that are created together: all of them, or none.
+
+Members of a tenant may create and replace Secrets, and nothing else: the answer to a patch or a deletion can hold
+what is in them. So a Secret is given an owner by replacing it with what we sent, and removed by giving it an owner
+that does not exist: Kubernetes' garbage collector deletes it.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +11,13 @@ import asyncio
 import secrets
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
+from uuid import uuid4
 
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.meta import annotations_of
-from moorage.apimachinery.resources import Obj, Resource
+from moorage.apimachinery.resources import SECRETS, Obj, Resource
 from moorage.apimachinery.tasks import end_task
-from moorage.errors import ApiError, ServerError
+from moorage.errors import ApiError, Forbidden, ServerError
 from moorage.model.names import REQUEST_ANNOTATION
 
 ANSWER_SECONDS = 5.0  # an interrupted caller waits so long for the answer to what is sent already
@@ -41,7 +47,7 @@ class Together:
             created = await self._api.create(resource, obj, self._namespace)
         except ServerError as error:
             try:
-                created = await self._api.get(resource, obj["metadata"]["name"], self._namespace)
+                created = await self._stored(resource, obj)
             except ApiError:
                 raise error from None
             if annotations_of(created).get(REQUEST_ANNOTATION) != mark:
@@ -49,14 +55,33 @@ class Together:
         self._made.append((resource, created))
         return created
 
+    async def _stored(self, resource: Resource, obj: Obj) -> Obj:
+        try:
+            return await self._api.get(resource, obj["metadata"]["name"], self._namespace)
+        except Forbidden:
+            if resource is not SECRETS:
+                raise
+            return await self._api.update(resource, obj)  # its name is random: if it is there, it is ours
+
     async def remove(self) -> None:
         """Delete all that was created."""
         for resource, obj in reversed(self._made):
             meta = obj["metadata"]
             with suppress(ApiError):
-                await self._api.delete(
-                    resource, meta["name"], self._namespace, uid=meta.get("uid"), propagation="Background"
-                )
+                try:
+                    await self._api.delete(
+                        resource, meta["name"], self._namespace, uid=meta.get("uid"), propagation="Background"
+                    )
+                except Forbidden:
+                    if resource is not SECRETS:
+                        raise
+                    gone = {"apiVersion": "v1", "kind": "ConfigMap", "name": meta["name"], "uid": str(uuid4())}
+                    await set_owner(self._api, resource, obj, gone)
+
+
+async def set_owner(api: Api, resource: Resource, obj: Obj, owner: Obj) -> None:
+    """Let an object that we created, and know whole, be deleted with its owner. Raises ApiError."""
+    await api.update(resource, obj | {"metadata": obj["metadata"] | {"ownerReferences": [owner]}})
 
 
 @asynccontextmanager

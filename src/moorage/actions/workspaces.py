@@ -204,7 +204,7 @@ async def way_in(api: Api, namespace: str, name: str, apps: Mapping[str, App] | 
     except Forbidden as error:
         raise Forbidden(
             f"you may not read the token of workspace {name!r}",
-            hint=f"ask {view.owner or 'its owner'}",
+            hint="only administrators of the team may; with `access: login` it is opened by a login instead",
             code=ErrorCode.FORBIDDEN,
         ) from error
     token = base64.b64decode(secret["data"]["token"]).decode()

@@ -151,7 +151,7 @@ async def _upload(session: Session, folder: Path, name: str, size: str, storage_
 
     Where no file can be copied, the volume is removed again, unless an earlier command made it.
     """
-    from moorage.cli.volumecp import copy_in, helper_runtime
+    from moorage.cli.volumecp import copy_in, helper_runtime, note_credentials
     from moorage.decide.runs.claims import make_claim
 
     _refuse_links(folder)
@@ -183,6 +183,7 @@ async def _upload(session: Session, folder: Path, name: str, size: str, storage_
     console.say(
         f"{counted(result['files'], 'file')}, {bytes_text(result['bytes'])} sent; the dataset fills from them"
     )
+    note_credentials(result)
 
 
 def _refuse_links(folder: Path) -> None:

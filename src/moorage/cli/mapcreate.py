@@ -112,9 +112,10 @@ def request_of(given: Given, namespace: str) -> MapRequest:
     """The options, as they were typed."""
     function: bytes | None = None
     if given["function"] is not None:
-        from moorage.sdk.functions import pack
+        from moorage.sdk.functions import check_sendable, pack
 
         function = pack(str(given["function"]))
+        check_sendable(function)
     run = RunRequest(
         command=tuple(given["command"]) or (FUNCTION_WORD,),
         namespace=namespace,

@@ -18,6 +18,7 @@ from moorage.actions.around import read_around, read_caller
 from moorage.actions.submit import read_request
 from moorage.api.explain import Explanation, PodQuestion
 from moorage.apimachinery.documents import parse_yaml
+from moorage.apimachinery.quantity import counted
 from moorage.apimachinery.resources import Obj
 from moorage.cli import console
 from moorage.cli.commands import TYPED
@@ -37,6 +38,7 @@ from moorage.errors import (
     UsageError,
 )
 from moorage.kube.serverurl import server_url
+from moorage.present.sizes import bytes_text
 
 if TYPE_CHECKING:
     from moorage.actions.runfacts import RunFacts
@@ -175,7 +177,6 @@ async def submit(session: Session, request: RunRequest, *, follow: bool, dry_run
         caller,
         around=read_around(session.api, session.server, request.namespace),
         url=server_url(session.api),
-        clock=session.clock,
         note=console.note,
         dry_run=dry_run,
         pack=lambda: packed(caller.cwd),
@@ -197,8 +198,8 @@ async def submit(session: Session, request: RunRequest, *, follow: bool, dry_run
 
 
 def packed(directory: str) -> bytes | None:
-    """The directory, as it goes into the pod; says which files do not."""
-    from moorage.cli.shipping import pack
+    """The directory, as it goes into the pod; says how much it is, and which files stay behind."""
+    from moorage.cli.shipping import credentials_note, pack
     from moorage.sdk.progress import PATIENCE_SECONDS, Bar, Meter
 
     with Bar(after=PATIENCE_SECONDS) as bar:
@@ -206,6 +207,9 @@ def packed(directory: str) -> bytes | None:
         shipment = pack(Path(directory), on_start=meter.begin, on_progress=meter.add)
     for path in shipment.left_out:
         console.note(f"{path} is not sent: its link leads outside {directory}")
+    if shipment.credentials:
+        console.note(credentials_note(shipment.credentials))
+    console.say(f"{directory} is sent along: {counted(shipment.files, 'file')}, {bytes_text(shipment.size)}")
     return shipment.archive
 
 

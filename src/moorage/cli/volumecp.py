@@ -7,7 +7,7 @@ import contextlib
 import os
 import secrets
 import socket
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -21,10 +21,11 @@ from moorage.apimachinery.quantity import counted
 from moorage.apimachinery.resources import PODS
 from moorage.cli import console
 from moorage.cli.session import Session, Target, in_session, target_options
+from moorage.cli.shipping import Credentials, credentials_note
 from moorage.controllers.dataset.filler import Runtime, find_runtime, make_pod_spec, node_of, why_waiting
 from moorage.errors import ApiError, MoorageError, UsageError
 from moorage.filler.paths import checked
-from moorage.filler.tree import Tree
+from moorage.filler.tree import Tree, TreeEntry
 from moorage.filler.wire import receive, send
 from moorage.model.names import OWNER_ANNOTATION, OWNER_LABEL, label_value
 from moorage.present.sizes import bytes_text
@@ -50,7 +51,8 @@ def cp(target: Target, source: str, destination: str, image: str) -> int:
     """Copy files between this machine and a volume, written VOLUME:/PATH.
 
     A folder is copied into DST with all its files, and each file is verified. Files that are in DST already, with
-    the same size and time, are skipped: to continue an interrupted copy, run it again. Links are left out.
+    the same size and time, are skipped: to continue an interrupted copy, run it again. Links are left out. So are
+    files with credentials (keys, tokens, logins) in a folder that is sent: to send one, name it as SRC.
     """
     here, there = _place(source), _place(destination)
     if (here is None) == (there is None):
@@ -68,9 +70,16 @@ def cp(target: Target, source: str, destination: str, image: str) -> int:
         for key, text in (("skipped", "were already there"), ("left_out", "links were left out")):
             if result.get(key):
                 console.note(f"{result[key]:,} {text}")
+        note_credentials(result)
         return 0
 
     return in_session(target, work)
+
+
+def note_credentials(result: Mapping[str, Any]) -> None:
+    """Say which files of a folder were not copied because they hold credentials."""
+    if result.get("credentials"):
+        console.note(credentials_note(result["credentials"]))
 
 
 async def copy_in(
@@ -200,9 +209,22 @@ def _ends(
         words += ["receive", "--root", ROOT, "--base", there[1].rstrip("/")]
         words += ["--single-folder", folder, "--single-name", name]
         root, below = (path.parent, path.name) if path.is_file() else (path, "")
+        credentials = Credentials(root) if not below else None  # a file that is named is meant
+
+        def leaves_out(entry: TreeEntry) -> bool:
+            return credentials is not None and credentials.holds(entry.path, is_folder=entry.kind == "folder")
 
         def run(read: IO[bytes], write: IO[bytes]) -> dict[str, Any]:
-            return send(Tree(root), below, read, write, on_start=meter.begin, on_progress=meter.add)
+            result = send(
+                Tree(root),
+                below,
+                read,
+                write,
+                on_start=meter.begin,
+                on_progress=meter.add,
+                leaves_out=leaves_out,
+            )
+            return result | {"credentials": credentials.left_out if credentials is not None else {}}
     else:
         assert here is not None
         words += ["send", "--root", ROOT, "--path", here[1].rstrip("/")]

@@ -10,7 +10,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +32,9 @@ class TreeEntry:
     mode: int
     mtime_ns: int
     target: str = ""
+
+
+LeavesOut = Callable[[TreeEntry], bool]
 
 
 class Tree:
@@ -156,9 +159,10 @@ class Tree:
             with self.parent(path) as (fd, name):
                 _unlink(name, fd, path)
 
-    def walk(self, below: str = "") -> Iterator[TreeEntry]:
+    def walk(self, below: str = "", leaves_out: LeavesOut = lambda _: False) -> Iterator[TreeEntry]:
         """All that is below a folder, folders before what is in them, in the order of names; links unfollowed.
 
+        `leaves_out`: whether a file, or a folder with all that is in it, is passed over.
         Raises FileNotFoundError where there is no such folder, VolumeFailed for what cannot be read.
         """
         with failing(f"cannot read the folder {shown(below)}", missing=True), self.folder(below) as fd:
@@ -171,10 +175,12 @@ class Tree:
                 except FileNotFoundError:
                     continue  # gone since
         for entry in seen:
+            if entry.kind in ("file", "folder") and leaves_out(entry):
+                continue
             yield entry
             if entry.kind == "folder":
                 try:
-                    yield from self.walk(entry.path)
+                    yield from self.walk(entry.path, leaves_out)
                 except FileNotFoundError:
                     continue
 

@@ -22,7 +22,7 @@ from typing import IO, Any
 
 from moorage.filler.errors import BadSource, Corrupt, FillError, SourceChanged, SourceFailed, TooManyFiles
 from moorage.filler.paths import checked, conflict_of, shown
-from moorage.filler.tree import Tree, TreeEntry, failing
+from moorage.filler.tree import LeavesOut, Tree, TreeEntry, failing
 
 CHUNK = 1024 * 1024
 HEAD_BYTES = 256 * 1024 * 1024  # of one message: the names of a million files
@@ -40,10 +40,12 @@ def send(
     *,
     on_start: OnProgress = lambda _files, _size: None,
     on_progress: OnProgress = lambda _files, _size: None,
+    leaves_out: LeavesOut = lambda _: False,
 ) -> dict[str, Any]:
     """Send a file, or all files below a folder ("": all of the tree); what the other end said last. Links are not
-    sent; their number is in `left_out`. `on_start` gets what is to be sent in all. Raises FillError."""
-    files, single, left_out = _files(tree, path)
+    sent; their number is in `left_out`. `on_start` gets what is to be sent in all. `leaves_out`: what
+    of a folder is not sent; a single file is. Raises FillError."""
+    files, single, left_out = _files(tree, path, leaves_out)
     if not files and not single and not left_out and path and tree.stat(path) is None:
         _put(write, {"failed": f"{shown(path)} not found on the volume"})
         raise BadSource(f"{shown(path)} not found")
@@ -64,14 +66,14 @@ def send(
     return answer | {"left_out": left_out}
 
 
-def _files(tree: Tree, path: str) -> tuple[list[TreeEntry], bool, int]:
+def _files(tree: Tree, path: str, leaves_out: LeavesOut) -> tuple[list[TreeEntry], bool, int]:
     if path:
         entry = tree.stat(checked(path))
         if entry is not None and entry.kind == "file":
             return [entry], True, 0
         if entry is None:
             return [], False, 0
-    entries = list(tree.walk(path))
+    entries = list(tree.walk(path, leaves_out))
     files = [
         entry
         for entry in entries

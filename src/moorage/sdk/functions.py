@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from moorage.apimachinery.quantity import format_bytes
+from moorage.decide.runs.credentials import credential_in
 from moorage.errors import UsageError
 
 ZIP_LIMIT_BYTES = 900 * 1024  # a ConfigMap holds 1 MiB in all
@@ -40,6 +41,16 @@ def pack(function: Callable[..., Any] | str) -> bytes:
     pickled = _pickled(function, cloudpickle)
     about = {"pickle": "function.pkl", "python": ".".join(map(str, sys.version_info[:2])), "codec": CODEC}
     return _zip(about, {"function.pkl": pickled, **_package_files(cloudpickle)})
+
+
+def check_sendable(function: bytes) -> None:
+    """Raise UsageError for a packed function with a credential in it: on a cluster it is in a ConfigMap."""
+    with zipfile.ZipFile(io.BytesIO(function)) as archive:
+        if what := next(filter(None, (credential_in(archive.read(name)) for name in archive.namelist())), None):
+            raise UsageError(
+                f"the function is not sent: it holds {what}, and everyone in the namespace can read functions",
+                hint="put that into a Secret, mount it, and read it inside the function",
+            )
 
 
 def function_name(function: Callable[..., Any] | str) -> str:

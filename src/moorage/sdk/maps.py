@@ -26,7 +26,7 @@ from moorage.client.maps import AT_ONCE, UPLOAD_LINES, MapClient, map_client
 from moorage.client.sites import Given, finder_of
 from moorage.clock import SYSTEM
 from moorage.errors import ApiError, MoorageError, NotFound, UsageError
-from moorage.sdk.functions import function_name, pack
+from moorage.sdk.functions import check_sendable, function_name, pack
 from moorage.sdk.local import BATCH_ITEMS, NAMESPACE, LocalWorker, loop, site
 from moorage.sdk.mapoptions import Options as Options
 from moorage.sdk.mapoptions import check_local, options_of, request_of, seconds_of
@@ -206,6 +206,7 @@ class AsyncMap(Generic[R]):
         try:
             cluster = await made._open()
             made.namespace = cluster.namespace
+            check_sendable(function)
             request = request_of(function, options, name, cluster.namespace)
             caller = read_caller(request.run.command, await user_of(cluster.api, server=cluster.server))
             around = read_around(cluster.api, cluster.server, cluster.namespace)

@@ -66,7 +66,7 @@ def a_map() -> MapJobPlan:
 
 def creating(api: FakeApi, what: str) -> Awaitable[Obj]:
     if what == "run":
-        return create_run(api, a_run(), "lab", FakeClock(), note=lambda _: None)
+        return create_run(api, a_run(), "lab", note=lambda _: None)
     return create_map(api, a_map(), "lab", FakeClock())
 
 

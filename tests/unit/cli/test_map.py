@@ -508,7 +508,9 @@ def test_a_directory_goes_along_to_a_real_cluster(typed, tmp_path, monkeypatch):
     assert (unpack["image"], unpack["command"][0]) == ("python:3.12", "python3")
     assert pod["containers"][0]["workingDir"] == "/moorage-work"
     assert {"name": "work", "emptyDir": {}} in pod["volumes"]
-    assert sorted(typed.api.objects[("secrets", "default", "m-work")]["data"]) == ["runner.py", "work.tar.gz"]
+    [secret] = typed.api.named(SECRETS)
+    assert {"name": "shipped", "secret": {"secretName": secret}} in pod["volumes"]
+    assert sorted(typed.api.objects[("secrets", "default", secret)]["data"]) == ["runner.py", "work.tar.gz"]
 
 
 def test_results_are_written_as_parquet_with_a_type_for_each_column(typed, tmp_path):

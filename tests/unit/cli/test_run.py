@@ -7,15 +7,12 @@ import io
 import json
 import os
 import tarfile
-from datetime import timedelta
 
 import pytest
 import yaml
 
 from moorage.apimachinery.resources import CONFIGMAPS, JOBS, PODS, PVCS, SECRETS
-from moorage.clock import rfc3339
 from moorage.errors import Forbidden, Invalid
-from moorage.testing.clock import NOON, FakeClock
 
 
 @pytest.fixture
@@ -115,9 +112,10 @@ def test_options_behind_the_command_are_noted(local, words, noted):
 def test_a_checkpoint_makes_volume_secret_and_job_in_this_order_and_the_secret_goes_with_the_job(local):
     assert local("run", "--checkpoint", "digits", "--name", "train", "--", "true").code == 0
     made = [(call.resource, call.name) for call in local.api.calls if call.verb == "create"]
-    assert made == [("persistentvolumeclaims", "digits"), ("secrets", "train-run"), ("jobs", "train")]
+    [name] = local.api.named(SECRETS)
+    assert made == [("persistentvolumeclaims", "digits"), ("secrets", name), ("jobs", "train")]
     job = local.api.objects["jobs", "default", "train"]
-    secret = local.api.objects["secrets", "default", "train-run"]
+    secret = local.api.objects["secrets", "default", name]
     [owner] = secret["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["uid"]) == ("Job", job["metadata"]["uid"])
     assert "ownerReferences" not in local.api.objects["persistentvolumeclaims", "default", "digits"]["metadata"]
@@ -153,25 +151,18 @@ def test_a_name_taken_meanwhile_is_told_as_such(local):
     assert local.api.named(SECRETS) == []
 
 
-@pytest.mark.parametrize(
-    ("age", "code"),
-    [
-        pytest.param(timedelta(minutes=5), 0, id="left behind by a run that was killed: replaced"),
-        pytest.param(timedelta(seconds=5), 2, id="of a run that is just being submitted: taken"),
-    ],
-)
-def test_a_secret_without_a_job_is_replaced_only_when_old(local, age, code):
-    local.clock = FakeClock()
-    meta = {
-        "name": "train-run",
-        "labels": {"moorage.dev/run": "train"},
-        "creationTimestamp": rfc3339(NOON - age),
-        "uid": "old",
-    }
-    local.api.put(SECRETS, {"metadata": meta})
-    assert local("run", "--checkpoint", "digits", "--name", "train", "--", "true").code == code
-    uid = local.api.objects["secrets", "default", "train-run"]["metadata"]["uid"]
-    assert (uid == "old") == (code == 2)
+def test_who_may_only_create_and_replace_secrets_runs_and_leaves_none_behind(local):
+    for verb in ("get", "patch", "delete"):
+        local.api.refuse[verb, "secrets"] = Forbidden('secrets "x" is forbidden: User "ada"')
+    assert local("run", "--checkpoint", "digits", "--name", "train", "--", "true").code == 0
+    [secret] = local.api.named(SECRETS)
+    assert local.api.objects["secrets", "default", secret]["metadata"]["ownerReferences"][0]["kind"] == "Job"
+    local.api.refuse["create", "jobs"] = Invalid("spec.x: no")
+    assert local("run", "--checkpoint", "digits", "--name", "other", "--", "true").code == 1
+    [other] = set(local.api.named(SECRETS)) - {secret}
+    job = local.api.objects["jobs", "default", "train"]
+    [owner] = local.api.objects["secrets", "default", other]["metadata"]["ownerReferences"]
+    assert owner["uid"] != job["metadata"]["uid"], "an owner that does not exist: the garbage collector deletes it"
 
 
 def test_a_dry_run_prints_the_manifest_and_where_it_would_land_and_makes_nothing(local):
@@ -243,11 +234,40 @@ def test_on_a_real_cluster_the_directory_goes_along(real, tmp_path):
     (tmp_path / ".git" / "config").write_text("secret")
     done = real("run", "--image", "python:3.12", "--name", "train", "--", "python", "train.py")
     assert done.code == 0, done.err
-    secret = real.api.objects["secrets", "default", "train-run"]
+    assert f"{tmp_path} is sent along: 1 file, 8 B" in done.err
+    [name] = real.api.named(SECRETS)
+    secret = real.api.objects["secrets", "default", name]
     with tarfile.open(fileobj=io.BytesIO(base64.b64decode(secret["data"]["work.tar.gz"]))) as tar:
         assert tar.getnames() == ["train.py"]
     runner = base64.b64decode(secret["data"]["runner.py"]).decode()
     compile(runner, "runner.py", "exec")
+
+
+def test_credentials_are_not_sent_and_said_with_the_way_to_send_one(real, tmp_path):
+    (tmp_path / "train.py").write_text("print(1)")
+    (tmp_path / ".config" / "moorage").mkdir(parents=True)
+    (tmp_path / ".config" / "moorage" / "logins.json").write_text("{}")
+    (tmp_path / "notes.txt").write_text("-----BEGIN OPENSSH PRIVATE KEY-----")
+    done = real("run", "--image", "python:3.12", "--", "python", "train.py")
+    assert done.code == 0, done.err
+    assert (
+        "note: not sent, as credentials are not: .config/moorage/ (credentials), notes.txt (a private key);"
+        " to send one, write !PATH in .moorageignore\n"
+    ) in done.err
+    assert "is sent along: 1 file, 8 B" in done.err
+
+
+def test_a_home_folder_is_refused(real, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    done = real("run", "--image", "python:3.12", "--", "true")
+    assert (done.code, done.err.splitlines()[-2:]) == (
+        2,
+        [
+            f"error: cannot send the folder {tmp_path}: home folders and folders of the system are not sent",
+            "hint: put what is needed into a folder of its own, and run the command there",
+        ],
+    )
+    assert real.api.named(SECRETS) == real.api.named(JOBS) == []
 
 
 def test_what_is_wrong_is_told_before_the_directory_is_packed(real, tmp_path):

@@ -36,9 +36,52 @@ def test_what_belongs_to_tools_stays_behind(tmp_path):
         ".git/config",
         ".venv/bin/python",
         "node_modules/x/y.js",
-        ".env",
     )
-    assert names_in(pack(tmp_path).archive) == [".env", "pkg/a.py", "train.py"]
+    assert names_in(pack(tmp_path).archive) == ["pkg/a.py", "train.py"]
+
+
+def test_credentials_stay_behind_by_name_by_content_and_through_a_link(tmp_path):
+    here = tmp_path / "project"
+    write(here, "train.py", ".env", ".aws/credentials", "sub/.netrc", "id_rsa.pub")
+    write(tmp_path, "home/.ssh/work")
+    (here / "data.bin").write_bytes(b"\0-----BEGIN PRIVATE KEY-----")
+    (here / "settings.py").write_text("TOKEN = 'hf_" + "x1" * 17 + "'")
+    (here / "innocent").symlink_to(tmp_path / "home/.ssh/work")
+    sent = pack(here)
+    assert names_in(sent.archive) == ["data.bin", "id_rsa.pub", "train.py"]
+    assert sent.credentials == {
+        ".aws/": "credentials",
+        ".env": "credentials",
+        "innocent": "credentials",
+        "settings.py": "a token of Hugging Face",
+        "sub/.netrc": "credentials",
+    }
+
+
+def test_a_line_of_the_ignore_file_sends_a_credential_on_purpose(tmp_path):
+    write(tmp_path, ".env", "a/.netrc", "b/.netrc")
+    (tmp_path / "key.txt").write_text("-----BEGIN PRIVATE KEY-----")
+    (tmp_path / ".moorageignore").write_text("!.env\n!/a/.netrc\n!key.txt\n")
+    sent = pack(tmp_path)
+    assert names_in(sent.archive) == [".env", ".moorageignore", "a/.netrc", "key.txt"]
+    assert sent.credentials == {"b/.netrc": "credentials"}
+
+
+def test_what_is_ignored_anyway_is_not_reported(tmp_path):
+    write(tmp_path, "train.py", ".env")
+    (tmp_path / ".moorageignore").write_text(".env\n")
+    assert pack(tmp_path).credentials == {}
+
+
+@pytest.mark.parametrize("folder", ["home", "home/..", "link", "home/.ssh", "home/.config/gcloud/x"])
+def test_a_home_folder_what_holds_it_and_folders_of_credentials_are_refused(tmp_path, monkeypatch, folder):
+    write(tmp_path, "home/.ssh/id", "home/.config/gcloud/x/y", "home/project/a.py")
+    (tmp_path / "link").symlink_to(tmp_path / "home")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert names_in(pack(tmp_path / "home/project").archive) == ["a.py"]
+    with pytest.raises(UsageError, match="cannot send the folder") as error:
+        pack(tmp_path / folder)
+    assert error.value.hint
 
 
 def test_the_ignore_file_leaves_out_and_takes_back(tmp_path):

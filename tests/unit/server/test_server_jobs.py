@@ -108,7 +108,8 @@ async def test_a_checkpoint_makes_its_volume_and_a_secret_that_goes_with_the_run
     assert made.status == 201
     assert "creating the checkpoint volume kept (1Gi)" in made.json["notes"]
     assert (await ada.api.get(PVCS, "kept", "lab"))["spec"]["resources"]["requests"]["storage"] == "1Gi"
-    secret = await ada.api.get(SECRETS, f"{made.json['name']}-run", "lab")
+    [secret] = (await ada.api.list(SECRETS, "lab")).items
+    assert secret["metadata"]["name"].startswith(f"{made.json['name']}.of-")
     assert set(secret["data"]) == {"runner.py", "token"}
     assert secret["metadata"]["ownerReferences"][0]["name"] == made.json["name"]
 
@@ -136,9 +137,10 @@ async def test_a_request_that_died_half_way_is_taken_up_by_its_second_try(ada):
     with pytest.raises(TypeError):
         await ada("POST", ALL, TRAIN | {"checkpoint": "kept"}, key="k")
     ada.api.create, ada.api.delete = before, kept
-    assert len((await ada.api.list(SECRETS, "lab")).items) == 1
     assert (await ada("POST", ALL, TRAIN | {"checkpoint": "kept"}, key="k")).status == 201
-    assert len((await ada.api.list(SECRETS, "lab")).items) == 1
+    [job] = (await ada.api.list(JOBS, "lab")).items
+    mounted = job["spec"]["template"]["spec"]["volumes"][-1]["secret"]["secretName"]
+    assert (await ada.api.get(SECRETS, mounted, "lab"))["metadata"]["ownerReferences"]
 
 
 async def test_a_dry_run_creates_nothing(ada):

@@ -496,6 +496,7 @@ class WorkflowController:
             "apiVersion": "v1",
             "kind": "Secret",
             "type": "Opaque",
+            "immutable": True,
             "metadata": {
                 "name": secret_name(key.name, digest),
                 "namespace": key.namespace,

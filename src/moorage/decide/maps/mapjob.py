@@ -13,6 +13,7 @@ from moorage.apimachinery.quantity import parse_count
 from moorage.apimachinery.resources import Obj
 from moorage.decide.runs.job import plan_run
 from moorage.decide.runs.kueue import queue_of
+from moorage.decide.runs.names import secret_name
 from moorage.decide.runs.request import Caller, ClusterFacts, Problem, RunPlan, RunRequest
 from moorage.decide.runs.timelimit import parse_time
 from moorage.errors import QuantityError
@@ -23,7 +24,7 @@ from moorage.model.names import COMMAND_ANNOTATION, OWNER_ANNOTATION, OWNER_LABE
 
 WORK_FOLDER = "/moorage-work"  # where `--working-dir` and what is sent along stand; /moorage is the worker's
 UNPACKER_FOLDER = "/moorage-run"
-SHIPPED = "work"  # volume, init container and suffix of the Secret of a directory that was sent along
+SHIPPED = "work"  # volume of a directory that was sent along
 EVICTABLE = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"
 FUNCTION_WORD = "python3"  # stands for the command of a map that has a function
 LIMIT_MAX = 1_000_000
@@ -316,11 +317,12 @@ def _secret(run: RunPlan, request: MapRequest, caller: Caller) -> Obj:
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {
-            "name": f"{run.name}-{SHIPPED}",
+            "name": secret_name(run.name, caller.user, caller.token),
             "namespace": request.run.namespace,
             "labels": {OWNER_LABEL: label_value(caller.user)},
         },
         "type": "Opaque",
+        "immutable": True,
         "data": {key: base64.b64encode(value).decode() for key, value in data.items()},
     }
 

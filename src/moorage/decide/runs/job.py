@@ -441,15 +441,17 @@ def _secret(settled: _Settled, labels: Mapping[str, str]) -> Obj:
     data = {"runner.py": caller.runner.encode(), "token": caller.token.encode()}
     if caller.archive is not None:
         data["work.tar.gz"] = caller.archive
-    settled.mounts.add_secret(secret_name(settled.name), RUNNER_PATH)
+    name = secret_name(settled.name, caller.user, caller.token)
+    settled.mounts.add_secret(name, RUNNER_PATH)
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {
-            "name": secret_name(settled.name),
+            "name": name,
             "namespace": settled.request.namespace,
             "labels": {RUN_LABEL: settled.name, OWNER_LABEL: labels[OWNER_LABEL]},
         },
         "type": "Opaque",
+        "immutable": True,
         "data": {key: base64.b64encode(value).decode() for key, value in data.items()},
     }

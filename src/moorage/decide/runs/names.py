@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 _SUFFIX_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"
 
@@ -36,6 +37,34 @@ def generated_name(command: Sequence[str], salt: str, taken: frozenset[str]) -> 
     raise AssertionError("a thousand names in a row are taken")
 
 
-def secret_name(run: str) -> str:
-    """Name of the Secret that holds a run's runner, token and shipped directory."""
-    return f"{run}-run"
+_OWNED = re.compile(r"(?P<run>[a-z0-9-]+)\.of-(?P<owner>[0-9a-f]{16})-[0-9a-f]{8}")
+
+
+def secret_name(run: str, owner: str, token: str) -> str:
+    """Name of the Secret with what a run or map of this owner is sent: runner, token, directory.
+
+    The owner is in the name, so that admission can judge who mounts it and need not read it. `token`: the run's
+    own, random: no other Secret has this name.
+    """
+    return f"{run}.of-{_digest(owner, 16)}-{_digest(token, 8)}"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedSecret:
+    """A Secret whose name was made by `secret_name`."""
+
+    run: str
+    owner_digest: str
+
+    def is_of(self, owner: str) -> bool:
+        return self.owner_digest == _digest(owner, 16)
+
+
+def owned_secret(name: str) -> OwnedSecret | None:
+    """What the name of a Secret tells; None for any other."""
+    match = _OWNED.fullmatch(name)
+    return OwnedSecret(match["run"], match["owner"]) if match else None
+
+
+def _digest(text: str, characters: int) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:characters]

@@ -120,10 +120,9 @@ def make_tenant_roles() -> list[Obj]:
         Rule(group=ARGO, resources=IN_NAMESPACES, verbs=READ),
     )  # fmt: skip
     working = (
-        Rule(
-            resources=("pods", "services", "configmaps", "secrets", "persistentvolumeclaims"),
-            verbs=(*READ, *WRITE),
-        ),
+        Rule(resources=("pods", "services", "configmaps", "persistentvolumeclaims"), verbs=(*READ, *WRITE)),
+        # the answer to each other verb can hold what is in a Secret: that to a patch, and to a deletion that waits
+        Rule(resources=("secrets",), verbs=("create", "update")),
         Rule(resources=("pods/exec", "pods/attach", "pods/portforward"), verbs=("get", "create")),
         Rule(resources=("pods/eviction",), verbs=("create",)),
         Rule(
@@ -143,6 +142,7 @@ def make_tenant_roles() -> list[Obj]:
         Rule(group=GROUP, resources=("reservations",), verbs=WRITE),
         Rule(group=RBAC, resources=("roles", "rolebindings"), verbs=(*READ, *WRITE)),
         Rule(resources=("serviceaccounts",), verbs=WRITE),
+        Rule(resources=("secrets",), verbs=(*READ, *WRITE)),
     )
     chosen = {"viewer": looking, "member": looking + working, "admin": looking + working + ruling}
     metrics = {"nonResourceURLs": ["/metrics"], "verbs": ["get"]}  # to be bound to Prometheus' account

@@ -107,7 +107,6 @@ async def _submit(context: Context, user: User, api: Api, body: NewJob, key: str
             remote_caller(user.name, body, salt=mark),
             around=around_of(context, request),
             url=server_url(context.api),
-            clock=context.clock,
             note=notes.append,
             mark=mark,
             dry_run=body.dry_run,

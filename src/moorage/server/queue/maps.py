@@ -194,6 +194,7 @@ class MapBridge:
                 "ownerReferences": [owner_reference(owner, controller=False)],
             },
             "type": "Opaque",
+            "immutable": True,
             "data": {key: base64.b64encode(text.encode()).decode() for key, text in data.items()},
         }
         with contextlib.suppress(AlreadyExists):

@@ -83,7 +83,6 @@ async def create_job(call: Call[NewJob, None]) -> tuple[int, Job]:
         caller,
         around=around_of(context, request),
         url=server_url(context.api),
-        clock=context.clock,
         note=notes.append,
         mark="" if body.dry_run else call.mark,
         dry_run=body.dry_run,

@@ -30,7 +30,7 @@ from moorage.decide.runs.deviceclaims import ClaimTemplates
 from moorage.decide.runs.gputypes import gpu_types, matches_type
 from moorage.decide.runs.job import ARCHIVE_LIMIT_BYTES, PASSED_ON, plan_run
 from moorage.decide.runs.kueue import Queues
-from moorage.decide.runs.names import base_name, generated_name
+from moorage.decide.runs.names import base_name, generated_name, secret_name
 from moorage.decide.runs.request import (
     Caller,
     CheckpointUse,
@@ -781,7 +781,11 @@ def test_the_runner_wraps_a_command_with_a_checkpoint_and_reports_under_the_runs
         "python",
         "train.py",
     ]
-    assert plan.secret["metadata"]["name"] == "train-run"
+    name = secret_name("train", "ada@example.org", "token")
+    assert (plan.secret["metadata"]["name"], plan.secret["immutable"]) == (name, True)
+    assert {"name": "moorage-run", "secret": {"secretName": name}} in plan.job["spec"]["template"]["spec"][
+        "volumes"
+    ]
     assert {key: base64.b64decode(value) for key, value in plan.secret["data"].items()} == {
         "runner.py": b"print('runner')\n",
         "token": b"token",
