@@ -26,6 +26,7 @@ from moorage.cli.datafolder import DataFolder
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.client.cluster import choose_kubeconfig
 from moorage.client.datafolder import default_folder
+from moorage.client.files import replacing
 from moorage.clock import SYSTEM
 from moorage.errors import MoorageError, NotReady, UsageError
 from moorage.present.sizes import bytes_text
@@ -167,15 +168,7 @@ async def _new_copy(folder: DataFolder, pid: int) -> Copy:
 async def _download(session: Session, file: Path) -> None:
     from moorage.api.backups import BACKUP_PATH
 
-    scratch_file = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        descriptor = os.open(scratch_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as out:
-            async with session.server.stream("GET", BACKUP_PATH) as parts:
-                async for part in parts:
-                    out.write(part)
-            out.flush()
-            os.fsync(out.fileno())
-        scratch_file.replace(file)
-    finally:
-        scratch_file.unlink(missing_ok=True)
+    with replacing(file, private=True) as out:
+        async with session.server.stream("GET", BACKUP_PATH) as parts:
+            async for part in parts:
+                out.write(part)

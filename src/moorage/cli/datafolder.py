@@ -20,7 +20,7 @@ from typing import Any
 
 from moorage.cli.supervisor import CHILDREN
 from moorage.client.datafolder import is_running
-from moorage.client.privatefile import write_private
+from moorage.client.files import write_private
 from moorage.errors import AlreadyRunning, DataFolderError, PortTaken, UsageError
 
 LAYOUT = 1  # written to VERSION; raised when an older program could not read the folder

@@ -11,6 +11,7 @@ import click
 
 from moorage.cli import console
 from moorage.cli.session import Session, Target, in_session, target_options
+from moorage.client.files import replacing
 from moorage.errors import DocumentError, MoorageError, UsageError
 
 if TYPE_CHECKING:
@@ -158,18 +159,11 @@ def _written(texts: list[tuple[str, str]], report: Report) -> list[tuple[str, st
 
 def _replace(path: Path, text: str) -> None:
     """Write a file whole or not at all; its rights and its byte order mark stay. Raises UsageError."""
-    import os
-    import shutil
-
-    path = path.resolve()  # a link stays a link
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         mark = b"\xef\xbb\xbf" if path.read_bytes()[:3] == b"\xef\xbb\xbf" else b""
-        beside.write_bytes(mark + text.encode())
-        shutil.copymode(path, beside)
-        os.replace(beside, path)
+        with replacing(path) as file:
+            file.write(mark + text.encode())
     except OSError as error:
-        beside.unlink(missing_ok=True)
         raise UsageError(f"{path} cannot be written: {error.strerror}") from error
 
 

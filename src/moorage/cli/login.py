@@ -239,8 +239,8 @@ def kubeconfig(
 
     kubectl gets new tokens from `moor token` while you are logged in.
     """
+    from moorage.client.files import write_private
     from moorage.client.kubeconfig import make_kubeconfig, token_plugin
-    from moorage.client.privatefile import write_private
 
     saved = _saved(url)
     if save:
@@ -307,8 +307,8 @@ def start_work(saved: Saved, namespace: str | None, *, is_written: bool) -> None
 
 def _merge(saved: Saved, cluster: ClusterAddress, namespaces: Sequence[str]) -> str:
     """Merge the login into the kubeconfig; the name of its context, which is current now."""
+    from moorage.client.files import write_private
     from moorage.client.kubeconfig import free_name, make_kubeconfig, merge_kubeconfig, token_plugin, written_file
-    from moorage.client.privatefile import write_private
     from moorage.kube.config import read_kubeconfig
 
     file = written_file(os.environ)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
-import os
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +16,7 @@ from moorage.apimachinery.quantity import counted
 from moorage.apimachinery.texts import visible
 from moorage.cli import console
 from moorage.cli.session import Session
+from moorage.client.files import replacing
 from moorage.errors import MoorageError, UsageError
 
 if TYPE_CHECKING:
@@ -71,19 +72,13 @@ async def _stream(client: MapClient, namespace: str, name: str) -> int:
 
 
 async def _to_file(client: MapClient, namespace: str, name: str, path: Path, suffix: str) -> int:
-    """Write beside the file, then put it in its place."""
     try:
-        fd, made = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    except OSError as error:
-        raise MoorageError(f"{path} cannot be written: {error.strerror}") from error
-    beside = Path(made)
-    try:
-        with os.fdopen(fd, "wb+") as file:
+        with replacing(path) as file:
             count, columns = 0, _Columns()
             with (
                 tempfile.TemporaryFile(prefix="moorage-results-")
                 if suffix in (".csv", ".parquet")
-                else file as raw
+                else contextlib.nullcontext(file) as raw
             ):
                 async for line in client.results(namespace, name):
                     raw.write(line + b"\n")
@@ -94,23 +89,9 @@ async def _to_file(client: MapClient, namespace: str, name: str, path: Path, suf
                     raw.seek(0)
                     rows = (columns.row(json.loads(line)) for line in raw)
                     (_write_csv if suffix == ".csv" else _write_parquet)(file, columns.names, rows)
-        os.chmod(beside, 0o666 & ~_umask())
-        os.replace(beside, path)
     except OSError as error:
         raise MoorageError(f"{path} cannot be written: {error.strerror or error}") from error
-    finally:
-        _remove(beside)
     return count
-
-
-def _remove(path: Path) -> None:
-    path.unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 class _Columns:

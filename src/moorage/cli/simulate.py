@@ -12,6 +12,7 @@ import click
 from moorage.cli import console
 from moorage.cli.console import output_option, plain_table_for_terminal, print_document, say, show
 from moorage.cli.session import Session, Target, in_session, target_options
+from moorage.client.files import replacing
 from moorage.errors import UsageError
 
 if TYPE_CHECKING:
@@ -169,11 +170,9 @@ def simulate(
     )
     most = bound(nodes, pods)
     if plot is not None:
-        plot.write_text(
-            draw(
-                {outcome.policy: mean_curve([fill.curve for fill in outcome.fills]) for outcome in outcomes}, most
-            )
-        )
+        curves = {outcome.policy: mean_curve([fill.curve for fill in outcome.fills]) for outcome in outcomes}
+        with replacing(plot) as file:
+            file.write(draw(curves, most).encode())
         say(f"plot written to {plot}")
     documents = [outcome.as_dict() | {"allocatedBound": most} for outcome in outcomes]
     if output in ("json", "yaml"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from moorage.cli import console
 from moorage.cli.names import complete
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.cli.workflowsession import ServerRecords
+from moorage.client.files import replacing
 from moorage.decide.workflows.views import WorkflowView, is_step, step_path, view_workflow
 from moorage.errors import NotFound, UsageError
 from moorage.model.workflow import Artifact, NodeRecord
@@ -126,15 +126,11 @@ def checked(file: Path) -> Path:
 
 async def _write(file: Path, parts: object) -> int:
     """Write a file whole or not at all; its bytes."""
-    size, new = 0, file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        with new.open("wb") as stream:
-            async for part in parts:  # type: ignore[attr-defined]
-                stream.write(part)
-                size += len(part)
-        os.link(new, file)
-    finally:
-        new.unlink(missing_ok=True)
+    size = 0
+    with replacing(file, new=True) as stream:
+        async for part in parts:  # type: ignore[attr-defined]
+            stream.write(part)
+            size += len(part)
     return size
 
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-from moorage.client.privatefile import write_private
+from moorage.client.files import write_private
 from moorage.errors import NotReady
 from moorage.model.people import account_user
 from moorage.settings import CONFIG

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 from moorage.cli.datafolder import DataFolder
 from moorage.cli.supervisor import keep_small
 from moorage.client import logins
-from moorage.client.privatefile import write_private
+from moorage.client.files import replacing, write_private
 from moorage.localcluster.storage.sqlite import SqliteStorage
 from moorage.queue.outputs import Outputs
 from moorage.queue.store import open_store
@@ -144,3 +146,66 @@ def test_logs_are_cut_and_their_newest_part_is_kept(tmp_path: Path) -> None:
     numbers = [int(line) for line in text.splitlines() if len(line) == 9]
     assert numbers == sorted(numbers)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["services.log", "services.log.1"]
+
+
+def test_a_device_or_pipe_stays_what_it_is_and_gets_the_content(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_private(pipe, "token")
+        assert os.read(reader, 100) == b"token"
+    finally:
+        os.close(reader)
+    assert stat.S_ISFIFO(pipe.lstat().st_mode)
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a device")
+def test_a_device_is_not_replaced_by_a_file_that_root_writes(tmp_path: Path) -> None:
+    device = tmp_path / "null"
+    try:
+        os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    except PermissionError:
+        pytest.skip("no devices can be made here")
+    write_private(device, "token")
+    with replacing(device) as file:
+        file.write(b"more")
+    assert stat.S_ISCHR(device.lstat().st_mode)
+    assert [path.name for path in tmp_path.iterdir()] == ["null"]
+
+
+def test_a_link_stays_and_the_file_that_it_leads_to_is_written(tmp_path: Path) -> None:
+    (tmp_path / "real").write_text("before")
+    (tmp_path / "link").symlink_to("real")
+    write_private(tmp_path / "link", "after")
+    assert (tmp_path / "link").is_symlink()
+    assert ((tmp_path / "real").read_text(), mode(tmp_path / "real")) == ("after", 0o600)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_link_or_pipe_of_another_user_is_replaced_never_followed(tmp_path: Path) -> None:
+    (tmp_path / "ours").write_text("ours")
+    (tmp_path / "link").symlink_to("ours")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "pipe"):
+        os.chown(tmp_path / name, 12345, 12345, follow_symlinks=False)
+        write_private(tmp_path / name, "token")
+        assert (tmp_path / name).read_text() == "token"
+        assert stat.S_ISREG((tmp_path / name).lstat().st_mode)
+    assert (tmp_path / "ours").read_text() == "ours"
+
+
+def test_what_fails_half_way_leaves_the_file_as_it_was_with_its_permissions(tmp_path: Path) -> None:
+    file = tmp_path / "results.csv"
+    file.write_text("before")
+    file.chmod(0o640)
+    with contextlib.suppress(ValueError), replacing(file) as out:
+        out.write(b"half")
+        raise ValueError
+    assert (file.read_text(), mode(file)) == ("before", 0o640)
+    with replacing(file) as out:
+        out.write(b"whole")
+    assert (file.read_text(), mode(file), len(list(tmp_path.iterdir()))) == ("whole", 0o640, 1)
+    with pytest.raises(FileExistsError), replacing(file, new=True):
+        raise AssertionError("it is there")

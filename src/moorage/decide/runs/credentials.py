@@ -40,7 +40,7 @@ PATHS = (
 _CONTENTS = (
     ("a private key", rb"-----BEGIN (?:[A-Z0-9]{1,20} ){0,4}PRIVATE KEY"),
     ("a private key", rb"PuTTY-User-Key-File-"),
-    ("a token of Moorage", rb"\bmrs_[\w-]{20,}"),
+    ("a token of Moorage", rb"\bmr[ps]_[\w-]{20,}"),
     ("a token of GitHub", rb"\bgh[pousr]_[A-Za-z0-9]{30,}|\bgithub_pat_\w{22,}"),
     ("a token of GitLab", rb"\bglpat-[\w-]{20,}"),
     (

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import os
 import shutil
 import tarfile
 from collections.abc import Mapping
@@ -24,6 +23,7 @@ import msgspec
 
 from moorage import __version__
 from moorage.api.errors import ErrorCode
+from moorage.client.files import replacing
 from moorage.errors import MoorageError
 
 FORMAT = 1
@@ -60,21 +60,15 @@ def pack(folder: Path, manifest: Manifest, target: Path) -> Manifest:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     members = {str(path.relative_to(folder)): _member(path) for path in files}
     manifest = msgspec.structs.replace(manifest, members=members)
-    scratch = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as raw:
-            with gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=3, mtime=0) as packed:
-                with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar:
-                    first = folder / MANIFEST
-                    first.write_bytes(msgspec.json.format(msgspec.json.encode(manifest)))
-                    for path in (first, *files):
-                        tar.add(path, arcname=str(path.relative_to(folder)), filter=_plain)
-            raw.flush()
-            os.fsync(raw.fileno())
-        scratch.replace(target)
-    finally:
-        scratch.unlink(missing_ok=True)
+    with (
+        replacing(target, private=True) as raw,
+        gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=3, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
+    ):
+        first = folder / MANIFEST
+        first.write_bytes(msgspec.json.format(msgspec.json.encode(manifest)))
+        for path in (first, *files):
+            tar.add(path, arcname=str(path.relative_to(folder)), filter=_plain)
     return manifest
 
 

@@ -1,0 +1,86 @@
+"""Files that commands write for people: kubeconfigs, logins, results, backups. Standard library only.
+
+A regular file is there whole, or as it was before. A symbolic link stays: the file that it leads to is written.
+A device, a pipe or a socket stays what it is: the content is written into it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file so that only its owner can read it. Raises OSError."""
+    with replacing(path, private=True) as file:
+        file.write(text.encode())
+
+
+@contextlib.contextmanager
+def replacing(path: Path, *, private: bool = False, new: bool = False) -> Iterator[IO[bytes]]:
+    """A file to write (and to read back), which gets the name `path` at the end of the block.
+
+    `private`: only its owner can read it. Otherwise it keeps the permissions of the file that it replaces. `new`:
+    raises FileExistsError for a file that exists, also one that came meanwhile. Where an exception ends the block,
+    nothing is left. A link or pipe of another user is replaced, never written into. Raises OSError.
+    """
+    target = _meant(path)
+    if new and os.path.lexists(target):
+        raise FileExistsError(f"{path} exists")
+    if _is_stream(target):
+        with tempfile.TemporaryFile() as content, open(target, "wb", buffering=0) as stream:
+            yield content
+            content.seek(0)
+            shutil.copyfileobj(content, stream)
+        return
+    scratch = target.with_name(f".{target.name}.{os.getpid()}")
+    scratch.unlink(missing_ok=True)
+    mode = 0o600 if private else _mode(target)
+    fd = os.open(scratch, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    try:
+        with os.fdopen(fd, "wb+") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        if new:
+            os.link(scratch, target)
+        else:
+            scratch.replace(target)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def _meant(path: Path) -> Path:
+    """Where a path leads by a link of ours, or of the machine's administrator; others' links count as files."""
+    with contextlib.suppress(FileNotFoundError):
+        if path.is_symlink() and path.lstat().st_uid in (os.geteuid(), 0) and not _is_stream(path):
+            return Path(os.path.realpath(path))
+    return path
+
+
+def _is_stream(path: Path) -> bool:
+    """Whether a path is a device, pipe or socket, or a name of an open file, such as /dev/stdout.
+
+    One that another user made counts as a file: they would read what is written.
+    """
+    if path.absolute().is_relative_to("/dev") or path.absolute().is_relative_to("/proc"):
+        return path.exists()
+    try:
+        about = path.stat()
+    except OSError:
+        return False
+    return not (stat.S_ISREG(about.st_mode) or stat.S_ISDIR(about.st_mode)) and about.st_uid in (os.geteuid(), 0)
+
+
+def _mode(path: Path) -> int:
+    """Permissions for what replaces a file; those of a new one are cut by the umask."""
+    try:
+        return stat.S_IMODE(path.stat().st_mode)
+    except OSError:
+        return 0o666
