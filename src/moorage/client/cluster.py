@@ -214,7 +214,10 @@ def find_in_cluster(api: Api, connection: KubeConnection) -> Finder:
                 headers["Impersonate-User"] = connection.impersonate_user
             return way.url, headers
 
-        return Site(address=address, ca=way.ca, way=way)
+        def forget() -> bool:
+            return not way.token and prover.forget(way.url)
+
+        return Site(address=address, ca=way.ca, way=way, forget=forget)
 
     return find
 

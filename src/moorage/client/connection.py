@@ -16,7 +16,7 @@ from moorage.apimachinery.integers import integer_or
 from moorage.client.errors import decode_error, is_transient
 from moorage.client.transport import Answer, HttpTransport, Transport
 from moorage.clock import SYSTEM, Clock
-from moorage.errors import ApiError, ServerError
+from moorage.errors import ApiError, ServerError, Unauthorized
 
 if TYPE_CHECKING:
     import aiohttp
@@ -35,10 +35,12 @@ Address = Callable[[], Awaitable[tuple[str, Mapping[str, str]]]]
 class Site:
     """`address` gives the server's URL and the headers that say who asks; tokens may change between requests.
 
-    `chosen`: the namespace that the user chose; empty: none.
+    `chosen`: the namespace that the user chose; empty: none. `forget`: drops credentials that the server refused
+    (401), and returns whether `address` gets others then.
     """
 
     address: Address
+    forget: Callable[[], bool] = lambda: False
     chosen: str = ""
     ca: str = field(default="", repr=False)  # PEM; empty: the system's authorities
     way: Way | None = None  # how it was found from a kubeconfig
@@ -197,8 +199,16 @@ class Connection:
         site, transport = await self._open()
         if not isinstance(transport, HttpTransport):
             raise ServerError("this server does not accept WebSockets", status=0)
-        url, who = await site.address()
-        async with transport.socket(url + path, params, who, protocol) as opened:
+        async with AsyncExitStack() as stack:
+            url, who = await site.address()
+            try:
+                opening = transport.socket(url + path, params, who, protocol)
+                opened = await stack.enter_async_context(opening)
+            except Unauthorized:
+                if not site.forget():
+                    raise
+                url, who = await site.address()
+                opened = await stack.enter_async_context(transport.socket(url + path, params, who, protocol))
             yield opened
 
     async def _whole(self, method: str, path: str, **sent: Unpack[Sent]) -> tuple[Answer, bytes]:
@@ -229,6 +239,7 @@ class Connection:
         if data is not None:
             headers["Content-Type"] = sent.get("content_type", JSON)
         params = _pairs(sent.get("params"))
+        is_first = True
         while True:
             url, who = await site.address()
             try:
@@ -244,6 +255,9 @@ class Connection:
                 asked = answer.headers.get("Retry-After") if answer.status == 429 else None
             except ServerError as failure:
                 error, asked = failure, None
+            if error.status == 401 and is_first and site.forget():
+                is_first = False
+                continue
             if not _is_repeatable(method, sent) and error.status != 429:
                 raise error
             await backoff.wait(error, least=_seconds(asked))

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 from moorage.api.logins import ByProof, Proved
 from moorage.apimachinery.resources import Obj
 from moorage.client.connection import QUICK, Connection, at_url
+from moorage.client.files import write_private
 from moorage.client.logins import logins_file
-from moorage.client.privatefile import write_private
 from moorage.clock import SYSTEM, Clock, parse_rfc3339, rfc3339
 from moorage.errors import ApiError, Forbidden
 from moorage.model.proofs import (
@@ -76,6 +76,17 @@ class Prover:
             self._token = await self._prove(url, ca)
             _keep(key, self._token, now)
         return self._token.text
+
+    def forget(self, url: str) -> bool:
+        """Drop the token that the server at an address refused; whether there was one.
+
+        A server that was installed anew does not know the tokens of the old one.
+        """
+        key = _key(self._connection, url)
+        was_kept = self._token is not None or key in kept_tokens()
+        self._token = None
+        _write({other: kept for other, kept in kept_tokens().items() if other != key})
+        return was_kept
 
     async def _prove(self, url: str, ca: str) -> Token:
         from cryptography.hazmat.primitives.asymmetric import ec
@@ -176,7 +187,10 @@ def kept_tokens() -> dict[str, Token]:
 
 def _keep(key: str, token: Token, now: datetime) -> None:
     tokens = {other: kept for other, kept in kept_tokens().items() if kept.holds(now)}
-    tokens = dict([*tokens.items(), (key, token)][-KEPT:])
+    _write(dict([*tokens.items(), (key, token)][-KEPT:]))
+
+
+def _write(tokens: Mapping[str, Token]) -> None:
     rows = {each: {"token": kept.text, "expires": rfc3339(kept.expires)} for each, kept in tokens.items()}
     with contextlib.suppress(OSError):  # the next command proves it again
         _file().parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -8,9 +8,11 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from moorage.apimachinery.resources import CONFIGMAPS
+from moorage.client.cluster import server_of
 from moorage.client.proof import Prover, kept_tokens
-from moorage.clock import rfc3339
-from moorage.errors import Forbidden
+from moorage.clock import SYSTEM, rfc3339
+from moorage.errors import Forbidden, Unauthorized
 from moorage.kube.config import Connection, ExecPlugin
 from moorage.model.proofs import SIGNER, SIGNING_REQUESTS
 from moorage.server.identity.proofs import is_signed_by, proof_text
@@ -26,7 +28,7 @@ class Ours:
     """The part of the server that takes proofs."""
 
     def __init__(self, api):
-        self.api, self.proofs = api, []
+        self.api, self.proofs, self.expires = api, [], NOON + timedelta(hours=1)
 
     async def answer(self, request):
         body = await request.json()
@@ -35,8 +37,7 @@ class Ours:
         assert is_signed_by(made["spec"]["request"], text, body["signature"])
         assert made["spec"]["signerName"] == SIGNER
         self.proofs.append(body)
-        expires = rfc3339(NOON + timedelta(hours=1))
-        answer = {"name": "admin", "token": f"mrp_{len(self.proofs)}", "expires": expires}
+        answer = {"name": "admin", "token": f"mrp_{len(self.proofs)}", "expires": rfc3339(self.expires)}
         return web.json_response(answer, status=201)
 
 
@@ -72,6 +73,41 @@ async def test_the_next_command_uses_the_token_for_as_long_as_it_holds(ours, tmp
     assert (tmp_path / "config" / "proofs.json").stat().st_mode & 0o777 == 0o600
     (tmp_path / "config" / "proofs.json").write_text("[")
     assert kept_tokens() == {}
+
+
+async def test_a_token_that_a_new_installation_does_not_know_is_proved_anew_once(ours):
+    """After `moor uninstall --delete-data` and a new install the kept token is refused."""
+    refused, asked = {"mrp_1"}, []
+
+    async def whoami(request):
+        asked.append(request.headers["Authorization"].removeprefix("Bearer "))
+        return web.json_response({}, status=401 if asked[-1] in refused else 200)
+
+    async def asking(method, path):
+        connection = server_of(ours.api, CERTIFICATE)
+        try:
+            await connection.json(method, path)
+        finally:
+            await connection.close()
+
+    ours.expires = SYSTEM.now() + timedelta(hours=1)
+    app = web.Application()
+    app.router.add_post("/api/v1/login/proof", ours.answer)
+    app.router.add_route("*", "/api/v1/login", whoami)
+    async with TestServer(app) as server:
+        url = str(server.make_url("")).rstrip("/")
+        ours.api.put(
+            CONFIGMAPS,
+            {"metadata": {"name": "moorage", "namespace": "moorage-system"}, "data": {"serverUrl": url}},
+        )
+        assert await Prover(ours.api, CERTIFICATE).token(url, "") == "mrp_1"
+        await asking("POST", "/api/v1/login")
+        await asking("GET", "/api/v1/login")
+        assert asked == ["mrp_1", "mrp_2", "mrp_2"]
+        refused |= {"mrp_2", "mrp_3"}
+        with pytest.raises(Unauthorized):
+            await asking("GET", "/api/v1/login")
+        assert asked[3:] == ["mrp_2", "mrp_3"]
 
 
 async def test_who_may_not_make_requests_reads_what_to_do(ours):
