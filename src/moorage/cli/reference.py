@@ -190,6 +190,7 @@ def rights_page() -> str:
     from moorage.model.manifests import ALL
     from moorage.model.manifests.parts import Rule
     from moorage.model.manifests.rights import KUBELETS_RULE, TENANT_RULES
+    from moorage.model.manifests.stolen import IN_PODS, STOLEN
     from moorage.model.names import KUBELETS_ACCOUNT, SYSTEM_NAMESPACE
     from moorage.model.people import PEOPLE_NAMESPACE
 
@@ -204,6 +205,12 @@ def rights_page() -> str:
             names = ", ".join(f"`{name}`" for name in rule.names) or "all"
             yield f"| {resources} | {', '.join(rule.verbs)} | {names} | {_cell(rule.why)} |"
 
+    def stolen(account: str) -> Iterator[str]:
+        yield "\nWith a stolen token of this account a thief can:\n"
+        yield from (f"- {text};" for text in STOLEN[account].can)
+        yield "\nThe thief cannot:\n"
+        yield from (f"- {text};" for text in STOLEN[account].cannot)
+
     out = [NOTE, "# Rights of the services\n"]
     out.append(
         f"Each service runs as an account of its own in `{SYSTEM_NAMESPACE}`, with these rights and no others."
@@ -216,8 +223,13 @@ def rights_page() -> str:
         out += table("For tenants, in all namespaces:", TENANT_RULES if service.for_tenants else ())
         out += table(f"In `{SYSTEM_NAMESPACE}`:", service.at_home)
         out += table(f"In `{PEOPLE_NAMESPACE}`, where people's accounts are:", service.among_people)
+        out += stolen(service.full_name)
     out.append(f"\n## {KUBELETS_ACCOUNT}\n\nNo pod runs as this account: the server asks for short tokens of it.")
     out += table("In all namespaces, and on what lives in none:", (KUBELETS_RULE,))
+    out += stolen(KUBELETS_ACCOUNT)
+    out.append("\n## Tokens in pods\n\nThese are no accounts: the API server refuses them.\n")
+    out.append("| token of | with it a thief can |\n|---|---|")
+    out += [f"| {what} | {_cell(text)} |" for what, text in IN_PODS.items()]
     return "\n".join(out) + "\n"
 
 

@@ -37,6 +37,7 @@ INGRESS_DOMAIN_ANNOTATION = "moorage.dev/ingress-domain"  # on a tenant's namesp
 INGRESS_CLASS_ANNOTATION = "moorage.dev/ingress-class"  # beside it: the IngressClass to use
 RUN_AS_USER_ANNOTATION = "moorage.dev/run-as-user"  # on a namespace of Pod Security restricted: a UID, or "image"
 RUN_AS_USER = 65532  # UID of runs there, where it has no such annotation: nobody's on nodes and in images
+POD_SECURITY = "pod-security.kubernetes.io/enforce"  # Kubernetes' own, on a namespace
 GUARD_LABEL = "moorage.dev/guard"  # on a namespace: "enabled" puts its pods and Jobs before our webhook
 
 # Jobs and pods

@@ -49,6 +49,7 @@ from moorage.decide.admission.hosts import (
     reserved_hosts,
     slim_ingress,
 )
+from moorage.decide.admission.operators import PLATFORM, judge_operator
 from moorage.decide.admission.order import admit, judge
 from moorage.decide.admission.priority import judge_priority
 from moorage.decide.admission.review import (
@@ -80,7 +81,7 @@ from moorage.model.policy import POLICIES, Policy, policy_for
 from moorage.model.renamed import KINDS as RENAMED_KINDS
 from moorage.model.reservation import RESERVATIONS
 from moorage.model.secondscheduler import scheduler_name
-from moorage.model.tenant import TENANTS, defaults_of, tenant_of
+from moorage.model.tenant import TENANTS, defaults_of, is_reserved, tenant_names, tenant_of
 from moorage.model.workspace import WORKSPACES, BadWorkspace, check_workspace, parse_platform
 from moorage.webhooks.answers import refusal, response, review, unreadable
 from moorage.webhooks.kills import KillDesk
@@ -264,6 +265,13 @@ class Webhook:
         if asked.object is None or asked.sub_resource:
             return Verdict()
         kind, user = asked.kind.kind, asked.user_info
+        if user.username == OPERATOR and (kind in _OPERATORS or asked.namespace in PLATFORM):
+            named = tenant_names(self._tenants.all())
+            allowed = [namespace for namespace in named if not is_reserved(namespace)]
+            return Verdict(
+                (),
+                judge_operator(kind, asked.object, asked.old_object, namespace=asked.namespace, tenants=allowed),
+            )
         if unfit := _judge_template(kind, asked.object, asked.old_object):
             return Verdict((), unfit)
         if mutating:
@@ -526,6 +534,7 @@ class Webhook:
         return self._away[key]
 
 
+_OPERATORS = ("Namespace", "RoleBinding", "NetworkPolicy", "ResourceQuota")  # kinds of `judge_operator`
 _CHECKS = {
     BUDGETS.kind: check_budget,
     IDLE_POLICIES.kind: check_idle_policy,

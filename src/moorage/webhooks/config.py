@@ -1,11 +1,13 @@
 """The registrations that bring objects before our webhook; one source for `moor up` and for `deploy/`.
 
-Three registrations, by what happens while the webhook is down:
+Registrations, by what happens while the webhook is down:
 
 - `….tenants`: in a tenant's namespace pods, and whatever holds a template of theirs, wait for it (Fail). Owner,
   priority and nodes keep tenants from each other.
 - `….guard`: in namespaces that are guarded and no tenant's they pass without it (Ignore, or as the admin chooses).
 - `hosts.guard`: what names hosts waits for it in every guarded namespace (Fail).
+- `tenants.operator`, `platform.operator`: what the operator writes for tenants, in every namespace, and what it
+  runs in those of the platform (Fail). Nothing of others waits for these two.
 
 A configuration of its own, `moorage-audit`, brings before `/audit` what the others do not: deletions, sessions in
 pods, nodes, namespaces, volumes, and namespaces that are not guarded. It judges nothing and stops nothing (Ignore,
@@ -27,6 +29,7 @@ from typing import Literal
 
 from moorage.apimachinery.resources import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, Obj
 from moorage.decide.admission.hosts import KINDS as HOST_KINDS
+from moorage.decide.admission.operators import OF_TENANTS, PLATFORM, PLATFORM_WORKLOADS
 from moorage.decide.admission.review import OPERATOR
 from moorage.decide.audit.changes import COMPONENTS
 from moorage.model.names import (
@@ -66,6 +69,7 @@ AUDITED = (
 )
 HOST_RULES = tuple((group, tuple(plural for plural, _ in kinds)) for group, kinds in HOST_KINDS.items())
 
+NAME_LABEL = "kubernetes.io/metadata.name"  # on every namespace
 VERSIONS = {GROUP: VERSION, ARGO: ARGO_VERSION}  # v1 of all other groups
 
 # the operator lifts the gates of thousands of guests: two reviews of each would be half of the cost, and say yes;
@@ -85,6 +89,8 @@ NOT_KUBERNETES: Obj = {
     " && (request.userInfo.username == 'system:kube-controller-manager'"
     " || request.userInfo.username.startsWith('system:serviceaccount:kube-system:')))",
 }
+
+THE_OPERATOR: Obj = {"name": "the-operator", "expression": f"request.userInfo.username == '{OPERATOR}'"}
 
 NOT_A_COMPONENT: Obj = {
     "name": "not-a-component",
@@ -157,6 +163,23 @@ def webhook_configurations(
         rules=_rules(HOST_RULES, any_version=True),
         **({"matchConditions": [NOT_KUBERNETES]} if conditions else {}),
     )
+    # always with the condition: without it all who write Namespaces would wait for us
+    of_operator = {"failurePolicy": "Fail", "matchConditions": [THE_OPERATOR]}
+    operators = [
+        hook(
+            "tenants.operator.moorage.dev",
+            "/validate",
+            rules=_rules((*OF_TENANTS, ("", ("namespaces",))), any_version=True, scope="*"),
+            **of_operator,
+        ),
+        hook(
+            "platform.operator.moorage.dev",
+            "/validate",
+            namespaceSelector={"matchExpressions": [{"key": NAME_LABEL, "operator": "In", "values": [*PLATFORM]}]},
+            rules=_rules(PLATFORM_WORKLOADS),
+            **of_operator,
+        ),
+    ]
     kinds = hook("kinds.moorage.dev", "/validate", failurePolicy=failure_policy, rules=[_OF_OUR_KINDS])
     # others may add containers after us (sidecars): see them too. Admitting twice changes nothing more.
     mutating = pair("mutate", reinvocationPolicy="IfNeeded")
@@ -169,7 +192,7 @@ def webhook_configurations(
         }
         for resource, hooks in (
             (MUTATING_WEBHOOKS, mutating),
-            (VALIDATING_WEBHOOKS, [*pair("validate"), hosts, kinds]),
+            (VALIDATING_WEBHOOKS, [*pair("validate"), hosts, *operators, kinds]),
         )
     ]
 
@@ -239,7 +262,7 @@ def _guarded(*, tenants: bool | None = None) -> Obj:
     Never our own pods, nor the control plane's: a webhook that is down must not keep itself down.
     """
     away: Obj = {
-        "key": "kubernetes.io/metadata.name",
+        "key": NAME_LABEL,
         "operator": "NotIn",
         "values": [SYSTEM_NAMESPACE, "kube-system"],
     }
@@ -250,14 +273,16 @@ def _guarded(*, tenants: bool | None = None) -> Obj:
     }
 
 
-def _rules(rules: Iterable[tuple[str, tuple[str, ...]]], *, any_version: bool = False) -> list[Obj]:
+def _rules(
+    rules: Iterable[tuple[str, tuple[str, ...]]], *, any_version: bool = False, scope: str = "Namespaced"
+) -> list[Obj]:
     return [
         {
             "apiGroups": [group],
             "apiVersions": ["*"] if any_version else [VERSIONS.get(group, "v1")],
             "operations": ["CREATE", "UPDATE"],
             "resources": list(plurals),
-            "scope": "Namespaced",
+            "scope": scope,
         }
         for group, plurals in rules
     ]

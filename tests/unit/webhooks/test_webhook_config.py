@@ -18,6 +18,9 @@ GUARD = {"moorage.dev/guard": "enabled"}
 TENANT = GUARD | {"moorage.dev/tenant": "lab"}
 
 
+OF_OPERATOR = ("tenants.operator.moorage.dev", "platform.operator.moorage.dev")
+
+
 def hooks(**options: Any) -> list[Any]:
     return [hook for configuration in webhook_configurations(**options) for hook in configuration["webhooks"]]
 
@@ -102,13 +105,13 @@ def test_both_groups_of_traefiks_kinds_are_judged():
     ids=["free", "not-guarded", "ours", "kube-system"],
 )
 def test_a_webhook_that_is_down_keeps_neither_itself_nor_the_control_plane_down(plural, labels):
-    assert asked(plural, labels) == {}
+    assert set(asked(plural, labels)) <= {"platform.operator.moorage.dev"}  # asks about the operator alone
 
 
 def test_every_kind_that_is_stamped_is_asked_about():
     plurals = {kind.lower() + "s" for kind in TEMPLATES}
     for hook in hooks():
-        if hook["name"] not in ("hosts.guard.moorage.dev", "kinds.moorage.dev"):
+        if hook["name"] not in ("hosts.guard.moorage.dev", "kinds.moorage.dev", *OF_OPERATOR):
             assert {plural for rule in hook["rules"] for plural in rule["resources"]} == plurals
         assert all(rule["operations"] == ["CREATE", "UPDATE"] for rule in hook["rules"])
 
@@ -131,6 +134,9 @@ def test_our_own_kinds_are_judged_in_every_cluster():
 def test_where_the_cluster_can_tell_updates_by_kubernetes_and_the_operators_of_pods_are_not_reviewed():
     for hook in hooks():
         names = [condition["name"] for condition in hook.get("matchConditions", [])]
+        if hook["name"] in OF_OPERATOR:
+            assert names == ["the-operator"]
+            continue
         if hook["name"] == "kinds.moorage.dev":
             assert names == []
         elif hook["name"] == "hosts.guard.moorage.dev":
@@ -143,7 +149,20 @@ def test_where_the_cluster_can_tell_updates_by_kubernetes_and_the_operators_of_p
             )
         for match_condition in hook.get("matchConditions", []):  # what is made is always reviewed
             assert match_condition["expression"].startswith("!(request.operation == 'UPDATE' && ")
-    assert not any("matchConditions" in hook for hook in hooks(url="https://127.0.0.1:8443"))
+    local = hooks(url="https://127.0.0.1:8443")
+    assert not any("matchConditions" in hook for hook in local if hook["name"] not in OF_OPERATOR)
+
+
+@pytest.mark.parametrize("options", [{}, {"url": "https://127.0.0.1:1", "failure_policy": "Ignore"}])
+def test_what_the_operator_alone_writes_waits_for_the_webhook_in_every_namespace(options):
+    for_tenants, platform = (hook for hook in hooks(**options) if hook["name"] in OF_OPERATOR)
+    assert for_tenants["failurePolicy"] == platform["failurePolicy"] == "Fail"
+    assert "namespaceSelector" not in for_tenants
+    assert {plural for rule in for_tenants["rules"] for plural in rule["resources"]} == {
+        "namespaces", "networkpolicies", "resourcequotas", "rolebindings"
+    }  # fmt: skip
+    assert label_selector_of(platform["namespaceSelector"]).matches({NAME: "kube-system"})
+    assert not label_selector_of(platform["namespaceSelector"]).matches({NAME: "default"})
 
 
 # --- what is recorded
@@ -169,7 +188,11 @@ def test_no_change_is_brought_twice_to_be_recorded():
 
     def reviews(labels):
         recording = audit_configuration()["webhooks"]
-        judging = [hook for hook in hooks() if hook["clientConfig"]["service"]["path"] == "/validate"]
+        judging = [
+            hook
+            for hook in hooks()
+            if hook["clientConfig"]["service"]["path"] == "/validate" and hook["name"] not in OF_OPERATOR
+        ]  # what the operator does is not recorded
         for hook in (*recording, *judging):
             if label_selector_of(hook.get("namespaceSelector") or {}).matches(labels):
                 for rule in hook["rules"]:

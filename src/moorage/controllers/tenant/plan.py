@@ -17,6 +17,7 @@ from moorage.model.names import (
     GUARD_LABEL,
     INGRESS_CLASS_ANNOTATION,
     INGRESS_DOMAIN_ANNOTATION,
+    POD_SECURITY,
     SYSTEM_NAMESPACE,
     TENANT_LABEL,
 )
@@ -28,7 +29,6 @@ CLAIMS = "count/resourceclaims.resource.k8s.io"  # https://kubernetes.io/docs/co
 CLAIMED_DEVICES = ".deviceclass.resource.k8s.io/devices"  # behind the name of a DeviceClass
 POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 OURS = TENANT_OBJECT
-POD_SECURITY = "pod-security.kubernetes.io/enforce"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from moorage.apimachinery.scheduling import NodeInfo, PodInfo, parse_node, parse
 from moorage.decide.installcheck.facts import Facts, Unread
 from moorage.decide.installcheck.results import Result, in_order, missing, some, unknown, unread, wrong
 from moorage.model.manifests import ALL, make_deployment
-from moorage.model.names import DEFAULT_PRIORITY, SYSTEM_NAMESPACE
+from moorage.model.names import DEFAULT_PRIORITY, POD_SECURITY, SYSTEM_NAMESPACE
 from moorage.model.storageclass import ACCESS_MODES_ANNOTATION, DEFAULT_CLASS_ANNOTATION, RWX, parse_class
 from moorage.model.workflowcrds import is_own_crd, is_workflow_crd
 
@@ -23,7 +23,6 @@ NEWEST = (1, 36)  # on which the suite runs
 SKEW = timedelta(seconds=5)  # of two clocks; more is told
 SKEW_MAX = timedelta(seconds=60)  # more breaks tokens and leases
 LEASE_AGE_MAX = timedelta(seconds=60)  # a kubelet renews its node's lease every 10 s
-POD_SECURITY = "pod-security.kubernetes.io/enforce"
 ENFORCING = {  # a part of a DaemonSet's name → the network plugin that enforces NetworkPolicies
     "calico-node": "Calico",
     "canal": "Canal",

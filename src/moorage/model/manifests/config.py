@@ -5,19 +5,19 @@ from __future__ import annotations
 from moorage.apimachinery.resources import CONFIGMAPS, NAMESPACES, Obj
 from moorage.model.manifests.parts import PART_OF, RBAC, ROLEBINDINGS, ROLES, Rule, make_binding, make_object
 from moorage.model.manifests.services import SERVER_SERVICE
-from moorage.model.names import INFO_CONFIGMAP, SYSTEM_NAMESPACE
+from moorage.model.names import INFO_CONFIGMAP, POD_SECURITY, SYSTEM_NAMESPACE
 from moorage.model.people import PEOPLE_NAMESPACE
 
 
 def make_namespace() -> Obj:
     """Our own namespace, under the strictest Pod Security standard."""
-    labels = PART_OF | {"pod-security.kubernetes.io/enforce": "restricted"}
+    labels = PART_OF | {POD_SECURITY: "restricted"}
     return make_object(NAMESPACES, SYSTEM_NAMESPACE, None, labels=labels)
 
 
 def make_people_namespace() -> Obj:
     """Where people's accounts are; no pods run there."""
-    labels = PART_OF | {"pod-security.kubernetes.io/enforce": "restricted"}
+    labels = PART_OF | {POD_SECURITY: "restricted"}
     return make_object(NAMESPACES, PEOPLE_NAMESPACE, None, labels=labels)
 
 
