@@ -31,7 +31,7 @@ ADA = "ada@example.org"
 @pytest.fixture(scope="module")
 def directory() -> Iterator[Directory]:
     with oidc_provider() as found:
-        found.put_user("1", email=ADA, groups=["ml"])
+        found.put_user("1", email=ADA, email_verified=True, groups=["ml"])
         yield found
 
 

@@ -40,7 +40,7 @@ def directory():
 @pytest.fixture(autouse=True)
 def _people(directory):
     directory.put_user("1", email=ADA, email_verified=True, groups=["ml", "ops"])
-    directory.put_user("2", email=GRACE_HOPPER, groups="ml")
+    directory.put_user("2", email=GRACE_HOPPER, email_verified=True, groups="ml")
 
 
 class Site:
@@ -210,7 +210,7 @@ async def test_whom_an_administrator_disables_is_out_at_once(site):
 
 async def test_a_provider_that_is_away_puts_nobody_out_for_a_while(tmp_path):
     with oidc_provider() as directory:
-        directory.put_user("1", email=ADA)
+        directory.put_user("1", email=ADA, email_verified=True)
         async with a_site(tmp_path, directory) as site, site.browser() as browser:
             await browser.sign_in("1")
             token = browser.token()
@@ -289,7 +289,7 @@ async def test_another_sites_way_back_is_not_taken_for_ours(site):
 async def test_a_name_that_changes_hands_at_the_provider_is_not_let_in(site):
     async with site.browser() as browser:
         await browser.sign_in("1")
-        site.directory.put_user("3", email=ADA)
+        site.directory.put_user("3", email=ADA, email_verified=True)
         status, _, text = await browser.sign_in("3")
         assert status == 403
         assert "to a different user" in text
@@ -306,10 +306,12 @@ async def test_a_local_account_is_not_taken_over_by_the_provider(site):
 @pytest.mark.parametrize(
     ("claims", "said"),
     [
-        ({"email": "system:admin"}, "not a person"),
+        ({"email": "system:admin", "email_verified": True}, "not a person"),
+        ({"email": "x@example.org"}, "not verified"),
+        ({"email": "x@example.org", "email_verified": "true"}, "not verified"),
         ({"email": "x@example.org", "email_verified": False}, "not verified"),
         ({"name": "no address"}, "no claim"),
-        ({"email": "x@example.org", "groups": {"a": 1}}, "not a list"),
+        ({"email": "x@example.org", "email_verified": True, "groups": {"a": 1}}, "not a list"),
     ],
 )
 async def test_claims_that_name_nobody_are_refused(site, claims, said):

@@ -70,6 +70,20 @@ _HOST_REFUSED = {
     "Ulimits": "limits of processes are the node's",
     "GroupAdd": "name the group in User",
     "Runtime": "the runtime is the node's",
+    "PidsLimit": "limits of processes are the node's",
+    "OomKillDisable": "a container that exceeds its memory is killed",
+    "OomScoreAdj": "which container is killed first is the kubelet's choice",
+}
+# which of the node's namespaces a container shares → values that mean its own
+_HOST_MODES: Mapping[str, tuple[str, ...]] = {
+    "NetworkMode": ("default", "bridge"),
+    "PidMode": (),
+    "IpcMode": ("private", "shareable"),
+    "UsernsMode": (),
+    "UTSMode": (),
+    "CgroupnsMode": ("private",),
+    "Cgroup": (),
+    "Isolation": ("default",),
 }
 
 
@@ -153,10 +167,12 @@ class _Draft:
         for where, why in _HOST_REFUSED.items():
             if self.host.get(where) and not (where == "Runtime" and self.host[where] in ("nvidia", "runc")):
                 self.fault(f"HostConfig.{where}", f"{self.host[where]!r} is not available", why)
-        for where, usual in (("NetworkMode", ("default", "bridge", "")), ("PidMode", ("",)), ("IpcMode", ("",))):
-            mode = self.host.get(where) or ""
-            if mode not in usual and not (where == "IpcMode" and mode in ("private", "shareable")):
+        for where, usual in _HOST_MODES.items():
+            if (mode := self.host.get(where) or "") not in ("", *usual):
                 self.fault(f"HostConfig.{where}", f"{mode!r} is not available", "leave it out")
+        for where in ("MaskedPaths", "ReadonlyPaths"):  # an empty list shows what Docker hides of /proc and /sys
+            if self.host.get(where) is not None:
+                self.fault(f"HostConfig.{where}", "the paths are the node's to hide", "leave it out")
         self._check_image()
         container, affinity, tolerations = self._container()
         spec: Obj = {
@@ -432,6 +448,10 @@ class _Draft:
                 size = options.get("SizeBytes") if isinstance(options, Mapping) else None
                 self._memory_folder(where, target, size)
             elif kind == "volume":
+                options = mount.get("VolumeOptions")
+                if isinstance(options, Mapping) and (driver := options.get("DriverConfig")):
+                    why = _HOST_REFUSED["VolumeDriver"]
+                    self.fault(f"{where}.VolumeOptions.DriverConfig", f"{driver!r} is not available", why)
                 read_only = bool(mount.get("ReadOnly"))
                 self._mount(where, ".Source", str(mount.get("Source") or ""), target, read_only=read_only)
             else:

@@ -158,9 +158,8 @@ class Provider:
         claims = await self.verified(token) if isinstance(token, str) else await self._userinfo(answer)
         if isinstance(token, str):
             claims = await self._with_userinfo(claims, answer)
-        login = self._login(
-            claims, str(answer.get("refresh_token") or refresh_token), float(claims.get("exp") or 0)
-        )
+        new = str(answer.get("refresh_token") or refresh_token)
+        login = self._login(claims, new, float(claims.get("exp") or 0), is_renewal=True)
         if login.subject != subject:
             raise Refused("the provider answers for another person than the one who logged in")
         return login
@@ -217,13 +216,21 @@ class Provider:
         if max(made, starts) > now + LEEWAY_SECONDS:
             raise Refused("the provider's ID token is from the future", hint="compare the clocks of both machines")
 
-    def _login(self, claims: Mapping[str, Any], refresh_token: str, expires: float) -> Login:
+    def _login(
+        self, claims: Mapping[str, Any], refresh_token: str, expires: float, *, is_renewal: bool = False
+    ) -> Login:
+        """`is_renewal`: the same person logged in before, so an address that is not said to be verified is."""
         settings = self.settings
         name = claims.get(settings.name_claim)
         if not isinstance(name, str) or not name.strip():
             raise Refused(f"the provider's ID token has no claim {settings.name_claim!r}, which gives the name")
-        if settings.name_claim == "email" and claims.get("email_verified", True) is not True:
-            raise Refused(f"the provider has not verified the address {name}")
+        if settings.name_claim == "email" and claims.get("email_verified", is_renewal) is not True:
+            is_missing = "email_verified" not in claims
+            raise Refused(
+                f"the provider has not verified the address {name}"
+                + (": its ID token has no claim 'email_verified'" if is_missing else ""),
+                hint="have it send email_verified, or name people by another claim: MOORAGE_OIDC_NAME_CLAIM=sub",
+            )
         groups = claims.get(settings.groups_claim) or ()
         if isinstance(groups, str):
             groups = [groups]

@@ -196,6 +196,32 @@ def test_published_ports_become_a_service_of_the_same_name():
         ({"NetworkMode": "host"}, {}, "HostConfig.NetworkMode"),
         ({"PidMode": "host"}, {}, "HostConfig.PidMode"),
         ({"IpcMode": "host"}, {}, "HostConfig.IpcMode"),
+        ({"UsernsMode": "host"}, {}, "HostConfig.UsernsMode"),
+        ({"UTSMode": "host"}, {}, "HostConfig.UTSMode"),
+        ({"CgroupnsMode": "host"}, {}, "HostConfig.CgroupnsMode"),
+        ({"Cgroup": "container:x"}, {}, "HostConfig.Cgroup"),
+        ({"NetworkMode": "container:x"}, {}, "HostConfig.NetworkMode"),
+        ({"MaskedPaths": []}, {}, "HostConfig.MaskedPaths"),
+        ({"ReadonlyPaths": []}, {}, "HostConfig.ReadonlyPaths"),
+        ({"PidsLimit": 100}, {}, "HostConfig.PidsLimit"),
+        ({"OomKillDisable": True}, {}, "HostConfig.OomKillDisable"),
+        ({"OomScoreAdj": -1000}, {}, "HostConfig.OomScoreAdj"),
+        ({"GroupAdd": ["0"]}, {}, "HostConfig.GroupAdd"),
+        ({"Sysctls": {"kernel.shmmax": "1"}}, {}, "HostConfig.Sysctls"),
+        ({"VolumesFrom": ["other"]}, {}, "HostConfig.VolumesFrom"),
+        (
+            {
+                "Mounts": [
+                    {
+                        "Source": "data",
+                        "Target": "/d",
+                        "VolumeOptions": {"DriverConfig": {"Options": {"o": "bind", "device": "/"}}},
+                    }
+                ]
+            },
+            {},
+            "HostConfig.Mounts[0].VolumeOptions.DriverConfig",
+        ),
         ({"CapAdd": ["SYS_ADMIN"]}, {}, "HostConfig.CapAdd"),
         ({"Devices": [{"PathOnHost": "/dev/sda"}]}, {}, "HostConfig.Devices"),
         ({"SecurityOpt": ["seccomp=unconfined"]}, {}, "HostConfig.SecurityOpt"),
@@ -227,6 +253,15 @@ def test_published_ports_become_a_service_of_the_same_name():
 )
 def test_what_would_only_seem_to_work_is_refused_with_its_place(host, body, where):
     assert faults(host, **body) == [where]
+
+
+def test_what_docker_sends_without_options_is_accepted():
+    usual = {
+        "NetworkMode": "default", "PidMode": "", "IpcMode": "private", "UsernsMode": "", "UTSMode": "",
+        "CgroupnsMode": "private", "Cgroup": "", "Isolation": "", "MaskedPaths": None, "ReadonlyPaths": None,
+        "PidsLimit": 0, "OomKillDisable": False, "OomScoreAdj": 0, "CapAdd": None, "Privileged": False,
+    }  # fmt: skip
+    assert faults(usual) == []
 
 
 def test_all_faults_are_told_at_once():
