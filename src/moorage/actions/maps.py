@@ -56,8 +56,10 @@ _LINE = msgspec.json.Decoder(NewItem)
 # -- maps
 
 
-async def create_map(queue: Queue, namespace: str, request: NewMap, owner: str) -> Stored:
-    """Make a map; the same request of the same owner again gives the map that it made.
+async def create_map(
+    queue: Queue, namespace: str, request: NewMap, owner: str, *, since: datetime | None = None
+) -> Stored:
+    """Make a map; the same request of the same owner again gives the map that it made. `since`: as in the queue.
 
     Raises AlreadyExists, QuotaExceeded, and UsageError for a limit that does not exist.
     """
@@ -72,6 +74,7 @@ async def create_map(queue: Queue, namespace: str, request: NewMap, owner: str) 
             request=request.request,
             limits={name: limit.capacity for name, limit in request.limits.items() if limit.capacity is not None},
             priority=request.priority,
+            since=since,
         )
     except AlreadyExists as error:
         raise name_taken(namespace, request.name) from error
@@ -110,17 +113,17 @@ def name_taken(namespace: str, name: str) -> AlreadyExists:
     )
 
 
-async def list_maps(queue: Queue, namespace: str | None, may_list: Callable[[str], Awaitable[bool]]) -> list[Map]:
-    """The maps of a namespace (None: of all) in which the caller may list them."""
+async def list_maps(queue: Queue, namespace: str | None, since: Callable[[str], Awaitable[float]]) -> list[Map]:
+    """The maps of a namespace (None: of all) that are not older than `since` says, in milliseconds since 1970."""
     stored = await queue.read(lambda store: store.list_maps(namespace))
-    shown = {name: await may_list(name) for name in {each.namespace for each in stored}}
-    return [await show_map(queue, each) for each in stored if shown[each.namespace]]
+    oldest = {name: await since(name) for name in {each.namespace for each in stored}}
+    return [await show_map(queue, each) for each in stored if each.created_at >= oldest[each.namespace]]
 
 
-async def get_map(queue: Queue, namespace: str, name: str) -> Stored:
-    """Raises NotFound."""
+async def get_map(queue: Queue, namespace: str, name: str, *, since: float = 0) -> Stored:
+    """Raises NotFound, also for a map that was created before `since`, in milliseconds since 1970."""
     stored = await queue.read(lambda store: store.find_map(namespace, name))
-    if stored is None:
+    if stored is None or stored.created_at < since:
         raise NotFound(
             f"map {name!r} not found in namespace {namespace}",
             hint="list the maps: moor map list",

@@ -250,15 +250,19 @@ class Keeper:
         end = await asyncio.to_thread(self._folder.read, key)
         return KeptLog(lines=end.data, cut=end.cut, most_bytes=self._folder.keep_bytes)
 
-    async def erase(self, namespace: str, name: str) -> int:
-        """Erase all that is kept of the runs of this name, for good; how many pods' that was."""
-        now = self._clock.now()
-        return await self._erase_logs(await self._store.do(lambda store: store.erase(namespace, name, now=now)))
+    async def erase(self, namespace: str, name: str, since: datetime | None = None) -> int:
+        """Erase all that is kept of the runs of this name, for good; how many pods' that was.
 
-    async def erase_steps(self, namespace: str, workflow: str) -> int:
-        """Erase all that is kept of the steps of the Workflows of this name; of how many pods that was."""
+        Runs that were created before `since` stay.
+        """
         now = self._clock.now()
-        uids = await self._store.do(lambda store: store.erase_steps(namespace, workflow, now=now))
+        uids = await self._store.do(lambda store: store.erase(namespace, name, now=now, since=since))
+        return await self._erase_logs(uids)
+
+    async def erase_steps(self, namespace: str, workflow: str, since: datetime | None = None) -> int:
+        """As `erase`, of the steps of the Workflows of this name."""
+        now = self._clock.now()
+        uids = await self._store.do(lambda store: store.erase_steps(namespace, workflow, now=now, since=since))
         return await self._erase_logs(uids)
 
     async def _erase_logs(self, uids: Sequence[str]) -> int:

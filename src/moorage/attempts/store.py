@@ -131,27 +131,34 @@ class AttemptStore:
         rows = self._db.by_keys(JOBS, [(uid,) for uid in sorted(set(jobs))], columns=("job_uid", "forgotten"))
         return {uid for uid, erased in rows if erased}
 
-    def erase(self, namespace: str, name: str, *, now: datetime) -> list[str]:
-        """Forget every run of this name, for good; the uids of its pods, whose logs are to go."""
-        return self._erase(namespace, name, now)
+    def erase(self, namespace: str, name: str, *, now: datetime, since: datetime | None = None) -> list[str]:
+        """Forget every run of this name, for good; the uids of its pods, whose logs are to go.
 
-    def erase_steps(self, namespace: str, workflow: str, *, now: datetime) -> list[str]:
+        What was created before `since` stays.
+        """
+        return self._erase(namespace, name, now, since)
+
+    def erase_steps(
+        self, namespace: str, workflow: str, *, now: datetime, since: datetime | None = None
+    ) -> list[str]:
         """Forget the steps of every Workflow of this name, for good; the uids of their pods, as above."""
-        return self._erase(namespace, f"{_OF_WORKFLOW}{workflow}", now)
+        return self._erase(namespace, f"{_OF_WORKFLOW}{workflow}", now, since)
 
-    def _erase(self, namespace: str, name: str, now: datetime) -> list[str]:
+    def _erase(self, namespace: str, name: str, now: datetime, since: datetime | None) -> list[str]:
+        where = "WHERE namespace = ? AND run = ?"
+        chosen: tuple[Any, ...] = (namespace, name)
+        if since is not None:
+            where, chosen = f"{where} AND created_at >= ?", (*chosen, to_microseconds(since))
         with self._db.transaction():
-            pods = self._pods("WHERE namespace = ? AND run = ?", namespace, name)
+            pods = self._pods(where, *chosen)
             owners = {pod.job_uid for pod in pods if pod.workflow}
             known = {row[0] for row in self._db.by_keys(JOBS, [(uid,) for uid in sorted(owners)])}
             self._db.upsert(JOBS, [_tombstone(uid, namespace, name, now) for uid in sorted(owners - known)])
-            self._db.run("DELETE FROM attempt_pods WHERE namespace = ? AND run = ?", namespace, name)
+            self._db.run(f"DELETE FROM attempt_pods {where}", *chosen)
             self._db.run(
-                "UPDATE attempt_jobs SET document = '', forgotten = 1, gone_at = COALESCE(gone_at, ?)"
-                " WHERE namespace = ? AND run = ?",
+                f"UPDATE attempt_jobs SET document = '', forgotten = 1, gone_at = COALESCE(gone_at, ?) {where}",
                 to_microseconds(now),
-                namespace,
-                name,
+                *chosen,
             )
         return [pod.uid for pod in pods]
 

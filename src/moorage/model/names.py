@@ -35,6 +35,7 @@ PAGE_SECRET = "moorage-page"  # in SYSTEM_NAMESPACE: token, the web page's
 TENANT_LABEL = "moorage.dev/tenant"  # on a tenant's namespace and what is made in it; key of its nodes' taint
 INGRESS_DOMAIN_ANNOTATION = "moorage.dev/ingress-domain"  # on a tenant's namespace: hosts are below this
 INGRESS_CLASS_ANNOTATION = "moorage.dev/ingress-class"  # beside it: the IngressClass to use
+RECORDS_SINCE_ANNOTATION = "moorage.dev/records-since"  # on a namespace, RFC 3339: older records are another's
 RUN_AS_USER_ANNOTATION = "moorage.dev/run-as-user"  # on a namespace of Pod Security restricted: a UID, or "image"
 RUN_AS_USER = 65532  # UID of runs there, where it has no such annotation: nobody's on nodes and in images
 POD_SECURITY = "pod-security.kubernetes.io/enforce"  # Kubernetes' own, on a namespace

@@ -15,6 +15,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
@@ -283,7 +284,9 @@ class Queue:
         request: str,
         limits: dict[str, int] | None = None,
         priority: int = 0,
+        since: datetime | None = None,
     ) -> Stored:
+        """`since`: when the namespace was created; see `Store.create_map`."""
         return await self._write(
             lambda store: store.create_map(
                 namespace=namespace,
@@ -294,6 +297,7 @@ class Queue:
                 limits=limits or {},
                 priority=priority,
                 now=self._now(),
+                since=0 if since is None else milliseconds(since),
             )
         )
 
@@ -377,7 +381,12 @@ class Queue:
         return hmac.new(self._secret, f"worker of {uid}".encode(), hashlib.sha256).hexdigest()
 
     def _now(self) -> int:
-        return round(self._clock.now().timestamp() * 1000)
+        return milliseconds(self._clock.now())
+
+
+def milliseconds(at: datetime) -> int:
+    """Since 1970, as the queue stores times."""
+    return round(at.timestamp() * 1000)
 
 
 def is_waiting(asked: Exchange, reply: Reply) -> bool:

@@ -373,12 +373,22 @@ class Store:
         limits: dict[str, int],
         priority: int,
         now: int,
+        since: int = 0,
     ) -> Stored:
         """Make a map without items; the same `request` again finds it. `limits`: capacities of new named limits.
+
+        `since`: when the namespace was created. Maps that are older are moved to a name that no namespace
+        has: they neither take names nor count against the quota of the new one.
 
         Raises AlreadyExists for another of that name, UsageError for a limit nobody has set.
         """
         with self._db.transaction():
+            self._db.run(
+                "UPDATE maps SET namespace = ? WHERE namespace = ? AND created_at < ?",
+                f"{namespace}@{since}",
+                namespace,
+                since,
+            )
             rows = self._db.rows("SELECT id, request FROM maps WHERE namespace = ? AND name = ?", namespace, name)
             if rows:
                 if rows[0][1] == request:
@@ -412,7 +422,7 @@ class Store:
                 0,
                 priority,
                 write_policy(policy),
-                now,
+                max(now, since),
                 1.0,
                 now,
             )

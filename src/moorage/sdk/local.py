@@ -373,5 +373,7 @@ def _gate(app: ASGIApp, workers: dict[str, asyncio.Future[str]]) -> ASGIApp:
 
 
 class _Everything:
-    async def may_use_maps(self, *_: object) -> bool:
+    async def may(self, *_: object, **__: object) -> bool:
         return True
+
+    may_use_maps = may

@@ -30,6 +30,7 @@ from moorage.notify.outbound import outbound_of
 from moorage.notify.send import send
 from moorage.server.context import Context
 from moorage.server.costs import facts_of, installed_sheet
+from moorage.server.namespaces import by_namespace
 
 log = logging.getLogger(__name__)
 
@@ -152,7 +153,8 @@ class _History:
     async def hours(self, budget: Budget, start: datetime) -> tuple[dict[str, Decimal], str]:
         """GPU-hours by user or tenant, and no currency. Raises StorageError."""
         if start not in self._intervals:
-            self._intervals[start] = await asyncio.to_thread(self._context.usage.overlapping, start, self.now)
+            overlapping = await asyncio.to_thread(self._context.usage.overlapping, start, self.now)
+            self._intervals[start] = await by_namespace(self._context.api, overlapping)
         tenants = None if budget.users else tenant_names(await self._context.tenants.all())
         return gpu_hours(self._intervals[start], since=start, until=self.now, tenants=tenants), ""
 

@@ -22,6 +22,7 @@ from moorage.model.reservation import RESERVATIONS, bookings_of
 from moorage.model.tenant import tenant_names
 from moorage.server.context import Context
 from moorage.server.identity.auth import User
+from moorage.server.namespaces import by_namespace, created_at, is_too_old
 
 _MILLION = 1_000_000
 
@@ -67,7 +68,8 @@ async def facts_of(
     began = await asyncio.to_thread(context.usage.nodes_recorded_since)
     begin = until if began is None else min(max(since, began), until)
     lives = await asyncio.to_thread(context.usage.lives, begin, until)
-    intervals = await asyncio.to_thread(lambda: context.usage.overlapping(begin, until, every_pod=True))
+    overlapping = await asyncio.to_thread(lambda: context.usage.overlapping(begin, until, every_pod=True))
+    intervals = await by_namespace(context.api, overlapping)
     bookings = await _bookings(context) if any(interval.reserved_for for interval in intervals) else []
     now = context.now()
     return (
@@ -84,8 +86,13 @@ async def facts_of(
     )
 
 
-async def viewer(context: Context, user: User, namespaces: Iterable[str]) -> Sees | None:
-    """Whose pods a user sees by name: their own, and those of namespaces whose pods they may read. None: all."""
+async def viewer(
+    context: Context, user: User, namespaces: Iterable[str], *, read_at: datetime | None = None
+) -> Sees | None:
+    """Whose pods a user sees by name: their own, and those of namespaces whose pods they may read. None: all.
+
+    `read_at`: when the facts were read, where that was before: a namespace may have been created anew since.
+    """
     try:
         if await context.auth.may(user, "list", "pods"):
             return None
@@ -94,6 +101,9 @@ async def viewer(context: Context, user: User, namespaces: Iterable[str]) -> See
     asked = sorted(set(namespaces))
     may = await asyncio.gather(*(context.auth.may_read_pods(user, namespace) for namespace in asked))
     readable = {namespace for namespace, is_readable in zip(asked, may, strict=True) if is_readable}
+    if read_at is not None:
+        created = await created_at(context.api, readable)
+        readable = {namespace for namespace in readable if not is_too_old(read_at, created[namespace])}
     return lambda owner, namespace: owner == user.name or namespace in readable
 
 

@@ -10,13 +10,14 @@ from datetime import datetime
 
 from moorage.api.errors import ErrorCode
 from moorage.api.kept import KeptLog, KeptPod, KeptRun
-from moorage.apimachinery.moments import moment
-from moorage.apimachinery.resources import NAMESPACES
+from moorage.apimachinery.resources import JOBS, Resource
 from moorage.decide.runs.kept import has_own_log
-from moorage.errors import ApiError, Forbidden, NotFound, ServerError, StorageError
+from moorage.errors import Forbidden, NotFound, ServerError, StorageError
 from moorage.model.names import is_dns_label
+from moorage.model.workflow import WORKFLOWS
 from moorage.server.context import Context
 from moorage.server.identity.auth import User
+from moorage.server.namespaces import is_too_old, oldest_for
 
 
 class KeptForUser:
@@ -32,9 +33,9 @@ class KeptForUser:
             run = await self._context.keeper.read_run(namespace, name)
         except StorageError as error:
             raise ServerError(f"what is kept of runs cannot be read: {error.message}", status=503) from error
-        if not run.attempts or (since := await self._made(namespace)) is None:
+        if not run.attempts or (since := await self._oldest(JOBS, namespace)) is None:
             return run
-        uids = {attempt.job_uid for attempt in run.attempts if attempt.created is None or attempt.created >= since}
+        uids = {attempt.job_uid for attempt in run.attempts if not is_too_old(attempt.created, since)}
         return KeptRun(
             attempts=tuple(attempt for attempt in run.attempts if attempt.job_uid in uids),
             pods=tuple(pod for pod in run.pods if pod.job_uid in uids),
@@ -53,9 +54,9 @@ class KeptForUser:
             pods = await self._context.keeper.read_steps(namespace, workflow, uid, pod=pod)
         except StorageError as error:
             raise ServerError(f"what is kept of steps cannot be read: {error.message}", status=503) from error
-        if not pods or (since := await self._made(namespace)) is None:
+        if not pods or (since := await self._oldest(WORKFLOWS, namespace)) is None:
             return pods
-        return tuple(each for each in pods if each.created is None or each.created >= since)
+        return tuple(each for each in pods if not is_too_old(each.created, since))
 
     async def step_log(self, namespace: str, workflow: str, uid: str, pod: str, *, container: str = "") -> KeptLog:
         """Raises Forbidden for who may not read the logs of pods there, NotFound for a pod of another workflow."""
@@ -73,8 +74,9 @@ class KeptForUser:
             kept = await self._context.keeper.read_pod(pod)
         except StorageError as error:
             raise ServerError(f"what is kept of steps cannot be read: {error.message}", status=503) from error
-        is_of = kept is not None and (kept.namespace, kept.workflow, kept.job_uid) == (namespace, workflow, uid)
-        return kept if is_of else None
+        if kept is None or (kept.namespace, kept.workflow, kept.job_uid) != (namespace, workflow, uid):
+            return None
+        return None if is_too_old(kept.created, await self._oldest(WORKFLOWS, namespace)) else kept
 
     async def _check_logs(self, namespace: str) -> None:
         """Raises Forbidden."""
@@ -90,12 +92,5 @@ class KeptForUser:
         except StorageError as error:
             raise ServerError(f"the kept log cannot be read: {error.message}", status=503) from error
 
-    async def _made(self, namespace: str) -> datetime | None:
-        """When the namespace was created; None: it is gone, and rights alone decide."""
-        try:
-            obj = await self._context.api.get(NAMESPACES, namespace)
-        except NotFound:
-            return None
-        except ApiError as error:
-            raise ServerError(f"namespace {namespace} cannot be read: {error.message}", status=503) from error
-        return moment(obj["metadata"].get("creationTimestamp"))
+    async def _oldest(self, resource: Resource, namespace: str) -> datetime | None:
+        return await oldest_for(self._context, self._user, "get", resource, namespace)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
 from moorage.api.kept import KeptPod
+from moorage.apimachinery.api import Api
 from moorage.apimachinery.resources import JOBS
 from moorage.attempts.keeper import Keeper
 from moorage.clock import Clock
@@ -15,6 +16,7 @@ from moorage.decide.usage.rightsizing import Asked, Past, Work, asked_now, key_o
 from moorage.decide.usage.samples import PodUse
 from moorage.errors import ServerError, StorageError
 from moorage.server.identity.auth import Auth, User
+from moorage.server.namespaces import by_namespace, created_at, is_too_old
 from moorage.usage.store import UsageStore
 
 WINDOW = timedelta(days=30)  # older runs say little of what is run now
@@ -28,7 +30,9 @@ UseOf = Callable[[Sequence[str]], Mapping[str, PodUse]]
 class Rightsizing:
     """Past runs by work, read at most once in KEPT_SECONDS."""
 
-    def __init__(self, usage: UsageStore, keeper: Keeper, use_of: UseOf, *, clock: Clock) -> None:
+    def __init__(self, api: Api, usage: UsageStore, keeper: Keeper, use_of: UseOf, *, clock: Clock) -> None:
+        self.api = api
+        self.read = clock.now()
         self._usage, self._keeper, self._use_of, self._clock = usage, keeper, use_of, clock
         self._works: tuple[Work, ...] = ()
         self._read_at: float | None = None
@@ -47,9 +51,9 @@ class Rightsizing:
             return self._works
 
     async def _read(self) -> tuple[Work, ...]:
-        since = self._clock.now() - WINDOW
-        rows = await asyncio.to_thread(self._usage.ended, since, limit=ROWS)
-        rows = [row for row in rows if row.run]
+        self.read = self._clock.now()
+        rows = await asyncio.to_thread(self._usage.ended, self.read - WINDOW, limit=ROWS)
+        rows = await by_namespace(self.api, (row for row in rows if row.run))
         uids = [row.pod_uid for row in rows]
         kept = await self._keeper.read_known(uids)
         uses = await asyncio.to_thread(self._use_of, uids)
@@ -96,6 +100,8 @@ async def readable_works(past: Rightsizing, auth: Auth, user: User, *, namespace
         place: await auth.may(user, "list", JOBS.plural, group=JOBS.group, namespace=place)
         for place in {work.namespace for work in works}
     }
+    created = await created_at(past.api, (place for place, may in allowed.items() if may))
+    allowed |= {place: False for place, at in created.items() if is_too_old(past.read, at)}  # created anew since
     return tuple(work for work in works if allowed[work.namespace] or work.owner == user.name)
 
 

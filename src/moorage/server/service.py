@@ -220,7 +220,7 @@ class ServerService:
             workflows=self.workflows,
             artifacts=self.artifacts,
             past=PastRuns(self.usage, clock=clock),
-            rightsizing=Rightsizing(self.usage, self.keeper, self.samples.use_of, clock=clock),
+            rightsizing=Rightsizing(api, self.usage, self.keeper, self.samples.use_of, clock=clock),
             reports=CheckpointReports(clock=clock),
             followers=Followers(self.desk, clock=clock),
             execs=Execs(self.desk, clock=clock),

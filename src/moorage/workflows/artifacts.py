@@ -15,7 +15,7 @@ import logging
 import os
 import secrets
 import shutil
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -96,6 +96,10 @@ class Place(Protocol):
         """A text that each write changes, of the same bytes too. Raises FileNotFoundError."""
         ...
 
+    def written(self, key: str) -> datetime:
+        """When it was last written. Raises FileNotFoundError."""
+        ...
+
     def below(self, key: str) -> list[str]:
         """The keys of what is stored below this one, relative to it, in order; none where there is none."""
         ...
@@ -157,24 +161,24 @@ class Artifacts:
             version=version or "",
         )
 
-    async def open(self, key: str) -> Content:
-        """Raises NotFound."""
+    async def open(self, key: str, since: datetime | None = None) -> Content:
+        """Raises NotFound, also for what was written before `since`."""
         place = self._use()
         check_key(key)
-        opened = await self._do("read", lambda: _or_none(place.open, key))
+        opened = await self._do("read", lambda: _or_none(partial(_open, place, since), key))
         if opened is None:
             raise NotFound(f"there is no artifact {key!r}", hint="it was deleted, or never saved")
         file, size = opened
         return Content(size_bytes=size, parts=self._parts(file))
 
-    async def below(self, key: str) -> list[str]:
+    async def below(self, key: str, since: datetime | None = None) -> list[str]:
         """What was stored under keys that begin with this one and "/", relative to it, in order.
 
-        Raises BadRequest for more than BELOW_MAX.
+        What was written before `since` is left out. Raises BadRequest for more than BELOW_MAX.
         """
         place = self._use()
         check_key(key)
-        names: list[str] = await self._do("list", lambda: place.below(key))
+        names: list[str] = await self._do("list", lambda: _below(place, key, since))
         if len(names) > BELOW_MAX:
             raise BadRequest(f"{len(names)} artifacts are stored below {key!r}; at most {BELOW_MAX} are fetched")
         return names
@@ -281,6 +285,9 @@ class Folder:
         except NotADirectoryError as error:
             raise FileNotFoundError(key) from error
         return f"{status.st_ino}-{status.st_mtime_ns}"
+
+    def written(self, key: str) -> datetime:
+        return datetime.fromtimestamp((self._root / key).stat().st_mtime, UTC)
 
     def below(self, key: str) -> list[str]:
         root = self._root / key
@@ -408,6 +415,12 @@ class Bucket:
         names = ("generation", "VersionId", "ETag", "LastModified", "created")
         return " ".join(str(info[name]) for name in names if info.get(name))
 
+    def written(self, key: str) -> datetime:
+        at = _written(self._files.info(self._path(key)))
+        if at is None:
+            raise OSError(errno.EIO, f"{self._url} does not say when {key} was written")
+        return at
+
     def below(self, key: str) -> list[str]:
         path = self._path(key)
         self._files.invalidate_cache()
@@ -430,10 +443,7 @@ class Bucket:
         except FileNotFoundError:
             return
         for path, info in objects.items():
-            at = info.get("LastModified") or info.get("updated") or info.get("created")
-            if isinstance(at, str):
-                at = datetime.fromisoformat(at)
-            if isinstance(at, datetime) and at.replace(tzinfo=at.tzinfo or UTC) < older:
+            if (at := _written(info)) is not None and at < older:
                 yield path
 
     def _path(self, key: str) -> str:
@@ -457,6 +467,25 @@ class _ObjectUpload:
             self._file.discard()
         finally:
             self._file.closed = True  # else the garbage collector completes it
+
+
+def _written(info: Mapping[str, Any]) -> datetime | None:
+    """When an object of a bucket was written, as each library calls it."""
+    at = info.get("LastModified") or info.get("updated") or info.get("created")
+    if isinstance(at, str):
+        at = datetime.fromisoformat(at)
+    return at.replace(tzinfo=at.tzinfo or UTC) if isinstance(at, datetime) else None
+
+
+def _open(place: Place, since: datetime | None, key: str) -> tuple[BinaryIO, int]:
+    if since is not None and place.written(key) < since:
+        raise FileNotFoundError(key)
+    return place.open(key)
+
+
+def _below(place: Place, key: str, since: datetime | None) -> list[str]:
+    names = place.below(key)
+    return names if since is None else [name for name in names if place.written(f"{key}/{name}") >= since]
 
 
 def _or_none(work: Callable[[A], T], argument: A) -> T | None:

@@ -61,9 +61,10 @@ def forget_run(db: Database, uid: str) -> None:
     db.run("DELETE FROM workflow_metrics WHERE uid = ?", uid)
 
 
-def forget(db: Database, before: datetime) -> None:
-    """Drop what has not changed since."""
-    db.run("DELETE FROM workflow_metrics WHERE changed_at < ?", to_microseconds(before))
+def forget(db: Database, before: datetime, namespace: str | None = None) -> None:
+    """Drop what has not changed since, of one namespace or of all."""
+    within, values = ("", ()) if namespace is None else (" AND namespace = ?", (namespace,))
+    db.run(f"DELETE FROM workflow_metrics WHERE changed_at < ?{within}", to_microseconds(before), *values)
 
 
 def _check_room(db: Database, namespace: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from moorage.apimachinery.selectors import LabelSelector, parse_label_selector
 from moorage.model.workflow import NodeRecord, WorkflowRecord
@@ -27,6 +28,7 @@ class RunQuery:
     labels: LabelSelector = field(default_factory=lambda: parse_label_selector(""))
     prefix: str = ""  # of the name
     present: bool = False
+    since: datetime | None = None  # of their creation
     documents: bool = False
     limit: int = PAGE
     after: str = ""

@@ -67,8 +67,8 @@ class LocalRecords:
     async def do(self, work: Callable[[WorkflowStore], T]) -> T:
         return await self._thread.do(work)
 
-    async def begin(self, record: WorkflowRecord) -> WorkflowRecord:
-        return await self.do(lambda store: store.begin(record))
+    async def begin(self, record: WorkflowRecord, since: datetime | None = None) -> WorkflowRecord:
+        return await self.do(lambda store: store.begin(record, since))
 
     async def load(self, uid: str, holder: str) -> Loaded:
         return await self.do(lambda store: store.load(uid, holder))
@@ -148,17 +148,19 @@ class LocalRecords:
         """Keep what a step's pod reports; False: it has reported before, and that counts. Raises NotFound."""
         return await self.do(lambda store: store.report(uid, pod, report))
 
-    async def get(self, namespace: str, name: str) -> WorkflowRecord | None:
-        """The newest run of this name, with its document."""
-        return await self.do(lambda store: store.get(namespace, name))
+    async def get(self, namespace: str, name: str, since: datetime | None = None) -> WorkflowRecord | None:
+        """The newest run of this name that is not older than `since`, with its document."""
+        return await self.do(lambda store: store.get(namespace, name, since))
 
     async def by_uid(self, uid: str) -> WorkflowRecord | None:
         """The run of this uid, with its document."""
         return await self.do(lambda store: store.by_uid(uid))
 
-    async def history(self, namespace: str, name: str) -> tuple[WorkflowRecord, ...]:
-        """All runs that had this name, the newest first; their documents are empty."""
-        return await self.do(lambda store: store.history(namespace, name))
+    async def history(
+        self, namespace: str, name: str, since: datetime | None = None
+    ) -> tuple[WorkflowRecord, ...]:
+        """The runs of this name that are not older than `since`, newest first; their documents are empty."""
+        return await self.do(lambda store: store.history(namespace, name, since))
 
     async def list(self, query: RunQuery) -> RunPage:
         """A page of runs, the newest first."""

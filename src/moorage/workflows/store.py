@@ -90,14 +90,19 @@ class WorkflowStore:
 
     # --- for the operator; see `moorage.controllers.workflow.records`
 
-    def begin(self, record: WorkflowRecord) -> WorkflowRecord:
-        """Keep a new run; what is kept. Raises BadRequest for a time that is none."""
+    def begin(self, record: WorkflowRecord, since: datetime | None = None) -> WorkflowRecord:
+        """Keep a new run; what is kept. Raises BadRequest for a time that is none.
+
+        `since`: when its namespace was created. Metrics that are older are dropped: they are another namespace's.
+        """
         created = _micro(record.created_at, "createdAt") or 0
         metadata = record.document.get("metadata")
         labels = metadata.get("labels") if isinstance(metadata, Mapping) else None
         with self._db.transaction():
             if kept := self._kept(record.uid):
                 return kept
+            if since is not None:
+                metric_rows.forget(self._db, since, record.namespace)
             self._db.run(
                 "UPDATE workflow_runs SET gone_at = ? WHERE namespace = ? AND name = ? AND gone_at IS NULL"
                 " AND created_at <= ?",
@@ -284,22 +289,19 @@ class WorkflowStore:
 
     # --- for people
 
-    def get(self, namespace: str, name: str) -> WorkflowRecord | None:
-        """The newest run of this name, with its document."""
-        rows = self._db.rows(
-            "SELECT uid FROM workflow_runs WHERE namespace = ? AND name = ? ORDER BY created_at DESC, uid DESC",
-            namespace,
-            name,
-        )
-        return self._kept(str(rows[0][0])) if rows else None
+    def get(self, namespace: str, name: str, since: datetime | None = None) -> WorkflowRecord | None:
+        """The newest run of this name that is not older than `since`, with its document."""
+        runs = self.history(namespace, name, since)
+        return self._kept(runs[0].uid) if runs else None
 
-    def history(self, namespace: str, name: str) -> tuple[WorkflowRecord, ...]:
-        """All runs that had this name, the newest first; their documents are empty."""
+    def history(self, namespace: str, name: str, since: datetime | None = None) -> tuple[WorkflowRecord, ...]:
+        """The runs of this name that are not older than `since`, newest first; their documents are empty."""
         rows = self._db.rows(
-            "SELECT record, gone_at FROM workflow_runs WHERE namespace = ? AND name = ?"
+            "SELECT record, gone_at FROM workflow_runs WHERE namespace = ? AND name = ? AND created_at >= ?"
             " ORDER BY created_at DESC, uid DESC",
             namespace,
             name,
+            to_microseconds(since or EPOCH),
         )
         return tuple(_run(record, {}, gone) for record, gone in rows)
 
@@ -459,7 +461,8 @@ class WorkflowStore:
 
     def _newest(self, query: RunQuery) -> Iterator[Row]:
         """Rows of a query, the newest first, read some at a time."""
-        wheres, values = ["1 = 1"], []
+        wheres: list[str] = ["1 = 1"]
+        values: list[Any] = []
         for column, wanted in (("namespace", query.namespaces), ("phase", query.phases or None)):
             if wanted is not None:
                 if not wanted:
@@ -471,6 +474,9 @@ class WorkflowStore:
             values.append(query.cron)
         if query.present:
             wheres.append("gone_at IS NULL")
+        if query.since is not None:
+            wheres.append("created_at >= ?")
+            values.append(to_microseconds(query.since))
         created, uid = _cursor(query.after)
         while True:
             rows = self._db.rows(

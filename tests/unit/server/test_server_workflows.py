@@ -11,6 +11,7 @@ from moorage.api.workflows import ListedByArgo, as_workflow
 from moorage.apimachinery.moments import rfc3339
 from moorage.errors import UsageError
 from moorage.model.workflow import NodePhase, NodeRecord, NodeType, WorkflowRecord
+from moorage.server.identity.auth import User
 from moorage.server.rest.workflowrecords import StoreRecords
 from moorage.server.rest.workflows import choice_of
 from moorage.testing.clock import NOON
@@ -30,7 +31,7 @@ def a_record(uid="u1", name="train", phase="Succeeded"):
 async def kept(site, *records):
     for record in records:
         await site.service.workflows.begin(record)
-    return StoreRecords(site.service.workflows)
+    return StoreRecords(site.service.context, User("ada"))
 
 
 async def test_records_are_read_with_all_their_nodes(site):

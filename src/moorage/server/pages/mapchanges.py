@@ -22,6 +22,7 @@ from moorage.server.pages.desk import Desk, Page, Question, done, key_in, proble
 from moorage.server.pages.mapboard import VALUE_CHARACTERS
 from moorage.server.pages.texts import say
 from moorage.server.problems import Problem
+from moorage.server.queue.access import oldest_map
 
 HERE = "/maps"
 ONE = f"{HERE}/{{namespace}}/{{name}}"
@@ -211,7 +212,8 @@ async def _map(desk: Desk, request: Request, verb: str) -> Stored:
     """The map of the path. Raises NotFound, and Forbidden for who may not do this with it now."""
     namespace, name = key_in(request)
     user = request.state.user
-    stored = await maps.get_map(desk.context.queue, namespace, name)
+    since = await oldest_map(desk.context, user, verb, namespace)
+    stored = await maps.get_map(desk.context.queue, namespace, name, since=since)
     if not await desk.context.auth.may_use_maps(user, verb, namespace):
         raise Forbidden(
             f"{user.name} may not {verb} mapjobs.{GROUP} in {namespace}",

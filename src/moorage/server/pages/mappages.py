@@ -34,6 +34,7 @@ from moorage.server.pages.mapboard import (
 from moorage.server.pages.paging import Shown, page_of, wanted_of
 from moorage.server.pages.rights import Allowed
 from moorage.server.problems import Problem
+from moorage.server.queue.access import oldest_map
 
 HERE = "/maps"
 ONE = f"{HERE}/{{namespace}}/{{name}}"
@@ -80,8 +81,11 @@ async def _rights(desk: Desk, request: Request) -> Allowed:
 
 async def listed(context: Context, request: Request) -> Shown[MapRow]:
     queue = context.queue
-    stored = await queue.read(lambda store: store.list_maps(None))
-    shown = [await maps.show_map(queue, view) for view in stored]
+
+    async def since(namespace: str) -> float:
+        return await oldest_map(context, request.state.user, "list", namespace)
+
+    shown = await maps.list_maps(queue, None, since)
     return page_of(
         map_rows(shown, context.now()),
         wanted_of(request.query_params),
@@ -97,7 +101,7 @@ async def _model(context: Context, request: Request) -> MapModel:
     queue, user = context.queue, request.state.user
     namespace, name = request.path_params["namespace"], request.path_params["name"]
     stored = await queue.read(lambda store: store.find_map(namespace, name))
-    if stored is None:
+    if stored is None or stored.created_at < await oldest_map(context, user, "get", namespace):
         raise Problem(404, "not_found", f"there is no map {namespace}/{name}", "list the maps: moor map list")
     may_get = await context.auth.may_use_maps(user, "get", namespace)
     failed = await _failed(queue, stored) if may_get else None

@@ -178,9 +178,10 @@ async def _schedule(desk: Desk, request: Request) -> str:
     """What the page of a schedule shows, read as the user. Raises NotFound."""
     namespace, name = key_in(request)
     context = desk.context
-    api, now = context.acting(request.state.user), context.now()
+    user = request.state.user
+    api, now = context.acting(user), context.now()
     cron = await _cron(desk, request)
-    runs = await crons.cron_history(api, namespace, name, records_of(context), limit=RUNS_SHOWN)
+    runs = await crons.cron_history(api, namespace, name, records_of(context, user), limit=RUNS_SHOWN)
     rights = await desk.allowed(request, CONTROLS, [namespace])
     return fragment(
         "schedule_live.html",

@@ -40,7 +40,7 @@ class WeekCost:
     async def of(self, user: User) -> Costs:
         """As far as a user may see it. Raises NotFound without prices, UsageError, ApiError, StorageError."""
         week = await self._known()
-        sees = await viewer(self._context, user, week.namespaces)
+        sees = await viewer(self._context, user, week.namespaces, read_at=week.until)
         notes = notes_of(week.sheet, asked=week.asked, begin=week.begin)
         return make_costs(
             report_of(week.ledger, sees), week.sheet, by=By.USER, since=week.begin, until=week.until, notes=notes

@@ -51,7 +51,7 @@ async def resume(desk: Desk, request: Request) -> Response:
 
     async def act(api: Api, namespace: str, name: str) -> object:
         return await workflows.resume_workflow(
-            api, namespace, name, wish, now=context.now(), records=records_of(context)
+            api, namespace, name, wish, now=context.now(), records=records_of(context, request.state.user)
         )
 
     what = "fail step of workflow" if wish.is_failure else "resume workflow"
@@ -65,7 +65,8 @@ async def retry(desk: Desk, request: Request) -> Response:
     wish = Retry(selector=f"id={at}", restart_successful=True) if at else Retry()
 
     async def act(api: Api, namespace: str, name: str) -> object:
-        return await workflows.retry_workflow(api, namespace, name, wish, records=records_of(desk.context))
+        records = records_of(desk.context, request.state.user)
+        return await workflows.retry_workflow(api, namespace, name, wish, records=records)
 
     return await _change(desk, request, "retry workflow", "retried-workflow", act, at=at)
 
@@ -148,7 +149,7 @@ async def resubmit(desk: Desk, request: Request) -> Response:
             name,
             Additions(),
             controller=await controller_of(context.api, context.now()),
-            records=records_of(context),
+            records=records_of(context, user),
             check=checks_of(api, namespace, evaluation=context.evaluation),
             mark=mark_of(user.name, f"workflow\0{namespace}/{name}\0{key}", wish) if key else "",
             memoized=wish.memoized,

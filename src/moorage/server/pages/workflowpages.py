@@ -38,6 +38,7 @@ from moorage.model.workflow import WORKFLOWS, NodeRecord, WorkflowRecord
 from moorage.server.context import Context
 from moorage.server.identity.auth import User
 from moorage.server.kept import KeptForUser
+from moorage.server.namespaces import oldest_for
 from moorage.server.pages.clusterpages import fragment
 from moorage.server.pages.desk import Desk, Page, key_in
 from moorage.server.pages.jobpages import LINES, STOP_ASKING, Tail, read_tail
@@ -153,7 +154,7 @@ async def listed(desk: Desk, request: Request) -> Shown[WorkflowRow]:
     context, user = desk.context, request.state.user
     api = context.acting(user)
     namespace = request.query_params.get("namespace", "")[:ID_MAX]
-    choice, records = Choice(), records_of(context)
+    choice, records = Choice(), records_of(context, user)
 
     async def in_namespace(place: str | None) -> list[WorkflowView]:
         return list(await workflows.list_workflows(api, place, choice, records))
@@ -183,7 +184,7 @@ async def see(desk: Desk, request: Request) -> Seen:
     api = context.acting(request.state.user)
     live = await _live(api, namespace, name)
     try:
-        record = await _record(context, namespace, name, live)
+        record = await _record(context, request.state.user, namespace, name, live)
         if record is not None and not _has_own_nodes(live):
             view = view_workflow(workflow_object(record, (), live))
             return Seen(view=view, nodes=await _nodes(context, record.uid), document=record.document)
@@ -202,10 +203,13 @@ async def _live(api: Api, namespace: str, name: str) -> Obj | None:
         return None
 
 
-async def _record(context: Context, namespace: str, name: str, live: Obj | None) -> WorkflowRecord | None:
+async def _record(
+    context: Context, user: User, namespace: str, name: str, live: Obj | None
+) -> WorkflowRecord | None:
     if live is not None:
         return await context.workflows.by_uid(str(live["metadata"].get("uid") or ""))
-    return await context.workflows.get(namespace, name)
+    since = await oldest_for(context, user, "get", WORKFLOWS, namespace)
+    return await context.workflows.get(namespace, name, since)
 
 
 def _has_own_nodes(live: Obj | None) -> bool:

@@ -8,9 +8,14 @@ from typing import Any
 from moorage.actions import maps
 from moorage.api.errors import ErrorCode
 from moorage.errors import ApiError, Forbidden
+from moorage.model.mapjob import MAPJOBS
 from moorage.model.names import GROUP
+from moorage.queue.manager import milliseconds
 from moorage.queue.store import Stored
+from moorage.server.context import Context
 from moorage.server.endpoint import Call
+from moorage.server.identity.auth import User
+from moorage.server.namespaces import oldest_for
 
 
 async def map_of(call: Call[Any, Any], verb: str = "get") -> Stored:
@@ -18,9 +23,16 @@ async def map_of(call: Call[Any, Any], verb: str = "get") -> Stored:
 
     To have made it gives no right: who left a team has none in its namespace.
     """
-    stored = await maps.get_map(call.context.queue, call.namespace, call.name)
+    since = await oldest_map(call.context, call.user, verb, call.namespace)
+    stored = await maps.get_map(call.context.queue, call.namespace, call.name, since=since)
     await allow(call, verb, call.namespace)
     return stored
+
+
+async def oldest_map(context: Context, user: User, verb: str, namespace: str) -> float:
+    """From when on a user may do this with maps of a namespace, in milliseconds since 1970: `oldest_for`."""
+    since = await oldest_for(context, user, verb, MAPJOBS, namespace)
+    return 0 if since is None else milliseconds(since)
 
 
 async def allow(call: Call[Any, Any], verb: str, namespace: str) -> None:

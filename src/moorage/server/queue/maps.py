@@ -53,6 +53,7 @@ from moorage.model.mapjob import (
 from moorage.model.names import INFO_CONFIGMAP, MAP_FINALIZER, MAP_LABEL, SYSTEM_NAMESPACE
 from moorage.queue.manager import Queue
 from moorage.queue.store import Stored
+from moorage.server.namespaces import records_since
 
 log = logging.getLogger(__name__)
 
@@ -177,6 +178,7 @@ class MapBridge:
             request=view.uid,
             limits={name: limit.capacity for name, limit in spec.limits.items() if limit.capacity is not None},
             priority=spec.priority,
+            since=await records_since(self._api, view.namespace),
         )
 
     async def _make_secret(self, obj: Obj, view: MapView, uid: str, url: str) -> str:

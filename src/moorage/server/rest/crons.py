@@ -122,13 +122,13 @@ async def backfill_cron(call: Call[BackfillRequest, None]) -> BackfillAnswer:
         now=call.context.now(),
         parallel=call.body.parallel,
         dry_run=call.body.dry_run,
-        records=records_of(call.context),
+        records=records_of(call.context, call.user),
     )
 
 
 async def show_history(call: Call[None, None]) -> CronHistory:
     """List the runs of a schedule, newest first, with those whose objects are gone."""
-    runs = await crons.cron_history(call.api, call.namespace, call.name, records_of(call.context))
+    runs = await crons.cron_history(call.api, call.namespace, call.name, records_of(call.context, call.user))
     return CronHistory(runs=tuple(runs))
 
 

@@ -33,6 +33,7 @@ from moorage.server.endpoint import Call, Endpoint
 from moorage.server.identity.auth import User
 from moorage.server.idle.loop import IdleLoop
 from moorage.server.idle.replay import replay
+from moorage.server.namespaces import by_namespace
 
 DECIMALS = 3  # of hours in an answer
 
@@ -125,7 +126,7 @@ async def report_idle(call: Call[ReportRequest, None]) -> Report:
     else:
         policies = loop.policies()
     every = await asyncio.to_thread(context.usage.overlapping, since, now, every_pod=True)  # says whose they are
-    intervals = [interval for interval in every if interval.gpus]
+    intervals = await by_namespace(context.api, (interval for interval in every if interval.gpus))
     tenants = {
         str((each.get("spec") or {}).get("namespace") or each["metadata"]["name"]): each["metadata"]["name"]
         for each in await context.tenants.all()

@@ -11,6 +11,7 @@ from moorage.errors import NotFound, ServerError, StorageError
 from moorage.model.workflow import WORKFLOWS
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.kept import KeptForUser
+from moorage.server.namespaces import oldest_for
 from moorage.server.problems import Problem
 from moorage.server.rest.jobs import ONE
 
@@ -34,7 +35,8 @@ async def erase_kept(call: Call[None, None]) -> Erased:
     await _check(call, "delete", JOBS)
     call.audit("erase what is kept of run", f"{call.namespace}/{call.name}")
     try:
-        return Erased(pods=await call.context.keeper.erase(call.namespace, call.name))
+        since = await oldest_for(call.context, call.user, "delete", JOBS, call.namespace)
+        return Erased(pods=await call.context.keeper.erase(call.namespace, call.name, since))
     except StorageError as error:
         raise ServerError(f"what is kept cannot be erased: {error.message}", status=503) from error
 
@@ -60,7 +62,8 @@ async def erase_kept_steps(call: Call[None, None]) -> Erased:
     await _check(call, "delete", WORKFLOWS)
     call.audit("erase what is kept of workflow", f"{call.namespace}/{call.name}")
     try:
-        return Erased(pods=await call.context.keeper.erase_steps(call.namespace, call.name))
+        since = await oldest_for(call.context, call.user, "delete", WORKFLOWS, call.namespace)
+        return Erased(pods=await call.context.keeper.erase_steps(call.namespace, call.name, since))
     except StorageError as error:
         raise ServerError(f"what is kept cannot be erased: {error.message}", status=503) from error
 
@@ -78,7 +81,8 @@ ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
 async def _newest(call: Call[None, Any]) -> str:
     """The uid of the newest workflow of the name. Raises NotFound."""
     try:
-        record = await call.context.workflows.get(call.namespace, call.name)
+        since = await oldest_for(call.context, call.user, "get", WORKFLOWS, call.namespace)
+        record = await call.context.workflows.get(call.namespace, call.name, since)
     except StorageError as error:
         raise ServerError(f"the records of workflows cannot be read: {error.message}", status=503) from error
     if record is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -39,8 +40,9 @@ from moorage.model.names import is_dns_label
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.idempotency import mark_of
 from moorage.server.inputs import number
+from moorage.server.namespaces import records_since
 from moorage.server.problems import Problem
-from moorage.server.queue.access import allow, map_of, while_allowed
+from moorage.server.queue.access import allow, map_of, oldest_map, while_allowed
 from moorage.server.rest.around import around_of
 
 ALL = "/api/v1/maps"
@@ -58,7 +60,8 @@ async def create_map(call: Call[NewMap, None]) -> CreatedMap:
     await allow(call, "create", call.namespace)
     queue, body = call.context.queue, call.body
     if body.workers is None:
-        stored = await maps.create_map(queue, call.namespace, body, call.user.name)
+        since = await records_since(call.context.api, call.namespace)
+        stored = await maps.create_map(queue, call.namespace, body, call.user.name, since=since)
         return CreatedMap(**msgspec.structs.asdict(await maps.show_map(queue, stored)))
     call.audit("create map", f"{call.namespace}/{body.name}")
     notes = await _create_workers(call, body.workers)
@@ -106,10 +109,12 @@ async def _create_workers(call: Call[NewMap, None], workers: MapWorkers) -> tupl
 async def list_maps(call: Call[None, None]) -> MapList:
     """List the maps that the user may see, of all namespaces or of one."""
 
-    async def may_list(namespace: str) -> bool:
-        return await call.context.auth.may_use_maps(call.user, "list", namespace)
+    async def since(namespace: str) -> float:
+        if not await call.context.auth.may_use_maps(call.user, "list", namespace):
+            return math.inf
+        return await oldest_map(call.context, call.user, "list", namespace)
 
-    shown = await maps.list_maps(call.context.queue, call.path.get("namespace"), may_list)
+    shown = await maps.list_maps(call.context.queue, call.path.get("namespace"), since)
     return MapList(maps=tuple(shown))
 
 

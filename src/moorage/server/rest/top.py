@@ -14,6 +14,7 @@ from moorage.decide.usage.intervals import By, UsageRow, top
 from moorage.errors import UsageError
 from moorage.server.context import Context
 from moorage.server.endpoint import Call, Endpoint
+from moorage.server.namespaces import by_namespace
 
 DECIMALS = 6  # of hours in an answer
 
@@ -47,7 +48,7 @@ ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
 
 async def use(context: Context, *, since: datetime, until: datetime, by: By) -> tuple[UsageRow, ...]:
     """Read the store off the event loop and sum up. Raises StorageError."""
-    rows = await asyncio.to_thread(context.usage.overlapping, since, until)
+    rows = await by_namespace(context.api, await asyncio.to_thread(context.usage.overlapping, since, until))
     return top(rows, since=since, until=until, by=by, now=context.now())
 
 

@@ -39,7 +39,7 @@ async def get_use_of_workspace(call: Call[None, UseQuery]) -> Use:
 
 async def get_use_of_workflow(call: Call[None, UseQuery]) -> Use:
     """Show what the pods of a workflow's steps used that are not gone."""
-    await get_workflow(call.context.api, call.namespace, call.name, records_of(call.context))
+    await get_workflow(call.context.api, call.namespace, call.name, records_of(call.context, call.user))
     return await _use_by_label(call, WORKFLOW_LABEL)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tarfile
 from collections.abc import AsyncIterator
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -17,6 +18,7 @@ from moorage.api.workflowartifacts import WhichRun, WorkflowArtifact, WorkflowAr
 from moorage.errors import NotFound, StorageError
 from moorage.model.workflow import WORKFLOWS, Artifact, NodeRecord, WorkflowRecord
 from moorage.server.endpoint import Call, Endpoint
+from moorage.server.namespaces import oldest_for
 from moorage.server.problems import Problem
 
 PATH = "/api/v1/workflows/{namespace}/{name}/artifacts"
@@ -89,7 +91,7 @@ async def _download(call: Call[None, WhichRun], run: WorkflowRecord, artifact: A
     if artifact.files:
         return await _download_folder(call, run, artifact)
     try:
-        content = await call.context.artifacts.open(f"{run.namespace}/{artifact.key}")
+        content = await call.context.artifacts.open(f"{run.namespace}/{artifact.key}", await _oldest(call))
     except StorageError as error:
         raise Problem(503, ErrorCode.UNAVAILABLE, error.message, error.hint) from error
     file = quote(artifact.name + _SUFFIXES.get(artifact.archive, ""))
@@ -107,7 +109,7 @@ async def _download_folder(call: Call[None, WhichRun], run: WorkflowRecord, arti
     """The files of a folder as one tar file."""
     store, key = call.context.artifacts, f"{run.namespace}/{artifact.key}"
     try:
-        names = await store.below(key)
+        names = await store.below(key, await _oldest(call))
     except StorageError as error:
         raise Problem(503, ErrorCode.UNAVAILABLE, error.message, error.hint) from error
     if not names:
@@ -146,7 +148,7 @@ async def _check(call: Call[None, WhichRun]) -> None:
 async def _run(call: Call[None, WhichRun]) -> WorkflowRecord:
     """Raises NotFound, and Problem 503."""
     try:
-        runs = await call.context.workflows.history(call.namespace, call.name)
+        runs = await call.context.workflows.history(call.namespace, call.name, await _oldest(call))
     except StorageError as error:
         raise Problem(503, ErrorCode.UNAVAILABLE, error.message, error.hint) from error
     for run in runs:
@@ -157,6 +159,10 @@ async def _run(call: Call[None, WhichRun]) -> WorkflowRecord:
         hint="it has not begun, or Argo runs it",
         code=ErrorCode.NOT_FOUND,
     )
+
+
+async def _oldest(call: Call[None, WhichRun]) -> datetime | None:
+    return await oldest_for(call.context, call.user, "get", WORKFLOWS, call.namespace)
 
 
 async def _nodes(call: Call[None, WhichRun], run: WorkflowRecord) -> list[NodeRecord]:

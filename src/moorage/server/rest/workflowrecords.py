@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from moorage.actions.workflows import Choice
 from moorage.apimachinery.moments import moment
@@ -10,9 +11,11 @@ from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.selectors import parse_label_selector
 from moorage.decide.workflows.views import workflow_object
 from moorage.errors import ServerError, StorageError
-from moorage.model.workflow import NodeRecord, WorkflowRecord
+from moorage.model.workflow import WORKFLOWS, NodeRecord, WorkflowRecord
+from moorage.server.context import Context
+from moorage.server.identity.auth import User
+from moorage.server.namespaces import oldest_for
 from moorage.workflows.query import PAGE_MAX, RunQuery
-from moorage.workflows.records import LocalRecords
 
 
 class StoreRecords:
@@ -21,13 +24,13 @@ class StoreRecords:
     Raises ServerError while the store cannot be used.
     """
 
-    def __init__(self, store: LocalRecords) -> None:
-        self._store = store
+    def __init__(self, context: Context, user: User) -> None:
+        self._context, self._user, self._store = context, user, context.workflows
 
     async def read(self, namespace: str, name: str, live: Obj | None) -> Obj | None:
         try:
             if live is None:
-                record = await self._store.get(namespace, name)
+                record = await self._store.get(namespace, name, await self._oldest(namespace))
             else:
                 record = await self._store.by_uid(str(live["metadata"].get("uid") or ""))
             if record is None:
@@ -39,6 +42,7 @@ class StoreRecords:
     async def listed(self, namespace: str | None, choice: Choice) -> Sequence[Obj]:
         records: list[WorkflowRecord] = []
         after = ""
+        since = None if namespace is None else await self._oldest(namespace)
         try:
             while True:
                 page = await self._store.list(
@@ -48,6 +52,7 @@ class StoreRecords:
                         cron=choice.cron,
                         labels=parse_label_selector(choice.selector),
                         prefix=choice.prefix,
+                        since=since,
                         limit=min(choice.limit or PAGE_MAX, PAGE_MAX),
                         after=after,
                     )
@@ -58,6 +63,9 @@ class StoreRecords:
                     return [workflow_object(record, ()) for record in records]
         except StorageError as error:
             raise _away(error) from error
+
+    async def _oldest(self, namespace: str) -> datetime | None:
+        return await oldest_for(self._context, self._user, "list", WORKFLOWS, namespace)
 
     @staticmethod
     def _is_enough(records: Sequence[WorkflowRecord], choice: Choice) -> bool:

@@ -56,6 +56,7 @@ from moorage.model.names import OWNER_ANNOTATION
 from moorage.model.workflow import CRON_LABEL, Resume, Retry
 from moorage.server.context import Context
 from moorage.server.endpoint import Call, Endpoint
+from moorage.server.identity.auth import User
 from moorage.server.kept import KeptForUser
 from moorage.server.rest.workflowrecords import StoreRecords
 
@@ -184,7 +185,7 @@ async def list_workflows(call: Call[None, ListedByArgo]) -> WorkflowList:
         )
     choice = choice_of(query, call.context)
     namespace = call.path.get("namespace")
-    views = await workflows.list_workflows(call.api, namespace, choice, records_of(call.context))
+    views = await workflows.list_workflows(call.api, namespace, choice, records_of(call.context, call.user))
     return WorkflowList(items=tuple(summary_of(view) for view in views))
 
 
@@ -232,7 +233,8 @@ def summary_of(view: WorkflowView) -> Workflow:
 
 async def show_workflow(call: Call[None, None]) -> Workflow:
     """Show a workflow with its nodes, also one that is gone and kept. `@latest` is the newest."""
-    return as_workflow(await workflows.get_workflow(call.api, call.namespace, call.name, records_of(call.context)))
+    records = records_of(call.context, call.user)
+    return as_workflow(await workflows.get_workflow(call.api, call.namespace, call.name, records))
 
 
 async def workflow_logs(call: Call[None, LogsByArgo]) -> Response:
@@ -248,7 +250,7 @@ async def workflow_logs(call: Call[None, LogsByArgo]) -> Response:
         container=query.container,
         tail=query.tail if query.tail is not None else query.tail_by_argo,
         since_seconds=query.since_seconds,
-        records=records_of(context),
+        records=records_of(context, call.user),
         kept=KeptForUser(context, call.user),
     )
     await log.open()
@@ -336,7 +338,7 @@ async def _resume(call: Call[Any, Any], resume: Resume) -> Workflow:
             call.name,
             resume,
             now=call.context.now(),
-            records=records_of(call.context),
+            records=records_of(call.context, call.user),
         )
     )
 
@@ -354,7 +356,7 @@ async def retry_workflow(call: Call[RetryWorkflow, None]) -> Workflow:
     retry = Retry(selector=body.node_field_selector, restart_successful=body.restart_successful)
     return as_workflow(
         await workflows.retry_workflow(
-            call.api, call.namespace, call.name, retry, records=records_of(call.context)
+            call.api, call.namespace, call.name, retry, records=records_of(call.context, call.user)
         )
     )
 
@@ -368,7 +370,7 @@ async def resubmit_workflow(call: Call[ResubmitWorkflow, None]) -> tuple[int, Wo
         Additions(parameters=call.body.parameters),
         controller=await controller_known(call.context),
         check=checks_of(call.api, call.namespace, evaluation=call.context.evaluation),
-        records=records_of(call.context),
+        records=records_of(call.context, call.user),
         mark=call.mark,
         memoized=call.body.memoized,
     )
@@ -455,9 +457,9 @@ ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
 )
 
 
-def records_of(context: Context) -> Records:
-    """What the server keeps of workflows."""
-    return StoreRecords(context.workflows)
+def records_of(context: Context, user: User) -> Records:
+    """What the server keeps of workflows, as the user may see it."""
+    return StoreRecords(context, user)
 
 
 async def controller_known(context: Context) -> Controller:

@@ -15,6 +15,7 @@ from moorage.model.workflow import WORKFLOWS
 from moorage.server.context import Context
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.identity.auth import User
+from moorage.server.namespaces import is_too_old, oldest_for
 from moorage.server.rest.explain import explained
 from moorage.server.rest.workflows import ONE, records_of
 
@@ -30,7 +31,7 @@ async def explain(call: Call[None, StepQuery]) -> WorkflowExplanation:
         call.namespace,
         call.name,
         call.query.step,
-        records=records_of(context),
+        records=records_of(context, user),
         explain_pod=pods_of(context, call.namespace, user),
         find_holders=holders_for(context, user),
         now=context.now(),
@@ -55,16 +56,17 @@ def holders_for(context: Context, user: User) -> FindHolders:
         except StorageError:
             return ()
         known: dict[str, bool] = {}
-        for namespace in {run.namespace for run, _ in held}:
-            known[namespace] = await context.auth.may(
-                user, "get", WORKFLOWS.plural, group=WORKFLOWS.group, namespace=namespace
+        for run, _ in held:
+            since = await oldest_for(context, user, "get", WORKFLOWS, run.namespace)
+            known[run.uid] = not is_too_old(moment(run.created_at), since) and await context.auth.may(
+                user, "get", WORKFLOWS.plural, group=WORKFLOWS.group, namespace=run.namespace
             )
         return [
             LockHolder(
                 lock=lock,
-                namespace=run.namespace if known[run.namespace] else "",
-                workflow=run.name if known[run.namespace] else "",
-                step=step_path(node.name, run.name) if known[run.namespace] else "",
+                namespace=run.namespace if known[run.uid] else "",
+                workflow=run.name if known[run.uid] else "",
+                step=step_path(node.name, run.name) if known[run.uid] else "",
                 since=whole_seconds(moment(node.started_at or None)),
             )
             for run, node in held

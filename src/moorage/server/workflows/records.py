@@ -39,8 +39,8 @@ from moorage.errors import ApiError, StorageError
 from moorage.model.workflow import RECORDS_RIGHT
 from moorage.server.context import Context
 from moorage.server.inputs import decode, read_bytes
+from moorage.server.namespaces import records_since
 from moorage.server.problems import Problem, as_problem
-from moorage.workflows.records import LocalRecords
 
 LARGE = 256 * 1024  # bytes of a body that is read, or of an answer that is written, in a thread
 
@@ -50,56 +50,59 @@ B = TypeVar("B")
 @dataclass(frozen=True, slots=True)
 class Verb(Generic[B]):
     body: type[B]
-    do: Callable[[LocalRecords, B], Awaitable[Any]]
+    do: Callable[[Context, B], Awaitable[Any]]
 
 
-async def _begin(records: LocalRecords, asked: Begin) -> Any:
-    return await records.begin(asked.record)
+async def _begin(context: Context, asked: Begin) -> Any:
+    since = await records_since(context.api, asked.record.namespace)
+    return await context.workflows.begin(asked.record, since)
 
 
-async def _load(records: LocalRecords, asked: Load) -> Any:
-    return await records.load(asked.uid, asked.holder)
+async def _load(context: Context, asked: Load) -> Any:
+    return await context.workflows.load(asked.uid, asked.holder)
 
 
-async def _save(records: LocalRecords, asked: Save) -> Any:
-    problems = await records.save(asked.uid, asked.holder, asked.nodes, asked.workflow, asked.metrics)
+async def _save(context: Context, asked: Save) -> Any:
+    problems = await context.workflows.save(asked.uid, asked.holder, asked.nodes, asked.workflow, asked.metrics)
     return Saved(problems=problems)
 
 
-async def _forget_nodes(records: LocalRecords, asked: ForgetNodes) -> Any:
-    await records.forget_nodes(asked.uid, asked.holder, asked.ids, asked.workflow)
+async def _forget_nodes(context: Context, asked: ForgetNodes) -> Any:
+    await context.workflows.forget_nodes(asked.uid, asked.holder, asked.ids, asked.workflow)
     return Nothing()
 
 
-async def _delete_artifacts(records: LocalRecords, asked: DeleteArtifacts) -> Any:
-    return Left(failures=await records.delete_artifacts(asked.uid, asked.holder, asked.artifacts))
+async def _delete_artifacts(context: Context, asked: DeleteArtifacts) -> Any:
+    return Left(failures=await context.workflows.delete_artifacts(asked.uid, asked.holder, asked.artifacts))
 
 
-async def _mark_deleted(records: LocalRecords, asked: DeleteArtifacts) -> Any:
-    await records.mark_deleted(asked.uid, asked.holder, asked.artifacts)
+async def _mark_deleted(context: Context, asked: DeleteArtifacts) -> Any:
+    await context.workflows.mark_deleted(asked.uid, asked.holder, asked.artifacts)
     return Nothing()
 
 
-async def _reports(records: LocalRecords, asked: AskReports) -> Any:
-    return Reports(reports=await records.reports(asked.uid, asked.pods))
+async def _reports(context: Context, asked: AskReports) -> Any:
+    return Reports(reports=await context.workflows.reports(asked.uid, asked.pods))
 
 
-async def _unfinished(records: LocalRecords, _asked: Nothing) -> Any:
-    return Uids(uids=await records.unfinished())
+async def _unfinished(context: Context, _asked: Nothing) -> Any:
+    return Uids(uids=await context.workflows.unfinished())
 
 
-async def _gone(records: LocalRecords, asked: Gone) -> Any:
-    await records.gone(asked.uid, asked.at)
+async def _gone(context: Context, asked: Gone) -> Any:
+    await context.workflows.gone(asked.uid, asked.at)
     return Nothing()
 
 
-async def _remember(records: LocalRecords, asked: Remember) -> Any:
-    await records.remember(asked.namespace, asked.cache, asked.key, asked.memo)
+async def _remember(context: Context, asked: Remember) -> Any:
+    await context.workflows.remember(asked.namespace, asked.cache, asked.key, asked.memo)
     return Nothing()
 
 
-async def _recall(records: LocalRecords, asked: Recall) -> Any:
-    memo = await records.recall(asked.namespace, asked.cache, asked.key, since=asked.since)
+async def _recall(context: Context, asked: Recall) -> Any:
+    bounds = (asked.since, await records_since(context.api, asked.namespace))
+    since = max((bound for bound in bounds if bound is not None), default=None)
+    memo = await context.workflows.recall(asked.namespace, asked.cache, asked.key, since=since)
     return Recalled(memo=memo)
 
 
@@ -138,7 +141,7 @@ async def answer(context: Context, request: Request) -> Response:
     else:
         asked = decode(body, verb.body)
     try:
-        result = await verb.do(context.workflows, asked)
+        result = await verb.do(context, asked)
     except ApiError as error:
         raise as_problem(error) from error
     except StorageError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import AsyncIterator
+from datetime import datetime
 from typing import Literal
 
 import msgspec
@@ -20,11 +21,13 @@ from moorage.api.errors import ErrorCode
 from moorage.api.fields import Query
 from moorage.apimachinery.bodies import BodyTooLong
 from moorage.apimachinery.cache import BoundedCache
+from moorage.apimachinery.moments import moment
 from moorage.errors import ApiError, StorageError, StorageFull
 from moorage.model.workflow import ENDED_PHASES, RESULT_BYTES, Artifact, StepReport, WorkflowRecord
 from moorage.server.context import Context
 from moorage.server.identity.auth import STEPS_PREFIX, bearer_of, same
 from moorage.server.inputs import decode, decode_query, read_bytes
+from moorage.server.namespaces import is_too_old, records_since
 from moorage.server.problems import Json, Problem, as_problem
 from moorage.workflows.artifacts import make_key
 
@@ -69,7 +72,7 @@ class Steps:
 
     async def store_artifact(self, request: Request) -> Response:
         """For steps of workflows: store an output artifact, as a stream. The answer is an Artifact."""
-        run = await self._run(request)
+        run, _ = await self._run(request)
         pod, name = _named(request, "pod", _POD), _named(request, "artifact", _NAME)
         asked = decode_query(request.query_params.multi_items(), Put)
         key = asked.key or make_key(run.name, pod, name, asked.archive)
@@ -94,15 +97,15 @@ class Steps:
 
     async def fetch_artifact(self, request: Request) -> Response:
         """For steps of workflows: fetch an artifact of the workflow's namespace by its `key`, as it is stored."""
-        run = await self._run(request)
+        run, since = await self._run(request)
         asked = decode_query(request.query_params.multi_items(), Get)
         if not (asked.key or asked.below):
             raise Problem(422, ErrorCode.INVALID, "the key of the artifact is missing", field="key")
         try:
             if asked.below:
                 within = f"{run.namespace}/{asked.key}" if asked.key else run.namespace
-                return Json(await self._context.artifacts.below(within))
-            content = await self._context.artifacts.open(f"{run.namespace}/{asked.key}")
+                return Json(await self._context.artifacts.below(within, since))
+            content = await self._context.artifacts.open(f"{run.namespace}/{asked.key}", since)
         except (ApiError, StorageError) as error:
             raise _problem(error) from error
         return StreamingResponse(
@@ -113,7 +116,7 @@ class Steps:
 
     async def report(self, request: Request) -> Response:
         """For steps of workflows: report the outputs of a step. The first report of a pod counts."""
-        run = await self._run(request)
+        run, _ = await self._run(request)
         pod = _named(request, "pod", _POD)
         report = decode(await read_bytes(request, REPORT_BYTES) or b"{}", StepReport)
         check_report(report)
@@ -123,8 +126,9 @@ class Steps:
             raise _problem(error) from error
         return Response(status_code=204)
 
-    async def _run(self, request: Request) -> WorkflowRecord:
-        """The workflow whose token came. Raises Problem 401, 410 where it has ended, 503."""
+    async def _run(self, request: Request) -> tuple[WorkflowRecord, datetime | None]:
+        """The workflow whose token came, and since when its namespace exists. Raises Problem 401, 410 where it has
+        ended, 503."""
         uid = str(request.path_params["uid"])
         digest = "sha256:" + hashlib.sha256(bearer_of(request.headers).encode()).hexdigest()
         run = self._runs.get(uid)
@@ -142,14 +146,18 @@ class Steps:
                 f"the token is not that of workflow {uid[:64]}",
                 "the token is in the workflow's Secret; a deleted workflow has none",
             )
-        if _is_over(run):
+        try:
+            since = await records_since(self._context.api, run.namespace)
+        except ApiError as error:
+            raise as_problem(error) from error
+        if _is_over(run) or is_too_old(moment(run.created_at), since):
             raise Problem(
                 410,
                 ErrorCode.GONE,
                 f"workflow {run.namespace}/{run.name} has ended",
                 "its steps save nothing more",
             )
-        return run
+        return run, since
 
 
 def routes(context: Context) -> list[Route]:

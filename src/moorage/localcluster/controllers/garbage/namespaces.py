@@ -19,6 +19,7 @@ from moorage.localcluster.informers import InformerSet
 FINALIZER = "kubernetes"  # in spec.finalizers
 ROOT_CA = "kube-root-ca.crt"
 LOOK_AGAIN = timedelta(milliseconds=500)
+EMPTY = timedelta(seconds=1)  # before the name is free: a next namespace of it is created in a later second
 
 
 class NamespaceController:
@@ -28,6 +29,7 @@ class NamespaceController:
         self._api = api
         self._catalogue = catalogue
         self._namespaces = informers.of(NAMESPACES)
+        self._emptied: set[str] = set()  # uids
         self.loop: ControlLoop[Key] = ControlLoop("namespaces", self.reconcile)
         self._namespaces.on_change(self._changed)
 
@@ -61,10 +63,15 @@ class NamespaceController:
                     left += 1 if resource == PODS or meta.get("finalizers") else 0
         if left:
             return LOOK_AGAIN
-        if await self._is_empty(key.name):
-            await self._finalize(key.name)
-            return None
-        return LOOK_AGAIN
+        if not await self._is_empty(key.name):
+            return LOOK_AGAIN
+        uid = namespace["metadata"]["uid"]
+        if uid not in self._emptied:
+            self._emptied.add(uid)
+            return EMPTY
+        await self._finalize(key.name)
+        self._emptied.discard(uid)
+        return None
 
     async def _is_empty(self, name: str) -> bool:
         for resource in self._catalogue.all():

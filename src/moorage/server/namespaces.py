@@ -1,0 +1,76 @@
+"""Which records of a namespace belong to the namespace of that name that exists now.
+
+Records outlive their namespace, and a namespace may be created anew under another team. What is older than the
+namespace belongs to an earlier one of its name: only those with the right in all namespaces see it. Whole seconds
+tell the two apart: Kubernetes takes at least five to delete a namespace (`namespaceDeletionGracePeriod` of its
+controller), the local cluster one after it is empty.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime
+
+from moorage.apimachinery.api import Api
+from moorage.apimachinery.meta import annotations_of
+from moorage.apimachinery.moments import moment, readable_moment
+from moorage.apimachinery.resources import NAMESPACES, Resource
+from moorage.decide.usage.intervals import Interval
+from moorage.errors import ApiError, NotFound, ServerError
+from moorage.model.names import RECORDS_SINCE_ANNOTATION
+from moorage.server.context import Context
+from moorage.server.identity.auth import User
+
+DELETED = "{} (deleted)"  # in place of a namespace's name; no namespace has such a name, and no role in it
+
+
+async def records_since(api: Api | None, namespace: str) -> datetime | None:
+    """When the namespace was created, or what its annotation says; None: it does not exist.
+
+    Then rights alone decide: its roles are deleted with it. Raises ServerError while no API server answers.
+    """
+    if api is None or not namespace:
+        return None
+    try:
+        obj = await api.get(NAMESPACES, namespace)
+    except NotFound:
+        return None
+    except ApiError as error:
+        raise ServerError(f"namespace {namespace} cannot be read: {error.message}", status=503) from error
+    stated = readable_moment(annotations_of(obj).get(RECORDS_SINCE_ANNOTATION))
+    return stated or moment(obj["metadata"].get("creationTimestamp"))
+
+
+async def oldest_for(
+    context: Context, user: User, verb: str, resource: Resource, namespace: str
+) -> datetime | None:
+    """From when on a user may see the records of a namespace; None: all. It gives no right. Raises ApiError."""
+    if await context.auth.may(user, verb, resource.plural, group=resource.group):
+        return None
+    return await records_since(context.api, namespace)
+
+
+def is_too_old(created: datetime | None, since: datetime | None) -> bool:
+    """Whether a record belongs to an earlier namespace; one without a time is taken for such."""
+    return since is not None and (created is None or created < since)
+
+
+async def created_at(api: Api, namespaces: Iterable[str]) -> Mapping[str, datetime | None]:
+    """`records_since` of each namespace."""
+    names = sorted(set(namespaces))
+    return dict(zip(names, await asyncio.gather(*(records_since(api, name) for name in names)), strict=True))
+
+
+async def by_namespace(api: Api, intervals: Iterable[Interval]) -> list[Interval]:
+    """The intervals, those of earlier namespaces under a name of their own: they are neither shown nor charged to
+    who has the name now. Raises ServerError."""
+    intervals = list(intervals)
+    created = await created_at(api, (interval.namespace for interval in intervals))
+    return [
+        replace(interval, namespace=DELETED.format(interval.namespace))
+        if is_too_old(interval.started_at, created[interval.namespace])
+        else interval
+        for interval in intervals
+    ]
