@@ -224,6 +224,10 @@ ARTIFACT_MOST_BYTES = Setting(
     default=ARTIFACT_BYTES, usual="1Gi", readers=(SERVER, UP),
     meaning="Bytes of one artifact, as it is stored.",
 )  # fmt: skip
+ARTIFACTS_PER_NAMESPACE = Setting(
+    name="MOORAGE_ARTIFACT_BYTES_PER_NAMESPACE", kind=size(), default=2 << 30, usual="2Gi", readers=(SERVER, UP),
+    meaning="Bytes of all artifacts of one namespace; 0: no limit.",
+)  # fmt: skip
 QUEUE_URL = Setting(
     name="MOORAGE_QUEUE_URL", kind=address("postgresql", "postgres"), default="", readers=(SERVER, UP),
     secret=True, usual="files in the data folder",

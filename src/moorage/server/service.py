@@ -302,7 +302,8 @@ class ServerService:
         if is_shared and not keeping.artifacts:
             hint = "servers that share a database keep artifacts in a bucket: set MOORAGE_ARTIFACTS"
             return Artifacts(None, most_bytes=keeping.artifact_bytes, refusal=hint)
-        return open_artifacts(keeping.artifacts or folder / ARTIFACTS_FOLDER, most_bytes=keeping.artifact_bytes)
+        where = keeping.artifacts or folder / ARTIFACTS_FOLDER
+        return open_artifacts(where, most_bytes=keeping.artifact_bytes, namespace_bytes=keeping.namespace_bytes)
 
     def _make_keeper(self, api: Api, limits: Limits, clock: Clock) -> Keeper:
         return Keeper(

@@ -15,6 +15,7 @@ import logging
 import os
 import secrets
 import shutil
+from collections import Counter
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,10 +25,12 @@ from typing import Any, BinaryIO, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from moorage.apimachinery.bodies import BodyTooLong
+from moorage.apimachinery.cache import BoundedCache
 from moorage.apimachinery.databasefile import sync_folder
-from moorage.errors import BadRequest, MoorageError, NotFound, StorageError, StorageFull
+from moorage.errors import BadRequest, MoorageError, NotFound, QuotaExceeded, StorageError, StorageFull
 from moorage.executor.folders import sum_of
 from moorage.model.workflow import Artifact
+from moorage.settings import ARTIFACTS_PER_NAMESPACE
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +41,7 @@ RESERVE_BYTES = 256 << 20  # of the disk that are left for the databases beside 
 BELOW_MAX = 10_000  # artifacts that one key may stand for
 LOOK_EVERY = 16  # chunks between two looks at the disk
 BUCKETS = ("s3", "gs", "gcs", "memory")  # memory: for tests
+SIZES_KEPT, SIZE_SECONDS = 10_000, 60.0  # of namespaces: how many are remembered, and how long
 _COMING = ".coming"  # folder of what is not yet whole
 _SUFFIXES = {"tar": ".tgz", "zip": ".zip", "none": ""}
 
@@ -104,6 +108,10 @@ class Place(Protocol):
         """The keys of what is stored below this one, relative to it, in order; none where there is none."""
         ...
 
+    def size(self, namespace: str) -> int:
+        """Bytes of all that is stored below a namespace."""
+        ...
+
     def collect(self, older: datetime) -> int:
         """Delete what was written before a moment; how many there were."""
         ...
@@ -126,30 +134,46 @@ class Artifacts:
     there is none, and `refusal` says what to do.
     """
 
-    def __init__(self, place: Place | None, *, most_bytes: int, refusal: str = "") -> None:
+    def __init__(
+        self, place: Place | None, *, most_bytes: int, namespace_bytes: int = 0, refusal: str = ""
+    ) -> None:
+        """`namespace_bytes`: of all artifacts of one namespace; 0: no limit."""
         self._place = place
         self._refusal = refusal
         self.most_bytes = most_bytes
+        self._namespace_bytes = namespace_bytes
+        self._sizes: BoundedCache[str, int] = BoundedCache(SIZES_KEPT, keep_seconds=SIZE_SECONDS)
+        self._coming: Counter[str] = Counter()  # bytes by namespace that are being written
 
     async def put(self, parts: AsyncIterable[bytes], key: str, *, name: str, archive: str = "none") -> Artifact:
-        """Store a stream under a key, in place of what was there. Raises BodyTooLong beyond `most_bytes`.
+        """Store a stream under a key, in place of what was there. Raises BodyTooLong beyond `most_bytes`,
+        QuotaExceeded beyond the bytes of the key's namespace.
 
         Whatever is raised, by the stream too, the store is as it was before.
         """
         place, digest, size = self._use(), hashlib.sha256(), 0
         check_key(key)
+        namespace = key.partition("/")[0]
+        await self._check_room(place, namespace)
         upload = await self._do("write", lambda: place.create(key))
         whole = False
         try:
             async for chunk in _chunks(parts):
                 size += len(chunk)
+                self._coming[namespace] += len(chunk)
                 if size > self.most_bytes:
                     raise BodyTooLong(self.most_bytes)
+                await self._check_room(place, namespace)
                 await self._do("write", partial(_add, upload, digest, chunk))
             await self._do("write", upload.commit)
             whole = True
             version = await self._do("read", lambda: _or_none(place.version, key))
         finally:
+            self._coming[namespace] -= size
+            if whole:
+                self._sizes.change(namespace, self._sizes.get(namespace, 0) + size)
+            if not self._coming[namespace]:
+                del self._coming[namespace]
             if not whole:
                 await asyncio.shield(asyncio.to_thread(_discard, upload))
         return Artifact(
@@ -160,6 +184,21 @@ class Artifacts:
             archive=archive,
             version=version or "",
         )
+
+    async def _check_room(self, place: Place, namespace: str) -> None:
+        """Raises QuotaExceeded where the namespace has more bytes than it may, with those being written."""
+        if not self._namespace_bytes:
+            return
+        if (stored := self._sizes.get(namespace)) is None:
+            stored = await self._do("list", lambda: place.size(namespace))
+            self._sizes.put(namespace, stored)
+        if stored + self._coming[namespace] > self._namespace_bytes:
+            raise QuotaExceeded(
+                f"the artifacts of namespace {namespace} have {stored:,} bytes; {self._coming[namespace]:,} more"
+                f" exceed the limit of {self._namespace_bytes:,}",
+                hint="save less, give artifacts an `artifactGC`, or save them to a bucket (`s3`, `gcs`); an"
+                f" administrator sets {ARTIFACTS_PER_NAMESPACE.name}",
+            )
 
     async def open(self, key: str, since: datetime | None = None) -> Content:
         """Raises NotFound, also for what was written before `since`."""
@@ -189,6 +228,7 @@ class Artifacts:
         check_key(key)
         if version is not None and await self._do("read", lambda: _or_none(place.version, key)) != version:
             return False
+        self._sizes.drop(key.partition("/")[0])
         return bool(await self._do("delete", lambda: _or_none(_deleted, (place, key))))
 
     async def delete_folder(self, key: str, *, version: str) -> bool:
@@ -232,20 +272,20 @@ class Artifacts:
             raise StorageError(f"could not {verb} artifacts in {self._use().name}: {error}") from error
 
 
-def open_artifacts(where: Path | str, *, most_bytes: int) -> Artifacts:
+def open_artifacts(where: Path | str, *, most_bytes: int, namespace_bytes: int = 0) -> Artifacts:
     """A folder, made when it is missing, or `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`. Raises StorageError.
 
     Credentials of a bucket are those of the environment. https://boto3.amazonaws.com, https://gcsfs.readthedocs.io
     """
     scheme = urlsplit(where).scheme if isinstance(where, str) else ""
     if scheme in BUCKETS:
-        return Artifacts(Bucket(str(where)), most_bytes=most_bytes)
+        return Artifacts(Bucket(str(where)), most_bytes=most_bytes, namespace_bytes=namespace_bytes)
     path = Path(str(where).removeprefix("file://"))
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise StorageError(f"the folder of artifacts {path} cannot be made: {error.strerror}") from error
-    return Artifacts(Folder(path), most_bytes=most_bytes)
+    return Artifacts(Folder(path), most_bytes=most_bytes, namespace_bytes=namespace_bytes)
 
 
 class Folder:
@@ -294,6 +334,14 @@ class Folder:
         return sorted(
             str(Path(folder, name).relative_to(root)) for folder, _, names in os.walk(root) for name in names
         )
+
+    def size(self, namespace: str) -> int:
+        size = 0
+        for folder, _, names in os.walk(self._root / namespace):
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):
+                    size += Path(folder, name).lstat().st_size
+        return size
 
     def collect(self, older: datetime) -> int:
         """What is not whole goes too: nobody writes to it any more."""
@@ -428,6 +476,14 @@ class Bucket:
             return sorted(str(name).removeprefix(f"{path}/") for name in self._files.find(path) if name != path)
         except FileNotFoundError:
             return []
+
+    def size(self, namespace: str) -> int:
+        self._files.invalidate_cache()
+        try:
+            objects = self._files.find(self._path(namespace), detail=True)
+        except FileNotFoundError:
+            return 0
+        return sum(int(info.get("size") or 0) for info in objects.values())
 
     def collect(self, older: datetime) -> int:
         count = 0

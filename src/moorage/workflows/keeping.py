@@ -29,6 +29,7 @@ class Keeping:
     artifacts: str = ""
     artifact_days: int = ARTIFACT_DAYS
     artifact_bytes: int = ARTIFACT_BYTES
+    namespace_bytes: int = settings.ARTIFACTS_PER_NAMESPACE.default  # of all artifacts of a namespace; 0: no limit
 
 
 def keep_settings(env: Mapping[str, str]) -> Keeping:
@@ -38,6 +39,7 @@ def keep_settings(env: Mapping[str, str]) -> Keeping:
         artifacts=settings.ARTIFACTS.read(env),
         artifact_days=settings.ARTIFACTS_KEPT_DAYS.read(env),
         artifact_bytes=settings.ARTIFACT_MOST_BYTES.read(env),
+        namespace_bytes=settings.ARTIFACTS_PER_NAMESPACE.read(env),
     )
 
 

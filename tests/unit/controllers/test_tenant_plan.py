@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from moorage.apimachinery.resources import NAMESPACES, NODES
 from moorage.controllers.tenant.plan import (
     CLAIMS,
+    COUNTS,
     OURS,
     POD_SECURITY,
     Create,
@@ -121,6 +122,12 @@ def test_claims_are_no_way_around_a_quota_of_gpus(quota: dict[str, str], more: d
     assert with_claims(quota) == quota | more
 
 
+def test_a_tenant_without_a_quota_has_one_of_objects_and_its_own_overrides_it() -> None:
+    for quota, want in (({}, COUNTS), ({"count/configmaps": 900}, COUNTS | {"count/configmaps": "900"})):
+        objects, _ = objects_of(a_tenant(quota=quota), [])
+        assert objects["ResourceQuota", OURS][1]["spec"]["hard"] == want
+
+
 def test_one_resource_makes_the_namespace_and_all_that_is_in_it() -> None:
     accounts = [make_account(GRACE, ["ml"], LOCAL), make_account(LINUS, ["other"], LOCAL)]
     tenant = a_tenant(
@@ -143,6 +150,7 @@ def test_one_resource_makes_the_namespace_and_all_that_is_in_it() -> None:
     assert ("RoleBinding", TENANT_ROLES["viewer"]) not in world.held
     assert world.held["ResourceQuota", OURS]["spec"]["hard"] == {
         CLAIMS: "0",
+        **COUNTS,
         "limits.memory": "64Gi",
         "requests.nvidia.com/gpu": "8",
     }

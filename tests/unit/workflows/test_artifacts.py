@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import hashlib
 import logging
@@ -17,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moorage.apimachinery.bodies import BodyTooLong, ClientLeft
-from moorage.errors import BadRequest, NotFound, StorageError, StorageFull
+from moorage.errors import BadRequest, NotFound, QuotaExceeded, StorageError, StorageFull
 from moorage.executor.folders import sum_of
 from moorage.model.workflow import Artifact
 from moorage.workflows import artifacts as module
@@ -135,6 +136,35 @@ async def test_more_than_the_limit_is_refused_and_not_stored(store: Artifacts) -
         await store.put(stream(*[part] * (MOST // CHUNK), b"x"), "lab/a", name="a")
     with pytest.raises(NotFound):
         await store.open("lab/a")
+
+
+async def test_a_namespace_has_a_quota_of_bytes_and_what_is_deleted_makes_room(store: Artifacts) -> None:
+    part = b"x" * CHUNK
+    quota = Artifacts(store._use(), most_bytes=MOST, namespace_bytes=2 * CHUNK)
+    await quota.put(stream(part), "lab/a", name="a")
+    await quota.put(stream(part), "lab/b", name="b")
+    for key in ("lab/a", "lab/c"):
+        with pytest.raises(
+            QuotaExceeded, match="namespace lab have 2,097,152 bytes; 1,048,576 more exceed"
+        ) as raised:
+            await quota.put(stream(part), key, name="c")
+        assert "MOORAGE_ARTIFACT_BYTES_PER_NAMESPACE" in (raised.value.hint or "")
+    assert await quota.below("lab") == ["a", "b"]
+    await quota.put(stream(part), "other/a", name="a")
+    await quota.delete("lab/a")
+    await quota.put(stream(part), "lab/c", name="c")
+    assert await whole(quota, "lab/c") == part
+    assert not quota._coming
+
+
+async def test_uploads_at_once_share_the_quota_of_their_namespace(store: Artifacts) -> None:
+    part = b"x" * CHUNK
+    quota = Artifacts(store._use(), most_bytes=MOST, namespace_bytes=2 * CHUNK)
+    puts = (quota.put(stream(part), f"lab/{name}", name=name) for name in "abcd")
+    ended = await asyncio.gather(*puts, return_exceptions=True)
+    assert sum(isinstance(each, Artifact) for each in ended) <= 2
+    assert all(isinstance(each, Artifact | QuotaExceeded) for each in ended)
+    assert sum([len(await whole(quota, f"lab/{name}")) for name in await quota.below("lab")]) <= 2 * CHUNK
 
 
 async def test_what_is_deleted_is_gone(store: Artifacts) -> None:

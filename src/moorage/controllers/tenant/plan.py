@@ -27,6 +27,8 @@ from moorage.model.tenant import is_reserved
 QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
 CLAIMS = "count/resourceclaims.resource.k8s.io"  # https://kubernetes.io/docs/concepts/policy/resource-quotas/
 CLAIMED_DEVICES = ".deviceclass.resource.k8s.io/devices"  # behind the name of a DeviceClass
+# Each has up to 1 MiB: one team could fill the API server's store with them. A tenant's own quota overrides these.
+COUNTS = {"count/configmaps": "200", "count/secrets": "2000"}
 POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 OURS = TENANT_OBJECT
 
@@ -150,9 +152,8 @@ def objects_of(
             reference = {"apiGroup": RBAC, "kind": "ClusterRole", "name": cluster_role}
             owner = owner_reference(tenant) if tenant["metadata"].get("uid") else None
             add(ROLEBINDINGS, cluster_role, roleRef=reference, subjects=subjects, owner=owner)
-    if spec.get("quota"):
-        hard = with_claims({str(key): str(value) for key, value in spec["quota"].items()})
-        add(QUOTAS, OURS, spec={"hard": dict(sorted(hard.items()))})
+    hard = COUNTS | with_claims({str(key): str(value) for key, value in (spec.get("quota") or {}).items()})
+    add(QUOTAS, OURS, spec={"hard": dict(sorted(hard.items()))})
     if (spec.get("network") or {}).get("isolated", True):
         add(POLICIES, OURS, spec=_policy(spec))
     return objects, everybody

@@ -22,7 +22,7 @@ from moorage.api.fields import Query
 from moorage.apimachinery.bodies import BodyTooLong
 from moorage.apimachinery.cache import BoundedCache
 from moorage.apimachinery.moments import moment
-from moorage.errors import ApiError, StorageError, StorageFull
+from moorage.errors import ApiError, QuotaExceeded, StorageError, StorageFull
 from moorage.model.workflow import ENDED_PHASES, RESULT_BYTES, Artifact, StepReport, WorkflowRecord
 from moorage.server.context import Context
 from moorage.server.identity.auth import STEPS_PREFIX, bearer_of, same
@@ -91,6 +91,8 @@ class Steps:
             ) from error
         except ClientDisconnect:
             raise Problem(400, ErrorCode.BAD_REQUEST, "the artifact was not sent to its end") from None
+        except QuotaExceeded as error:
+            raise Problem(403, ErrorCode.QUOTA_EXCEEDED, error.message, error.hint) from error
         except (ApiError, StorageError) as error:
             raise _problem(error) from error
         return Json(msgspec.structs.replace(stored, key=key))
