@@ -14,6 +14,7 @@ from moorage.localcluster.apiserver.auth.users import Tokens
 from moorage.localcluster.apiserver.kinds.builtin import builtin_kinds
 from moorage.localcluster.apiserver.kinds.kind import Kind, Kinds
 from moorage.localcluster.apiserver.pipeline.pipeline import Pipeline
+from moorage.localcluster.apiserver.shares import Shares
 from moorage.localcluster.storage import Storage
 
 LogSource = Callable[..., AsyncIterator[bytes]]
@@ -65,6 +66,7 @@ class Core:
         self.kinds = Kinds()
         for kind in builtin_kinds():
             self.kinds.add(kind)
+        self.shares = Shares()
         self.authorizer = RbacAuthorizer()
         self.pipeline = Pipeline(storage, self.kinds, authorizer=self.authorizer, clock=clock)
         self.log_source: LogSource | None = None

@@ -15,6 +15,7 @@ from typing import assert_never
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.awake import Awake
 from moorage.apimachinery.informer import Informer
+from moorage.apimachinery.inwork import IN_WORK
 from moorage.apimachinery.meta import is_deleting, key_of
 from moorage.apimachinery.moments import span_of
 from moorage.apimachinery.resources import PODS, Obj
@@ -238,7 +239,7 @@ class NodeAgent:
         while True:
             uid = await self._context.queue.get()
             try:
-                await self._reconcile(uid)
+                await self._pass(uid)
                 self._context.queue.forget(uid)
             except Conflict:
                 self._context.queue.retry(uid)  # somebody else changed the pod: its news is on the way
@@ -261,6 +262,15 @@ class NodeAgent:
                 )
             finally:
                 self._context.queue.done(uid)
+
+    async def _pass(self, uid: str) -> None:
+        """`_reconcile`, noted as the work that may hang; a pod that has hung it is left alone."""
+        in_work, work = IN_WORK.get(), f"kubelet {uid}"
+        pods = self._context.pods.by_index("uid", uid)
+        if in_work is None:
+            await self._reconcile(uid)
+        elif not await in_work.skips(work, PODS, pods[0] if pods else None):
+            await in_work.noting(work, self._reconcile(uid))
 
     async def _reconcile(self, uid: str) -> None:
         """See, decide, act."""

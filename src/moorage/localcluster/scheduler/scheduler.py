@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.informer import Informer
+from moorage.apimachinery.inwork import IN_WORK
 from moorage.apimachinery.meta import Key, key_of, labels_of
 from moorage.apimachinery.resources import (
     NAMESPACES,
@@ -168,7 +169,7 @@ class Scheduler:
             if item is None:
                 await self._rest()
                 continue
-            refused = refused + 1 if await self._schedule(item) else REFUSED_AT_ONCE
+            refused = refused + 1 if await self._turn(item) else REFUSED_AT_ONCE
             if refused >= REFUSED_AT_ONCE:
                 refused = 0
                 await asyncio.sleep(0)  # let informers, bindings and whoever shares the loop have their turn
@@ -186,6 +187,17 @@ class Scheduler:
             for wait in waits:
                 wait.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
+
+    async def _turn(self, item: Queued) -> bool:
+        """`_schedule`, noted as the work that may hang; a pod that has hung it is left alone."""
+        in_work, pod = IN_WORK.get(), self._cache.pending.get(item.key)
+        if in_work is None or pod is None:
+            return await self._schedule(item)
+        work = f"{self._name} {item.key}"
+        if await in_work.skips(work, PODS, pod.obj):
+            self._queue.remove(item.key)
+            return False
+        return await in_work.noting(work, self._schedule(item))
 
     async def _schedule(self, item: Queued) -> bool:
         """One try of one pod; whether it was refused by what is known, without a look at the nodes."""

@@ -40,6 +40,9 @@ class CompareFailed(StorageError):
         self.current = current
 
 
+KEPT_BYTES = 64 * 1024  # of a value whose decoded object is kept beside it
+
+
 class Record:
     """One key as it stood after one write. Never changes."""
 
@@ -57,9 +60,9 @@ class Record:
     def obj(self) -> dict[str, Any]:
         """The value decoded, with `metadata.resourceVersion` set to `mod_revision`.
 
-        Decoded once and shared by all who ask: never change it, take `copy` for that.
+        Decoded once and shared by all who ask: never change it, take `copy` for that. A large one is not kept.
         """
-        if self._cold:
+        if self._cold or len(self.value) > KEPT_BYTES:
             return self.copy()
         if self._obj is None:
             self._obj = self.copy()

@@ -38,9 +38,15 @@ class HttpApp:
             return
         request = Request(scope, receive)
         warnings: list[str] = []
+        async with contextlib.AsyncExitStack() as held:  # the user's share, until all is sent
+            await self._serve(request, warnings, send, held)
+
+    async def _serve(
+        self, request: Request, warnings: list[str], send: Send, held: contextlib.AsyncExitStack
+    ) -> None:
         answer: Answer | Stream
         try:
-            answer = await self._answer(request, warnings)
+            answer = await self._answer(request, warnings, held)
         except Disconnected:
             return
         except ApiError as error:
@@ -85,7 +91,9 @@ class HttpApp:
             await send({"type": "websocket.http.response.start", "status": refused.status, "headers": headers})
             await send({"type": "websocket.http.response.body", "body": refused.body})
 
-    async def _answer(self, request: Request, warnings: list[str]) -> Answer | Stream:
+    async def _answer(
+        self, request: Request, warnings: list[str], held: contextlib.AsyncExitStack
+    ) -> Answer | Stream:
         path = request.path.rstrip("/") or "/"
         user = self._user(request)
         parts = [unquote(part) for part in path.split("/")[1:]]
@@ -93,7 +101,7 @@ class HttpApp:
             core = parts[0] == "api"
             group, version, rest = ("", parts[1], parts[2:]) if core else (parts[1], parts[2], parts[3:])
             if rest:
-                return await answer_resource(self._server, request, user, group, version, rest, warnings)
+                return await answer_resource(self._server, request, user, group, version, rest, warnings, held)
         return answer_page(self._server, request, user, path)
 
     def _user(self, request: Request) -> User:

@@ -17,9 +17,12 @@ from moorage.localcluster.apiserver.pipeline.calls import Call, Event, ListOptio
 from moorage.localcluster.apiserver.pipeline.refusals import not_allowed
 from moorage.localcluster.apiserver.wire.answers import (
     JSON,
+    PIECE_BYTES,
     Answer,
+    ListForm,
     Stream,
     formatted,
+    pieces,
     wants_metadata,
     wants_table,
 )
@@ -51,8 +54,8 @@ async def read(server: Operations, request: Request, call: Call, target: Target)
 
 async def _list(
     server: Operations, request: Request, call: Call, target: Target, field_selector: str | None
-) -> Answer:
-    listed = await server.pipeline.list(
+) -> Answer | Stream:
+    selected = await server.pipeline.select(
         call,
         target.kind,
         target.namespace,
@@ -65,12 +68,16 @@ async def _list(
             resource_version_match=request.query.get("resourceVersionMatch") or None,
         ),
     )
-    meta: Obj = {"resourceVersion": listed.resource_version}
-    if listed.cont:
-        meta["continue"] = listed.cont
-        if listed.remaining is not None:
-            meta["remainingItemCount"] = listed.remaining
-    return formatted(request, server.clock, target.kind, listed.items, meta)
+    meta: Obj = {"resourceVersion": selected.resource_version}
+    if selected.cont:
+        meta["continue"] = selected.cont
+        if selected.remaining is not None:
+            meta["remainingItemCount"] = selected.remaining
+    kind, view = target.kind, server.pipeline.view
+    objects = (view(kind, record) for record in selected.records)
+    if request.method == "HEAD" or sum(len(record.value) for record in selected.records) <= PIECE_BYTES:
+        return formatted(request, server.clock, kind, list(objects), meta)
+    return Stream(pieces(ListForm(request, server.clock, kind, meta), objects), content_type=JSON)
 
 
 async def node_stats(server: Operations, request: Request, call: Call, kind: Kind, name: str) -> Answer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import AsyncExitStack
 
 from moorage.apimachinery.resources import NODES, PODS
 from moorage.errors import BadRequest, NotFound
@@ -27,8 +28,9 @@ async def answer_resource(
     version: str,
     rest: list[str],
     warnings: list[str],
+    held: AsyncExitStack,
 ) -> Answer | Stream:
-    """`rest`: the parts of the path after group and version, at least one."""
+    """`rest`: the parts of the path after group and version, at least one. `held` ends with the answer."""
     watching = request.flag("watch")
     if rest[0] == "watch" and len(rest) > 1:
         rest, watching = rest[1:], True
@@ -53,9 +55,20 @@ async def answer_resource(
     )
     _check_subresource(server, request, user, target)
     call = _call(request, user, kind, warnings)
+    if not (target.watching or target.subresource == "log"):  # these wait, for as long as the client likes
+        await held.enter_async_context(server.shares.turn(user, _listed_bytes(server, request, target)))
     if request.method in ("GET", "HEAD"):
         return await read(server, request, call, target)
     return await write(server, request, call, target)
+
+
+def _listed_bytes(server: Operations, request: Request, target: Target) -> int:
+    """Of the objects that a list looks at."""
+    if request.method != "GET" or target.name is not None:
+        return 0
+    limit = request.number("limit")
+    page = server.storage.list(target.kind.list_prefix(target.namespace), limit=max(0, limit or 0) or None)
+    return sum(len(record.value) for record in page.records)
 
 
 def _is_unknown_version(server: Operations, group: str, version: str) -> bool:

@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 from moorage.apimachinery.resources import Obj
 from moorage.localcluster.apiserver.auth.users import User
 from moorage.localcluster.apiserver.kinds.kind import Kind
+from moorage.localcluster.storage import Record
 
 Settle = list[Callable[[], None]]
 """Called once a write is over, done or not."""
@@ -62,6 +63,16 @@ class Listed:
     """A page. The objects are shared: they must not be changed."""
 
     items: list[Obj]
+    resource_version: str
+    cont: str | None = None
+    remaining: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selected:
+    """A page as it is stored."""
+
+    records: list[Record]
     resource_version: str
     cont: str | None = None
     remaining: int | None = None

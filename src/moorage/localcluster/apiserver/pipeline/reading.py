@@ -5,6 +5,7 @@ https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from moorage.apimachinery.resources import Obj
@@ -12,7 +13,7 @@ from moorage.clock import Clock
 from moorage.errors import BadRequest, Expired
 from moorage.localcluster.apiserver.auth.users import Attributes, Authorizer, refuse
 from moorage.localcluster.apiserver.kinds.kind import Kind, Kinds
-from moorage.localcluster.apiserver.pipeline.calls import Call, Event, Listed, ListOptions
+from moorage.localcluster.apiserver.pipeline.calls import Call, Event, Listed, ListOptions, Selected
 from moorage.localcluster.apiserver.pipeline.pages import (
     Matcher,
     continue_at,
@@ -26,6 +27,8 @@ from moorage.localcluster.apiserver.pipeline.records import Records
 from moorage.localcluster.apiserver.pipeline.refusals import not_allowed
 from moorage.localcluster.storage import Record, Storage
 from moorage.localcluster.storage.contract import WatchClosed
+
+PAUSE_BYTES = 2**20  # of objects that are decoded for a selector, some milliseconds of work
 
 
 class Reader(Records):
@@ -67,6 +70,16 @@ class Reader(Records):
         return self.view(kind, self.read(kind, name, namespace), own=True)
 
     async def list(self, call: Call, kind: Kind, namespace: str | None, options: ListOptions) -> Listed:
+        selected = await self.select(call, kind, namespace, options)
+        return Listed(
+            items=[self.view(kind, record) for record in selected.records],
+            resource_version=selected.resource_version,
+            cont=selected.cont,
+            remaining=selected.remaining,
+        )
+
+    async def select(self, call: Call, kind: Kind, namespace: str | None, options: ListOptions) -> Selected:
+        """The records that a list holds. Where many are looked into, others have their turn meanwhile."""
         # check the request
         self.authorise(call, "list", kind, namespace, named_by(options.field_selector))
         self.check_verb(kind, "list")
@@ -88,30 +101,34 @@ class Reader(Records):
                 raise from_the_future(wanted, self.storage.revision)
         # read pages of the store until as many match as are wanted
         prefix = kind.list_prefix(namespace)
-        items: list[Obj] = []
+        records: list[Record] = []
         limit = max(0, options.limit or 0)  # the real server, too, takes none and a negative one for no limit
+        read = 0
         while True:
             page = self.storage.list(prefix, after=after, limit=limit or None, revision=revision)
             if revision is None:
                 revision = page.revision
             for at, record in enumerate(page.records):
-                obj = self.view(kind, record)
-                if matcher.matches(obj):
-                    items.append(obj)
-                    if limit and len(items) == limit:
-                        after = record.key
-                        more = page.remaining + len(page.records) - at - 1
-                        if not more:
-                            return Listed(items=items, resource_version=str(revision))
-                        token = continue_at(revision, after)
-                        return Listed(
-                            items=items,
-                            resource_version=str(revision),
-                            cont=token,
-                            remaining=more if matcher.everything else None,
-                        )
+                if not matcher.everything:
+                    read += len(record.value)
+                    if read > PAUSE_BYTES:
+                        read = 0
+                        await asyncio.sleep(0)
+                    if not matcher.matches(self.view(kind, record)):
+                        continue
+                records.append(record)
+                if limit and len(records) == limit:
+                    more = page.remaining + len(page.records) - at - 1
+                    if not more:
+                        return Selected(records=records, resource_version=str(revision))
+                    return Selected(
+                        records=records,
+                        resource_version=str(revision),
+                        cont=continue_at(revision, record.key),
+                        remaining=more if matcher.everything else None,
+                    )
             if not page.remaining:
-                return Listed(items=items, resource_version=str(revision))
+                return Selected(records=records, resource_version=str(revision))
             after = page.records[-1].key
 
     def watch(

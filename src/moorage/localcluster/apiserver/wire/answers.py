@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import Any
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Any, cast
 
 import msgspec
 
@@ -12,11 +13,12 @@ from moorage.clock import Clock
 from moorage.errors import ApiError
 from moorage.localcluster.apiserver.kinds.kind import Kind
 from moorage.localcluster.apiserver.wire.requests import Request
-from moorage.localcluster.apiserver.wire.tables import partial_object, to_table
+from moorage.localcluster.apiserver.wire.tables import Table, partial_object, to_table
 
 WARNINGS_MAX, WARNING_MAX = 4096, 256  # characters of all warnings of an answer, and of each when they are more
 JSON = b"application/json"
 TEXT = b"text/plain; charset=utf-8"
+PIECE_BYTES = 128 * 1024  # of a list that is answered as a stream
 
 
 class Answer:
@@ -99,34 +101,66 @@ def formatted(
     status: int = 200,
 ) -> Answer:
     """An object (meta None) or a list in the form that Accept asks for."""
-    items: Sequence[Obj] = [what] if isinstance(what, dict) else what
+    if meta is not None:
+        items = cast(Sequence[Obj], what)
+        form = ListForm(request, clock, kind, meta)
+        return Answer(form.head + b",".join(map(form.encode, items)) + LIST_END, status)
+    obj = cast(Obj, what)
     if wants_table(request):
-        table_meta = meta or {"resourceVersion": items[0]["metadata"].get("resourceVersion", "")}
+        table_meta = {"resourceVersion": obj["metadata"].get("resourceVersion", "")}
         include = request.query.get("includeObject", "Metadata")
-        return Answer(to_table(kind, items, table_meta, clock, include), status)
-    if wants_metadata(request):
-        shaped = [partial_object(item) for item in items]
-        if meta is None:
-            return Answer(shaped[0], status)
-        return Answer(
-            {
-                "kind": "PartialObjectMetadataList",
-                "apiVersion": "meta.k8s.io/v1",
-                "metadata": meta,
-                "items": shaped,
-            }
-        )
-    if meta is None:
-        return Answer(what, status)
-    if kind.custom:
-        meta.setdefault("continue", "")
-    else:  # as Go's typed lists do: what the items are, the list says
-        items = [
-            {key: value for key, value in item.items() if key not in ("kind", "apiVersion")} for item in items
-        ]
-    return Answer(
-        {"kind": kind.list_kind, "apiVersion": kind.resource.api_version, "metadata": meta, "items": items}, status
-    )
+        return Answer(to_table(kind, [obj], table_meta, clock, include), status)
+    return Answer(partial_object(obj) if wants_metadata(request) else obj, status)
+
+
+LIST_END = b"]}"
+
+
+class ListForm:
+    """A list in the form that Accept asks for, in pieces: `head`, items between commas, LIST_END."""
+
+    def __init__(self, request: Request, clock: Clock, kind: Kind, meta: Obj) -> None:
+        self._shape: Callable[[Obj], Any] = partial_object
+        items = "items"
+        if wants_table(request):
+            table = Table(kind, clock, request.query.get("includeObject", "Metadata"))
+            top = table.of([], meta)
+            del top["rows"]
+            items = "rows"
+            self._shape = lambda obj: table.of([obj], meta)["rows"][0]
+        elif wants_metadata(request):
+            top = {"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": meta}
+        else:
+            if kind.custom:
+                meta.setdefault("continue", "")
+            self._shape = _whole if kind.custom else _typed
+            top = {"kind": kind.list_kind, "apiVersion": kind.resource.api_version, "metadata": meta}
+        self.head = msgspec.json.encode(top)[:-1] + f',"{items}":['.encode()
+
+    def encode(self, obj: Obj) -> bytes:
+        return msgspec.json.encode(self._shape(obj))
+
+
+def _whole(obj: Obj) -> Obj:
+    return obj
+
+
+def _typed(obj: Obj) -> Obj:
+    """As Go's typed lists have items: what they are, the list says."""
+    return {key: value for key, value in obj.items() if key not in ("kind", "apiVersion")}
+
+
+async def pieces(form: ListForm, objects: Iterable[Obj]) -> AsyncIterator[bytes]:
+    """A list, PIECE_BYTES at a time: no more of it is in memory, and others have their turn between two."""
+    piece, comma = bytearray(form.head), b""
+    for obj in objects:
+        piece += comma + form.encode(obj)
+        comma = b","
+        if len(piece) >= PIECE_BYTES:
+            yield bytes(piece)
+            piece.clear()
+            await asyncio.sleep(0)
+    yield bytes(piece) + LIST_END
 
 
 def warning_headers(warnings: Iterable[str]) -> list[tuple[bytes, bytes]]:
