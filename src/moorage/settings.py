@@ -394,6 +394,7 @@ TABLE: tuple[Setting[Any], ...] = tuple(value for value in list(globals().values
 
 GIVEN = {
     "MOORAGE_CHECKPOINT_DIR": "Runs: the folder for checkpoints.",
+    "MOORAGE_DONE_FILE": "Runs, steps, items: a file that the program makes when it has finished its work.",
     "MOORAGE_RUN": "Runs: the name.",
     "POD_IP": "Runs, maps, workspaces: the pod's address.",
     "MOORAGE_WORKSPACE": "Workspaces: its name.",

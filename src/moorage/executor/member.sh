@@ -3,7 +3,7 @@
 # POSIX sh, as wrapper.sh. Waits until the containers that it depends on (names, with commas between them) have
 # ended well, then runs the command; one that fails runs again, RETRIES times at most, PAUSE seconds later. Its exit
 # code is that of the last try, and is left for the others in `set/NAME`; 64: the command does not exist, or a
-# dependency failed, and nothing ran.
+# dependency failed, and nothing ran; 85: as in wrapper.sh.
 
 folder=$1 name=$2 retries=$3 pause=$4 dependencies=$5
 shift 5
@@ -27,6 +27,7 @@ trap 'stopping=1; pass_on TERM; [ -z "$reader" ] || kill -s KILL "$reader" 2>/de
 for signal in HUP USR1 USR2 CONT WINCH; do
     trap "pass_on $signal" "$signal"
 done
+export MOORAGE_DONE_FILE="$folder/set/$name.finished"
 exec 8<&0 9<>"$folder/set/$name.alive"
 (umask 022 && : >"$folder/set/$name.started")
 
@@ -75,6 +76,10 @@ while :; do
     [ -z "$stopping" ] || kill -s TERM "$pid" 2>/dev/null # it came before there was a command
     wait_for "$pid"
     pid=
+    if [ "$code" -eq 0 ] && [ -n "$stopping" ] && [ ! -e "$MOORAGE_DONE_FILE" ]; then
+        say "told to stop before it had finished (exit code 0)"
+        leave 85
+    fi
     [ "$code" -ne 0 ] && [ "$retries" -gt 0 ] && [ -z "$stopping" ] || leave "$code"
     retries=$((retries - 1))
     say "exit code $code: running again"

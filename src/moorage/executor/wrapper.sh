@@ -2,7 +2,8 @@
 #
 # POSIX sh: runs under busybox, brought into images that may have no shell, and under the sh of a machine.
 # FOLDER: see the package's docstring. `paths` has a line for each output: "p PATH" is a parameter, "a PATH" an
-# artifact. The exit code is the command's own; 64: the command does not exist; 74: outputs could not be kept.
+# artifact. The exit code is the command's own; 64: the command does not exist; 74: outputs could not be kept; 85: the
+# command was told to stop, and left with 0 before it had finished: it did not make $MOORAGE_DONE_FILE.
 
 folder=$1
 shift
@@ -26,7 +27,9 @@ say() {
 # what runs beside it with both ignored
 pid=
 early=
+told=
 pass_on() {
+    [ "$1" != TERM ] || told=1
     if [ -n "$pid" ]; then kill -s "$1" "$pid" 2>/dev/null; else early="$early $1"; fi
 }
 trap 'pass_on TERM' TERM INT QUIT
@@ -34,6 +37,7 @@ for name in HUP USR1 USR2 CONT WINCH; do
     trap "pass_on $name" "$name"
 done
 
+export MOORAGE_DONE_FILE="$out/finished"
 exec 8<&0 9<>"$folder/alive"
 (umask 022 && : >"$out/started")
 
@@ -91,6 +95,10 @@ if [ $# -gt 0 ] && find_program "$1"; then
         code=$?
         kill -0 "$pid" 2>/dev/null || break
     done
+    if [ "$code" -eq 0 ] && [ -n "$told" ] && [ ! -e "$MOORAGE_DONE_FILE" ]; then
+        say "told to stop before it had finished (exit code 0)"
+        code=85
+    fi
 else
     say "exec: \"$1\": executable file not found in \$PATH"
     code=64

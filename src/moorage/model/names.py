@@ -65,6 +65,7 @@ ENDED_ANNOTATION = "moorage.dev/ended"  # on the first attempt's Job: why the ru
 ATTEMPTS_ANNOTATION = "moorage.dev/attempts"  # on the first attempt's Job: the highest attempt made so far
 RUNNING_SINCE_ANNOTATION = "moorage.dev/running-since"  # RFC 3339, on an attempt's Job: its first pod's start
 USED_SECONDS_ANNOTATION = "moorage.dev/used-seconds"  # on an attempt's Job: running time it took of the limit
+STOPPED_ANNOTATION = "moorage.dev/stopped-at"  # RFC 3339, on an attempt's Job: when its pod was told to stop
 CANCELLED_ANNOTATION = "moorage.dev/cancelled"  # on the first attempt's Job: any text; no attempt is made again
 
 RESTART_LIMIT = 20  # restarts after disruptions, per run; above a month of a preemption a day would be odd
@@ -164,6 +165,7 @@ SERVICE_MARKS = (
     ATTEMPTS_ANNOTATION,  # counted against the limit of restarts
     RUNNING_SINCE_ANNOTATION,  # counted against the time limit
     USED_SECONDS_ANNOTATION,
+    STOPPED_ANNOTATION,  # taken for an interruption, not an end
     CHECKPOINT_AT_ANNOTATION,  # progress, and what a run is suspended by
     CHECKPOINT_CHECKED_ANNOTATION,
 )

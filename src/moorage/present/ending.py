@@ -10,12 +10,14 @@ from datetime import datetime
 
 from moorage.apimachinery.moments import format_duration
 from moorage.apimachinery.quantity import format_bytes
+from moorage.decide.interruptions import STOPPED
 from moorage.decide.runs.state import PodView, RunView, State
 from moorage.model.names import RUN_AS_USER_ANNOTATION
 
 LINES_SHOWN = 20  # of the log, by the command that is offered
 SIGNALLED = 128  # a shell, and the kubelet, add the number of the signal
 MEANINGS = {
+    STOPPED: "the program was told to stop, and did not say that it had finished ($MOORAGE_DONE_FILE)",
     126: "the command exists, and cannot be executed: it has no execute permission, or is not a program",
     127: "the command was not found in the container",
     130: "somebody or something interrupted the program (SIGINT)",

@@ -4,9 +4,11 @@
         -- COMMAND [ARG...]
 
 It ends with the command's own exit code, or 128 + n when signal n ended it; 127 when the command does not
-exist, 126 when it cannot be run, as a shell says it. With --report, the time of the newest file under
-$MOORAGE_CHECKPOINT_DIR is posted to URL. A server that is away, slow or wrong never disturbs the command.
-With --peak-file, the most memory that the container used is kept in FILE, which the kubelet reads at the end.
+exist, 126 when it cannot be run, as a shell says it. A command that ends after it was told to stop (SIGTERM)
+was interrupted, whatever its exit code: the runner ends with 85 then, or with 0 if the command made
+$MOORAGE_DONE_FILE. With --report, the time of the newest file under $MOORAGE_CHECKPOINT_DIR is posted to URL. A
+server that is away, slow or wrong never disturbs the command. With --peak-file, the most memory that the
+container used is kept in FILE, which the kubelet reads at the end.
 
 Standard library only, one file, Python 3.8 and newer: it is mounted into images that we do not know.
 """
@@ -17,10 +19,12 @@ import argparse
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 import tarfile
+import tempfile
 import threading
 import time
 import urllib.request
@@ -28,6 +32,8 @@ from collections.abc import Callable
 from typing import Any
 
 CHECKPOINT_ENV = "MOORAGE_CHECKPOINT_DIR"
+DONE_FILE_ENV = "MOORAGE_DONE_FILE"
+STOPPED = 85  # told to stop, and not finished; as moorage.decide.interruptions
 CHECK_SECONDS = 5.0  # between two looks at the checkpoint folder
 REPEAT_SECONDS = 60.0  # between two reports when nothing is new, so that "last looked" stays true
 BACKOFF_SECONDS = (5.0, 300.0)  # first and longest pause after a report that failed; it doubles
@@ -40,6 +46,7 @@ PEAK_LINE = "moorage: peak-memory-bytes=%d\n"  # read by moorage.decide.runs.las
 LAST_WORDS_BYTES = 4096  # a kubelet takes no more of the file
 SCAN_ENTRIES = 20000  # looked at in one scan at most: about 0.1 s
 SCRATCH_SUFFIXES = (".tmp", ".temp", ".part", ".partial", ".swp", ".lock", "~")
+STOPS = ("SIGTERM", "SIGINT", "SIGQUIT")  # an image may name another signal than SIGTERM
 FORWARDED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGWINCH")
 
 
@@ -228,10 +235,10 @@ def unpack(archive: str, folder: str) -> None:
             tar.extractall(folder)
 
 
-def start(command: list[str], folder: str | None) -> subprocess.Popen[bytes]:
+def start(command: list[str], folder: str | None, done_file: str) -> subprocess.Popen[bytes]:
     """Start the command, or end as a shell would when it cannot be."""
     try:
-        return subprocess.Popen(command, cwd=folder)
+        return subprocess.Popen(command, cwd=folder, env={**os.environ, DONE_FILE_ENV: done_file})
     except FileNotFoundError:
         say(f"the command {command[0]!r} does not exist here")
         sys.exit(127)
@@ -250,6 +257,7 @@ class Signals:
 
     def __init__(self) -> None:
         self.early: list[int] = []
+        self.has_stopped = False  # the child was told to stop, and had not ended
         self.numbers = {getattr(signal, name) for name in FORWARDED if hasattr(signal, name)}
         for number in self.numbers:
             signal.signal(number, self.catch)
@@ -265,8 +273,8 @@ class Signals:
         for number in self.early:  # complete: handlers still due have run before the call above came back
             self.send(pid, number)
 
-    @staticmethod
-    def send(pid: int, number: int) -> None:
+    def send(self, pid: int, number: int) -> None:
+        self.has_stopped = self.has_stopped or signal.Signals(number).name in STOPS
         try:
             os.kill(pid, number)
         except ProcessLookupError:
@@ -280,6 +288,9 @@ class Signals:
                 return code
             number = signal.sigwait(self.numbers | {signal.SIGCHLD})
             if number != signal.SIGCHLD:
+                code = buried(pid)  # it may have ended by itself at the same moment
+                if code is not None:
+                    return code
                 self.send(pid, number)
 
 
@@ -294,6 +305,14 @@ def buried(pid: int) -> int | None:
             return None
         if ended == pid:
             return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def end_of(code: int, done_file: str) -> int:
+    """The exit code for a command that ended with `code` after it was told to stop."""
+    if os.path.exists(done_file):
+        return 0
+    say(f"told to stop before it had finished (exit code {code}); $" + DONE_FILE_ENV + " would say that it had")
+    return STOPPED
 
 
 def main(argv: list[str]) -> int:
@@ -314,7 +333,9 @@ def main(argv: list[str]) -> int:
         except (OSError, tarfile.TarError) as error:
             say(f"the shipped directory cannot be unpacked into {options.into}: {error}")
             return 1
-    child = start(command, options.into if options.unpack else None)
+    done_folder = tempfile.mkdtemp(prefix="moorage-")
+    done_file = os.path.join(done_folder, "done")
+    child = start(command, options.into if options.unpack else None, done_file)
     signals.pass_to(child.pid)
     folder = os.environ.get(CHECKPOINT_ENV)
     reporter: Reporter | None = None
@@ -328,6 +349,9 @@ def main(argv: list[str]) -> int:
         watching.start()
     code = signals.wait(child.pid)
     child.returncode = code  # it is buried already; without this Popen would look for it again
+    if signals.has_stopped:
+        code = end_of(code, done_file)
+    shutil.rmtree(done_folder, ignore_errors=True)
     stopped.set()
     if memory is not None:
         watching.join(MEMORY_SECONDS)

@@ -255,7 +255,7 @@ def a_stuck_pod(job: Obj) -> Obj:
 
 async def test_a_pod_on_a_node_that_is_gone_is_let_go_after_five_minutes() -> None:
     api, clock = FakeApi(), FakeClock()
-    job = api.put(JOBS, a_job(failed=False))
+    job = api.put(JOBS, a_job(failed=False, report_token_sha256="00"))
     api.put(PODS, a_stuck_pod(job))
     assert await settle(api, clock) == timedelta(minutes=5, seconds=30)
     assert writes(api) == []
@@ -267,11 +267,60 @@ async def test_a_pod_on_a_node_that_is_gone_is_let_go_after_five_minutes() -> No
 
 async def test_a_pod_on_a_node_that_answers_is_left_to_it() -> None:
     api, clock = FakeApi(), FakeClock()
-    job = api.put(JOBS, a_job(failed=False))
+    job = api.put(JOBS, a_job(failed=False, report_token_sha256="00"))
     api.put(PODS, a_stuck_pod(job))
     api.put(NODES, {"metadata": {"name": "n1"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}})
     clock.advance(timedelta(hours=1))
     assert await settle(api, clock) is None
+    assert writes(api) == []
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param({"type": "Complete", "status": "True"}, id="it left with 0"),
+        pytest.param({"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}, id="it failed"),
+    ],
+)
+async def test_a_run_without_a_runner_that_ends_after_its_pod_was_deleted_is_started_again(
+    end: dict[str, str],
+) -> None:
+    api, clock = FakeApi(), FakeClock()
+    job = api.put(JOBS, a_job(failed=False))
+    pod = a_stuck_pod(job)
+    api.put(PODS, pod)
+    api.put(NODES, {"metadata": {"name": "n1"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}})
+    async with a_controller(api, clock) as controller:
+        api.remove(
+            PODS, pod["metadata"]["name"], "lab"
+        )  # it ended well, and was counted, before the operator looked
+        await asyncio.sleep(0.0)
+        await controller.reconcile(KEY)
+    noted = await api.get(JOBS, "train", "lab")
+    assert noted["metadata"]["annotations"]["moorage.dev/stopped-at"] == "2026-11-21T12:00:00Z"
+    failed = int(end["type"] == "Failed")
+    status = {"conditions": [end], "failed": failed, "startTime": "2026-11-21T11:00:00Z"}
+    api.put(JOBS, noted | {"status": status})
+    await settle(api, clock)
+    assert writes(api)[1:] == ["patch jobs train", "create jobs train-r2", "patch jobs train"]
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        pytest.param({"startTime": "2026-11-21T12:00:01Z"}, id="it was suspended and resumed since"),
+        pytest.param(
+            {"startTime": "2026-11-21T11:00:00Z", "failed": 1}, id="that pod failed, another one succeeded"
+        ),
+    ],
+)
+async def test_a_run_that_succeeded_with_a_later_pod_than_the_one_told_to_stop_is_over(
+    status: dict[str, Any],
+) -> None:
+    api = FakeApi()
+    job = a_job(failed=False, stopped_at="2026-11-21T12:00:00Z")
+    api.put(JOBS, job | {"status": {"conditions": [{"type": "Complete", "status": "True"}]} | status})
+    await settle(api)
     assert writes(api) == []
 
 

@@ -136,15 +136,25 @@ def test_a_command_that_does_not_exist_is_not_tried_again(group: Group) -> None:
     assert group.code("a") == "64\n"
 
 
-def test_a_signal_ends_the_command_and_no_other_try_follows(group: Group, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("on_term", "code"),
+    [
+        pytest.param("exit 9", 9, id="it fails"),
+        pytest.param("exit 0", 85, id="it leaves with 0"),
+        pytest.param('touch "$MOORAGE_DONE_FILE"; exit 0', 0, id="it says that it has finished"),
+    ],
+)
+def test_a_signal_ends_the_command_and_no_other_try_follows(
+    group: Group, tmp_path: Path, on_term: str, code: int
+) -> None:
     ready = tmp_path / "ready"
     subprocess.run(["mkfifo", ready], check=True)
-    script = f"trap 'exit 9' TERM; echo up > {ready}; while :; do sleep 0.05; done"
+    script = f"trap '{on_term}' TERM; echo up > {ready}; while :; do sleep 0.05; done"
     process = group.start("a", script, retries=5)
     ready.read_text()
     process.send_signal(signal.SIGTERM)
-    assert ends(process)[0] == 9
-    assert group.code("a") == "9\n"
+    assert ends(process)[0] == code
+    assert group.code("a") == f"{code}\n"
 
 
 def test_a_signal_ends_a_container_that_waits(group: Group) -> None:

@@ -233,6 +233,26 @@ def test_signals_go_to_the_command_and_its_outputs_are_kept(step: Step, number: 
     assert (step.kept("result"), step.kept("done")) == ("up\ngot it\n", "5\n")
 
 
+@pytest.mark.parametrize(
+    ("on_term", "code"),
+    [
+        pytest.param("exit 0", 85, id="it leaves with 0"),
+        pytest.param('touch "$MOORAGE_DONE_FILE"; exit 0', 0, id="it says that it has finished"),
+    ],
+)
+def test_a_command_that_leaves_well_when_told_has_finished_only_where_it_says_so(
+    step: Step, on_term: str, code: int
+) -> None:
+    step.prepare(RESULT)
+    script = f"trap '{on_term}' TERM; echo up; while :; do sleep 0.05; done"
+    with started(step.command(*sh(script))) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=PATIENCE_SECONDS)
+    assert (process.returncode, step.kept("done")) == (code, f"{code}\n")
+
+
 def test_a_signal_that_the_command_survives_changes_nothing(step: Step) -> None:
     step.prepare(RESULT)
     script = "trap 'echo no' TERM; echo up; i=0; while [ $i -lt 20 ]; do sleep 0.05; i=$((i+1)); done; exit 3"

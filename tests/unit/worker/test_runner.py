@@ -85,8 +85,69 @@ def test_a_signal_reaches_the_child_which_may_end_in_its_own_way(number):
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.send_signal(number)
-    assert process.wait(120) == 42
+    assert process.wait(120) == (42 if number == signal.SIGUSR1 else runner.STOPPED)
     process.stdout.close()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("handler", "code"),
+    [
+        pytest.param("sys.exit(0)", runner.STOPPED, id="it leaves with 0"),
+        pytest.param("sys.exit(3)", runner.STOPPED, id="it leaves with another exit code"),
+        pytest.param("os.kill(os.getpid(), 9)", runner.STOPPED, id="it is killed"),
+        pytest.param("open(os.environ['MOORAGE_DONE_FILE'], 'w').close(), sys.exit(0)", 0, id="it has finished"),
+        pytest.param("open(os.environ['MOORAGE_DONE_FILE'], 'w').close(), sys.exit(143)", 0, id="it had finished"),
+    ],
+)
+def test_a_command_that_leaves_when_told_has_finished_only_where_it_says_so(handler, code):
+    child = (
+        "import os, signal, sys\n"
+        f"signal.signal(signal.SIGTERM, lambda *_: ({handler},))\n"
+        "print('ready', flush=True)\n"
+        "while True: signal.pause()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, str(RUNNER), "--", sys.executable, "-c", child], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(120) == code
+    process.stdout.close()
+
+
+@pytest.mark.processes
+def test_a_command_that_had_ended_when_the_signal_came_keeps_its_exit_code():
+    """The runner is stopped meanwhile, so that it gets the end of the command and the signal at once."""
+    child = "import os, sys; print('ready', flush=True); sys.stdin.read(); print('ended', flush=True); sys.exit(0)"
+    process = subprocess.Popen(
+        [sys.executable, str(RUNNER), "--", sys.executable, "-c", child],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdin is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGSTOP)
+    process.stdin.close()
+    assert process.stdout.readline() == "ended\n"
+    [pid] = _children(process.pid)
+    _wait_for_zombie(pid)
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGCONT)
+    assert process.wait(120) == 0
+    process.stdout.close()
+
+
+def _children(pid):
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _wait_for_zombie(pid):
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+        os.sched_yield()
 
 
 @pytest.mark.processes
@@ -122,7 +183,7 @@ def test_a_signal_that_comes_with_another_reaches_the_child_though_a_thread_repo
                 codes.append(None)
                 process.kill()
                 process.stdout.close()
-    assert codes == [42] * len(processes)
+    assert codes == [runner.STOPPED] * len(processes)
 
 
 @pytest.mark.processes

@@ -122,8 +122,8 @@ def a_slot(selector: selectors.BaseSelector, scratch: Path, reports: list[dict[s
         lambda _, report: reports.append(report),
         lambda *_: None,
         0,
+        str(scratch),
         command=list(command),
-        scratch=str(scratch),
     )
 
 
@@ -191,6 +191,43 @@ def test_what_an_item_left_behind_ends_with_it_and_nothing_is_signalled_afterwar
     slot.kill()
     slot.stop("preempted")
     assert [report["outcome"] for report in reports] == ["done"]
+
+
+@pytest.mark.parametrize(
+    ("on_term", "report"),
+    [
+        pytest.param("exit 0", {"outcome": "preempted"}, id="it leaves with 0"),
+        pytest.param("printf 7 > $MOORAGE_RESULT; exit 0", {"outcome": "preempted"}, id="half a result is none"),
+        pytest.param("exit 3", {"outcome": "preempted"}, id="it leaves with another exit code"),
+        pytest.param(
+            "printf 7 > $MOORAGE_RESULT; touch $MOORAGE_DONE_FILE; exit 0",
+            {"outcome": "done", "value": 7},
+            id="it says that it has finished",
+        ),
+    ],
+)
+def test_an_item_that_leaves_when_told_is_done_only_where_it_says_so(selector, tmp_path, on_term, report):
+    reports: list[dict[str, Any]] = []
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    script = f"trap '{on_term}' TERM; : > {fifo}; while :; do sleep 1; done"
+    slot = a_slot(selector, tmp_path / "scratch", reports, "sh", "-c", script)
+    slot.start(Task(0, 1, "x"), None)
+    fifo.read_bytes()
+    slot.stop("preempted")
+    until_ended(slot)
+    assert {key: reports[0].get(key) for key in report} == report
+
+
+def test_an_item_that_has_ended_when_it_is_told_to_stop_is_done(selector, tmp_path):
+    reports: list[dict[str, Any]] = []
+    slot = a_slot(selector, tmp_path, reports, "sh", "-c", "printf 7 > $MOORAGE_RESULT")
+    slot.start(Task(0, 1, "x"), None)
+    assert slot.pid is not None
+    os.waitid(os.P_PID, slot.pid, os.WEXITED | os.WNOWAIT)
+    slot.stop("preempted")
+    until_ended(slot)
+    assert [(report["outcome"], report["value"]) for report in reports] == [("done", 7)]
 
 
 @pytest.mark.parametrize(

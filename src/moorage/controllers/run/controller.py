@@ -25,6 +25,7 @@ from moorage.controllers.run.plan import (
     observe,
     still_waits,
 )
+from moorage.decide.runs.interrupted import is_watched, told_while_running
 from moorage.decide.runs.kueue import queue_of
 from moorage.decide.runs.restarts import (
     LOST_AFTER,
@@ -35,6 +36,7 @@ from moorage.decide.runs.restarts import (
     GivePlace,
     NoteMade,
     NoteRunning,
+    NoteStopped,
     NoteUsed,
     Observed,
     PodSeen,
@@ -52,6 +54,7 @@ from moorage.model.names import (
     ENDED_ANNOTATION,
     RUN_LABEL,
     RUNNING_SINCE_ANNOTATION,
+    STOPPED_ANNOTATION,
     USED_SECONDS_ANNOTATION,
 )
 
@@ -80,7 +83,9 @@ class RunController:
         self._nodes = shared.of(api, NODES)
         self.informers = (self._jobs, self._pods, self._nodes)
         self._left_queue: set[str] = set()  # uids of Jobs that Kueue starts no more
+        self._told: dict[str, datetime] = {}  # by uid of a Job without a runner: when its pod was told to stop
         self._jobs.on_change(self._forget)
+        self._pods.on_change(self._note_told)  # before the loop hears of it: the pod may be gone when it looks
         self.loop = Loop("run", self.reconcile, clock=clock, metrics=metrics)
         self.loop.hear(self._jobs, _run_of)
         self.loop.hear(self._pods, _run_of)
@@ -123,7 +128,13 @@ class RunController:
     def _observe(
         self, key: Key, jobs: list[Obj], pods: list[Obj], lost: dict[str, datetime | None]
     ) -> Observed | None:
-        seen = observe(key.name, jobs, pods, lost, now=self._clock.now(), lost_after=self._lost_after)
+        now, after = self._clock.now(), self._lost_after
+        told = {
+            uid: at
+            for job in jobs
+            if (at := self._told.get(uid := job["metadata"]["uid"])) and not is_watched(job)
+        }
+        seen = observe(key.name, jobs, pods, lost, now=now, lost_after=after, told=told)
         if seen is None or not (to := seen.attempts[-1].yields_to):
             return seen
         namespace, _, run = to.partition("/")
@@ -177,6 +188,8 @@ class RunController:
         match action:
             case NoteRunning(attempt, since):
                 await self._note(key, attempt, RUNNING_SINCE_ANNOTATION, rfc3339(since))
+            case NoteStopped(attempt, told):
+                await self._note(key, attempt, STOPPED_ANNOTATION, rfc3339(told))
             case NoteUsed(attempt, seconds):
                 await self._note(key, attempt, USED_SECONDS_ANNOTATION, str(seconds))
             case NoteMade(number):
@@ -279,6 +292,12 @@ class RunController:
     def _forget(self, before: Obj | None, after: Obj | None) -> None:
         if after is None and before is not None:
             self._left_queue.discard(before["metadata"]["uid"])
+            self._told.pop(before["metadata"]["uid"], None)
+
+    def _note_told(self, _before: Obj | None, after: Obj | None) -> None:
+        owner = controller_ref(after) if after is not None else None
+        if after is not None and owner is not None and (told := told_while_running(after)) is not None:
+            self._told[owner["uid"]] = max(told, self._told.get(owner["uid"], told))
 
     def _runs_on(self, node: Obj) -> Iterable[Key]:
         for pod in self._pods.by_index("node", node["metadata"]["name"]):

@@ -19,8 +19,9 @@ from moorage.apimachinery.meta import (
 )
 from moorage.apimachinery.moments import moment, rfc3339
 from moorage.apimachinery.resources import Obj
+from moorage.decide.runs.interrupted import was_interrupted
 from moorage.decide.runs.kueue import without_kueue
-from moorage.decide.runs.restarts import LOST_AFTER, AttemptSeen, Observed, PodSeen, StartAttempt
+from moorage.decide.runs.restarts import INTERRUPTED, LOST_AFTER, AttemptSeen, Observed, PodSeen, StartAttempt
 from moorage.model.names import (
     ATTEMPT_LABEL,
     ATTEMPTS_ANNOTATION,
@@ -34,6 +35,7 @@ from moorage.model.names import (
     RESTART_LIMIT_ANNOTATION,
     RUN_LABEL,
     RUNNING_SINCE_ANNOTATION,
+    STOPPED_ANNOTATION,
     SUSPENDED_ANNOTATION,
     TIME_LIMIT_ANNOTATION,
     USED_SECONDS_ANNOTATION,
@@ -63,6 +65,7 @@ _OF_ONE_ATTEMPT = (  # annotations that the next attempt must not inherit
     IDLE_ANNOTATION,
     MEMORY_KILLS,
     RUNNING_SINCE_ANNOTATION,
+    STOPPED_ANNOTATION,
     SUSPENDED_ANNOTATION,
     USED_SECONDS_ANNOTATION,
     YIELDS_TO_ANNOTATION,
@@ -79,8 +82,12 @@ def observe(
     *,
     now: datetime,
     lost_after: timedelta = LOST_AFTER,
+    told: Mapping[str, datetime] | None = None,
 ) -> Observed | None:
-    """What the decision depends on; None when the run has no Job of a name that an attempt of it may bear."""
+    """What the decision depends on; None when the run has no Job of a name that an attempt of it may bear.
+
+    `told`: by uid of a Job, when a pod of it was told to stop, as far as no runner sees that.
+    """
     mine = attempts_of(run, jobs)
     if not mine:
         return None
@@ -92,7 +99,12 @@ def observe(
     notes = annotations_of(mine[0][1]) if mine[0][0] == 1 else {}
     return Observed(
         run=run,
-        attempts=tuple(_parse_job(number, job, by_job.get(job["metadata"]["uid"], ())) for number, job in mine),
+        attempts=tuple(
+            _parse_job(
+                number, job, by_job.get(job["metadata"]["uid"], ()), (told or {}).get(job["metadata"]["uid"])
+            )
+            for number, job in mine
+        ),
         now=now,
         restart_limit=_count(notes.get(RESTART_LIMIT_ANNOTATION), RESTART_LIMIT),
         time_limit_seconds=_count(notes.get(TIME_LIMIT_ANNOTATION), None),
@@ -210,10 +222,12 @@ def still_waits(jobs: Sequence[Obj], pods: Sequence[Obj]) -> bool:
     )
 
 
-def _parse_job(number: int, job: Obj, pods: Sequence[PodSeen]) -> AttemptSeen:
+def _parse_job(number: int, job: Obj, pods: Sequence[PodSeen], told: datetime | None) -> AttemptSeen:
     spec, status, notes = job["spec"], job.get("status") or {}, annotations_of(job)
     failed = condition(job, "Failed") if is_condition_true(job, "Failed") else None
-    succeeded = is_condition_true(job, "Complete")
+    if was_interrupted(job):
+        failed = {"reason": INTERRUPTED, "lastTransitionTime": (failed or {}).get("lastTransitionTime")}
+    succeeded = is_condition_true(job, "Complete") and failed is None
     return AttemptSeen(
         number=number,
         job=job["metadata"]["name"],
@@ -230,6 +244,8 @@ def _parse_job(number: int, job: Obj, pods: Sequence[PodSeen]) -> AttemptSeen:
         running_since=_when(notes.get(RUNNING_SINCE_ANNOTATION)),
         used_seconds=_count(notes.get(USED_SECONDS_ANNOTATION), None),
         yields_to=notes.get(YIELDS_TO_ANNOTATION, ""),
+        told=told if told is not None and told >= (moment(status.get("startTime")) or told) else None,
+        is_noted=STOPPED_ANNOTATION in notes,
         pods=tuple(sorted(pods, key=lambda pod: pod.name)),
     )
 

@@ -10,6 +10,7 @@ from moorage.apimachinery.meta import annotations_of, condition, controller_ref,
 from moorage.apimachinery.moments import moment
 from moorage.apimachinery.quantity import parse_quantity
 from moorage.apimachinery.resources import Obj
+from moorage.decide.interruptions import told_to_stop
 from moorage.decide.workflows.graph.events import ContainerSeen, PodSeen
 from moorage.decide.workflows.pods import INIT, MAIN, WAIT
 from moorage.errors import QuantityError
@@ -121,10 +122,10 @@ def pod_seen(
     if is_ended and status.get("reason") and phase == "Failed" and not _is_plain(status):
         failure = ": ".join(str(status[key]) for key in ("reason", "message") if status.get(key))
     memory = any(_is_oom(row) for row in containers.values()) or "memory" in str(status.get("message", "")).lower()
-    interrupted = ""
+    disrupted = ""
     if is_ended and (is_lost or (is_disrupted and not memory)):
         words = [str(disruption.get("reason") or "NodeLost"), str(disruption.get("message") or "")]
-        interrupted = ": ".join(filter(None, words))
+        disrupted = ": ".join(filter(None, words))
     steps = tuple(_container_seen(row) for name, row in containers.items() if name not in (INIT, WAIT))
     if not main:  # a container set: from the first start to the last end
         ended = _span(steps)
@@ -137,8 +138,9 @@ def pod_seen(
         is_stuck=is_stuck,
         is_deleted=is_deleted,
         exit_code=_exit_code(ended),
-        disrupted="" if _is_done(main) else interrupted,
-        interrupted=interrupted,
+        told_at=told_to_stop(pod),
+        is_watched=has_executor(pod),
+        disrupted=disrupted,
         failure=failure,
         broken=_broken(spec, status) if is_ended else "",
         waiting="" if is_ended else _waiting(pod, status),
@@ -192,12 +194,6 @@ def _is_plain(status: Mapping[str, Any]) -> bool:
 
 def _is_oom(row: Mapping[str, Any]) -> bool:
     return ((row.get("state") or {}).get("terminated") or {}).get("reason") == "OOMKilled"
-
-
-def _is_done(main: Mapping[str, Any]) -> bool:
-    """Whether the main container had ended well before the pod was taken away."""
-    ended = (main.get("state") or {}).get("terminated")
-    return ended is not None and ended.get("exitCode") == 0
 
 
 def _broken(spec: Mapping[str, Any], status: Mapping[str, Any]) -> str:

@@ -21,6 +21,7 @@ from pathlib import PurePosixPath
 
 from moorage.apimachinery.meta import variable_of
 from moorage.apimachinery.resources import Obj
+from moorage.decide.interruptions import DONE_FILE_ENV, STOPPED
 from moorage.decide.runs.deviceclaims import add_claim
 from moorage.decide.runs.gputypes import gpu_taints
 from moorage.decide.runs.kueue import queue_problem
@@ -228,7 +229,7 @@ def _env(
             hint = "write NAME=VALUE, or NAME to pass yours on"
             remarks.refuse("env", f"invalid variable name {name!r}", hint)
             continue
-        if name in (CHECKPOINT_ENV, "MOORAGE_RUN"):
+        if name in (CHECKPOINT_ENV, DONE_FILE_ENV, "MOORAGE_RUN"):
             remarks.refuse("env", f"variable {name} is set by Moorage itself")
             continue
         if not given:
@@ -342,8 +343,9 @@ def _job(settled: _Settled, labels: Mapping[str, str]) -> Obj:
     if settled.process_runtime and request.image and request.host_env:
         pod_annotations[HOST_ENV_ANNOTATION] = "true"
     rules: list[Obj] = [{"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
-    if request.retries:
-        rules.append({"action": "FailJob", "onExitCodes": {"operator": "In", "values": [EXIT_KILLED]}})
+    codes = [STOPPED] * settled.is_wrapped + [EXIT_KILLED] * bool(request.retries)
+    if codes:
+        rules.append({"action": "FailJob", "onExitCodes": {"operator": "In", "values": codes}})
     template = {
         "metadata": {"labels": {**labels, **settled.machine}, "annotations": pod_annotations},
         "spec": _pod_spec(settled),

@@ -32,6 +32,7 @@ from moorage.model.names import (
     OWNER_LABEL,
     RESTART_LIMIT_ANNOTATION,
     RUN_LABEL,
+    STOPPED_ANNOTATION,
 )
 from moorage.model.workflow import NODE_NAME_ANNOTATION, WORKFLOW_LABEL, WORKFLOWS
 
@@ -49,8 +50,9 @@ _ANNOTATIONS = (
     RESTART_LIMIT_ANNOTATION,
     ENDED_ANNOTATION,
     CANCELLED_ANNOTATION,
+    STOPPED_ANNOTATION,
 )
-_COUNTS = ("active", "terminating", "succeeded", "failed", "completionTime", "conditions")
+_COUNTS = ("active", "terminating", "succeeded", "failed", "startTime", "completionTime", "conditions")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,7 +319,8 @@ def _with_what_was_known(pod: KeptPod, known: KeptPod | None) -> KeptPod:
         node=pod.node or known.node,
         started=pod.started or known.started,
         ended=pod.ended or known.ended,
-        exit_code=known.exit_code if pod.exit_code is None else pod.exit_code,
+        # an exit code was seen by the node; a later one may be a guess about processes that it lost
+        exit_code=pod.exit_code if known.exit_code is None else known.exit_code,
         peak_memory_bytes=higher(pod.peak_memory_bytes, known.peak_memory_bytes),
         gpu_type=pod.gpu_type or known.gpu_type,
         disrupted=pod.disrupted or known.disrupted,

@@ -5,7 +5,8 @@ is disrupted; the next attempt is then a new Job with a computed name. Everythin
 the Jobs themselves (annotations), so the operator may be killed between any two steps.
 
 - Started again: preempted, drained (eviction API), taken by a taint, collected with its node, stopped because the
-  node shuts down. Restarts are counted apart from failures: attempt n has n - 1 restarts behind it.
+  node shuts down, deleted; whatever its exit code, as `moorage.decide.interruptions` has it. Restarts are counted
+  apart from failures: attempt n has n - 1 restarts behind it.
 - Started again after its turn: an attempt that gave its place to another run (`YIELDS_TO_ANNOTATION`), once that
   run has a place or waits no more. It does not count as a restart.
 - Never started again: ended by its own exit code, killed for its memory, evicted by its kubelet (the next
@@ -25,6 +26,8 @@ from enum import Enum
 from math import ceil
 from typing import Literal
 
+from moorage.decide.interruptions import STOPPED
+
 LOST_AFTER = timedelta(minutes=5)  # Kubernetes' own patience with an unreachable node (tolerationSeconds: 300)
 TURN_PATIENCE = timedelta(minutes=10)  # for the run that a place was given to; then it is taken again
 TURN_LOOK = timedelta(seconds=5)  # between two looks whether that run has started
@@ -33,6 +36,8 @@ EVICTED = "Evicted"  # status.reason of a pod that its kubelet evicted for memor
 # https://github.com/kubernetes/kubernetes/blob/v1.36.0/pkg/controller/job/pod_failure_policy.go
 _BY_CONDITION = re.compile(r"Pod (?P<namespace>[^/\s]+)/(?P<pod>\S+) has condition (?P<condition>\S+) matching")
 _BY_EXIT_CODE = re.compile(r"failed with exit code (?P<code>\d+) matching")
+INTERRUPTED = "Interrupted"  # reason of an attempt whose Job ended after its pod was told to stop
+DEADLINE = "DeadlineExceeded"  # status.reason of a pod that was stopped after its time
 _KILLED = 137  # 128 + SIGKILL; the rule that names it stands for "killed for its memory"
 
 
@@ -86,6 +91,8 @@ class AttemptSeen:
     running_since: datetime | None = None  # as written down
     used_seconds: int | None = None  # as written down
     yields_to: str = ""  # NAMESPACE/RUN that its place is given to; empty: it keeps it
+    told: datetime | None = None  # when its pod was told to stop, where no runner sees that
+    is_noted: bool = False  # that it was told to stop is written down
     pods: tuple[PodSeen, ...] = ()
 
 
@@ -125,6 +132,14 @@ class NoteUsed:
 
     attempt: AttemptSeen
     seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class NoteStopped:
+    """Write on the attempt's Job when its pod was told to stop: the pod is gone when the Job has ended."""
+
+    attempt: AttemptSeen
+    told: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +197,18 @@ class GivePlace:
     to: str
 
 
-Action = NoteRunning | NoteUsed | StartAttempt | NoteMade | End | Suspend | FailPod | RemovePod | GivePlace
+Action = (
+    NoteRunning
+    | NoteUsed
+    | NoteStopped
+    | StartAttempt
+    | NoteMade
+    | End
+    | Suspend
+    | FailPod
+    | RemovePod
+    | GivePlace
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,10 +253,15 @@ def cause_of(attempt: AttemptSeen) -> Cause:
         return _own_fault(judged) or Cause.DISRUPTED
     if fault := _own_fault(attempt.pods):
         return fault
+    if attempt.reason == INTERRUPTED:
+        return Cause.DISRUPTED
     if attempt.reason == "PodFailurePolicy":
         code = _BY_EXIT_CODE.search(attempt.message)
         if code is not None and int(code["code"]) == _KILLED:
             return Cause.MEMORY
+        if code is not None and int(code["code"]) == STOPPED:
+            by_time = any(pod.status_reason == DEADLINE for pod in attempt.pods)
+            return Cause.FAILED if by_time else Cause.DISRUPTED
         if code is None and match is None and any(pod.disruption for pod in attempt.pods):
             return Cause.DISRUPTED  # a Job controller that words its message in another way
     return Cause.FAILED
@@ -262,6 +293,8 @@ def _advance(seen: Observed) -> list[Action]:
         starts = [pod.started for pod in last.pods if pod.started is not None]
         if starts:
             actions.append(NoteRunning(last, min(starts)))
+    if last.told is not None and not last.is_noted and not last.suspended and not last.deleting:
+        actions.append(NoteStopped(last, last.told))
     if last.number > seen.made:
         actions.append(NoteMade(last.number))
     if seen.ended is not None or seen.cancelled:

@@ -22,9 +22,10 @@ from moorage.apimachinery.scheduling import parse_pod
 from moorage.decide.explain.snapshot import pod_of_job
 from moorage.decide.explain.wishes import wanted_types
 from moorage.decide.idle.states import Record, read_record
+from moorage.decide.runs.interrupted import was_interrupted
 from moorage.decide.runs.kueue import queue_of
 from moorage.decide.runs.lastwords import split_last_words
-from moorage.decide.runs.restarts import AttemptSeen, Cause, PodSeen, cause_of
+from moorage.decide.runs.restarts import INTERRUPTED, AttemptSeen, Cause, PodSeen, cause_of
 from moorage.decide.usage.gpus import owner_of
 from moorage.errors import QuantityError
 from moorage.model.labels import user_labels
@@ -390,8 +391,13 @@ def _view_attempt(job: Obj, pods: Sequence[PodView]) -> AttemptView:
     number = attempt_of(job)
     mine = tuple(pod for pod in pods if pod.attempt == number)
     status = job.get("status") or {}
-    state, ended, why = "Waiting", None, None
-    if is_condition_true(job, "Complete"):
+    state, ended = "Waiting", None
+    why: Mapping[str, Any] | None = None
+    if was_interrupted(job):
+        why = condition(job, "Failed") or {}
+        state, ended = "Failed", moment(status.get("completionTime") or why.get("lastTransitionTime"))
+        why = {"reason": INTERRUPTED}
+    elif is_condition_true(job, "Complete"):
         state, ended = "Succeeded", moment(status.get("completionTime"))
     elif is_condition_true(job, "Failed"):
         why = condition(job, "Failed") or {}

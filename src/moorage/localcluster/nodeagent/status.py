@@ -6,7 +6,7 @@ https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from moorage.apimachinery.resources import Obj
@@ -81,9 +81,12 @@ def pod_status(pod: Mapping[str, Any], local: Local, *, now: str) -> Obj:
     if inits:
         status["initContainerStatuses"] = inits
     status["containerStatuses"] = mains
-    phase = _phase(local, mains)
-    status["phase"] = before["phase"] if before.get("phase") in TERMINAL else phase
     outcome = (local.state or {}).get("pod") or {}
+    codes = _own_ends(spec, reports) if local.lost_at is not None and not outcome.get("stopping") else None
+    if codes is not None:  # what the containers ended with is known, and no node takes that away again
+        local = replace(local, lost_at=None)
+    phase = _phase(local, mains) if codes is None else "Failed" if any(codes) else "Succeeded"
+    status["phase"] = before["phase"] if before.get("phase") in TERMINAL else phase
     if local.lost_at is not None:
         status |= {"reason": SHUTDOWN_REASON, "message": LOST_MESSAGE}
     elif outcome.get("reason"):
@@ -128,6 +131,18 @@ def transitions(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tup
 
 def _same_run(was: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     return bool((was.get("state") or {}).get("running")) and was.get("containerID") == new.get("containerID")
+
+
+def _own_ends(spec: Mapping[str, Any], reports: Mapping[str, Any]) -> list[int] | None:
+    """Exit codes of the containers where all have ended by themselves, for good; else None."""
+    ends = [
+        ((reports.get(each["name"]) or {}).get("state") or {}).get("terminated") for each in spec["containers"]
+    ]
+    codes = [int(end["exitCode"]) for end in ends if end]
+    is_final = spec.get("restartPolicy") == "Never" or (
+        spec.get("restartPolicy") == "OnFailure" and not any(codes)
+    )
+    return codes if is_final and len(codes) == len(ends) else None
 
 
 def _phase(local: Local, mains: Sequence[Mapping[str, Any]]) -> str:

@@ -233,9 +233,9 @@ class Engine:
         return False
 
     def _make_slot(self, child: list[str]) -> Slot:
-        common = (self._selector, self._ended, self._kept.add, self._orders.item_memory)
+        common = (self._selector, self._ended, self._kept.add, self._orders.item_memory, self._scratch)
         if self._orders.command is not None:
-            return CommandSlot(*common, command=self._orders.command, scratch=self._scratch)
+            return CommandSlot(*common, command=self._orders.command)
         assert self._orders.function is not None
         return FunctionSlot(
             *common,

@@ -28,6 +28,7 @@ TAIL_BYTES = 16 * 1024  # of an item's output that goes with a failure
 KEPT_BYTES = 1024 * 1024  # of an item's output that is passed on
 STOP_SECONDS = 3.0  # between TERM and KILL
 READ_BYTES = 64 * 1024
+DONE_FILE_ENV = "MOORAGE_DONE_FILE"  # an item that was told to stop has finished only where it makes this file
 READS = 16  # a full pipe has one such part, or as many where somebody has made it larger
 UNUSED = 3  # processes that end before they take an item; the next such end is the item's
 SHORT_SECONDS = 1.0  # after an item that took less, the next one is handed over before it has ended
@@ -159,11 +160,14 @@ class Slot:
         done: Callable[[Slot, Report], None],
         keep: Callable[[int, int, str], None],
         memory_bytes: int,
+        scratch: str,
     ) -> None:
         self._selector = selector
         self._done = done
         self._keep = keep
         self._memory = memory_bytes
+        self._scratch = scratch
+        self._done_file = os.path.join(scratch, f"done-{id(self)}")
         self.task: Task | None = None
         self.ahead: Task | None = None  # handed to the process already, begins when `task` has ended
         self._output: Output | None = None
@@ -206,11 +210,20 @@ class Slot:
 
     def stop(self, verdict: str) -> None:
         """End the item early: TERM now, KILL a little later."""
-        if self.task is None or self._verdict is not None:
+        if self.task is None or self._verdict is not None or self._is_over():
             return
         self._verdict = verdict
         self._kill_at = time.monotonic() + (0.0 if verdict == "oom" else STOP_SECONDS)
         self._signal(signal.SIGKILL if verdict == "oom" else signal.SIGTERM)
+
+    def _is_over(self) -> bool:
+        """Whether the process has ended by itself, and was not reaped yet."""
+        if self._process is None:
+            return False
+        try:
+            return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:
+            return True
 
     def look(self, now: float) -> None:
         """Keep to time-outs and memory."""
@@ -260,6 +273,10 @@ class Slot:
         self._kill_at = self._verdict = None
         self._peak = 0
         self._oom_kills = memory.kills_for_memory()
+        try:
+            os.unlink(self._done_file)  # of the item before
+        except OSError:
+            pass  # it made none
 
     def _forget(self) -> None:
         """There is no item any more."""
@@ -293,8 +310,12 @@ class Slot:
                 break
         return True
 
+    def _is_interrupted(self) -> bool:
+        """Whether the item was told to stop before it ended, and does not say that it has finished."""
+        return self._verdict is not None and not (self._verdict == "preempted" and os.path.exists(self._done_file))
+
     def _how_it_died(self, status: int) -> Report:
-        """The report for a process that ended with a status other than 0."""
+        """The report for a process that did not finish its item."""
         if self._verdict == "oom":
             text = f"killed: it used more than {self._memory} bytes, what an item may use here"
             return {"outcome": "oom", "message": text, "exit": status}
@@ -338,10 +359,9 @@ class CommandSlot(Slot):
     {"$path": "..."} says where a larger one is.
     """
 
-    def __init__(self, *args: Any, command: list[str], scratch: str) -> None:
+    def __init__(self, *args: Any, command: list[str]) -> None:
         super().__init__(*args)
         self._command = command
-        self._scratch = scratch
         self._result = ""
         self._prints: Source | None = None
 
@@ -350,7 +370,7 @@ class CommandSlot(Slot):
         fd, self._result = tempfile.mkstemp(prefix="result-", dir=self._scratch)
         os.close(fd)
         env = dict(os.environ, MOORAGE_ITEM=json.dumps(task.value), MOORAGE_INDEX=str(task.item))
-        env["MOORAGE_RESULT"] = self._result
+        env |= {"MOORAGE_RESULT": self._result, DONE_FILE_ENV: self._done_file}
         env.pop("MOORAGE_MAP_TOKEN", None)
         writing = -1
         try:
@@ -390,7 +410,8 @@ class CommandSlot(Slot):
         if self._prints is not None:
             self._read(self._prints)
         self._process = None
-        report = self._how_it_died(status) if status or self._verdict in ("oom", "timeout") else self._answer()
+        has_finished = not self._is_interrupted() and (not status or self._verdict is not None)
+        report = self._answer() if has_finished else self._how_it_died(status)
         self._clear()
         self._finish(report)
 
@@ -545,7 +566,7 @@ class FunctionSlot(Slot):
             stdin=subprocess.DEVNULL,
             stdout=given[3],
             stderr=subprocess.STDOUT,
-            env=dict(env, PYTHONUNBUFFERED="1"),
+            env=dict(env, PYTHONUNBUFFERED="1", **{DONE_FILE_ENV: self._done_file}),
             pass_fds=given,
             start_new_session=True,
         )
@@ -571,6 +592,7 @@ class FunctionSlot(Slot):
                         pass  # the folder's own
             os.environ.pop("MOORAGE_MAP_TOKEN", None)
             os.environ["PYTHONUNBUFFERED"] = "1"
+            os.environ[DONE_FILE_ENV] = self._done_file
             for at, kind in ((1, "stdout"), (2, "stderr")):
                 raw = io.FileIO(at, "w", closefd=False)
                 text = io.TextIOWrapper(raw, "utf-8", "backslashreplace", write_through=True)
@@ -618,7 +640,9 @@ class FunctionSlot(Slot):
         self._peak = max(self._peak, int(answer["memory"]))
         seconds = answer["seconds"]
         self._short = seconds < SHORT_SECONDS
-        if answer["ok"]:
+        if self._is_interrupted():
+            report = self._how_it_died(0) | {"seconds": seconds}
+        elif answer["ok"]:
             report = {"outcome": "done", "value": answer["value"], "seconds": seconds}
         else:
             outcome = "oom" if answer.get("oom") else "error"

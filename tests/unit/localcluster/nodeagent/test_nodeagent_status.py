@@ -179,6 +179,20 @@ def test_lost_pod_failed_by_its_node_and_not_by_itself() -> None:
     }
 
 
+def test_a_lost_pod_whose_containers_had_ended_keeps_their_exit_codes() -> None:
+    pod = a_pod({"phase": "Running"})
+    pod["spec"]["restartPolicy"] = "Never"
+    status = pod_status(pod, Local(state=a_state(terminated(0)), lost_at=LATER), now=LATER)
+    assert (status["phase"], status.get("reason")) == ("Succeeded", None)
+    assert status["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 0
+    assert condition({"status": status}, "DisruptionTarget") is None
+    status = pod_status(pod, Local(state=a_state(terminated(3)), lost_at=LATER), now=LATER)
+    assert (status["phase"], condition({"status": status}, "DisruptionTarget")) == ("Failed", None)
+    stopping = a_state(terminated(0))
+    stopping["pod"]["stopping"] = "asked"
+    assert pod_status(pod, Local(state=stopping, lost_at=LATER), now=LATER)["phase"] == "Failed"
+
+
 def test_shutdown_is_a_disruption_and_the_first_cause_of_one_stays() -> None:
     state = a_state(terminated(0), phase="Failed", reason=SHUTDOWN_REASON, message="m")
     status = pod_status(a_pod(), Local(state=state), now=NOW)

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from moorage.apimachinery.moments import moment
+from moorage.decide.interruptions import LONG_AGO, STOPPED, is_interruption
 from moorage.decide.workflows.graph.events import ContainerSeen, PodSeen
 from moorage.model.workflow import NodePhase, NodeRecord, Outputs
 
@@ -61,6 +62,10 @@ def outcome_of(
             return Ready(pod.host, pod.address)
         return None
     outputs = pod.report.outputs if pod.report is not None else Outputs()
+    if (
+        outputs.exit_code == "0"
+    ):  # what the script saw stands, whatever a node says later of processes that it lost
+        pod = replace(pod, exit_code=0, failure="", broken="", is_watched=True)
     if pod.exit_code is not None and not is_request:
         outputs = msgspec.structs.replace(outputs, exit_code=str(pod.exit_code))
     if members:
@@ -83,12 +88,20 @@ def outcome_of(
         return ended(NodePhase.FAILED, cut)
     if is_request and pod.report is not None:
         return ended(NodePhase.FAILED if pod.report.error else NodePhase.SUCCEEDED, pod.report.error)
-    if pod.disrupted:
+    is_interrupted = is_interruption(
+        exit_code=pod.exit_code,
+        ended=moment(pod.finished_at) if pod.finished_at else None,
+        told=pod.told_at or (LONG_AGO if pod.disrupted else None),
+        is_watched=pod.is_watched,
+    )
+    if pod.disrupted and is_interrupted:
         return ended(NodePhase.FAILED, pod.disrupted, is_lost=True)
     if pod.failure:
         return ended(NodePhase.FAILED, pod.failure)
-    if pod.is_deleted and pod.exit_code != 0:
+    if pod.is_deleted and (pod.exit_code != 0 or is_interrupted):
         return ended(NodePhase.ERROR, pod.broken or "pod deleted")
+    if pod.exit_code == STOPPED:
+        return ended(NodePhase.FAILED, "told to stop before it had finished", is_lost=True)
     if pod.exit_code is None:
         return ended(NodePhase.ERROR, pod.broken or "the pod ended, and its main container never ran")
     if pod.exit_code != 0:
@@ -117,7 +130,7 @@ def _as_a_whole(pod: PodSeen, members: Sequence[str]) -> PodSeen:
     else:
         is_whole = all(end.exit_code == 0 for end in ends)
         pod = replace(pod, exit_code=0 if is_whole else None)
-    return replace(pod, disrupted="" if pod.exit_code == 0 else pod.interrupted)
+    return replace(pod, finished_at=max((end.finished_at for end in ends), default=""))
 
 
 def ended_by_itself(pod: PodSeen, late_at: datetime | None) -> bool:

@@ -36,7 +36,7 @@ def saw(player: Player, *, is_ended: bool = True, disrupted: str = "", **codes: 
         ContainerSeen(name=each, exit_code=code, is_running=code is None) for each, code in codes.items()
     )
     pod = PodSeen(
-        name=name, is_running=not is_ended, is_ended=is_ended, containers=containers, interrupted=disrupted
+        name=name, is_running=not is_ended, is_ended=is_ended, containers=containers, disrupted=disrupted
     )
     player.pods[name] = pod
     player.run.pod_seen(pod)
