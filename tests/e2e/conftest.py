@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from moorage.apimachinery.resources import NAMESPACES
 from moorage.errors import ApiError
@@ -58,3 +64,51 @@ def browser() -> Iterator[Any]:
         launched = playwright.chromium.launch(executable_path=path, args=ARGS, timeout=LAUNCH_MS)
         yield launched
         launched.close()
+
+
+# --- people who have an address and a password alone
+
+PASSWORD = "correct horse battery"
+
+Typed = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def server(cluster: Cluster) -> str:
+    info = cluster.moor("status", "-o", "json", "--data", str(cluster.home)) if cluster.kind == "local" else None
+    if info is None:
+        pytest.skip("needs a local cluster, whose runs run")
+    return str(yaml.safe_load(info.stdout)["page"]).partition("/?")[0]
+
+
+def is_ready(cluster: Cluster, team: str) -> bool:
+    """Whether the operator has given a team's people what its spec says now."""
+    tenant = json.loads(cluster.moor("tenant", "show", team, "-o", "json").stdout)
+    status = tenant.get("status") or {}
+    is_seen = status.get("observedGeneration") == tenant["metadata"]["generation"]
+    return is_seen and any((row["type"], row["status"]) == ("Ready", "True") for row in status["conditions"])
+
+
+@pytest.fixture
+def typed(tmp_path: Path) -> Typed:
+    """Types a command of `moor` in a home that has nothing in it."""
+    home = tmp_path / "home"
+    home.mkdir()
+    hidden = ("KUBECONFIG", "MOORAGE_", "XDG_", "BROWSER", "DISPLAY", "WAYLAND_")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+    scripts = str(Path(sys.executable).parent)
+    env |= {"HOME": str(home), "PATH": f"{scripts}:{env['PATH']}", "NO_COLOR": "1"}
+
+    def type_in(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-m", "moorage.cli.main", *words] if words[0] != "kubectl" else list(words)
+        return subprocess.run(
+            argv, env=env, cwd=home, input=stdin, capture_output=True, text=True, timeout=300, check=False
+        )
+
+    return type_in
+
+
+def log_in(typed: Typed, server: str, person: str) -> str:
+    done = typed("login", server, "--username", person, "--password-stdin", stdin=PASSWORD + "\n")
+    assert done.returncode == 0, done.stderr
+    return done.stderr

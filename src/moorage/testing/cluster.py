@@ -42,6 +42,13 @@ from moorage.testing.forked import fork_server
 from moorage.testing.ports import free_ports
 
 START_SECONDS = 300.0
+KEPT = "kept"  # the tenant that has a node of its own on a cluster of MIXED nodes
+MIXED = f"""
+- {{name: node, count: 2, gpus: 2, gpuType: a100}}
+- {{name: node-3}}
+- {{name: node-4, gpus: 1, gpuType: t4, taints: [{{key: nvidia.com/gpu, value: present, effect: NoSchedule}}]}}
+- {{name: node-5, labels: {{pool: {KEPT}}}}}
+"""  # the usual cluster: two types of GPUs, one of them tainted; nodes without GPUs, one of them a tenant's
 EVERYTHING = frozenset({"api", "scheduler", "controllers", "kubelet", "extender"})
 
 
@@ -117,11 +124,13 @@ def start_cluster(home: Path) -> Iterator[Cluster]:
 
 @contextlib.contextmanager
 def local_cluster(home: Path, *options: str) -> Iterator[Cluster]:
-    """`moor up` with free ports; by default two nodes of two simulated GPUs. `moor down` at the end.
+    """`moor up` with free ports, and `moor down` at the end; `options` of `moor up`, by default MIXED nodes.
 
     Pods that run at the end get no grace period: what saves its work would take half a minute of each test.
     """
-    chosen = options or ("--nodes", "2", "--gpus", "2", "--gpu-type", "a100")
+    nodes = home.with_name(f"{home.name}-nodes.yaml")
+    nodes.write_text(MIXED)
+    chosen = options or ("--node-file", str(nodes))
 
     def moor(*args: str) -> None:
         done = subprocess.run(
@@ -141,6 +150,8 @@ def local_cluster(home: Path, *options: str) -> Iterator[Cluster]:
 
     up()
     try:
+        if not options:
+            moor("tenant", "create", KEPT, "--cpu-nodes", f"pool={KEPT}", "--data", str(home))
         yield Cluster(
             kind="local",
             offers=EVERYTHING,

@@ -157,6 +157,20 @@ async def reason(api: FakeApi, kind: str) -> str:
     return f"{found['status']} {found['reason']}" if found else ""
 
 
+async def test_the_workers_of_a_map_on_a_machine_have_the_size_of_the_machine() -> None:
+    """Filled in before the machine is known, a default may be more than the machine has."""
+    api = Roomy()
+    labels = {"moorage.dev/machine-group": "gpu", "moorage.dev/machine-type": "small"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "w", "image": "python:3.12"}]}}
+    api.put(MAPJOBS, a_mapjob(template=template))
+    await settle(api)
+    job = await api.get(JOBS, "features", "lab")
+    [worker] = job["spec"]["template"]["spec"]["containers"]
+    assert worker["resources"] == {}
+    [memory] = [entry for entry in worker["env"] if entry["name"] == "MOORAGE_MEMORY"]
+    assert memory["valueFrom"] == {"resourceFieldRef": {"resource": "limits.memory"}}
+
+
 async def told_by_the_job_controller(api: FakeApi, name: str = "features", **counts: int) -> None:
     job = await api.get(JOBS, name, "lab")
     api.put(JOBS, {**job, "status": counts})

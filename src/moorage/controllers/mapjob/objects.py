@@ -27,6 +27,7 @@ from moorage.apimachinery.scheduling import NodeInfo, parse_pod, refusal_by_labe
 from moorage.controllers.mapjob.bundle import NAME as WORKER_FILE
 from moorage.controllers.mapjob.bundle import worker_zip
 from moorage.controllers.mapjob.plan import GRACE_SECONDS, JobSeen, PodSeen
+from moorage.decide.admission.templates import is_guest
 from moorage.decide.runs.kueue import is_held
 from moorage.decide.runs.request import DEFAULT_CPU, DEFAULT_MEMORY, unexpanded
 from moorage.errors import QuantityError
@@ -122,13 +123,14 @@ def make_pod_spec(view: MapView) -> Obj:
     spec["restartPolicy"] = "Never"
     spec.setdefault("automountServiceAccountToken", False)
     spec.setdefault("enableServiceLinks", False)
-    for container in (*(spec.get("initContainers") or ()), *spec["containers"]):
-        _equalise(container, worker=container is spec["containers"][0])
     worker = spec["containers"][0]
+    has_machine = is_guest(view.spec.template)  # which gives the worker its size, at admission
+    for container in (*(spec.get("initContainers") or ()), *spec["containers"]):
+        _equalise(container, fill=container is worker and not has_machine)
     worker.setdefault("name", "worker")
     worker["command"] = ["python3", f"{WORKER_PATH}/{WORKER_FILE}"]
     worker.pop("args", None)
-    worker["env"] = [*(worker.get("env") or ()), *_environment(view, spec, worker)]
+    worker["env"] = [*(worker.get("env") or ()), *_environment(view, spec, worker, has_machine=has_machine)]
     volumes = [*(spec.get("volumes") or ()), {"name": _WORKER, "configMap": {"name": config_name(view)}}]
     mounts = [
         *(worker.get("volumeMounts") or ()),
@@ -307,7 +309,7 @@ def scaled(job: JobSeen, parallelism: int, now: datetime) -> Obj:
     return patch
 
 
-def _environment(view: MapView, spec: Obj, worker: Obj) -> list[Obj]:
+def _environment(view: MapView, spec: Obj, worker: Obj, *, has_machine: bool) -> list[Obj]:
     settings: Obj = {"slots": view.slots}
     if view.spec.function is not None:
         settings["function"] = f"{FUNCTION_PATH}/{FUNCTION_FILE}"
@@ -316,23 +318,26 @@ def _environment(view: MapView, spec: Obj, worker: Obj) -> list[Obj]:
     if view.spec.preflight is not None:
         settings["preflight"] = {"read": view.spec.preflight.read, "write": view.spec.preflight.write}
     memory = ((worker.get("resources") or {}).get("limits") or {}).get("memory")
+    limit: Obj = {"value": str(amount("memory", str(memory)) if memory else 0)}
+    if has_machine and not memory:
+        limit = {"valueFrom": {"resourceFieldRef": {"resource": "limits.memory"}}}
     token = {"secretKeyRef": {"name": view.status.queue.secret, "key": "token"}}
     return [
         {"name": "MOORAGE_SERVER", "value": view.status.queue.url},
         {"name": "MOORAGE_MAP_TOKEN", "valueFrom": token},
         {"name": "MOORAGE_MAP", "value": unexpanded(json.dumps(settings, ensure_ascii=False))},
         variable_of("MOORAGE_POD", "metadata.name"),
-        {"name": "MOORAGE_MEMORY", "value": str(amount("memory", str(memory)) if memory else 0)},
+        {"name": "MOORAGE_MEMORY"} | limit,
         {"name": "MOORAGE_GRACE", "value": f"{spec.get('terminationGracePeriodSeconds', GRACE_SECONDS):g}"},
     ]
 
 
-def _equalise(container: Obj, *, worker: bool) -> None:
-    """Requests are limits, for CPU and memory; the worker has both, so that no other pod pays for it."""
+def _equalise(container: Obj, *, fill: bool) -> None:
+    """Requests are limits, for CPU and memory. `fill`: what is missing gets defaults."""
     resources = container.setdefault("resources", {})
     limits, requests = dict(resources.get("limits") or {}), dict(resources.get("requests") or {})
     for name, usual in (("cpu", DEFAULT_CPU), ("memory", DEFAULT_MEMORY)):
-        value = limits.get(name) or requests.get(name) or (usual if worker else None)
+        value = limits.get(name) or requests.get(name) or (usual if fill else None)
         if value is not None:
             limits[name] = requests[name] = value
     amounts: Obj = {"limits": limits, "requests": requests} if limits or requests else {}

@@ -1,5 +1,8 @@
 """Which pods of a node `moor drain` evicts, which it leaves, and which forbid it: `kubectl drain`'s rules.
 
+One rule differs: emptyDir volumes of runs, maps, workflows, workspaces and datasets never forbid it. What Moorage
+starts again elsewhere begins with empty ones, as each attempt does.
+
 https://kubernetes.io/docs/tasks/administer-cluster/safely-drain-node/
 """
 
@@ -9,9 +12,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from moorage.apimachinery.meta import Key, annotations_of, controller_ref, key_of
+from moorage.apimachinery.meta import Key, annotations_of, controller_ref, key_of, labels_of
 from moorage.apimachinery.resources import Obj
+from moorage.model.dataset import DATASET_LABEL
+from moorage.model.names import MAP_LABEL, RUN_LABEL, WORKSPACE_LABEL
+from moorage.model.workflow import WORKFLOW_LABEL
 
+_STARTED_AGAIN = (RUN_LABEL, MAP_LABEL, WORKFLOW_LABEL, WORKSPACE_LABEL, DATASET_LABEL)  # on pods that we make
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"  # the API's image of a static pod: only its file can end it
 
 
@@ -80,7 +87,7 @@ def plan_drain(
             owner = None
         problems = []
         if _has_local_data(pod) and not finished:
-            if options.delete_emptydir_data:
+            if options.delete_emptydir_data or _is_started_again(pod):
                 warnings.append(f"pod {key} loses the data of its emptyDir volumes")
             else:
                 problems.append(Refusal(key, "it keeps data in an emptyDir volume", "--delete-emptydir-data"))
@@ -99,6 +106,10 @@ def plan_drain(
         refused=tuple(refused),
         warnings=tuple(warnings),
     )
+
+
+def _is_started_again(pod: Mapping[str, Any]) -> bool:
+    return controller_ref(pod) is not None and any(label in labels_of(pod) for label in _STARTED_AGAIN)
 
 
 def _has_local_data(pod: Mapping[str, Any]) -> bool:

@@ -35,6 +35,29 @@ def a_pod(
     return {"metadata": meta, "spec": {"volumes": volumes}, "status": {"phase": phase}}
 
 
+@pytest.mark.parametrize(
+    ("owner", "label"),
+    [
+        ("Job", "moorage.dev/run"),
+        ("Job", "moorage.dev/map"),
+        ("Job", "moorage.dev/dataset"),
+        ("Workflow", "workflows.argoproj.io/workflow"),
+        ("StatefulSet", "moorage.dev/workspace"),
+    ],
+)
+def test_scratch_of_what_moorage_starts_again_forbids_no_drain(owner, label):
+    pod = a_pod(owner=owner, local=True)
+    pod["metadata"]["labels"] = {label: "x"}
+    plan = plan_drain([pod], AGENTS)
+    assert (plan.evict, plan.refused) == ((pod,), ())
+    assert plan.warnings == ("pod default/p loses the data of its emptyDir volumes",)
+    del pod["metadata"]["ownerReferences"]  # nothing starts it again, whatever its label says
+    assert {refusal.option for refusal in plan_drain([pod], AGENTS).refused} == {
+        "--force",
+        "--delete-emptydir-data",
+    }
+
+
 def a_daemon(**more: Any) -> dict[str, Any]:
     return a_pod(owner="DaemonSet", owner_name="agent", **more)
 
