@@ -200,6 +200,7 @@ class Webhook:
         self._reserved: tuple[str, ...] = ()
         self._taken: tuple[Claim, ...] | None = None
         self._facts: Facts | None = None
+        self._node_taints: dict[str, frozenset[tuple[str, str]]] | None = None
         self._policy_of: dict[str, Policy | None] = {}  # by namespace; emptied when either changes
         self._nodes.on_change(self._node_changed)
         self._policies.on_change(self._policy_changed)
@@ -335,6 +336,7 @@ class Webhook:
             namespace=self._namespaces.get(asked.namespace),
             tenant=tenant,
             tenants=tenants,
+            node_taints=self._taints_of_nodes(),
             classes=self._classes.all(),
             scheduler=self._scheduler(),
             budgets=self._held(),
@@ -477,7 +479,7 @@ class Webhook:
 
     def _node_changed(self, before: Obj | None, after: Obj | None) -> None:
         if before is None or after is None or _face(before) != _face(after):  # not for every heartbeat
-            self._away, self._facts = {}, None
+            self._away, self._facts, self._node_taints = {}, None, None
 
     def _policy_changed(self, _before: Obj | None, _after: Obj | None) -> None:
         self._policy_of.clear()
@@ -522,6 +524,14 @@ class Webhook:
         if self._facts is None:
             self._facts = facts_of(self._readable_nodes())
         return self._facts
+
+    def _taints_of_nodes(self) -> dict[str, frozenset[tuple[str, str]]]:
+        if self._node_taints is None:
+            self._node_taints = {
+                node.name: frozenset((taint.key, taint.value) for taint in node.taints)
+                for node in self._readable_nodes()
+            }
+        return self._node_taints
 
     def _readable_nodes(self) -> list[NodeInfo]:
         return [node for obj in self._nodes.all() if (node := _parse(obj)) is not None]

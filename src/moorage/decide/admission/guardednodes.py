@@ -3,12 +3,12 @@
 A taint guards both: `moorage.dev/tenant=TENANT`, and `moorage.dev/machine-group=GROUP` (`taint: true` of a
 Machine), each with the effect NoSchedule. A taint keeps off only pods that do not tolerate it, and that the
 scheduler places. So a pod is refused that tolerates the taint of nodes that are not its own, by name or with all
-others, or that names its node. The right to bind pods is the scheduler's: no role of ours has it.
+others, or that names such a node. The right to bind pods is the scheduler's: no role of ours has it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from moorage.apimachinery.meta import controller_ref, labels_of
@@ -28,8 +28,8 @@ def judge_nodes(draft: Draft) -> None:
     is_of_daemons = request.is_copy and (controller_ref(draft.obj) or {}).get("kind") == "DaemonSet"
     if is_of_daemons and request.tenant is None:
         return  # an administrator's, for every node; in a team's namespace, its members may make one
-    guards = guards_of(request.tenants, (request.pools or {}).values())
-    draft.refusals += judge_pod(draft.obj, guards - own_guards(draft.obj, request.tenant), old=request.old)
+    guards = guards_of(request.tenants, (request.pools or {}).values()) - own_guards(draft.obj, request.tenant)
+    draft.refusals += judge_pod(draft.obj, guards, request.node_taints, old=request.old)
 
 
 def guards_of(tenants: Iterable[Mapping[str, Any]], pools: Iterable[Pool]) -> frozenset[Guard]:
@@ -45,19 +45,25 @@ def own_guards(pod: Mapping[str, Any], tenant: Mapping[str, Any] | None) -> froz
 
 
 def judge_pod(
-    pod: Mapping[str, Any], guards: Collection[Guard], *, old: Mapping[str, Any] | None = None
+    pod: Mapping[str, Any],
+    guards: frozenset[Guard],
+    node_taints: Mapping[str, frozenset[Guard]],
+    *,
+    old: Mapping[str, Any] | None = None,
 ) -> tuple[Refusal, ...]:
     """Refusals of a pod that would get onto nodes behind `guards`; none where there are no such nodes.
 
-    `old`: of an update, which may add tolerations and nothing else that matters here.
+    `node_taints`: the taints of every node; one that is not known counts as guarded. `old`: of an update, which
+    may add tolerations and nothing else that matters here.
     """
     if not guards:
         return ()
     spec, refusals = pod.get("spec") or {}, []
     before = {_fields(toleration) for toleration in ((old or {}).get("spec") or {}).get("tolerations") or ()}
-    if spec.get("nodeName") and old is None:
-        reason = "must be left to the scheduler where nodes are kept for teams or for machines"
-        refusals.append(Refusal("spec.nodeName", repr(spec["nodeName"]), reason))
+    node = spec.get("nodeName")
+    if node and old is None and guards & node_taints.get(node, guards):
+        reason = "must be left to the scheduler: the node is kept for another team or for machines"
+        refusals.append(Refusal("spec.nodeName", repr(node), reason))
     for index, toleration in enumerate(spec.get("tolerations") or ()):
         if _fields(toleration) not in before and any(_tolerates(toleration, guard) for guard in guards):
             reason = "must not tolerate the taint of nodes that are kept for other teams or for machines"

@@ -72,6 +72,7 @@ class Request:
     namespace: Mapping[str, Any] | None = None  # the Namespace; None: newer than the caller's copy
     tenant: Obj | None = None  # the Tenant whose namespace it is
     tenants: Sequence[Mapping[str, Any]] = ()  # all of them
+    node_taints: Mapping[str, frozenset[tuple[str, str]]] = field(default_factory=dict)  # node → key and value
     classes: Sequence[Mapping[str, Any]] = ()  # the PriorityClasses
     scheduler: str = ""  # the second scheduler's name; empty: there is none
     budgets: Sequence[Budget] = ()

@@ -33,12 +33,24 @@ def a_pod(*, labels: Any = None, owner: str = "", **spec: Any) -> Any:
 
 
 GUARDS = {"of a tenant": {"tenants": (LAB, OPS)}, "of a machine group": {"pools": {"gpu": a_pool(taint=True)}}}
+NODES = {
+    "n": frozenset({("moorage.dev/tenant", "lab"), ("moorage.dev/machine-group", "gpu")}),
+    "free": frozenset(),
+}
 TAINTS = {"of a tenant": ("moorage.dev/tenant", "lab"), "of a machine group": ("moorage.dev/machine-group", "gpu")}
 
 
 def refused(pod: Any, *, user: str = "mallory", old: Any = None, tenant: Any = OPS, **facts: Any) -> list[str]:
     operation = "CREATE" if old is None else "UPDATE"
-    fields = {"kind": "Pod", "operation": operation, "user": user, "obj": pod, "old": old, "tenant": tenant}
+    fields = {
+        "kind": "Pod",
+        "operation": operation,
+        "user": user,
+        "obj": pod,
+        "old": old,
+        "tenant": tenant,
+        "node_taints": NODES,
+    }
     request = Request(**fields, **facts)
     by_admission, by_validation = ([refusal.field for refusal in ask(request).refusals] for ask in (admit, judge))
     assert by_admission == by_validation
@@ -76,6 +88,12 @@ def test_a_toleration_added_later_leads_there_neither(whose):
     assert not refused(a_pod(tolerations=[other]), old=gated, **GUARDS[whose])
     stored = a_pod(tolerations=[ALL], nodeName="n")  # of a DaemonSet, or older than the taint
     assert not refused(a_pod(tolerations=[ALL], nodeName="n"), old=stored, **GUARDS[whose])
+
+
+@pytest.mark.parametrize("whose", GUARDS)
+def test_a_free_node_may_be_named_and_an_unknown_one_may_not(whose):
+    assert not refused(a_pod(nodeName="free"), **GUARDS[whose])
+    assert refused(a_pod(nodeName="new"), **GUARDS[whose]) == ["spec.nodeName"]
 
 
 def test_ones_own_nodes_are_free():
