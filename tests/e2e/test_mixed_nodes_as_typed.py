@@ -83,6 +83,8 @@ def a_thing(kind: str, name: str) -> Any:
             spec = {"entrypoint": "a", "templates": [step]}
             return {"apiVersion": "argoproj.io/v1alpha1", "kind": kind, "metadata": meta, "spec": spec}
         case _:
+            worker = {key: CONTAINER[key] for key in ("name", "image")}
+            template["spec"]["containers"] = [worker]
             spec = {"command": ["sleep", "999"], "parallelism": 1, "template": template}
             return {"apiVersion": "moorage.dev/v1alpha1", "kind": "MapJob", "metadata": meta, "spec": spec}
 

@@ -198,7 +198,10 @@ async def submit(session: Session, request: RunRequest, *, follow: bool, dry_run
 
 
 def packed(directory: str) -> bytes | None:
-    """The directory, as it goes into the pod; says how much it is, and which files stay behind."""
+    """The directory, as it goes into the pod; says how much it is, and which files stay behind.
+
+    None: it has no files to send, and the command starts in the working directory of its image.
+    """
     from moorage.cli.shipping import credentials_note, pack
     from moorage.sdk.progress import PATIENCE_SECONDS, Bar, Meter
 
@@ -209,6 +212,9 @@ def packed(directory: str) -> bytes | None:
         console.note(f"{path} is not sent: its link leads outside {directory}")
     if shipment.credentials:
         console.note(credentials_note(shipment.credentials))
+    if not shipment.files:
+        console.note(f"{directory} has no files to send: the command starts in the image's working directory")
+        return None
     console.say(f"{directory} is sent along: {counted(shipment.files, 'file')}, {bytes_text(shipment.size)}")
     return shipment.archive
 

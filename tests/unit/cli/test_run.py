@@ -243,6 +243,18 @@ def test_on_a_real_cluster_the_directory_goes_along(real, tmp_path):
     compile(runner, "runner.py", "exec")
 
 
+def test_from_an_empty_folder_the_command_starts_in_the_working_directory_of_its_image(real, tmp_path):
+    done = real("run", "--image", "registry.example.com/train", "--name", "train", "--", "python", "train.py")
+    assert done.code == 0, done.err
+    assert (
+        f"note: {tmp_path} has no files to send: the command starts in the image's working directory" in done.err
+    )
+    [container] = real.api.objects["jobs", "default", "train"]["spec"]["template"]["spec"]["containers"]
+    assert container["command"] == ["python", "train.py"]
+    assert "workingDir" not in container
+    assert real.api.named(SECRETS) == []
+
+
 def test_credentials_are_not_sent_and_said_with_the_way_to_send_one(real, tmp_path):
     (tmp_path / "train.py").write_text("print(1)")
     (tmp_path / ".config" / "moorage").mkdir(parents=True)
