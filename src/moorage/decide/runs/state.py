@@ -19,6 +19,7 @@ from moorage.apimachinery.moments import format_duration, moment, readable_momen
 from moorage.apimachinery.quantity import parse_count
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import parse_pod
+from moorage.decide.admission.templates import is_guest
 from moorage.decide.explain.snapshot import pod_of_job
 from moorage.decide.explain.wishes import wanted_types
 from moorage.decide.idle.states import Record, read_record
@@ -190,6 +191,7 @@ def view_run(
     """One run; `jobs` (at least one) are all its attempts. `kept`: what is kept of its pods, there or gone."""
     ordered = sorted(jobs, key=attempt_of)
     first, last = ordered[0], ordered[-1]
+    pods = list(pods)
     seen = sorted(
         _with_kept([view_pod(pod) for pod in pods], kept),
         key=lambda pod: (pod.attempt, _stamp(pod.created), pod.name),
@@ -210,15 +212,19 @@ def view_run(
     node = (live or newest).node if (live or newest) else ""  # type: ignore[union-attr]
     done = [pod for pod in seen if pod.exit_code is not None]
     starts = [pod.started for pod in seen if pod.started]
-    container = (last["spec"]["template"]["spec"].get("containers") or [{}])[0]
+    template, gpus = last["spec"]["template"], model.gpus
+    guests = pods if is_guest(template) else ()  # their size is the machine's, which admission gives to pods
+    if guest := next((pod for pod in guests if newest and pod["metadata"]["name"] == newest.name), None):
+        template, gpus = guest, parse_pod(guest).gpus
+    container = (template["spec"].get("containers") or [{}])[0]
     ended = attempts[-1].ended if state.ended else None
     return RunView(
         namespace=first["metadata"].get("namespace") or "default",
         name=labels_of(first).get(RUN_LABEL) or first["metadata"]["name"],
         owner=owner_of(model),
         state=state,
-        gpus=model.gpus,
-        gpu_type=_type_of(model.gpus, node, node_types or {}, wanted_types(model)),
+        gpus=gpus,
+        gpu_type=_type_of(gpus, node, node_types or {}, wanted_types(model)),
         node=node,
         created=moment(first["metadata"].get("creationTimestamp")),
         started=min(starts) if starts else None,

@@ -480,3 +480,16 @@ def test_a_limit_counts_as_a_request_where_none_is_stated(resources: Any, want: 
     job = a_job()
     job["spec"]["template"]["spec"]["containers"][0]["resources"] = resources
     assert view_run([job], []).requests == want
+
+
+def test_a_run_on_a_machine_has_the_size_of_the_machine():
+    job, pod = a_job(), a_pod()
+    guest = {"moorage.dev/machine-group": "gpu", "moorage.dev/machine-type": "small"}
+    template = job["spec"]["template"]
+    template.setdefault("metadata", {})["labels"] = guest
+    template["spec"] = {"containers": [{"name": "main"}]}
+    size = {"cpu": "4", "memory": "8Gi", "nvidia.com/gpu": "1"}
+    pod["spec"] |= {"containers": [{"name": "main", "resources": {"limits": size, "requests": size}}]}
+    run = view_run([job], [pod], node_types={pod["spec"].get("nodeName", ""): "a100"})
+    assert (run.gpus, run.requests) == (1, size)
+    assert view_run([job], []).gpus == 0, "its machine is not known before it has a pod"
