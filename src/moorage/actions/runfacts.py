@@ -14,6 +14,7 @@ from moorage.apimachinery.api import Api
 from moorage.apimachinery.meta import annotations_of, labels_of
 from moorage.apimachinery.resources import JOBS, NAMESPACES, PRIORITYCLASSES, PVCS, STORAGECLASSES, Obj
 from moorage.apimachinery.scheduling import NodeInfo, PodInfo, parse_node, parse_pod
+from moorage.decide.admission.tenancy import own_selector
 from moorage.decide.runs.deviceclaims import UNKNOWN_TEMPLATES
 from moorage.decide.runs.kueue import UNKNOWN_QUEUES
 from moorage.decide.runs.request import (
@@ -91,13 +92,15 @@ async def read_facts(api: Api, request: RunRequest, *, around: Awaitable[Around]
     )
     queues, templates, machines, own_namespace = engines
     nodes = known.nodes or []
+    every_tenant = tenants.items if tenants is not None else list(known.tenants)
     claim_objs = claims.items if claims is not None else []
     facts = ClusterFacts(
         gpu_nodes=known.gpu_nodes,
         nodes=None if known.nodes is None else tuple(parse_node(obj) for obj in nodes),
         pods=tuple(parse_pod(obj) for obj in known.pods) + known.held,
         process_runtime=known.on_processes or any(_runtime(obj).startswith(PROCESS_RUNTIME) for obj in nodes),
-        defaults=defaults_of(namespace, tenants.items if tenants is not None else list(known.tenants)),
+        defaults=defaults_of(namespace, every_tenant),
+        own_nodes=own_selector(tenant_of(namespace, every_tenant)),
         claims=None if claims is None else {obj["metadata"]["name"]: _size(obj) for obj in claim_objs},
         checkpoints=checkpoint_uses(view_runs(jobs.items, ())) if request.checkpoint else {},
         datasets=None if datasets is None else {obj["metadata"]["name"]: _dataset(obj) for obj in datasets.items},

@@ -253,8 +253,10 @@ async def _ask(session: Session) -> tuple[Facts, tuple[Obj, ...], Policy | None]
     from moorage.apimachinery.scheduling import parse_node
     from moorage.decide.admission.gpufacts import facts_of
     from moorage.decide.admission.gpunodes import away_from_gpus
+    from moorage.decide.admission.tenancy import own_selector
     from moorage.errors import ApiError, Forbidden, NotFound
     from moorage.model.policy import POLICIES, policy_for
+    from moorage.model.tenant import TENANTS, tenant_of
     from moorage.present.forbidden import plain
 
     try:
@@ -273,4 +275,8 @@ async def _ask(session: Session) -> tuple[Facts, tuple[Obj, ...], Policy | None]
     except ApiError as error:
         console.note(f"the cluster's policies cannot be read: {plain(error.message)}")
         held = None
-    return facts_of(nodes), away_from_gpus(nodes), held
+    try:
+        tenant = tenant_of(session.namespace, (await session.api.list(TENANTS)).items)
+    except (Forbidden, NotFound):
+        tenant = None
+    return facts_of(nodes), away_from_gpus(nodes, own=own_selector(tenant)), held

@@ -57,11 +57,8 @@ class Template:
 
     @property
     def is_guest(self) -> bool:
-        """Whether its pods become guests of a Machine: it gives them their size and the way to its nodes later.
-
-        A Pod that names a machine has both already when it is judged.
-        """
-        return self.kind != "Pod" and any(is_guest({"metadata": own}) for _, own in self.metadata)
+        """Whether its pods are guests of a Machine, which gives them their size and their nodes at admission."""
+        return any(is_guest({"metadata": own}) for _, own in self.metadata)
 
     @property
     def sized(self) -> list[tuple[Path, Obj]]:

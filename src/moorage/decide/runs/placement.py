@@ -185,9 +185,9 @@ def _preferred_away_from_gpus() -> Obj:
 def _away_from_gpus(
     request: RunRequest, facts: ClusterFacts, nodes: Sequence[NodeInfo], remarks: Remarks
 ) -> list[Obj]:
-    away = away_from_gpus(nodes)
+    away = away_from_gpus(nodes, own=facts.own_nodes)
     if away:
-        _check_size(request, facts, gpu_free(nodes), remarks, "without GPUs")
+        _check_size(request, facts, gpu_free(nodes, own=facts.own_nodes), remarks, "without GPUs")
         return [{"matchExpressions": list(away)}]
     if any(not node.gpus and node.labels.get(GPU_PRESENT_LABEL) == "true" for node in nodes):
         remarks.note("nodes without GPUs have GPU labels here, so this run is not kept off GPU nodes")

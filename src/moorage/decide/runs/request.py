@@ -101,6 +101,7 @@ class ClusterFacts:
     priority_classes: frozenset[str] | None = None
     claim_templates: ClaimTemplates = UNKNOWN_TEMPLATES  # read where one is asked for
     machines: frozenset[str] | None = None  # GROUP/TYPE of all; read where one is asked for; None: not known
+    own_nodes: Mapping[str, str] = field(default_factory=dict)  # labels of the tenant's own, if it has some
     is_guarded: bool | None = None  # whether our webhook sees the namespace's pods; None: not known
     queues: Queues = UNKNOWN_QUEUES  # of Kueue; read where a queue is asked for
     has_default_class: bool | None = None  # whether a claim that names no StorageClass gets one

@@ -483,3 +483,14 @@ def test_containers_beside_a_machines_own_need_limits(kind):
     assert found("memoryLimit", kind, a_guest(kind, bare)) == [f"{path}[1].resources.limits.memory="]
     chosen = a_guest(kind, bare, **{"moorage.dev/machine-container": "side"})
     assert found("memoryLimit", kind, chosen) == [f"{path}[0].resources.limits.memory="]
+
+
+@pytest.mark.parametrize("kind", ["Pod", "Deployment"])
+def test_a_manifest_that_names_a_machine_is_judged_as_admission_will_make_it(kind):
+    """`moor lint` sees it before admission gives it the machine's size and nodes."""
+    obj = a_workload(kind, a_spec({}))
+    meta = obj["metadata"] if kind == "Pod" else obj["spec"]["template"].setdefault("metadata", {})
+    meta["labels"] = {"moorage.dev/machine-group": "gpu", "moorage.dev/machine-type": "small"}
+    policy = Policy({name: {"level": "deny"} for name in ("memoryLimit", "resourceRequests", "gpuNodes")})
+    away = ({"key": "nvidia.com/gpu.present", "operator": "NotIn", "values": ["true"]},)
+    assert judge_workload(kind, obj, policy, away=away).denied == ()

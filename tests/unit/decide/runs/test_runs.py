@@ -479,6 +479,21 @@ def test_a_directory_too_large_to_ship_is_refused():
     assert found.field == "workingDir"
 
 
+def test_a_team_with_nodes_of_its_own_is_judged_by_these():
+    """Admission sends its runs there, and the taint keeps all others off."""
+    taint = Taint("moorage.dev/tenant", "lab", "NoSchedule")
+    own = a_node("own", labels={"pool": "lab"}, taints=(taint,), allocatable={"cpu": 64000, "memory": 512 * GIB})
+    theirs = ClusterFacts(nodes=(A100, own), process_runtime=True, own_nodes={"pool": "lab"})
+    terms = pod_spec(planned(theirs, cpu="32"))["affinity"]["nodeAffinity"]
+    assert "nvidia.com/gpu.present" in str(terms), "it has another place than GPU nodes"
+    [found] = problems(theirs, cpu="65")
+    assert found.message == "65 CPUs asked for; the largest node without GPUs has 64 (own)"
+    only_gpus = ClusterFacts(
+        nodes=(A100, PLAIN), process_runtime=True, own_nodes={"kubernetes.io/hostname": "gpu-a"}
+    )
+    assert "affinity" not in pod_spec(planned(only_gpus)), "its own nodes all have GPUs"
+
+
 def test_gpus_on_a_cluster_without_any_are_refused():
     [found] = problems(ClusterFacts(nodes=(PLAIN,), process_runtime=True), gpus=1)
     assert found.message == "1 GPU asked for, but no node of this cluster has GPUs"
