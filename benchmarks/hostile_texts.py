@@ -1,6 +1,6 @@
 """What 20 documents that are meant to stop the services cost another person, in one run beside none.
 
-    python benchmarks/hostile_texts.py [--rounds 10] [--hostile 20]
+    python benchmarks/hostile_texts.py [--rounds 30] [--hostile 20]
 
 A local cluster of its own. A round of the other person is: a pod from its creation to its end, the front page, the
 list of pods, and a workflow without pods from its creation to its end. First the rounds beside none; then one
@@ -35,6 +35,7 @@ from moorage.testing.waiting import until
 
 BAR_SECONDS = 1.0
 JUDGED = ("pod", "page", "list")
+PAUSE_SECONDS = 1.0  # between two rounds
 
 
 class Other:
@@ -47,6 +48,7 @@ class Other:
     async def round(self) -> dict[str, float]:
         self._number += 1
         row: dict[str, float] = {}
+        await asyncio.sleep(PAUSE_SECONDS)
         for name, work in (
             ("pod", self._pod),
             ("page", self._show),
@@ -164,7 +166,7 @@ def peak_mib(pid: int) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--hostile", type=int, default=20)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="moor-") as folder, local_cluster(Path(folder) / "d") as cluster:

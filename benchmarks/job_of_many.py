@@ -34,7 +34,7 @@ from moorage.kube.config import load_connection
 LOOK_SECONDS = 0.5
 PODS_MAX = 110  # of each node
 TICK = os.sysconf("SC_CLK_TCK")
-PARTS = ("localcluster", "services", "ingress")
+PARTS = ("localcluster", "services", "admission", "ingress")
 
 
 def a_job(pods: int, *command: str) -> Obj:

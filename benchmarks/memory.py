@@ -42,7 +42,7 @@ from moorage.testing.cluster import Cluster, local_cluster
 from moorage.testing.killing import LAUNCHER, Trouble, until_so
 
 NAMESPACE = "runs"
-PROCESSES = ("supervisor", "localcluster", LAUNCHER, "services", "ingress")
+PROCESSES = ("supervisor", "localcluster", LAUNCHER, "services", "admission", "ingress")
 PRINTS = 10
 WATCHED = (PODS, JOBS, EVENTS)
 JOB_PARALLELISM = 100

@@ -31,6 +31,7 @@ from moorage.apimachinery.informer import wait_synced
 from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.inwork import IN_WORK, InWork
 from moorage.apimachinery.logs import set_up_logging
+from moorage.apimachinery.meta import labels_of
 from moorage.apimachinery.parent import answer_parent, end_with_parent, tell_parent
 from moorage.apimachinery.resources import (
     CONFIGMAPS,
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("moorage.services")
 
 PARTS = ("operator", "webhook", "extender", "server")
+ADMISSION = ("webhook",)  # the parts of the process `admission` beside a local cluster
 API_WAIT_SECONDS = 60.0  # for an API server that was there before us; then the pod is started again
 LOCAL_API_WAIT_SECONDS = 1800.0  # for one that starts beside us: `moor up` gives up before
 LONG_GRACE_SECONDS = 15  # on a cluster: for requests that are under way at the end; then streams are cut
@@ -106,6 +108,15 @@ class Settings:
     alive_fd: int | None = None  # a socket on which the supervisor asks whether the event loop turns
     drain_seconds: float = 0.0  # between SIGTERM and the end, for clients to go elsewhere
 
+    @property
+    def name(self) -> str:
+        """Of the process, as the supervisor has it."""
+        return _name(self.parts)
+
+
+def _name(parts: tuple[str, ...]) -> str:
+    return "admission" if parts == ADMISSION else "services"
+
 
 async def run_services(settings: Settings) -> None:
     """Run the chosen parts until SIGTERM or SIGINT. Raises MoorageError when they cannot start."""
@@ -132,7 +143,7 @@ async def run_services(settings: Settings) -> None:
         if stop.is_set():
             return
         if settings.install:
-            await _install(admin, settings)
+            await (_install(admin, settings) if settings.parts != ADMISSION else _installed(admin, stop))
         evaluation = await stack.enter_async_context(contextlib.aclosing(Evaluators()))
         folder = table.WORK_FOLDER.read(os.environ) or (settings.data and settings.data / "run")
         if folder is not None:
@@ -152,7 +163,7 @@ async def run_services(settings: Settings) -> None:
             gc.collect()
             gc.freeze()
             if settings.ready_fd is not None:
-                tell_parent(settings.ready_fd, "services ready")
+                tell_parent(settings.ready_fd, f"{settings.name} ready")
             log.info("ready", extra={"parts": settings.parts})
             await stop.wait()
             for end_streams in works.end_streams:
@@ -436,6 +447,15 @@ async def _install(api: Api, settings: Settings) -> None:
     await api.patch(NAMESPACES, "default", guarded)
 
 
+async def _installed(api: Api, stop: asyncio.Event, clock: Clock = SYSTEM) -> None:
+    """Return when another process has done `_install`, whose last step this waits for."""
+    while not stop.is_set():
+        with contextlib.suppress(ApiError):
+            if GUARD_LABEL in labels_of(await api.get(NAMESPACES, "default")):
+                return
+        await clock.sleep(0.05)
+
+
 async def _install_webhook(api: Api, settings: Settings) -> None:
     from moorage.webhooks.config import audit_configuration, webhook_configurations
 
@@ -535,37 +555,45 @@ def start(settings: Settings) -> None:
         first = group.exceptions[0]
         while isinstance(first, BaseExceptionGroup):
             first = first.exceptions[0]
-        _end_with(first.message if isinstance(first, MoorageError) else str(first), settings.ready_fd)
+        _end_with(
+            first.message if isinstance(first, MoorageError) else str(first), settings.name, settings.ready_fd
+        )
 
 
-def _end_with(message: str, ready_fd: int | None) -> NoReturn:
+def _end_with(message: str, name: str, ready_fd: int | None) -> NoReturn:
     log.error("stopped by an error", extra={"error": message})
     if ready_fd is not None:
-        tell_parent(ready_fd, f"services {message}")
+        tell_parent(ready_fd, f"{name} {message}")
     sys.exit(1)
 
 
-def main() -> None:
-    """All four parts beside a cluster that is ours alone: the local one, or one made for tests."""
+def main(parts: tuple[str, ...] = ()) -> None:
+    """Parts beside a cluster that is ours alone: the local one, or one made for tests.
+
+    `parts`: by default all four; beside the local one, whose sockets are given, admission is another process.
+    """
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--fds", type=json.loads, default={})
     parser.add_argument("--ports", type=json.loads, default={})
     parser.add_argument("--kubeconfig", type=Path)
     parser.add_argument("--address", default="", help="IPv4 address of this machine where pods reach the server")
-    parser.add_argument("--parts", default=",".join(PARTS), help="parts to run; the others run elsewhere")
+    parser.add_argument("--parts", help="parts to run; the others run elsewhere")
     parser.add_argument("--ready-fd", type=int)
     parser.add_argument("--alive-fd", type=int)
     options = parser.parse_args()
+    if options.parts is not None:
+        parts = tuple(options.parts.split(","))
+    parts = parts or tuple(part for part in PARTS if not options.fds or part not in ADMISSION)
     end_with_parent()
     try:
-        _start_all(options)
+        _start_all(options, parts)
     except MoorageError as error:  # of what is read before `start`
         set_up_logging()
-        _end_with(error.message, options.ready_fd)
+        _end_with(error.message, _name(parts), options.ready_fd)
 
 
-def _start_all(options: argparse.Namespace) -> None:
+def _start_all(options: argparse.Namespace, parts: tuple[str, ...]) -> None:
     logins, provider = login_settings(os.environ), provider_settings(os.environ)
     days = table.USAGE_KEPT_DAYS.read(os.environ)
     folder = DataFolder(options.data)
@@ -589,7 +617,7 @@ def _start_all(options: argparse.Namespace) -> None:
         tokens = folder.tokens(config.user if (config := folder.load_config()) else "")
         start(
             Settings(
-                parts=tuple(options.parts.split(",")),
+                parts=parts,
                 data=folder.path,
                 kubeconfig=options.kubeconfig or folder.kubeconfig,
                 sockets=sockets,

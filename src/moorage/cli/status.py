@@ -59,7 +59,7 @@ def status(output: str, data: Path | None) -> None:
         facts["ingress"] = f"http://127.0.0.1:{config.ports['ingress']}"
         facts["kubeconfig"] = str(folder.kubeconfig)
         facts["logs"] = str(folder.log)
-        processes = ("supervisor", "localcluster", "services", "ingress")
+        processes = ("supervisor", "localcluster", "services", "admission", "ingress")
         facts["processes"] = {name: folder.pid(name) for name in processes}
         try:
             facts |= asyncio.run(_cluster_facts(folder.kubeconfig))

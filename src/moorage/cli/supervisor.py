@@ -27,6 +27,7 @@ STOP_SECONDS = 60.0  # a child that ignores SIGTERM for this long is killed
 
 CHILDREN = {  # name → module; they are asked to stop in this order, services first
     "services": "moorage.cli.services",
+    "admission": "moorage.cli.admission",
     "ingress": "moorage.localcluster.ingress",
     "localcluster": "moorage.localcluster",
 }

@@ -33,7 +33,12 @@ GIVE_UP_SECONDS = 900.0  # a machine with much to do may need minutes; this only
 SIMULATED_CPUS = 16  # what a simulated node offers; CPU is promised, not enforced, on this machine
 ENDED = "ended with exit code"  # how the supervisor reports a child that gave no reason of its own
 DEATHS = 3  # of one child, after which a start has failed; one may be killed for memory while others start
-PARTS = {"services": "services", "ingress": "ingress", "localcluster": "local cluster with its pods"}
+PARTS = {
+    "services": "services",
+    "admission": "admission",
+    "ingress": "ingress",
+    "localcluster": "local cluster with its pods",
+}
 
 data_option = click.option(
     "--data",
@@ -227,8 +232,8 @@ def wait_ready(
     monotonic: Callable[[], float] = time.monotonic,
     is_readable: Callable[[int, float], bool] = _is_readable,
 ) -> str | None:
-    """None once both children that are waited for said on the pipe that they are ready, else what went wrong."""
-    waiting, received, deaths = {"localcluster", "services"}, b"", Counter[str]()
+    """None once all children that are waited for said on the pipe that they are ready, else what went wrong."""
+    waiting, received, deaths = {"localcluster", "services", "admission"}, b"", Counter[str]()
     began = monotonic()
     noted = began
     while waiting:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Protocol
 
 from moorage.apimachinery.controlloop import ControlLoop, Reconcile
@@ -27,6 +29,9 @@ MANY_WORKERS = 16  # for kinds of which thousands may be due at one moment: a pa
 
 FULL_LOOK_SECONDS = 300.0  # between two full looks
 KEYS_AT_ONCE = 100  # of a full look in each second, so that changes do not wait behind it
+
+NAMESPACE_WORKERS = MANY_WORKERS - WORKERS  # at a time; the others are for other namespaces
+FULL = timedelta(seconds=0.2)  # until the next try of what found its namespace full
 
 ToKeys = Callable[[Obj], Iterable[Key]]
 """Which objects a change of this one concerns."""
@@ -51,6 +56,24 @@ def is_full_look() -> bool:
     """Whether the pass that runs now looks although no change was heard of."""
     current = _pass.get()
     return current is not None and current.is_full_look
+
+
+def shared_out(reconcile: Reconcile[Key], is_full: Callable[[str], bool]) -> Reconcile[Key]:
+    """A pass that comes later where its namespace has its share of the workers, or is full by another measure."""
+    working: Counter[str] = Counter()
+
+    async def one(key: Key) -> timedelta | None:
+        if working[key.namespace] >= NAMESPACE_WORKERS or is_full(key.namespace):
+            return FULL
+        working[key.namespace] += 1
+        try:
+            return await reconcile(key)
+        finally:
+            working[key.namespace] -= 1
+            if not working[key.namespace]:
+                del working[key.namespace]
+
+    return one
 
 
 class LoopMetrics(Protocol):

@@ -11,6 +11,7 @@ import os
 import pickle
 import signal
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, Protocol, TypeVar
@@ -26,6 +27,7 @@ T = TypeVar("T")
 
 PROCESSES = 4  # at a time, each for another tenant
 IDLE = 1  # that are kept; others end when their request is answered
+WAITING = 4  # of one tenant, where what waits holds a worker of a loop that all tenants share
 SECONDS = 10  # of processor time for one request
 PATIENCE_SECONDS = 120.0  # for an answer, on a machine where every processor is busy
 _KEPT = ("PATH", "PYTHONPATH", "PYTHONHOME", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT")  # no secret of the services
@@ -47,6 +49,10 @@ class Evaluation(Protocol):
         """Run a function on live state. Of users' text no expression is evaluated in this process."""
         ...
 
+    def is_full(self, tenant: str) -> bool:
+        """Whether so much waits for the tenant's turn that the next had better come later."""
+        ...
+
 
 class InPlace:
     """No other process: for a program of one person, and for tests."""
@@ -61,6 +67,9 @@ class InPlace:
         with shared(Budget()):
             return function(*args)
 
+    def is_full(self, _tenant: str) -> bool:
+        return False
+
 
 class Evaluators:
     """Processes that evaluate. One per service; close it at the end."""
@@ -70,6 +79,7 @@ class Evaluators:
         self._idle: list[_Process] = []
         self._room = asyncio.Semaphore(most)
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._waiting: Counter[str] = Counter()  # by tenant, those that have the turn or wait for it
         self._threads = ThreadPoolExecutor(most, thread_name_prefix="evaluation")
         self.ended = 0  # processes that were ended over a request
 
@@ -109,8 +119,17 @@ class Evaluators:
         lock = self._turns.get(tenant)
         if lock is None:
             lock = self._turns[tenant] = asyncio.Lock()
-        async with lock:
-            yield
+        self._waiting[tenant] += 1
+        try:
+            async with lock:
+                yield
+        finally:
+            self._waiting[tenant] -= 1
+            if not self._waiting[tenant]:
+                del self._waiting[tenant]
+
+    def is_full(self, tenant: str) -> bool:
+        return self._waiting[tenant] >= WAITING
 
     async def _ask(self, what: str, budget: Budget, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         request = Request(

@@ -54,11 +54,12 @@ def starts() -> Iterator[list[Start]]:
 def test_a_start_that_takes_minutes_is_waited_for_and_told_of(
     starts: list[Start], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    starts.append(Start((100.0, "localcluster ready\n"), (280.0, "services ready\n")))
+    starts.append(Start((100.0, "admission ready\nlocalcluster ready\n"), (280.0, "services ready\n")))
     assert starts[0].wait(tmp_path / "log") is None
     notes = capsys.readouterr().err.splitlines()
     assert len(notes) == 280 // SLOW_SECONDS
-    assert notes[0].startswith(f"note: localcluster and services are still starting after {SLOW_SECONDS:g} s")
+    waiting = "admission and localcluster and services"
+    assert notes[0].startswith(f"note: {waiting} are still starting after {SLOW_SECONDS:g} s")
     assert str(tmp_path / "log") in notes[0]
     assert "Ctrl-C" in notes[0]
     assert notes[-1].startswith("note: services is still starting")
@@ -67,7 +68,7 @@ def test_a_start_that_takes_minutes_is_waited_for_and_told_of(
 def test_a_quick_start_says_nothing(
     starts: list[Start], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    starts.append(Start((1.0, "localcluster ready\nservices re"), (3.0, "ady\n")))
+    starts.append(Start((1.0, "localcluster ready\nadmission ready\nservices re"), (3.0, "ady\n")))
     assert starts[0].wait(tmp_path) is None
     assert capsys.readouterr().err == ""
 
@@ -75,7 +76,9 @@ def test_a_quick_start_says_nothing(
 @pytest.mark.parametrize(
     ("says", "problem"),
     [
-        pytest.param([], f"localcluster and services not ready after {GIVE_UP_SECONDS:g} s", id="a hang"),
+        pytest.param(
+            [], f"admission and localcluster and services not ready after {GIVE_UP_SECONDS:g} s", id="a hang"
+        ),
         pytest.param([(50.0, "services no room\n")], "services: no room", id="an error"),
         pytest.param(
             [(50.0, "services ended with exit code 1\n")] * 3, "services: ended with exit code 1", id="three ends"
@@ -95,7 +98,7 @@ def test_a_child_that_dies_while_starting_may_be_started_again(
     ends = [
         (float(at), f"{name} ended with exit code -9\n") for at in (1, 2) for name in ("services", "localcluster")
     ]
-    starts.append(Start(*ends, (3.0, "localcluster ready\n"), (4.0, "services ready\n")))
+    starts.append(Start(*ends, (3.0, "localcluster ready\n"), (4.0, "services ready\nadmission ready\n")))
     assert starts[0].wait(tmp_path) is None
     assert capsys.readouterr().err.count("ended with exit code -9 while starting; it is started again") == 4
 

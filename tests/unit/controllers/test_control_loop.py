@@ -13,7 +13,7 @@ from moorage.apimachinery.informer import Informer
 from moorage.apimachinery.meta import Key, key_of
 from moorage.apimachinery.resources import PODS, Obj
 from moorage.clock import SYSTEM
-from moorage.controllers.loop import Counters, Loop
+from moorage.controllers.loop import FULL, MANY_WORKERS, NAMESPACE_WORKERS, Counters, Loop, shared_out
 from moorage.errors import Conflict, ServerError
 from moorage.testing.fakeapi import FakeApi
 
@@ -163,3 +163,24 @@ async def test_a_pass_says_when_to_look_again() -> None:
     async with running(loop):
         await passes.wait_for(4)
     assert passes.keys == [Key("lab", "p")] * 4
+
+
+@pytest.mark.parametrize(("others_full", "passes"), [(False, NAMESPACE_WORKERS), (True, 0)])
+async def test_a_namespace_has_a_share_of_the_workers_and_others_go_on(others_full: bool, passes: int) -> None:
+    held = asyncio.Event()
+    begun: list[str] = []
+
+    async def reconcile(key: Key) -> timedelta | None:
+        begun.append(key.namespace)
+        if key.namespace == "mallory":
+            await held.wait()
+        return None
+
+    one = shared_out(reconcile, lambda namespace: others_full and namespace == "mallory")
+    waiting = [asyncio.ensure_future(one(Key("mallory", str(number)))) for number in range(MANY_WORKERS)]
+    await asyncio.sleep(0)
+    assert await one(Key("ada", "a")) is None
+    assert begun == ["mallory"] * passes + ["ada"]
+    held.set()
+    assert (await asyncio.gather(*waiting)).count(FULL) == MANY_WORKERS - passes
+    assert await one(Key("mallory", "later")) is (FULL if others_full else None)

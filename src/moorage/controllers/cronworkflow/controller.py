@@ -29,7 +29,7 @@ from moorage.controllers.cronworkflow.plan import (
     plan,
     status_of,
 )
-from moorage.controllers.loop import MANY_WORKERS, Loop, LoopMetrics
+from moorage.controllers.loop import MANY_WORKERS, Loop, LoopMetrics, shared_out
 from moorage.errors import AlreadyExists, BadRequest, Conflict, Forbidden, Invalid, NotFound
 from moorage.evaluator.pool import Evaluation, InPlace
 from moorage.kube.argo import argo_controller
@@ -83,7 +83,13 @@ class CronWorkflowController:
         self._crons = shared.of(api, CRON_WORKFLOWS)
         self._runs = shared.of(api, WORKFLOWS, indexes={"cron": cron_names})
         self.informers = (self._crons, self._runs)
-        self.loop = Loop("cronworkflow", self.reconcile, clock=clock, workers=MANY_WORKERS, metrics=metrics)
+        self.loop = Loop(
+            "cronworkflow",
+            shared_out(self.reconcile, self._evaluation.is_full),
+            clock=clock,
+            workers=MANY_WORKERS,
+            metrics=metrics,
+        )
         self.loop.hear(self._crons, lambda obj: [key_of(obj)])
         self.loop.hear(self._runs, _cron_key)
         self._made: dict[Key, Obj] = {}  # created here, not yet seen by the informer

@@ -27,7 +27,7 @@ from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.meta import Key, annotations_of, is_deleting, key_of, labels_of, owner_reference
 from moorage.apimachinery.resources import CONFIGMAPS, LEASES, NAMESPACES, NODES, PDBS, PODS, PVCS, SECRETS, Obj
 from moorage.clock import Clock
-from moorage.controllers.loop import MANY_WORKERS, Loop, LoopMetrics, is_full_look
+from moorage.controllers.loop import MANY_WORKERS, Loop, LoopMetrics, is_full_look, shared_out
 from moorage.controllers.run.plan import is_lost
 from moorage.controllers.workflow.budget import make_budget
 from moorage.controllers.workflow.collecting import Collector
@@ -205,7 +205,13 @@ class WorkflowController:
         self._locks_ready = False
         self._restoring = asyncio.Lock()
         self._limits: dict[str, tuple[Limit, float]] = {}  # of semaphores that somebody waits for, and when read
-        self.loop = Loop("workflow", self.reconcile, clock=clock, workers=MANY_WORKERS, metrics=metrics)
+        self.loop = Loop(
+            "workflow",
+            shared_out(self.reconcile, self._evaluation.is_full),
+            clock=clock,
+            workers=MANY_WORKERS,
+            metrics=metrics,
+        )
         self._pods.on_change(self._note_pod)  # before the loop hears of it
         self._workflows.on_change(self._note_gone)
         self.loop.hear(self._workflows, lambda obj: [key_of(obj)])
