@@ -66,8 +66,8 @@ async def test_the_work_of_another_member_goes_on_and_no_process_of_the_services
             for row in (await api.list(WORKFLOWS, "mallory")).items
         }
         assert len(found) == 19
-        assert "have loops of 300,000 items; at most 50,000 nodes are allowed" in found["three-sequences"]
-        assert "have loops of 300,000 items; at most 50,000 nodes are allowed" in answers["three-sequences"]
+        assert "have loops of 300,000 items; at most 25,000 nodes are allowed" in found["three-sequences"]
+        assert "have loops of 300,000 items; at most 25,000 nodes are allowed" in answers["three-sequences"]
         (cron,) = (await api.list(CRON_WORKFLOWS, "mallory")).items
         assert "20,000 schedules" in json.dumps(cron["status"])
     after = facts_of(own_cluster)

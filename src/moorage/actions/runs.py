@@ -30,7 +30,7 @@ from moorage.decide.runs.state import (
 )
 from moorage.decide.usage.gpus import gpu_type
 from moorage.errors import ApiError, NotFound, SelectorError, UsageError
-from moorage.model.names import ENDED_ANNOTATION, RUN_LABEL, RUN_NAME_MAX, is_dns_label, label_value
+from moorage.model.names import ENDED_ANNOTATION, NAME_COMPARED, RUN_LABEL, RUN_NAME_MAX, is_dns_label, label_value
 
 BY_POLICY = "PodFailurePolicy"  # reason of a Job that a disruption failed, or a kill for memory
 NEAR_NAMES = 3  # that an error offers
@@ -156,7 +156,7 @@ def missing_run(namespace: str, name: str, known: Iterable[str] = (), *, everywh
 
     `everywhere`: whether the caller may list the runs of all namespaces.
     """
-    near = get_close_matches(name, sorted(set(known)), n=NEAR_NAMES)
+    near = get_close_matches(name[:NAME_COMPARED], sorted(set(known)), n=NEAR_NAMES)
     if near:
         hint = f"did you mean {' or '.join(near)}?"
     elif everywhere:

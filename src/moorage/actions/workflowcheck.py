@@ -26,6 +26,7 @@ from moorage.decide.workflows.normalise import normalise, old_spellings
 from moorage.decide.workflows.support import unsupported
 from moorage.decide.workflows.templates import TemplateKey
 from moorage.errors import DocumentError
+from moorage.model.names import NAME_COMPARED
 from moorage.model.workflow import GROUP, VERSION
 
 BYTES_MAX = 64 * 1024 * 1024  # of one file
@@ -209,7 +210,7 @@ def _unknown(name: str, fields: Mapping[str, Any]) -> str:
     head, *rest = name.split("_")
     camel = head + "".join(part[:1].upper() + part[1:] for part in rest)
     same = [field for field in fields if field.lower() in (name.lower(), camel.lower())]
-    nearest = same or difflib.get_close_matches(name, fields, n=1, cutoff=0.6)
+    nearest = same or difflib.get_close_matches(name[:NAME_COMPARED], fields, n=1, cutoff=0.6)
     hint = f"did you mean {nearest[0]}?" if nearest else f"known fields: {', '.join(sorted(fields)[:30])}"
     return f"unknown field; {hint}"
 

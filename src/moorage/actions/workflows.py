@@ -55,7 +55,7 @@ from moorage.errors import (
     SelectorError,
     UsageError,
 )
-from moorage.model.names import is_dns_label
+from moorage.model.names import NAME_COMPARED, is_dns_label
 from moorage.model.workflow import (
     CLUSTER_WORKFLOW_TEMPLATES,
     RESUME_ANNOTATION,
@@ -361,7 +361,7 @@ async def missing(api: Api, resource: Resource, namespace: str, name: str) -> No
         known = (await api.list(resource, namespace if resource.namespaced else None)).items
     except ApiError:
         known = []
-    near = get_close_matches(name, [obj["metadata"]["name"] for obj in known], n=NEAR_NAMES)
+    near = get_close_matches(name[:NAME_COMPARED], [obj["metadata"]["name"] for obj in known], n=NEAR_NAMES)
     return NotFound(
         f"{noun} {name!r} not found{where}",
         hint=f"did you mean {' or '.join(near)}?" if near else f"list them: {command}",

@@ -21,6 +21,7 @@ from moorage.decide.explain.types import Explanation
 from moorage.decide.workflows.views import WorkflowView, step_path, view_workflow
 from moorage.decide.workflows.waiting import Wait, WaitKind, Waits, saving_note, step_names, waits_of
 from moorage.errors import ApiError, NotFound
+from moorage.model.names import NAME_COMPARED
 from moorage.model.workflow import NodePhase
 from moorage.present.workflowwaits import Explained, make_workflow_explanation
 
@@ -126,7 +127,7 @@ async def _of_pod(wait: Wait, explain_pod: ExplainPod) -> Explanation | None:
 
 def _no_step(view: WorkflowView, obj: Obj, step: str) -> NotFound:
     names = {step_path(node.name, view.name) for node in view.nodes} - {view.name}
-    near = get_close_matches(step, sorted(names.union(step_names(obj.get("spec") or {}))), n=3)
+    near = get_close_matches(step[:NAME_COMPARED], sorted(names.union(step_names(obj.get("spec") or {}))), n=3)
     return NotFound(
         f"workflow {view.name!r} has no step {step!r}",
         hint=f"did you mean {' or '.join(near)}?" if near else f"list its steps: moor workflow get {view.name}",

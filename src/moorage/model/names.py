@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 
+NAME_COMPARED = 253  # characters of a name that a nearest one is looked for; longer texts take the square of it
 GROUP = "moorage.dev"
 VERSION = "v1alpha1"
 

@@ -29,6 +29,7 @@ from moorage.model.machine import Fault
 from moorage.model.names import (
     GROUP,
     HOST_ENV_ANNOTATION,
+    NAME_COMPARED,
     OWNER_ANNOTATION,
     OWNER_LABEL,
     TEMPLATE_LABEL,
@@ -535,7 +536,7 @@ def _field_message(where: str, error: msgspec.ValidationError) -> str:
 def allowed_types(name: str, known: Iterable[str]) -> str:
     """What an unknown type must be instead: the types, and the nearest of them."""
     names = sorted(known)
-    near = get_close_matches(name, names, n=1)
+    near = get_close_matches(name[:NAME_COMPARED], names, n=1)
     return f"must be one of {', '.join(names)}" + (f" (did you mean {near[0]}?)" if near else "")
 
 

@@ -29,8 +29,8 @@ def hostile_documents() -> list[tuple[Resource, Obj]]:
     }
     made = [(WORKFLOWS, _workflow(name, [_step("a", value=text)])) for name, text in expressions.items()]
     sequence: dict[str, Any] = {"withSequence": {"count": "100000"}}
-    late: dict[str, Any] = {"withSequence": {"count": "{{=45000 + 0}}"}}
-    texts: dict[str, Any] = {"withParam": json.dumps([f"item {number}" for number in range(40_000)])}
+    late: dict[str, Any] = {"withSequence": {"count": "{{=20000 + 0}}"}}
+    texts: dict[str, Any] = {"withParam": json.dumps([f"row {number}" for number in range(20_000)])}
     rows = {
         "three-sequences": [_step(f"s{number}", **sequence) for number in range(3)],
         "late-sequences": [_step(f"s{number}", **late) for number in range(3)],

@@ -237,7 +237,9 @@ def slots(timetable: Timetable, after: datetime, until: datetime | None = None) 
 
     Ends also where no further slot comes within `GAP_MAX`.
     """
-    merged = heapq.merge(*(_slots_of(schedule, timetable.anchor, after) for schedule in timetable.schedules))
+    merged = heapq.merge(
+        *(_slots_of(schedule, timetable.anchor, after, until) for schedule in timetable.schedules)
+    )
     last = None
     for slot in merged if until is None else takewhile(lambda slot: slot <= until, merged):
         if slot != last:
@@ -267,7 +269,7 @@ def has_slot(timetable: Timetable, slot: datetime) -> bool:
     return next_slot(timetable, slot - timedelta(seconds=1)) == slot
 
 
-def _slots_of(schedule: Schedule, anchor: datetime, after: datetime) -> Iterator[datetime]:
+def _slots_of(schedule: Schedule, anchor: datetime, after: datetime, until: datetime | None) -> Iterator[datetime]:
     match schedule:
         case Every(seconds):
             count = max(1, (after - anchor) // timedelta(seconds=seconds) + 1)
@@ -278,17 +280,19 @@ def _slots_of(schedule: Schedule, anchor: datetime, after: datetime) -> Iterator
                     return
                 count += 1
         case Calendar():
-            yield from _slots_of_calendar(schedule, after)
+            yield from _slots_of_calendar(schedule, after, until)
         case _:
             assert_never(schedule)
 
 
-def _slots_of_calendar(schedule: Calendar, after: datetime) -> Iterator[datetime]:
+def _slots_of_calendar(schedule: Calendar, after: datetime, until: datetime | None) -> Iterator[datetime]:
+    """Looks at no day after the one of `until`: a schedule that never comes would be looked for over `GAP_MAX`."""
+    last = until.astimezone(schedule.zone).date() + _DAY if until is not None else date.max
     day = after.astimezone(schedule.zone).date() - _DAY
     carried: list[datetime] = []  # of the day before, where clocks go back over midnight
     newest = after
     while day.year < 9999:
-        if day - newest.date() > GAP_MAX:
+        if day > last or day - newest.date() > GAP_MAX:
             return
         if not carried and day.month not in schedule.months:
             day = (day.replace(day=1) + timedelta(days=32)).replace(day=1)

@@ -13,6 +13,7 @@ from typing import Any
 
 from moorage.decide.admission.fields import Path, mapping, sequence
 from moorage.decide.workflows.templates import POD_TYPES, Resolved, type_of
+from moorage.model.names import NAME_COMPARED
 
 # a tag that begins otherwise is somebody else's text and stays as it is
 ROOTS = ("item.", "steps.", "tasks.", "inputs.", "outputs.", "workflow.", "pod.")
@@ -64,7 +65,7 @@ class Scope:
 
     def nearest(self, name: str) -> str:
         """The known name that is most like it; empty: none is."""
-        return next(iter(difflib.get_close_matches(name, self.names, n=1, cutoff=0.75)), "")
+        return next(iter(difflib.get_close_matches(name[:NAME_COMPARED], self.names, n=1, cutoff=0.75)), "")
 
 
 def tags_of(text: str) -> Iterator[re.Match[str]]:

@@ -22,6 +22,7 @@ from moorage.model.cronworkflow import metadata_of_runs
 from moorage.model.names import (
     BEATS_ANNOTATION,
     HOST_ENV_ANNOTATION,
+    NAME_COMPARED,
     OWNER_ANNOTATION,
     REQUEST_ANNOTATION,
     SERVICE_MARKS,
@@ -252,7 +253,7 @@ def _is_mentioned(name: str, text: str) -> bool:
 
 def _unknown_parameter(name: str, known: Iterable[str]) -> UsageError:
     names = sorted(known)
-    near = get_close_matches(name, names, n=1)
+    near = get_close_matches(name[:NAME_COMPARED], names, n=1)
     has = f"it has {', '.join(names)}" if names else "it has none"
     return UsageError(
         f"the workflow has no parameter {name!r}: {has}",

@@ -54,14 +54,14 @@ def a_run(document: dict[str, Any]) -> Run:
 
 
 def test_sequences_that_are_too_long_together_are_refused_before_they_run() -> None:
-    document = a_document(*[{"withSequence": {"count": "40000"}}] * 3)
+    document = a_document(*[{"withSequence": {"count": "20000"}}] * 3)
     words = [finding.message for finding in check(document, {}, is_run=True) if finding.is_error]
-    assert words == ["have loops of 120,000 items; at most 50,000 nodes are allowed in one workflow"]
+    assert words == ["have loops of 60,000 items; at most 25,000 nodes are allowed in one workflow"]
 
 
 def test_sequences_that_are_known_only_at_run_time_fail_the_workflow_with_the_number() -> None:
     steps = [
-        {"name": f"s{number}", "template": "wait", "withSequence": {"count": "{{=30000 + 0}}"}}
+        {"name": f"s{number}", "template": "wait", "withSequence": {"count": "{{=15000 + 0}}"}}
         for number in (1, 2)
     ]
     document = a_document()
@@ -69,7 +69,7 @@ def test_sequences_that_are_known_only_at_run_time_fail_the_workflow_with_the_nu
     run = a_run(document)
     run.decide(NOON)
     assert run.workflow.phase == "Failed"
-    assert "with 30,000 more the workflow has 60,000 nodes; at most 50,000 are allowed" in _messages(run)
+    assert "with 15,000 more the workflow has 30,000 nodes; at most 25,000 are allowed" in _messages(run)
     assert len(run.records) < 10
 
 
@@ -77,14 +77,14 @@ def test_items_of_a_text_that_are_too_many_fail_the_workflow() -> None:
     run = a_run(a_document({"withParam": json.dumps(["x"] * (OBJECT_NODES + 1))}))
     run.decide(NOON)
     assert run.workflow.phase == "Failed"
-    assert "a loop has 50,001 items; at most 50,000 are allowed" in _messages(run)
+    assert "a loop has 25,001 items; at most 25,000 are allowed" in _messages(run)
 
 
 def test_the_running_workflows_of_a_namespace_have_one_number_of_nodes() -> None:
     run = a_run(a_document({"withSequence": {"count": "100"}}))
     run.decide(NOON, other_nodes=TENANT_NODES - 50)
     assert run.workflow.phase == "Failed"
-    assert "the running workflows of this namespace have 100,050 nodes; at most 100,000 are allowed" in _messages(
+    assert "the running workflows of this namespace have 50,050 nodes; at most 50,000 are allowed" in _messages(
         run
     )
 

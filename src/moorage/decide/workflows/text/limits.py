@@ -19,8 +19,8 @@ STEPS = 5_000_000  # of one look at an object; two seconds of one core
 BYTES = 128 * 1024 * 1024  # of the values that the tags of one object leave
 STRING_CHARACTERS = 4 * 1024 * 1024  # of one string that an expression makes
 LIST_ITEMS = 100_000  # of one list that an expression makes
-OBJECT_NODES = 50_000  # of one workflow: items of its loops, and the steps and tasks that they run
-TENANT_NODES = 100_000  # of the workflows of one namespace that run at a time
+OBJECT_NODES = 25_000  # of one workflow: items of its loops, and the steps and tasks that they run
+TENANT_NODES = 50_000  # of the workflows of one namespace that run at a time; measured, 10 kB each
 SCHEDULES = 100  # of one CronWorkflow
 READ_STEPS = 8  # for one character of an expression or a condition: measured, 3 µs
 SCHEDULE_CHARACTERS = 256  # of one schedule
@@ -31,7 +31,7 @@ PATTERN_BYTES = 8 * 1024 * 1024  # memory of one regular expression
 class Budget:
     """What may still be spent for one object.
 
-    A step is one element visited, or 64 characters written. `nodes`: those that the object has already. `others`:
+    A step is one element visited, 64 characters written, or 32 of a document with tags. `nodes`: those that the object has already. `others`:
     the nodes of all other workflows of its namespace that run now.
     """
 

@@ -61,7 +61,7 @@ def substitute(
         written = json.dumps(document)
     if "{{" not in written:
         return document
-    current().spend(1 + len(written) // 64)
+    current().spend(1 + len(written) // 32)  # it is read, and made again
     replaced = _Substitution(scope, allow_unresolved=allow_unresolved, strict=strict).replace(written)
     if replaced == written:
         return document
