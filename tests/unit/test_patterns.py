@@ -128,6 +128,17 @@ HOSTILE = {
         from moorage.server.pages.sentences import in_words
         for joint in ("; ", " of ", ", ", ": "):
             in_words(("x" + joint) * (290 // (1 + len(joint))), "ja")""",
+    "name that is like another": """
+        from moorage.decide.workflows.scopes import Scope
+        name = "".join(chr(0x4E00 + number * 7919 % 20000) for number in range(200_000))
+        assert not Scope(frozenset((name + "x",))).nearest("y" + name)""",
+    "schedules that never come": """
+        from datetime import datetime, UTC
+        from moorage.decide.workflows.schedules import latest_slot, parse_timetable
+        first, last = datetime(2024, 1, 1, tzinfo=UTC), datetime(2024, 1, 3, tzinfo=UTC)
+        table = parse_timetable(["0 0 31 2,4,6,9,11 *"] * 100, "Europe/Zurich", anchor=first)
+        for _ in range(20):
+            assert latest_slot(table, first, last) is None""",
     "name with many stars": """
         from moorage.apimachinery.globs import fits
         assert not fits("a" * 253, "*a" * 60 + "b")""",
