@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable
 
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1b": "\\e"}
@@ -40,6 +41,11 @@ def visible(text: str) -> str:
 def visible_lines(text: str) -> str:
     """As `visible`, but with the text's own line ends and tabs: for a whole text, not for a cell or a name."""
     return "\n".join("\t".join(visible(part) for part in line.split("\t")) for line in _LINES.split(text))
+
+
+def as_lines(lines: Iterable[str]) -> str:
+    """The lines as one text. What others wrote in one of them forges no other line."""
+    return "\n".join(map(visible, lines))
 
 
 def camel(name: str) -> str:

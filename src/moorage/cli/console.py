@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 import click
 
-from moorage.apimachinery.texts import hidden_characters, visible, visible_lines
+from moorage.apimachinery.texts import as_lines, hidden_characters, visible, visible_lines
 from moorage.cli.hints import as_typed
 from moorage.cli.tables import KEPT, format_table
 
@@ -143,17 +143,25 @@ def write_examples(examples: Mapping[str, str], formatter: click.HelpFormatter) 
         formatter.write(f"  # {comment}\n  {line}\n")
 
 
-def show(text: str, *, nl: bool = True) -> None:
-    """A text on stdout, as the terminal may have it: its own line ends and tabs, no other control character."""
+def show(*lines: str) -> None:
+    """Lines on stdout. Each stays one line: line ends that others wrote are escaped as all control characters."""
+    show_text(as_lines(lines))
+
+
+def show_text(text: str, *, nl: bool = True) -> None:
+    """A text of several lines on stdout: a document, or what `as_lines` and tables made.
+
+    Its line ends and tabs stay, no other control character does.
+    """
     click.echo(visible_lines(text), nl=nl)
 
 
-def say(message: str) -> None:
-    """A line or more to the person, on stderr; commands in it bear the cluster's options that were typed.
+def say(*lines: str) -> None:
+    """Lines to the person, on stderr; commands in them bear the cluster's options that were typed.
 
-    On a terminal, what is wrong stands out.
+    Each stays one line, as with `show`. On a terminal, what is wrong stands out.
     """
-    text = visible_lines(as_typed(message))
+    text = as_lines(as_typed(line) for line in lines)
     head, colon, rest = text.partition(":")
     if colon and head in HEADS and has_colour(sys.stderr):
         text = click.style(head + colon, fg=HEADS[head], bold=True) + rest
@@ -296,9 +304,9 @@ def print_document(document: Any, output: str) -> None:
     if output == "json":
         import json
 
-        show(json.dumps(document, indent=2))  # in ASCII: all else is escaped in it
+        show_text(json.dumps(document, indent=2))  # in ASCII: all else is escaped in it
         return
-    show(as_yaml(document), nl=False)
+    show_text(as_yaml(document), nl=False)
 
 
 def as_yaml(document: Any) -> str:

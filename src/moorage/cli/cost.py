@@ -173,7 +173,7 @@ def prices(target: Target, file: Path | None, dry_run: bool) -> int:
             installed = await session.server.ask(InstalledPrices, "GET", "/api/v1/cost/prices")
             if not installed.text:
                 raise NotFound("no prices are installed", hint="install them: moor cost prices FILE")
-            console.show(installed.text, nl=not installed.text.endswith("\n"))
+            console.show_text(installed.text, nl=not installed.text.endswith("\n"))
             return 0
         if not dry_run:
             await install(session, text)
@@ -229,14 +229,14 @@ def show_costs(answer: Costs, output: str) -> None:
     if output in ("json", "yaml"):
         console.print_document(msgspec.to_builtins(answer), output)
     elif output == "csv":
-        console.show(_csv(["name", *COLUMNS, "gpu_hours", "pods", "currency"],
+        console.show_text(_csv(["name", *COLUMNS, "gpu_hours", "pods", "currency"],
                           [[*row, answer.prices.currency] for row in cells]), nl=False)  # fmt: skip
     elif output == "name":
         for row in answer.rows:
             console.show(row.name)
     else:
         console.say(f"{rfc3339(answer.since)} to {rfc3339(answer.until)}, {_source(answer.prices)}")
-        console.show(console.plain_table_for_terminal(heads, cells))
+        console.show_text(console.plain_table_for_terminal(heads, cells))
     for unpriced in answer.unpriced:
         console.note(f"no price for {unpriced.name}: {unpriced.node_hours:.2f} node-hours are not counted")
     for text in answer.notes:
@@ -250,11 +250,13 @@ def show_compared(answer: Compared) -> None:
     console.say(f"nodes: {_source(answer.node_prices)}")
     console.say(f"pods: {_source(answer.pod_prices)}")
     heads = ["FOR", "NODES", "OF-THIS-IDLE", "PODS", "SAVED-BY-PODS"]
-    console.show(console.plain_table_for_terminal(heads, [[what, answer.nodes, answer.idle, answer.pods, saved]]))
+    console.show_text(
+        console.plain_table_for_terminal(heads, [[what, answer.nodes, answer.idle, answer.pods, saved]])
+    )
     if answer.jobs:
         rows = [[job.name, f"{job.times:g}", job.money] for job in answer.jobs[:JOBS_SHOWN]]
         console.show("")
-        console.show(console.plain_table_for_terminal(["BY-PODS", "TIMES", "MONEY"], rows))
+        console.show_text(console.plain_table_for_terminal(["BY-PODS", "TIMES", "MONEY"], rows))
     for name in answer.unpriced:
         console.note(f"no price for {name}: these nodes are not counted")
     for text in answer.notes:

@@ -84,7 +84,7 @@ def create(target: Target, file: Path, dry_run: bool, replace: bool) -> int:
                 console.note(text)
             view = crons.cron_of(created, (), now)
             if dry_run:
-                console.show(_next_slots(made, now))
+                console.show_text(_next_slots(made, now))
             else:
                 console.show(view.name)
                 console.say(f"next slot: {_when(view.next, view)}" if view.next else "no slot comes")

@@ -113,7 +113,7 @@ def create(
             await datasets.create_dataset(session.api, obj, dry_run=True)  # refused before a file is copied
             await _upload(session, Path(source), name, size, storage_class)
         await datasets.create_dataset(session.api, obj, dry_run=dry_run)
-        console.show(console.as_yaml(obj).rstrip("\n") if dry_run else name)
+        console.show_text(console.as_yaml(obj).rstrip("\n") if dry_run else name)
         if dry_run:
             return 0
         if is_here:

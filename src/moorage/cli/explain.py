@@ -50,7 +50,7 @@ def explain(target: Target, name: str, output: str) -> int:
                 except (NotFound, NotReady, Forbidden):
                     raise missing from None
         if output == "text":
-            console.show(as_typed(explanation.text))
+            console.show_text(as_typed(explanation.text))
         else:
             document = msgspec.to_builtins(explanation)
             del document["text"]

@@ -174,7 +174,7 @@ async def _first_user(api: InstallApi, name: str) -> None:
     if account is None:
         return
     console.say(f"the first user, {account.name}, has all rights on the cluster; this password is shown once:")
-    console.show(f"user: {account.name}\npassword: {account.password}")
+    console.show(f"user: {account.name}", f"password: {account.password}")
     console.say(f"another password: moor user passwd {account.name}")
 
 

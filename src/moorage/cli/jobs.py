@@ -20,6 +20,7 @@ from moorage.api.use import Use
 from moorage.apimachinery.moments import format_duration, rfc3339
 from moorage.apimachinery.quantity import format_bytes
 from moorage.apimachinery.resources import EVENTS, JOBS, PODS, Obj
+from moorage.apimachinery.texts import as_lines
 from moorage.cli import console
 from moorage.cli.hints import as_typed
 from moorage.cli.kept import AskedKept, erase_kept, with_kept
@@ -165,7 +166,8 @@ def show(target: Target, name: str, output: str) -> int:
             console.print_document(document, output)
             return 0
         events, advice = await asyncio.gather(_events_of(session, run), advice_of_run(session, run.name))
-        console.show("\n".join([show_text(run, events, session.clock.now(), use), *advice_lines(advice)]))
+        text = show_text(run, events, session.clock.now(), use)
+        console.show(*text.split("\n"), *advice_lines(advice))
         return 0
 
     return in_session(target, work)
@@ -251,7 +253,7 @@ def show_text(run: RunView, events: Sequence[Obj], now: datetime, use: Use | Non
         ("idle", f"{mark}: {run.idle.why}" if (mark := _idle(run, now)) and run.idle.why else mark),
         ("owner", run.owner),
         ("labels", ", ".join(f"{key}={value}" for key, value in run.labels.items())),
-        ("command", run.command.replace("\n", "\\n")),
+        ("command", run.command),
         ("asks", _asks(run)),
         ("node", run.node),
         ("created", f"{format_duration(now - run.created)} ago" if run.created else ""),
@@ -282,7 +284,8 @@ def show_text(run: RunView, events: Sequence[Obj], now: datetime, use: Use | Non
                 ]
             )
     headers = ("ATTEMPT", "POD", "NODE", "PHASE", "REASON", "RAN", "MEMORY")
-    lines.append(console.plain_table_for_terminal(headers, rows, indent="  ", kept=frozenset({"PHASE", "REASON"})))
+    kept = frozenset({"PHASE", "REASON"})
+    lines += console.plain_table_for_terminal(headers, rows, indent="  ", kept=kept).split("\n")
     if any(pod.is_lost for pod in run.pods):
         lines.append(f"  {LOST}")
     lines += _messages(run)
@@ -292,7 +295,7 @@ def show_text(run: RunView, events: Sequence[Obj], now: datetime, use: Use | Non
         lines += ["", "Events", *(f"  {_event_text(event, now)}" for event in events[-EVENTS_SHOWN:])]
     if run.state is State.WAITING:
         lines += ["", f"moor explain {run.name} says why it waits"]
-    return "\n".join(lines)
+    return as_lines(lines)
 
 
 def _mount_lines(run: RunView, events: Sequence[Obj]) -> list[str]:

@@ -147,7 +147,7 @@ def whoami(url: str | None, output: str) -> None:
     saved = _saved(url)
     answer = _ask(saved, "GET", "/api/v1/login")
     if output == "json":
-        console.show(json.dumps(answer | {"server": saved.url}, indent=2))
+        console.show_text(json.dumps(answer | {"server": saved.url}, indent=2))
         return
     person = read(Person, answer)
     console.show(person.name)
@@ -175,7 +175,7 @@ def _user_of_kubeconfig(output: str) -> None:
             facts: dict[str, Any] = {"name": name, "namespace": session.namespace}
             if person is not None:
                 facts["budgets"] = msgspec.to_builtins(person.budgets)
-            console.show(json.dumps(facts, indent=2))
+            console.show_text(json.dumps(facts, indent=2))
             return
         console.show(name)
         console.say(f"the user of the kubeconfig; namespace {session.namespace}; not logged in to a server")
@@ -208,7 +208,7 @@ def token(url: str | None, expiration: str | None) -> None:
         "kind": "ExecCredential",
         "status": {"token": made, "expirationTimestamp": expires},
     }
-    console.show(json.dumps(credential))
+    console.show_text(json.dumps(credential))
 
 
 @console.command(
@@ -258,7 +258,7 @@ def kubeconfig(
         console.say(f"its token expires at {answer['expires']}, or when you log out")
     text = console.as_yaml(make_kubeconfig(saved.name, cluster, user, namespaces_of(person, namespace)))
     if output is None:
-        console.show(text, nl=False)
+        console.show_text(text, nl=False)
     else:
         write_private(output, text)
         console.say(f"written: {output}")
@@ -462,7 +462,7 @@ def _by_browser(saved: Saved, client: str, *, no_browser: bool) -> Any:
         with _Waiting(state) as waiting:
             query |= {"port": str(waiting.port), "state": state}
             address = f"{saved.url}/login/cli?{urlencode(query)}"
-            console.say(f"opening {address}\nno browser here? moor login --no-browser {saved.url}")
+            console.say(f"opening {address}", f"no browser here? moor login --no-browser {saved.url}")
             # a browser of the terminal ends only when it is closed, and the code comes while it runs
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
             code = waiting.code()

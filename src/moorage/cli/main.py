@@ -191,12 +191,12 @@ def _in_our_words(error: click.UsageError) -> tuple[str, str]:
 
 
 def _say_error(message: str, hint: str | None) -> None:
-    from moorage.apimachinery.texts import visible_lines
+    from moorage.apimachinery.texts import visible, visible_lines
     from moorage.cli.console import has_colour
     from moorage.cli.hints import as_typed
 
     red, cyan, plain = ("\x1b[1;31m", "\x1b[1;36m", "\x1b[0m") if has_colour(sys.stderr) else ("", "", "")
-    sys.stderr.write(f"{red}error:{plain} {visible_lines(message)}\n")
+    sys.stderr.write(f"{red}error:{plain} {visible(message)}\n")
     if hint:
         sys.stderr.write(f"{cyan}hint:{plain} {visible_lines(as_typed(hint))}\n")
 

@@ -54,7 +54,7 @@ def manifests(write: Path | None, check: Path | None) -> None:
                 f"{check} is not up to date: {', '.join(stale)}", hint=f"renew it: moor manifests --write {check}"
             )
     else:
-        console.show(dump([obj for path, objs in objects().items() for obj in objs]), nl=False)
+        console.show_text(dump([obj for path, objs in objects().items() for obj in objs]), nl=False)
 
 
 def objects() -> dict[str, list[Obj]]:

@@ -171,7 +171,7 @@ async def _plan_of(session: Session, request: MapRequest) -> MapJobPlan:
 async def _dry_run(session: Session, plan: MapJobPlan, spool: Spool, sources: Sources) -> int:
     """Let the API server judge the MapJob, and print what would be made."""
     await mapjobs.check_map(session.api, plan, session.namespace)
-    console.show("---\n".join(console.as_yaml(_shown(obj)) for obj in plan.documents), nl=False)
+    console.show_text("---\n".join(console.as_yaml(_shown(obj)) for obj in plan.documents), nl=False)
     console.say(f"{_items_text(spool.count, sources)}; nothing was made")
     return 0
 
@@ -188,7 +188,7 @@ async def _make(session: Session, given: Given, plan: MapJobPlan, spool: Spool, 
         try:
             await mapjobs.create_map(session.api, plan, session.namespace, session.clock, note=console.note)
         except asyncio.CancelledError:
-            console.say(f"\nthe map {name} was not made")
+            console.say("", f"the map {name} was not made")
             raise
         sample = min(given["sample"], spool.count) if given["sample"] else None
         start = 0
@@ -262,7 +262,7 @@ async def _upload(
             )
         except (asyncio.CancelledError, MoorageError):
             if close:
-                console.say(f"\nthe upload was interrupted. Continue: {_how_to_go_on(name, sources)}")
+                console.say("", f"the upload was interrupted. Continue: {_how_to_go_on(name, sources)}")
             raise
 
 

@@ -19,6 +19,7 @@ from moorage.apimachinery.meta import annotations_of
 from moorage.apimachinery.moments import format_duration, parse_rfc3339, rfc3339
 from moorage.apimachinery.quantity import counted, format_bytes
 from moorage.apimachinery.resources import Obj
+from moorage.apimachinery.texts import as_lines
 from moorage.cli import console
 from moorage.cli.session import Session
 from moorage.decide.maps.facts import MapPlan, end_of, fact_of, plan_of, read_plan
@@ -55,7 +56,7 @@ async def status(session: Session, name: str, *, output: str, watch: bool) -> in
                     console.raw(f"\x1b[{drawn}F\x1b[J", nl=False)
                 elif drawn:
                     console.show("")
-                console.show(text)
+                console.show_text(text)
                 drawn = text.count("\n") + 1
             if not watch or ended:
                 return 0
@@ -119,7 +120,7 @@ def as_text(document: Shown, failed: Iterable[MapItem], now: datetime) -> str:
         ("map", f"{document['namespace']}/{document['name']}"),
         ("state", str(document["state"]) + ("" if document["closed"] else ", open for more items")),
         ("owner", document["owner"]),
-        ("command", str(document.get("command") or "").replace("\n", "\\n")),
+        ("command", str(document.get("command") or "")),
         ("created", f"{format_duration(now - parse_rfc3339(document['createdAt']))} ago"),
         ("progress", f"{share_bar(share)} {share:.1%}"),
         ("items", f"{total:,}: {done:,} done, {dead:,} failed, {running:,} running, {ready:,} ready"),
@@ -150,7 +151,7 @@ def as_text(document: Shown, failed: Iterable[MapItem], now: datetime) -> str:
         lines += ["", "Failed items", *shown]
         if dead > len(shown):
             lines.append(f"  … and {dead - len(shown):,} more: moor map items --failed {document['name']}")
-    return "\n".join(lines)
+    return as_lines(lines)
 
 
 _EXTRA = {

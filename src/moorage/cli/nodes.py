@@ -13,6 +13,7 @@ from moorage.api.nodes import Node, Nodes
 from moorage.apimachinery.moments import format_duration
 from moorage.apimachinery.quantity import format_bytes, format_milli
 from moorage.apimachinery.resources import NODES, PODS
+from moorage.apimachinery.texts import as_lines
 from moorage.cli import console
 from moorage.cli.names import complete
 from moorage.cli.session import Session, Target, in_session, target_options
@@ -55,7 +56,7 @@ def nodes(target: Target, name: str | None, watch: bool, output: str) -> int:
             return await follow(session, sources, read, output=output)
         answer = chosen(await read_nodes(session), name)
         if name is not None and output in console.TABLES:
-            console.show(node_text(answer.nodes[0], session.clock.now()))
+            console.show_text(node_text(answer.nodes[0], session.clock.now()))
             return 0
         listing(answer, session.clock.now, wide=output == "wide").show(output)
         return 0
@@ -114,7 +115,7 @@ def node_text(node: Node, now: datetime) -> str:
     width = max(len(label) for label, text in fields if text)
     lines = [f"{label:<{width}}  {text}" for label, text in fields if text]
     lines += ["", "Runs", *(f"  {run}" for run in node.runs or ("none",))]
-    return "\n".join(lines)
+    return as_lines(lines)
 
 
 def _row(node: Node, now: datetime, *, wide: bool) -> list[str]:

@@ -130,7 +130,7 @@ def plan(target: Target, from_cluster: bool, output: str, **given: Any) -> int:
             console.note(line)
         for name, reason in map_plan.refused:
             console.note(f"{name} is left out: {reason}")
-        console.show(render(map_plan, sheet.currency))
+        console.show_text(render(map_plan, sheet.currency))
         if map_plan.best is not None:
             for bind in map_plan.best.binds:
                 console.say(f"best: {bind.what}: {bind.why}")

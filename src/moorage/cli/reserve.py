@@ -145,7 +145,7 @@ def create(
         )
         _judge(made, pools, calendar, now, chosen)
         await create_reservation(session.api, made, dry_run=dry_run)
-        console.show(console.as_yaml(made).rstrip("\n") if dry_run else name)
+        console.show_text(console.as_yaml(made).rstrip("\n") if dry_run else name)
         whom = f"user {user}" if user else f"namespace {made['metadata']['namespace']}"
         word = "would be" if dry_run else "will be"
         span = f"from {show(begins, chosen)} to {show(ends, chosen)} ({format_duration(ends - begins)})"
@@ -210,7 +210,7 @@ def show_one(target: Target, name: str, zone: str | None, output: str) -> int:
         if output == "name":
             console.show(name)
         elif output in console.TABLES:
-            console.show("\n".join(_page(reservation, chosen, session.clock.now())))
+            console.show(*_page(reservation, chosen, session.clock.now()))
         else:
             console.print_document(reservation, output)
         return 0

@@ -227,9 +227,10 @@ async def _show_dry_run(session: Session, submitted: Submitted) -> None:
     if plan is None or plan.job is None:
         return
     documents = [*plan.claims, *([plan.secret] if plan.secret else []), plan.job]
-    console.show("---\n".join(console.as_yaml(_shown(document)) for document in documents), nl=False)
+    console.show_text("---\n".join(console.as_yaml(_shown(document)) for document in documents), nl=False)
     pod, refused = await pod_to_be(session.api, job, session.namespace)
-    console.say((await _why(session, pod, refused, submitted.facts, plan)).rstrip("\n"))
+    why = await _why(session, pod, refused, submitted.facts, plan)
+    console.say(*why.rstrip("\n").split("\n"))
 
 
 async def _why(session: Session, pod: Obj, refused: str, seen: RunFacts, plan: RunPlan) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from moorage.cli import console
-from moorage.cli.console import output_option, plain_table_for_terminal, print_document, say, show
+from moorage.cli.console import output_option, plain_table_for_terminal, print_document, say, show, show_text
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.client.files import replacing
 from moorage.errors import UsageError
@@ -184,7 +184,7 @@ def simulate(
         return
     gpus = sum(node.gpus for node in nodes)
     say(f"{len(nodes)} nodes with {gpus} GPUs, {len(pods)} pods, {seeds} seeds, churn at {churn_load:g}")
-    show(render(outcomes, most))
+    show_text(render(outcomes, most))
 
 
 def load(nodes_file: Path, pods_file: Path, *, whole: bool) -> tuple[list[TraceNode], list[TracePod]]:

@@ -15,6 +15,7 @@ import click
 
 from moorage import __version__
 from moorage.apimachinery.quantity import counted
+from moorage.apimachinery.texts import as_lines
 from moorage.cli import console
 from moorage.cli.datafolder import DataFolder
 from moorage.cli.up import data_option
@@ -73,10 +74,10 @@ def status(output: str, data: Path | None) -> None:
         if others := [other for other in running_folders() if other != folder.path]:
             facts["others"] = [str(other) for other in others]
     if output == "json":
-        console.show(json.dumps(facts, indent=2))
+        console.show_text(json.dumps(facts, indent=2))
     else:
         option = "" if folder.path == default_folder() else f" --data {folder.path}"
-        console.show(status_text(facts, option=option))
+        console.show_text(status_text(facts, option=option))
     elsewhere = [facts[name] for name in ("login", "cluster") if name in facts]
     if facts.get("error") if running else all(place.get("error") for place in elsewhere):
         raise SystemExit(1)
@@ -173,7 +174,7 @@ def status_text(facts: Mapping[str, Any], *, option: str) -> str:
         if login:
             line = f"local       no cluster runs in {facts['data']}; `moor up{option}` starts one"
         kept = [f"disk        {used}; remove it: moor down --erase{option}"] if used else []
-        return "\n".join([*login, line, *kept, *others])
+        return as_lines([*login, line, *kept, *others])
     lines = [
         f"running     {facts['data']}, version {facts['version']}",
         f"web page    {facts['page']}",
@@ -194,7 +195,7 @@ def status_text(facts: Mapping[str, Any], *, option: str) -> str:
     if used:
         lines.append(f"disk        {used}")
     lines.append(f"stop        moor down{option}")
-    return "\n".join([*lines, *login, *others])
+    return as_lines([*lines, *login, *others])
 
 
 def cluster_lines(cluster: Mapping[str, Any]) -> list[str]:

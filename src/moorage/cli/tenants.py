@@ -89,7 +89,7 @@ def create(
         spec["ingress"] = {key: value for key, value in ingress.items() if value}
     obj = tenants.plan_tenant(name, spec)
     if dry_run:
-        console.show(console.as_yaml(obj), nl=False)
+        console.show_text(console.as_yaml(obj), nl=False)
         return 0
 
     async def work(session: Session) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 
 from moorage.api.use import PodNow, UseNow
 from moorage.apimachinery.moments import format_duration
-from moorage.apimachinery.texts import visible
+from moorage.apimachinery.texts import as_lines, visible
 from moorage.cli import console
 from moorage.cli.session import Session
 from moorage.cli.watching import ENTER, LEAVE, REDRAW
@@ -52,11 +52,11 @@ def frame(use: UseNow, *, sort: str, width: int | None, height: int) -> str:
     ]
     lines = [line if width is None else line[:width] for line in lines]
     if not pods:
-        return "\n".join([*lines, "", "nothing that is measured runs now"])
+        return as_lines([*lines, "", "nothing that is measured runs now"])
     table = console.table_for_terminal(HEADERS, [_row(pod) for pod in shown]).split("\n")
     if hidden > 0:
         table = [*table[:-1], f"… {hidden + 1} more"]
-    return "\n".join([*lines, *table])
+    return "\n".join([as_lines(lines), *table])
 
 
 async def follow_use(session: Session) -> int:

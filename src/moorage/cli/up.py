@@ -148,7 +148,7 @@ def up(
             if foreground:
                 from moorage.cli.supervisor import supervise
 
-                console.say(f"web page: {page}\nstop with Ctrl-C")
+                console.say(f"web page: {page}", "stop with Ctrl-C")
                 with contextlib.chdir("/"):
                     supervise(folder.path, fds, None, log_to_stderr=True)
                 return

@@ -69,7 +69,7 @@ def create(
         )
         claim = volumes.plan_volume(request, await session.user())
         await volumes.create_volume(session.api, claim, dry_run=dry_run)
-        console.show(console.as_yaml(claim).rstrip("\n") if dry_run else name)
+        console.show_text(console.as_yaml(claim).rstrip("\n") if dry_run else name)
         return 0
 
     return in_session(target, work)

@@ -66,7 +66,7 @@ def backup(
         obj = backup_actions.plan_backup(request, await session.user())
         chosen = obj["metadata"]["name"]
         await backup_actions.create_backup(session.api, obj, dry_run=dry_run)
-        console.show(console.as_yaml(obj).rstrip("\n") if dry_run else chosen)
+        console.show_text(console.as_yaml(obj).rstrip("\n") if dry_run else chosen)
         if dry_run or not wait:
             return 0
         outcome = await _ended(

@@ -52,7 +52,7 @@ def convert(files: tuple[Path, ...], explain: bool, time_zone: str, output: str)
         if output == "json":
             console.print_document(documents[0] if len(documents) == 1 else documents, "json")
         else:
-            console.show("---\n".join(console.as_yaml(document) for document in documents), nl=False)
+            console.show_text("---\n".join(console.as_yaml(document) for document in documents), nl=False)
         for result in results:
             for change in result.changes:
                 if change.outcome.is_loss:
@@ -84,7 +84,7 @@ def _explain(result: Converted) -> None:
     rows = [[_place(change), str(change.outcome), change.becomes, change.message] for change in result.changes]
     if rows:
         headers = ["FIELD", "OUTCOME", "BECOMES", "NOTE"]
-        console.show(console.plain_table_for_terminal(headers, rows, indent="  ", kept=frozenset(headers)))
+        console.show_text(console.plain_table_for_terminal(headers, rows, indent="  ", kept=frozenset(headers)))
 
 
 def _name(result: Converted) -> str:

@@ -45,7 +45,7 @@ def get(target: Target, name: str, whole: bool, output: str) -> int:
             return 0
         view = await with_starts(session.api, view_workflow(obj))
         peaks = await _peaks(session, view)
-        console.show(show_text(view, session.clock.now(), whole=whole, peaks=peaks))
+        console.show_text(show_text(view, session.clock.now(), whole=whole, peaks=peaks))
         if (
             not whole
             and len(view.nodes) > ITEMS_SHOWN
@@ -158,7 +158,7 @@ async def watch_one(session: Session, name: str) -> WorkflowView:
             if is_screen:
                 lines = text.split("\n")
                 console.raw(REDRAW, nl=False)
-                console.show("\n".join(lines[: console.terminal_height() - 1]), nl=False)
+                console.show_text("\n".join(lines[: console.terminal_height() - 1]), nl=False)
             elif (line := f"{view.name} {view.phase} {view.progress} {view.message}".rstrip()) != before:
                 before = line
                 console.show(line)
@@ -168,4 +168,4 @@ async def watch_one(session: Session, name: str) -> WorkflowView:
     finally:
         if is_screen:
             console.raw(LEAVE, nl=False)
-            console.show(text)
+            console.show_text(text)

@@ -13,6 +13,7 @@ from moorage.api.workflows import ArgoInfo, Workflow, WorkflowList
 from moorage.apimachinery.moments import format_duration, moment, rfc3339
 from moorage.apimachinery.quantity import format_bytes
 from moorage.apimachinery.resources import Obj
+from moorage.apimachinery.texts import as_lines
 from moorage.cli import console
 from moorage.cli.session import Session
 from moorage.decide.workflows.controllers import Controller
@@ -135,11 +136,11 @@ def show_text(
                 for row in table_rows
             ]
         table = console.plain_table_for_terminal(headers, table_rows, kept=KEPT)
-        lines += ["", table]
+        lines += ["", *table.split("\n")]
     outputs = list(_pairs(view.outputs.parameters))
     if outputs:
         lines += ["", "outputs:", *(f"  {text}" for text in outputs)]
-    return "\n".join(lines)
+    return as_lines(lines)
 
 
 def _pairs(values: Any) -> list[str]:

@@ -137,7 +137,7 @@ def create(target: Target, name: str, **options: Any) -> int:
         obj = workspaces.plan_workspace(request, on_processes=on_processes)
         await workspaces.create_workspace(session.api, obj, templates=session.api, dry_run=request.dry_run)
         if request.dry_run:
-            console.show(console.as_yaml(obj).rstrip("\n"))
+            console.show_text(console.as_yaml(obj).rstrip("\n"))
             return 0
         console.show(name)
         if options["wait"]:
@@ -218,7 +218,7 @@ def show(target: Target, name: str, output: str) -> int:
             for line in _page(item):
                 console.show(line)
             if item.pod and item.phase == WAITING:
-                console.show(await _explained(session, item.pod), nl=False)
+                console.show_text(await _explained(session, item.pod), nl=False)
             path = f"/api/v1/workspaces/{quote(session.namespace)}/{quote(name)}"
             for line in use_lines(await ask_use(session, path)):
                 console.show(line)

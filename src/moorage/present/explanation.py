@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 
 from moorage.apimachinery.moments import format_duration, rfc3339
 from moorage.apimachinery.quantity import format_amount
+from moorage.apimachinery.texts import as_lines
 from moorage.decide.explain.amounts import amount_text, gpus_text
 from moorage.decide.explain.mounts import FAILED_ATTACH, FailedMount
 from moorage.decide.explain.starting import Starting
@@ -168,7 +169,7 @@ def explain_text(explanation: Explanation) -> str:
     for section in view.sections:
         lines += ["", *([section.heading] if section.heading else []), *section.lines, *_table(section.rows)]
         lines += [f"  {section.more}"] if section.more else []
-    return "\n".join(lines)
+    return as_lines(lines)
 
 
 def _headline(explanation: Explanation, who: str) -> str:

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from moorage.api import explain as wire
 from moorage.apimachinery.moments import format_duration, whole_seconds
+from moorage.apimachinery.texts import as_lines
 from moorage.decide.explain.types import Explanation
 from moorage.decide.workflows.views import WorkflowView, with_step_names
 from moorage.decide.workflows.waiting import Wait, WaitKind, Waits
@@ -48,7 +49,7 @@ def make_workflow_explanation(
         ),
         waits=tuple(_wait(each) for each in explained),
         short=wait_line(explained[0], now) if explained else "",
-        text="\n".join(_lines(view, waits, explained, step, now)),
+        text=as_lines(_lines(view, waits, explained, step, now)),
     )
 
 

@@ -42,13 +42,14 @@ def test_a_name_that_is_full_of_controls_is_one_harmless_line(output, capsys):
             assert len(shown.splitlines()) == 3
 
 
-def test_messages_and_errors_have_no_controls_but_line_ends(capsys):
-    console.say(FORGED)
+def test_messages_and_errors_are_one_line_each_without_controls(capsys):
+    console.say(FORGED, FORGED)
     console.note(FORGED)
-    console.show(FORGED)
-    _say_error(FORGED, FORGED)
+    console.show(FORGED, FORGED)
+    _say_error(FORGED, None)
     shown = "".join(capsys.readouterr())
     assert set(hidden_characters(shown)) == {"\n"}
+    assert len(shown.splitlines()) == 6
 
 
 def test_names_of_people_everywhere_stay_readable(capsys):

@@ -55,7 +55,7 @@ def demo(folder: Path | None, open_: bool, down: bool) -> int:
         try:
             asyncio.run(perform(stage))
         except KeyboardInterrupt:
-            console.say("\ninterrupted: stopping the demo's cluster")
+            console.say("", "interrupted: stopping the demo's cluster")
             stop_cluster(place)
             console.say(f"stopped; start again: moor demo{option}   remove its files: moor demo --down{option}")
             raise
@@ -93,11 +93,13 @@ def _down(place: Place) -> int:
 def _report(stage: Stage, option: str) -> None:
     from moorage.cli.demo.script import next_steps, page_address
 
-    stage.print(f"\nDone in {stage.elapsed:.0f} s. The cluster keeps running. Its page shows all of this, live:")
+    stage.print("")
+    stage.print(f"Done in {stage.elapsed:.0f} s. The cluster keeps running. Its page shows all of this, live:")
     stage.print(f"  {page_address(stage.place)}")
     stage.print(
         "  The address logs you in: keep it secret. Jobs first shows your own runs; choose Everybody's there."
     )
-    stage.print("\nTry next, in this terminal:")
+    stage.print("")
+    stage.print("Try next, in this terminal:")
     for line in next_steps(stage.place, option=option):
         stage.print(f"  {line}")
