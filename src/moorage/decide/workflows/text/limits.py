@@ -31,8 +31,8 @@ PATTERN_BYTES = 8 * 1024 * 1024  # memory of one regular expression
 class Budget:
     """What may still be spent for one object.
 
-    A step is one element visited, 64 characters written, or 32 of a document with tags. `nodes`: those that the object has already. `others`:
-    the nodes of all other workflows of its namespace that run now.
+    A step is one element visited, 64 characters written, or 32 of a document with tags. `nodes`: those that the
+    object has already. `others`: the nodes of all other workflows of its namespace that run now.
     """
 
     __slots__ = ("bytes_left", "left", "nodes", "others")
