@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from moorage.cli.datafolder import DataFolder
+from moorage.cli.supervisor import CHILDREN
 from moorage.testing.cluster import Cluster
 from moorage.testing.killing import is_alive, send
 from moorage.testing.replicas import prepare, start_part
@@ -112,6 +114,18 @@ def test_a_killed_control_plane_adopts_the_running_job_which_finishes(own_cluste
     assert (folder / "steps").read_text().split() == [str(step) for step in range(STEPS)]
     assert len((folder / "starts").read_text().split()) == 1, "the job was started a second time"
     assert show(own_cluster, "adopted")["restarts"] == 0
+
+
+@pytest.mark.xdist_group("promises")
+def test_processes_that_hang_are_replaced(own_cluster):
+    folder = DataFolder(own_cluster.home)
+    before = {name: folder.pid(name) for name in CHILDREN}
+    for pid in before.values():
+        os.kill(pid, signal.SIGSTOP)
+    for name, pid in before.items():
+        wait_until(f"another {name}", lambda name=name, pid=pid: folder.pid(name) not in (None, pid))
+        assert not is_alive(pid)
+    wait_until("an answer", lambda: own_cluster.moor("jobs", check=False).returncode == 0)
 
 
 @pytest.mark.xdist_group("promises")

@@ -14,7 +14,7 @@ import pytest
 from moorage.testing.waiting import wait_until
 
 SERVICE = '''
-import argparse, asyncio, functools, json, pathlib, signal
+import argparse, asyncio, functools, json, os, pathlib, signal
 
 from moorage.apimachinery.controlloop import ControlLoop
 from moorage.apimachinery.inwork import IN_WORK, InWork
@@ -47,7 +47,8 @@ async def run(folder, fd):
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
-    IN_WORK.set(InWork(folder / "run" / "test", functools.partial(set_aside, folder)))
+    least = float(os.environ["LEAST"])
+    IN_WORK.set(InWork(folder / "run" / "test", functools.partial(set_aside, folder), least_seconds=least))
     objects = Objects(folder)
 
     async def reconcile(key):
@@ -83,6 +84,7 @@ options = parser.parse_args()
 end_with_parent()
 asyncio.run(run(options.data, options.alive_fd))
 '''
+LEAST = {"3": "2", "600": "300"}  # seconds without an answer, and of work, that make a hang
 SUPERVISE = """
 import pathlib, sys
 from moorage.cli.supervisor import supervise
@@ -104,7 +106,9 @@ def folder(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
         (tmp_path / part).mkdir()
     write_objects(tmp_path, hangs=True)
     process = subprocess.Popen(
-        [sys.executable, "-c", SUPERVISE, str(tmp_path), request.param], env={"PYTHONPATH": str(tmp_path)}, cwd="/"
+        [sys.executable, "-c", SUPERVISE, str(tmp_path), request.param],
+        env={"PYTHONPATH": str(tmp_path), "LEAST": LEAST[request.param]},
+        cwd="/",
     )
     yield tmp_path
     process.terminate()
@@ -137,5 +141,16 @@ def test_a_service_that_is_killed_at_its_work_blames_no_object(folder: Path) -> 
     for kill in (1, 2, 3):
         wait_until(f"hang {kill}", lambda kill=kill: len(lines(folder / "hangs")) >= kill)
         subprocess.run(["kill", "-9", (folder / "run" / "service.pid").read_text().strip()], check=False)
+    wait_until("another hang", lambda: len(lines(folder / "hangs")) >= 4)
+    assert lines(folder / "told") == []
+
+
+@pytest.mark.parametrize("folder", ["600"], indirect=True)
+def test_a_service_that_is_asked_to_end_and_killed_just_then_blames_no_object(folder: Path) -> None:
+    """As when the supervisor is killed, and the next `moor up` ends what it has left."""
+    for kill in (1, 2, 3):
+        wait_until(f"hang {kill}", lambda kill=kill: len(lines(folder / "hangs")) >= kill)
+        pid = (folder / "run" / "service.pid").read_text().strip()
+        subprocess.run(["sh", "-c", f"kill -TERM {pid}; kill -9 {pid}"], check=False)
     wait_until("another hang", lambda: len(lines(folder / "hangs")) >= 4)
     assert lines(folder / "told") == []

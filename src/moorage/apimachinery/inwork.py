@@ -1,9 +1,9 @@
 """The object in work, noted where a kill -9 leaves it: one that hangs its process twice is set aside.
 
-Three files beside each other: `NAME.work` holds the name of the object whose pass runs at this moment, `NAME.hang`
-the stacks at SIGTERM, `NAME.hung` which objects hung how often. A process that ended with an object in work, and
-was asked to end before (by `moor up`, or by a kubelet whose liveness probe got no answer), hung in it. One that
-was killed at once did not: it left no stacks.
+Three files beside each other: `NAME.work` holds the name of the object whose pass runs at this moment, and since
+when; `NAME.hang` the stacks at SIGTERM; `NAME.hung` which objects hung how often. A process hung in an object if
+it ended with that in work, and was asked to end (by `moor up`, or by a kubelet that got no answer) when
+that had run for LEAST_SECONDS without a pause. One that was killed at once did not: it left no stacks.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import logging
 import mmap
 import os
 import signal
+import struct
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
@@ -29,8 +30,10 @@ log = logging.getLogger(__name__)
 
 HANGS = 2  # of a process with the same object in work, and the object is set aside
 NOTE_BYTES = 4096  # a controller's name, a namespace, a name
+LEAST_SECONDS = 10.0  # `moor up` asks a process to end after 30 s without an answer, a kubelet after 60 s
 FORGET_SECONDS = 86_400.0  # after which a single hang is forgotten
 
+_SINCE = struct.Struct("d")  # seconds of the epoch, before the name
 T = TypeVar("T")
 SetAside = Callable[[Resource, Obj, str], Awaitable[Obj]]
 """Tell of an object that is skipped from now on, and why; returns it as it is then."""
@@ -39,8 +42,11 @@ SetAside = Callable[[Resource, Obj, str], Awaitable[Obj]]
 class InWork:
     """The note of one process, made once its event loop handles SIGTERM. A disk that takes none stops nothing."""
 
-    def __init__(self, path: Path, set_aside: SetAside, *, clock: Clock = SYSTEM) -> None:
+    def __init__(
+        self, path: Path, set_aside: SetAside, *, least_seconds: float = LEAST_SECONDS, clock: Clock = SYSTEM
+    ) -> None:
         """`path`: of the files, without their endings."""
+        self._least_seconds = least_seconds
         self._file = path.with_name(f"{path.name}.hung")
         self._set_aside = set_aside
         self._clock = clock
@@ -66,8 +72,10 @@ class InWork:
                 if hung["times"] >= HANGS or now - hung["at"] < FORGET_SECONDS:
                     self._hung[str(name)] = {"times": hung["times"], "at": hung["at"], "marks": hung["marks"]}
         with contextlib.suppress(FileNotFoundError):
-            name = work.read_bytes().partition(b"\0")[0].decode("utf-8", "replace")
-            if name and hang.stat().st_size:
+            left, status = work.read_bytes()[:NOTE_BYTES].ljust(NOTE_BYTES, b"\0"), hang.stat()
+            name = left[_SINCE.size :].partition(b"\0")[0].decode("utf-8", "replace")
+            seconds = status.st_mtime - _SINCE.unpack_from(left)[0]
+            if name and status.st_size and seconds >= self._least_seconds:
                 hung = self._hung.setdefault(name, {"times": 0, "at": now, "marks": []})
                 hung |= {"times": hung["times"] + 1, "at": now}
                 stacks = hang.read_text(errors="replace")
@@ -80,7 +88,7 @@ class InWork:
 
     def noting(self, name: str, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
         """Do the work; its name is noted while it runs, and not while it waits."""
-        return _Noted(self._memory, name.encode()[: NOTE_BYTES - 1] + b"\0", work)
+        return _Noted(self._memory, name.encode()[: NOTE_BYTES - _SINCE.size - 1] + b"\0", work, self._clock)
 
     async def skips(self, name: str, resource: Resource, obj: Obj | None) -> bool:
         """Whether the object was set aside: until its spec changes, and then it is tried again."""
@@ -116,20 +124,23 @@ def _mark(obj: Mapping[str, Any]) -> str:
 
 
 class _Noted(Generic[T]):
-    def __init__(self, memory: mmap.mmap | bytearray, note: bytes, work: Coroutine[Any, Any, T]) -> None:
-        self._memory, self._note, self._work = memory, note, work
+    def __init__(
+        self, memory: mmap.mmap | bytearray, note: bytes, work: Coroutine[Any, Any, T], clock: Clock
+    ) -> None:
+        self._memory, self._note, self._work, self._clock = memory, note, work, clock
 
     def __await__(self) -> Generator[Any, Any, T]:
         resume: Callable[[Any], Any] = self._work.send
         value: Any = None
         while True:
-            self._memory[: len(self._note)] = self._note
+            _SINCE.pack_into(self._memory, 0, self._clock.now().timestamp())
+            self._memory[_SINCE.size : _SINCE.size + len(self._note)] = self._note
             try:
                 awaited = resume(value)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
             finally:
-                self._memory[0] = 0
+                self._memory[_SINCE.size] = 0
             try:
                 value = yield awaited
                 resume = self._work.send

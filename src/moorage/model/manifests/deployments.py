@@ -9,6 +9,7 @@ from moorage.model.manifests.services import SERVER, USAGE_CLAIM
 
 IMAGE = "moorage"  # set by whoever deploys: `kustomize edit set image moorage=registry/moorage:tag`
 GRACE_SECONDS = 60  # MOORAGE_DRAIN_SECONDS (8), 15 for requests that are under way, and the rest to close
+HUNG_SECONDS = 10  # for a service that hangs to note in what: it ends no requests any more
 SCRATCH_SIZE = "1Gi"  # beside a PostgreSQL nothing is kept in the server's folder
 USAGE_SIZE = "5Gi"  # kept logs, at most 2Gi; intervals of GPU use, some 200 bytes each; the queue of maps
 
@@ -96,6 +97,7 @@ def _probes(service: Service) -> Obj:
         "startupProbe": {"httpGet": asks("/healthz"), "periodSeconds": 2, "failureThreshold": 60},
         "readinessProbe": {"httpGet": asks("/readyz"), "periodSeconds": 5, "timeoutSeconds": 3},
         "livenessProbe": {
-            "httpGet": asks("/healthz"), "periodSeconds": 20, "timeoutSeconds": 5, "failureThreshold": 3
+            "httpGet": asks("/healthz"), "periodSeconds": 20, "timeoutSeconds": 5, "failureThreshold": 3,
+            "terminationGracePeriodSeconds": HUNG_SECONDS,
         },
     }  # fmt: skip
