@@ -22,6 +22,7 @@ from pathlib import PurePosixPath
 from moorage.apimachinery.meta import variable_of
 from moorage.apimachinery.resources import Obj
 from moorage.decide.interruptions import DONE_FILE_ENV, STOPPED
+from moorage.decide.runs.credentials import credential_in
 from moorage.decide.runs.deviceclaims import add_claim
 from moorage.decide.runs.gputypes import gpu_taints
 from moorage.decide.runs.kueue import queue_problem
@@ -241,7 +242,16 @@ def _env(
             remarks.refuse("env", f"invalid value of variable {name}: it contains a NUL character")
             continue
         variables[name] = value
+        _note_credential(f"variable {name}", value, remarks)
     return [{"name": name, "value": unexpanded(value)} for name, value in variables.items()]
+
+
+def _note_credential(where: str, text: str, remarks: Remarks) -> None:
+    """What is in a pod's spec, viewers of the namespace can read."""
+    if what := credential_in(text.encode(errors="replace")):
+        remarks.note(
+            f"{where} holds {what}: everyone in the namespace can read it; put it into a Secret, and mount that"
+        )
 
 
 def _check_priority_class(request: RunRequest, facts: ClusterFacts, remarks: Remarks) -> None:
@@ -267,6 +277,7 @@ def _queue(
 
 def _check_command(request: RunRequest, caller: Caller, facts: ClusterFacts, remarks: Remarks) -> None:
     command = request.command
+    _note_credential("the command", shlex.join(command), remarks)
     if not command or not command[0]:
         remarks.refuse("command", "no command given", "moor run [OPTIONS] -- python train.py")
     elif any("\0" in word for word in command):

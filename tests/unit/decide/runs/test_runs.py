@@ -670,6 +670,18 @@ def test_who_sets_the_variable_of_the_pods_address_has_its_own():
     assert [one for one in found["env"] if one["name"] == "POD_IP"] == [{"name": "POD_IP", "value": "127.0.0.1"}]
 
 
+def test_a_token_in_a_variable_or_the_command_is_noted_without_its_value():
+    token = "hf_" + "x1" * 17
+    command = ("python", "train.py", f"--token={token}")
+    plan = plan_run(RunRequest(command=command, env=(f"HF_TOKEN={token}", "EPOCHS=3")), ADA, LOCAL)
+    noted = [note for note in plan.notes if "Hugging Face" in note]
+    assert noted == [
+        f"{where} holds a token of Hugging Face: everyone in the namespace can read it;"
+        " put it into a Secret, and mount that"
+        for where in ("variable HF_TOKEN", "the command")
+    ]
+
+
 def test_on_a_real_cluster_nothing_of_the_callers_environment_goes_along():
     found = container(planned(REAL, image="x"))
     assert [one["name"] for one in found["env"]] == ["MOORAGE_RUN", "POD_IP"]
