@@ -11,7 +11,7 @@ from datetime import datetime
 
 import msgspec
 
-from moorage.decide.workflows.graph.naming import node_id
+from moorage.decide.workflows.graph.naming import Ids
 from moorage.decide.workflows.graph.tasks import is_meant, stamp
 from moorage.model.workflow import NodePhase, NodeRecord, NodeType, Outputs, Retry, WorkflowRecord
 
@@ -131,7 +131,8 @@ def nodes_taken_over(
     records = {node.id: node for node in nodes}
     lacking = {node.id for node in records.values() if node.type.has_pod and _lacks_artifacts(node.outputs)}
     forgotten = nodes_to_forget(records.values(), Retry(), also=lacking)
-    ids = {node.id: node_id(name, _renamed(node.name, earlier, name)) for node in records.values()}
+    made = Ids(name)
+    ids = {node.id: made.of(_renamed(node.name, earlier, name)) for node in records.values()}
     hooks = f"{earlier}.hooks."
     taken = []
     for node in records.values():

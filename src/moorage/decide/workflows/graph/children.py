@@ -13,7 +13,7 @@ from moorage.decide.workflows.graph.coroutines import Future
 from moorage.decide.workflows.graph.frames import Call, Cut, Frame
 from moorage.decide.workflows.graph.hooks import run_exit_hook, watch_hooks
 from moorage.decide.workflows.graph.loops import has_loop, item_scope, items_of
-from moorage.decide.workflows.graph.naming import item_text, node_id
+from moorage.decide.workflows.graph.naming import item_text
 from moorage.decide.workflows.graph.outputs import given_artifacts
 from moorage.decide.workflows.graph.results import seen_of
 from moorage.decide.workflows.graph.scopes import Seen, aggregated, all_parameters
@@ -56,7 +56,7 @@ def way_of(
     """How a step or task is carried out, once its tags are resolved. Raises TextError."""
     name = str(step.get("name"))
     call = child_call(frame, step, prefix + name, name, parents)
-    stored = state.records.get(node_id(state.workflow.name, call.name))
+    stored = state.records.get(state.ids.of(call.name))
     if stored is not None and stored.type is NodeType.SKIPPED and stored.phase.is_fulfilled:
         return lambda: _known(state, frame, step, stored)
     strict = (f"{frame.prefix}.",)
@@ -112,7 +112,7 @@ async def _run_loop(
     """
     parents = call.parents
     if frame.prefix == "tasks":
-        parents = (node_id(state.workflow.name, call.name),)
+        parents = (state.ids.of(call.name),)
     ways = []
     try:
         for number, item in enumerate(items):
@@ -173,7 +173,7 @@ def _way_of_item(
     state.budget.spend(len(scope.values) // 16)
     own = dataclasses.replace(scope, values={**scope.values, **item_scope(item)})
     values = own.with_absent
-    stored = state.records.get(node_id(state.workflow.name, call.name))
+    stored = state.records.get(state.ids.of(call.name))
     if stored is not None and stored.type is NodeType.SKIPPED and stored.phase.is_fulfilled:
         return lambda: _known(state, frame, step, stored)
     if (when := step.get("when")) and stored is None:  # else it was true when the item began
@@ -206,7 +206,7 @@ async def _not_begun(
 async def _run_child(state: State, frame: Frame, step: Mapping[str, Any], call: Call) -> Seen | TextError | Cut:
     """One child with its hooks, when its template's parallelism lets it."""
     is_new = not state.has_begun(call.name)
-    is_known = not is_new and state.records[node_id(state.workflow.name, call.name)].phase.is_fulfilled
+    is_known = not is_new and state.records[state.ids.of(call.name)].phase.is_fulfilled
     if is_new:
         await frame.slots.take()
     try:

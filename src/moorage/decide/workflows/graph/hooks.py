@@ -8,7 +8,6 @@ from typing import Any
 
 from moorage.decide.workflows.graph.coroutines import Future
 from moorage.decide.workflows.graph.frames import Call, Cut, Frame
-from moorage.decide.workflows.graph.naming import node_id
 from moorage.decide.workflows.graph.outputs import given_artifacts
 from moorage.decide.workflows.graph.results import scope_among, seen_of
 from moorage.decide.workflows.graph.state import State
@@ -77,7 +76,7 @@ def watch_hooks(state: State, frame: Frame, step: Mapping[str, Any], call: Call)
 
     What is returned grows: the ends of those that have started.
     """
-    identity = node_id(state.workflow.name, call.name)
+    identity = state.ids.of(call.name)
     started: dict[str, Future[None]] = {}
     futures: list[Future[None]] = []
     hooks = {name: hook for name, hook in (step.get("hooks") or {}).items() if name != "exit"}

@@ -15,7 +15,6 @@ from moorage.decide.workflows.graph.events import ConfigMapValue, Refusal, Remem
 from moorage.decide.workflows.graph.frames import Attempt, Call, Cut, Frame
 from moorage.decide.workflows.graph.inputs import Inputs, resolve_inputs
 from moorage.decide.workflows.graph.measures import measure_end, measure_node
-from moorage.decide.workflows.graph.naming import node_id
 from moorage.decide.workflows.graph.outputs import export_outputs, outputs_of
 from moorage.decide.workflows.graph.podnodes import run_pod
 from moorage.decide.workflows.graph.podwaits import end_daemon
@@ -36,7 +35,7 @@ from moorage.model.workflow import RECURSION_MAX, NodePhase, NodeRecord, NodeTyp
 
 async def run_node(state: State, call: Call) -> NodeRecord:
     """Carry out a template as a node, with its retries; the node's final record. Raises Cut."""
-    record = state.records.get(node_id(state.workflow.name, call.name))
+    record = state.records.get(state.ids.of(call.name))
     if record is not None and record.phase.is_fulfilled:
         return record
     try:
@@ -85,7 +84,7 @@ async def run_node(state: State, call: Call) -> NodeRecord:
             measure_end(state, template, final, inputs)
     finally:
         if locks:
-            release_locks(state, node_id(state.workflow.name, call.name))
+            release_locks(state, state.ids.of(call.name))
     if memo is not None and final.phase is NodePhase.SUCCEEDED:
         state.draft.remember.append(Remember(memo, final))
     return final
@@ -151,7 +150,7 @@ async def _run_attempt(
             at_once = positive(template.get("parallelism"), f"parallelism of template {resolved.name}")
         except TextError as error:
             return state.fail(call, error.message)
-        places = state.places.get(node_id(state.workflow.name, call.name), 0)
+        places = state.places.get(state.ids.of(call.name), 0)
         slots = Slots(state.scheduler, at_once, held=places)
         record = await _run_children(state, call, resolved, template, inputs, kind, slots)
     export_outputs(state, template, record)
@@ -187,7 +186,7 @@ async def _run_attempts(
             display_name=f"{call.display_name}({number})",
             parents=(node.id,),
         )
-        record = state.records.get(node_id(state.workflow.name, again.name))
+        record = state.records.get(state.ids.of(again.name))
         is_new = record is None or not record.phase.is_fulfilled
         if record is None or not record.phase.is_fulfilled:
             failed_hosts = tuple(row.host for row in attempts if row.host)

@@ -15,7 +15,7 @@ from moorage.decide.workflows.graph.events import CreatePod, EndPod
 from moorage.decide.workflows.graph.frames import Attempt, Awaited, Call, Cut
 from moorage.decide.workflows.graph.inputs import Inputs
 from moorage.decide.workflows.graph.measures import uses_result
-from moorage.decide.workflows.graph.naming import node_id, pod_name
+from moorage.decide.workflows.graph.naming import pod_name
 from moorage.decide.workflows.graph.outcomes import Ended, Ready, ended_by_itself, members_of
 from moorage.decide.workflows.graph.podwaits import end_pod, look_at, note_members, pod_gone
 from moorage.decide.workflows.graph.state import State
@@ -60,6 +60,7 @@ async def run_pod(
                 state.workflow.name,
                 call.name,
                 resolved.name,
+                identity=node.id,
                 retries=state.workflow.retries,
                 lost=node.infrastructure_retries,
             )
@@ -132,7 +133,7 @@ def _end_pod_node(
     state: State, node: NodeRecord, template: Mapping[str, Any], phase: NodePhase, message: str
 ) -> NodeRecord:
     """End the node of a pod that is not there, and those of its containers."""
-    ids = [node_id(state.workflow.name, f"{node.name}.{name}") for name in members_of(template)]
+    ids = [state.ids.of(f"{node.name}.{name}") for name in members_of(template)]
     members = [state.records[member] for member in ids if member in state.records]
     note_members(state, members, None, Ended(phase=phase, message=message))
     return state.end_node(node, phase, message)
@@ -141,7 +142,7 @@ def _end_pod_node(
 def _member_nodes(state: State, node: NodeRecord, template: Mapping[str, Any]) -> list[NodeRecord]:
     """The nodes of the containers of a container set, as they begin or are stored; else none."""
     containers = (template.get("containerSet") or {}).get("containers") or ()
-    ids = {row["name"]: node_id(state.workflow.name, f"{node.name}.{row['name']}") for row in containers}
+    ids = {row["name"]: state.ids.of(f"{node.name}.{row['name']}") for row in containers}
     return [
         state.save(
             state.records.get(ids[row["name"]])

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from moorage.decide.workflows.graph.frames import Frame
-from moorage.decide.workflows.graph.naming import node_id
 from moorage.decide.workflows.graph.scopes import Seen
 from moorage.decide.workflows.graph.state import State
 from moorage.decide.workflows.graph.tasks import Scope, ends_of
@@ -34,7 +33,7 @@ def seen_of(state: State, frame: Frame, step: Mapping[str, Any], record: NodeRec
 def _last_attempt(state: State, record: NodeRecord) -> NodeRecord | None:
     """The last attempt of a step that is tried again."""
     last, number = None, 0
-    while (attempt := state.records.get(node_id(state.workflow.name, f"{record.name}({number})"))) is not None:
+    while (attempt := state.records.get(state.ids.of(f"{record.name}({number})"))) is not None:
         last, number = attempt, number + 1
     return last
 

@@ -14,7 +14,7 @@ from moorage.decide.workflows.graph.coroutines import Future, Scheduler, Slots
 from moorage.decide.workflows.graph.events import Controls, CreatePod, EndPod, PodSeen, Question, Remember
 from moorage.decide.workflows.graph.frames import Awaited, Call
 from moorage.decide.workflows.graph.inputs import Inputs
-from moorage.decide.workflows.graph.naming import node_id
+from moorage.decide.workflows.graph.naming import Ids
 from moorage.decide.workflows.graph.places import places_held
 from moorage.decide.workflows.graph.scopes import globals_of
 from moorage.decide.workflows.graph.tasks import Limits, stamp
@@ -84,6 +84,7 @@ class State:
         self.scheduler = Scheduler()
         self.timers = Timers(self.scheduler)
         self.records: dict[str, NodeRecord] = {node.id: node for node in nodes}
+        self.ids = Ids(workflow.name, self.records.values())
         self.by_pod = {node.pod_name: node for node in self.records.values() if node.pod_name}
         self.globals = globals_of(workflow)
         # what nodes have exported, also those that stand in others that have ended and are not walked again
@@ -121,7 +122,7 @@ class State:
 
     def has_begun(self, name: str) -> bool:
         """Whether there is a record of the node of this name: what led to it is not asked again."""
-        return node_id(self.workflow.name, name) in self.records
+        return self.ids.of(name) in self.records
 
     def node(
         self,
@@ -133,7 +134,7 @@ class State:
         message: str = "",
     ) -> NodeRecord:
         """The record of a node as it begins, or as it is stored."""
-        identity = node_id(self.workflow.name, call.name)
+        identity = self.ids.of(call.name)
         stored = self.records.get(identity)
         if stored is not None and stored.type is kind:
             return stored
@@ -195,7 +196,7 @@ class State:
 
     def fail(self, call: Call, message: str) -> NodeRecord:
         """A node that could not begin."""
-        stored = self.records.get(node_id(self.workflow.name, call.name))
+        stored = self.records.get(self.ids.of(call.name))
         if stored is not None:  # it began, and cannot go on
             if not stored.phase.is_fulfilled:
                 self.forget_pod(stored)
@@ -208,7 +209,7 @@ class State:
 
     def skip(self, call: Call, phase: NodePhase, message: str) -> NodeRecord:
         """A node that is left out."""
-        stored = self.records.get(node_id(self.workflow.name, call.name))
+        stored = self.records.get(self.ids.of(call.name))
         if stored is not None and stored.phase.is_fulfilled:
             return stored
         return self.save(self.node(call, None, None, NodeType.SKIPPED, phase, message))

@@ -13,7 +13,6 @@ from moorage.decide.workflows.graph.events import Locks, Refusal
 from moorage.decide.workflows.graph.frames import Call, Cut
 from moorage.decide.workflows.graph.hooks import start_workflow_hooks
 from moorage.decide.workflows.graph.measures import measure_run
-from moorage.decide.workflows.graph.naming import node_id
 from moorage.decide.workflows.graph.outputs import given_artifacts
 from moorage.decide.workflows.graph.podwaits import end_pod
 from moorage.decide.workflows.graph.questions import release_locks, take_locks
@@ -126,7 +125,7 @@ async def _finish(state: State, phase: str, message: str) -> None:
         state.workflow, phase=phase, message=message, finished_at=stamp(state.now), locks=()
     )
     state.globals["workflow.status"] = phase
-    measure_run(state, state.records.get(node_id(state.workflow.name, state.workflow.name)))
+    measure_run(state, state.records.get(state.ids.of(state.workflow.name)))
 
 
 def _set_deadline(state: State) -> None:

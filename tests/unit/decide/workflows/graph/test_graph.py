@@ -10,6 +10,7 @@ from tests.workflowmanifests import NESTED_EXPORT, SAY_TEMPLATE
 
 from moorage.decide.workflows.graph.again import nodes_to_forget
 from moorage.decide.workflows.graph.events import Controls, PodSeen
+from moorage.decide.workflows.graph.naming import fnv1a
 from moorage.model.workflow import NodePhase, Resume, Retry
 from moorage.testing.workflowplayer import Ends, Player, Table, always, by_node
 
@@ -830,3 +831,22 @@ def test_a_loop_with_an_item_that_lacks_a_value_starts_no_item(kind: str, phases
     player = play(f"\n        - {{name: main, {kind.replace('STEP', step)}}}\n")
     assert player.phases() == phases
     assert player.created == []
+
+
+def test_items_whose_names_have_the_same_hash_are_two_nodes_with_two_pods() -> None:
+    templates = """
+        - name: main
+          steps:
+          - - {name: a, template: say, withItems: ["870696", "d582ac"]}
+"""
+    first, second = "wf[0].a(0:870696)", "wf[0].a(1:d582ac)"
+    assert fnv1a(first) == fnv1a(second)
+    player = Player(f"spec:\n        entrypoint: main\n        templates:{templates}{SAY}", always)
+    player.decide()
+    player.restart()
+    player.play()
+    assert player.workflow.phase == "Succeeded"
+    pods = {record.name: record.pod_name for record in player.run.records.values() if record.pod_name}
+    assert set(pods) == {first, second}
+    assert len(set(pods.values())) == 2
+    assert {order.record.pod_name for order in player.created} == set(pods.values())
