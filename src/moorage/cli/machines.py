@@ -59,8 +59,9 @@ def machines(target: Target, group: str | None, prices: Path | None, watch: bool
     """List the types of machines: GPUs, CPU and memory of one, how many are ready, what is free, and how to ask.
 
     FREE counts GPUs, or CPUs where there are none, on the nodes that are ready. MARKET is spot (the node may be
-    taken away) or on-demand, where the nodes say it. A type GROUP/TYPE is of kind Machine: its places are kept
-    for those who ask. With GROUP, show that group: how many machines are reserved, used, waited for and booked.
+    taken away) or on-demand, where the nodes say it. A name in brackets is the machine group or tenant that alone
+    may use these nodes. A type GROUP/TYPE is of kind Machine: its places are kept for those who ask. With GROUP,
+    show that group: how many machines are reserved, used, waited for and booked.
     """
     file = prices or settings.PRICES.read(os.environ)
     sheet = load_sheet(Path(file)) if file else None
@@ -120,6 +121,8 @@ def _ways(offers: Iterable[MachineOffer], held: Iterable[Mapping[str, Any]]) -> 
     """How to ask for each type, once for each command."""
     types: dict[str, list[str]] = {}
     for offer in offers:
+        if offer.kept_for:
+            continue
         types.setdefault(how_to_ask(offer), []).append(offer.name)
     for row in held:
         types.setdefault(_ask(row), []).append(_type(row))
@@ -141,7 +144,7 @@ def _offer_row(offer: MachineOffer, sheet: PriceSheet | None) -> list[str]:
         known = price_of(offer, sheet)
         price = [f"{known.price_per_hour:.2f} {sheet.currency}" if known else ""]
     return [
-        offer.name,
+        f"{offer.name} ({offer.kept_for})" if offer.kept_for else offer.name,
         free,
         *price,
         f"{offer.ready}/{offer.nodes}",
@@ -158,6 +161,7 @@ def _offer_item(offer: MachineOffer, sheet: PriceSheet | None) -> dict[str, Any]
     return {
         "kind": "Node",
         "type": offer.name,
+        "keptFor": offer.kept_for,
         "region": offer.region,
         "market": offer.market,
         "gpuType": offer.gpu_type,
@@ -172,7 +176,7 @@ def _offer_item(offer: MachineOffer, sheet: PriceSheet | None) -> dict[str, Any]
         "memoryFreeBytes": offer.free_memory,
         "pricePerHour": None if known is None else known.price_per_hour,
         "currency": "" if known is None or sheet is None else sheet.currency,
-        "ask": how_to_ask(offer),
+        "ask": "" if offer.kept_for else how_to_ask(offer),
     }
 
 
@@ -181,7 +185,7 @@ def _type(row: Mapping[str, Any]) -> str:
 
 
 def _ask(row: Mapping[str, Any]) -> str:
-    return f"moor workspace create NAME --machine {_type(row)}"
+    return f"moor run --machine {_type(row)} -- COMMAND"
 
 
 def _held_row(row: Mapping[str, Any], *, priced: bool) -> list[str]:

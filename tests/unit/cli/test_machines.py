@@ -83,7 +83,7 @@ def test_machines_of_the_kind_stand_beside_the_nodes_and_a_group_shows_who_holds
     lab.api.put(MACHINES, MACHINE)
     done = lab("machines")
     assert done.out.splitlines()[-1].split() == ["lab/big", "1/2", "machines", "2/2", "-", "4", "8Gi", "-", "-"]
-    assert "moor workspace create NAME --machine lab/big  # lab/big" in done.err
+    assert "moor run --machine lab/big -- COMMAND" in done.err
     assert done.err.splitlines()[-1] == "note: lab: one place has no node"
     group = lab("machines", "lab")
     assert group.out.splitlines()[1].split() == [
@@ -92,6 +92,24 @@ def test_machines_of_the_kind_stand_beside_the_nodes_and_a_group_shows_who_holds
     assert group.err == "note: lab: one place has no node\n"
     other = lab("machines", "other")
     assert (other.code, other.err) == (1, "error: machine group 'other' not found\nhint: there are: lab\n")
+
+
+def test_nodes_that_a_team_or_a_machine_group_has_for_itself_are_told_apart(lab):
+    guards = {"gpu-1": ("moorage.dev/machine-group", "lab"), "cpu-2": ("moorage.dev/tenant", "red")}
+    lab.node("cpu-2")
+    for name, (key, value) in guards.items():
+        node = lab.api.objects["nodes", "", name]
+        node["spec"] = {"taints": [{"key": key, "value": value, "effect": "NoSchedule"}]}
+        lab.api.put(NODES, node)
+    done = lab("machines")
+    assert [line.split("  ")[0] for line in done.out.splitlines()[1:]] == ["p4 (lab)", "cpu", "cpu (red)"]
+    assert done.err.splitlines() == ["ask for one:", "  moor run --cpu 16 -- COMMAND  # cpu"]
+    items = json.loads(lab("machines", "-o", "json").out)
+    assert [(item["type"], item["keptFor"], item["cpuFreeMillicores"]) for item in items] == [
+        ("p4", "lab", 16000),
+        ("cpu", "", 16000),
+        ("cpu", "red", 16000),
+    ]
 
 
 def test_the_quota_of_the_namespace_is_told(lab):

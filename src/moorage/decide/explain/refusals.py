@@ -10,6 +10,7 @@ from moorage.decide.explain.amounts import amount_text, gpus_text
 from moorage.decide.explain.types import Explanation, Refusal
 from moorage.decide.explain.wishes import TRANSIENT_TAINTS, could_use
 from moorage.decide.usage.gpus import gpu_type
+from moorage.model.names import MACHINE_GROUP_LABEL
 
 
 def refused_for_ever(me: PodInfo, base: Explanation, nodes: Sequence[NodeInfo]) -> tuple[Refusal, ...]:
@@ -86,10 +87,13 @@ def _refused_by_every_node(me: PodInfo, who: str, nodes: Sequence[NodeInfo]) -> 
                 taints[str(taint)] = taints.get(str(taint), 0) + 1
     if taints:
         named = ", ".join(f"{taint} ({many} node{'s' * (many > 1)})" for taint, many in sorted(taints.items()))
+        hint = "the admin decides who may use those nodes: ask for a toleration"
+        if any(taint.startswith(f"{MACHINE_GROUP_LABEL}=") for taint in taints):
+            hint = "those nodes are kept for guests of machines: list them by `moor machines`, and ask for one"
         return Refusal(
             code="no_node_accepts",
             message=f"{who} is kept off every node that would serve, by taints: {named}",
-            hint="the admin decides who may use those nodes: ask for a toleration",
+            hint=hint,
         )
     hint = "see the reason of each node; change `nodeSelector`, affinity or tolerations"
     return Refusal(code="no_node_accepts", message=f"{who} is refused by every node", hint=hint)

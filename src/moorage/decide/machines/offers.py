@@ -1,6 +1,7 @@
 """Which machines a user may ask for: the types of a cluster's nodes, what is free of them, and how to ask.
 
-Nodes of one type and size are one offer. What is free counts on nodes that take pods now.
+Nodes of one type and size are one offer, apart from those that are kept for a tenant or a machine group. What is
+free counts on nodes that take pods now.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from moorage.api.nodes import Node
 from moorage.decide.usage.gpus import UNKNOWN_TYPE
 from moorage.decide.usage.nodes import NodeState
+from moorage.model.names import MACHINE_GROUP_LABEL, TENANT_LABEL
 from moorage.model.prices import ON_DEMAND, Offer, PriceSheet
 
 
@@ -31,6 +33,7 @@ class MachineOffer:
     together: int  # most free GPUs on one node
     free_cpu: int
     free_memory: int
+    kept_for: str = ""  # the tenant or machine group that alone may use these nodes; empty: everybody may
 
     @property
     def all_gpus(self) -> int:
@@ -48,11 +51,13 @@ def offers_of(nodes: Iterable[Node]) -> tuple[MachineOffer, ...]:
     for node in nodes:
         key = (
             node.instance_type, node.region, node.market, node.gpu_type, node.gpus, node.cpu_millicores,
-            node.memory_bytes,
+            node.memory_bytes, _kept_for(node),
         )  # fmt: skip
         groups.setdefault(key, []).append(node)
     offers = [_offer(group) for group in groups.values()]
-    offers.sort(key=lambda offer: (not offer.gpus, offer.gpu_type, offer.name, offer.region, offer.market))
+    offers.sort(
+        key=lambda offer: (not offer.gpus, offer.gpu_type, offer.name, offer.kept_for, offer.region, offer.market)
+    )
     return tuple(offers)
 
 
@@ -94,4 +99,10 @@ def _offer(nodes: list[Node]) -> MachineOffer:
         together=max(free, default=0),
         free_cpu=sum(max(0, node.cpu_millicores - node.cpu_used_millicores) for node in ready),
         free_memory=sum(max(0, node.memory_bytes - node.memory_used_bytes) for node in ready),
+        kept_for=_kept_for(first),
     )
+
+
+def _kept_for(node: Node) -> str:
+    guards = (taint.partition(":")[0].partition("=") for taint in node.taints)
+    return ", ".join(sorted(value for key, _, value in guards if key in (TENANT_LABEL, MACHINE_GROUP_LABEL)))

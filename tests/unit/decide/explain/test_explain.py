@@ -211,6 +211,15 @@ def test_the_line_counts_only_those_that_want_the_same_nodes():
             "the admin decides who may use those nodes: ask for a toleration",
             id="tainted",
         ),
+        pytest.param(
+            a_pod(),
+            [a_node(taints=[{"key": "moorage.dev/machine-group", "value": "gpu", "effect": "NoSchedule"}])],
+            "no_node_accepts",
+            "run lab/run-me is kept off every node that would serve, by taints:"
+            " moorage.dev/machine-group=gpu:NoSchedule (1 node)",
+            "those nodes are kept for guests of machines: list them by `moor machines`, and ask for one",
+            id="kept for machines",
+        ),
     ],
 )
 def test_what_can_never_fit_is_refused_with_what_would_do(pod, nodes, code, message, hint):
