@@ -216,6 +216,8 @@ def rights_page() -> str:
         f"Each service runs as an account of its own in `{SYSTEM_NAMESPACE}`, with these rights and no others."
         " No service has `nodes/proxy`, `pods/exec` or `escalate`, and none reads Secrets of other namespaces."
         " The server acts for people as their accounts (`impersonate`), so Kubernetes decides what they may do."
+        " The operator, the webhook and the extender also have the ClusterRole `moorage-metrics-review`: they ask"
+        " whose token it is that their `/metrics` are read with, and whether that user may `get` them."
     )
     for service in ALL:
         out.append(f"\n## {service.full_name}")

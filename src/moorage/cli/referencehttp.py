@@ -185,9 +185,9 @@ def metrics_page(note: str) -> str:
     }
     out = [note, "# Metrics\n", "Every service answers at `/metrics`, in Prometheus' text format.\n"]
     out.append(
-        "On the server, `/metrics` needs a token whose user may `get` it: bind the ClusterRole"
-        " `moorage-metrics-reader`. The pages of the other services name no people. A histogram has `_bucket`,"
-        " `_sum` and `_count`. Each page also has `process_cpu_seconds_total`, `process_resident_memory_bytes` and"
+        "`/metrics` needs a token whose user may `get` it: bind the ClusterRole `moorage-metrics-reader`."
+        " A histogram has `_bucket`, `_sum` and `_count`."
+        " Each page also has `process_cpu_seconds_total`, `process_resident_memory_bytes` and"
         " the other metrics of a process.\n"
     )
     out.append(

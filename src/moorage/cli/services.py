@@ -228,6 +228,8 @@ class _Works:
 
 
 def _works(settings: Settings, apis: dict[str, KubeClient], signals: _Signals, evaluation: Evaluation) -> _Works:
+    from moorage.kube.metricsguard import MetricsGuard
+
     works = _Works()
     grace = GRACE_SECONDS if settings.install else LONG_GRACE_SECONDS
     answer = functools.partial(serve, stop=signals.stop, draining=signals.draining, grace_seconds=grace)
@@ -257,7 +259,8 @@ def _works(settings: Settings, apis: dict[str, KubeClient], signals: _Signals, e
             )
             works.behind.append(("operator", operator))
             if "operator" in sockets:
-                works.serving.append(("operator metrics", answer(make_app(measures), sockets["operator"])))
+                guarded = MetricsGuard(make_app(measures), api, token=settings.page_token)
+                works.serving.append(("operator metrics", answer(guarded, sockets["operator"])))
         elif part == "extender":
             from moorage.extender.app import create_app
             from moorage.extender.cache import ExtenderCache
@@ -266,7 +269,8 @@ def _works(settings: Settings, apis: dict[str, KubeClient], signals: _Signals, e
             cache = ExtenderCache(api, policy=make_policy(settings.policy))
             works.behind.append(("extender cache", cache.run()))
             app = create_app(cache, token=settings.scheduler_token)
-            works.serving.append(("extender", answer(app, sockets["extender"])))
+            guarded = MetricsGuard(app, api, token=settings.page_token)
+            works.serving.append(("extender", answer(guarded, sockets["extender"])))
             works.ready.append(_set(cache.synced))
         elif part == "webhook":
             from moorage.webhooks.app import Webhook
@@ -281,7 +285,8 @@ def _works(settings: Settings, apis: dict[str, KubeClient], signals: _Signals, e
                 certificate=settings.certificate,
             )
             works.behind.append(("webhook cache", webhook.run()))
-            by_tls = answer(webhook.app, sockets["webhook"], certificate=settings.certificate, key=settings.key)
+            guarded = MetricsGuard(webhook.app, api, token=settings.page_token)
+            by_tls = answer(guarded, sockets["webhook"], certificate=settings.certificate, key=settings.key)
             works.serving.append(("webhook", by_tls))
             works.ready.append(webhook.wait_synced())
         elif part == "server":

@@ -9,7 +9,21 @@ from collections.abc import Mapping, Sequence
 
 from moorage.apimachinery.access import service_account_groups
 from moorage.apimachinery.api import Api
-from moorage.apimachinery.resources import SUBJECTACCESSREVIEWS
+from moorage.apimachinery.resources import SUBJECTACCESSREVIEWS, TOKENREVIEWS
+
+
+async def reviewed_user(api: Api, token: str) -> tuple[str, tuple[str, ...]] | None:
+    """Whose token it is: name and groups; None: nobody's. Raises ApiError."""
+    body = {
+        "apiVersion": TOKENREVIEWS.api_version,
+        "kind": TOKENREVIEWS.kind,
+        "metadata": {},
+        "spec": {"token": token},
+    }
+    status = (await api.create(TOKENREVIEWS, body)).get("status") or {}
+    user = status.get("user") or {}
+    name = user.get("username") or ""
+    return (name, tuple(user.get("groups") or ())) if status.get("authenticated") is True and name else None
 
 
 async def user_may(api: Api, user: str, groups: Sequence[str], wanted: Mapping[str, Mapping[str, str]]) -> bool:

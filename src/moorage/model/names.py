@@ -13,7 +13,7 @@ GROUP = "moorage.dev"
 VERSION = "v1alpha1"
 
 SYSTEM_NAMESPACE = "moorage-system"
-METRICS_ROLE = "moorage-metrics-reader"  # ClusterRole; may `get` /metrics of the server
+METRICS_ROLE = "moorage-metrics-reader"  # ClusterRole; may `get` /metrics of all services
 INFO_CONFIGMAP = "moorage"  # in SYSTEM_NAMESPACE; data: serverUrl, version, pauseImage, …
 PRICES_CONFIGMAP = "moorage-prices"  # in SYSTEM_NAMESPACE: what nodes and pods cost; see model/prices.py
 PRICES_KEY = "prices.yaml"

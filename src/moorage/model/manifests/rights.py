@@ -30,6 +30,7 @@ from moorage.model.workspace import OPEN_VERB
 IN_NAMESPACES = tuple(resource.plural for resource in (WORKFLOWS, WORKFLOW_TEMPLATES, CRON_WORKFLOWS))
 INTO = "rbac.authorization.k8s.io/aggregate-to-"
 
+METRICS_REVIEW_ROLE = "moorage-metrics-review"  # of services: whose token reads their metrics
 LOCAL_ADMIN = "moorage-local-admin"  # binds who started a local cluster
 TENANT_ROLES = {role: f"moorage:tenant-{role}" for role in ("admin", "member", "viewer")}
 
@@ -155,9 +156,25 @@ def make_tenant_roles() -> list[Obj]:
         Rule(resources=("pods",), verbs=("get", "list")),
         Rule(resources=("pods/portforward",), verbs=("get", "create")),  # get: by WebSocket
     )
+    reviewing = (
+        Rule(group="authentication.k8s.io", resources=("tokenreviews",), verbs=("create",)),
+        Rule(group="authorization.k8s.io", resources=("subjectaccessreviews",), verbs=("create",)),
+    )
+    asking = [
+        {"kind": "ServiceAccount", "name": f"moorage-{name}", "namespace": SYSTEM_NAMESPACE}
+        for name in ("operator", "webhook", "extender")
+    ]
     return [
         *roles,
         make_object(CLUSTERROLES, METRICS_ROLE, None, rules=[metrics]),
+        make_object(CLUSTERROLES, METRICS_REVIEW_ROLE, None, rules=[rule.to_obj() for rule in reviewing]),
+        make_object(
+            CLUSTERROLEBINDINGS,
+            METRICS_REVIEW_ROLE,
+            None,
+            roleRef={"apiGroup": RBAC, "kind": "ClusterRole", "name": METRICS_REVIEW_ROLE},
+            subjects=asking,
+        ),
         make_object(CLUSTERROLES, PROOF_ROLE, None, rules=[proving.to_obj()]),
         make_object(ROLES, FORWARD_ROLE, rules=[rule.to_obj() for rule in forwarding]),
     ]

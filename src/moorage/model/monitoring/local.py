@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from moorage.apimachinery.resources import Obj
-from moorage.model.manifests import ALL, SERVER
+from moorage.model.manifests import ALL
 
 EVERY = "15s"
 
 
 def scrape_configuration(ports: Mapping[str, int], *, token: str, folder: Path, ca: Path) -> Obj:
-    """`ports` by service; `token`: the server's; `ca`: file with the authority of the webhook's certificate.
+    """`ports` by service; `token`: the page's; `ca`: file with the authority of the webhook's certificate.
 
     The rules are in `folder`, as prometheus-rules.yml.
     """
@@ -23,11 +23,13 @@ def scrape_configuration(ports: Mapping[str, int], *, token: str, folder: Path, 
     for service in ALL:
         if (port := ports.get(service.name)) is None:
             continue
-        job: Obj = {"job_name": service.full_name, "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}
+        job: Obj = {
+            "job_name": service.full_name,
+            "static_configs": [{"targets": [f"127.0.0.1:{port}"]}],
+            "authorization": {"credentials": token},
+        }
         if service.https:
             job |= {"scheme": "https", "tls_config": {"ca_file": str(ca)}}
-        if service is SERVER:
-            job["authorization"] = {"credentials": token}
         jobs.append(job)
     return {
         "global": {"scrape_interval": EVERY, "evaluation_interval": EVERY},

@@ -29,10 +29,9 @@ from moorage.apimachinery.access import SERVICE_ACCOUNT, service_account_groups
 from moorage.apimachinery.addresses import PORTS, is_odd_path, parse_authority, parse_origin
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.cache import BoundedCache
-from moorage.apimachinery.resources import TOKENREVIEWS
 from moorage.clock import SYSTEM, Clock
 from moorage.errors import ApiError, MoorageError
-from moorage.kube.reviews import user_may
+from moorage.kube.reviews import reviewed_user, user_may
 from moorage.model.names import GROUP
 from moorage.model.people import account_user, is_account, is_disabled, person_in
 from moorage.server.identity.people import People, groups_of
@@ -214,17 +213,8 @@ class Auth:
         digest = hashlib.sha256(token.encode()).hexdigest()
         if digest in self._reviews:
             return self._reviews.get(digest)
-        body = {
-            "apiVersion": TOKENREVIEWS.api_version,
-            "kind": TOKENREVIEWS.kind,
-            "metadata": {},
-            "spec": {"token": token},
-        }
-        status = (await self._api.create(TOKENREVIEWS, body)).get("status") or {}
-        reviewed_user = status.get("user") or {}
-        name = reviewed_user.get("username") or ""
-        known = status.get("authenticated") is True and bool(name)
-        user = User(name, tuple(reviewed_user.get("groups") or ()), account=name, token=token) if known else None
+        known = await reviewed_user(self._api, token)
+        user = User(*known, account=known[0], token=token) if known else None
         if user is not None:
             user = await self._as_person(user)
         believed = PERSON_SECONDS if user is not None and is_account(user.account) else REVIEW_SECONDS
