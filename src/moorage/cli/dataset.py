@@ -151,9 +151,11 @@ async def _upload(session: Session, folder: Path, name: str, size: str, storage_
 
     Where no file can be copied, the volume is removed again, unless an earlier command made it.
     """
+    from moorage.cli.shipping import Credentials
     from moorage.cli.volumecp import copy_in, helper_runtime, note_credentials
     from moorage.decide.runs.claims import make_claim
 
+    Credentials(folder)  # refuses a home folder, before anything is created
     _refuse_links(folder)
     runtime = await helper_runtime(session)
     user = await session.user()

@@ -59,6 +59,8 @@ def cp(target: Target, source: str, destination: str, image: str) -> int:
         raise UsageError("invalid SRC and DST: write exactly one of them as VOLUME:/PATH")
     if here is None and not os.path.lexists(source):
         raise UsageError(f"{source!r} not found on this machine")
+    if here is None and os.path.isdir(source):
+        Credentials(Path(source))  # refuses a home folder, before a pod is created
 
     async def work(session: Session) -> int:
         volume = (here or there or ("", ""))[0]

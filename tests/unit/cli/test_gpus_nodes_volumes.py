@@ -249,3 +249,13 @@ def test_a_dry_run_of_a_volume_creates_nothing(moor):
     assert "kind: PersistentVolumeClaim" in done.out
     assert moor.api.named(PVCS) == []
     assert moor.api.named(NODES) == []
+
+
+def test_a_home_folder_is_not_copied_to_a_volume_and_no_pod_is_made(moor, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    done = moor("volume", "cp", str(tmp_path), "data:/")
+    assert (done.code, done.err.splitlines()[0]) == (
+        2,
+        f"error: cannot send the folder {tmp_path}: home folders and folders of the system are not sent",
+    )
+    assert not [call for call in moor.api.calls if call.verb == "create"]

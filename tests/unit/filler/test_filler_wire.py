@@ -12,12 +12,20 @@ from pathlib import Path
 
 import pytest
 
+from moorage.cli.shipping import Credentials
 from moorage.filler.errors import FillError
-from moorage.filler.tree import Tree
+from moorage.filler.tree import LeavesOut, Tree
 from moorage.filler.wire import receive, send
 
 
-def copied(source: Path, path: str, target: Path, base: str = "", single: tuple[str, str] | None = None) -> dict:
+def copied(
+    source: Path,
+    path: str,
+    target: Path,
+    base: str = "",
+    single: tuple[str, str] | None = None,
+    leaves_out: LeavesOut = lambda _: False,
+) -> dict:
     """Both ends, joined by a socket."""
     left, right = socket.socketpair()
     outcome: dict = {}
@@ -26,7 +34,7 @@ def copied(source: Path, path: str, target: Path, base: str = "", single: tuple[
         with left, left.makefile("rb") as read:
             write = left.makefile("wb")
             try:
-                outcome["sent"] = send(Tree(source), path, read, write)
+                outcome["sent"] = send(Tree(source), path, read, write, leaves_out=leaves_out)
             except FillError as error:
                 outcome["sender"] = error
             with contextlib.suppress(OSError):
@@ -77,6 +85,21 @@ def test_a_folder_is_copied_and_its_links_are_left_out(source, target):
     assert state(target) == state(source)
     assert outcome["sent"]["left_out"] == 1
     assert not (target / "link").exists()
+
+
+def test_credentials_of_a_folder_are_not_copied(source, target):
+    (source / "d" / ".ssh").mkdir()
+    (source / "d" / ".ssh" / "id").write_text("x")
+    (source / "notes").write_text("-----BEGIN PRIVATE KEY-----")
+    credentials = Credentials(source)
+    copied(
+        source,
+        "",
+        target,
+        leaves_out=lambda entry: credentials.holds(entry.path, is_folder=entry.kind == "folder"),
+    )
+    assert set(state(target)) == {"d/e/big", "d/odd \n名", "empty"}
+    assert credentials.left_out == {"d/.ssh/": "credentials", "notes": "a private key"}
 
 
 def test_what_is_there_already_is_not_copied_again(source, target):

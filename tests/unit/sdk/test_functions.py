@@ -103,3 +103,14 @@ def test_every_value_comes_back_as_it_was(value):
 @pytest.mark.parametrize("value", ["2019-10-03", 17, {"day": "x", "n": [1, 2.5, None, True]}])
 def test_plain_values_stay_readable(value):
     assert encode(value, "auto") == value
+
+
+def test_a_function_with_a_token_in_it_is_not_sent_to_a_cluster(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plain.py").write_text("def run(x): return x")
+    (tmp_path / "tokened.py").write_text("TOKEN = 'hf_" + "x1" * 17 + "'\ndef run(x): return x")
+    functions.check_sendable(functions.pack("plain:run"))
+    packed = functions.pack("tokened:run")  # for this machine
+    with pytest.raises(UsageError, match="holds a token of Hugging Face") as refused:
+        functions.check_sendable(packed)
+    assert "Secret" in refused.value.hint
