@@ -62,7 +62,7 @@ def shared_out(reconcile: Reconcile[Key], is_full: Callable[[str], bool]) -> Rec
     """A pass that comes later where its namespace has its share of the workers, or is full by another measure."""
     working: Counter[str] = Counter()
 
-    async def one(key: Key) -> timedelta | None:
+    async def in_turn(key: Key) -> timedelta | None:
         if working[key.namespace] >= NAMESPACE_WORKERS or is_full(key.namespace):
             return FULL
         working[key.namespace] += 1
@@ -73,7 +73,7 @@ def shared_out(reconcile: Reconcile[Key], is_full: Callable[[str], bool]) -> Rec
             if not working[key.namespace]:
                 del working[key.namespace]
 
-    return one
+    return in_turn
 
 
 class LoopMetrics(Protocol):
