@@ -56,10 +56,11 @@ def bring_back(
 
     `logs`: a folder that replaces that of kept logs, or is not there; None: they stay. Logs come before databases.
 
-    Cut short at any moment, what is missing is found by the next start, and this can be done again: the mark of a
-    database stays where it is until the new file is in its place, so that one that is gone is missed.
+    Cut short at any moment, what is missing is found by the next start, and this can be done again: the manifest
+    knows a database until the new file is in its place, so that one that is gone is missed.
     """
-    from moorage.apimachinery.databasefile import log_files, mark_path, side_files, sync_folder
+    from moorage.apimachinery.databasefile import forget, log_files, read_mark, sync_folder
+    from moorage.localcluster.copies import NOT_COPIED
 
     aside = folder.path / DAMAGED / SYSTEM.now().astimezone(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     steps = []
@@ -82,15 +83,17 @@ def bring_back(
         if logs.is_dir():
             shutil.copytree(logs, scratch)
             prepared.insert(0, (LOGS_FOLDER, scratch))  # while a database is gone, nobody starts on half of both
-    steps += [f"set {name} aside: no copy is kept of what maps have printed" for name in dropped]
+    steps += [f"set {name} aside: {NOT_COPIED[name]}" for name in dropped]
     if dry_run:
         return [*steps, f"keep what is replaced in {aside}"]
     for name in (*wanted, *dropped, *((LOGS_FOLDER,) if logs is not None else ())):
         path = folder.path / name
         beside: tuple[Path, ...] = ()
         if name.endswith(".db"):
-            beside = side_files(path) if name in dropped else log_files(path)
-            if name in wanted and not mark_path(path).exists():
+            beside = log_files(path)
+            if name in dropped:
+                forget(path)
+            elif read_mark(path) is None:
                 _mark_as_replaced(path)
         for old in (path, *beside):
             if old.exists():
@@ -144,7 +147,7 @@ def _copy_file(source: Path, scratch: Path) -> None:
 
 
 def _mark_as_replaced(database: Path) -> None:
-    """A mark that fits no file, for a database of a version that kept none: the next start misses it by this."""
+    """A mark that fits no file, for a database that the manifest does not know, so that a start misses it."""
     from moorage.apimachinery.databasefile import Mark, write_mark
 
     write_mark(database, Mark("replaced", 0))
@@ -152,11 +155,11 @@ def _mark_as_replaced(database: Path) -> None:
 
 def _mark(database: Path) -> None:
     """A mark that fits the restored file: what it lacks was given up knowingly. None where it counts nothing."""
-    from moorage.apimachinery.databasefile import Mark, mark_path, reading, write_mark
+    from moorage.apimachinery.databasefile import Mark, forget, reading, write_mark
 
     with reading(database) as db:
         if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'high_water'").fetchone():
             row = db.execute("SELECT identity, count FROM high_water").fetchone()
             write_mark(database, Mark(str(row[0]), int(row[1])))
         else:
-            mark_path(database).unlink(missing_ok=True)
+            forget(database)

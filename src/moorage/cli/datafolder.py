@@ -14,10 +14,11 @@ import secrets
 import shutil
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from moorage.apimachinery.databasefile import MANIFEST
 from moorage.cli.supervisor import CHILDREN
 from moorage.client.datafolder import is_running
 from moorage.client.files import write_private
@@ -32,7 +33,7 @@ SERVICE_USERS = {
     "server": "system:serviceaccount:moorage-system:moorage-server",
 }
 MODULES = CHILDREN | {"supervisor": "moorage.cli.supervisor"}
-_PARTS = ("log", "run", "pki", "nodes", "volumes")
+PARTS = ("log", "run", "pki", "nodes", "volumes")
 IMAGES = "images.json"  # which images run as processes of this machine; may be there before the first start
 LISTENS = "0A"  # TCP_LISTEN of /proc/net/tcp
 DEFAULT_PORTS = {"api": 6443, "server": 8080, "ingress": 8081, "extender": 0, "webhook": 0, "operator": 0}
@@ -64,9 +65,26 @@ def _config_fault(config: Config) -> str | None:
         return "`ports` is not a table of numbers"
     if missing := DEFAULT_PORTS.keys() - LATER_PORTS - config.ports.keys():
         return f"`ports` lacks {', '.join(sorted(missing))}"
+    numbers = ("gpus", "cpu_milli", "memory_bytes", "gpu_memory_bytes")
+    for node in config.nodes:
+        if type(node.get("name", "")) is not str or any(type(node.get(name, 0)) is not int for name in numbers):
+            return f"a node has a name or an amount of another type: {node}"
     if not isinstance(config.user, str) or not isinstance(config.extender, bool):
         return "`user` or `extender` is of another type"
     return None
+
+
+def unusable(error: OSError) -> DataFolderError:
+    """What is said of a part of the folder that cannot be read or written."""
+    if isinstance(error, FileExistsError | IsADirectoryError | NotADirectoryError):
+        kind = "folder" if isinstance(error, IsADirectoryError) else "file"
+        return DataFolderError(
+            f"cannot use {error.filename}: a {kind} is in its place", hint="move it elsewhere, and start again"
+        )
+    hint = "free some space, or give another folder with --data"
+    if isinstance(error, PermissionError):
+        hint = f"give your user the right to it: chown or chmod {error.filename}"
+    return DataFolderError(f"cannot use {error.filename}: {error.strerror or error}", hint=hint)
 
 
 class DataFolder:
@@ -98,7 +116,12 @@ class DataFolder:
                     hint="give an empty or new folder with --data or $MOORAGE_DATA",
                 )
             return
-        text = version.read_bytes().strip().decode("utf-8", "replace")
+        if version.is_dir():
+            return  # `moor up` names it, and `moor restore` replaces it
+        try:
+            text = version.read_bytes().strip().decode("utf-8", "replace")
+        except OSError as error:
+            raise unusable(error) from error
         if text.isdecimal() and text != str(LAYOUT):
             raise DataFolderError(
                 f"{self.path} has layout {text}; this moor reads layout {LAYOUT}",
@@ -112,7 +135,7 @@ class DataFolder:
 
     def _looks_ours(self) -> bool:
         """Whether a folder whose VERSION is damaged or gone was made by us: `moor up` then names the file."""
-        return any((self.path / name).exists() for name in ("cluster.db", "cluster.db-mark", "copies", "run/lock"))
+        return any((self.path / name).exists() for name in ("cluster.db", MANIFEST, "copies", "run/lock"))
 
     def prepare(self) -> None:
         """Make the folder and its parts. Raises DataFolderError when it cannot be written or the disk is full."""
@@ -126,7 +149,7 @@ class DataFolder:
                     f" {MIN_FREE_BYTES // 2**20} MiB are needed",
                     hint="free some space, or give a folder on another disk with --data",
                 )
-            for part in _PARTS:
+            for part in PARTS:
                 (self.path / part).mkdir(exist_ok=True, mode=0o700)
             if not (self.path / "VERSION").exists():
                 self.write("VERSION", f"{LAYOUT}\n")
@@ -138,7 +161,7 @@ class DataFolder:
 
     def _shut(self) -> None:
         """Let nobody else read tokens, keys, databases and logs. Folders of older versions were open."""
-        folders = [self.path, *(self.path / part for part in _PARTS), *self.path.glob("nodes/*")]
+        folders = [self.path, *(self.path / part for part in PARTS), *self.path.glob("nodes/*")]
         for folder in folders:
             if folder.is_dir() and not folder.is_symlink():
                 _take_away(folder, folder.lstat().st_mode & 0o700)
@@ -175,10 +198,7 @@ class DataFolder:
             self.run.mkdir(mode=0o700, exist_ok=True)
             fd = self.lock()
         except OSError as error:
-            raise DataFolderError(
-                f"cannot write to {self.path}: {error.strerror or error}",
-                hint="free some space, or give another folder with --data",
-            ) from error
+            raise unusable(error) from error
         try:
             yield fd
         finally:
@@ -214,10 +234,16 @@ class DataFolder:
         path = self.path / "config.json"
         try:
             raw = json.loads(path.read_bytes())
+            if not isinstance(raw, dict):
+                raise TypeError("it holds no table of settings")
+            if unknown := raw.keys() - {setting.name for setting in fields(Config)}:
+                raise TypeError(f"it has no setting {min(unknown)!r}")
             config = Config(**raw)
             fault = _config_fault(config)
         except FileNotFoundError:
             return None
+        except PermissionError as error:
+            raise unusable(error) from error
         except (OSError, ValueError, TypeError, RecursionError) as error:
             fault = str(error)
         if fault:
@@ -253,6 +279,8 @@ class DataFolder:
                     raise TypeError("a token without groups")
         except FileNotFoundError:
             return None
+        except PermissionError as error:
+            raise unusable(error) from error
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise DataFolderError(f"{path} cannot be read: {error}", hint=_DAMAGED_HINT) from error
         return table

@@ -1,16 +1,31 @@
-"""What in a data folder is damaged, or less than it was. Looks only; nothing is changed."""
+"""Which files a data folder has, and which of them are damaged, or less than they were. Looks only.
+
+What was there is known by the manifest of databases, and by the newest copy.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from moorage.apimachinery.databasefile import find_problem, mark_path
-from moorage.cli.datafolder import DataFolder
+from moorage.apimachinery.databasefile import (
+    MANIFEST,
+    Manifest,
+    find_problem,
+    is_counted,
+    less_than,
+    read_manifest,
+)
+from moorage.cli.datafolder import PARTS, DataFolder, unusable
 from moorage.client.datafolder import default_folder
 from moorage.clock import SYSTEM, Clock, format_duration
 from moorage.errors import DataFolderError, StorageDamaged
+
+if TYPE_CHECKING:
+    from moorage.localcluster.copies import Copy
 
 CLUSTER = "cluster.db"
 WITHOUT_COPY = {
@@ -36,24 +51,74 @@ def find_damage(folder: DataFolder) -> list[Damage]:
     path = folder.path
     if not path.is_dir():
         return []
-    damage = []
-    for name in sorted(_databases(path)):
-        problem = find_problem(path / name, deep=True)
-        if problem is None and name == CLUSTER and (path / name).exists() and (path / name).stat().st_size:
-            problem = _record_problem(path / name)
-        if problem is not None:
-            damage.append(Damage(file=name, problem=problem))
+    problems = dict(_misplaced(path))
+    manifest = Manifest() if MANIFEST in problems else read_manifest(path)
+    copied = next(_readable_copies(path), None)
+    problems |= {name: problem for name, problem in _databases(path, manifest, copied) if name not in problems}
     is_gone = not (path / CLUSTER).exists()
-    if CLUSTER not in {damage.file for damage in damage} and (is_gone or not (path / CLUSTER).stat().st_size):
-        if not _has_run(path):
-            return damage  # the first start was cut short, or has not been
-        damage.insert(0, Damage(file=CLUSTER, problem="is gone" if is_gone else "is empty"))
+    if CLUSTER not in problems and (is_gone or not (path / CLUSTER).stat().st_size):
+        if not (copied or manifest.names() or _has_pods(path)):
+            return _listed(problems)  # the first start was cut short, or has not been
+        problems = {CLUSTER: "is gone" if is_gone else "is empty"} | problems
     # a cluster has run here, so all of these were once whole
     checks = {"VERSION": _version_problem, "config.json": _config_problem, "tokens.json": _tokens_problem}
     for name, check in checks.items():
-        if problem := check(folder):
-            damage.append(Damage(file=name, problem=problem))
-    return [*damage, *_pki_damage(path / "pki")]
+        if name not in problems and (problem := check(folder)):
+            problems[name] = problem
+    return _listed(_pki_problems(path / "pki") | problems if "pki" not in problems else problems)
+
+
+def _listed(problems: dict[str, str]) -> list[Damage]:
+    databases = [name for name in problems if name.endswith(".db")]
+    others = [name for name in problems if not name.endswith(".db")]
+    others.sort(key=lambda name: name.startswith("pki/"))
+    return [Damage(file=name, problem=problems[name]) for name in (*databases, *others)]
+
+
+def _misplaced(path: Path) -> Iterator[tuple[str, str]]:
+    """Files where a folder belongs, and the reverse. Databases are looked at one by one."""
+    from moorage.localcluster.copies import NOT_COPIED, SMALL_FILES
+    from moorage.server.databases import ARTIFACTS_FOLDER, LOGS_FOLDER
+
+    folders = {*PARTS, "copies", LOGS_FOLDER, ARTIFACTS_FOLDER}
+    for name in (*SMALL_FILES, *NOT_COPIED):
+        if name not in folders and not name.endswith(".db") and (path / name).is_dir():
+            yield name, "is a folder, not a file"
+    for name in sorted(folders):
+        if (path / name).exists() and not (path / name).is_dir():
+            yield name, "is a file, not a folder"
+
+
+def _readable_copies(path: Path) -> Iterator[Copy]:
+    from moorage.localcluster.copies import list_copies
+
+    return (copy for copy in list_copies(path) if copy.problem is None)
+
+
+def _databases(path: Path, manifest: Manifest, copied: Copy | None) -> Iterator[tuple[str, str]]:
+    """What is wrong with databases: by the manifest, and by the newest copy for those that it does not know."""
+    old = {mark.name.removesuffix("-mark") for mark in path.glob("*.db-mark")}
+    known = manifest.marks.keys() | old
+    copies = {name for name in copied.files if name.endswith(".db")} - known if copied is not None else set()
+    names = {database.name for database in path.glob("[!.]*.db")} | manifest.names() | old | copies
+    if not known and copied is None and is_counted(path / CLUSTER):  # so there was a manifest
+        names |= _kept_by_every_server()
+    for name in sorted(names):
+        problem = find_problem(path / name, deep=True)
+        if problem is None and not (path / name).exists() and name not in known:
+            problem = "is gone"
+        if problem is None and name == CLUSTER and (path / name).exists() and (path / name).stat().st_size:
+            problem = _record_problem(path / name)
+        if problem is None and copied is not None and name in copies:
+            problem = less_than(path / name, copied.path / name)
+        if problem is not None:
+            yield name, problem
+
+
+def _kept_by_every_server() -> set[str]:
+    from moorage.server.databases import DATABASES
+
+    return {database.file for database in DATABASES if database.needed and database.file}
 
 
 def refuse_damage(folder: DataFolder, *, clock: Clock = SYSTEM) -> None:
@@ -68,43 +133,32 @@ def refuse_damage(folder: DataFolder, *, clock: Clock = SYSTEM) -> None:
 
 
 def way_back(folder: DataFolder, damage: list[Damage], clock: Clock = SYSTEM) -> str:
-    """What to do about damaged files. Names the newest copy that holds them."""
-    from moorage.localcluster.copies import NOT_COPIED, list_copies
+    """What to do about damaged files. Names the newest copy that is whole in them."""
+    from moorage.localcluster.copies import NOT_COPIED, newest_whole
 
     option = "" if folder.path == default_folder() else f" --data {folder.path}"
-    names = {entry.file for entry in damage} - NOT_COPIED
-    copies = [copy for copy in list_copies(folder.path) if copy.problem is None and names <= set(copy.files)]
+    named = [entry.file for entry in damage]
+    names = sorted({*named} - NOT_COPIED.keys())
     kept = "nothing was changed, and running pods are left alone"
     if not names:
-        return f"`moor restore latest{option}` sets aside what maps have printed, of which no copy is kept; {kept}"
-    if copies:
-        age = format_duration(clock.now().astimezone(UTC) - copies[0].taken)
+        aside = "; ".join(f"{name}: {NOT_COPIED[name]}" for name in named)
+        return f"`moor restore latest{option}` sets aside {' and '.join(named)} ({aside}); {kept}"
+    if copy := newest_whole(_readable_copies(folder.path), names):
+        age = format_duration(clock.now().astimezone(UTC) - copy.taken)
         back = f"`moor restore latest{option}` brings back the copy of {age} ago, `moor restore{option}` lists all"
         return f"{back}; {kept}"
-    advice = [f"{name}: {WITHOUT_COPY[name]}" for name in sorted(names) if name in WITHOUT_COPY]
+    advice = [f"{name}: {WITHOUT_COPY[name]}" for name in names if name in WITHOUT_COPY]
     if advice and len(advice) == len(names):
-        return f"no copy is kept of {' and '.join(sorted(names))}. {'; '.join(advice)}; {kept}"
+        return f"no copy is kept of {' and '.join(names)}. {'; '.join(advice)}; {kept}"
     return (
-        f"no copy is kept of {' and '.join(sorted(names))}: bring it back from a backup of yours;"
-        f" `moor down{option}` stops the pods,"
+        f"no copy is kept of {' and '.join(names)}: bring it back from a backup of yours"
+        f" (`moor restore FILE{option}`); `moor down{option}` stops the pods,"
         f" and another folder (--data) starts a new cluster; {kept}"
     )
 
 
-def _databases(path: Path) -> set[str]:
-    marked = {mark.name.removesuffix("-mark") for mark in path.glob("*.db-mark")}
-    return {database.name for database in path.glob("*.db")} | marked
-
-
-def _has_run(path: Path) -> bool:
-    """Whether there is a sign that a cluster once ran in the folder."""
-    if mark_path(path / CLUSTER).exists():
-        return True
-    if any(pod.is_dir() for node in path.glob("nodes/*") for pod in node.iterdir()):
-        return True
-    from moorage.localcluster.copies import list_copies
-
-    return bool(list_copies(path))
+def _has_pods(path: Path) -> bool:
+    return any(pod.is_dir() for node in path.glob("nodes/*") if node.is_dir() for pod in node.iterdir())
 
 
 def _record_problem(path: Path) -> str | None:
@@ -129,17 +183,27 @@ def _config_problem(folder: DataFolder) -> str | None:
     try:
         return None if folder.load_config() is not None else "is gone"
     except DataFolderError as error:
-        return error.message.removeprefix(f"{folder.path / 'config.json'} ")
+        return _problem(error, folder.path / "config.json")
 
 
 def _tokens_problem(folder: DataFolder) -> str | None:
     try:
         return None if folder.load_tokens() is not None else "is gone"
     except DataFolderError as error:
-        return error.message.removeprefix(f"{folder.path / 'tokens.json'} ")
+        return _problem(error, folder.path / "tokens.json")
 
 
-def _pki_damage(pki: Path) -> list[Damage]:
+def _problem(error: DataFolderError, file: Path) -> str:
+    """What is wrong with a file; raises the error where a copy would not help: the file may not be read."""
+    if isinstance(error.__cause__, PermissionError):
+        raise error
+    return error.message.removeprefix(f"{file} ")
+
+
+def _pki_problems(pki: Path) -> dict[str, str]:
     from moorage.localcluster.apiserver.pki import find_pki_problems
 
-    return [Damage(file=f"pki/{name}", problem=problem) for name, problem in find_pki_problems(pki).items()]
+    try:
+        return {f"pki/{name}": problem for name, problem in find_pki_problems(pki).items()}
+    except PermissionError as error:
+        raise unusable(error) from error

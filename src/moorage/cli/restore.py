@@ -54,9 +54,10 @@ def restore(
     cluster the server does it; restart the servers then. A local cluster must be stopped. Workers of before hold
     nothing after it; what they held is given again.
 
-    COPY is a name from the list, or `latest`: the newest copy that has the damaged files. Only damaged files are
-    replaced, unless --file or --all is given; the old files are kept in the folder `damaged`. The cluster must be
-    stopped. Running pods are left alone; the next `moor up` adopts them, also pods that are newer than the copy.
+    COPY is a name from the list, or `latest`: the newest copy that has the damaged files, whole. Only damaged
+    files are replaced, unless --file or --all is given; the old ones are kept in the folder `damaged`. The cluster
+    must be stopped. Running pods are left alone; the next `moor up` adopts them, also pods that are newer than
+    the copy.
     """
     from moorage.localcluster.copies import NOT_COPIED, check_copy, list_copies
 
@@ -81,7 +82,8 @@ def restore(
         dropped = [name for name in wanted if name in NOT_COPIED]
         wanted = [name for name in wanted if name not in NOT_COPIED]
         is_named = copy != "latest"  # a name that is wrong is refused also where nothing is damaged
-        chosen = _choose(copy, copies, wanted) if wanted or everything or is_named else None
+        needed = None if everything else wanted
+        chosen = _choose(copy, copies, needed) if wanted or everything or is_named else None
         if chosen is not None:
             wanted = sorted(chosen.files) if everything else wanted
             check_copy(chosen, wanted)
@@ -146,8 +148,13 @@ def _wanted(
     return list(files or damaged)
 
 
-def _choose(name: str, copies: Sequence[Copy], wanted: Sequence[str]) -> Copy:
-    """The copy that is named, or the newest that holds all that is wanted. Raises UsageError."""
+def _choose(name: str, copies: Sequence[Copy], wanted: Sequence[str] | None) -> Copy:
+    """The copy that is named, or the newest that is whole in all that is wanted. None: in all that it holds.
+
+    Raises UsageError, MoorageError.
+    """
+    from moorage.localcluster.copies import check_copy, newest_whole
+
     if name != "latest":
         for copy in copies:
             if copy.name == name:
@@ -156,13 +163,15 @@ def _choose(name: str, copies: Sequence[Copy], wanted: Sequence[str]) -> Copy:
             raise UsageError(f"copy {name!r} not found", hint="`moor restore` lists them")
         if copy.problem is not None:
             raise MoorageError(f"the copy {name} cannot be used: {copy.problem}", hint="choose another one")
-        if missing := [file for file in wanted if file not in copy.files]:
+        if missing := [file for file in wanted or () if file not in copy.files]:
             raise UsageError(f"the copy {name} does not hold {missing[0]}", hint="choose another one")
         return copy
+    if (whole := newest_whole(copies, wanted)) is not None:
+        return whole
     for copy in copies:
-        if copy.problem is None and set(wanted) <= set(copy.files):
-            return copy
+        if set(wanted or ()) <= copy.files.keys():
+            check_copy(copy, wanted or copy.files)  # says what is damaged
     raise MoorageError(
-        f"no copy holds {' and '.join(wanted) or 'anything'}",
+        f"no copy holds {' and '.join(wanted or ()) or 'anything'}",
         hint="bring the file back from a backup of yours; `moor down` stops the pods of this folder",
     )

@@ -69,6 +69,7 @@ async def _upload(session: Session, archive: bytes, *, dry_run: bool, force: boo
 
 
 def _restore_folder(folder: DataFolder, file: Path, *, dry_run: bool, force: bool) -> BackupSummary:
+    from moorage.apimachinery.databasefile import MANIFEST
     from moorage.localcluster.copies import CLUSTER, CopiedFile, Copy
     from moorage.server.backup import sqlite
     from moorage.server.backup.archive import FOLDER, LOGS
@@ -105,7 +106,7 @@ def _restore_folder(folder: DataFolder, file: Path, *, dry_run: bool, force: boo
                     str(path.relative_to(staged))
                     for path in sorted(staged.rglob("*"))
                     if path.is_file() and path.relative_to(staged).parts[0] != LOGS_FOLDER
-                    and not path.name.endswith(("-mark", "-wal", "-shm"))
+                    and not path.name.endswith((MANIFEST, "-wal", "-shm"))
                 ]  # fmt: skip
                 copy = Copy(
                     path=staged, taken=manifest.taken, revision=manifest.revision,

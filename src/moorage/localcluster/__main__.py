@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moorage.apimachinery.connections import raise_file_limit
+from moorage.apimachinery.databasefile import HINT
 from moorage.apimachinery.images import ImageRule, parse_rules
 from moorage.apimachinery.informer import index_by_node
 from moorage.apimachinery.logs import set_up_logging
@@ -86,7 +87,7 @@ async def run(data: Path, sock: socket.socket, ready_fd: int | None, alive_fd: i
     loop.add_signal_handler(signal.SIGUSR1, copy_wanted.set)  # `moor backup`
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    config = json.loads((data / "config.json").read_text())
+    config = _table(data / "config.json")
     pki = ensure_pki(data / "pki")
     server = ApiServer(
         SqliteStorage(data / "cluster.db"),
@@ -297,8 +298,19 @@ def _make_controllers(
 
 
 def _tokens(data: Path) -> dict[str, dict[str, Any]]:
-    table = json.loads((data / "tokens.json").read_text())
+    table = _table(data / "tokens.json")
     return {token: entry for token, entry in table.items() if entry["user"]}
+
+
+def _table(file: Path) -> dict[str, Any]:
+    """A small file of the data folder; `moor up` has looked at what is in it. Raises DataFolderError."""
+    try:
+        table = json.loads(file.read_bytes())
+    except (OSError, ValueError) as error:
+        raise DataFolderError(f"{file} cannot be read: {error}", hint=HINT) from error
+    if not isinstance(table, dict):
+        raise DataFolderError(f"{file} holds no table", hint=HINT)
+    return table
 
 
 def _spec(kind: Any, node: dict[str, Any]) -> Any:

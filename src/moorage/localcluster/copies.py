@@ -43,7 +43,22 @@ log = logging.getLogger(__name__)
 COPIES = "copies"
 CLUSTER = "cluster.db"
 MANIFEST = "copy.json"
-NOT_COPIED = frozenset({"outputs.db"})  # what maps printed: large, and kept by best effort anyway
+NOT_COPIED = {  # why there is no copy of it; without it a cluster starts
+    "outputs.db": "no copy is kept of what maps have printed",  # large, and kept by best effort
+    **dict.fromkeys(
+        (
+            "databases.manifest",
+            "kubeconfig",
+            "scheduler.json",
+            "prometheus.yml",
+            "prometheus-rules.yml",
+            "log",
+            "copies",
+        ),
+        "it is made anew",
+    ),
+    "images.json": "write the rules of images into it again",
+}
 SMALL_FILES = (
     "VERSION",
     "config.json",
@@ -137,6 +152,17 @@ def check_copy(copy: Copy, names: Iterable[str]) -> None:
             )
 
 
+def newest_whole(copies: Iterable[Copy], names: Iterable[str] | None) -> Copy | None:
+    """The first of these copies that holds these files as they were written. None: all that it should have."""
+    for copy in copies:
+        wanted = set(copy.files if names is None else names)
+        with contextlib.suppress(StorageDamaged):
+            if copy.problem is None and wanted <= copy.files.keys():
+                check_copy(copy, wanted)
+                return copy
+    return None
+
+
 def to_drop(taken: Sequence[datetime], *, now: datetime) -> list[datetime]:
     """Which copies to drop: all but the newest few, and the newest of each of the last days."""
     newest_first = sorted(taken, reverse=True)
@@ -205,7 +231,7 @@ def _sweep(root: Path) -> None:
 
 def _databases(data: Path) -> list[Path]:
     names = {CLUSTER, *NOT_COPIED}
-    return [path for path in sorted(data.glob("*.db")) if path.name not in names and path.stat().st_size]
+    return [path for path in sorted(data.glob("[!.]*.db")) if path.name not in names and path.stat().st_size]
 
 
 def _fill(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from moorage.apimachinery.databasefile import forget
 from moorage.attempts.logs import LogFolder, Logs
 from moorage.decide.usage.intervals import Open
 from moorage.decide.usage.nodelives import Begin
@@ -38,8 +39,8 @@ def move_usage(folder: Path, to: UsageStore) -> int:
         to.apply([Open(interval) for interval in intervals[at : at + _BATCH]])
     for life in lives:
         to.apply_nodes([Begin(life)], now=life.last_seen_at)
-    path.rename(path.with_name(path.name + MOVED))
-    path.with_name(nodetable.FILE).rename(path.with_name(nodetable.FILE + MOVED))
+    _set_aside(path)
+    _set_aside(path.with_name(nodetable.FILE))
     log.info("moved the history of GPU use into PostgreSQL", extra={"intervals": len(intervals)})
     return len(intervals)
 
@@ -57,9 +58,14 @@ def move_workflows(folder: Path, to: WorkflowStore) -> int:
         runs = to.take_over(before)
     finally:
         before.close()
-    path.rename(path.with_name(path.name + MOVED))
+    _set_aside(path)
     log.info("moved the records of workflows into PostgreSQL", extra={"runs": runs})
     return runs
+
+
+def _set_aside(database: Path) -> None:
+    database.rename(database.with_name(database.name + MOVED))
+    forget(database)
 
 
 def move_logs(folder: Path, to: Logs) -> int:

@@ -10,6 +10,7 @@ step of a statement, and a statement for each row would be thousands of such han
 
 from __future__ import annotations
 
+import logging
 import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,11 +19,20 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from moorage.apimachinery.databasefile import HighWater, make_private, refuse_less, storage_errors
+from moorage.apimachinery.databasefile import (
+    HighWater,
+    close_database,
+    find_problem,
+    make_private,
+    refuse_less,
+    storage_errors,
+)
 from moorage.errors import StorageError
 from moorage.sql.database import Row, Table
 from moorage.sql.migrations import Migration, Schema, Version, migrate, migrations
 from moorage.sql.times import timed
+
+log = logging.getLogger(__name__)
 
 BUSY_SECONDS = 10.0  # how long a write waits for another process's; a backup holds it for less
 _CHUNKS = (256, 32, 1)  # rows per statement; few sizes, so that statements stay prepared
@@ -33,17 +43,21 @@ class SqliteDatabase:
     """Opening raises StorageError for a file that is no database or that a newer Moorage has written.
 
     StorageDamaged for one that holds less than was acknowledged: see `apimachinery.databasefile`. The file is
-    readable by its owner only. Without `durable` the last seconds may be lost with the machine, and the file
-    keeps no mark of what it acknowledged.
+    readable by its owner only. Without `durable` the last seconds may be lost with the machine, its transactions
+    are not counted, and what it lacks is logged, not refused.
     """
 
     def __init__(self, path: Path | str, schema: Schema, *, durable: bool = True) -> None:
         self._path = Path(path)
         self._schema = schema
-        self._high_water = HighWater(self._path) if durable else None
+        self._high_water = HighWater(self._path)
+        self._counts = durable
         if durable:
             refuse_less(self._path)
+        elif problem := find_problem(self._path, deep=False):
+            log.warning("a database has lost what it held", extra={"path": str(self._path), "problem": problem})
         make_private(self._path)
+        self._high_water.begin()
         with self._errors("open"):
             self._db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
@@ -51,8 +65,7 @@ class SqliteDatabase:
                 self._db.execute("PRAGMA journal_mode = WAL")
                 self._db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
                 self._db.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
-                if self._high_water is not None:
-                    self._high_water.attach(self._db)
+                self._high_water.attach(self._db)
                 migrate(self, migrations("sqlite", schema))
         except StorageError:
             self.close()
@@ -63,9 +76,8 @@ class SqliteDatabase:
         return str(self._path)
 
     def close(self) -> None:
-        if self._high_water is not None:
-            self._high_water.close()
-        self._db.close()
+        self._high_water.close()
+        close_database(self._db)
 
     def locking(self, clause: str) -> str:  # noqa: ARG002  (there is one writer)
         return ""
@@ -82,14 +94,14 @@ class SqliteDatabase:
         try:
             yield
             with self._errors("write"):
-                if self._high_water is not None and self._db.total_changes != changes:
+                if self._counts and self._db.total_changes != changes:
                     count = self._high_water.next(self._db)
                 self._db.execute("COMMIT")
         except BaseException:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             raise
-        if self._high_water is not None and count is not None:
+        if count is not None:
             self._high_water.acknowledge(count)
 
     def rows(self, statement: str, *values: Any) -> list[Row]:

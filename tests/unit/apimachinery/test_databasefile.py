@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,15 +18,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moorage.apimachinery.databasefile import (
-    MARK_BYTES,
+    ENTRY_BYTES,
+    LINE_BYTES,
+    MANIFEST,
+    REMOVED,
     HighWater,
+    Manifest,
     Mark,
+    close_database,
     find_problem,
-    mark_path,
+    forget,
+    old_mark_path,
+    read_manifest,
     read_mark,
     reading,
     refuse_less,
-    side_files,
     write_mark,
 )
 from moorage.errors import StorageDamaged
@@ -33,15 +40,16 @@ from moorage.errors import StorageDamaged
 _WRITER = """
 import os, signal, sqlite3, sys
 from pathlib import Path
-from moorage.apimachinery.databasefile import HighWater, refuse_less
+from moorage.apimachinery.databasefile import HighWater, close_database, refuse_less
 
 path = Path(sys.argv[1])
 refuse_less(path)
+water = HighWater(path)
+water.begin()
 db = sqlite3.connect(path, isolation_level=None)
 db.execute("PRAGMA journal_mode=WAL")
 db.execute("PRAGMA synchronous=FULL")
 db.execute("CREATE TABLE IF NOT EXISTS t (id INTEGER PRIMARY KEY, text TEXT)")
-water = HighWater(path)
 count = water.attach(db)
 for _ in range(int(sys.argv[2])):
     db.execute("BEGIN IMMEDIATE")
@@ -53,7 +61,7 @@ for _ in range(int(sys.argv[2])):
 if sys.argv[3] == "kill":
     os.kill(os.getpid(), signal.SIGKILL)
 water.close()
-db.close()
+close_database(db)
 """
 
 
@@ -196,7 +204,7 @@ def test_an_older_mark_after_a_power_cut_gives_no_false_alarm(
     for older in (0, 1, mark.count - 1):
         write_mark(path, Mark(mark.identity, older))
         assert find_problem(path, deep=True) is None
-    mark_path(path).unlink()
+    path.with_name(MANIFEST).unlink()
     assert find_problem(path, deep=True) is None
 
 
@@ -219,28 +227,115 @@ def test_a_database_of_before_marks_gets_one(tmp_path: Path) -> None:
     assert "is empty" in str(find_problem(path, deep=True))
 
 
-@given(counts=st.lists(st.integers(0, 10**12), min_size=1, max_size=8), torn=st.binary(max_size=MARK_BYTES))
+@given(counts=st.lists(st.integers(0, 10**12), min_size=1, max_size=8), torn=st.binary(max_size=LINE_BYTES))
 def test_a_line_that_was_half_written_leaves_the_one_before(
     tmp_path_factory: pytest.TempPathFactory, counts: list[int], torn: bytes
 ) -> None:
     path = tmp_path_factory.mktemp("torn") / "x.db"
     counts = sorted(counts)
-    write_mark(path, Mark("id", counts[0]))
+    write_mark(path.with_name("w.db"), Mark("other", 5))
     water = HighWater(path)
-    water._identity, water._file = "id", os.open(mark_path(path), os.O_WRONLY)
+    water._identity, water._at = "id", write_mark(path, Mark("id", counts[0]))
+    write_mark(path.with_name("y.db"), Mark("other", 6))
+    water._file = os.open(path.with_name(MANIFEST), os.O_WRONLY)
     for count in counts:
         water.acknowledge(count)
     assert read_mark(path) == Mark("id", counts[-1])
-    os.pwrite(water._file, torn, water._slot * MARK_BYTES)  # the next one, cut off
-    assert read_mark(path) == Mark("id", counts[-1])
+    os.pwrite(water._file, torn, water._at + water._second * LINE_BYTES)  # the next one, cut off
+    marks = {"w.db": Mark("other", 5), "x.db": Mark("id", counts[-1]), "y.db": Mark("other", 6)}
+    assert read_manifest(path.parent) == Manifest(marks, is_whole=True)
     water.close()
 
 
-def test_files_beside_a_database_are_for_its_owner_alone(tmp_path: Path) -> None:
+def test_a_damaged_entry_is_written_anew_by_the_database_that_misses_its_own(tmp_path: Path) -> None:
+    names = ("a.db", "b.db", "c.db")
+    for number, name in enumerate(names):
+        assert write_mark(tmp_path / name, Mark(name, number)) == number * ENTRY_BYTES
+    with (tmp_path / MANIFEST).open("r+b") as file:
+        file.seek(ENTRY_BYTES)
+        file.write(bytes(ENTRY_BYTES))
+    rest = {name: Mark(name, number) for number, name in enumerate(names) if name != "b.db"}
+    assert read_manifest(tmp_path) == Manifest(rest, is_whole=False)
+    assert write_mark(tmp_path / "b.db", Mark("b.db", 1)) == ENTRY_BYTES
+    assert read_manifest(tmp_path) == Manifest(rest | {"b.db": Mark("b.db", 1)}, is_whole=True)
+    for size in (2 * ENTRY_BYTES + 7, 2 * ENTRY_BYTES):
+        os.truncate(tmp_path / MANIFEST, size)
+        assert not read_manifest(tmp_path).is_whole
+        assert write_mark(tmp_path / "c.db", Mark("c.db", 2)) == 2 * ENTRY_BYTES
+        assert read_manifest(tmp_path).is_whole
+
+
+def test_a_database_that_was_taken_away_on_purpose_is_not_missed_and_may_come_back(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
-    write_mark(path, Mark("id", 1))
-    assert mark_path(path).stat().st_mode & 0o777 == 0o600
-    assert side_files(path)[-1] == mark_path(path)
+    write(path, 3, "close")
+    content = path.read_bytes()
+    path.unlink()
+    assert find_problem(path, deep=True) == "is gone"
+    forget(path)
+    assert find_problem(path, deep=True) is None
+    assert read_manifest(tmp_path).marks["x.db"].count == REMOVED
+    path.write_bytes(content)
+    assert find_problem(path, deep=True) is None
+    assert write(path, 1, "close") == 4
+
+
+def test_an_old_mark_is_taken_over_and_its_file_goes(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    write(path, 20, "close")
+    mark = read_mark(path)
+    assert mark is not None
+    (tmp_path / MANIFEST).unlink()
+    text = f"moorage-mark-1 {mark.identity} {mark.count + 1}"
+    line = f"{text} {zlib.crc32(text.encode()):08x}\n".encode().ljust(LINE_BYTES, b"\0")
+    old_mark_path(path).write_bytes(line * 2)
+    assert "but change 21 was acknowledged" in str(find_problem(path, deep=True))
+    text = f"moorage-mark-1 {mark.identity} {mark.count}"
+    line = f"{text} {zlib.crc32(text.encode()):08x}\n".encode().ljust(LINE_BYTES, b"\0")
+    old_mark_path(path).write_bytes(line * 2)
+    assert write(path, 1, "close") == mark.count + 1
+    assert read_manifest(tmp_path).marks == {"x.db": Mark(mark.identity, mark.count + 1)}
+    assert not old_mark_path(path).exists()
+
+
+@pytest.mark.parametrize("end", ["close", "kill"])
+def test_without_a_manifest_a_database_is_taken_as_it_is_unless_its_log_is_gone(tmp_path: Path, end: str) -> None:
+    path = tmp_path / "x.db"
+    write(path, 30, end)
+    path.with_name(MANIFEST).unlink()
+    assert find_problem(path, deep=True) is None
+    for side in ("x.db-wal", "x.db-shm"):
+        path.with_name(side).unlink(missing_ok=True)
+    problem = find_problem(path, deep=True)
+    assert problem == (None if end == "close" else f"lacks its write-ahead log, and {MANIFEST} does not know it")
+
+
+def test_a_database_of_another_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    write(tmp_path / "a" / "x.db", 1, "close")
+    write(tmp_path / "b" / "y.db", 1, "close")
+    (tmp_path / "b" / "x.db").write_bytes((tmp_path / "a" / "x.db").read_bytes())
+    assert "is not a database of this folder" in str(find_problem(tmp_path / "b" / "x.db", deep=True))
+
+
+def test_a_database_keeps_its_log_until_its_last_connection_closes(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "x.db"
+    first, second = (sqlite3.connect(path, isolation_level=None) for _ in range(2))
+    first.execute("PRAGMA journal_mode=WAL")
+    first.execute("CREATE TABLE t (n INTEGER)")
+    second.execute("INSERT INTO t VALUES (1)")
+    close_database(first)
+    assert path.with_name("x.db-wal").exists()
+    close_database(second)
+    assert [left.name for left in tmp_path.iterdir()] == ["x.db"]
+    assert path.read_bytes()[18:20] == b"\x01\x01"
+
+
+def test_the_manifest_is_for_its_owner_alone(tmp_path: Path) -> None:
+    write_mark(tmp_path / "x.db", Mark("id", 1))
+    assert (tmp_path / MANIFEST).stat().st_mode & 0o777 == 0o600
 
 
 def test_a_database_that_others_may_have_open_is_read_with_their_changes(tmp_path):

@@ -1,4 +1,4 @@
-"""Every file of a data folder × every way it can be damaged: what is found, that nothing changes, the way back."""
+"""Copies and backups of a data folder, brought back; ways to damage it are in test_damaged_folder.py."""
 
 from __future__ import annotations
 
@@ -9,167 +9,30 @@ import os
 import random
 import shutil
 import sqlite3
-from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from tests.damagedfolder import NODES, PORTS, TAKEN, contents, damage_page, empty, make_whole, rows_of
 
-from moorage.apimachinery.databasefile import read_mark
+from moorage.apimachinery.databasefile import MANIFEST, read_mark
 from moorage.cli.datafolder import Config, DataFolder
 from moorage.cli.folderhealth import find_damage, refuse_damage
 from moorage.cli.main import main
 from moorage.errors import StorageDamaged
-from moorage.localcluster.apiserver.pki import ensure_pki
-from moorage.localcluster.copies import list_copies, take_copy
+from moorage.localcluster.copies import list_copies
 from moorage.localcluster.storage.sqlite import SqliteStorage, read_records
-from moorage.queue.tables import QUEUE
-from moorage.server.identity.sessions import SCHEMA as PEOPLE
 from moorage.server.identity.sessions import AuditEntry, open_sessions
-from moorage.sql.opening import open_database
 from moorage.testing.examples import examples
-from moorage.usage.store import UsageStore
-
-TAKEN = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
-NODES = [{"name": "node-1", "gpus": 2}]
-PORTS = {"api": 7001, "server": 7002, "ingress": 7003, "extender": 7004, "webhook": 7005}
-
-
-async def _fill(path: Path) -> None:
-    """Leaves cluster.db with a write-ahead log, as after a kill, and one copy."""
-    making = path.with_name("making")
-    making.mkdir()
-    for part in (range(280), range(280, 300)):  # the first in the database, the last in its log
-        store = SqliteStorage(making / "cluster.db")
-        await store.start()
-        for number in part:
-            text = json.dumps({"metadata": {"uid": f"u{number}"}, "x": "y" * 900})
-            await store.put(f"core/configmaps/default/c{number:03}", text.encode())
-        if part.stop < 300:
-            await store.stop()
-    for left in making.iterdir():
-        shutil.copy(left, path)
-    take_copy(path, store.list("").records, store.revision, now=TAKEN)
-    await store.stop()
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder as `moor up` leaves it when it is killed, with one copy of it."""
-    path = tmp_path_factory.mktemp("whole") / "data"
-    folder = DataFolder(path)
-    folder.prepare()
-    folder.save_config(Config(nodes=NODES, ports=PORTS, user="ada"))
-    folder.tokens("ada")
-    ensure_pki(path / "pki")
-    usage = UsageStore(path / "usage.db")
-    with usage._db.transaction():
-        usage._db.run("CREATE TABLE more (text TEXT)")
-        usage._db.run_each("INSERT INTO more VALUES (?)", [("x" * 900,)] * 100)
-    usage.close()
-    for name, schema in (("queue.db", QUEUE), ("people.db", PEOPLE)):
-        database = open_database(path / name, schema)
-        database.run("CREATE TABLE more (text TEXT)")
-        for _ in range(100):
-            database.run("INSERT INTO more VALUES (?)", "x" * 900)
-        database.close()
-    asyncio.run(_fill(path))
-    return path
+    return make_whole(tmp_path_factory.mktemp("whole") / "data")
 
 
 @pytest.fixture
 def data(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole, tmp_path / "data"))
-
-
-def contents(path: Path) -> dict[str, bytes]:
-    return {
-        str(file.relative_to(path)): file.read_bytes()
-        for file in sorted(path.rglob("*"))
-        if file.is_file() and not file.name.endswith("-shm")
-    }
-
-
-def empty(path: Path) -> None:
-    os.truncate(path, 0)
-
-
-def cut(path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def damage_page(path: Path) -> None:
-    size = path.stat().st_size
-    with path.open("r+b") as file:
-        file.seek(size // 3 // 4096 * 4096 or size // 3)
-        file.write(random.Random(7).randbytes(min(4096, size // 2)))
-
-
-def cut_log(path: Path) -> None:
-    os.truncate(path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-wal").stat().st_size // 2)
-
-
-FILES = [
-    "VERSION",
-    "config.json",
-    "tokens.json",
-    "pki/ca.crt",
-    "pki/ca.key",
-    "pki/tokens.key",
-    "cluster.db",
-    "queue.db",
-    "usage.db",
-    "people.db",
-]
-WAYS: dict[str, Callable[[Path], None]] = {
-    "empty": empty,
-    "gone": Path.unlink,
-    "truncated": cut,
-    "damaged page": damage_page,
-}
-# two bytes: half of it is still a version; a key's length is known, what is in it is not
-CASES = [(file, way) for file in FILES for way in WAYS if (file, way) != ("VERSION", "truncated")]
-CASES.remove(("pki/tokens.key", "damaged page"))
-
-
-def test_a_whole_folder_is_no_problem(data: Path) -> None:
-    assert find_damage(DataFolder(data)) == []
-    assert main(["restore", "latest", "--data", str(data)]) == 0
-
-
-@pytest.mark.parametrize(("file", "way"), [*CASES, ("cluster.db", "log cut")])
-def test_a_damaged_file_is_named_nothing_changes_and_restore_brings_it_back(
-    data: Path, file: str, way: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    before = contents(data)
-    (cut_log if way == "log cut" else WAYS[way])(data / file)
-    harmed = contents(data)
-    with pytest.raises(StorageDamaged) as caught:
-        refuse_damage(DataFolder(data))
-    assert f" {file} " in caught.value.message
-    assert f"moor restore latest --data {data}" in str(caught.value.hint)
-    assert main(["up", "--data", str(data)]) == 1
-    err = capsys.readouterr().err
-    assert caught.value.message in err
-    assert "hint:" in err
-    assert {name: text for name, text in contents(data).items() if not name.startswith("run/")} == harmed
-
-    assert main(["restore", "latest", "--data", str(data), "--dry-run"]) == 0
-    assert f"would bring back {file}" in capsys.readouterr().err
-    assert {name: text for name, text in contents(data).items() if not name.startswith("run/")} == harmed
-    assert main(["restore", "latest", "--data", str(data)]) == 0
-    assert find_damage(DataFolder(data)) == []
-    after = contents(data)
-    if file == "cluster.db":
-        copied = read_records(data / "copies" / "20261121T120000Z" / "cluster.db")
-        assert read_records(data / file) == copied
-        assert len(copied) == 300
-    elif not file.endswith(".db"):
-        assert after[file] == before[file]
-    kept = {name for name in after if name.startswith("damaged/")}
-    assert any(name.endswith(f"Z/{file}") for name in kept) == (file in harmed)
-    untouched = {name for name in before if not name.startswith((file, "run/"))}
-    assert {name: after[name] for name in untouched} == {name: before[name] for name in untouched}
 
 
 def test_a_restored_store_counts_on_beyond_all_that_clients_have_seen(data: Path) -> None:
@@ -230,7 +93,7 @@ def test_printed_output_is_set_aside_because_it_is_not_copied(data: Path) -> Non
     assert [damage.file for damage in find_damage(DataFolder(data))] == ["outputs.db"]
     with pytest.raises(StorageDamaged) as caught:
         refuse_damage(DataFolder(data))
-    assert f"restore latest --data {data}` sets aside what maps have printed" in str(caught.value.hint)
+    assert f"restore latest --data {data}` sets aside outputs.db" in str(caught.value.hint)
     assert main(["restore", "latest", "--data", str(data)]) == 0
     assert find_damage(DataFolder(data)) == []
     assert not (data / "outputs.db").exists()
@@ -269,11 +132,6 @@ def steps_done(steps: int, *words: str) -> int:
     return done
 
 
-def rows_of(database: Path) -> int:
-    with contextlib.closing(sqlite3.connect(database)) as db:
-        return int(db.execute("SELECT COUNT(*) FROM more").fetchone()[0])
-
-
 @pytest.mark.parametrize("kept_mark", [True, False], ids=["marked", "of a version without marks"])
 @pytest.mark.parametrize("file", ["queue.db", "people.db", "usage.db"])
 def test_a_restore_that_is_cut_short_leaves_no_database_that_nobody_misses(
@@ -284,7 +142,7 @@ def test_a_restore_that_is_cut_short_leaves_no_database_that_nobody_misses(
         data = Path(shutil.copytree(whole, tmp_path / f"data-{steps}"))
         damage_page(data / file)
         if not kept_mark:
-            (data / f"{file}-mark").unlink()
+            (data / MANIFEST).unlink()
         was_cut = cut_short(steps, "latest", "--file", file, "--data", str(data))
         if file in {damage.file for damage in find_damage(DataFolder(data))}:
             assert main(["restore", "latest", "--data", str(data)]) == 0

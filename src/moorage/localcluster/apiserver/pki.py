@@ -4,7 +4,7 @@
     server.crt server.key   for localhost and 127.0.0.1, signed by it
     tokens.key              signs service account tokens; 32 random bytes
 
-    expiry.json             when the certificates expire
+    expiry.json             when the certificates expire, and the SHA-256 of tokens.key
 
 Keys are readable by their owner only. Everything is made at the first start, `expiry.json` last. From then on an
 authority or a signing key that is missing or damaged is an error: with a new one every kubeconfig and every token
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import hashlib
 import json
 import os
 import secrets
@@ -65,6 +66,8 @@ def ensure_pki(folder: Path, *, clock: Clock = SYSTEM) -> Pki:
             described = "; ".join(f"{folder / name} {problem}" for name, problem in problems.items())
             raise StorageDamaged(described, hint=HINT)
         expiry = _expiry(folder)
+        if "tokens.key" not in _noted(folder):  # a folder of an older version
+            _note(folder, expiry)
         if expiry["ca.crt"] - now < RENEW_BEFORE:
             _note(folder, _make(folder, now, new_ca=True))
         elif expiry["server.crt"] - now < RENEW_BEFORE or not _fit(folder / "server.crt", folder / "server.key"):
@@ -81,11 +84,16 @@ def ensure_pki(folder: Path, *, clock: Clock = SYSTEM) -> Pki:
 
 
 def find_pki_problems(folder: Path) -> dict[str, str]:
-    """What is wrong with the files of a folder that was once complete: name → the end of a sentence."""
+    """What is wrong with the files of a folder that was once complete: name → the end of a sentence.
+
+    Raises PermissionError for a file that may not be read.
+    """
     kept = ("ca.crt", "ca.key", "tokens.key")
     problems = {name: "is gone" for name in kept if not (folder / name).is_file()}
     if "tokens.key" not in problems and (size := (folder / "tokens.key").stat().st_size) != SIGNING_KEY_BYTES:
         problems["tokens.key"] = f"holds {size} bytes instead of {SIGNING_KEY_BYTES}"
+    if "tokens.key" not in problems and _noted(folder).get("tokens.key", digest := _digest(folder)) != digest:
+        problems["tokens.key"] = "is not the key that was made here"
     for name in ("ca.crt", "ca.key"):
         if name not in problems and not _is_pem(folder / name):
             problems[name] = "is damaged" if (folder / name).stat().st_size else "is empty"
@@ -98,6 +106,8 @@ def _is_pem(path: Path) -> bool:
     try:
         lines = path.read_bytes().decode("ascii").strip().splitlines()
         base64.b64decode("".join(lines[1:-1]), validate=True)
+    except PermissionError:
+        raise
     except (OSError, ValueError):
         return False
     return len(lines) > 2 and lines[0].startswith("-----BEGIN ") and lines[-1].startswith("-----END ")
@@ -113,11 +123,9 @@ def _fit(certificate: Path, key: Path) -> bool:
 
 def _expiry(folder: Path) -> dict[str, datetime]:
     """When the certificates expire: as noted, or read from them when the note is missing or damaged."""
-    try:
-        noted: Any = json.loads((folder / "expiry.json").read_bytes())
+    with contextlib.suppress(ValueError, AttributeError, TypeError, KeyError):
+        noted = _noted(folder)
         return {name: parse_rfc3339(noted[name]) for name in ("ca.crt", "server.crt")}
-    except (FileNotFoundError, ValueError, AttributeError, TypeError, KeyError, RecursionError):
-        pass
     from cryptography import x509
 
     expiry = {}
@@ -132,8 +140,21 @@ def _expiry(folder: Path) -> dict[str, datetime]:
     return expiry
 
 
+def _noted(folder: Path) -> dict[str, Any]:
+    """What expiry.json holds; nothing where it is missing or damaged."""
+    try:
+        noted = json.loads((folder / "expiry.json").read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return noted if isinstance(noted, dict) else {}
+
+
+def _digest(folder: Path) -> str:
+    return hashlib.sha256((folder / "tokens.key").read_bytes()).hexdigest()
+
+
 def _note(folder: Path, expiry: dict[str, datetime]) -> None:
-    noted = {name: rfc3339(moment) for name, moment in expiry.items()}
+    noted = {name: rfc3339(moment) for name, moment in expiry.items()} | {"tokens.key": _digest(folder)}
     _write(folder / "expiry.json", json.dumps(noted).encode(), secret=False)
 
 

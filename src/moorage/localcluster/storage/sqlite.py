@@ -32,6 +32,7 @@ from pathlib import Path
 from moorage.apimachinery.databasefile import (
     HINT,
     HighWater,
+    close_database,
     make_high_water,
     make_private,
     reading,
@@ -189,6 +190,7 @@ class SqliteStorage:
     def _open(self) -> sqlite3.Connection:
         refuse_less(self._path)
         make_private(self._path)
+        self._high_water.begin()
         database: sqlite3.Connection | None = None
         try:
             database = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=5.0)
@@ -240,7 +242,7 @@ class SqliteStorage:
             error = self._commit(database, batch)
             self._loop.call_soon_threadsafe(self._landed, batch, error)
         try:
-            database.close()
+            close_database(database)
             self._high_water.close()
         except sqlite3.Error as problem:
             log.warning("closing the store failed", extra={"path": str(self._path), "error": str(problem)})
