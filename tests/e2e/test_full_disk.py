@@ -79,6 +79,17 @@ def test_a_disk_that_fills_up_refuses_writes_and_loses_nothing(small_disk):
         assert "the disk is full" in refused.stderr
         assert len([line for line in refused.stderr.splitlines() if line.startswith("error:")]) == 1
         fill(small_disk)  # again, where the cluster has removed a file meanwhile
+        before = {path.name for path in (small_disk / "d").iterdir()}
+        backup = small_disk.parent / "a.backup"
+        for target in (backup, small_disk / "a.backup"):
+            refused = cluster.moor("backup", "--data", str(small_disk / "d"), str(target), check=False)
+            assert refused.returncode == 1
+            assert "error: the control plane of" in refused.stderr
+            assert "free some space" in refused.stderr
+            assert not target.exists()
+            assert not list(target.parent.glob(".a.backup*"))
+        assert {path.name for path in (small_disk / "d").iterdir()} == before
+        fill(small_disk)
         assert json.loads(cluster.moor("show", "before", "-o", "json").stdout)["state"] == "Succeeded"
         filler.unlink()
 
@@ -86,6 +97,7 @@ def test_a_disk_that_fills_up_refuses_writes_and_loses_nothing(small_disk):
             return cluster.moor("run", "--name", "after", *submit, check=False).returncode == 0
 
         wait_until("a run to be accepted", accepted)
+        cluster.moor("backup", "--data", str(small_disk / "d"), str(backup))
         wait_until(
             "the run to end",
             lambda: json.loads(cluster.moor("show", "after", "-o", "json").stdout)["state"] == "Succeeded",

@@ -27,6 +27,7 @@ import fcntl
 import logging
 import os
 import secrets
+import shutil
 import sqlite3
 import zlib
 from collections.abc import Iterator
@@ -118,6 +119,20 @@ def storage_errors(verb: str, path: Path) -> Iterator[None]:
         raise storage_error(verb, path, error) from error
 
 
+@contextlib.contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Raises StorageFull where what is written to `path`, or into that folder, finds no room."""
+    try:
+        yield
+    except OSError as error:
+        of_copytree = isinstance(error, shutil.Error)  # it has texts of what its files raised
+        if error.errno not in FULL and not (of_copytree and os.strerror(errno.ENOSPC) in str(error)):
+            raise
+        raise StorageFull(
+            f"could not write {path}: the disk is full", hint="free some space; what was written before is kept"
+        ) from error
+
+
 def read_manifest(folder: Path) -> Manifest:
     """Raises StorageError for a file that may not be read; what is damaged in it, or missing, is left out."""
     try:
@@ -171,9 +186,9 @@ def _line(name: str, mark: Mark) -> bytes:
 def _parse_line(line: bytes, magic: str) -> list[str] | None:
     """The words between the first, which is `magic`, and the checksum; None: it is damaged."""
     text, _, _ = line.partition(b"\n")
-    said, _, checksum = text.rpartition(b" ")
-    words = said.decode("utf-8", "replace").split(" ")
-    if words[0] != magic or checksum != b"%08x" % zlib.crc32(said):
+    content, _, checksum = text.rpartition(b" ")
+    words = content.decode("utf-8", "replace").split(" ")
+    if words[0] != magic or checksum != b"%08x" % zlib.crc32(content):
         return None
     return words[1:]
 
@@ -187,12 +202,12 @@ def _mark_of(identity: str, count: str) -> Mark | None:
 
 def _parse_entry(entry: bytes) -> tuple[str, Mark] | None:
     """The name and mark of the newer whole line of an entry; None: both are damaged."""
-    found = []
+    marks = []
     for at in (0, LINE_BYTES):
         words = _parse_line(entry[at : at + LINE_BYTES], _MAGIC)
         if words is not None and len(words) == 3 and (mark := _mark_of(*words[1:])) is not None:
-            found.append((words[0], mark))
-    return max(found, key=lambda pair: pair[1].count, default=None)
+            marks.append((words[0], mark))
+    return max(marks, key=lambda pair: pair[1].count, default=None)
 
 
 def write_mark(database: Path, mark: Mark) -> int:

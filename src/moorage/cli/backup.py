@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import os
 import shutil
-import signal
 from collections.abc import Iterator
 from datetime import UTC
 from pathlib import Path
@@ -28,16 +27,13 @@ from moorage.client.cluster import choose_kubeconfig
 from moorage.client.datafolder import default_folder
 from moorage.client.files import replacing
 from moorage.clock import SYSTEM
-from moorage.errors import MoorageError, NotReady, UsageError
+from moorage.errors import ApiError, NotReady, StorageError, UsageError
 from moorage.present.sizes import bytes_text
 from moorage.server.backup.archive import FOLDER, Manifest, pack
 from moorage.server.backup.store import Place, collect, scratch
 
 if TYPE_CHECKING:
     from moorage.localcluster.copies import Copy
-
-ASK_SECONDS = 1.0  # copies are named by the second
-COPY_SECONDS = 60.0  # until the control plane has written its objects; they take a second
 
 
 @console.command(
@@ -136,9 +132,8 @@ def _objects(folder: DataFolder) -> Iterator[Copy]:
     from moorage.localcluster.copies import take_copy
     from moorage.localcluster.storage.sqlite import read_records
 
-    pid = folder.pid("localcluster") if folder.is_running() else None
-    if pid is not None:
-        yield asyncio.run(_new_copy(folder, pid))
+    if folder.is_running():
+        yield asyncio.run(_new_copy(folder))
         return
     with folder.locked():
         mark = read_mark(folder.path / "cluster.db")
@@ -148,21 +143,24 @@ def _objects(folder: DataFolder) -> Iterator[Copy]:
         )
 
 
-async def _new_copy(folder: DataFolder, pid: int) -> Copy:
+async def _new_copy(folder: DataFolder) -> Copy:
+    """Raises StorageError where the control plane could not make it, as on a full disk, or does not answer."""
+    from moorage.kube.client import KubeClient
+    from moorage.localcluster.apiserver.http.pages import COPIES_PATH
     from moorage.localcluster.copies import list_copies
 
-    before = {copy.name for copy in list_copies(folder.path)}
-    deadline = SYSTEM.monotonic() + COPY_SECONDS
-    while SYSTEM.monotonic() < deadline:
-        os.kill(pid, signal.SIGUSR1)
-        await SYSTEM.sleep(ASK_SECONDS)
-        for copy in list_copies(folder.path):
-            if copy.name not in before and copy.problem is None:
-                return copy
-    raise MoorageError(
-        f"the control plane of {folder.path} wrote no copy of its objects in {COPY_SECONDS:g} s",
-        hint=f"see {folder.path}/log/localcluster.log, or stop it first: moor down --keep-pods",
-    )
+    try:
+        async with KubeClient.from_kubeconfig(folder.kubeconfig) as api:
+            made = msgspec.json.decode(await api.raw("POST", COPIES_PATH))
+    except ApiError as error:
+        raise StorageError(
+            f"the control plane of {folder.path} did not copy its objects: {error.message}",
+            hint=f"free some space where {folder.path} is, or see {folder.path}/log/localcluster.log",
+        ) from error
+    copy = next((copy for copy in list_copies(folder.path) if copy.name == made["name"]), None)
+    if copy is None or copy.problem is not None:
+        raise StorageError(f"the copy {made['name']} of {folder.path} cannot be read", hint="try again")
+    return copy
 
 
 async def _download(session: Session, file: Path) -> None:

@@ -59,30 +59,14 @@ def bring_back(
     Cut short at any moment, what is missing is found by the next start, and this can be done again: the manifest
     knows a database until the new file is in its place, so that one that is gone is missed.
     """
-    from moorage.apimachinery.databasefile import forget, log_files, read_mark, sync_folder
+    from moorage.apimachinery.databasefile import disk_errors, forget, log_files, read_mark, sync_folder
     from moorage.localcluster.copies import NOT_COPIED
 
     aside = folder.path / DAMAGED / SYSTEM.now().astimezone(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-    steps = []
-    prepared: list[tuple[str, Path]] = []
-    for name in wanted:
-        assert copy is not None
-        scratch = folder.path / f"{_SCRATCH}{name.replace('/', '-')}"
-        if name == CLUSTER:
-            steps += _prepare_cluster(folder, copy, scratch, dry_run=dry_run)
-        else:
-            steps.append(f"bring back {name} of {rfc3339(copy.taken)}")
-            if not dry_run:
-                _copy_file(copy.path / name, scratch)
-                if name == QUEUE:
-                    release(scratch)
-        prepared.append((name, scratch))
-    if logs is not None and not dry_run:
-        scratch = folder.path / f"{_SCRATCH}{LOGS_FOLDER}"
-        shutil.rmtree(scratch, ignore_errors=True)
-        if logs.is_dir():
-            shutil.copytree(logs, scratch)
-            prepared.insert(0, (LOGS_FOLDER, scratch))  # while a database is gone, nobody starts on half of both
+    with disk_errors(folder.path), contextlib.ExitStack() as unless_prepared:
+        unless_prepared.callback(_remove_scratch, folder.path)
+        prepared, steps = _prepare(folder, copy, wanted, logs, dry_run=dry_run)
+        unless_prepared.pop_all()
     steps += [f"set {name} aside: {NOT_COPIED[name]}" for name in dropped]
     if dry_run:
         return [*steps, f"keep what is replaced in {aside}"]
@@ -109,6 +93,38 @@ def bring_back(
         if name.endswith(".db"):
             _mark(folder.path / name)
     return [*steps, f"what was replaced is in {aside}"]
+
+
+def _prepare(
+    folder: DataFolder, copy: Copy | None, wanted: Sequence[str], logs: Path | None, *, dry_run: bool
+) -> tuple[list[tuple[str, Path]], list[str]]:
+    """Make the new files beside the old ones: their names and where they are, and what was done in words."""
+    steps: list[str] = []
+    prepared: list[tuple[str, Path]] = []
+    for name in wanted:
+        assert copy is not None
+        scratch = folder.path / f"{_SCRATCH}{name.replace('/', '-')}"
+        if name == CLUSTER:
+            steps += _prepare_cluster(folder, copy, scratch, dry_run=dry_run)
+        else:
+            steps.append(f"bring back {name} of {rfc3339(copy.taken)}")
+            if not dry_run:
+                _copy_file(copy.path / name, scratch)
+                if name == QUEUE:
+                    release(scratch)
+        prepared.append((name, scratch))
+    if logs is not None and not dry_run:
+        scratch = folder.path / f"{_SCRATCH}{LOGS_FOLDER}"
+        shutil.rmtree(scratch, ignore_errors=True)
+        if logs.is_dir():
+            shutil.copytree(logs, scratch)
+            prepared.insert(0, (LOGS_FOLDER, scratch))  # while a database is gone, nobody starts on half of both
+    return prepared, steps
+
+
+def _remove_scratch(folder: Path) -> None:
+    for left in folder.glob(f"{_SCRATCH}*"):
+        shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
 
 
 def _prepare_cluster(folder: DataFolder, copy: Copy, scratch: Path, *, dry_run: bool) -> list[str]:

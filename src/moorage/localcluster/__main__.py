@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import functools
 import gc
 import json
 import logging
@@ -77,14 +78,13 @@ async def run(data: Path, sock: socket.socket, ready_fd: int | None, alive_fd: i
     from moorage.localcluster.apiserver.pki import ensure_pki
     from moorage.localcluster.apiserver.server import ApiServer
     from moorage.localcluster.controllers.events import EventRecorder
-    from moorage.localcluster.copies import copy_now, copy_when_wanted, keep_copies
+    from moorage.localcluster.copies import copy_now, keep_copies, make_copy
     from moorage.localcluster.nodeagent.launcher import Launcher
     from moorage.localcluster.nodeagent.podstats import PodStats
     from moorage.localcluster.storage.sqlite import SqliteStorage
 
-    stop, copy_wanted = asyncio.Event(), asyncio.Event()
+    stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGUSR1, copy_wanted.set)  # `moor backup`
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     config = _table(data / "config.json")
@@ -127,7 +127,7 @@ async def run(data: Path, sock: socket.socket, ready_fd: int | None, alive_fd: i
             ]
             running = [tasks.create_task(part) for part in parts]
             running.append(tasks.create_task(keep_copies(data, server.storage, clock=SYSTEM)))
-            running.append(tasks.create_task(copy_when_wanted(data, server.storage, copy_wanted, clock=SYSTEM)))
+            server.copy_source = functools.partial(make_copy, data, server.storage, clock=SYSTEM)
             for agent in agents.values():
                 await agent.ready.wait()
             gc.collect()

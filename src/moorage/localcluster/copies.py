@@ -28,13 +28,14 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from moorage import __version__
 from moorage.apimachinery.databasefile import find_problem, read_mark, reading, sync_folder
 from moorage.clock import Clock, parse_rfc3339, rfc3339
-from moorage.errors import StorageDamaged, StorageError
+from moorage.errors import StorageDamaged, StorageError, StorageFull
 from moorage.localcluster.storage import Record, Storage
 from moorage.localcluster.storage.sqlite import read_records, write_records
 
@@ -195,8 +196,9 @@ def _take_copy(data: Path, records: Sequence[Record], revision: int, *, now: dat
     content_bytes += sum(source.stat().st_size for source in sources)
     free, needed = shutil.disk_usage(root).free, 2 * content_bytes + spare_bytes
     if free < needed:
-        raise StorageError(
-            f"no copy of {data} was made: not enough free disk space; it needs {needed} bytes and {free} are free"
+        raise StorageFull(
+            f"no copy of {data} was made: not enough free disk space; it needs {needed} bytes and {free} are free",
+            hint="free some space; what was written is kept",
         )
     making = Path(tempfile.mkdtemp(prefix=f"{_MAKING}-", dir=root))
     try:
@@ -308,20 +310,19 @@ async def keep_copies(data: Path, storage: Storage, *, clock: Clock) -> None:
         await copy_now(data, storage, clock=clock)
 
 
-async def copy_when_wanted(data: Path, storage: Storage, wanted: asyncio.Event, *, clock: Clock) -> None:
-    """Take a copy whenever somebody sets the event, until cancelled."""
-    while True:
-        await wanted.wait()
-        wanted.clear()
-        await copy_now(data, storage, clock=clock)
+async def make_copy(data: Path, storage: Storage, *, clock: Clock, spare_bytes: int = 0) -> str:
+    """Take a copy, where there is room for it and `spare_bytes`; its name. Raises StorageError, OSError."""
+    page = storage.list("")  # records never change: this is one moment
+    take = partial(take_copy, data, page.records, page.revision, now=clock.now(), spare_bytes=spare_bytes)
+    copy = await asyncio.to_thread(take)
+    log.info("copied the data folder", extra={"copy": copy.name, "bytes": copy.bytes})
+    return copy.name
 
 
 async def copy_now(data: Path, storage: Storage, *, clock: Clock) -> None:
     """Take a copy; why there is none is logged."""
-    page = storage.list("")  # records never change: this is one moment
     try:
-        copy = await asyncio.to_thread(take_copy, data, page.records, page.revision, now=clock.now())
-        log.info("copied the data folder", extra={"copy": copy.name, "bytes": copy.bytes})
+        await make_copy(data, storage, clock=clock, spare_bytes=SPARE_BYTES)
     except (StorageError, OSError) as error:
         message = error.message if isinstance(error, StorageError) else str(error)
         log.warning("the data folder is not copied", extra={"error": message})

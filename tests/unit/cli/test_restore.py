@@ -7,8 +7,10 @@ import contextlib
 import json
 import os
 import random
+import resource
 import shutil
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -224,6 +226,41 @@ def test_a_restore_of_a_backup_that_is_cut_short_leaves_no_half_state_that_is_ta
         assert list(data.glob(".restor*")) == []
         shutil.rmtree(data)
     assert ends == {"old", "refused", "new"}
+
+
+@contextlib.contextmanager
+def no_room(most_bytes: int) -> Iterator[None]:
+    """No file of this process may be larger, as on a disk that gets full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("most_bytes", [1, 3000, 30_000])
+@pytest.mark.parametrize("what", ["backup", "restore a backup", "restore a copy"])
+def test_a_full_disk_is_one_clear_error_and_leaves_nothing_half_made(
+    data: Path, tmp_path: Path, what: str, most_bytes: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, new = tmp_path / "a.backup", tmp_path / "new.backup"
+    assert main(["backup", "--data", str(data), str(file)]) == 0
+    words = {
+        "backup": ["backup", str(new)],
+        "restore a backup": ["restore", "--force", str(file)],
+        "restore a copy": ["restore", "latest", "--all"],
+    }[what]
+    before = contents(data)
+    capsys.readouterr()
+    with no_room(most_bytes):
+        assert main([*words, "--data", str(data)]) == 1
+    err = capsys.readouterr().err
+    assert err.count("error: ") == 1
+    assert contents(data) == before
+    assert not list(tmp_path.glob("*new.backup*"))
+    assert main([*words, "--data", str(data)]) == 0
+    assert find_damage(DataFolder(data)) == []
 
 
 def test_a_damaged_copy_is_not_restored(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

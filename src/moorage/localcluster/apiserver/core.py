@@ -72,6 +72,7 @@ class Core:
         self.log_source: LogSource | None = None
         self.stats_source: StatsSource | None = None
         self.exec_source: ExecSource | None = None
+        self.copy_source: Callable[[], Awaitable[str]] | None = None  # makes a copy of the data folder; its name
         self.port_source: PortSource | None = None
 
     def kind_of(self, resource: Resource) -> Kind:

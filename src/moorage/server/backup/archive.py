@@ -23,6 +23,7 @@ import msgspec
 
 from moorage import __version__
 from moorage.api.errors import ErrorCode
+from moorage.apimachinery.databasefile import disk_errors
 from moorage.client.files import replacing
 from moorage.errors import MoorageError
 
@@ -56,11 +57,15 @@ class BadArchive(MoorageError):
 
 
 def pack(folder: Path, manifest: Manifest, target: Path) -> Manifest:
-    """Write all files of a folder as an archive; `target` is there whole, or not at all. Raises OSError."""
+    """Write all files of a folder as an archive; `target` is there whole, or not at all.
+
+    Raises StorageFull, OSError.
+    """
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     members = {str(path.relative_to(folder)): _member(path) for path in files}
     manifest = msgspec.structs.replace(manifest, members=members)
     with (
+        disk_errors(target),
         replacing(target, private=True) as raw,
         gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=3, mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from moorage.apimachinery.databasefile import disk_errors
 from moorage.errors import Conflict, StorageError
 from moorage.server.backup import sqlite
 from moorage.server.backup.archive import DATABASES, LOGS, Manifest, check_schemas, new_manifest, pack, unpack
@@ -39,16 +40,17 @@ class Place:
 
 @contextmanager
 def scratch(place: Place) -> Iterator[Path]:
-    """A folder on the same disk, gone afterwards; what killed processes left goes first."""
+    """A folder on the same disk, gone afterwards; what killed processes left goes first. Raises StorageFull."""
     for left in place.folder.glob(f"{SCRATCH}*"):
         with contextlib.suppress(OSError), _held(left):  # nobody uses it
             shutil.rmtree(left, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=SCRATCH, dir=place.folder))
-    try:
-        with _held(folder):
-            yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with disk_errors(place.folder):
+        folder = Path(tempfile.mkdtemp(prefix=SCRATCH, dir=place.folder))
+        try:
+            with _held(folder):
+                yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from moorage.errors import ApiError, BadRequest, ServerError, Unauthorized
 from moorage.localcluster.apiserver.auth.users import ANONYMOUS, User, certificate_user, impersonate
-from moorage.localcluster.apiserver.http.pages import answer_page
+from moorage.localcluster.apiserver.http.pages import COPIES_PATH, answer_copy, answer_page
 from moorage.localcluster.apiserver.http.resources import answer_resource
 from moorage.localcluster.apiserver.operations import Operations
 from moorage.localcluster.apiserver.subresources import streams
@@ -102,6 +102,8 @@ class HttpApp:
             group, version, rest = ("", parts[1], parts[2:]) if core else (parts[1], parts[2], parts[3:])
             if rest:
                 return await answer_resource(self._server, request, user, group, version, rest, warnings, held)
+        if path == COPIES_PATH and request.method == "POST":
+            return await answer_copy(self._server, request, user)
         return answer_page(self._server, request, user, path)
 
     def _user(self, request: Request) -> User:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from moorage.apimachinery.resources import Obj
+from moorage.errors import ServerError, StorageError
 from moorage.localcluster.apiserver import discovery, openapi
 from moorage.localcluster.apiserver.auth.users import Attributes, User, refuse
 from moorage.localcluster.apiserver.http.target import VERBS
@@ -12,13 +13,12 @@ from moorage.localcluster.apiserver.pipeline.refusals import not_allowed
 from moorage.localcluster.apiserver.wire.answers import TEXT, Answer, no_page
 from moorage.localcluster.apiserver.wire.requests import Request
 
+COPIES_PATH = "/localcluster/copies"
+
 
 def answer_page(server: Operations, request: Request, user: User, path: str) -> Answer:
     """The answer to a path outside the resources: health, version, discovery, OpenAPI."""
-    attributes = Attributes(verb=VERBS.get(request.method, request.method.lower()), path=path)
-    decision = server.pipeline.authorizer.authorize(user, attributes)
-    if not decision.allowed:
-        raise refuse(user, attributes, decision.reason)
+    _authorize(server, request, user, path)
     if request.method not in ("GET", "HEAD"):
         raise not_allowed()
     first = path.split("/")[1]
@@ -41,6 +41,24 @@ def answer_page(server: Operations, request: Request, user: User, path: str) -> 
         return Answer({"paths": discovery.root_paths(kinds)})
     document = _document(kinds, path)
     return no_page() if document is None else Answer(document)
+
+
+async def answer_copy(server: Operations, request: Request, user: User) -> Answer:
+    """Make a copy of the data folder, for who may `create` COPIES_PATH; its name. Raises ApiError."""
+    _authorize(server, request, user, COPIES_PATH)
+    if server.copy_source is None:
+        return no_page()
+    try:
+        return Answer({"name": await server.copy_source()}, 201)
+    except (StorageError, OSError) as error:
+        raise ServerError(error.message if isinstance(error, StorageError) else str(error)) from error
+
+
+def _authorize(server: Operations, request: Request, user: User, path: str) -> None:
+    attributes = Attributes(verb=VERBS.get(request.method, request.method.lower()), path=path)
+    decision = server.pipeline.authorizer.authorize(user, attributes)
+    if not decision.allowed:
+        raise refuse(user, attributes, decision.reason)
 
 
 def _document(kinds: Kinds, path: str) -> Obj | None:
