@@ -249,6 +249,10 @@ OUTPUT_PER_NAMESPACE = Setting(
     name="MOORAGE_MAP_OUTPUT_PER_NAMESPACE", kind=size(), default=512 << 20, usual="512Mi", readers=(SERVER, UP),
     meaning="Bytes kept of what items of one namespace print; the oldest goes first.",
 )  # fmt: skip
+LIMIT_HOLD_SECONDS = Setting(
+    name="MOORAGE_LIMIT_HOLD_SECONDS", kind=whole(60, SIZE_MAX), default=6 * 3600, readers=(SERVER, UP),
+    meaning="Seconds for which an item of a map holds tokens of a named limit while another map waits, at most.",
+)  # fmt: skip
 PAGE_TOKEN = Setting(
     name="MOORAGE_PAGE_TOKEN", kind=text(), default="", readers=(SERVER,), secret=True,
     meaning="Token of the web page, where --page-token-file is not given.", usual="required",

@@ -354,6 +354,40 @@ def test_limits_hold_over_all_maps_and_follow_leases(store):
     assert [(limit.capacity, limit.held) for limit in store.limits()] == [(5, 3)]
 
 
+def test_limits_are_shared_in_turns_and_no_item_holds_one_for_ever(opened, store):
+    """One map takes all tokens and only heartbeats; another waits, on another server too."""
+    store._quota = Quota(hold_seconds=3600)
+    policy, capacity = Policy(limits={"mysql": 1}), {"mysql": 1}
+    greedy, patient = (
+        store.create_map(
+            namespace=name,
+            name=name,
+            owner=name,
+            policy=policy,
+            request="r",
+            limits=capacity,
+            priority=0,
+            now=NOON,
+        ).map.id
+        for name in ("greedy", "patient")
+    )
+    for of in (greedy, patient):
+        store.add_items(of, [an_item(at) for at in range(3)])
+    ((item, lease),) = pairs(ask(store, greedy, request=1, want=1))
+    assert pairs(ask(opened(), patient, request=1, want=1)) == []
+    reply = ask(store, greedy, request=2, want=1, reports=[done(item, lease)])
+    assert pairs(reply) == []  # the other waits longer
+    ((item, lease),) = pairs(ask(store, patient, request=2, want=1))
+    assert pairs(ask(store, greedy, request=3, want=1)) == []
+    later = NOON + 3_600_001
+    assert ask(store, patient, now=later, held=[(item, lease)]).lost == []  # the other does not ask any more
+    assert pairs(ask(store, greedy, request=4, want=1, now=later)) == []
+    assert ask(store, patient, now=later, held=[(item, lease)]).lost == [(item, lease)]
+    assert len(pairs(ask(store, greedy, request=5, want=1, now=later))) == 1
+    left = store.find_map("patient", "patient").map.counts
+    assert (left.ready, left.leases) == (3, 0)
+
+
 def test_what_is_not_understood_changes_nothing(store):
     of = a_map(store, items=2)
     ask(store, of, request=1, want=1)

@@ -13,6 +13,7 @@ from moorage.errors import QuotaExceeded
 from moorage.settings import (
     BYTES_PER_NAMESPACE,
     ITEMS_PER_NAMESPACE,
+    LIMIT_HOLD_SECONDS,
     MAPS_PER_NAMESPACE,
     OUTPUT_PER_NAMESPACE,
 )
@@ -23,12 +24,14 @@ ITEM_BYTES = 200  # of an item's rows and their indexes, beside its value and re
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
     """Of one namespace. `bytes`: values, keys and results of all its maps, and ITEM_BYTES an item; `output_bytes`:
-    of what its items have printed, beyond which the oldest goes. Zero: no limit."""
+    of what its items have printed, beyond which the oldest goes. Zero: no limit. `hold_seconds`: for
+    which an item holds tokens of a named limit while another map waits, at most."""
 
     maps: int = MAPS_PER_NAMESPACE.default
     items: int = ITEMS_PER_NAMESPACE.default
     bytes: int = BYTES_PER_NAMESPACE.default
     output_bytes: int = OUTPUT_PER_NAMESPACE.default
+    hold_seconds: int = LIMIT_HOLD_SECONDS.default
 
 
 NONE = Quota(maps=0, items=0, bytes=0, output_bytes=0)
@@ -83,4 +86,5 @@ def quota_settings(env: Mapping[str, str]) -> Quota:
         items=ITEMS_PER_NAMESPACE.read(env),
         bytes=BYTES_PER_NAMESPACE.read(env),
         output_bytes=OUTPUT_PER_NAMESPACE.read(env),
+        hold_seconds=LIMIT_HOLD_SECONDS.read(env),
     )

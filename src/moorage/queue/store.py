@@ -76,6 +76,13 @@ _LIMITS = """
 SELECT l.name, l.capacity, COALESCE(SUM(m.leases * w.weight), 0) FROM limits AS l
 LEFT JOIN map_limits AS w ON w.name = l.name LEFT JOIN maps AS m ON m.id = w.map
 GROUP BY l.name, l.capacity ORDER BY l.name"""
+_WAITING = """
+SELECT w.name, w.waits_since, w.map FROM map_limits AS w JOIN maps AS m ON m.id = w.map
+JOIN limits AS l ON l.name = w.name
+WHERE w.waits_until > ? AND w.weight <= l.capacity
+    AND m.state = 'running' AND m.ready + m.large > 0 AND m.workers > 0
+ORDER BY w.waits_since, w.map"""
+_TURN = "UPDATE map_limits SET waits_since = ?, waits_until = ? WHERE map = ? AND name = ?"
 _COUNT = f"UPDATE maps SET {', '.join(f'{counter} = {counter} + ?' for counter in COUNTERS)} WHERE id = ?"
 _DUE = """
 SELECT map, CASE WHEN memory_bytes > 0 THEN 5 ELSE 1 END AS next, COUNT(*) FROM items
@@ -231,14 +238,21 @@ class Store:
         for call in calls:
             of, asked = call.map, call.exchange
             session = sessions.get((of, asked.session))
-            idempotent = maps[of].policy.idempotent
+            policy = maps[of].policy
+            idempotent = policy.idempotent or bool(policy.limits)  # those that hold tokens may be taken back
             needed |= {(of, seq) for seq in leasing.needed_items(call, session, idempotent=idempotent)}
             if session is not None and asked.request and asked.request == session.request:
                 replayed |= {(of, lease.item) for lease in session.leases}
         limits = {}
         if any(queue_map.policy.limits for queue_map in maps.values()):
             self._db.rows("SELECT name FROM limits ORDER BY name" + self._db.locking(" FOR UPDATE"))
-            limits = {limit.name: limit for limit in self.limits()}
+            waiting: dict[str, list[tuple[int, int]]] = {}
+            for name, since, of in self._db.rows(_WAITING, now):
+                waiting.setdefault(name, []).append((since, of))
+            limits = {
+                limit.name: msgspec.structs.replace(limit, waiting=tuple(waiting.get(limit.name, ())))
+                for limit in self.limits()
+            }
         items = self._items(needed, values_of=replayed)
         ready: dict[int, list[Candidate]] = {}
         large: dict[int, list[Candidate]] = {}
@@ -260,6 +274,7 @@ class Store:
             large=large,
             stragglers=stragglers,
             limits=limits,
+            hold_seconds=self._quota.hold_seconds,
         )
 
     def _load_sessions(self, rows: Sequence[Row]) -> Loaded:
@@ -344,6 +359,8 @@ class Store:
         for (of, name), session in changes.sessions.items():
             if session is None:
                 self._db.run("DELETE FROM sessions WHERE map = ? AND name = ?", of, name)
+        for (of, name), since in changes.turns.items():
+            self._db.run(_TURN, since, now + 1000 * leasing.TURN_SECONDS if since else 0, of, name)
         for of, (level, at) in changes.rates.items():
             self._db.run("UPDATE maps SET rate_level = ?, rate_at = ? WHERE id = ?", level, at, of)
         if self._ticked_at and any(counts.workers > 0 for counts in changes.counts.values()):

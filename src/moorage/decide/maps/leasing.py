@@ -79,6 +79,8 @@ class Outcome(StrEnum):
     RETURNED = "returned"  # not begun
 
 
+HOLD_SECONDS = 6 * 3600  # for which an item holds tokens of a limit while another map waits, at most
+TURN_SECONDS = 90  # for which a map that asked for tokens is believed to wait; a worker asks at least every 60 s
 LOST = "lost"  # the cause of a death that no worker reported
 READY_STATES = (State.READY, State.LARGE)
 
@@ -191,9 +193,12 @@ class Session(msgspec.Struct, frozen=True):
 
 
 class Limit(msgspec.Struct, frozen=True):
+    """A named limit. `waiting`: (since when, map) of maps that lacked tokens of it, the longest waiting first."""
+
     name: str
     capacity: int
     held: int = 0
+    waiting: tuple[tuple[int, int], ...] = ()
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -278,6 +283,7 @@ class Loaded:
     large: Mapping[int, Sequence[Candidate]] = field(default_factory=dict)
     stragglers: Mapping[int, Sequence[Candidate]] = field(default_factory=dict)
     limits: Mapping[str, Limit] = field(default_factory=dict)
+    hold_seconds: int = HOLD_SECONDS
 
 
 @dataclass(slots=True, kw_only=True)
@@ -290,6 +296,7 @@ class Changes:
     failures: dict[tuple[int, int], Failure] = field(default_factory=dict)
     counts: dict[int, Counts] = field(default_factory=dict)  # to be added
     rates: dict[int, tuple[float, int]] = field(default_factory=dict)
+    turns: dict[tuple[int, str], int] = field(default_factory=dict)  # since when a map waits for a limit; 0: not
     replies: list[Reply] = field(default_factory=list)
 
 
@@ -418,6 +425,7 @@ class _Book:
         self.changes = Changes()
         self._loaded = loaded
         self._limits = {name: limit.capacity - limit.held for name, limit in loaded.limits.items()}
+        self._waiting = {name: {of: since for since, of in limit.waiting} for name, limit in loaded.limits.items()}
         self._ready = {of: deque(some) for of, some in loaded.ready.items()}
         self._large = {of: deque(some) for of, some in loaded.large.items()}
         self._stragglers = {of: deque(some) for of, some in loaded.stragglers.items()}
@@ -448,6 +456,10 @@ class _Book:
             for lease in leases.values():
                 self._release(of, tally, lease, "returned")
             leases = {}
+        for lease in self._overdue(of, policy, leases.values()):
+            del leases[lease.item]
+            self._release(of, tally, lease, "returned")
+            reply.lost.append((lease.item, lease.fence))
         ended = had - len(leases)
         self._end_leases(policy, tally, ended)
         if replayed:
@@ -641,12 +653,10 @@ class _Book:
         level = None
         if policy.limits or policy.rate is not None:  # what it leases it must begin at once: no stock of leases
             most = min(most, asked.slots - held)
-            for name, weight in policy.limits.items():
-                if name in self._limits and weight > 0:
-                    most = min(most, self._limits[name] // weight)
             if policy.rate is not None:
                 level = self._rate_level(of, target_map, policy.rate)
                 most = min(most, int(level))
+            most = self._take_turn(of, policy, most)
         granted = self._pick(of, policy, asked, most) if most > 0 else []
         leased = [(candidate, self._lease(of, tally, candidate)) for candidate in granted]
         if not leased and most > 0 and (twin := self._pick_twin(of, asked, policy)) is not None:
@@ -660,6 +670,43 @@ class _Book:
         if level is not None and leased:
             self.changes.rates[of] = (level - len(leased), self.now)
         return leased
+
+    def _take_turn(self, of: int, policy: Policy, most: int) -> int:
+        """How many of `most` leases the limits allow now, and who waits for which limit from now on.
+
+        The map that lacked tokens first gets them first, whichever map frees them. Each grant is a turn; after
+        it a map waits behind the others. A map that needs several limits waits only for those that lack tokens:
+        it keeps no other map from the rest.
+        """
+        if most <= 0:
+            return most  # it asks for none
+        lacking: set[str] = set()
+        allowed = most
+        for name, weight in policy.limits.items():
+            if name in self._limits and weight > 0:
+                allowed = min(allowed, self._limits[name] // weight)
+                if self._limits[name] < weight or self._others_turn(name, of):
+                    lacking.add(name)
+        for name, waiting in self._waiting.items():
+            if name in lacking and of not in waiting and policy.limits[name] <= self._loaded.limits[name].capacity:
+                waiting[of] = max(self.now, 1 + max(waiting.values(), default=0))  # behind all others
+            elif name not in lacking and waiting.pop(of, None) is None:
+                continue
+            self.changes.turns[of, name] = waiting.get(of, 0)
+        return 0 if lacking else allowed
+
+    def _others_turn(self, name: str, of: int) -> bool:
+        """Whether another map waits for this limit, and longer."""
+        waiting = self._waiting[name]
+        mine = waiting.get(of, math.inf)
+        return any(since < mine for since in waiting.values())
+
+    def _overdue(self, of: int, policy: Policy, leases: Iterable[Lease]) -> list[Lease]:
+        """The leases that hold tokens for longer than an item may while another map waits for them."""
+        if not any(waiting.keys() - {of} for name, waiting in self._waiting.items() if name in policy.limits):
+            return []
+        seconds = min(self._loaded.hold_seconds, (policy.time_seconds or math.inf) + policy.lease_seconds)
+        return [lease for lease in leases if self.now - lease.at > seconds * 1000]
 
     def _pick(self, of: int, policy: Policy, asked: Exchange, most: int) -> list[Candidate]:
         """The next items for this worker. One that workers vanished under goes alone: others are innocent."""

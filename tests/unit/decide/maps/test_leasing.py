@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -47,6 +47,7 @@ class World:
         self.failures: dict[tuple[int, int], leasing.Failure] = {}
         self.maps: dict[int, Map] = {}
         self.capacity: dict[str, int] = {}
+        self.turns: dict[tuple[int, str], int] = {}
         for of, policy in enumerate(policies.values() or [Policy()], 1):
             self.maps[of] = Map(id=of, policy=policy, rate_level=1.0, rate_at=self.now)
 
@@ -70,7 +71,12 @@ class World:
             for name, weight in one.policy.limits.items():
                 if name in held:
                     held[name] += weight * one.counts.leases
-        return {name: Limit(name, self.capacity[name], held[name]) for name in held}
+        waiting = {name: [] for name in held}
+        for since, of, name in sorted((since, of, name) for (of, name), since in self.turns.items() if since):
+            found = self.maps[of]
+            if found.counts.ready and found.counts.workers and found.policy.limits[name] <= self.capacity[name]:
+                waiting[name].append((since, of))
+        return {name: Limit(name, self.capacity[name], held[name], tuple(waiting[name])) for name in held}
 
     def _sorted(self, of, state):
         items = [item for (at, _), item in self.items.items() if at == of and item.state is state]
@@ -82,7 +88,8 @@ class World:
         wanted = set()
         for call in calls:
             session = self.sessions.get((call.map, call.exchange.session))
-            idempotent = self.maps[call.map].policy.idempotent
+            policy = self.maps[call.map].policy
+            idempotent = policy.idempotent or bool(policy.limits)
             wanted |= {(call.map, seq) for seq in leasing.needed_items(call, session, idempotent=idempotent)}
         most = leasing.wanted_candidates(calls, self.maps)
         memory = max((call.exchange.memory for call in calls), default=0)
@@ -122,6 +129,7 @@ class World:
                 self.sessions.pop(key, None)
             else:
                 self.sessions[key] = session
+        self.turns |= changes.turns
         for of, (level, at) in changes.rates.items():
             self.change(of, rate_level=level, rate_at=at)
         for of, counts in changes.counts.items():
@@ -406,6 +414,95 @@ def test_tokens_are_shared_by_maps_the_higher_priority_first_and_no_stock_is_lea
     world.ask("21", of=2, bye=True)
     assert world.ask("12", of=1, want=10).items
     world.validate()
+
+
+def limited(**capacities):
+    """A world of maps a and b, each with one token an item."""
+    policy = Policy(limits=dict.fromkeys(capacities, 1))
+    world = World(a=policy, b=policy).add(1, 9).add(2, 9)
+    world.capacity = capacities
+    return world
+
+
+def test_a_token_that_one_map_frees_goes_to_the_map_that_waits():
+    world = limited(mysql=1)
+    ((item, lease),) = world.claim("a", of=1)
+    assert world.claim("b", of=2) == []
+    again = world.ask("a", of=1, want=1, reports=[done(item, lease)])
+    assert again.items == []  # it asks first, and it is not its turn
+    ((item, lease),) = world.claim("b", of=2)
+    assert world.ask("b", of=2, want=1, reports=[done(item, lease)]).items == []
+    assert len(world.claim("a", of=1)) == 1
+    world.validate()
+
+
+def test_a_map_that_only_heartbeats_loses_its_tokens_to_the_map_that_waits():
+    world = limited(mysql=1)
+    ((item, lease),) = world.claim("a", of=1)
+    world.now += 1000 * (leasing.HOLD_SECONDS + 1)
+    held = [(item, lease)]
+    assert world.ask("a", of=1, request=0, held=held).lost == []  # no map waits
+    world.claim("b", of=2)
+    assert world.ask("a", of=1, request=0, held=held).lost == held
+    assert len(world.claim("b", of=2)) == 1
+    late = world.ask("a", of=1, reports=[done(item, lease)])
+    assert late.refused == held
+    assert world.maps[1].counts.ready == 9
+    world.validate()
+
+
+def test_an_item_with_a_time_limit_holds_tokens_no_longer_than_that():
+    world = limited(mysql=1).change(1, policy=Policy(limits={"mysql": 1}, time_seconds=100, lease_seconds=60))
+    ((item, lease),) = world.claim("a", of=1)
+    world.claim("b", of=2)
+    for seconds, lost in ((160, []), (1, [(item, lease)])):
+        world.now += 1000 * seconds
+        assert world.ask("a", of=1, request=0, held=[(item, lease)]).lost == lost
+    world.validate()
+
+
+def test_a_map_that_waits_for_one_limit_keeps_no_other_from_the_rest():
+    both, one = Policy(limits={"mysql": 1, "api": 1}), Policy(limits={"mysql": 1})
+    world = World(a=both, b=both, c=one).add(1, 3).add(2, 3).add(3, 3)
+    world.capacity = {"mysql": 2, "api": 1}
+    assert len(world.claim("a", of=1)) == 1
+    assert world.claim("b", of=2) == []  # `api` lacks a token
+    assert len(world.claim("c", of=3)) == 1
+
+
+def test_a_map_that_needs_more_tokens_than_there_are_keeps_no_other_waiting():
+    world = World(a=Policy(limits={"mysql": 5}), b=Policy(limits={"mysql": 1})).add(1, 3).add(2, 3)
+    world.capacity = {"mysql": 2}
+    assert world.claim("a", of=1) == []
+    assert len(world.claim("b", of=2)) == 1
+
+
+@given(
+    st.integers(2, 6),
+    st.integers(1, 4),
+    st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=20, max_size=200),
+)
+def test_a_map_that_waits_gets_a_token_after_at_most_one_grant_of_each_other(maps, capacity, asks):
+    """Maps ask in any order and any number of times; a map ends an item or keeps it as it asks."""
+    world = World(**{f"m{of}": Policy(limits={"mysql": 1}) for of in range(maps)})
+    world.capacity = {"mysql": capacity}
+    held, passed = {of: [] for of in range(1, maps + 1)}, {}
+    for of in held:
+        world.add(of, 200)
+    for which, ends in asks:
+        of = which % maps + 1
+        world.now += 1
+        reports = [done(*held[of].pop())] if ends and held[of] else []
+        waited = {other for (other, _), since in world.turns.items() if since}
+        reply = world.ask("w", of=of, want=1, slots=10, reports=reports, held=held[of])
+        got = [(item, lease) for item, lease, _ in reply.items]
+        held[of] += got
+        if got:
+            passed.pop(of, None)
+            for other in waited - {of}:
+                assert of not in passed.setdefault(other, set()), "a second token while another map waited"
+                passed[other].add(of)
+        world.validate()
 
 
 def test_a_rate_hands_out_no_more_than_has_become_due():
