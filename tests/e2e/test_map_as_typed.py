@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from moorage.testing import waiting
-from moorage.testing.cluster import Cluster
+from moorage.testing.cluster import Cluster, find_kubectl
 
 pytestmark = pytest.mark.cluster("scheduler", "controllers", "kubelet")
 
@@ -50,6 +50,31 @@ def status(cluster: Cluster, name: str) -> dict[str, Any]:
 
 def square(name: str, *options: str) -> tuple[str, ...]:
     return ("map", "create", name, *SMALL, *options, "--", sys.executable, "square.py", "{item}")
+
+
+def test_an_item_that_leaves_well_when_its_worker_is_drained_is_run_again(cluster, name, tmp_path):
+    (tmp_path / "item.sh").write_text(
+        "if [ -e begun ]; then echo 7 > $MOORAGE_RESULT; exit 0; fi\n"
+        "trap 'exit 0' TERM; touch begun; sleep 600 & wait\n"
+    )
+    (tmp_path / "items.txt").write_text("1\n")
+    options = ("-f", "items.txt", "--parallelism", "1")
+    cluster.moor("map", "create", name, *SMALL, *options, "--", "sh", "item.sh", "{item}", cwd=tmp_path)
+    until((tmp_path / "begun").exists, bool)
+    kubectl = find_kubectl()
+    if kubectl is None:
+        pytest.skip("kubectl is not on PATH")
+    listing = [kubectl, "--kubeconfig", cluster.kubeconfig, "get", "pods", "-o", "json"]
+    pods = json.loads(subprocess.run(listing, check=True, capture_output=True).stdout)["items"]
+    [node] = {pod["spec"]["nodeName"] for pod in pods if pod["metadata"]["name"].startswith(name)}
+    try:
+        cluster.moor("drain", node, "--timeout", "3m", "--force")
+        done = until(lambda: status(cluster, name), lambda answer: answer["counts"]["done"] == 1)
+        assert done["counts"]["dead"] == 0
+    finally:
+        cluster.moor("uncordon", node)
+    cluster.moor("map", "results", name, "-o", "results.csv", cwd=tmp_path)
+    assert "7" in (tmp_path / "results.csv").read_text()
 
 
 def test_every_item_of_a_file_gets_its_result_and_failures_are_run_again(cluster, name, folder):

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from moorage.testing import waiting
-from moorage.testing.cluster import Cluster
+from moorage.testing.cluster import Cluster, find_kubectl
 
 pytestmark = pytest.mark.cluster("scheduler", "controllers", "kubelet")
 
@@ -126,7 +126,9 @@ def test_a_drained_run_goes_on_elsewhere_from_its_checkpoint(cluster, name):
         again = until(lambda: state_of(cluster, name), lambda run: run["restarts"] == 1 and run["node"])
         assert again["node"] != node
         followed = cluster.moor("logs", "-f", name, "--no-prefix")
-        said = [line.split() for line in followed.stdout.splitlines()]
+        said = [
+            line.split() for line in followed.stdout.splitlines() if not line.startswith("moorage: told to stop")
+        ]
         reached = {word: int(step) for word, step in said}  # the last of each
         assert reached["begin"] > 0
         assert reached["end"] == reached["begin"] + 5
@@ -166,6 +168,29 @@ def test_ctrl_c_detaches_and_the_run_goes_on_until_it_is_cancelled(cluster, name
             run["state"] == "Cancelled" and all(pod["gone"] for one in run["history"] for pod in one["pods"])
         ),
     )
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["with a checkpoint", "without"])
+def test_a_run_that_leaves_well_when_its_pod_is_deleted_is_started_again(cluster, name, tmp_path, keeps):
+    begun = tmp_path / "begun"
+    code = (
+        "import pathlib, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
+        f"begun = pathlib.Path({str(begun)!r})\n"
+        "if begun.exists(): print('finished'); sys.exit(0)\n"
+        "begun.touch(); time.sleep(600)\n"
+    )
+    options = ("--checkpoint", name) if keeps else ()
+    cluster.moor("run", "--memory", "64Mi", "--name", name, *options, *python(code))
+    until(begun.exists, bool)
+    pod = state_of(cluster, name)["history"][0]["pods"][0]["name"]
+    kubectl = find_kubectl()
+    if kubectl is None:
+        pytest.skip("kubectl is not on PATH")
+    subprocess.run([kubectl, "--kubeconfig", cluster.kubeconfig, "delete", "pod", pod, "--wait=false"], check=True)
+    run = wait_for(cluster, name, "Succeeded")
+    assert (run["restarts"], run["exitCode"]) == (1, 0)
+    assert cluster.moor("logs", "--no-prefix", name).stdout.endswith("finished\n")
 
 
 def test_cancelling_gives_the_command_its_grace_period(cluster, name, tmp_path):

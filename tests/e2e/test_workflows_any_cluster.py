@@ -108,8 +108,15 @@ spec:
 """
 
 
-async def test_a_step_that_is_evicted_twice_runs_three_times_and_never_two_at_once(scene: Scene) -> None:
-    name = await scene.submit(COUNTED.replace("RETRY", "metadata: {}"))
+LEAVES_WELL = 'trap "exit 0" TERM; sleep 600 & wait'
+
+
+@pytest.mark.parametrize("when_told", ["exec sleep 600", LEAVES_WELL], ids=["is killed", "leaves with 0"])
+async def test_a_step_that_is_evicted_twice_runs_three_times_and_never_two_at_once(
+    scene: Scene, when_told: str
+) -> None:
+    manifest = COUNTED.replace("RETRY", "metadata: {}").replace("exec sleep 600", f"{{ {when_told}; }}")
+    name = await scene.submit(manifest)
     evicted: set[str] = set()
     for _ in range(2):
         pod = await scene.running(name, but=evicted)
@@ -120,6 +127,38 @@ async def test_a_step_that_is_evicted_twice_runs_three_times_and_never_two_at_on
     obj = await scene.ended(name)
     assert obj["status"]["phase"] == "Succeeded"
     assert await scene.outputs(obj) == {"runs": "3"}
+
+
+HANDS_ON = """
+spec:
+  entrypoint: main
+  volumeClaimTemplates:
+  - metadata: {name: work}
+    spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}
+  templates:
+  - name: main
+    outputs: {parameters: [{name: n, globalName: n, valueFrom: {path: /tmp/n, default: none}}]}
+    container:
+      image: IMAGE
+      command: [sh, -c]
+      args:
+      - |
+        trap 'exit 0' TERM
+        if [ -e /work/begun ]; then echo complete > /tmp/n; exit 0; fi
+        echo partial > /tmp/n; touch /work/begun; echo counted
+        sleep 600 & wait
+      volumeMounts: [{name: work, mountPath: /work}]
+"""
+
+
+async def test_a_step_that_is_evicted_and_leaves_well_hands_on_nothing_of_its_half_work(scene: Scene) -> None:
+    name = await scene.submit(HANDS_ON)
+    pod = await scene.running(name, but=set())
+    await until_printed(scene.api, scene.namespace, pod["metadata"]["name"], b"counted")
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod["metadata"]["name"]}}
+    await scene.api.create_subresource(PODS, pod["metadata"]["name"], "eviction", eviction, scene.namespace)
+    obj = await scene.ended(name)
+    assert (obj["status"]["phase"], await scene.outputs(obj)) == ("Succeeded", {"n": "complete"})
 
 
 async def test_a_pod_that_is_deleted_by_hand_is_an_error_and_retried_where_the_manifest_says_so(

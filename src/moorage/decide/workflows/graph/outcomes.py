@@ -94,7 +94,8 @@ def outcome_of(
         told=pod.told_at or (LONG_AGO if pod.disrupted else None),
         is_watched=pod.is_watched,
     )
-    if pod.disrupted and is_interrupted:
+    is_unsaved = bool(pod.broken) and pod.report is None  # what saves outputs was told to stop too
+    if pod.disrupted and (is_interrupted or is_unsaved):
         return ended(NodePhase.FAILED, pod.disrupted, is_lost=True)
     if pod.failure:
         return ended(NodePhase.FAILED, pod.failure)

@@ -21,7 +21,9 @@ EVICTED = {
 DELETED = {"deletionTimestamp": "2026-03-01T12:00:30Z", "deletionGracePeriodSeconds": 30}
 
 
-def outcome(code: int, *, at: str, conditions=(), meta=None, wrapped=False, report=None, **status) -> Ended:
+def outcome(
+    code: int, *, at: str, conditions=(), meta=None, wrapped=False, report=None, wait=0, **status
+) -> Ended:
     ended = {"exitCode": code, "startedAt": "2026-03-01T11:00:00Z", "finishedAt": f"2026-03-01T{at}Z"}
     containers = [{"name": "main"}, *([{"name": "wait"}] if wrapped else [])]
     pod = {
@@ -30,7 +32,10 @@ def outcome(code: int, *, at: str, conditions=(), meta=None, wrapped=False, repo
         "status": {
             "phase": "Failed" if code else "Succeeded",
             "conditions": list(conditions),
-            "containerStatuses": [{"name": "main", "state": {"terminated": ended}}],
+            "containerStatuses": [
+                {"name": "main", "state": {"terminated": ended}},
+                *([{"name": "wait", "state": {"terminated": {"exitCode": wait}}}] if wrapped else []),
+            ],
             **status,
         },
     }
@@ -66,6 +71,13 @@ def outcome(code: int, *, at: str, conditions=(), meta=None, wrapped=False, repo
         pytest.param(
             {"code": STOPPED, "at": "12:00:01", "wrapped": True},
             NodePhase.FAILED, True, id="the script says so, and no object does",
+        ),
+        pytest.param(
+            {
+                "code": 0, "at": "12:00:01", "conditions": [EVICTED], "meta": DELETED, "wrapped": True,
+                "wait": 143,
+            },
+            NodePhase.FAILED, True, id="it has finished, and its outputs could not be saved",
         ),
         pytest.param(
             {"code": 0, "at": "12:00:01", "meta": DELETED},
