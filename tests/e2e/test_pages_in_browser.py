@@ -12,7 +12,7 @@ import yaml
 from tests.conftest import short_folder
 from tests.pageaddresses import PAGES
 
-from moorage.testing.cluster import find_kubectl, local_cluster
+from moorage.testing.cluster import UNIFORM, find_kubectl, local_cluster
 from moorage.testing.waiting import wait_until
 
 pytestmark = [
@@ -347,6 +347,7 @@ def test_pages_of_jobs_volumes_and_datasets_serve_everybody(own_cluster, browser
 COUNT = "i=0; while true; do i=$((i+1)); echo step $i; sleep 1; done"
 
 
+@pytest.mark.parametrize("own_cluster", [UNIFORM], indirect=True, ids=["two nodes"])
 def test_a_newcomer_starts_a_run_sees_why_it_waits_cancels_it_and_runs_it_again(own_cluster, browser):
     cluster = own_cluster
     for number in range(4):

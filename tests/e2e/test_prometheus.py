@@ -17,7 +17,7 @@ from moorage.model.budget import BUDGETS
 from moorage.model.idle import IDLE_POLICIES
 from moorage.model.monitoring.dashboards import dashboards
 from moorage.model.monitoring.rules import ALERTS, RECORDINGS
-from moorage.testing.cluster import Cluster, local_cluster
+from moorage.testing.cluster import UNIFORM, Cluster, local_cluster
 from moorage.testing.prometheus import Prometheus, running_prometheus
 from moorage.testing.waiting import wait_until
 
@@ -91,7 +91,7 @@ def fill(cluster: Cluster, folder: Path) -> None:
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("prometheus")
-    with local_cluster(folder / "up") as cluster:
+    with local_cluster(folder / "up", *UNIFORM) as cluster:
         fill(cluster, folder)
         with running_prometheus(folder / "up" / "prometheus.yml", folder / "prometheus") as made:
             yield made

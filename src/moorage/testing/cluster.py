@@ -49,6 +49,7 @@ MIXED = f"""
 - {{name: node-4, gpus: 1, gpuType: t4, taints: [{{key: nvidia.com/gpu, value: present, effect: NoSchedule}}]}}
 - {{name: node-5, labels: {{pool: {KEPT}}}}}
 """  # the usual cluster: two types of GPUs, one of them tainted; nodes without GPUs, one of them a tenant's
+UNIFORM = ("--nodes", "2", "--gpus", "2", "--gpu-type", "a100")  # for tests that fill a cluster or count its GPUs
 EVERYTHING = frozenset({"api", "scheduler", "controllers", "kubelet", "extender"})
 
 
