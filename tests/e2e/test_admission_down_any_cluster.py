@@ -56,7 +56,7 @@ async def without_a_webhook(api: KubeClient, labels: Mapping[str, str]) -> Async
             config["metadata"]["name"] = name
             config["webhooks"] = [one for one in config["webhooks"] if "namespaceSelector" in one]
             for one in config["webhooks"]:
-                one["namespaceSelector"]["matchLabels"]["team"] = name  # of this test alone
+                one["namespaceSelector"].setdefault("matchLabels", {})["team"] = name  # of this test alone
             await api.create(resource, config)
         yield name
     finally:
