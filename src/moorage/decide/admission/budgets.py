@@ -3,6 +3,7 @@
 Work is judged once, where it begins:
 
 - what a person creates: pods, Jobs and other workloads, maps, workspaces, workflows; a workspace that is started;
+  an update of a workload that asks for other GPUs or for more pods;
 - what a schedule creates in the owner's name: the Jobs of a CronJob, the Workflows of a CronWorkflow;
 - pods that a Deployment, a workspace, a step of a workflow and the like make: by their owner, each when it is
   made, since the work that was judged has no end, or its pods were not seen then. Such pods are put behind others,
@@ -15,11 +16,13 @@ money for all.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
+from moorage.apimachinery.documents import parse_document
 from moorage.apimachinery.meta import annotations_of, controller_ref, labels_of
 from moorage.apimachinery.scheduling import is_gpu
 from moorage.decide.admission.fields import at
@@ -27,6 +30,7 @@ from moorage.decide.admission.ownership import put
 from moorage.decide.admission.review import OPERATOR, Draft, Refusal, Request
 from moorage.decide.admission.templates import WORKLOADS, is_guest
 from moorage.decide.budgets.use import Standing, standings, strictest
+from moorage.errors import DocumentError
 from moorage.model.budget import QUEUE, REFUSE, WARN
 from moorage.model.names import (
     MACHINE_GROUP_LABEL,
@@ -53,6 +57,7 @@ class _Beginning(Enum):
     NEW = auto()  # work that begins
     POD = auto()  # a pod that a controller makes
     CLASS_LEFT = auto()  # an update that takes the class away
+    MORE = auto()  # an update that asks for other GPUs, or for more pods
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +86,10 @@ def apply_budgets(draft: Draft) -> None:
     match judged.beginning:
         case _Beginning.NEW:
             _judge_new(draft, over)
+        case _Beginning.MORE if over.budget.when_over == REFUSE:
+            _judge_new(draft, over)
+        case _Beginning.MORE:
+            draft.warnings.append(over.text)
         case _Beginning.POD if over.budget.when_over != WARN:
             _pod_behind(draft)
         case _Beginning.CLASS_LEFT if over.budget.when_over != WARN and _template_behind(draft):
@@ -98,6 +107,7 @@ def asks_gpus(spec: Any, gpu_machines: Collection[str] = ()) -> bool:
                 (is_gpu(str(key)) or key in ("gpus", "gpu", "gpuClaim", "resourceClaims"))
                 and value not in (None, 0, "0", "", {}, [])
             )
+            or (key == "podSpecPatch" and isinstance(value, str) and _patch_asks_gpus(value))
             or (key == "machine" and isinstance(value, Mapping) and value.get("type") in gpu_machines)
             or asks_gpus(value, gpu_machines)
             for key, value in spec.items()
@@ -105,6 +115,43 @@ def asks_gpus(spec: Any, gpu_machines: Collection[str] = ()) -> bool:
     if isinstance(spec, list):
         return any(asks_gpus(value, gpu_machines) for value in spec)
     return False
+
+
+def _patch_asks_gpus(text: str) -> bool:
+    """Whether a patch of a pod's spec, as JSON or YAML text, asks for GPUs. One with tags may."""
+    if "{{" in text:
+        return True
+    try:
+        return asks_gpus(parse_document(text))
+    except DocumentError:  # no pod is made with it
+        return False
+
+
+def _gpus_asked(spec: Any) -> list[str]:
+    """Each field in a spec that asks for GPUs, with its value."""
+    if isinstance(spec, Mapping):
+        own = [
+            f"{key}={value}" for key, value in spec.items() if asks_gpus({key: value}) and not _is_nested(value)
+        ]
+        return own + [each for value in spec.values() for each in _gpus_asked(value)]
+    return [each for value in spec for each in _gpus_asked(value)] if isinstance(spec, list) else []
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, Mapping | list)
+
+
+def _asks_more(request: Request) -> bool:
+    """Whether an update of a workload asks for GPUs that it did not ask for, or for more pods."""
+    if request.kind == "Pod" or request.kind not in WORKLOADS or request.old is None:
+        return False
+    for field in ("replicas", "parallelism"):  # one is Kubernetes' default of both
+        numbers = (at(obj, ("spec", field)) for obj in (request.old, request.obj))
+        before, after = (number if isinstance(number, int) else 1 for number in numbers)
+        if after > before:
+            return True
+    asked_before, asked = (Counter(_gpus_asked(obj.get("spec"))) for obj in (request.old, request.obj))
+    return bool(asked - asked_before)
 
 
 def priority_place(kind: str) -> tuple[str, ...] | None:
@@ -125,7 +172,9 @@ def _begins(draft: Draft, user: str) -> _Judged | None:
             return None
         if _leaves_the_end(draft):
             return _Judged(_Beginning.CLASS_LEFT, user)
-        return _Judged(_Beginning.NEW, user) if _is_started(request) else None
+        if _is_started(request):
+            return _Judged(_Beginning.NEW, user)
+        return _Judged(_Beginning.MORE, user) if _asks_more(request) else None
     if not made:
         return _Judged(_Beginning.NEW, user)
     owner = annotations_of(draft.obj).get(OWNER_ANNOTATION, "")

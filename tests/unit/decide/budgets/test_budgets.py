@@ -212,6 +212,61 @@ def test_gpus_are_seen_wherever_they_are_asked_for(spec, want):
     assert asks_gpus(spec, {"xlarge"}) is want
 
 
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        pytest.param(
+            '{"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": 8}}}]}', True, id="JSON"
+        ),
+        pytest.param("containers: [{name: main, resources: {limits: {amd.com/gpu: 1}}}]", True, id="YAML"),
+        pytest.param("resourceClaims: [{name: gpu}]", True, id="a claim"),
+        pytest.param("{{workflow.parameters.patch}}", True, id="not known before it runs"),
+        pytest.param('{"containers": [{"name": "main", "resources": {"limits": {"cpu": 8}}}]}', False, id="CPUs"),
+        pytest.param("{", False, id="invalid"),
+    ],
+)
+def test_gpus_in_a_patch_of_the_pods_spec_count(text, want):
+    assert asks_gpus({"templates": [{"name": "x", "podSpecPatch": text}]}) is want
+    obj = {"metadata": {"name": "w"}, "spec": {"podSpecPatch": text}}
+    refusing = a_budget(used={"ada": 100}, whenOver="refuse")
+    assert bool(decide(obj, refusing, kind="Workflow").refusals) is want
+
+
+def workload(gpus=0, *, replicas=1, field="replicas"):
+    limits = {"memory": "1Gi"} | ({"nvidia.com/gpu": gpus} if gpus else {})
+    template = {"metadata": {}, "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]}}
+    return {"metadata": {"name": "d"}, "spec": {field: replicas, "template": template}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "old", "new", "want"),
+    [
+        pytest.param("Deployment", workload(), workload(1), True, id="GPUs are added"),
+        pytest.param("Deployment", workload(1), workload(8), True, id="other GPUs"),
+        pytest.param("Deployment", workload(1), workload(1, replicas=9), True, id="more replicas"),
+        pytest.param("StatefulSet", workload(1), workload(1, replicas=2), True, id="of a StatefulSet"),
+        pytest.param("ReplicaSet", workload(1), workload(1, replicas=2), True, id="of a ReplicaSet"),
+        pytest.param(
+            "Job",
+            workload(1, field="parallelism"),
+            workload(1, field="parallelism", replicas=2),
+            True,
+            id="of a Job",
+        ),
+        pytest.param("Deployment", workload(1, replicas=9), workload(1), False, id="fewer replicas"),
+        pytest.param("Deployment", workload(1), workload(), False, id="no GPUs any more"),
+        pytest.param("Deployment", workload(), workload(replicas=9), False, id="without GPUs"),
+        pytest.param("Deployment", workload(1), workload(1), False, id="nothing of it"),
+    ],
+)
+def test_an_update_that_asks_for_more_is_new_work(kind, old, new, want):
+    refusing = a_budget(used={"ada": 100}, whenOver="refuse")
+    assert bool(decide(new, refusing, kind=kind, operation="UPDATE", old=old).refusals) is want
+    queueing = decide(new, a_budget(used={"ada": 100}, whenOver="queue"), kind=kind, operation="UPDATE", old=old)
+    assert not queueing.refusals
+    assert bool(queueing.warnings) is want
+
+
 def a_pod(gpus=1, *, owner="ada", maker=None, labels=None, **spec):
     """A pod of a person's, or of a controller's with its owner on it."""
     resources = {"limits": {"memory": "1Gi", **({"nvidia.com/gpu": gpus} if gpus else {})}}
