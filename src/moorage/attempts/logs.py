@@ -131,6 +131,7 @@ class LogFolder:
 
     def finish(self, key: str) -> None:
         """Note that a log was read to its end: no more is to come."""
+        self._whole.discard(key)
         with _errors("write", self._path):
             folder = self._folder(key)
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -56,6 +56,7 @@ from moorage.sql.moments import from_microseconds, to_microseconds
 from moorage.sql.opening import LateDatabase, is_postgres
 
 SCHEMA = Schema("moorage.usage", "samples.", folder="migrations/samples")
+NUMBERS_KEPT = 20_000  # of pods that are remembered; others are read again
 LATEST_KEPT = timedelta(days=1)  # the newest reading of a pod that is gone
 _NUMBERS = ("bigint",) * len(MEASURES)
 PODS = Table(
@@ -181,7 +182,7 @@ class SampleStore:
                         del slots[stored[:2]]
                 self._db.upsert(SLOTS, list(slots.values()))
                 self._keep_latest(chosen.values(), numbers)
-            self._numbers |= numbers
+            self._numbers = numbers if len(self._numbers) > NUMBERS_KEPT else self._numbers | numbers
             return len(slots)
 
     def _known_numbers(self, readings: Sequence[Reading]) -> dict[str, int]:

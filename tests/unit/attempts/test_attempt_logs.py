@@ -32,6 +32,16 @@ def test_of_a_long_log_the_end_is_kept_in_bounded_space(tmp_path_factory, pieces
     assert len(list((root / "p1").iterdir())) <= FULL_SEGMENTS + 1
 
 
+def test_nothing_is_remembered_of_logs_that_were_read_to_their_end(tmp_path):
+    folder = LogFolder(tmp_path, keep_bytes=KEEP)
+    for pod in range(100):
+        folder.append(f"p{pod}", lines(0, 5))
+        folder.finish(f"p{pod}")
+    assert folder._whole == set()
+    folder.append("p1", lines(5, 6))
+    assert folder.read("p1").data == lines(0, 6)
+
+
 def test_another_process_goes_on_and_drops_the_half_line_of_a_killed_one(tmp_path):
     LogFolder(tmp_path, keep_bytes=KEEP).append("p1", lines(0, 5))
     with (tmp_path / "p1" / "00000001.log").open("ab") as file:

@@ -253,6 +253,28 @@ def a_stuck_pod(job: Obj) -> Obj:
     }
 
 
+async def test_nothing_is_remembered_of_runs_whose_jobs_and_pods_are_gone() -> None:
+    api = FakeApi()
+    async with a_controller(api) as controller:
+        for at in range(20):
+            job = api.put(JOBS, a_job(f"run{at}", failed=False))
+            pod = a_stuck_pod(job)
+            pod["metadata"]["name"] = f"run{at}-x"
+            api.put(PODS, pod | {"metadata": pod["metadata"] | {"deletionTimestamp": None}})
+            if at % 2:  # the Job goes before its pod is told
+                api.remove(JOBS, f"run{at}", "lab")
+            api.put(PODS, pod)
+            api.remove(PODS, f"run{at}-x", "lab")
+            if not at % 2:
+                api.remove(JOBS, f"run{at}", "lab")
+        api.put(PODS, a_stuck_pod({"metadata": {"uid": "last"}}))
+        async with asyncio.timeout(60):
+            while "last" not in controller._told:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        assert set(controller._told) == {"last"}
+        assert controller._left_queue == set()
+
+
 async def test_a_pod_on_a_node_that_is_gone_is_let_go_after_five_minutes() -> None:
     api, clock = FakeApi(), FakeClock()
     job = api.put(JOBS, a_job(failed=False, report_token_sha256="00"))

@@ -294,10 +294,17 @@ class RunController:
             self._left_queue.discard(before["metadata"]["uid"])
             self._told.pop(before["metadata"]["uid"], None)
 
-    def _note_told(self, _before: Obj | None, after: Obj | None) -> None:
-        owner = controller_ref(after) if after is not None else None
-        if after is not None and owner is not None and (told := told_while_running(after)) is not None:
-            self._told[owner["uid"]] = max(told, self._told.get(owner["uid"], told))
+    def _note_told(self, before: Obj | None, after: Obj | None) -> None:
+        pod = after or before
+        owner = controller_ref(pod) if pod is not None else None
+        if owner is None:
+            return
+        uid = owner["uid"]
+        if after is None:
+            if uid in self._told and all(job["metadata"]["uid"] != uid for job in self._jobs.all()):
+                del self._told[uid]  # its Job was deleted before the pod was told
+        elif (told := told_while_running(after)) is not None:
+            self._told[uid] = max(told, self._told.get(uid, told))
 
     def _runs_on(self, node: Obj) -> Iterable[Key]:
         for pod in self._pods.by_index("node", node["metadata"]["name"]):

@@ -112,6 +112,8 @@ class MapBridge:
             for mapjob in self.informer.all()
             if _accepted(mapjob) and (mapjob.get("status") or {}).get("queue")
         ]
+        there = {mapjob["metadata"]["uid"] for mapjob in known}
+        self._told = {uid: told for uid, told in self._told.items() if uid in there}
         if not known:
             return
         stored, limits = await self._queue.read(lambda store: (store.list_maps(), store.limits()))
