@@ -74,13 +74,15 @@ async def test_its_people_work_there_and_nowhere_else(api: KubeClient, tenant: s
     for person in (f"ada-{tenant}", f"grace-{tenant}"):
         acting = api.as_user(account_user(person))
         await acting.create(CONFIGMAPS, {"metadata": {"name": person}}, tenant)
-        await acting.list(SECRETS, tenant)
+        await acting.create(SECRETS, {"metadata": {"name": person}}, tenant)
         with pytest.raises(Forbidden):
             await acting.list(PODS, "default")
         with pytest.raises(Forbidden):
             await acting.get(TENANTS, tenant)
-    with pytest.raises(Forbidden):
-        await api.as_user(account_user(f"grace-{tenant}")).list(ROLEBINDINGS, tenant)
+    assert len((await api.as_user(account_user(f"ada-{tenant}")).list(SECRETS, tenant)).items) >= 2
+    for resource in (ROLEBINDINGS, SECRETS):
+        with pytest.raises(Forbidden):
+            await api.as_user(account_user(f"grace-{tenant}")).list(resource, tenant)
 
 
 async def test_what_somebody_changes_is_put_right(api: KubeClient, tenant: str) -> None:
