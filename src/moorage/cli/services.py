@@ -25,8 +25,10 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
 
 from moorage import __version__
 from moorage import settings as table
+from moorage.api.errors import ErrorCode
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.connections import raise_file_limit
+from moorage.apimachinery.folderlease import FolderLease
 from moorage.apimachinery.informer import wait_synced
 from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.inwork import IN_WORK, InWork
@@ -73,6 +75,7 @@ PARTS = ("operator", "webhook", "extender", "server")
 ADMISSION = ("webhook",)  # the parts of the process `admission` beside a local cluster
 API_WAIT_SECONDS = 60.0  # for an API server that was there before us; then the pod is started again
 LOCAL_API_WAIT_SECONDS = 1800.0  # for one that starts beside us: `moor up` gives up before
+AT_ONCE_SECONDS = 0.5  # a folder that is free is taken in milliseconds
 LONG_GRACE_SECONDS = 15  # on a cluster: for requests that are under way at the end; then streams are cut
 QUARANTINED = "Quarantined"  # reason of condition and event of an object that hung a controller twice
 LOCAL_INGRESS = "moorage-local"  # the class of the local cluster's ingress
@@ -144,6 +147,11 @@ async def run_services(settings: Settings) -> None:
             return
         if settings.install:
             await (_install(admin, settings) if settings.parts != ADMISSION else _installed(admin, stop))
+        if "server" in settings.parts and settings.data is not None and not table.QUEUE_URL.read(os.environ):
+            lease = FolderLease(settings.data, renew=not settings.install)
+            stack.callback(lease.release)
+            if not await _unless(stop, asyncio.ensure_future(_hold(lease, settings.sockets["server"]))):
+                return
         evaluation = await stack.enter_async_context(contextlib.aclosing(Evaluators()))
         folder = table.WORK_FOLDER.read(os.environ) or (settings.data and settings.data / "run")
         if folder is not None:
@@ -174,6 +182,33 @@ async def run_services(settings: Settings) -> None:
                 task.cancel()
         ending.cancel()
     log.info("stopped")
+
+
+async def _hold(lease: FolderLease, sock: socket.socket) -> None:
+    """Wait until the folder of databases is this server's; meanwhile it lives, and is not ready."""
+
+    async def wait_here(scope: Any, _receive: Any, send: Any) -> None:
+        message = f"another server uses the folder of databases: {lease.holder or 'unknown'}"
+        problem = {"code": ErrorCode.STARTING, "message": message, "hint": "try again in a moment"}
+        lives = scope.get("path") == "/healthz"
+        body = b"ok" if lives else json.dumps(problem).encode()
+        headers = [(b"content-type", b"text/plain" if lives else b"application/json")]
+        await send({"type": "http.response.start", "status": 200 if lives else 503, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    acquiring = asyncio.ensure_future(lease.acquire())
+    done, _ = await asyncio.wait({acquiring}, timeout=AT_ONCE_SECONDS)
+    if done:
+        return await acquiring
+    log.warning("waits for the folder of databases", extra={"holder": lease.holder})
+    waiting = asyncio.Event()
+    serving = asyncio.create_task(serve(wait_here, sock.dup(), stop=waiting, grace_seconds=1))
+    try:
+        await acquiring
+    finally:
+        acquiring.cancel()
+        waiting.set()
+        await asyncio.wait({serving})
 
 
 async def _end_slowly(draining: asyncio.Event, stop: asyncio.Event, settings: Settings) -> None:

@@ -27,6 +27,7 @@ from moorage.apimachinery.databasefile import (
     refuse_less,
     storage_errors,
 )
+from moorage.apimachinery.folderlease import check_lease
 from moorage.errors import StorageError
 from moorage.sql.database import Row, Table
 from moorage.sql.migrations import Migration, Schema, Version, migrate, migrations
@@ -51,6 +52,7 @@ class SqliteDatabase:
         self._path = Path(path)
         self._schema = schema
         self._high_water = HighWater(self._path)
+        self._folder = self._path.parent.absolute()
         self._counts = durable
         if durable:
             refuse_less(self._path)
@@ -96,7 +98,9 @@ class SqliteDatabase:
             with self._errors("write"):
                 if self._counts and self._db.total_changes != changes:
                     count = self._high_water.next(self._db)
+                check_lease(self._folder)
                 self._db.execute("COMMIT")
+            check_lease(self._folder)  # it may have taken long; then it is acknowledged to nobody
         except BaseException:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
