@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
+from typing import Protocol
 
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.meta import annotations_of
@@ -20,10 +21,18 @@ from moorage.apimachinery.resources import NAMESPACES, Resource
 from moorage.decide.usage.intervals import Interval
 from moorage.errors import ApiError, NotFound, ServerError
 from moorage.model.names import RECORDS_SINCE_ANNOTATION
-from moorage.server.context import Context
-from moorage.server.identity.auth import User
+from moorage.server.identity.auth import Auth, User
 
 DELETED = "{} (deleted)"  # in place of a namespace's name; no namespace has such a name, and no role in it
+
+
+class Reading(Protocol):
+    """The parts of a server's context that are read here: the context knows modules that use this one."""
+
+    @property
+    def auth(self) -> Auth: ...
+    @property
+    def api(self) -> Api | None: ...
 
 
 async def records_since(api: Api | None, namespace: str) -> datetime | None:
@@ -44,7 +53,7 @@ async def records_since(api: Api | None, namespace: str) -> datetime | None:
 
 
 async def oldest_for(
-    context: Context, user: User, verb: str, resource: Resource, namespace: str
+    context: Reading, user: User, verb: str, resource: Resource, namespace: str
 ) -> datetime | None:
     """From when on a user may see the records of a namespace; None: all. It gives no right. Raises ApiError."""
     if await context.auth.may(user, verb, resource.plural, group=resource.group):
