@@ -330,7 +330,7 @@ async def test_a_webhook_that_is_down_concerns_namespaces_that_opted_in_and_no_o
             config["metadata"]["name"] = namespace
             config["webhooks"] = [one for one in config["webhooks"] if "namespaceSelector" in one]
             for one in config["webhooks"]:
-                one["namespaceSelector"]["matchLabels"]["team"] = namespace  # of this test alone
+                one["namespaceSelector"].setdefault("matchLabels", {})["team"] = namespace  # of this test alone
             await api.create(resource, config)
 
         async def is_in_force() -> bool:
