@@ -127,7 +127,7 @@ def test_a_drained_run_goes_on_elsewhere_from_its_checkpoint(cluster, name):
         assert again["node"] != node
         followed = cluster.moor("logs", "-f", name, "--no-prefix")
         said = [
-            line.split() for line in followed.stdout.splitlines() if not line.startswith("moorage: told to stop")
+            line.split() for line in followed.stdout.splitlines() if not line.startswith("moorage: interrupted: ")
         ]
         reached = {word: int(step) for word, step in said}  # the last of each
         assert reached["begin"] > 0

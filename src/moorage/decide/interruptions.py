@@ -25,23 +25,23 @@ LONG_AGO = datetime.min.replace(tzinfo=UTC)  # told to stop at a moment that not
 
 
 def is_interruption(
-    *, exit_code: int | None, ended: datetime | None, told: datetime | None, is_watched: bool = False
+    *, exit_code: int | None, ended: datetime | None, stopped_at: datetime | None, is_watched: bool = False
 ) -> bool:
     """Whether a container ended because it was told to stop.
 
-    `exit_code`, `ended`: None where they are not known. `told`: when it was told, None: it was not.
+    `exit_code`, `ended`: None where they are not known. `stopped_at`: when it was told to stop, None: it was not.
     `is_watched`: our runner or script started the program, so that exit code 0 means that it had finished.
-    An end in the very second of `told` counts as an interruption: times are whole seconds, and work done
+    An end in the very second of `stopped_at` counts as an interruption: times are whole seconds, and work done
     twice is better than lost work.
     """
     if exit_code == STOPPED:
         return True
-    if told is None or (is_watched and exit_code == 0):
+    if stopped_at is None or (is_watched and exit_code == 0):
         return False
-    return ended is None or ended >= told
+    return ended is None or ended >= stopped_at
 
 
-def told_to_stop(pod: Mapping[str, Any]) -> datetime | None:
+def stop_time(pod: Mapping[str, Any]) -> datetime | None:
     """When a pod was told to stop, as the API server has it; None: it was not.
 
     A kubelet may note that it ends a pod when the pod has ended: such a moment is `LONG_AGO`.

@@ -307,11 +307,16 @@ def buried(pid: int) -> int | None:
             return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
-def end_of(code: int, done_file: str) -> int:
+def end_after_stop(code: int, done_file: str) -> int:
     """The exit code for a command that ended with `code` after it was told to stop."""
     if os.path.exists(done_file):
         return 0
-    say(f"told to stop before it had finished (exit code {code}); $" + DONE_FILE_ENV + " would say that it had")
+    if code == 0:
+        say(
+            "interrupted: the program was told to stop and did not say that it had finished ($"
+            + DONE_FILE_ENV
+            + ")"
+        )
     return STOPPED
 
 
@@ -350,7 +355,7 @@ def main(argv: list[str]) -> int:
     code = signals.wait(child.pid)
     child.returncode = code  # it is buried already; without this Popen would look for it again
     if signals.has_stopped:
-        code = end_of(code, done_file)
+        code = end_after_stop(code, done_file)
     shutil.rmtree(done_folder, ignore_errors=True)
     stopped.set()
     if memory is not None:

@@ -269,9 +269,9 @@ async def test_nothing_is_remembered_of_runs_whose_jobs_and_pods_are_gone() -> N
                 api.remove(JOBS, f"run{at}", "lab")
         api.put(PODS, a_stuck_pod({"metadata": {"uid": "last"}}))
         async with asyncio.timeout(60):
-            while "last" not in controller._told:  # noqa: ASYNC110
+            while "last" not in controller._stopped_at:  # noqa: ASYNC110
                 await asyncio.sleep(0)
-        assert set(controller._told) == {"last"}
+        assert set(controller._stopped_at) == {"last"}
         assert controller._left_queue == set()
 
 

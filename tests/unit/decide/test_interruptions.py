@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from moorage.decide.interruptions import LONG_AGO, STOPPED, is_interruption, told_to_stop
+from moorage.decide.interruptions import LONG_AGO, STOPPED, is_interruption, stop_time
 from moorage.executor import pack as executor_module
 from moorage.worker import runner
 
@@ -16,7 +16,7 @@ SECOND = timedelta(seconds=1)
 
 
 @pytest.mark.parametrize(
-    ("exit_code", "ended", "told", "is_watched", "want"),
+    ("exit_code", "ended", "stopped_at", "is_watched", "want"),
     [
         pytest.param(0, TOLD, None, False, False, id="nothing told it: it finished"),
         pytest.param(1, TOLD, None, False, False, id="nothing told it: it failed by itself"),
@@ -34,8 +34,8 @@ SECOND = timedelta(seconds=1)
         pytest.param(0, TOLD, LONG_AGO, False, True, id="its kubelet says afterwards that it ended it"),
     ],
 )
-def test_an_end_is_an_interruption(exit_code, ended, told, is_watched, want):
-    assert is_interruption(exit_code=exit_code, ended=ended, told=told, is_watched=is_watched) is want
+def test_an_end_is_an_interruption(exit_code, ended, stopped_at, is_watched, want):
+    assert is_interruption(exit_code=exit_code, ended=ended, stopped_at=stopped_at, is_watched=is_watched) is want
 
 
 def disrupted(reason):
@@ -64,7 +64,7 @@ DELETED = {"deletionTimestamp": "2026-11-21T12:00:31Z", "deletionGracePeriodSeco
     ],
 )
 def test_a_pod_was_told_to_stop(meta, conditions, want):
-    assert told_to_stop({"metadata": meta, "status": {"conditions": conditions}}) == want
+    assert stop_time({"metadata": meta, "status": {"conditions": conditions}}) == want
 
 
 def test_the_exit_code_is_the_same_in_every_process_that_gives_it():

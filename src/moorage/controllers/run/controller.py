@@ -25,7 +25,7 @@ from moorage.controllers.run.plan import (
     observe,
     still_waits,
 )
-from moorage.decide.runs.interrupted import is_watched, told_while_running
+from moorage.decide.runs.interrupted import is_watched, stop_time_while_running
 from moorage.decide.runs.kueue import queue_of
 from moorage.decide.runs.restarts import (
     LOST_AFTER,
@@ -83,9 +83,9 @@ class RunController:
         self._nodes = shared.of(api, NODES)
         self.informers = (self._jobs, self._pods, self._nodes)
         self._left_queue: set[str] = set()  # uids of Jobs that Kueue starts no more
-        self._told: dict[str, datetime] = {}  # by uid of a Job without a runner: when its pod was told to stop
+        self._stopped_at: dict[str, datetime] = {}  # by uid of a Job without a runner: when its pod had to stop
         self._jobs.on_change(self._forget)
-        self._pods.on_change(self._note_told)  # before the loop hears of it: the pod may be gone when it looks
+        self._pods.on_change(self._note_stop)  # before the loop hears of it: the pod may be gone when it looks
         self.loop = Loop("run", self.reconcile, clock=clock, metrics=metrics)
         self.loop.hear(self._jobs, _run_of)
         self.loop.hear(self._pods, _run_of)
@@ -129,12 +129,12 @@ class RunController:
         self, key: Key, jobs: list[Obj], pods: list[Obj], lost: dict[str, datetime | None]
     ) -> Observed | None:
         now, after = self._clock.now(), self._lost_after
-        told = {
+        stopped_at = {
             uid: at
             for job in jobs
-            if (at := self._told.get(uid := job["metadata"]["uid"])) and not is_watched(job)
+            if (at := self._stopped_at.get(uid := job["metadata"]["uid"])) and not is_watched(job)
         }
-        seen = observe(key.name, jobs, pods, lost, now=now, lost_after=after, told=told)
+        seen = observe(key.name, jobs, pods, lost, now=now, lost_after=after, stopped_at=stopped_at)
         if seen is None or not (to := seen.attempts[-1].yields_to):
             return seen
         namespace, _, run = to.partition("/")
@@ -188,8 +188,8 @@ class RunController:
         match action:
             case NoteRunning(attempt, since):
                 await self._note(key, attempt, RUNNING_SINCE_ANNOTATION, rfc3339(since))
-            case NoteStopped(attempt, told):
-                await self._note(key, attempt, STOPPED_ANNOTATION, rfc3339(told))
+            case NoteStopped(attempt, stopped_at):
+                await self._note(key, attempt, STOPPED_ANNOTATION, rfc3339(stopped_at))
             case NoteUsed(attempt, seconds):
                 await self._note(key, attempt, USED_SECONDS_ANNOTATION, str(seconds))
             case NoteMade(number):
@@ -292,19 +292,19 @@ class RunController:
     def _forget(self, before: Obj | None, after: Obj | None) -> None:
         if after is None and before is not None:
             self._left_queue.discard(before["metadata"]["uid"])
-            self._told.pop(before["metadata"]["uid"], None)
+            self._stopped_at.pop(before["metadata"]["uid"], None)
 
-    def _note_told(self, before: Obj | None, after: Obj | None) -> None:
+    def _note_stop(self, before: Obj | None, after: Obj | None) -> None:
         pod = after or before
         owner = controller_ref(pod) if pod is not None else None
         if owner is None:
             return
         uid = owner["uid"]
         if after is None:
-            if uid in self._told and all(job["metadata"]["uid"] != uid for job in self._jobs.all()):
-                del self._told[uid]  # its Job was deleted before the pod was told
-        elif (told := told_while_running(after)) is not None:
-            self._told[uid] = max(told, self._told.get(uid, told))
+            if uid in self._stopped_at and all(job["metadata"]["uid"] != uid for job in self._jobs.all()):
+                del self._stopped_at[uid]  # its Job was deleted before the pod was told
+        elif (stopped_at := stop_time_while_running(after)) is not None:
+            self._stopped_at[uid] = max(stopped_at, self._stopped_at.get(uid, stopped_at))
 
     def _runs_on(self, node: Obj) -> Iterable[Key]:
         for pod in self._pods.by_index("node", node["metadata"]["name"]):

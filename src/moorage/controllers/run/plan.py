@@ -82,11 +82,11 @@ def observe(
     *,
     now: datetime,
     lost_after: timedelta = LOST_AFTER,
-    told: Mapping[str, datetime] | None = None,
+    stopped_at: Mapping[str, datetime] | None = None,
 ) -> Observed | None:
     """What the decision depends on; None when the run has no Job of a name that an attempt of it may bear.
 
-    `told`: by uid of a Job, when a pod of it was told to stop, as far as no runner sees that.
+    `stopped_at`: by uid of a Job, when a pod of it was told to stop, as far as no runner sees that.
     """
     mine = attempts_of(run, jobs)
     if not mine:
@@ -101,7 +101,7 @@ def observe(
         run=run,
         attempts=tuple(
             _parse_job(
-                number, job, by_job.get(job["metadata"]["uid"], ()), (told or {}).get(job["metadata"]["uid"])
+                number, job, by_job.get(job["metadata"]["uid"], ()), (stopped_at or {}).get(job["metadata"]["uid"])
             )
             for number, job in mine
         ),
@@ -222,12 +222,15 @@ def still_waits(jobs: Sequence[Obj], pods: Sequence[Obj]) -> bool:
     )
 
 
-def _parse_job(number: int, job: Obj, pods: Sequence[PodSeen], told: datetime | None) -> AttemptSeen:
+def _parse_job(number: int, job: Obj, pods: Sequence[PodSeen], stopped_at: datetime | None) -> AttemptSeen:
     spec, status, notes = job["spec"], job.get("status") or {}, annotations_of(job)
     failed = condition(job, "Failed") if is_condition_true(job, "Failed") else None
     if was_interrupted(job):
         failed = {"reason": INTERRUPTED, "lastTransitionTime": (failed or {}).get("lastTransitionTime")}
     succeeded = is_condition_true(job, "Complete") and failed is None
+    started = moment(status.get("startTime"))
+    if stopped_at and started and stopped_at < started:
+        stopped_at = None  # of a pod before a suspension
     return AttemptSeen(
         number=number,
         job=job["metadata"]["name"],
@@ -244,7 +247,7 @@ def _parse_job(number: int, job: Obj, pods: Sequence[PodSeen], told: datetime | 
         running_since=_when(notes.get(RUNNING_SINCE_ANNOTATION)),
         used_seconds=_count(notes.get(USED_SECONDS_ANNOTATION), None),
         yields_to=notes.get(YIELDS_TO_ANNOTATION, ""),
-        told=told if told is not None and told >= (moment(status.get("startTime")) or told) else None,
+        stopped_at=stopped_at,
         is_noted=STOPPED_ANNOTATION in notes,
         pods=tuple(sorted(pods, key=lambda pod: pod.name)),
     )

@@ -10,7 +10,7 @@ from moorage.apimachinery.meta import annotations_of, condition, controller_ref,
 from moorage.apimachinery.moments import moment
 from moorage.apimachinery.quantity import parse_quantity
 from moorage.apimachinery.resources import Obj
-from moorage.decide.interruptions import told_to_stop
+from moorage.decide.interruptions import stop_time
 from moorage.decide.workflows.graph.events import ContainerSeen, PodSeen
 from moorage.decide.workflows.pods import INIT, MAIN, WAIT
 from moorage.errors import QuantityError
@@ -138,7 +138,7 @@ def pod_seen(
         is_stuck=is_stuck,
         is_deleted=is_deleted,
         exit_code=_exit_code(ended),
-        told_at=told_to_stop(pod),
+        stopped_at=stop_time(pod),
         is_watched=has_executor(pod),
         disrupted=disrupted,
         failure=failure,

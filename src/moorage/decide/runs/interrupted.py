@@ -8,7 +8,7 @@ from typing import Any
 
 from moorage.apimachinery.meta import annotations_of, is_condition_true
 from moorage.apimachinery.moments import moment
-from moorage.decide.interruptions import told_to_stop
+from moorage.decide.interruptions import stop_time
 from moorage.model.names import REPORT_TOKEN_ANNOTATION, STOPPED_ANNOTATION
 
 
@@ -17,19 +17,19 @@ def is_watched(job: Mapping[str, Any]) -> bool:
     return REPORT_TOKEN_ANNOTATION in annotations_of(job)
 
 
-def told_while_running(pod: Mapping[str, Any]) -> datetime | None:
+def stop_time_while_running(pod: Mapping[str, Any]) -> datetime | None:
     """When a pod that has not ended was told to stop; None: it was not, or had ended."""
-    return None if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed") else told_to_stop(pod)
+    return None if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed") else stop_time(pod)
 
 
 def was_interrupted(job: Mapping[str, Any]) -> bool:
     """Whether the Job ended with the pod that was told to stop; not with one after a suspension or a failure."""
     status = job.get("status") or {}
     try:
-        told = moment(annotations_of(job).get(STOPPED_ANNOTATION))
+        stopped_at = moment(annotations_of(job).get(STOPPED_ANNOTATION))
     except ValueError:
-        told = None
-    if told is None or told < (moment(status.get("startTime")) or told):
+        stopped_at = None
+    if stopped_at is None or stopped_at < (moment(status.get("startTime")) or stopped_at):
         return False
     failures = 0 if is_condition_true(job, "Complete") else 1 if is_condition_true(job, "Failed") else -1
     return int(status.get("failed") or 0) <= failures

@@ -91,7 +91,7 @@ class AttemptSeen:
     running_since: datetime | None = None  # as written down
     used_seconds: int | None = None  # as written down
     yields_to: str = ""  # NAMESPACE/RUN that its place is given to; empty: it keeps it
-    told: datetime | None = None  # when its pod was told to stop, where no runner sees that
+    stopped_at: datetime | None = None  # when its pod was told to stop, where no runner sees that
     is_noted: bool = False  # that it was told to stop is written down
     pods: tuple[PodSeen, ...] = ()
 
@@ -139,7 +139,7 @@ class NoteStopped:
     """Write on the attempt's Job when its pod was told to stop: the pod is gone when the Job has ended."""
 
     attempt: AttemptSeen
-    told: datetime
+    stopped_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,8 +293,8 @@ def _advance(seen: Observed) -> list[Action]:
         starts = [pod.started for pod in last.pods if pod.started is not None]
         if starts:
             actions.append(NoteRunning(last, min(starts)))
-    if last.told is not None and not last.is_noted and not last.suspended and not last.deleting:
-        actions.append(NoteStopped(last, last.told))
+    if last.stopped_at is not None and not last.is_noted and not last.suspended and not last.deleting:
+        actions.append(NoteStopped(last, last.stopped_at))
     if last.number > seen.made:
         actions.append(NoteMade(last.number))
     if seen.ended is not None or seen.cancelled:

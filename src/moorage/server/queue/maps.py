@@ -113,7 +113,7 @@ class MapBridge:
             if _accepted(mapjob) and (mapjob.get("status") or {}).get("queue")
         ]
         there = {mapjob["metadata"]["uid"] for mapjob in known}
-        self._told = {uid: told for uid, told in self._told.items() if uid in there}
+        self._told = {uid: status for uid, status in self._told.items() if uid in there}
         if not known:
             return
         stored, limits = await self._queue.read(lambda store: (store.list_maps(), store.limits()))

@@ -29,9 +29,9 @@ class PodSeen:
     """A step's pod, at one moment.
 
     `is_ended`: no process of it runs any more, and none will. `exit_code`: of the main container, if it has one.
-    `told_at`: when it was told to stop; None: it was not, or nothing says when. `is_watched`: its main container
-    runs under a script of ours, or is ours. `disrupted`: why its node took it away (preempted, drained, lost),
-    even if the main container had ended well before; empty: it did not.
+    `stopped_at`: when it was told to stop; None: it was not, or nothing says when. `is_watched`: its main
+    container runs under a script of ours, or is ours. `disrupted`: why its node took it away (preempted, drained,
+    lost), even if the main container had ended well before; empty: it did not.
     `failure`: what ended it, where that is not the main container's own exit code: a deadline, an eviction.
     `broken`: why a container beside the main one failed, so that inputs or outputs are missing.
     """
@@ -43,7 +43,7 @@ class PodSeen:
     is_deleted: bool = False  # somebody asked for its end
     is_stuck: bool = False  # it has ended, but a container beside the main one does not end by itself
     exit_code: int | None = None
-    told_at: datetime | None = None
+    stopped_at: datetime | None = None
     is_watched: bool = False
     disrupted: str = ""
     failure: str = ""

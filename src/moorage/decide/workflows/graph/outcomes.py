@@ -91,7 +91,7 @@ def outcome_of(
     is_interrupted = is_interruption(
         exit_code=pod.exit_code,
         ended=moment(pod.finished_at) if pod.finished_at else None,
-        told=pod.told_at or (LONG_AGO if pod.disrupted else None),
+        stopped_at=pod.stopped_at or (LONG_AGO if pod.disrupted else None),
         is_watched=pod.is_watched,
     )
     is_unsaved = bool(pod.broken) and pod.report is None  # what saves outputs was told to stop too
@@ -102,7 +102,9 @@ def outcome_of(
     if pod.is_deleted and (pod.exit_code != 0 or is_interrupted):
         return ended(NodePhase.ERROR, pod.broken or "pod deleted")
     if pod.exit_code == STOPPED:
-        return ended(NodePhase.FAILED, "told to stop before it had finished", is_lost=True)
+        return ended(
+            NodePhase.FAILED, "interrupted: it was told to stop and did not say that it had finished", is_lost=True
+        )
     if pod.exit_code is None:
         return ended(NodePhase.ERROR, pod.broken or "the pod ended, and its main container never ran")
     if pod.exit_code != 0:
