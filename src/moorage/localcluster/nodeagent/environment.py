@@ -11,7 +11,7 @@ import binascii
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, AnyStr, NamedTuple
 
 from moorage.apimachinery.quantity import amount, parse_quantity
 from moorage.apimachinery.resources import Obj
@@ -30,12 +30,32 @@ class Ref(NamedTuple):
 Lookup = Mapping[Ref, Obj | None]
 
 
+TEXTS_MAX = 16 * 1024 * 1024  # characters: more than Linux takes with a program (2 MiB), for several containers
+
+
 class ConfigError(MoorageError):
     """A container's environment or command cannot be made; the message is shown in its status."""
 
     def __init__(self, message: str, *, reason: str = "CreateContainerConfigError") -> None:
         super().__init__(message)
         self.reason = reason
+
+
+class Room:
+    """What the variables and arguments of a pod, or the files of its volumes, may still take, in characters.
+
+    A few lines that refer to each other, or to one ConfigMap many times, would fill the memory of the agent.
+    """
+
+    def __init__(self, total: int = TEXTS_MAX) -> None:
+        self._total = self._left = total
+
+    def take(self, text: AnyStr) -> AnyStr:
+        """The text, counted. Raises ConfigError when there is no room for it."""
+        self._left -= len(text)
+        if self._left < 0:
+            raise ConfigError(f"what it refers to is longer than {self._total // 2**20} MiB in all: refer to less")
+        return text
 
 
 def references(spec: Mapping[str, Any]) -> set[Ref]:
@@ -55,10 +75,18 @@ def references(spec: Mapping[str, Any]) -> set[Ref]:
 
 
 def variables(
-    pod: Obj, container: Mapping[str, Any], lookup: Lookup, allocatable: Mapping[str, str]
+    pod: Obj,
+    container: Mapping[str, Any],
+    lookup: Lookup,
+    allocatable: Mapping[str, str],
+    room: Room | None = None,
 ) -> dict[str, str]:
-    """What the pod itself says about the environment. Raises ConfigError with kubelet's words."""
+    """What the pod itself says about the environment. Raises ConfigError with kubelet's words.
+
+    `room`: of all containers of the pod.
+    """
     namespace = pod["metadata"].get("namespace") or "default"
+    room = room or Room()
     out: dict[str, str] = {}
     for source in container.get("envFrom") or ():
         prefix = source.get("prefix") or ""
@@ -67,14 +95,15 @@ def variables(
             if not ref:
                 continue
             data = _data(kind, ref, lookup)
-            out.update({prefix + key: value.decode("utf-8", "replace") for key, value in (data or {}).items()})
+            for key, value in (data or {}).items():
+                out[prefix + key] = room.take(value).decode("utf-8", "replace")
     for variable in container.get("env") or ():
         name = variable["name"]
         value = variable.get("valueFrom")
         if not value:
-            out[name] = expand(variable.get("value") or "", out)
+            out[name] = expand(variable.get("value") or "", out, room)
         elif value.get("fieldRef"):
-            out[name] = field_value(pod, value["fieldRef"]["fieldPath"])
+            out[name] = room.take(field_value(pod, value["fieldRef"]["fieldPath"]))
         elif value.get("resourceFieldRef"):
             out[name] = resource_value(pod, container, value["resourceFieldRef"], allocatable)
         else:
@@ -82,9 +111,9 @@ def variables(
                 ref = value.get(field)
                 if not ref:
                     continue
-                data = _data(kind, ref, lookup)
+                data = _data(kind, ref, lookup, ref["key"])
                 if data is not None and ref["key"] in data:
-                    out[name] = data[ref["key"]].decode("utf-8", "replace")
+                    out[name] = room.take(data[ref["key"]]).decode("utf-8", "replace")
                 elif data is not None and not ref.get("optional"):
                     raise ConfigError(f"couldn't find key {ref['key']} in {kind} {namespace}/{ref['name']}")
     return out
@@ -93,16 +122,17 @@ def variables(
 _REFERENCE = re.compile(r"\$(\$|\(([^()]*)\))")
 
 
-def expand(text: str, known: Mapping[str, str]) -> str:
+def expand(text: str, known: Mapping[str, str], room: Room) -> str:
     """Replace `$(NAME)` by its value; unknown names stay as they are, `$$(NAME)` gives `$(NAME)`.
 
+    Raises ConfigError when the values do not fit into `room`.
     https://github.com/kubernetes/kubernetes/tree/master/third_party/forked/golang/expansion
     """
 
     def replace(match: re.Match[str]) -> str:
         if match[1] == "$":
             return "$"
-        return known.get(match[2], match[0])
+        return room.take(known.get(match[2], match[0]))
 
     return _REFERENCE.sub(replace, text)
 
@@ -160,13 +190,16 @@ def memory_limit(container: Mapping[str, Any]) -> int | None:
     return amount("memory", text) if text is not None else None
 
 
-def object_data(kind: str, obj: Mapping[str, Any]) -> dict[str, bytes]:
-    """What a ConfigMap or Secret holds."""
-    if kind == "Secret":
-        out = {key: _decode(value) for key, value in (obj.get("data") or {}).items()}
-        return out | {key: str(value).encode() for key, value in (obj.get("stringData") or {}).items()}
-    out = {key: str(value).encode() for key, value in (obj.get("data") or {}).items()}
-    return out | {key: _decode(value) for key, value in (obj.get("binaryData") or {}).items()}
+def object_data(kind: str, obj: Mapping[str, Any], key: str | None = None) -> dict[str, bytes]:
+    """What a ConfigMap or Secret holds; with `key`, what it holds there, and nothing else is decoded."""
+
+    def table(name: str) -> Mapping[str, Any]:
+        whole: Mapping[str, Any] = obj.get(name) or {}
+        return whole if key is None else {key: whole[key]} if key in whole else {}
+
+    coded, plain = ("data", "stringData") if kind == "Secret" else ("binaryData", "data")
+    out = {key: _decode(value) for key, value in table(coded).items()}
+    return out | {key: str(value).encode() for key, value in table(plain).items()}
 
 
 def _decode(text: str) -> bytes:
@@ -176,12 +209,12 @@ def _decode(text: str) -> bytes:
         raise ConfigError(f"illegal base64 data: {error}") from error
 
 
-def _data(kind: str, ref: Mapping[str, Any], lookup: Lookup) -> dict[str, bytes] | None:
+def _data(kind: str, ref: Mapping[str, Any], lookup: Lookup, key: str | None = None) -> dict[str, bytes] | None:
     """None: missing, and that is allowed."""
     name = ref.get("name") or ""
     obj = lookup.get(Ref(kind, name))
     if obj is not None:
-        return object_data(kind, obj)
+        return object_data(kind, obj, key)
     if ref.get("optional"):
         return None
     raise ConfigError(f'{kind.lower()} "{name}" not found')

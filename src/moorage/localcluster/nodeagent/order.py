@@ -14,7 +14,14 @@ from moorage.apimachinery.moments import span_of
 from moorage.apimachinery.resources import Obj
 from moorage.clock import parse_rfc3339
 from moorage.localcluster.nodeagent import gpus as gpu
-from moorage.localcluster.nodeagent.environment import ConfigError, Lookup, expand, memory_limit, variables
+from moorage.localcluster.nodeagent.environment import (
+    ConfigError,
+    Lookup,
+    Room,
+    expand,
+    memory_limit,
+    variables,
+)
 from moorage.localcluster.podspecs import containers_of
 
 HOST_IMAGE = "localhost/host"
@@ -109,6 +116,7 @@ def make_order(
     if active is not None:
         deadline = (parse_rfc3339(admitted_at) + span_of(active)).timestamp()
     grace = spec.get("terminationGracePeriodSeconds")
+    room = Room()
 
     def containers(field: str) -> list[Obj]:
         return [
@@ -120,6 +128,7 @@ def make_order(
                 volumes=volumes,
                 indices=shared[container["name"]],
                 shown=shown,
+                room=room,
             )
             for container in spec.get(field) or ()
         ]
@@ -150,8 +159,9 @@ def _container(
     volumes: Mapping[str, tuple[str, bool]],
     indices: Sequence[int],
     shown: Sequence[Obj],
+    room: Room,
 ) -> Obj:
-    own = variables(pod, container, lookup, place.allocatable)
+    own = variables(pod, container, lookup, place.allocatable, room)
     env = dict(place.base_env)
     env["HOSTNAME"] = (pod["spec"].get("hostname") or pod["metadata"]["name"])[:63]
     rule = rule_of(place.images, container.get("image") or "")
@@ -161,7 +171,7 @@ def _container(
     env |= gpu.environment(place.node, place.real_gpu_uuids, indices)
     if rule is not None and rule.path:
         env["PATH"] = ":".join((*rule.path, env.get("PATH", "")))
-    argv = [expand(text, own) for text in _argv(container, rule)]
+    argv = [expand(text, own, room) for text in _argv(container, rule)]
     if not argv:
         raise ConfigError("no command specified")
     resources = container.get("resources") or {}
@@ -173,7 +183,7 @@ def _container(
         "workingDir": container.get("workingDir") or f"{place.folder}/work/{container['name']}",
         "hasWorkingDir": bool(container.get("workingDir")),
         "memoryLimitBytes": memory_limit(container),
-        "mounts": [*shown, *(_mount(mount, own, volumes) for mount in container.get("volumeMounts") or ())],
+        "mounts": [*shown, *(_mount(mount, own, volumes, room) for mount in container.get("volumeMounts") or ())],
         "messageFromLogs": container.get("terminationMessagePolicy") == "FallbackToLogsOnError",
         "oomScoreAdj": OOM_BEST_EFFORT if best_effort else OOM_OTHERS,
         "gpuIndices": list(indices),
@@ -202,12 +212,15 @@ def _holds(path: str, hidden: str) -> bool:
     return bool(hidden) and PurePosixPath(hidden).is_relative_to(path)
 
 
-def _mount(mount: Mapping[str, Any], env: Mapping[str, str], volumes: Mapping[str, tuple[str, bool]]) -> Obj:
+def _mount(
+    mount: Mapping[str, Any], env: Mapping[str, str], volumes: Mapping[str, tuple[str, bool]], room: Room
+) -> Obj:
     name = mount["name"]
     if name not in volumes:
         raise ConfigError(f'volume "{name}" is mounted but not declared', reason="CreateContainerError")
     path, read_only = volumes[name]
-    below = expand(mount["subPathExpr"], env) if mount.get("subPathExpr") else mount.get("subPath") or ""
+    wanted = mount.get("subPathExpr")
+    below = expand(wanted, env, room) if wanted else mount.get("subPath") or ""
     pure = PurePosixPath(below)
     if pure.is_absolute() or ".." in pure.parts:
         raise ConfigError(f'subPath "{below}" of volume "{name}" must be relative and without ".."')

@@ -11,7 +11,7 @@ from moorage.apimachinery.resources import CONFIGMAPS, PVCS, PVS, SECRETS, SERVI
 from moorage.errors import ApiError, MoorageError
 from moorage.localcluster.nodeagent import volumes
 from moorage.localcluster.nodeagent.context import Context, uid_of
-from moorage.localcluster.nodeagent.environment import Ref
+from moorage.localcluster.nodeagent.environment import Ref, Room
 from moorage.localcluster.nodeagent.environment import references as env_references
 from moorage.localcluster.nodeagent.podfolder import PodFolder
 
@@ -41,9 +41,10 @@ class PodVolumes:
         """Make every volume ready; name → (path on this machine, read-only). Raises VolumeError."""
         tokens = await self._service_tokens(pod)
         out: dict[str, tuple[str, bool]] = {}
+        room = Room(volumes.FILES_MAX)
         for volume in pod["spec"].get("volumes") or ():
             path = folder.path / "volumes" / volume["name"]
-            files = volumes.render(volume, pod, lookup, tokens, self._context.offers())
+            files = volumes.render(volume, pod, lookup, tokens, self._context.offers(), room)
             if files is not None:
                 volumes.write_files(path, files)
                 out[volume["name"]] = (str(path), True)

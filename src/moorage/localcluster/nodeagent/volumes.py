@@ -20,6 +20,7 @@ from moorage.localcluster.nodeagent.environment import (
     ConfigError,
     Lookup,
     Ref,
+    Room,
     field_value,
     object_data,
     resource_value,
@@ -28,6 +29,7 @@ from moorage.localcluster.podspecs import containers_of
 
 TOKEN_SECONDS = 3600  # default lifetime of a projected token
 DEFAULT_MODE = 0o644
+FILES_MAX = 64 * 1024 * 1024  # bytes of all files that the agent writes for a pod
 _KEY_WORDS = {"ConfigMap": "config", "Secret": "secret"}  # as a kubelet calls their keys
 CONTENT = ("configMap", "secret", "downwardAPI", "projected")  # kinds whose files the agent writes
 
@@ -90,18 +92,21 @@ def render(
     lookup: Lookup,
     tokens: Mapping[TokenRequest, str],
     allocatable: Mapping[str, str],
+    room: Room | None = None,
 ) -> dict[str, File] | None:
     """The files of a volume by their path in it; None for a volume whose content is not the agent's.
 
-    Files of Secrets and tokens are for the owner only, whatever their mode says. Raises VolumeError.
+    `room`: of all volumes of the pod. Files of Secrets and tokens are for the owner only, whatever their mode
+    says. Raises VolumeError.
     """
     if not any(volume.get(kind) is not None for kind in CONTENT):
         return None
     files: dict[str, File] = {}
+    room = room or Room(FILES_MAX)
     default = int((volume.get("projected") or {}).get("defaultMode") or DEFAULT_MODE)
     try:
         for source in _sources(volume):
-            files.update(_render_source(volume["name"], source, pod, lookup, tokens, allocatable, default))
+            files.update(_render_source(volume["name"], source, pod, lookup, tokens, allocatable, default, room))
     except ConfigError as error:
         raise _setup_failed(volume["name"], error.message) from error
     for path in files:
@@ -230,19 +235,20 @@ def _render_source(
     tokens: Mapping[TokenRequest, str],
     allocatable: Mapping[str, str],
     default_mode: int,
+    room: Room,
 ) -> dict[str, File]:
     for field, kind in (("configMap", "ConfigMap"), ("secret", "Secret")):
         if source.get(field) is not None:
-            return _object_files(name, kind, source[field], lookup, default_mode)
+            return _object_files(name, kind, source[field], lookup, default_mode, room)
     if source.get("downwardAPI") is not None:
-        return _downward_files(name, source["downwardAPI"], pod, allocatable, default_mode)
+        return _downward_files(name, source["downwardAPI"], pod, allocatable, default_mode, room)
     if source.get("serviceAccountToken"):
         return _token_file(name, source["serviceAccountToken"], tokens)
     return {}
 
 
 def _object_files(
-    name: str, kind: str, source: Mapping[str, Any], lookup: Lookup, default_mode: int
+    name: str, kind: str, source: Mapping[str, Any], lookup: Lookup, default_mode: int, room: Room
 ) -> dict[str, File]:
     """All keys of a ConfigMap or Secret, or those that `items` names."""
     wanted = source.get("secretName") or source.get("name") or ""
@@ -252,21 +258,23 @@ def _object_files(
         if source.get("optional"):
             return {}
         raise _setup_failed(name, f'{kind.lower()} "{wanted}" not found')
-    data = object_data(kind, obj)
     items = source.get("items")
     if not items:
-        return {key: File(value, _mode(mode, kind)) for key, value in data.items()}
+        data = object_data(kind, obj)
+        return {key: File(room.take(value), _mode(mode, kind)) for key, value in data.items()}
     files = {}
     for item in items:
-        if item["key"] in data:
-            files[item["path"]] = File(data[item["key"]], _mode(int(item.get("mode") or mode), kind))
+        data = object_data(kind, obj, item["key"])
+        if data:
+            mode_of = int(item.get("mode") or mode)
+            files[item["path"]] = File(room.take(data[item["key"]]), _mode(mode_of, kind))
         elif not source.get("optional"):
             raise _setup_failed(name, f"references non-existent {_KEY_WORDS[kind]} key: {item['key']}")
     return files
 
 
 def _downward_files(
-    name: str, source: Mapping[str, Any], pod: Obj, allocatable: Mapping[str, str], default_mode: int
+    name: str, source: Mapping[str, Any], pod: Obj, allocatable: Mapping[str, str], default_mode: int, room: Room
 ) -> dict[str, File]:
     """Fields of the pod, and requests and limits of its containers."""
     mode = int(source.get("defaultMode") or default_mode)
@@ -280,7 +288,7 @@ def _downward_files(
             if not named:
                 raise _setup_failed(name, f"container {owner!r} not found")
             text = resource_value(pod, named[0], item["resourceFieldRef"], allocatable)
-        files[item["path"]] = File(text.encode(), int(item.get("mode") or mode) & 0o777)
+        files[item["path"]] = File(room.take(text.encode()), int(item.get("mode") or mode) & 0o777)
     return files
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moorage.localcluster.controllers.job.failure_policy import Verdict, judge
-from moorage.localcluster.controllers.job.indexes import first_missing, format_indexes, parse_indexes
+from moorage.localcluster.controllers.job.indexes import first_missing, format_indexes, named, parse_indexes
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,20 @@ def test_indexes_are_written_as_upstream_does(indexes, want):
 @given(st.sets(st.integers(0, 60)))
 def test_what_is_written_is_read_back(indexes):
     assert parse_indexes(format_indexes(indexes), 61) == indexes
+
+
+TEXTS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=5)
+
+
+@given(TEXTS, st.sets(st.integers(0, 30)), st.integers(0, 25))
+def test_what_a_success_policy_names_is_found_among_the_indexes(spans, indexes, limit):
+    text = ",".join(f"{first}-{last}" for first, last in spans)
+    wanted = parse_indexes(text, limit)
+    assert named(text, indexes, limit) == (indexes & wanted, indexes & wanted == wanted)
+
+
+def test_a_span_over_all_numbers_takes_no_more_work_than_its_text():
+    assert named("0-999999999999", {3, 5}, 2**31 - 1) == ({3, 5}, False)
 
 
 @given(st.sets(st.integers(0, 20)), st.integers(0, 20), st.integers(0, 20))

@@ -24,6 +24,7 @@ from moorage.localcluster.controllers.revisions import (
     template_of,
 )
 from moorage.localcluster.controllers.statefulset.plan import (
+    PODS_MAX,
     STALE,
     CreateClaim,
     CreatePod,
@@ -283,6 +284,11 @@ def test_numbers_start_where_the_set_says():
     world.set["spec"]["ordinals"] = {"start": 6}
     assert steps(world.plan()) == ["+web-7"]
     assert sorted(world.settle().pods) == ["web-6", "web-7"]
+
+
+def test_a_set_of_very_many_makes_as_many_as_a_pass_makes_and_looks_no_further():
+    world = World(a_set(2**31 - 1, podManagementPolicy="Parallel"))
+    assert steps(world.plan()) == [f"+web-{at}" for at in range(PODS_MAX)]
 
 
 def in_order_pending(world):

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from moorage.localcluster.nodeagent.environment import (
+    TEXTS_MAX,
     ConfigError,
     Ref,
+    Room,
     expand,
     field_value,
     memory_limit,
@@ -57,7 +59,56 @@ SEC = {Ref("Secret", "sec"): {"data": {"k": base64.b64encode(b"v").decode()}}}
     ],
 )
 def test_references_in_text_are_expanded_as_kubernetes_does(text: str, want: str) -> None:
-    assert expand(text, {"A": "1", "B": "2"}) == want
+    assert expand(text, {"A": "1", "B": "2"}, Room()) == want
+
+
+DOUBLED = [{"name": "A0", "value": "x" * 8}]
+DOUBLED += [{"name": f"A{at}", "value": f"$(A{at - 1})" * 2} for at in range(1, 40)]
+KEY = {"configMapKeyRef": {"name": "large", "key": "k"}}
+LARGE = {Ref("ConfigMap", "large"): {"data": {"k": "x" * 900_000}}}
+
+
+@pytest.mark.parametrize(
+    "container",
+    [
+        pytest.param({"env": DOUBLED}, id="variables that double each other"),
+        pytest.param(
+            {"env": [{"name": f"V{at}", "valueFrom": KEY} for at in range(300)]}, id="one key again and again"
+        ),
+        pytest.param(
+            {"envFrom": [{"prefix": f"P{at}_", "configMapRef": {"name": "large"}} for at in range(300)]},
+            id="one ConfigMap with many prefixes",
+        ),
+        pytest.param(
+            {
+                "env": [
+                    {"name": f"V{at}", "valueFrom": {"fieldRef": {"fieldPath": "metadata.annotations"}}}
+                    for at in range(300)
+                ]
+            },
+            id="all annotations again and again",
+        ),
+    ],
+)
+def test_a_few_lines_do_not_become_variables_without_end(container: dict[str, Any]) -> None:
+    pod = a_pod(**container)
+    pod["metadata"]["annotations"]["note"] = "n" * 200_000
+    with pytest.raises(ConfigError, match="longer than 16 MiB in all"):
+        variables(pod, pod["spec"]["containers"][0], LARGE, {})
+
+
+def test_an_argument_that_refers_to_a_long_variable_many_times_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="longer than 16 MiB in all"):
+        expand("$(A)" * 20_000, {"A": "x" * 100_000}, Room())
+
+
+def test_all_containers_of_a_pod_share_one_room() -> None:
+    room, pod = Room(), a_pod(env=[{"name": "A", "valueFrom": KEY}])
+    container = pod["spec"]["containers"][0]
+    for _ in range(TEXTS_MAX // 900_000):
+        variables(pod, container, LARGE, {}, room)
+    with pytest.raises(ConfigError):
+        variables(pod, container, LARGE, {}, room)
 
 
 def test_variables_see_only_those_before_them() -> None:

@@ -31,6 +31,29 @@ LOOKUP: Any = {
 }
 
 
+ALL_ANNOTATIONS = {"fieldRef": {"fieldPath": "metadata.annotations"}}
+
+
+@pytest.mark.parametrize(
+    "sources",
+    [
+        pytest.param(
+            [{"configMap": {"name": "large", "items": [{"key": "k", "path": str(at)}]}} for at in range(300)],
+            id="a key under many paths",
+        ),
+        pytest.param(
+            [{"downwardAPI": {"items": [{"path": str(at)} | ALL_ANNOTATIONS for at in range(300)]}}],
+            id="annotations under many paths",
+        ),
+    ],
+)
+def test_a_few_lines_do_not_become_files_without_end(sources: list[Any]) -> None:
+    lookup: Any = {Ref("ConfigMap", "large"): {"data": {"k": "x" * 900_000}}}
+    pod = POD | {"metadata": {"name": "p", "annotations": {"note": "n" * 250_000}}}
+    with pytest.raises(VolumeError, match="longer than 64 MiB in all"):
+        render({"name": "v", "projected": {"sources": sources}}, pod, lookup, {}, {})
+
+
 def rendered(volume: dict[str, Any], tokens: Any = None) -> Any:
     return render({"name": "v"} | volume, POD, LOOKUP, tokens or {}, {})
 

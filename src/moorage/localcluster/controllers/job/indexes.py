@@ -5,18 +5,39 @@ https://kubernetes.io/docs/concepts/workloads/controllers/job/#completion-mode
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterable
 
 
 def parse_indexes(text: str, limit: int) -> frozenset[int]:
     """Read "1,3-5,7"; indexes at or above `limit` are left out (a Job may have been made smaller)."""
-    indexes: set[int] = set()
-    for part in (text or "").split(","):
-        if not part:
-            continue
+    return frozenset(index for span in _spans(text, limit) for index in span)
+
+
+def named(text: str, indexes: Iterable[int], limit: int) -> tuple[frozenset[int], bool]:
+    """Those of `indexes` that a text such as "0-7,9" names, and whether it names no other below `limit`.
+
+    The work grows with the text and `indexes`, not with the numbers between the ends of a span.
+    """
+    spans = _spans(text, limit)
+    starts = [span.start for span in spans]
+    found = frozenset(index for index in indexes if (at := bisect_right(starts, index)) and index in spans[at - 1])
+    return found, len(found) == sum(map(len, spans))
+
+
+def _spans(text: str, limit: int) -> list[range]:
+    """The spans in a text, in order, none of which overlap."""
+    read = []
+    for part in filter(None, (text or "").split(",")):
         first, _, last = part.partition("-")
-        indexes.update(range(int(first), min(int(last or first), limit - 1) + 1))
-    return frozenset(indexes)
+        read.append(range(int(first), min(int(last or first), limit - 1) + 1))
+    spans: list[range] = []
+    for span in sorted(filter(None, read), key=lambda span: span.start):
+        if spans and span.start <= spans[-1].stop:
+            spans[-1] = range(spans[-1].start, max(spans[-1].stop, span.stop))
+        else:
+            spans.append(span)
+    return spans
 
 
 def format_indexes(indexes: Iterable[int]) -> str:

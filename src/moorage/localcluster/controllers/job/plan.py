@@ -34,7 +34,7 @@ from moorage.apimachinery.moments import span_of
 from moorage.apimachinery.resources import Obj
 from moorage.clock import parse_rfc3339, rfc3339
 from moorage.localcluster.controllers.job.failure_policy import judge
-from moorage.localcluster.controllers.job.indexes import first_missing, format_indexes, parse_indexes
+from moorage.localcluster.controllers.job.indexes import first_missing, format_indexes, named, parse_indexes
 from moorage.localcluster.controllers.pods import (
     child_names,
     finished_at,
@@ -395,9 +395,8 @@ class _Pass:
         for number, rule in enumerate((self.spec.get("successPolicy") or {}).get("rules") or ()):
             met = self.done
             if rule.get("succeededIndexes"):
-                wanted = parse_indexes(rule["succeededIndexes"], self.completions or 0)
-                met = self.done & wanted
-                if rule.get("succeededCount") is None and met != wanted:
+                met, all_met = named(rule["succeededIndexes"], self.done, self.completions or 0)
+                if rule.get("succeededCount") is None and not all_met:
                     continue
             if rule.get("succeededCount") is not None and len(met) < int(rule["succeededCount"]):
                 continue

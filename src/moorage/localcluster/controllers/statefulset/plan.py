@@ -164,7 +164,9 @@ class _Pass:
     def _keep_replicas(self) -> bool:
         """Whether the pass may go on to the pods that should not be."""
         made = 0
-        for at in range(self.start, self.start + self.size):
+        # all that there are, and as many that are missing as one pass makes
+        first = range(self.start, self.start + min(self.size, PODS_MAX + len(self.replicas)))
+        for at in sorted({*first, *self.replicas}):
             pod = self.replicas.get(at)
             if pod is None:
                 if made >= PODS_MAX or not self._make(at):
