@@ -30,7 +30,7 @@ TRAINS = textwrap.dedent(
     saved = pathlib.Path(os.environ["MOORAGE_CHECKPOINT_DIR"], "step")
     step = int(saved.read_text()) if saved.exists() else 0
     print("began at", step, flush=True)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     while True:
         sum(range(10**6))
         step += 1

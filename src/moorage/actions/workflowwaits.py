@@ -29,6 +29,7 @@ PODS_EXPLAINED = 5  # of the waits of one workflow: each looks at every node of 
 
 ExplainPod = Callable[[str], Awaitable[Explanation]]
 """Explains a pod of the workflow's namespace by its name. Raises NotFound."""
+GOES_ON = "the operator creates it or ends the step, within 5 minutes"  # loop.FULL_LOOK_SECONDS
 FindHolders = Callable[[Sequence[str]], Awaitable[Sequence[LockHolder]]]
 """Who holds these locks."""
 
@@ -68,8 +69,11 @@ async def _with_notes(api: Api, view: WorkflowView, waits: Waits, now: datetime)
     running = list(waits.running)
     for place, each in enumerate(running[:PODS_EXPLAINED]):
         with contextlib.suppress(ApiError):
-            pod = await api.get(PODS, each.pod, view.namespace)
-            running[place] = replace(each, note=saving_note(each, pod, view.name, now))
+            try:
+                note = saving_note(each, await api.get(PODS, each.pod, view.namespace), view.name, now)
+            except NotFound:
+                note = f"its pod {each.pod} does not exist any more: {GOES_ON}"
+            running[place] = replace(each, note=note)
     return replace(waits, running=tuple(running))
 
 
@@ -107,22 +111,23 @@ async def explain_waits(
     """The waits with why their first pods wait (of `most` of them), and who holds their locks."""
     explained = []
     for wait in waits.waits:
-        explanation, holders = None, tuple[LockHolder, ...]()
         if wait.kind is WaitKind.POD and most > 0:
             most -= 1
-            explanation = await _of_pod(wait, explain_pod)
-        elif wait.locks:
-            holders = tuple(await find_holders(wait.locks))
-        explained.append(Explained(wait=wait, explanation=explanation, holders=holders))
+            explained.append(await _of_pod(wait, explain_pod))
+        else:
+            holders = tuple(await find_holders(wait.locks)) if wait.locks else ()
+            explained.append(Explained(wait=wait, holders=holders))
     return explained
 
 
-async def _of_pod(wait: Wait, explain_pod: ExplainPod) -> Explanation | None:
-    """None: the pod does not exist (yet), or nobody may know."""
+async def _of_pod(wait: Wait, explain_pod: ExplainPod) -> Explained:
+    """Without an explanation where the pod does not exist or may not be read."""
     try:
-        return await explain_pod(wait.pod)
+        return Explained(wait=wait, explanation=await explain_pod(wait.pod))
+    except NotFound:
+        return Explained(wait=replace(wait, message=f"its pod {wait.pod} does not exist: {GOES_ON}"))
     except ApiError:
-        return None
+        return Explained(wait=wait)
 
 
 def _no_step(view: WorkflowView, obj: Obj, step: str) -> NotFound:

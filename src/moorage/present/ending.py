@@ -11,6 +11,7 @@ from datetime import datetime
 from moorage.apimachinery.moments import format_duration
 from moorage.apimachinery.quantity import format_bytes
 from moorage.decide.interruptions import STOPPED
+from moorage.decide.runs.restarts import INTERRUPTED
 from moorage.decide.runs.state import PodView, RunView, State
 from moorage.model.names import RUN_AS_USER_ANNOTATION
 
@@ -84,7 +85,7 @@ def ending_lines(run: RunView, *, public: bool) -> list[str]:
     """What the end means and what to do. `public`: without commands that need the right to read its log."""
     if run.state is State.RESTARTING:
         return [
-            _disrupted(_newest(run)),
+            _disrupted(run),
             "Its next attempt starts by itself, as soon as there is room",
         ]
     log = [] if public else [f"What it printed last: `moor logs --tail {LINES_SHOWN} {run.name}`"]
@@ -138,7 +139,7 @@ def _why_failed(run: RunView) -> list[str]:
     if reason in START_FAILURES:
         return ["Its container could not start: check the command and the image", *message]
     if pod is not None and (pod.disrupted or reason in DISRUPTIONS):
-        return [_disrupted(pod), *message]
+        return [_disrupted(run), *message]
     if run.exit_code:
         return [f"Exit code {run.exit_code}: {_meaning(run.exit_code)}"]
     of_job = run.attempts[-1].message
@@ -167,7 +168,11 @@ def _memory(pod: PodView | None) -> str:
     return f"It needed more memory than its limit{limit}, and was killed (OOMKilled)"
 
 
-def _disrupted(pod: PodView | None) -> str:
+def _disrupted(run: RunView) -> str:
+    pod = _newest(run)
+    is_interrupted = run.attempts[-1].reason == INTERRUPTED or (pod is not None and pod.exit_code == STOPPED)
+    if is_interrupted and (pod is None or pod.reason not in DISRUPTIONS):
+        return "Its program ended after it was told to stop, and has not finished"
     if pod is None or not pod.reason:
         return "Its pod was disrupted"
     if pod.reason in DISRUPTIONS:

@@ -10,6 +10,7 @@ import pytest
 from moorage.apimachinery.moments import rfc3339
 from moorage.decide.explain.explainer import explain
 from moorage.decide.explain.public import as_public
+from moorage.decide.interruptions import STOPPED
 from moorage.decide.runs.kept import Seen, plan, view_deleted
 from moorage.decide.runs.state import PodView, view_run
 from moorage.present.ending import way_to_start
@@ -214,6 +215,16 @@ def test_a_run_between_two_attempts_says_what_disrupted_it():
     assert explain_text(explanation) == (
         "run lab/train is restarting: attempt 1 was disrupted\n"
         "Its pod was disrupted: a run of a higher priority took its place (PreemptionByScheduler)\n"
+        "Its next attempt starts by itself, as soon as there is room"
+    )
+
+
+def test_a_run_that_was_told_to_stop_says_so_and_starts_again():
+    message = "Container main for pod lab/train-x failed with exit code 85 matching FailJob rule at index 1"
+    explanation = ask(a_job(reason="PodFailurePolicy", message=message), a_pod(STOPPED))
+    assert explain_text(explanation) == (
+        "run lab/train is restarting: attempt 1 was disrupted\n"
+        "Its program ended after it was told to stop, and has not finished\n"
         "Its next attempt starts by itself, as soon as there is room"
     )
 

@@ -7,6 +7,7 @@ import resource
 import selectors
 import signal
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moorage.decide.interruptions import is_interruption
+from moorage.worker import runner
 from moorage.worker.mapworker.engine import OWN_FILES, SLOT_FILES, slots_with_files
 from moorage.worker.mapworker.slots import CommandSlot, Scarce, Slot, Source, Task
 
@@ -217,6 +220,32 @@ def test_an_item_that_leaves_when_told_is_done_only_where_it_says_so(selector, t
     slot.stop("preempted")
     until_ended(slot)
     assert {key: reports[0].get(key) for key in report} == report
+
+
+@pytest.mark.parametrize("code", [0, 3])
+@pytest.mark.parametrize("says_so", [False, True], ids=["", "it says that it has finished"])
+@pytest.mark.parametrize("is_stopped", [False, True], ids=["by itself", "told to stop"])
+def test_items_end_by_the_rule_of_runs(selector, tmp_path, code, says_so, is_stopped):
+    reports: list[dict[str, Any]] = []
+    begun, done_file = tmp_path / "begun", tmp_path / "done"
+    os.mkfifo(begun)
+    end = f"touch $MOORAGE_DONE_FILE; exit {code}" if says_so else f"exit {code}"
+    script = f"trap '{end}' TERM; : > {begun}; while :; do sleep 1; done" if is_stopped else end
+    slot = a_slot(selector, tmp_path / "scratch", reports, "sh", "-c", script)
+    slot.start(Task(0, 1, "x"), None)
+    if is_stopped:
+        begun.read_bytes()
+        slot.stop("preempted")
+    until_ended(slot)
+    if says_so:
+        done_file.touch()
+    exit_code = runner.end_after_stop(code, str(done_file)) if is_stopped else code
+    ended = datetime(2026, 11, 21, tzinfo=UTC)
+    is_interrupted = is_interruption(
+        exit_code=exit_code, ended=ended, stopped_at=ended if is_stopped else None, is_watched=True
+    )
+    outcome = "preempted" if is_interrupted else "error" if exit_code else "done"
+    assert reports[0]["outcome"] == outcome
 
 
 def test_an_item_that_has_ended_when_it_is_told_to_stop_is_done(selector, tmp_path):
