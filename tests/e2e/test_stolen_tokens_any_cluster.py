@@ -182,7 +182,8 @@ async def names(api: KubeClient, unique: str) -> AsyncIterator[dict[str, str]]:
     await people.create_account(api, ada, [], LOCAL)
     for name in (tenant, other):
         await api.create(NAMESPACES, {"metadata": {"name": name}})
-    await api.create(TENANTS, {"metadata": {"name": tenant}, "spec": {"namespace": tenant}})
+    kind = {"apiVersion": TENANTS.api_version, "kind": TENANTS.kind}
+    await api.create(TENANTS, {**kind, "metadata": {"name": tenant}, "spec": {"namespace": tenant}})
     yield {"tenant": tenant, "other": other, "ada": account_name(ada)}
     await api.delete(TENANTS, tenant)
     for name in (tenant, other):

@@ -122,6 +122,7 @@ GUEST_PRIORITY = "moorage-guest"  # PriorityClass, value 0, may preempt
 OVER_BUDGET_PRIORITY = "moorage-over-budget"  # PriorityClass: work of those whose budget is used, behind all other
 OVER_BUDGET_VALUE = -5  # of that class: above reservations, which nobody of it may push out
 OVER_BUDGET_ANNOTATION = "moorage.dev/over-budget"  # on a guest: "true": it is let through after all others
+NO_GPUS = "no-gpus"  # there, on a Workflow and pods of its steps: it began without GPUs, others were refused
 DEFAULT_PRIORITY = "moorage-default"  # PriorityClass, value 0, may not preempt; for pods that name no class
 CLUSTER_DEFAULT_ANNOTATION = "moorage.dev/cluster-default"  # on it, "false": it never is the cluster's default
 STAND_IN_LABEL = "moorage.dev/stand-in"  # "true" on a PriorityClass: see `decide.admission.priority.stand_in_of`
@@ -174,7 +175,7 @@ SERVICE_MARKS = (
 PERSONAL_MARKS = (
     SUSPENDED_ANNOTATION,  # in one's own name; whoever resumes takes it off
     ENDED_ANNOTATION,  # a run is cancelled, and stays so
-    OVER_BUDGET_ANNOTATION,  # may be on a new pod, and stays
+    OVER_BUDGET_ANNOTATION,  # may be on a new object, and stays
 )
 
 # pods killed for their memory (docs/howto/guard-a-namespace.md)

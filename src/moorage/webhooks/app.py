@@ -27,11 +27,14 @@ from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.meta import annotations_of, controller_ref, labels_of
 from moorage.apimachinery.resources import (
     CONFIGMAPS,
+    DEPLOYMENTS,
     INGRESSES,
     NAMESPACES,
     NODES,
     PRIORITYCLASSES,
+    REPLICASETS,
     SERVICEACCOUNTS,
+    STATEFULSETS,
     Obj,
     Resource,
 )
@@ -50,7 +53,7 @@ from moorage.decide.admission.hosts import (
     slim_ingress,
 )
 from moorage.decide.admission.operators import PLATFORM, judge_operator
-from moorage.decide.admission.order import admit, judge
+from moorage.decide.admission.order import admit, judge, judge_growth
 from moorage.decide.admission.priority import judge_priority
 from moorage.decide.admission.review import (
     MASTERS,
@@ -262,10 +265,12 @@ class Webhook:
             await known.wait()
 
     def decide(self, asked: _Asked, *, mutating: bool) -> Verdict:
-        """Walk the steps of admission, or judge what they made; subresources and other kinds pass."""
+        """Walk the steps of admission, or judge what they made; other kinds pass, and most subresources."""
+        kind, user = asked.kind.kind, asked.user_info
+        if asked.object is not None and asked.sub_resource in ("scale", "resize") and kind in WORKLOADS:
+            return judge_growth(self._request(asked, asked.object, mutating=mutating))
         if asked.object is None or asked.sub_resource:
             return Verdict()
-        kind, user = asked.kind.kind, asked.user_info
         if user.username == OPERATOR and (kind in _OPERATORS or asked.namespace in PLATFORM):
             named = tenant_names(self._tenants.all())
             allowed = [namespace for namespace in named if not is_reserved(namespace)]
@@ -450,7 +455,7 @@ class Webhook:
             await self._kills.settle()
         by_account, asked = asked, await self._by_person(asked)
         try:
-            verdict = self.decide(asked, mutating=mutating)
+            verdict = self.decide(await self._of_parent(asked), mutating=mutating)
         except Exception as error:  # a defect that somebody's object brings out must not let the object pass
             log.exception("an object could not be judged", extra=_of(asked))
             self._record(http, by_account, 500)
@@ -476,6 +481,22 @@ class Webhook:
                 return asked
         person = person_in(account)
         return msgspec.structs.replace(asked, user_info=_User(person, user.groups)) if person else asked
+
+    async def _of_parent(self, asked: _Asked) -> _Asked:
+        """For a Scale: the workload that it is of, before and after it. Raises ApiError."""
+        resource = _SCALED.get(asked.resource.resource)
+        if asked.sub_resource != "scale" or resource is None or not self._held():
+            return asked
+        try:
+            parent = await self._api.get(resource, asked.name, asked.namespace)
+        except NotFound:
+            return asked
+        return msgspec.structs.replace(
+            asked,
+            kind=_Kind(resource.kind, resource.group),
+            object=_scaled(parent, asked.object),
+            old_object=_scaled(parent, asked.old_object),
+        )
 
     def _node_changed(self, before: Obj | None, after: Obj | None) -> None:
         if before is None or after is None or _face(before) != _face(after):  # not for every heartbeat
@@ -545,6 +566,15 @@ class Webhook:
 
 
 _OPERATORS = ("Namespace", "RoleBinding", "NetworkPolicy", "ResourceQuota")  # kinds of `judge_operator`
+_SCALED = {
+    resource.plural: resource
+    for resource in (
+        DEPLOYMENTS,
+        REPLICASETS,
+        STATEFULSETS,
+        Resource("", "v1", "replicationcontrollers", "ReplicationController"),
+    )
+}
 _CHECKS = {
     BUDGETS.kind: check_budget,
     IDLE_POLICIES.kind: check_idle_policy,
@@ -571,6 +601,11 @@ def _judge_ours(kind: str, obj: Obj, old: Obj | None) -> tuple[Refusal, ...]:
     if kind not in _CHECKS or unchanged or obj["metadata"].get("deletionTimestamp"):
         return ()
     return tuple(Refusal(fault.field, fault.value, fault.message) for fault in _CHECKS[kind](obj))
+
+
+def _scaled(parent: Obj, scale: Obj | None) -> Obj:
+    replicas = at(scale, ("spec", "replicas")) or 0  # a Scale of none has no field
+    return parent | {"spec": {**(parent.get("spec") or {}), "replicas": replicas}}
 
 
 def _is_operators(asked: _Asked) -> bool:

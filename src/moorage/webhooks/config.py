@@ -57,6 +57,11 @@ RULES = (  # (group, plurals): pods, and whatever holds a template of theirs, wh
     (GROUP, ("mapjobs", "workspaces")),
     (ARGO, ("workflows", "cronworkflows")),
 )
+# (group, subresources) that make work larger; judged by budgets
+SUBRESOURCES = (
+    ("", ("pods/resize", "replicationcontrollers/scale")),
+    ("apps", ("deployments/scale", "replicasets/scale", "statefulsets/scale")),
+)
 # (group, operations, resources) that are recorded; the guardrails' own reviews tell of what they judge
 AUDITED = (
     *((group, ("DELETE",), plurals) for group, plurals in RULES if group != GROUP),
@@ -136,13 +141,14 @@ def webhook_configurations(
 
     def pair(verb: str, **fields: object) -> list[Obj]:
         more = fields | ({"matchConditions": [NOT_THE_OPERATOR, NOT_KUBERNETES]} if conditions else {})
+        rules = _rules((*RULES, *SUBRESOURCES) if verb == "validate" else RULES)
         return [
             hook(
                 f"{verb}.guard.moorage.dev",
                 f"/{verb}",
                 failurePolicy=failure_policy,
                 namespaceSelector=_guarded(tenants=False),
-                rules=_rules(RULES),
+                rules=rules,
                 **more,
             ),
             hook(
@@ -150,7 +156,7 @@ def webhook_configurations(
                 f"/{verb}",
                 failurePolicy="Fail",
                 namespaceSelector=_guarded(tenants=True),
-                rules=_rules(RULES),
+                rules=rules,
                 **more,
             ),
         ]

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from moorage.apimachinery.api import ObjList
 from moorage.apimachinery.documents import parse_json
-from moorage.apimachinery.resources import NODES, Resource
+from moorage.apimachinery.resources import DEPLOYMENTS, NODES, Resource
 from moorage.decide.admission.templates import CONTAINERS_MAX
 from moorage.errors import Forbidden, NotFound
+from moorage.model.budget import BUDGETS
 from moorage.model.tenant import TENANTS
 from moorage.testing.clock import FakeClock
 from moorage.testing.fakeapi import FakeApi
@@ -180,6 +181,73 @@ async def test_the_validating_side_changes_nothing(api):
         await webhook.wait_synced()
         response = await answer(webhook, "/validate", a_review(a_job(backoffLimit=0)))
     assert response == {"uid": "u-1", "allowed": True}
+
+
+A_BUDGET = {
+    "metadata": {"name": "month"},
+    "spec": {"period": "month", "users": ["*"], "gpuHours": "100", "whenOver": "refuse"},
+    "status": {
+        "start": "2020-01-01T00:00:00Z",
+        "end": "2099-01-01T00:00:00Z",
+        "uses": [{"name": "ada", "used": "120", "percent": 120}],
+    },
+}
+
+
+def a_deployment(gpus: int) -> Any:
+    limits = {"memory": "1Gi"} | ({"nvidia.com/gpu": gpus} if gpus else {})
+    spec = {"containers": [{"name": "main", "resources": {"limits": limits}}]}
+    return {"metadata": {"name": "d", "namespace": "lab"}, "spec": {"replicas": 1, "template": {"spec": spec}}}
+
+
+def a_scale(before: int, after: int, **fields: Any) -> Any:
+    """The review of a Scale of the Deployment `d`. One of no replicas has no field."""
+    scales = [
+        {"metadata": {"name": "d", "namespace": "lab"}, "spec": {"replicas": number} if number else {}}
+        for number in (before, after)
+    ]
+    return a_review(
+        scales[1],
+        kind="Scale",
+        oldObject=scales[0],
+        resource={"group": "apps", "version": "v1", "resource": "deployments"},
+        subResource="scale",
+        name="d",
+        operation="UPDATE",
+        **fields,
+    )
+
+
+@pytest.mark.parametrize(
+    ("gpus", "before", "after", "allowed"),
+    [
+        pytest.param(1, 1, 9, False, id="more pods with GPUs"),
+        pytest.param(1, 0, 1, False, id="the first one"),
+        pytest.param(1, 9, 1, True, id="fewer"),
+        pytest.param(1, 1, 0, True, id="none"),
+        pytest.param(0, 1, 9, True, id="without GPUs"),
+    ],
+)
+async def test_a_budget_that_refuses_judges_a_scale_by_the_workload_that_it_is_of(
+    api, gpus, before, after, allowed
+):
+    api.put(BUDGETS, A_BUDGET)
+    api.put(DEPLOYMENTS, a_deployment(gpus))
+    async with running(api) as webhook:
+        await webhook.wait_synced()
+        response = await answer(webhook, "/validate", a_scale(before, after))
+        of_ben = await answer(webhook, "/validate", a_scale(before, after, userInfo={"username": "ben"}))
+    assert (response["allowed"], of_ben["allowed"]) == (allowed, True)
+    assert allowed or "120 of 100 GPU-hours used" in response["status"]["message"]
+
+
+async def test_a_scale_whose_workload_cannot_be_read_is_refused_and_one_of_nothing_is_left_to_the_api_server(api):
+    api.put(BUDGETS, A_BUDGET)
+    async with running(api) as webhook:
+        await webhook.wait_synced()
+        assert (await answer(webhook, "/validate", a_scale(1, 2)))["allowed"] is True
+        api.failing = Forbidden("deployments is forbidden")
+        assert (await answer(webhook, "/validate", a_scale(1, 2)))["allowed"] is False
 
 
 @pytest.mark.parametrize(

@@ -112,8 +112,24 @@ def test_every_kind_that_is_stamped_is_asked_about():
     plurals = {kind.lower() + "s" for kind in TEMPLATES}
     for hook in hooks():
         if hook["name"] not in ("hosts.guard.moorage.dev", "kinds.moorage.dev", *OF_OPERATOR):
-            assert {plural for rule in hook["rules"] for plural in rule["resources"]} == plurals
+            named = {plural for rule in hook["rules"] for plural in rule["resources"]}
+            assert {plural for plural in named if "/" not in plural} == plurals
         assert all(rule["operations"] == ["CREATE", "UPDATE"] for rule in hook["rules"])
+
+
+@pytest.mark.parametrize(
+    "plural",
+    [
+        "deployments/scale",
+        "replicasets/scale",
+        "replicationcontrollers/scale",
+        "statefulsets/scale",
+        "pods/resize",
+    ],
+)
+def test_what_makes_work_larger_through_a_subresource_is_judged(plural):
+    assert asked(plural, GUARD) == {"validate.guard.moorage.dev": "Ignore"}
+    assert asked(plural, TENANT) == {"validate.tenants.moorage.dev": "Fail"}
 
 
 def test_our_own_kinds_are_judged_in_every_cluster():

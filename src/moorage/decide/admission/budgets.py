@@ -3,11 +3,14 @@
 Work is judged once, where it begins:
 
 - what a person creates: pods, Jobs and other workloads, maps, workspaces, workflows; a workspace that is started;
-  an update of a workload that asks for other GPUs or for more pods;
+  an update of a workload that asks for other GPUs, for more pods or for more CPU or memory, also by `scale` and
+  `resize`;
 - what a schedule creates in the owner's name: the Jobs of a CronJob, the Workflows of a CronWorkflow;
 - pods that a Deployment, a workspace, a step of a workflow and the like make: by their owner, each when it is
   made, since the work that was judged has no end, or its pods were not seen then. Such pods are put behind others,
   also where new work is refused: what is under way is not ended.
+- GPUs of templates that a workflow names are not seen when it is created. One that is created without GPUs while
+  GPU-hours are refused is marked so, and with it the pods of its steps: those that ask for GPUs are refused.
 
 Pods of Jobs, the next attempts of runs and the workers of maps have the class of what they are made from, so runs
 that are under way go on, also over restarts. Budgets of GPU-hours hold for work that asks for GPUs, budgets of
@@ -24,17 +27,19 @@ from typing import Any
 
 from moorage.apimachinery.documents import parse_document
 from moorage.apimachinery.meta import annotations_of, controller_ref, labels_of
-from moorage.apimachinery.scheduling import is_gpu
-from moorage.decide.admission.fields import at
+from moorage.apimachinery.resources import Obj
+from moorage.apimachinery.scheduling import is_gpu, pod_requests
+from moorage.decide.admission.fields import at, mapping
 from moorage.decide.admission.ownership import put
 from moorage.decide.admission.review import OPERATOR, Draft, Refusal, Request
 from moorage.decide.admission.templates import WORKLOADS, is_guest
 from moorage.decide.budgets.use import Standing, standings, strictest
-from moorage.errors import DocumentError
+from moorage.errors import DocumentError, QuantityError
 from moorage.model.budget import QUEUE, REFUSE, WARN
 from moorage.model.names import (
     MACHINE_GROUP_LABEL,
     MACHINE_TYPE_LABEL,
+    NO_GPUS,
     OVER_BUDGET_ANNOTATION,
     OVER_BUDGET_PRIORITY,
     OVER_BUDGET_VALUE,
@@ -48,6 +53,7 @@ OF_ONE_PIECE = (
 )  # all their pods are of the work that was judged: its template has the class
 POD_CLASS = ("priorityClassName", "priority", "preemptionPolicy")  # of a pod Kubernetes has set all three before
 _CLASS: Mapping[str, Any] = dict(zip(POD_CLASS, (OVER_BUDGET_PRIORITY, OVER_BUDGET_VALUE, "Never"), strict=True))
+_PRICED = ("cpu", "memory")  # what money buys, beside GPUs
 _SCHEDULES = {"Job": "CronJob", "Workflow": "CronWorkflow"}  # kind → whose controller makes it anew
 
 
@@ -58,6 +64,7 @@ class _Beginning(Enum):
     POD = auto()  # a pod that a controller makes
     CLASS_LEFT = auto()  # an update that takes the class away
     MORE = auto()  # an update that asks for other GPUs, or for more pods
+    LARGER = auto()  # an update that asks for more CPU or memory, and for no more GPUs
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,20 +83,22 @@ def apply_budgets(draft: Draft) -> None:
         return
     tenant = str(at(draft.request.tenant, ("metadata", "name")) or "")
     with_gpus = asks_gpus(draft.obj.get("spec"), gpu_machines) or _names(labels_of(draft.obj), gpu_machines)
-    over = strictest(
-        standing
-        for standing in standings(budgets, user=judged.user, tenant=tenant, now=now)
-        if standing.budget.is_money or with_gpus
-    )
+    standing_of_all = standings(budgets, user=judged.user, tenant=tenant, now=now)
+    of_gpus = with_gpus and judged.beginning is not _Beginning.LARGER
+    if draft.request.kind == "Workflow" and judged.beginning is _Beginning.NEW and not with_gpus:
+        _mark_without_gpus(draft, standing_of_all)
+    over = strictest(standing for standing in standing_of_all if standing.budget.is_money or of_gpus)
     if over is None:
         return
     match judged.beginning:
         case _Beginning.NEW:
             _judge_new(draft, over)
-        case _Beginning.MORE if over.budget.when_over == REFUSE:
+        case _Beginning.MORE | _Beginning.LARGER if over.budget.when_over == REFUSE:
             _judge_new(draft, over)
-        case _Beginning.MORE:
+        case _Beginning.MORE | _Beginning.LARGER:
             draft.warnings.append(over.text)
+        case _Beginning.POD if over.budget.when_over == REFUSE and with_gpus and _is_without_gpus(draft.obj):
+            _judge_new(draft, over)
         case _Beginning.POD if over.budget.when_over != WARN:
             _pod_behind(draft)
         case _Beginning.CLASS_LEFT if over.budget.when_over != WARN and _template_behind(draft):
@@ -127,31 +136,53 @@ def _patch_asks_gpus(text: str) -> bool:
         return False
 
 
-def _gpus_asked(spec: Any) -> list[str]:
+def _gpus_asked(spec: Any, gpu_machines: Collection[str]) -> list[str]:
     """Each field in a spec that asks for GPUs, with its value."""
     if isinstance(spec, Mapping):
         own = [
-            f"{key}={value}" for key, value in spec.items() if asks_gpus({key: value}) and not _is_nested(value)
+            f"{key}={value}"
+            for key, value in spec.items()
+            if (key == "machine" or not _is_nested(value)) and asks_gpus({key: value}, gpu_machines)
         ]
-        return own + [each for value in spec.values() for each in _gpus_asked(value)]
-    return [each for value in spec for each in _gpus_asked(value)] if isinstance(spec, list) else []
+        return own + [each for value in spec.values() for each in _gpus_asked(value, gpu_machines)]
+    return [each for value in spec for each in _gpus_asked(value, gpu_machines)] if isinstance(spec, list) else []
 
 
 def _is_nested(value: Any) -> bool:
     return isinstance(value, Mapping | list)
 
 
-def _asks_more(request: Request) -> bool:
-    """Whether an update of a workload asks for GPUs that it did not ask for, or for more pods."""
-    if request.kind == "Pod" or request.kind not in WORKLOADS or request.old is None:
-        return False
-    for field in ("replicas", "parallelism"):  # one is Kubernetes' default of both
-        numbers = (at(obj, ("spec", field)) for obj in (request.old, request.obj))
-        before, after = (number if isinstance(number, int) else 1 for number in numbers)
-        if after > before:
-            return True
-    asked_before, asked = (Counter(_gpus_asked(obj.get("spec"))) for obj in (request.old, request.obj))
-    return bool(asked - asked_before)
+def _growth(request: Request) -> _Beginning | None:
+    """What an update of work asks for beyond what was judged; None: nothing."""
+    old, obj = request.old or request.obj, request.obj
+    if old.get("spec") == obj.get("spec"):
+        return None
+    if request.kind in WORKLOADS:
+        for field in ("replicas", "parallelism"):  # one is Kubernetes' default of both
+            before, after = (
+                number if isinstance(number := at(each, ("spec", field)), int) else 1 for each in (old, obj)
+            )
+            if after > before:
+                return _Beginning.MORE
+    gpus_before, gpus = (Counter(_gpus_asked(each.get("spec"), request.gpu_machines)) for each in (old, obj))
+    if gpus - gpus_before:
+        return _Beginning.MORE
+    return _Beginning.LARGER if _amounts(request.kind, obj) - _amounts(request.kind, old) else None
+
+
+def _amounts(kind: str, obj: Obj) -> Counter[str]:
+    """CPU and memory that each pod of a workload or workspace asks for; none where they cannot be read."""
+    if kind == "Workspace":
+        resources = mapping(at(obj, ("spec", "resources")))
+        asked = {name: resources[name] for name in _PRICED if resources.get(name)}
+        spec: Mapping[str, Any] = {"resources": {"requests": asked}}
+    else:
+        spec = mapping(at(obj, (*WORKLOADS[kind], "spec"))) if kind in WORKLOADS else {}
+    try:
+        requests = pod_requests(spec)
+    except QuantityError:  # the API server refuses it
+        return Counter()
+    return Counter({name: requests.get(name, 0) for name in _PRICED})
 
 
 def priority_place(kind: str) -> tuple[str, ...] | None:
@@ -174,7 +205,8 @@ def _begins(draft: Draft, user: str) -> _Judged | None:
             return _Judged(_Beginning.CLASS_LEFT, user)
         if _is_started(request):
             return _Judged(_Beginning.NEW, user)
-        return _Judged(_Beginning.MORE, user) if _asks_more(request) else None
+        growth = _growth(request)
+        return _Judged(growth, user) if growth is not None else None
     if not made:
         return _Judged(_Beginning.NEW, user)
     owner = annotations_of(draft.obj).get(OWNER_ANNOTATION, "")
@@ -202,6 +234,19 @@ def _judge_new(draft: Draft, over: Standing) -> None:
         draft.warnings.append(f"{over.text}: it waits behind the work of others")
     else:
         draft.warnings.append(f"{over.text}: its pods wait behind the work of others")
+
+
+def _mark_without_gpus(draft: Draft, standing_of_all: Collection[Standing]) -> None:
+    """Note on a Workflow that it was let through without GPUs, while a budget refuses new work with GPUs."""
+    if any(
+        standing.is_over and standing.budget.when_over == REFUSE and not standing.budget.is_money
+        for standing in standing_of_all
+    ):
+        put(draft.obj["metadata"], "annotations", OVER_BUDGET_ANNOTATION, NO_GPUS)
+
+
+def _is_without_gpus(obj: Obj) -> bool:
+    return annotations_of(obj).get(OVER_BUDGET_ANNOTATION) == NO_GPUS
 
 
 def _is_started(request: Request) -> bool:

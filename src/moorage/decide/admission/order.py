@@ -196,6 +196,13 @@ def judge(request: Request) -> Verdict:
     return Verdict((), _one_for_each_field(draft), ())
 
 
+def judge_growth(request: Request) -> Verdict:
+    """Judge an update through a subresource, `scale` or `resize`, by what may grow there, for budgets."""
+    draft = make_draft(request)
+    apply_budgets(draft)
+    return Verdict((), _one_for_each_field(draft), tuple(draft.warnings))
+
+
 def _one_for_each_field(draft: Draft) -> tuple[Refusal, ...]:
     return tuple({refusal.field: refusal for refusal in reversed(draft.refusals)}.values())[::-1]
 

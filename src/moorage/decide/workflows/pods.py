@@ -30,6 +30,7 @@ from moorage.model.names import (
     ATTEMPT_LABEL,
     CONTAINER_LABEL,
     MAP_LABEL,
+    OVER_BUDGET_ANNOTATION,
     OWNER_ANNOTATION,
     OWNER_LABEL,
     PRIVATE_ROOT_ANNOTATION,
@@ -683,6 +684,7 @@ def _metadata(request: PodRequest, runtime: StepRuntime, own: Mapping[str, str],
     for table, of_workflow, key in (
         (labels, meta.get("labels") or {}, OWNER_LABEL),
         (annotations, meta.get("annotations") or {}, OWNER_ANNOTATION),
+        (annotations, meta.get("annotations") or {}, OVER_BUDGET_ANNOTATION),
     ):
         table.pop(key, None)
         if of_workflow.get(key):

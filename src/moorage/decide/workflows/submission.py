@@ -23,6 +23,7 @@ from moorage.model.names import (
     BEATS_ANNOTATION,
     HOST_ENV_ANNOTATION,
     NAME_COMPARED,
+    OVER_BUDGET_ANNOTATION,
     OWNER_ANNOTATION,
     REQUEST_ANNOTATION,
     SERVICE_MARKS,
@@ -74,6 +75,7 @@ _OF_A_RUN = (  # labels and annotations of one run, which another run of the sam
     OWNER_ANNOTATION,
     SCHEDULED_ANNOTATION,
     *SERVICE_MARKS,
+    OVER_BUDGET_ANNOTATION,
     "workflows.argoproj.io/creator",
     "kubectl.kubernetes.io/last-applied-configuration",
 )

@@ -282,6 +282,13 @@ WEBHOOK = Service(
         Rule(group="apps", resources=("replicasets", "statefulsets"), verbs=LIST, why="kills noted on owners"),
         Rule(group="batch", resources=("jobs",), verbs=LIST, why="as above"),
         Rule(
+            group="apps",
+            resources=("deployments", "replicasets", "statefulsets"),
+            verbs=("get",),
+            why="whether more pods of it ask for GPUs: its scale does not say",
+        ),
+        Rule(resources=("replicationcontrollers",), verbs=("get",), why="as above"),
+        Rule(
             group=GROUP,
             resources=("tenants", "guardrailpolicies", "budgets", "machines", "reservations"),
             verbs=LIST,

@@ -141,6 +141,12 @@ def class_of(verdict):
 
 
 OVER = {"ada": 120}
+LARGER = [{"name": "main", "resources": {"limits": {"memory": "2Gi"}}}]
+
+
+def at(job):
+    """A pod as a Job's template has it."""
+    return {"metadata": {"name": "p"}, "spec": job["spec"]["template"]["spec"]}
 
 
 @pytest.mark.parametrize(
@@ -267,6 +273,51 @@ def test_an_update_that_asks_for_more_is_new_work(kind, old, new, want):
     assert bool(queueing.warnings) is want
 
 
+@pytest.mark.parametrize(
+    ("kind", "old", "new"),
+    [
+        pytest.param("Deployment", a_job(0), a_job(0, containers=LARGER), id="memory of a Deployment"),
+        pytest.param("Pod", *(at(each) for each in (a_job(0), a_job(0, containers=LARGER))), id="of a pod"),
+        pytest.param(
+            "Workspace",
+            {"metadata": {}, "spec": {"resources": {"cpu": "1", "memory": "1Gi"}}},
+            {"metadata": {}, "spec": {"resources": {"cpu": "2", "memory": "1Gi"}}},
+            id="CPU of a workspace",
+        ),
+    ],
+)
+def test_more_cpu_or_memory_is_new_work_for_budgets_of_money_alone(kind, old, new):
+    money = a_budget(gpuHours="", money="100", used=OVER, whenOver="refuse")
+    assert decide(new, money, kind=kind, operation="UPDATE", old=old).refusals != ()
+    assert decide(old, money, kind=kind, operation="UPDATE", old=new).refusals == ()
+    assert (
+        decide(new, a_budget(used=OVER, whenOver="refuse"), kind=kind, operation="UPDATE", old=old).refusals == ()
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "old", "new"),
+    [
+        pytest.param(
+            "Workflow", {"templates": [{}]}, {"templates": [{"resources": {"gpu": "1"}}]}, id="a workflow"
+        ),
+        pytest.param("Workspace", {"resources": {"gpus": 0}}, {"resources": {"gpus": 1}}, id="a workspace"),
+        pytest.param("Workspace", {"machine": {"type": "small"}}, {"machine": {"type": "xlarge"}}, id="a machine"),
+        pytest.param(
+            "Deployment",
+            {"template": {"metadata": {"labels": {"moorage.dev/machine-type": "small"}}}},
+            {"template": {"metadata": {"labels": {"moorage.dev/machine-type": "xlarge"}}}},
+            id="a machine of a Deployment",
+        ),
+    ],
+)
+def test_gpus_that_an_update_adds_are_new_work_in_every_kind(kind, old, new):
+    before, after = ({"metadata": {"name": "w"}, "spec": spec} for spec in (old, new))
+    refusing = a_budget(used=OVER, whenOver="refuse")
+    assert decide(after, refusing, kind=kind, operation="UPDATE", old=before).refusals != ()
+    assert decide(before, refusing, kind=kind, operation="UPDATE", old=after).refusals == ()
+
+
 def a_pod(gpus=1, *, owner="ada", maker=None, labels=None, **spec):
     """A pod of a person's, or of a controller's with its owner on it."""
     resources = {"limits": {"memory": "1Gi", **({"nvidia.com/gpu": gpus} if gpus else {})}}
@@ -328,6 +379,36 @@ def test_pods_that_controllers_make_of_who_is_over_are_put_behind_and_never_refu
     for others in (a_pod(maker=maker, owner="ben"), a_pod(0, maker=maker)):
         verdict = decide(others, a_budget(used=OVER, whenOver=when_over), kind="Pod", user=user)
         assert after(others, verdict) == (None, 0, "PreemptLowerPriority")
+
+
+@pytest.mark.parametrize(
+    ("used", "when_over", "marked"),
+    [
+        pytest.param(OVER, "refuse", True, id="a budget refuses"),
+        pytest.param(OVER, "queue", False, id="a budget that queues"),
+        pytest.param({"ada": 20}, "refuse", False, id="not used up"),
+    ],
+)
+def test_a_workflow_that_begins_without_gpus_while_they_are_refused_is_marked(used, when_over, marked):
+    obj = {"metadata": {"name": "w"}, "spec": {"workflowTemplateRef": {"name": "train"}}}
+    verdict = decide(obj, a_budget(used=used, whenOver=when_over), kind="Workflow")
+    assert verdict.refusals == ()
+    notes = [patch["value"] for patch in verdict.patches if patch["path"] == "/metadata/annotations"]
+    assert any(note.get("moorage.dev/over-budget") == "no-gpus" for note in notes) is marked
+
+
+def test_steps_with_gpus_of_a_workflow_that_began_without_them_are_refused():
+    def a_step(gpus):
+        pod = a_pod(gpus, maker="Workflow")
+        pod["metadata"]["annotations"]["moorage.dev/over-budget"] = "no-gpus"
+        return pod
+
+    refusing = a_budget(used=OVER, whenOver="refuse")
+    (refusal,) = decide(a_step(1), refusing, kind="Pod", user=OPERATOR).refusals
+    assert "120 of 100 GPU-hours used" in refusal.message
+    assert decide(a_step(0), refusing, kind="Pod", user=OPERATOR).refusals == ()
+    ended = a_budget(used={"ada": 20}, whenOver="refuse")
+    assert decide(a_step(1), ended, kind="Pod", user=OPERATOR).refusals == ()
 
 
 def test_a_budget_that_only_warns_puts_no_pod_behind():

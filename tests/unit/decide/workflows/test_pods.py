@@ -45,9 +45,13 @@ def a_record(name: str = "wf[0].hello", template: str = "hello") -> NodeRecord:
 
 
 def a_request(
-    template: Mapping[str, Any] = HELLO, *, spec: Mapping[str, Any] | None = None, **more: Any
+    template: Mapping[str, Any] = HELLO,
+    *,
+    spec: Mapping[str, Any] | None = None,
+    meta: Mapping[str, Any] = META,
+    **more: Any,
 ) -> PodRequest:
-    workflow = {"metadata": META, "spec": {"entrypoint": "hello", **(spec or {})}}
+    workflow = {"metadata": meta, "spec": {"entrypoint": "hello", **(spec or {})}}
     return PodRequest(record=a_record(), workflow=workflow, template=template, secret="wf-token", **more)
 
 
@@ -297,6 +301,15 @@ def test_nobody_gives_a_step_to_another_owner() -> None:
     pod = a_pod({**HELLO, "metadata": metadata})
     assert pod["metadata"]["labels"]["moorage.dev/owner"] == "ada"
     assert pod["metadata"]["annotations"]["moorage.dev/owner"] == "ada"
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_the_mark_of_a_workflow_without_gpus_is_on_its_steps(marked: bool) -> None:
+    mark = {"moorage.dev/over-budget": "no-gpus"}
+    own = {**HELLO, "metadata": {"annotations": {"moorage.dev/over-budget": "true"}}}
+    meta = {**META, "annotations": {**META["annotations"], **(mark if marked else {})}}
+    annotations = a_pod(own, meta=meta)["metadata"]["annotations"]
+    assert annotations.get("moorage.dev/over-budget") == ("no-gpus" if marked else None)
 
 
 def test_a_step_is_of_no_run_map_or_workspace_whatever_its_manifest_says() -> None:
