@@ -4,6 +4,10 @@ A taint guards both: `moorage.dev/tenant=TENANT`, and `moorage.dev/machine-group
 Machine), each with the effect NoSchedule. A taint keeps off only pods that do not tolerate it, and that the
 scheduler places. So a pod is refused that tolerates the taint of nodes that are not its own, by name or with all
 others, or that names such a node. The right to bind pods is the scheduler's: no role of ours has it.
+
+A pod of a tenant keeps pods of other namespaces off no node either: a required anti-affinity holds in both
+directions, so one pod with `topologyKey: kubernetes.io/os` would leave all others without a node.
+https://kubernetes.io/docs/concepts/policy/resource-quotas/#cross-namespace-pod-affinity-scope
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from moorage.apimachinery.meta import controller_ref, labels_of
+from moorage.decide.admission.fields import at, field_of, mapping, sequence
 from moorage.decide.admission.review import Draft, Refusal
 from moorage.decide.admission.tenancy import own_selector
 from moorage.model.machine import Pool
@@ -28,8 +33,27 @@ def judge_nodes(draft: Draft) -> None:
     is_of_daemons = request.is_copy and (controller_ref(draft.obj) or {}).get("kind") == "DaemonSet"
     if is_of_daemons and request.tenant is None:
         return  # an administrator's, for every node; in a team's namespace, its members may make one
-    guards = guards_of(request.tenants, (request.pools or {}).values()) - own_guards(draft.obj, request.tenant)
+    if request.tenant is not None and request.old is None:
+        draft.refusals += judge_apart(draft.obj)
+    guest = draft.obj if request.old is None or request.is_copy else request.old  # nobody becomes one by a label
+    guards = guards_of(request.tenants, (request.pools or {}).values()) - own_guards(guest, request.tenant)
     draft.refusals += judge_pod(draft.obj, guards, request.node_taints, old=request.old)
+
+
+def judge_apart(pod: Mapping[str, Any]) -> tuple[Refusal, ...]:
+    """Refusals of required anti-affinities that select pods of other namespaces. It cannot be changed later."""
+    own = at(pod, ("metadata", "namespace"))
+    path = ("spec", "affinity", "podAntiAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
+    reason = "must not select other namespaces: the pod would keep those of other teams off nodes"
+    return tuple(
+        Refusal(field_of((*path, index, field)), repr(value), reason)
+        for index, term in enumerate(map(mapping, sequence(at(pod, path))))
+        for field, value in (
+            ("namespaceSelector", term.get("namespaceSelector")),
+            ("namespaces", [name for name in sequence(term.get("namespaces")) if name != own] or None),
+        )
+        if value is not None
+    )
 
 
 def guards_of(tenants: Iterable[Mapping[str, Any]], pools: Iterable[Pool]) -> frozenset[Guard]:

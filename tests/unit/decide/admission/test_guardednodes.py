@@ -116,3 +116,35 @@ def test_an_administrators_daemons_run_on_every_node_and_a_members_do_not(whose)
 def test_what_the_operator_makes_of_a_members_template_gets_no_further(whose):
     """A workflow's step, a map's worker, a workspace: their pods have the member's tolerations."""
     assert refused(a_pod(tolerations=[ALL]), user=OPERATOR, **GUARDS[whose])
+
+
+def test_a_label_added_later_makes_no_guest_of_a_pod():
+    gpu = {"key": "moorage.dev/machine-group", "value": "gpu"}
+    pod = a_pod(labels={"moorage.dev/machine-group": "gpu"}, tolerations=[gpu])
+    assert refused(pod, old=a_pod(), **GUARDS["of a machine group"]) == ["spec.tolerations[0]"]
+
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+EVERYWHERE = {"topologyKey": "kubernetes.io/os", "labelSelector": {}}
+
+
+@pytest.mark.parametrize(
+    ("term", "fields"),
+    [
+        ({"namespaceSelector": {}}, ["namespaceSelector"]),
+        ({"namespaceSelector": {"matchLabels": {"a": "b"}}}, ["namespaceSelector"]),
+        ({"namespaces": ["ops", "lab"]}, ["namespaces"]),
+        ({"namespaces": ["ops"]}, []),
+        ({}, []),
+    ],
+)
+def test_a_team_keeps_pods_of_others_off_no_node(term, fields):
+    def a_lonely_pod(kind: str) -> Any:
+        return a_pod(affinity={"podAntiAffinity": {kind: [EVERYWHERE | term]}})
+
+    where = f"spec.affinity.podAntiAffinity.{REQUIRED}[0]"
+    assert refused(a_lonely_pod(REQUIRED)) == [f"{where}.{field}" for field in fields]
+    assert refused(a_lonely_pod(REQUIRED), user=OPERATOR) == [f"{where}.{field}" for field in fields]
+    assert not refused(a_lonely_pod(REQUIRED), tenant=None)
+    assert not refused(a_lonely_pod(REQUIRED), old=a_lonely_pod(REQUIRED))
+    assert not refused(a_lonely_pod("preferredDuringSchedulingIgnoredDuringExecution"))
