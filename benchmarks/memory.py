@@ -32,7 +32,6 @@ from moorage.actions.submit import create_run
 from moorage.apimachinery.informer import Informer, wait_synced
 from moorage.apimachinery.meta import is_condition_true
 from moorage.apimachinery.resources import EVENTS, JOBS, NAMESPACES, NODES, PODS, Obj
-from moorage.clock import SYSTEM
 from moorage.decide.runs.job import plan_run
 from moorage.decide.runs.request import Caller, ClusterFacts, RunRequest
 from moorage.errors import NotFound
@@ -132,7 +131,7 @@ class Bench:
         plan = plan_run(request, caller, facts)
         assert not plan.problems, plan.problems
         self.live.add(name)
-        await create_run(self._api, plan, NAMESPACE, SYSTEM, note=self.failed.append)
+        await create_run(self._api, plan, NAMESPACE, note=self.failed.append)
         await self._until(lambda: _has_ended(self.jobs.get(name, NAMESPACE)))
         job = self.jobs.get(name, NAMESPACE)
         assert job is not None

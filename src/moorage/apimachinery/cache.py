@@ -16,7 +16,8 @@ D = TypeVar("D")
 class BoundedCache(Generic[K, V]):
     """At most `most` values by key. The longest unwritten goes first; reading keeps nothing longer.
 
-    A value is gone `keep_seconds` after it was put; None: it stays until there is no room.
+    A value is gone `keep_seconds` after it was put; None: it stays until there is no room. Those that are over
+    leave memory when others are put.
     """
 
     __slots__ = ("_clock", "_entries", "_keep_seconds", "_most")
@@ -59,8 +60,12 @@ class BoundedCache(Generic[K, V]):
         now = self._clock.monotonic() if keep is not None else 0.0
         self._entries[key] = (value, now + keep if keep is not None else None)
         self._entries.move_to_end(key)
-        while len(self._entries) > self._most:
+        while len(self._entries) > self._most or self._is_first_over(now):
             self._entries.popitem(last=False)
+
+    def _is_first_over(self, now: float) -> bool:
+        _, end = next(iter(self._entries.values()), (None, None))
+        return end is not None and end <= now
 
     def change(self, key: K, value: V) -> None:
         """Replace a value that is there, with its end and its place in the order. Does nothing without one."""

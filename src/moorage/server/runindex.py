@@ -51,7 +51,11 @@ class RunIndex:
     def _hear(self, before: Obj | None, after: Obj | None) -> None:
         for obj in (before, after):
             if obj is not None and (name := labels_of(obj).get(RUN_LABEL)):
-                self._stale.add(Key(obj["metadata"].get("namespace") or "default", name))
+                key = Key(obj["metadata"].get("namespace") or "default", name)
+                if key in self._views or self.jobs_of(*key):
+                    self._stale.add(key)
+                else:  # gone before anybody asked for it
+                    self._stale.discard(key)
 
     def _hear_node(self, before: Obj | None, after: Obj | None) -> None:
         name = (after or before or {})["metadata"]["name"]

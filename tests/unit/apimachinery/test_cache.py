@@ -71,3 +71,15 @@ def test_it_holds_what_a_plain_list_holds(most, keep, steps):
 def test_a_cache_without_room_is_refused():
     with pytest.raises(ValueError, match="0 entries"):
         BoundedCache(0)
+
+
+def test_values_that_are_over_leave_memory_when_another_is_put():
+    clock = FakeClock()
+    cache: BoundedCache[str, int] = BoundedCache(100, keep_seconds=5.0, clock=clock)
+    for key in "abc":
+        cache.put(key, 1)
+    clock.advance(5.0)
+    cache.put("d", 1)
+    assert len(cache) == 1
+    cache.put("e", 1, keep_seconds=0.0)
+    assert len(cache) == 2  # "d" comes first

@@ -123,7 +123,9 @@ class Changes:
     def __init__(self, audit: AuditLog, own: OwnWrites, people: People, *, clock: Clock = SYSTEM) -> None:
         self._audit, self._own, self._people, self._clock = audit, own, people, clock
         # the last action of an account on an object
-        self._recent: BoundedCache[tuple[str, str], AuditRecord] = BoundedCache(REPEATS_MAX, clock=clock)
+        self._recent: BoundedCache[tuple[str, str], AuditRecord] = BoundedCache(
+            REPEATS_MAX, keep_seconds=OWN_SECONDS, clock=clock
+        )
         self._programs: BoundedCache[str, Bucket] = BoundedCache(PROGRAMS_MAX, clock=clock)
         self.lost = 0  # records that had no room at a webhook
 

@@ -109,6 +109,7 @@ class IdleLoop:
     async def look(self) -> None:
         """Look at all work once. What fails for one piece of work stops no other."""
         policies, works = self.policies(), await self.held()
+        self._recovered.intersection_update(held.key for held in works)
         gave_back = any(is_unclaimed(held.record) for held in works)
         takers = takers_of(self._sources.pods.all()) if gave_back else ()
         for held in works:
