@@ -41,6 +41,7 @@ from moorage.decide.admission.runrules import (
     keep_off_gpu_nodes,
     limit_restarts,
 )
+from moorage.decide.admission.schedules import judge_schedules
 from moorage.decide.admission.secrets import judge_secrets
 from moorage.model.renamed import KINDS as RENAMED_KINDS
 
@@ -192,6 +193,7 @@ def judge(request: Request) -> Verdict:
         check_run(draft)
     apply_policy(draft, fill=False)
     judge_nodes(draft)
+    judge_schedules(draft)
     draft.refusals += judge_secrets(request)
     return Verdict((), _one_for_each_field(draft), ())
 

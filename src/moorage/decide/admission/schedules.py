@@ -1,0 +1,22 @@
+"""How many schedules a CronWorkflow may have.
+
+`moor lint` and the operator read schedules and judge each; here they are only counted.
+"""
+
+from __future__ import annotations
+
+from moorage.decide.admission.fields import at
+from moorage.decide.admission.review import Draft, Refusal
+from moorage.decide.workflows.text.limits import SCHEDULES
+
+
+def judge_schedules(draft: Draft) -> None:
+    """Refuse a CronWorkflow with too many schedules, unless an update leaves them as they were."""
+    path = ("spec", "schedules")
+    schedules = at(draft.obj, path)
+    if draft.request.kind != "CronWorkflow" or not isinstance(schedules, list) or len(schedules) <= SCHEDULES:
+        return
+    if schedules != at(draft.request.old, path):
+        draft.refusals.append(
+            Refusal("spec.schedules", f"{len(schedules):,} schedules", f"at most {SCHEDULES} are allowed")
+        )
