@@ -123,6 +123,7 @@ def test_a_control_plane_killed_on_a_full_disk_comes_back(small_disk, tmp_path):
             fill(small_disk)
         assert folder.pid("supervisor") == supervisor
         filler.unlink()
+        assert "is damaged" not in (small_disk / "d" / "log" / "localcluster.log").read_text()
 
         def state() -> str:
             shown = cluster.moor("show", "speaks", "-o", "json", check=False)

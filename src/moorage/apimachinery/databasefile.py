@@ -45,6 +45,7 @@ ENTRY_BYTES = 2 * LINE_BYTES
 BEGUN = -1  # the count of a database that is being made: it has acknowledged nothing
 REMOVED = -2  # the count of one that was taken away on purpose
 SYNC_EVERY = 256  # transactions between two fsyncs of the manifest
+ROOM_BYTES = 64 << 10  # with less free, an I/O error means a full disk: the index of a log takes 32 KiB
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room, a quota, the limit of a file's size
 DEEP_CHECK_BYTES = 2**30  # larger files are not walked page by page at a start; 100 MB take about 0.3 s
 READ_SECONDS = 5.0  # how long a check waits for a lock of another process
@@ -99,9 +100,23 @@ def is_damage(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorname", "").startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB"))
 
 
+def is_full(error: sqlite3.Error, path: Path) -> bool:
+    """Whether SQLite found no room. It calls that an I/O error where it makes or extends a file beside `path`."""
+    name = getattr(error, "sqlite_errorname", "")
+    if name in ("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE"):  # the index of the log could not be extended
+        return True
+    if not name.startswith(("SQLITE_IOERR", "SQLITE_CANTOPEN")):
+        return False
+    try:
+        disk = os.statvfs(path.parent)
+    except OSError:
+        return False
+    return disk.f_bavail * disk.f_frsize < ROOM_BYTES or (disk.f_files > 0 and disk.f_favail == 0)
+
+
 def storage_error(verb: str, path: Path, error: sqlite3.Error) -> StorageError:
     """What SQLite says, as one of our errors. `verb`: what could not be done."""
-    if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
+    if is_full(error, path):
         return StorageFull(
             f"could not {verb} {path}: the disk is full", hint="free some space; what was written is kept"
         )
@@ -451,7 +466,7 @@ def find_problem(database: Path, *, deep: bool) -> str | None:
     """What is wrong with a database file, as the end of a sentence; None when it is as it was left, or new.
 
     `deep` walks every page (`PRAGMA quick_check`) of files up to DEEP_CHECK_BYTES. Nothing is written to the
-    database or its log. Raises StorageError when it cannot be looked at: no permission, in use.
+    database or its log. Raises StorageError when it cannot be looked at: no permission, in use, a full disk.
     """
     mark = read_mark(database)  # before the database, which may grow meanwhile
     was_here = mark is not None and mark.count > BEGUN
@@ -479,9 +494,14 @@ def find_problem(database: Path, *, deep: bool) -> str | None:
             is_bare = db.execute("SELECT 1 FROM sqlite_master").fetchone() is None
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_ERROR):
+        if not is_full(error, database) and code in (
+            sqlite3.SQLITE_CORRUPT,
+            sqlite3.SQLITE_NOTADB,
+            sqlite3.SQLITE_IOERR,
+            sqlite3.SQLITE_ERROR,
+        ):
             return f"is damaged: {error}"
-        raise StorageError(f"could not read {database}: {error}") from error
+        raise storage_error("read", database, error) from error
     if mark is None:
         if (row is not None or is_bare) and header[18:20] == _WAL_MODE and not wal.exists():
             return f"lacks its write-ahead log, and {MANIFEST} does not know it"

@@ -22,7 +22,6 @@ import json
 import logging
 import os
 import shutil
-import sqlite3
 import tempfile
 import threading
 from collections.abc import Iterable, Sequence
@@ -33,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from moorage import __version__
-from moorage.apimachinery.databasefile import find_problem, read_mark, reading, sync_folder
+from moorage.apimachinery.databasefile import find_problem, read_mark, reading, storage_errors, sync_folder
 from moorage.clock import Clock, parse_rfc3339, rfc3339
 from moorage.errors import StorageDamaged, StorageError, StorageFull
 from moorage.localcluster.storage import Record, Storage
@@ -275,11 +274,8 @@ def _identity(database: Path) -> str | None:
 
 
 def _copy_database(source: Path, target: Path) -> None:
-    try:
-        with reading(source, in_use=True) as db:
-            db.execute("VACUUM INTO ?", (str(target),))
-    except sqlite3.Error as error:
-        raise StorageError(f"could not copy {source}: {error}") from error
+    with storage_errors("copy", source), reading(source, in_use=True) as db:
+        db.execute("VACUUM INTO ?", (str(target),))
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -348,3 +348,38 @@ def test_a_database_that_others_may_have_open_is_read_with_their_changes(tmp_pat
         other.executemany("INSERT INTO t VALUES (?)", [(1,), (2,)])
         other.commit()
         assert db.execute("SELECT COUNT(*) FROM t").fetchone() == (2,)
+
+
+_KILLED = """
+import os, signal, sqlite3, sys
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+db.execute("PRAGMA journal_mode=WAL")
+db.execute("PRAGMA locking_mode=EXCLUSIVE")
+db.execute("CREATE TABLE t (x)")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+_LOOKED_AT = """
+import resource, sys
+from pathlib import Path
+from moorage.apimachinery.databasefile import find_problem
+from moorage.errors import StorageFull
+resource.setrlimit(resource.RLIMIT_FSIZE, (1024, resource.RLIM_INFINITY))
+try:
+    found = find_problem(Path(sys.argv[1]), deep=False)
+except StorageFull as error:
+    found = error.message
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(found)
+"""
+
+
+def test_a_database_that_finds_no_room_is_not_damaged(tmp_path):
+    """After a kill its log needs a new index, which SQLite cannot write: it says "disk I/O error"."""
+    path = tmp_path / "cluster.db"
+    subprocess.run([sys.executable, "-c", _KILLED, str(path)], check=False)
+    assert (tmp_path / "cluster.db-wal").stat().st_size > 0
+    looked = subprocess.run(
+        [sys.executable, "-c", _LOOKED_AT, str(path)], check=True, capture_output=True, text=True
+    )
+    assert looked.stdout == f"could not read {path}: the disk is full\n"
+    assert find_problem(path, deep=True) is None
