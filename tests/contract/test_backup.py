@@ -23,8 +23,8 @@ from moorage.decide.usage.intervals import Interval, Open
 from moorage.errors import Conflict, MoorageError, NotReady
 from moorage.model.workflow import Memo, NodePhase, NodeRecord, NodeType, Outputs, StepReport, WorkflowRecord
 from moorage.queue.store import NewItem, open_store
-from moorage.server.backup.archive import MANIFEST, BadArchive
-from moorage.server.backup.store import Place, back_up, collect, content_of, finish_restore, restore
+from moorage.server.backup.archive import MANIFEST, BadArchive, Manifest, pack
+from moorage.server.backup.store import Place, collect, content_of, finish_restore, restore, scratch
 from moorage.server.identity.sessions import AuditEntry, Session, open_sessions
 from moorage.testing.clock import NOON
 from moorage.testing.postgres import new_database, throwaway_postgres
@@ -79,6 +79,12 @@ def ask(store: Any, of: int, session: str, request: int, want: int = 0, done: An
     if isinstance(reply, Exception):
         raise reply
     return reply
+
+
+def back_up(place: Place, target: Path) -> Manifest:
+    """As the server's route and `moor backup` do."""
+    with scratch(place) as folder:
+        return pack(folder, collect(place, folder, now=NOON), target)
 
 
 def fill(place: Place) -> None:
@@ -169,7 +175,7 @@ def test_a_backup_restores_all_and_takes_every_lease_back(
     place, target, archive = new_place(kind), new_place(kind), tmp_path / "a.backup"
     fill(place)
     before = lines(place, tmp_path)
-    manifest = back_up(place, archive, now=NOON)
+    manifest = back_up(place, archive)
     assert {name: count for name, count in manifest.rows.items() if count} == {
         "maps": 1, "items": ITEMS, "results": 1, "login_sessions": 1, "audit_log": 1, "intervals": 1,
         "workflow_runs": 1,
@@ -195,7 +201,7 @@ def test_what_files_held_can_be_restored_into_postgresql_and_the_reverse(
 ) -> None:
     place, other = new_place(source), new_place(target)
     fill(place)
-    back_up(place, tmp_path / "a.backup", now=NOON)
+    back_up(place, tmp_path / "a.backup")
     restore(other, tmp_path / "a.backup")
     finish(other)
     with closing(open_sessions(where(other, "people.db"))) as people:
@@ -209,7 +215,7 @@ def test_a_target_that_is_not_empty_is_refused_without_force(
 ) -> None:
     place, target = new_place(kind), new_place(kind)
     fill(place)
-    back_up(place, tmp_path / "a.backup", now=NOON)
+    back_up(place, tmp_path / "a.backup")
     fill(target)
     with closing(open_store(where(target, "queue.db"))) as store:
         store.delete_map(1)
@@ -227,7 +233,7 @@ def test_a_target_that_is_not_empty_is_refused_without_force(
 def archive(new_place: Callable[[str], Place], tmp_path: Path) -> Path:
     place = new_place("sqlite")
     fill(place)
-    back_up(place, tmp_path / "good.backup", now=NOON)
+    back_up(place, tmp_path / "good.backup")
     return tmp_path / "good.backup"
 
 
@@ -317,7 +323,8 @@ KILLED = """
 import os, signal, sys
 from datetime import datetime, UTC
 from pathlib import Path
-from moorage.server.backup.store import Place, back_up, restore
+from moorage.server.backup.archive import pack
+from moorage.server.backup.store import Place, collect, restore, scratch
 
 left = int(sys.argv[5])
 
@@ -331,7 +338,8 @@ def count(frame, event, argument):
 place, archive = Place(folder=Path(sys.argv[2]), url=sys.argv[3]), Path(sys.argv[4])
 sys.setprofile(count)
 if sys.argv[1] == "backup":
-    back_up(place, archive, now=datetime.now(UTC))
+    with scratch(place) as folder:
+        pack(folder, collect(place, folder, now=datetime.now(UTC)), archive)
 else:
     restore(place, archive, force=True)
 """
@@ -356,7 +364,7 @@ def test_a_backup_that_is_killed_leaves_no_archive_and_the_next_is_whole(
         assert not archive.exists()
     assert lines(place, tmp_path) == before
     target = new_place(kind)
-    back_up(place, archive, now=NOON)
+    back_up(place, archive)
     restore(target, archive)
     assert lines(target, tmp_path) == before
     assert list(place.folder.glob(".*")) == []  # what the killed one left is gone
@@ -369,7 +377,7 @@ def test_a_restore_that_is_killed_leaves_the_old_state_or_the_new_one(
 
     place, archive, chance = new_place(kind), tmp_path / "a.backup", random.Random(seed)
     fill(place)
-    back_up(place, archive, now=NOON)
+    back_up(place, archive)
     new = lines(place, tmp_path)
     ends, at = set(), 200
     while True:

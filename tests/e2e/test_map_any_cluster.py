@@ -6,6 +6,7 @@ controller, garbage collector and API are the cluster's own; operator, webhook a
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
@@ -165,6 +166,27 @@ async def test_a_map_is_made_scaled_down_as_items_run_out_and_over_when_they_are
     await maps.until_running("tail", 0)
 
 
+async def test_a_map_that_is_restored_has_its_mapjob_and_workers_again(api, maps, cluster, tmp_path):
+    made = await maps.make("kept", 20)
+    await maps.until_running("kept", 4)
+    assert await maps.finish("kept", "w", 1, 1) == 1
+    await until("its result", lambda: _done(maps, "kept", 1))
+    target = ("--kubeconfig", str(cluster.kubeconfig), str(tmp_path / "moorage.backup"))
+    await asyncio.to_thread(cluster.moor, "backup", *target)
+    await api.delete(MAPJOBS, "kept", maps.namespace)  # its map in the queue goes with it
+    await until("it to be deleted", lambda: _is_gone(api, maps.namespace, "kept"))
+    restored = await asyncio.to_thread(cluster.moor, "restore", "--force", *target)
+    assert "warning" not in restored.stderr
+    await until("it to be accepted", lambda: maps.has("kept", "Accepted", "True"))
+    again = await api.get(MAPJOBS, "kept", maps.namespace)
+    assert again["metadata"]["uid"] != made["metadata"]["uid"]
+    assert (again["spec"], annotations_of(again)["moorage.dev/owner"]) == (
+        made["spec"],
+        annotations_of(made)["moorage.dev/owner"],
+    )
+    await maps.until_running("kept", 4)
+
+
 async def test_lost_workers_are_replaced_at_once_and_only_so_many(api, maps):
     await maps.make("lossy", 500, parallelism=3, restartLimit=2)
     for lost in (1, 2):
@@ -177,6 +199,14 @@ async def test_lost_workers_are_replaced_at_once_and_only_so_many(api, maps):
     await until("the limit", lambda: maps.has("lossy", "Working", "True", "RestartLimit"))
     assert len(await maps.until_running("lossy", 2)) == 2
     assert (await maps.status("lossy"))["workers"]["restarts"] == 2
+
+
+async def _done(maps: Maps, name: str, done: int) -> bool:
+    return bool((await maps.status(name)).get("items", {}).get("done") == done)
+
+
+async def _is_gone(api: KubeClient, namespace: str, name: str) -> bool:
+    return name not in {obj["metadata"]["name"] for obj in (await api.list(MAPJOBS, namespace)).items}
 
 
 async def _lost(maps: Maps, name: str, lost: int) -> bool:

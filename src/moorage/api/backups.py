@@ -29,3 +29,7 @@ class BackupSummary(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     bytes: Annotated[int, Meta(description="Size of its files, unpacked.")]
     files: Annotated[int, Meta(description="Number of its files.")]
     replaces: Annotated[dict[str, int], Meta(description="Rows that are there now; a restore replaces them.")] = {}
+    without_map_job: Annotated[
+        list[str],
+        Meta(description="Restored maps that have no MapJob, and so no workers: each with the reason."),
+    ] = []

@@ -42,6 +42,8 @@ def restore_file(target: Target, file: Path, *, dry_run: bool, force: bool, outp
         console.print_document(msgspec.to_builtins(summary), output)
         return
     _say(summary, dry_run=dry_run)
+    for problem in summary.without_map_job:
+        console.say(f"warning: no MapJob, and so no workers: map {problem}")
     console.say("dry run: nothing was changed" if dry_run else f"restored; {then}")
 
 

@@ -135,6 +135,7 @@ MAP_ROUND_LABEL = "moorage.dev/map-round"  # "1", "2", …: which of its Jobs
 MAP_TEMPLATE_ANNOTATION = "moorage.dev/map-template"  # on such a Job: hash of what its pods are made from
 MAP_SCALED_ANNOTATION = "moorage.dev/map-scaled-at"  # on such a Job, RFC 3339: when it was last made smaller
 MAP_RELEASED_ANNOTATION = "moorage.dev/map-released"  # on such a Job: workers stopped because fewer were wanted
+MAP_REQUEST_ANNOTATION = "moorage.dev/map-request"  # on a restored MapJob: uid of the one before it
 MAP_PLAN_ANNOTATION = "moorage.dev/map-plan"  # on a MapJob: JSON, the choice of `moor plan` it was made by
 
 # what the REST API makes (docs/howto/use-from-python.md), and what is created together

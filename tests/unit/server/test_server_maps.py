@@ -318,3 +318,22 @@ async def wait_for_version(bridge: MapBridge, place: Place) -> None:
     async with asyncio.timeout(60):
         while bridge.informer.get(KEY.name, KEY.namespace) != stored:  # noqa: ASYNC110
             await asyncio.sleep(0)
+
+
+async def test_a_restored_mapjob_takes_up_the_map_of_the_one_before_it(place: Place) -> None:
+    before = place.api.put(MAPJOBS, a_mapjob())
+    await place.settle()
+    await add(place, 3)
+    map_before = await place.the_map()
+    place.api.remove(MAPJOBS, "features", "lab")
+    restored = a_mapjob()
+    restored["metadata"] |= {"uid": "new", "generation": 1}
+    place.api.put(MAPJOBS, restored)
+    await place.settle()
+    assert (await place.accepted())["reason"] == "NameTaken"
+    restored["metadata"]["annotations"]["moorage.dev/map-request"] = before["metadata"]["uid"]
+    place.api.put(MAPJOBS, restored)
+    await place.settle()
+    status = await place.status()
+    assert (await place.accepted())["status"] == "True"
+    assert (status["queue"]["uid"], status["items"]["total"]) == (map_before.uid, 3)

@@ -3,6 +3,7 @@
     backup.json                    format, version, when, of what; SHA-256 and size of every other member
     databases/maps/items.jsonl    a line of columns, then a row a line; bytes as {"b64": …}
     databases/maps/meta.jsonl      what the part keeps in the table `meta` beside its version
+    objects/mapjobs.jsonl          of a cluster: its MapJobs that have a map, a line each
     logs/…                         the ends of pods' logs, where they are files
     folder/…                       of a local cluster: cluster.db, its certificates, tokens and ports
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from moorage.apimachinery.databasefile import disk_errors
 from moorage.errors import Conflict, StorageError
 from moorage.server.backup import sqlite
-from moorage.server.backup.archive import DATABASES, LOGS, Manifest, check_schemas, new_manifest, pack, unpack
+from moorage.server.backup.archive import DATABASES, LOGS, Manifest, check_schemas, new_manifest, unpack
 from moorage.server.backup.parts import CONTENT, PARTS, Part
 from moorage.server.backup.rows import Source, export
 from moorage.server.databases import LOGS_FOLDER
@@ -79,12 +79,6 @@ def collect(place: Place, folder: Path, *, now: datetime) -> Manifest:
         if logs.is_dir():
             shutil.copytree(logs, folder / LOGS, copy_function=_copy_if_there)
     return new_manifest(taken=now, dialect=place.dialect, schemas=schemas, rows=rows)
-
-
-def back_up(place: Place, target: Path, *, now: datetime) -> Manifest:
-    """Write a backup of all that a server keeps. `target` is there whole, or not at all."""
-    with scratch(place) as folder:
-        return pack(folder, collect(place, folder, now=now), target)
 
 
 def inspect(archive: Path, folder: Path) -> Manifest:

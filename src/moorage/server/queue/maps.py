@@ -3,7 +3,7 @@
 Every server on the queue runs one. Each writes the same counts. A notice is sent once, because its mark is written
 before it is sent, and only to the version of the MapJob that was read. Every step may be the last before a crash:
 the finalizer is on the MapJob before its map is in the queue, and the map is asked for by the MapJob's uid, so
-creating it twice is once.
+creating it twice is once. A restored MapJob has another uid: it asks by that of the one before it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from moorage.model.mapjob import (
     secret_name,
     status_patch,
 )
-from moorage.model.names import INFO_CONFIGMAP, MAP_FINALIZER, MAP_LABEL, SYSTEM_NAMESPACE
+from moorage.model.names import INFO_CONFIGMAP, MAP_FINALIZER, MAP_LABEL, MAP_REQUEST_ANNOTATION, SYSTEM_NAMESPACE
 from moorage.queue.manager import Queue
 from moorage.queue.store import Stored
 from moorage.server.namespaces import records_since
@@ -177,7 +177,7 @@ class MapBridge:
             name=view.name,
             owner=view.owner,
             policy=policy_of(spec),
-            request=view.uid,
+            request=view.notes.get(MAP_REQUEST_ANNOTATION) or view.uid,
             limits={name: limit.capacity for name, limit in spec.limits.items() if limit.capacity is not None},
             priority=spec.priority,
             since=await records_since(self._api, view.namespace),

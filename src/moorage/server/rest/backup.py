@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from starlette.responses import StreamingResponse
 
 from moorage.api.backups import ARCHIVE, BACKUP_PATH, BackupSummary, RestoreOptions
@@ -18,6 +19,8 @@ from moorage.api.errors import ErrorCode
 from moorage.errors import Forbidden
 from moorage.model.names import GROUP
 from moorage.server.backup import store
+from moorage.server.backup.archive import pack
+from moorage.server.backup.mapjobs import create_missing, read_mapjobs, save_mapjobs
 from moorage.server.backup.summary import summary_of
 from moorage.server.endpoint import Call, Endpoint
 
@@ -26,14 +29,18 @@ NAME = "moorage.backup"
 
 
 async def make_backup(call: Call[None, None]) -> StreamingResponse:
-    """Make a backup of databases and kept logs, each at one moment, and send it; for administrators."""
+    """Make a backup of databases, kept logs and MapJobs, and send it; for administrators."""
     await _check_right(call, "get", "make")
     place, now = call.context.place, call.context.now()
     call.audit("create", "a backup")
     stack = contextlib.ExitStack()
     try:
         folder = stack.enter_context(store.scratch(place))
-        await asyncio.to_thread(store.back_up, place, folder / NAME, now=now)
+        content = folder / "content"
+        content.mkdir()
+        manifest = await asyncio.to_thread(store.collect, place, content, now=now)
+        await save_mapjobs(call.context, content)
+        await asyncio.to_thread(pack, content, manifest, folder / NAME)
         file = stack.enter_context((folder / NAME).open("rb"))
     except BaseException:
         stack.close()
@@ -49,7 +56,10 @@ async def make_backup(call: Call[None, None]) -> StreamingResponse:
 
 
 async def restore_backup(call: Call[None, RestoreOptions]) -> BackupSummary:
-    """Replace all that the server keeps by a backup, which is the body; then restart the servers."""
+    """Replace all that the server keeps by a backup, which is the body; then restart the servers.
+
+    MapJobs of restored maps that are missing are created, as their owners.
+    """
     await _check_right(call, "update", "restore")
     place, options = call.context.place, call.query
     with store.scratch(place) as folder:
@@ -62,7 +72,8 @@ async def restore_backup(call: Call[None, RestoreOptions]) -> BackupSummary:
         call.audit("restore", "a backup")
         await call.context.audit_log.flush()
         manifest = await asyncio.to_thread(store.restore, place, archive, force=options.force)
-    return summary_of(manifest)
+        problems = await create_missing(call.context, call.user, await asyncio.to_thread(read_mapjobs, archive))
+    return msgspec.structs.replace(summary_of(manifest), without_map_job=problems)
 
 
 def _look(place: store.Place, archive: Path, folder: Path) -> BackupSummary:
