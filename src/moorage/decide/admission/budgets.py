@@ -113,7 +113,7 @@ def asks_gpus(spec: Any, gpu_machines: Collection[str] = ()) -> bool:
     if isinstance(spec, Mapping):
         return _names(spec, gpu_machines) or any(
             (
-                (is_gpu(str(key)) or key in ("gpus", "gpu", "gpuClaim", "resourceClaims"))
+                (is_gpu(str(key)) or "{{" in str(key) or key in ("gpus", "gpu", "gpuClaim", "resourceClaims"))
                 and value not in (None, 0, "0", "", {}, [])
             )
             or (key == "podSpecPatch" and isinstance(value, str) and _patch_asks_gpus(value))

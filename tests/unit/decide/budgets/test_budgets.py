@@ -483,3 +483,9 @@ def test_a_budget_smaller_than_a_hundredth_is_used_up_too():
         [replace(budget, uses=(use,), end=datetime(2026, 12, 1, tzinfo=UTC))], user="ada", tenant="", now=NOW
     )
     assert standing.is_over
+
+
+def test_a_resource_whose_name_is_a_tag_may_be_gpus():
+    limits = {"resources": {"limits": {"{{workflow.parameters.kind}}": "1"}}}
+    assert asks_gpus({"templates": [{"container": limits}]})
+    assert not asks_gpus({"templates": [{"container": {"args": ["{{workflow.parameters.kind}}"]}}]})
