@@ -455,7 +455,7 @@ def _by_browser(saved: Saved, client: str, *, no_browser: bool) -> Any:
     query = {"challenge": challenge_of(verifier)}
     if no_browser:
         console.say(
-            f"open this address, sign in, and bring back the code:\n{saved.url}/login/cli?{urlencode(query)}"
+            "open this address, sign in, and bring back the code:", f"{saved.url}/login/cli?{urlencode(query)}"
         )
         code = click.prompt("Code", err=True).strip()
     else:

@@ -92,7 +92,7 @@ async def follow_to_the_end(session: Session, name: str) -> int:
         run = await _follow(session, log, name)
     except asyncio.CancelledError:
         console.say(
-            f"\ndetached; the run continues. Follow it again: moor logs -f {name}   Stop it: moor cancel {name}"
+            "", f"detached; the run continues. Follow it again: moor logs -f {name}   Stop it: moor cancel {name}"
         )
         raise
     console.say(_ending(run) + (f"; see moor show {run.name}" if run.state is not State.SUCCEEDED else ""))

@@ -282,7 +282,7 @@ async def wait(session: Session, client: MapClient, name: str) -> int:
                 break
     except asyncio.CancelledError:
         console.say(
-            f"\ndetached; the map continues. Show it: moor map status {name}   Stop it: moor map cancel {name}"
+            "", f"detached; the map continues. Show it: moor map status {name}   Stop it: moor map cancel {name}"
         )
         raise
     counts = current.counts
@@ -356,7 +356,7 @@ def _price(
     for line in (*map_plan.assumed, *notes):
         console.note(line)
     if map_plan.choices:
-        console.say(render(map_plan, sheet.currency))
+        console.say(*render(map_plan, sheet.currency).splitlines())
     best = map_plan.best
     if best is None:
         raise MoorageError(map_plan.impossible, hint=map_plan.hint or None)

@@ -334,8 +334,8 @@ def down(keep_pods: bool, erase: bool, yes: bool, data: Path | None) -> None:
     elif folder.exists():
         option = "" if folder.path == default_folder() else f" --data {folder.path}"
         console.say(
-            f"runs, volumes and accounts stay in {folder.path}\n"
-            f"start again: moor up{option}   remove all: moor down --erase{option}"
+            f"runs, volumes and accounts stay in {folder.path}",
+            f"start again: moor up{option}   remove all: moor down --erase{option}",
         )
 
 
