@@ -17,6 +17,7 @@ from moorage.apimachinery.changes import change_as_read
 from moorage.apimachinery.meta import annotations_of, is_condition_true
 from moorage.apimachinery.resources import JOBS, Obj
 from moorage.clock import SYSTEM, Clock
+from moorage.decide.runs.interrupted import was_suspended
 from moorage.decide.runs.kueue import queue_of
 from moorage.decide.runs.state import Suspension, attempt_of, suspension_of
 from moorage.errors import Conflict
@@ -84,7 +85,8 @@ async def _live_jobs(api: Api, namespace: str, name: str) -> list[Obj]:
     jobs = sorted(await jobs_of_run(api, namespace, name), key=attempt_of)
     last = jobs[-1]
     ended = annotations_of(jobs[0]).get(ENDED_ANNOTATION, "")
-    if is_condition_true(last, "Complete") or is_condition_true(last, "Failed") or ended:
+    is_over = is_condition_true(last, "Complete") or is_condition_true(last, "Failed")
+    if (is_over and not was_suspended(last)) or ended:
         raise Conflict(
             f"run {name} has ended" + (f" ({ended})" if ended else ""),
             hint=f"start it anew: moor rerun {name} -n {namespace}",

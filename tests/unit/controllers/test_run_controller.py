@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from moorage.actions.suspension import resume_run
 from moorage.apimachinery.informer import wait_synced
 from moorage.apimachinery.meta import Key
 from moorage.apimachinery.resources import EVENTS, JOBS, NODES, PODS, Obj, Resource
@@ -147,6 +148,23 @@ async def test_a_disrupted_run_gets_its_next_attempt() -> None:
     assert second["metadata"]["ownerReferences"][0]["uid"] == first["metadata"]["uid"]
     assert await notes(api) == {"used-seconds": "0", "attempts": "2"}
     assert await events(api) == [("Normal", "Restarted")]
+
+
+async def test_a_run_whose_suspension_interrupted_its_program_goes_on_when_it_is_resumed() -> None:
+    api, clock = FakeApi(), FakeClock()
+    job = a_job(suspended='{"by": "ada", "at": "2026-11-21T11:59:00Z"}')
+    job["spec"]["suspend"] = True
+    [failed] = job["status"]["conditions"]
+    failed["message"] = (
+        "Container main for pod lab/train-x failed with exit code 85 matching FailJob rule at index 1"
+    )
+    api.put(JOBS, job)
+    await settle(api, clock)
+    assert await jobs(api) == ["train"]
+    await resume_run(api, "lab", "train", clock=clock)
+    await settle(api, clock)
+    assert await jobs(api) == ["train", "train-r2"]
+    assert not (await api.get(JOBS, "train-r2", "lab"))["spec"].get("suspend")
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before its effect", "after its effect"])

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from moorage.apimachinery.meta import annotations_of, is_condition_true
+from moorage.apimachinery.meta import annotations_of, condition, is_condition_true
 from moorage.apimachinery.moments import moment
-from moorage.decide.interruptions import stop_time
-from moorage.model.names import REPORT_TOKEN_ANNOTATION, STOPPED_ANNOTATION
+from moorage.decide.interruptions import STOPPED, stop_time
+from moorage.model.names import REPORT_TOKEN_ANNOTATION, STOPPED_ANNOTATION, SUSPENDED_ANNOTATION
 
 
 def is_watched(job: Mapping[str, Any]) -> bool:
@@ -20,6 +20,13 @@ def is_watched(job: Mapping[str, Any]) -> bool:
 def stop_time_while_running(pod: Mapping[str, Any]) -> datetime | None:
     """When a pod that has not ended was told to stop; None: it was not, or had ended."""
     return None if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed") else stop_time(pod)
+
+
+def was_suspended(job: Mapping[str, Any]) -> bool:
+    """Whether the Job failed because its suspension interrupted the program: the run is suspended, and goes on."""
+    failed = condition(job, "Failed") or {}
+    is_failed = failed.get("status") == "True" and f" exit code {STOPPED} " in str(failed.get("message"))
+    return is_failed and bool(job["spec"].get("suspend")) and SUSPENDED_ANNOTATION in annotations_of(job)
 
 
 def was_interrupted(job: Mapping[str, Any]) -> bool:

@@ -310,6 +310,8 @@ def _advance(seen: Observed) -> list[Action]:
         ]
     if last.state != "failed" or last.deleting or _waits_for_turn(seen, last):
         return actions
+    if last.suspended and cause_of(last) is Cause.DISRUPTED:
+        return actions  # the next attempt starts when the run is resumed
     return actions + _after_failure(seen, last)
 
 
