@@ -106,7 +106,8 @@ def map_closed(namespace: str, name: str) -> Conflict:
 def name_taken(namespace: str, name: str) -> AlreadyExists:
     return AlreadyExists(
         f"the name {name!r} is taken: another map in namespace {namespace} has it",
-        hint=f"look at it: moor map status {name}   go on with its upload: moor map add {name} --resume"
+        hint=f"look at it: moor map status {name}"
+        f"   go on with its upload: moor map add {name} --resume -f FILE, with the same items"
         f"   remove it: moor map delete {name}",
         code=ErrorCode.EXISTS,
         field="name",

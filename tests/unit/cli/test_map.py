@@ -307,6 +307,7 @@ def test_a_name_that_is_taken_is_told_with_what_to_do(typed, tmp_path):
     error, hint = done.err.splitlines()[:2]
     assert error == "error: the name 'm' is taken: another map in namespace default has it"
     assert hint.startswith("hint: look at it: moor map status m")
+    assert "moor map add m --resume -f FILE, with the same items" in hint
 
 
 @pytest.mark.parametrize(
