@@ -12,6 +12,7 @@ map         items under kills, stops (SIGSTOP, SIGCONT) and freezes longer than 
 guests      guests of a Machine with four places: never more at a time, each served once
 workspaces  workspaces stay the same process and are led to afterwards; those that are deleted go
 datasets    the filler is killed (`benchmarks/dataset_fill.py`)
+mixed       workflows, schedules, maps, runs, guests, an idle policy, time sharing and a budget, all at once
 
 Without `--full` each is small, for a try. One line for each scene; exit code 1 when one does not hold, or does not
 end within `--minutes`.
@@ -32,6 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scenes import mixed
 from scenes.outcome import Outcome, tell
 
 from moorage.testing.cluster import local_cluster
@@ -54,6 +56,7 @@ class Scene:
     small: Size
     full: Size
     up: tuple[str, ...] = ("--nodes", "2")
+    nodes: str = ""  # in place of `up`: the text of a node file
 
 
 SCENES = {  # full: twice what outsiders did at commit 06d327b
@@ -74,6 +77,12 @@ SCENES = {  # full: twice what outsiders did at commit 06d327b
         up=("--nodes", "2", "--gpus", "2", "--gpu-type", "a100"),
     ),
     "workspaces": Scene(things="workspaces", small=Size(kills=5, objects=4), full=Size(kills=48, objects=24)),
+    "mixed": Scene(
+        things="steps, items, runs, slots and guests",
+        small=Size(kills=10, objects=1),
+        full=Size(kills=1000, objects=40),
+        nodes=mixed.NODES,
+    ),
     "datasets": Scene(things="files", small=Size(kills=2, objects=200), full=Size(kills=10, objects=2000)),
 }
 
@@ -100,8 +109,12 @@ def run(name: str, size: Size, seed: int, minutes: float) -> Outcome:
 
 
 def _play(outcome: Outcome, folder: Path, size: Size, minutes: float) -> None:
-    play = importlib.import_module(f"scenes.{outcome.scene}").play
-    with local_cluster(folder / "data", *SCENES[outcome.scene].up) as cluster:
+    play, scene = importlib.import_module(f"scenes.{outcome.scene}").play, SCENES[outcome.scene]
+    up = scene.up
+    if scene.nodes:
+        (folder / "nodes.yaml").write_text(scene.nodes)
+        up = ("--node-file", str(folder / "nodes.yaml"))
+    with local_cluster(folder / "data", *up) as cluster:
         trouble = Trouble(cluster, random.Random(outcome.seed))
         try:
             asyncio.run(_bounded(play(trouble, outcome, kills=size.kills, objects=size.objects), minutes))

@@ -22,6 +22,7 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "kills.py"
         ("map", ("--kills", examples("2", full="6"), "--objects", examples("20", full="60"))),
         ("guests", ("--kills", examples("2", full="3"), "--objects", "8")),
         ("workspaces", ("--kills", examples("2", full="3"), "--objects", "2")),
+        *examples((), full=(("mixed", ("--kills", "3", "--objects", "1")),)),
     ],
 )
 def test_nothing_is_lost_doubled_or_stuck(scene, size):

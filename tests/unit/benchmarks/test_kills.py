@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -130,6 +132,74 @@ def test_a_run_that_is_lost_doubled_or_stuck_is_found(scene, outcome, run, notes
     runs.judge(outcome, {name: run} if run else {}, [f"{word} {name} 42" for word in notes], 1)
     assert (len(outcome.lost), len(outcome.doubled), len(outcome.stuck)) == want
     assert outcome.is_good is (want == (0, 0, 0))
+
+
+def a_dag(mixed, *, without=(), more=()):
+    """The lines of a workflow that ended well, without some of them and with more."""
+    steps = [[word, "dag", str(step)] for step in range(mixed.STEPS) for word in ("start", "end")]
+    content = ["content", "dag", *(str(step) for step in range(4, mixed.STEPS, mixed.CHAINS))]
+    lines = [*steps, content, ["exit", "dag", "Succeeded"]]
+    return [line for line in lines if " ".join(line[:3]) not in without] + [line.split() for line in more]
+
+
+@pytest.mark.parametrize(
+    ("phase", "changes", "lost", "doubled"),
+    [
+        pytest.param("Succeeded", {}, 0, 0, id="as it should be"),
+        pytest.param("Failed", {}, 1, 0, id="failed"),
+        pytest.param(None, {}, 1, 0, id="gone"),
+        pytest.param("Succeeded", {"without": ["end dag 3"]}, 1, 0, id="a step did not end"),
+        pytest.param("Succeeded", {"more": ["start dag 3"]}, 0, 1, id="a step began twice"),
+        pytest.param("Succeeded", {"more": ["two dag 7"]}, 0, 1, id="two held the mutex"),
+        pytest.param("Succeeded", {"without": ["exit dag Succeeded"]}, 1, 0, id="no exit handler"),
+        pytest.param("Succeeded", {"more": ["exit dag Succeeded"]}, 0, 1, id="two exit handlers"),
+        pytest.param("Succeeded", {"more": ["content dag 4 39"]}, 1, 0, id="an artifact is not whole"),
+    ],
+)
+def test_a_workflow_that_is_lost_or_doubled_is_found(scene, outcome, phase, changes, lost, doubled):
+    mixed = scene("mixed")
+    phases = {"dag": phase} if phase else {}
+    mixed.judge_workflows(outcome, ["dag"], phases, {"dag": ""}, a_dag(mixed, **changes))
+    assert (len(outcome.lost), len(outcome.doubled)) == (lost, doubled)
+
+
+@pytest.mark.parametrize(
+    ("slots", "starts", "lost", "doubled"),
+    [
+        pytest.param({"a": 1, "b": 2}, "ab", 0, 0, id="as it should be"),
+        pytest.param({"a": 1}, "a", 1, 0, id="a slot has no workflow"),
+        pytest.param({"a": 1, "b": 2, "c": 2}, "abc", 0, 1, id="a slot has two workflows"),
+        pytest.param({"a": 1, "b": 2}, "a", 1, 0, id="a workflow never began"),
+        pytest.param({"a": 1, "b": 2}, "abb", 0, 1, id="a workflow began twice"),
+    ],
+)
+def test_a_slot_that_is_lost_or_doubled_is_found(scene, outcome, slots, starts, lost, doubled):
+    times = {name: f"2026-11-21T12:0{minute}:00Z" for name, minute in slots.items()}
+    lines = [["start", name] for name in starts]
+    since, until = (datetime(2026, 11, 21, 12, minute, 30, tzinfo=UTC) for minute in (0, 3))
+    scene("mixed").judge_slots(outcome, times, dict.fromkeys(slots, "Succeeded"), lines, since, until)
+    assert (len(outcome.lost), len(outcome.doubled)) == (lost, doubled)
+
+
+@pytest.mark.parametrize(
+    ("run", "lines", "killed", "lost", "doubled"),
+    [
+        pytest.param(a_run(), "start,step 0,step 1,end", 0, 0, 0, id="as it should be"),
+        pytest.param(None, "", 0, 1, 0, id="gone"),
+        pytest.param(a_run(state="Failed"), "start,step 0,step 1,end", 0, 1, 0, id="failed"),
+        pytest.param(a_run(), "start,step 1,end", 0, 1, 0, id="a step is missing"),
+        pytest.param(a_run(), "start,step 0,step 1,start,step 1,end", 0, 0, 2, id="started again without a kill"),
+        pytest.param(a_run(), "start,step 0,start,step 0,step 1,end", 1, 0, 0, id="its shim was killed"),
+        pytest.param(a_run(), "start,step 0,step 1", 0, 1, 0, id="did not end"),
+    ],
+)
+def test_a_run_with_a_checkpoint_that_is_lost_or_doubled_is_found(
+    scene, outcome, run, lines, killed, lost, doubled
+):
+    notes = [[*line.split(), "r", "42"] for line in lines.split(",") if line]
+    runs = {"r": run} if run else {}
+    scene("mixed").judge_runs(outcome, [("default", "r")], runs, notes, Counter(r=killed))
+    assert (len(outcome.lost), len(outcome.doubled)) == (lost, doubled)
 
 
 COUNTS = {"done": 2, "dead": 0, "granted": 3, "returned": 0, "lost": 1, "failed": 0}
