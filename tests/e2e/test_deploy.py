@@ -235,7 +235,7 @@ def test_each_service_runs_with_its_own_account_and_is_never_forbidden_anything(
         def start(name: str, *args: str) -> Path:
             return stack.enter_context(service_running(cluster, kubectl, name, tmp_path, *args))
 
-        operator = start("operator")
+        operator = start("operator", *here)
         extender = start("extender", *here)
         wait_until("the operator to lead", lambda: says(operator, "leading"))
         known = ("get", "secret", "-n", NAMESPACE, "moorage-webhook-tls", "moorage-page", "-o", "name")
