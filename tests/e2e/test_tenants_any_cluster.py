@@ -12,7 +12,7 @@ import pytest
 from moorage.actions import people
 from moorage.apimachinery.meta import condition, labels_of
 from moorage.apimachinery.resources import CONFIGMAPS, NAMESPACES, NODES, PODS, SECRETS, Resource
-from moorage.controllers.tenant.plan import OURS, POLICIES, QUOTAS, taint_of
+from moorage.controllers.tenant.plan import COUNTS, OURS, POLICIES, QUOTAS, taint_of
 from moorage.errors import ApiError, Forbidden, Invalid, NotFound
 from moorage.kube.client import KubeClient
 from moorage.model.manifests import ROLEBINDINGS, TENANT_ROLES
@@ -98,7 +98,7 @@ async def test_what_somebody_changes_is_put_right(api: KubeClient, tenant: str) 
         quota = await api.get(QUOTAS, OURS, tenant)
         policy = await there(api, POLICIES, OURS, tenant)
         guarded = "moorage.dev/guard" in labels_of(await api.get(NAMESPACES, tenant))
-        return quota["spec"]["hard"] == {"pods": "5"} and policy is not None and guarded
+        return quota["spec"]["hard"] == COUNTS | {"pods": "5"} and policy is not None and guarded
 
     await until(right)
 
