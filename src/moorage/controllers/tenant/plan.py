@@ -28,7 +28,7 @@ QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
 CLAIMS = "count/resourceclaims.resource.k8s.io"  # https://kubernetes.io/docs/concepts/policy/resource-quotas/
 CLAIMED_DEVICES = ".deviceclass.resource.k8s.io/devices"  # behind the name of a DeviceClass
 # Each has up to 1 MiB: one team could fill the API server's store with them. A tenant's own quota overrides these.
-COUNTS = {"count/configmaps": "200", "count/secrets": "2000"}
+COUNTS = {"count/configmaps": "200", "count/secrets": "2k"}
 POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 OURS = TENANT_OBJECT
 
