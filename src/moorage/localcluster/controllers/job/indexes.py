@@ -21,8 +21,8 @@ def named(text: str, indexes: Iterable[int], limit: int) -> tuple[frozenset[int]
     """
     spans = _spans(text, limit)
     starts = [span.start for span in spans]
-    found = frozenset(index for index in indexes if (at := bisect_right(starts, index)) and index in spans[at - 1])
-    return found, len(found) == sum(map(len, spans))
+    known = frozenset(index for index in indexes if (at := bisect_right(starts, index)) and index in spans[at - 1])
+    return known, len(known) == sum(map(len, spans))
 
 
 def _spans(text: str, limit: int) -> list[range]:
