@@ -253,7 +253,7 @@ async def _extenders(api: InstallApi, wide: _Wide) -> Reading[tuple[str, ...]]:
     pods = _pods_of(wide, EXTENDER)
     if isinstance(pods, Unread) or not pods:
         return pods if isinstance(pods, Unread) else Unread("it has no pod")
-    answers = await asyncio.gather(*(_try(_ask_pod(api, pod, EXTENDER, "metrics")) for pod in pods))
+    answers = await asyncio.gather(*(_try(_ask_pod(api, pod, EXTENDER, "asked")) for pod in pods))
     texts = tuple(answer for answer in answers if isinstance(answer, str))
     return texts or next(answer for answer in answers if isinstance(answer, Unread))
 

@@ -5,6 +5,7 @@
     GET  /healthz                200 while the process runs
     GET  /readyz                 200 once the cache is whole, 503 before
     GET  /metrics                Prometheus
+    GET  /asked                  of these, when a scheduler asked last, and how many requests were answered
 
 Without a token in the settings the verbs are at /scheduler/filter and /scheduler/prioritize, for anybody. What
 they do is counted, so whoever may call them can have nodes counted full that are not; a token keeps that to the
@@ -54,6 +55,7 @@ from moorage.metrics.families import measured
 from moorage.metrics.page import BUILD, MEDIA_TYPE, exposition
 from moorage.model.schedulerconfig import VERBS_PATH, verbs_path
 
+ASKED = ("moorage_extender_last_request_timestamp_seconds", "moorage_extender_requests_total")
 FAMILIES = (*COPIES, BUILD)  # beside those of `make_metrics`
 OUTCOMES = ("right", "wrong", "again", "refused", "gone", "expired")
 BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # seconds; the timeout is 0.5
@@ -328,6 +330,11 @@ async def metrics(registry: CollectorRegistry, cache: ExtenderCache, _: Request)
     return Response(generate_latest(registry) + exposition(rows, process=True), media_type=MEDIA_TYPE)
 
 
+async def scheduler_requests(registry: CollectorRegistry, _: Request) -> Response:
+    """For `moor doctor install`: the API server's proxy of pods passes no token on, which /metrics asks for."""
+    return Response(generate_latest(registry.restricted_registry(ASKED)), media_type=MEDIA_TYPE)
+
+
 def create_app(cache: ExtenderCache, *, token: str = "") -> Asgi:
     """The service over one cache, which the caller runs. `token`: what a scheduler must send; empty: nothing."""
     return _App(cache, token)
@@ -353,6 +360,7 @@ class _App:
                 Route("/healthz", healthz),
                 Route("/readyz", partial(readyz, cache)),
                 Route("/metrics", partial(metrics, registry, cache)),
+                Route("/asked", partial(scheduler_requests, registry)),
             ]
         )
 

@@ -376,3 +376,14 @@ def test_the_configuration_calls_the_verbs_where_they_are() -> None:
     (extender,) = parse_extenders(kube_scheduler_configuration("http://127.0.0.1:9/", token=TOKEN))
     assert extender.url_prefix == f"http://127.0.0.1:9/scheduler/{TOKEN}"
     assert Extender(extender).name == "http://127.0.0.1:9", "names stand in logs"
+
+
+async def test_what_doctor_needs_of_the_metrics_has_a_page_without_the_others():
+    async with a_client(a_node("n")) as client:
+        await client.json("/scheduler/prioritize", {"Pod": a_pod(), "NodeNames": ["n"]})
+        status, text = await client.call("/asked")
+    assert status == 200
+    samples = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert float(samples.pop("moorage_extender_last_request_timestamp_seconds")) > 0
+    requests = 'moorage_extender_requests_total{code="200",verb="%s"}'
+    assert samples == {requests % "filter": "0.0", requests % "prioritize": "1.0"}
