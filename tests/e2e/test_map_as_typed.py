@@ -58,7 +58,7 @@ def test_an_item_that_leaves_well_when_its_worker_is_drained_is_run_again(cluste
         "trap 'exit 0' TERM; touch begun; sleep 600 & wait\n"
     )
     (tmp_path / "items.txt").write_text("1\n")
-    options = ("-f", "items.txt", "--parallelism", "1")
+    options = ("-f", "items.txt", "--parallelism", "1", "--gpus", "1")  # of several nodes with GPUs one is drained
     cluster.moor("map", "create", name, *SMALL, *options, "--", "sh", "item.sh", "{item}", cwd=tmp_path)
     until((tmp_path / "begun").exists, bool)
     kubectl = find_kubectl()

@@ -22,7 +22,7 @@ from moorage.apimachinery.resources import PODS
 from moorage.cli import console
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.cli.shipping import Credentials, credentials_note
-from moorage.controllers.dataset.filler import Runtime, find_runtime, make_pod_spec, node_of, why_waiting
+from moorage.controllers.dataset.filler import Runtime, find_runtime, make_pod_spec, pod_beside, why_waiting
 from moorage.errors import ApiError, MoorageError, UsageError
 from moorage.filler.paths import checked
 from moorage.filler.tree import Tree, TreeEntry
@@ -134,7 +134,7 @@ async def _helper(session: Session, volume: str, runtime: Runtime, *, read_only:
     pods = (await session.api.list(PODS, session.namespace)).items
     user = await session.user()
     spec = make_pod_spec(
-        runtime, ["wait"], claims={ROOT: (volume, read_only)}, node=node_of(claim, pods), grace_seconds=1
+        runtime, ["wait"], claims={ROOT: (volume, read_only)}, beside=pod_beside(claim, pods), grace_seconds=1
     )
     spec["activeDeadlineSeconds"] = DAY_SECONDS
     name = f"volume-cp-{secrets.token_hex(4)}"

@@ -18,7 +18,7 @@ from moorage.apimachinery.meta import Key, key_of, labels_of, with_condition
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import JOBS, PODS, PVCS, PVS, STORAGECLASSES, Obj
 from moorage.clock import Clock
-from moorage.controllers.dataset.filler import Runtime, find_runtime, node_of, result_of, why_waiting
+from moorage.controllers.dataset.filler import Runtime, find_runtime, pod_beside, result_of, why_waiting
 from moorage.controllers.dataset.objects import (
     attempt_seen,
     claim_seen,
@@ -300,7 +300,7 @@ class DatasetController:
             self.loop.queue.add(Key(dataset_view.namespace, dataset_view.name))
 
     async def _start(self, dataset_view: DatasetView, obj: Obj, number: int) -> None:
-        node = ""
+        beside = None
         pods = None
         for claim in filter(
             None, (dataset_view.claim, dataset_view.volume_source[0] if dataset_view.volume_source else "")
@@ -308,9 +308,9 @@ class DatasetController:
             claim_object = await self._unlabelled(claim, dataset_view.namespace)
             if claim_object is not None and claim != dataset_view.claim:
                 pods = pods if pods is not None else (await self._api.list(PODS, dataset_view.namespace)).items
-                node = node_of(claim_object, pods)
+                beside = pod_beside(claim_object, pods)
         runtime = await self._runtime_now()
-        job = make_job(dataset_view, obj, runtime, number=number, revision=dataset_view.revision, node=node)
+        job = make_job(dataset_view, obj, runtime, number=number, revision=dataset_view.revision, beside=beside)
         await self._make(dataset_view, JOBS, job)
         log.info("began to fill a dataset", extra={"dataset": dataset_view.full_name, "attempt": number})
 

@@ -76,14 +76,14 @@ def make_pod_spec(
     secret: str = "",
     google: bool = False,
     host_folder: str = "",
-    node: str = "",
+    beside: Mapping[str, Any] | None = None,
     grace_seconds: int = 10,
 ) -> Obj:
     """The pod of one such process. `claims`: mount path → claim and whether it is read-only.
 
     `secret`: its keys become environment variables. `google`: its key.json is where Google's packages look.
-    `host_folder`: a folder of the node, mounted under its own path. `node`: it must run there, beside a pod that
-    uses the same volume.
+    `host_folder`: a folder of the node, mounted under its own path. `beside`: a pod that uses the same volume. The
+    process runs on that pod's node, and has its tolerations: nodes with GPUs are often tainted.
     """
     volumes: list[Obj] = []
     mounts: list[Obj] = []
@@ -119,23 +119,26 @@ def make_pod_spec(
         "containers": [container],
         "volumes": volumes,
     }
-    if node:
+    if beside is not None:
+        node = beside["spec"]["nodeName"]
         term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
         affinity = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
         spec["affinity"] = {"nodeAffinity": affinity}
+        if tolerations := beside["spec"].get("tolerations"):
+            spec["tolerations"] = tolerations
     return spec
 
 
-def node_of(claim: Mapping[str, Any], pods: Sequence[Obj]) -> str:
-    """The node where a claim that one node alone may mount is in use; empty: anywhere will do."""
+def pod_beside(claim: Mapping[str, Any], pods: Sequence[Obj]) -> Obj | None:
+    """A pod on the node where a claim that one node alone may mount is in use; None: any node will do."""
     modes = (claim.get("spec") or {}).get("accessModes") or []
     if not modes or any(mode not in (RWO, "ReadWriteOncePod") for mode in modes):
-        return ""
+        return None
     for obj in pods:
         pod = parse_pod(obj)
         if pod.node and not pod.finished and claim["metadata"]["name"] in pod.claims:
-            return pod.node
-    return ""
+            return obj
+    return None
 
 
 def last_result(lines: bytes) -> dict[str, Any] | None:

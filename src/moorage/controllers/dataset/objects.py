@@ -70,7 +70,7 @@ def make_clone(dataset_view: DatasetView, owner: Obj, claim: Obj) -> Obj:
 
 
 def make_job(
-    dataset_view: DatasetView, owner: Obj, runtime: Runtime, *, number: int, revision: str, node: str
+    dataset_view: DatasetView, owner: Obj, runtime: Runtime, *, number: int, revision: str, beside: Obj | None
 ) -> Obj:
     """One attempt to fill."""
     source = dataset_view.spec.source
@@ -89,7 +89,7 @@ def make_job(
         claims=claims,
         secret=source.secret,
         google=url.startswith("gs://"),
-        node=node,
+        beside=beside,
     )
     job = _object(JOBS.api_version, JOBS.kind, job_name(dataset_view.name, number), dataset_view, owner)
     job["metadata"]["annotations"] |= {ATTEMPT_ANNOTATION: str(number), REVISION_ANNOTATION: revision}

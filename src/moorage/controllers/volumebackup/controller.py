@@ -31,7 +31,7 @@ from moorage.controllers.dataset.filler import (
     Runtime,
     find_runtime,
     make_pod_spec,
-    node_of,
+    pod_beside,
     result_of,
     why_waiting,
 )
@@ -178,11 +178,11 @@ class VolumeBackupController:
             target = f"folder:{TARGET}/{there[1]}".rstrip("/")
         elif target.startswith("/"):
             host, target = target, f"folder:{target}"
-        node = ""
+        beside = None
         pods = (await self._api.list(PODS, backup_view.namespace)).items
         for claim in (claim for claim, _ in claims.values()):
             if (claim_object := await self._claim(claim, backup_view)) is not None:
-                node = node or node_of(claim_object, pods)
+                beside = beside or pod_beside(claim_object, pods)
         if isinstance(action, Copy):
             args = [
                 "backup",
@@ -205,7 +205,7 @@ class VolumeBackupController:
             secret=backup_view.spec.secret,
             google=backup_view.spec.to.startswith("gs://"),
             host_folder=host,
-            node=node,
+            beside=beside,
         )
         job = _make_job(backup_view, obj, job_name(backup_view, action), pod)
         try:
