@@ -19,7 +19,7 @@ from moorage.apimachinery.integers import integer_or
 from moorage.apimachinery.meta import annotations_of, condition, is_deleting, labels_of
 from moorage.apimachinery.moments import moment
 from moorage.apimachinery.resources import PVCS, SECRETS, Obj
-from moorage.errors import Conflict, Forbidden, NotFound, UsageError
+from moorage.errors import AlreadyExists, Conflict, Forbidden, NotFound, UsageError
 from moorage.model.dataset import (
     AUTO,
     DATASET_OF_LABEL,
@@ -124,17 +124,16 @@ async def _check_secret(api: Api, obj: Obj) -> None:
     name, url = str(source.get("secret") or ""), str(source["url"])
     if not name:
         return
-    try:
-        await api.get(SECRETS, name, namespace)
-    except NotFound as error:
-        raise UsageError(
-            f"Secret {name!r} not found in namespace {namespace}: it must hold the credentials for {url}",
-            hint=f"create it, then try again: {secret_command(name, namespace, url)}",
-            code=ErrorCode.INVALID,
-            field="spec.source.secret",
-        ) from error
-    except Forbidden:
+    try:  # members may create Secrets and not read them
+        await api.create(SECRETS, {"metadata": {"name": name}}, namespace, dry_run=True)
+    except (AlreadyExists, Forbidden):
         return
+    raise UsageError(
+        f"Secret {name!r} not found in namespace {namespace}: it must hold the credentials for {url}",
+        hint=f"create it, then try again: {secret_command(name, namespace, url)}",
+        code=ErrorCode.INVALID,
+        field="spec.source.secret",
+    )
 
 
 async def get_dataset(api: Api, namespace: str, name: str) -> Dataset:

@@ -56,9 +56,10 @@ def test_a_secret_that_is_missing_is_named_with_the_command_that_creates_it(moor
     )
 
 
-def test_who_may_not_look_at_secrets_may_name_one(moor):
-    moor.api.refuse["get", "secrets"] = Forbidden("secrets is forbidden")
-    assert moor("dataset", "create", "p", "--source", "s3://b/x", "--secret", "aws").code == 0
+@pytest.mark.parametrize(("verb", "code"), [("get", 2), ("create", 0)])
+def test_who_may_create_secrets_learns_without_reading_that_one_is_missing(moor, verb, code):
+    moor.api.refuse[verb, "secrets"] = Forbidden("secrets is forbidden")
+    assert moor("dataset", "create", "p", "--source", "s3://b/x", "--secret", "aws").code == code
 
 
 @pytest.mark.parametrize(
