@@ -31,6 +31,9 @@ class CountingApi(FakeApi):
         super().__init__()
         self.watches: Counter[Watch] = Counter()
 
+    def guarded(self, _guard: Any) -> CountingApi:
+        return self
+
     async def watch(self, resource: Any, namespace: str | None = None, **more: Any) -> AsyncIterator[WatchEvent]:
         asked = (resource.plural, namespace, more.get("label_selector") or "", more.get("field_selector") or "")
         self.watches[asked] += 1

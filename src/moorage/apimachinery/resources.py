@@ -67,6 +67,7 @@ PVS = Resource("", "v1", "persistentvolumes", "PersistentVolume", namespaced=Fal
 JOBS = Resource("batch", "v1", "jobs", "Job")
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
 REPLICASETS = Resource("apps", "v1", "replicasets", "ReplicaSet")
+REPLICATIONCONTROLLERS = Resource("", "v1", "replicationcontrollers", "ReplicationController")
 STATEFULSETS = Resource("apps", "v1", "statefulsets", "StatefulSet")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 PRIORITYCLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)

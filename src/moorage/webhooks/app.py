@@ -33,6 +33,7 @@ from moorage.apimachinery.resources import (
     NODES,
     PRIORITYCLASSES,
     REPLICASETS,
+    REPLICATIONCONTROLLERS,
     SERVICEACCOUNTS,
     STATEFULSETS,
     Obj,
@@ -572,7 +573,7 @@ _SCALED = {
         DEPLOYMENTS,
         REPLICASETS,
         STATEFULSETS,
-        Resource("", "v1", "replicationcontrollers", "ReplicationController"),
+        REPLICATIONCONTROLLERS,
     )
 }
 _CHECKS = {
