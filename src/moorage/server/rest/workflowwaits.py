@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from moorage.actions.workflowwaits import ExplainPod, FindHolders, explain_workflow
@@ -55,18 +56,21 @@ def holders_for(context: Context, user: User) -> FindHolders:
             held = await context.workflows.holders(locks)
         except StorageError:
             return ()
-        known: dict[str, bool] = {}
-        for run, _ in held:
-            since = await oldest_for(context, user, "get", WORKFLOWS, run.namespace)
-            known[run.uid] = not is_too_old(moment(run.created_at), since) and await context.auth.may(
-                user, "get", WORKFLOWS.plural, group=WORKFLOWS.group, namespace=run.namespace
-            )
+        since: dict[str, datetime | None] = {}  # of the namespaces whose workflows the user may get
+        for namespace in {run.namespace for run, _ in held}:
+            if await context.auth.may(user, "get", WORKFLOWS.plural, group=WORKFLOWS.group, namespace=namespace):
+                since[namespace] = await oldest_for(context, user, "get", WORKFLOWS, namespace)
+        known = {
+            run.uid
+            for run, _ in held
+            if run.namespace in since and not is_too_old(moment(run.created_at), since[run.namespace])
+        }
         return [
             LockHolder(
                 lock=lock,
-                namespace=run.namespace if known[run.uid] else "",
-                workflow=run.name if known[run.uid] else "",
-                step=step_path(node.name, run.name) if known[run.uid] else "",
+                namespace=run.namespace if run.uid in known else "",
+                workflow=run.name if run.uid in known else "",
+                step=step_path(node.name, run.name) if run.uid in known else "",
                 since=whole_seconds(moment(node.started_at or None)),
             )
             for run, node in held
