@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -49,10 +49,31 @@ class Turns:
         await self._tasks[name]
         await settle()
 
-    async def cancel(self, name: str) -> None:
-        self._tasks[name].cancel()
-        await asyncio.gather(self._tasks[name], return_exceptions=True)
+    async def cancel(self, *names: str) -> None:
+        for name in names:
+            self._tasks[name].cancel()
+        await asyncio.gather(*(self._tasks[name] for name in names), return_exceptions=True)
         await settle()
+
+    async def close(self) -> None:
+        """Left to the garbage collector, those that wait would be closed in the middle of a later test."""
+        await self.cancel(*self._tasks)
+
+
+@pytest.fixture
+async def turns_of() -> AsyncIterator[Callable[[Shares], Turns]]:
+    made: list[Turns] = []
+
+    def make(shares: Shares) -> Turns:
+        made.append(Turns(shares))
+        return made[-1]
+
+    yield make
+    for turns in made:
+        await turns.close()
+
+
+MakeTurns = Callable[[Shares], Turns]
 
 
 async def settle() -> None:
@@ -60,8 +81,8 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_what_finds_no_seat_waits_in_the_queue_of_its_user_alone() -> None:
-    turns = Turns(Shares(seats=2))
+async def test_what_finds_no_seat_waits_in_the_queue_of_its_user_alone(turns_of: MakeTurns) -> None:
+    turns = turns_of(Shares(seats=2))
     for name in ("a1", "a2", "a3", "a4"):
         await turns.begin(name, ALICE)
     await turns.begin("b1", BOB)
@@ -70,8 +91,8 @@ async def test_what_finds_no_seat_waits_in_the_queue_of_its_user_alone() -> None
     assert turns.begun == ["a1", "a2", "b1", "a3"]
 
 
-async def test_a_large_list_takes_more_seats_and_is_not_overtaken() -> None:
-    turns = Turns(Shares(seats=3))
+async def test_a_large_list_takes_more_seats_and_is_not_overtaken(turns_of: MakeTurns) -> None:
+    turns = turns_of(Shares(seats=3))
     await turns.begin("small", ALICE)
     await turns.begin("large", ALICE, 2 * SEAT_BYTES)
     await turns.begin("late", ALICE)
@@ -82,8 +103,8 @@ async def test_a_large_list_takes_more_seats_and_is_not_overtaken() -> None:
     assert turns.begun == ["small", "large", "late"]
 
 
-async def test_a_request_whose_client_has_gone_gives_its_place_to_the_next() -> None:
-    turns = Turns(Shares(seats=1))
+async def test_a_request_whose_client_has_gone_gives_its_place_to_the_next(turns_of: MakeTurns) -> None:
+    turns = turns_of(Shares(seats=1))
     for name in ("first", "gone", "next"):
         await turns.begin(name, ALICE)
     await turns.cancel("gone")
@@ -94,9 +115,9 @@ async def test_a_request_whose_client_has_gone_gives_its_place_to_the_next() -> 
     assert turns.begun == ["first", "next", "last"]
 
 
-async def test_a_full_queue_is_refused_with_the_time_to_wait() -> None:
+async def test_a_full_queue_is_refused_with_the_time_to_wait(turns_of: MakeTurns) -> None:
     shares = Shares(seats=1, waiting=1)
-    turns = Turns(shares)
+    turns = turns_of(shares)
     for name in ("first", "waits"):
         await turns.begin(name, ALICE)
     with pytest.raises(TooManyRequests, match="1 of user alice wait already") as refused:
@@ -113,8 +134,8 @@ async def test_a_full_queue_is_refused_with_the_time_to_wait() -> None:
         User(name="system:serviceaccount:moorage-system:moorage-operator"),
     ],
 )
-async def test_the_platform_itself_waits_for_no_seat(user: User) -> None:
-    turns = Turns(Shares(seats=1, waiting=0))
+async def test_the_platform_itself_waits_for_no_seat(turns_of: MakeTurns, user: User) -> None:
+    turns = turns_of(Shares(seats=1, waiting=0))
     for name in ("1", "2", "3"):
         await turns.begin(name, user)
     assert turns.begun == ["1", "2", "3"]
