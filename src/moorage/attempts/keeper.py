@@ -337,7 +337,7 @@ class Keeper:
         for pod, row, (key, container, ended) in wanted:
             kept = self._logs.get(key)
             if kept is None:
-                if key in finished or key in self._silent:
+                if key in finished or key in self._silent or key in followed:  # read to its end meanwhile
                     continue
                 young = YOUNG_SECONDS if row.workflow else 0.0
                 kept = _Log(key, row, container, not_before=self._clock.monotonic() + young)
