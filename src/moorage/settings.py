@@ -228,6 +228,11 @@ ARTIFACTS_PER_NAMESPACE = Setting(
     name="MOORAGE_ARTIFACT_BYTES_PER_NAMESPACE", kind=size(), default=2 << 30, usual="2Gi", readers=(SERVER, UP),
     meaning="Bytes of all artifacts of one namespace; 0: no limit.",
 )  # fmt: skip
+WORKFLOW_BYTES_PER_NAMESPACE = Setting(
+    name="MOORAGE_WORKFLOW_BYTES_PER_NAMESPACE", kind=size(), default=1 << 30, usual="1Gi", readers=(SERVER, UP),
+    meaning="Bytes of the records of workflows of one namespace, memoized outputs and 200 for each row among them;"
+    " beyond it the oldest of deleted workflows go first, then memoized outputs; 0: no limit.",
+)  # fmt: skip
 QUEUE_URL = Setting(
     name="MOORAGE_QUEUE_URL", kind=address("postgresql", "postgres"), default="", readers=(SERVER, UP),
     secret=True, usual="files in the data folder",

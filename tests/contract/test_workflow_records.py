@@ -17,7 +17,7 @@ from moorage.apimachinery.serving import serve
 from moorage.clock import rfc3339
 from moorage.controllers.workflow.records import RecordStore
 from moorage.controllers.workflow.remote import RemoteStore
-from moorage.errors import BadRequest, Conflict, LeaseLost, NotFound, StorageError
+from moorage.errors import BadRequest, Conflict, LeaseLost, NotFound, QuotaExceeded, StorageError
 from moorage.model.names import INFO_CONFIGMAP, SYSTEM_NAMESPACE
 from moorage.model.workflow import (
     Artifact,
@@ -33,9 +33,12 @@ from moorage.model.workflow import (
 from moorage.server.service import ServerService
 from moorage.testing.clock import NOON, FakeClock
 from moorage.testing.fakeapi import FakeApi
+from moorage.workflows.keeping import Keeping
 from moorage.workflows.records import LocalRecords
 
 pytestmark = pytest.mark.anyio
+
+QUOTA = 500_000
 
 
 @pytest.fixture
@@ -66,7 +69,13 @@ class Served:
     def __init__(self, folder: Path) -> None:
         self.api = OperatorApi(users={"operator-token": "operator", "ada-token": "ada"})
         self.api.readers.add(("operator", None))
-        self.service = ServerService(self.api, usage_db=folder / "usage.db", page_token="page", clock=FakeClock())
+        self.service = ServerService(
+            self.api,
+            usage_db=folder / "usage.db",
+            page_token="page",
+            keeping=Keeping(record_bytes=QUOTA),
+            clock=FakeClock(),
+        )
         self.socket = socket.create_server(("127.0.0.1", 0))
         info = {"serverUrl": f"http://127.0.0.1:{self.socket.getsockname()[1]}"}
         meta = {"name": INFO_CONFIGMAP, "namespace": SYSTEM_NAMESPACE}
@@ -97,7 +106,7 @@ def opened(
 
     @contextlib.asynccontextmanager
     async def local() -> AsyncIterator[RecordStore]:
-        with contextlib.closing(LocalRecords(tmp_path / "workflows.db")) as records:
+        with contextlib.closing(LocalRecords(tmp_path / "workflows.db", quota=QUOTA)) as records:
             yield records
 
     return local if request.param == "local" else lambda: Served(tmp_path).running()
@@ -182,6 +191,17 @@ async def test_a_run_that_is_gone_is_not_unfinished(opened) -> None:
         await store.begin(a_run("u2", "b"))
         await store.gone("u1", NOON)
         assert await store.unfinished() == ("u2",)
+
+
+async def test_a_run_and_a_memo_beyond_the_quota_are_refused(opened) -> None:
+    async with opened() as store:
+        with pytest.raises(
+            QuotaExceeded, match="namespace lab have 0 bytes; [0-9,]+ more exceed the limit of 5"
+        ) as at:
+            await store.begin(a_run(document={"spec": "x" * QUOTA}))
+        assert "an administrator sets MOORAGE_WORKFLOW_BYTES_PER_NAMESPACE" in str(at.value.hint)
+        with pytest.raises(QuotaExceeded):
+            await store.remember("lab", "c", "k", Memo(outputs=Outputs(result="x" * QUOTA), at=rfc3339(NOON)))
 
 
 async def test_memos_are_recalled_until_they_are_too_old(opened) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from moorage.apimachinery.selectors import parse_label_selector
 from moorage.clock import rfc3339
-from moorage.errors import BadRequest, Conflict, NotFound, NotReady
+from moorage.errors import BadRequest, Conflict, NotFound, NotReady, QuotaExceeded
 from moorage.model.workflow import (
     Artifact,
     Memo,
@@ -366,6 +366,98 @@ def test_a_store_takes_over_what_another_has_and_it_lacks(store: WorkflowStore, 
     assert [run.message for run in store.history("lab", "two")] == ["newer"]
     assert (store.recall("lab", "c", "a"), store.recall("lab", "c", "b")) == (memos["a"], newer)
     files.close()
+
+
+# --- the quota of a namespace
+
+
+LARGE = "é" * 5_000  # 10 kB
+HEAVY = {"metadata": {"name": "train"}, "spec": {"description": LARGE}}
+
+
+@pytest.fixture
+def full(where: Path | str) -> Iterator[WorkflowStore]:
+    """A namespace may have 35 kB; a run with LARGE fits three times, and u1 is there."""
+    store = open_workflows(where, 35_000)
+    begun(store, a_run("u1", name="one", document=HEAVY))
+    yield store
+    store.close()
+
+
+def test_a_run_beyond_the_quota_of_its_namespace_is_refused(full: WorkflowStore) -> None:
+    for uid in ("u2", "u3"):
+        full.begin(a_run(uid, name=uid, document=HEAVY))
+    with pytest.raises(
+        QuotaExceeded, match="namespace lab have 31,[0-9]+ bytes; 10,[0-9]+ more exceed the"
+    ) as told:
+        full.begin(a_run("u4", name="four", document=HEAVY))
+    assert "MOORAGE_WORKFLOW_BYTES_PER_NAMESPACE" in str(told.value.hint)
+    assert sorted(uids(full)) == ["u1", "u2", "u3"]
+    assert full.begin(a_run("u3", name="u3", document=HEAVY)).uid == "u3"  # is there already
+    full.begin(a_run("u5", name="five", namespace="other", document=HEAVY))
+
+
+def test_where_a_quota_is_used_up_the_oldest_deleted_run_makes_room(full: WorkflowStore) -> None:
+    for hour, uid in enumerate(("u2", "u3")):
+        full.begin(a_run(uid, name=uid, document=HEAVY))
+        full.gone(uid, NOON + hour * HOUR)
+    full.begin(a_run("u4", name="four", document=HEAVY))
+    assert sorted(uids(full)) == ["u1", "u3", "u4"]
+
+
+def test_reports_and_memos_count_and_memos_go_before_a_run_is_refused(full: WorkflowStore) -> None:
+    large = Outputs(result=LARGE)
+    full.report("u1", "p1", StepReport(pod="p1", outputs=large))
+    full.remember("lab", "c", "a", Memo(outputs=large, at=rfc3339(NOON)))
+    full.remember("lab", "c", "a", Memo(outputs=large, at=rfc3339(NOON)))  # in place of the first
+    assert full.recall("lab", "c", "a") is not None
+    full.report("u1", "p2", StepReport(pod="p2", outputs=large))
+    assert full.recall("lab", "c", "a") is None
+    with pytest.raises(QuotaExceeded):
+        full.report("u1", "p3", StepReport(pod="p3", outputs=large))
+    with pytest.raises(QuotaExceeded):
+        full.remember("lab", "c", "b", Memo(outputs=large, at=rfc3339(NOON)))
+    assert not full.report("u1", "p2", StepReport(pod="p2", outputs=large))
+    assert full.reports("u1", ["p1", "p2", "p3"]) == tuple(
+        StepReport(pod=pod, outputs=large) for pod in ("p1", "p2")
+    )
+
+
+def test_nodes_are_always_kept_and_count_until_they_are_forgotten(full: WorkflowStore) -> None:
+    """What runs is lost to no quota: an operator could not go on without its nodes."""
+    nodes = [a_node(name, NodePhase.SUCCEEDED, outputs=Outputs(result=LARGE)) for name in "abc"]
+    full.save("u1", "op-1", [msgspec.structs.replace(node, phase=NodePhase.RUNNING) for node in nodes])
+    full.save("u1", "op-1", nodes)
+    full.save("u1", "op-1", nodes)
+    with pytest.raises(QuotaExceeded, match="have 4[0-9],"):
+        full.begin(a_run("u2", name="two"))
+    full.forget_nodes("u1", "op-1", "abc")
+    full.begin(a_run("u2", name="two", document=HEAVY))
+
+
+def test_what_was_kept_before_the_quota_came_counts(where: Path | str) -> None:
+    with contextlib.closing(open_workflows(where)) as before:
+        for uid in ("u1", "u2", "u3"):
+            begun(before, a_run(uid, name=uid, document=HEAVY))
+        before.save("u3", "op-1", (), a_run("u3", name="u3", phase="Succeeded", parameters={"out": LARGE}))
+    with (
+        contextlib.closing(open_workflows(where, 35_000)) as store,
+        pytest.raises(QuotaExceeded, match="have 41,"),
+    ):
+        store.begin(a_run("u4", name="four"))
+
+
+def test_what_is_taken_over_counts_and_what_is_forgotten_does_not(full: WorkflowStore, tmp_path: Path) -> None:
+    with contextlib.closing(open_workflows(tmp_path / "files.db")) as files:
+        for uid in ("u2", "u3"):
+            files.begin(a_run(uid, name=uid, document=HEAVY))
+            files.gone(uid, NOON)
+        files.remember("lab", "c", "a", Memo(outputs=Outputs(result=LARGE), at=rfc3339(NOON)))
+        full.take_over(files)
+    with pytest.raises(QuotaExceeded, match="have 4[0-9],"):
+        full.begin(a_run("u4", name="four", document=HEAVY | {"more": LARGE * 2}))
+    full.forget(NOON + DAY)
+    full.begin(a_run("u4", name="four", document=HEAVY | {"more": LARGE}))
 
 
 PHASES = st.sampled_from(list(NodePhase))

@@ -541,6 +541,19 @@ async def test_a_claim_that_can_never_be_made_ends_the_workflow(tmp_path: Path) 
     assert (await api.list(PODS)).items == []
 
 
+async def test_a_workflow_whose_records_exceed_the_quota_fails_and_says_so(tmp_path: Path) -> None:
+    api, records = FakeApi(), LocalRecords(tmp_path / "workflows.db", quota=1)
+    await api.create(WORKFLOWS, yaml.safe_load(CLAIM))
+
+    status = await status_at_the_end(api, records)
+    assert status["phase"] == "Failed"
+    assert status["message"].startswith(
+        "quota exceeded: the records of workflows in namespace default have 0 bytes; "
+    )
+    assert status["message"].endswith("an administrator sets MOORAGE_WORKFLOW_BYTES_PER_NAMESPACE")
+    assert [*(await api.list(PODS)).items, *(await api.list(PVCS)).items] == []
+
+
 async def test_a_claim_whose_tags_cannot_be_read_ends_the_workflow(tmp_path: Path) -> None:
     api, records = FakeApi(), LocalRecords(tmp_path / "workflows.db")
     text = CLAIM.replace("{{workflow.parameters.size}}", "{{=1 / }}")

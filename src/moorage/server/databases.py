@@ -87,7 +87,14 @@ DATABASES = (
         name="workflows",
         file="workflows.db",
         schema=workflows.SCHEMA,
-        tables=("workflow_runs", "workflow_nodes", "workflow_reports", "workflow_memos", "workflow_metrics"),
+        tables=(
+            "workflow_runs",
+            "workflow_nodes",
+            "workflow_reports",
+            "workflow_memos",
+            "workflow_metrics",
+            "workflow_sizes",
+        ),
     ),
     ServerDatabase(
         name="outputs", file="outputs.db", schema=outputs.SCHEMA, tables=("output_sizes", "outputs"), needed=False

@@ -174,7 +174,7 @@ class ServerService:
         self._clock, self._api = clock, api
         self._keeping = keeping or Keeping()
         self.artifacts = self._open_artifacts(usage_db.parent, is_shared=database is not None)
-        self.workflows = self._open_records(database, usage_db.parent, self.artifacts)
+        self.workflows = self._open_records(database, usage_db.parent, self.artifacts, self._keeping.record_bytes)
         self.maps = MapBridge(api, self.queue, clock=clock, informers=shared)
         self.people = People(api, informers=shared)
         self.desk = SessionDesk(database or (usage_db.with_name("people.db") if people_db is None else people_db))
@@ -287,14 +287,13 @@ class ServerService:
         )
 
     @staticmethod
-    def _open_records(database: str | None, folder: Path, artifacts: Artifacts) -> LocalRecords:
-        if database is None:
-            return LocalRecords(folder / "workflows.db", artifacts=artifacts)
-
+    def _open_records(database: str | None, folder: Path, artifacts: Artifacts, quota: int = 0) -> LocalRecords:
         def prepare(store: WorkflowStore) -> None:
-            move_workflows(folder, store)
+            if database is not None:
+                move_workflows(folder, store)
 
-        return LocalRecords(database, prepare=prepare, artifacts=artifacts)
+        where = database or folder / "workflows.db"
+        return LocalRecords(where, prepare=prepare, artifacts=artifacts, quota=quota)
 
     def _open_artifacts(self, folder: Path, *, is_shared: bool) -> Artifacts:
         """`is_shared`: other servers have other folders, and would not find what is in this one."""

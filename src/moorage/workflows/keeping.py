@@ -30,6 +30,7 @@ class Keeping:
     artifact_days: int = ARTIFACT_DAYS
     artifact_bytes: int = ARTIFACT_BYTES
     namespace_bytes: int = settings.ARTIFACTS_PER_NAMESPACE.default  # of all artifacts of a namespace; 0: no limit
+    record_bytes: int = settings.WORKFLOW_BYTES_PER_NAMESPACE.default  # of all records of a namespace; 0: no limit
 
 
 def keep_settings(env: Mapping[str, str]) -> Keeping:
@@ -40,6 +41,7 @@ def keep_settings(env: Mapping[str, str]) -> Keeping:
         artifact_days=settings.ARTIFACTS_KEPT_DAYS.read(env),
         artifact_bytes=settings.ARTIFACT_MOST_BYTES.read(env),
         namespace_bytes=settings.ARTIFACTS_PER_NAMESPACE.read(env),
+        record_bytes=settings.WORKFLOW_BYTES_PER_NAMESPACE.read(env),
     )
 
 

@@ -42,15 +42,16 @@ class LocalRecords:
         *,
         prepare: Callable[[WorkflowStore], None] | None = None,
         artifacts: Artifacts | None = None,
+        quota: int = 0,
     ) -> None:
         """`prepare` is called with the store before anybody uses it; what it raises, all methods raise.
 
-        `artifacts`: our own store of them, in which `delete_artifacts` deletes.
+        `quota`: as of WorkflowStore. `artifacts`: our own store of them, in which `delete_artifacts` deletes.
         """
         self._artifacts = artifacts
 
         def opened() -> WorkflowStore:
-            store = open_workflows(where)
+            store = open_workflows(where, quota)
             try:
                 if prepare is not None:
                     prepare(store)
@@ -145,7 +146,10 @@ class LocalRecords:
         return await self.do(lambda store: store.run(uid))
 
     async def report(self, uid: str, pod: str, report: StepReport) -> bool:
-        """Keep what a step's pod reports; False: it has reported before, and that counts. Raises NotFound."""
+        """Keep what a step's pod reports; False: it has reported before, and that counts.
+
+        Raises NotFound and QuotaExceeded.
+        """
         return await self.do(lambda store: store.report(uid, pod, report))
 
     async def get(self, namespace: str, name: str, since: datetime | None = None) -> WorkflowRecord | None:

@@ -16,7 +16,7 @@ import msgspec
 from moorage.apimachinery.integers import integer_or
 from moorage.apimachinery.moments import moment, rfc3339
 from moorage.decide.workflows.metrics import counted
-from moorage.errors import BadRequest, Conflict, NotFound
+from moorage.errors import BadRequest, Conflict, NotFound, QuotaExceeded
 from moorage.model.workflow import (
     ENDED_PHASES,
     ArtifactName,
@@ -29,6 +29,7 @@ from moorage.model.workflow import (
     StepReport,
     WorkflowRecord,
 )
+from moorage.settings import WORKFLOW_BYTES_PER_NAMESPACE
 from moorage.sql.database import Database, Row, Table
 from moorage.sql.migrations import Schema
 from moorage.sql.moments import from_microseconds, to_microseconds
@@ -61,13 +62,16 @@ NODES = Table("workflow_nodes", ("uid", "id", "phase", "pod", "record"), types=(
 REPORTS = Table("workflow_reports", ("uid", "pod", "report"), types=(_TEXT,) * 3)
 MEMOS = Table(
     "workflow_memos",
-    ("namespace", "cache", "name", "kept_at", "memo"),
-    types=(_TEXT, _TEXT, _TEXT, _NUMBER, _TEXT),
+    ("namespace", "cache", "name", "kept_at", "memo", "bytes"),
+    types=(_TEXT, _TEXT, _TEXT, _NUMBER, _TEXT, _NUMBER),
     keys=3,
 )
+SIZES = Table("workflow_sizes", ("uid", "namespace", "bytes"), types=(_TEXT, _TEXT, _NUMBER), keys=1)
 OPEN_PHASES = frozenset({NodePhase.PENDING, NodePhase.RUNNING})
 SCAN = 500  # rows that are read at a time, where labels or names decide which of them are meant
 HOLDERS_MAX = 100  # of locks, that are told
+ROW_BYTES = 200  # of a row and its indexes, beside its text
+ROOM_SHARE = 20  # this part of a quota is made free at once, where it is used up
 BATCH = 5000  # rows in one statement of a save, and runs in one transaction of `forget`
 
 EPOCH = datetime.fromtimestamp(0, UTC)
@@ -82,8 +86,9 @@ _MEMO = msgspec.json.Decoder(Memo)
 class WorkflowStore:
     """Methods block, and are for one thread at a time. Each raises StorageError, StorageFull when the disk is."""
 
-    def __init__(self, database: Database) -> None:
-        self._db = database
+    def __init__(self, database: Database, quota: int = 0) -> None:
+        """`quota`: bytes of all records and memos of one namespace; 0: no limit."""
+        self._db, self._quota = database, quota
 
     def close(self) -> None:
         self._db.close()
@@ -91,7 +96,7 @@ class WorkflowStore:
     # --- for the operator; see `moorage.controllers.workflow.records`
 
     def begin(self, record: WorkflowRecord, since: datetime | None = None) -> WorkflowRecord:
-        """Keep a new run; what is kept. Raises BadRequest for a time that is none.
+        """Keep a new run; what is kept. Raises BadRequest for a time that is none, and QuotaExceeded.
 
         `since`: when its namespace was created. Metrics that are older are dropped: they are another namespace's.
         """
@@ -127,9 +132,10 @@ class WorkflowStore:
             )
             marks = ", ".join("?" * len(row))
             columns = ", ".join(RUNS.columns)
-            self._db.run(
+            if self._db.run(
                 f"INSERT INTO workflow_runs ({columns}) VALUES ({marks}) ON CONFLICT (uid) DO NOTHING", *row
-            )
+            ):
+                self._take(record.namespace, record.uid, _size(*row[-2:]))
             kept = self._kept(record.uid)
             points = [counted("total_count", phase=_phase(record), namespace=record.namespace)]
             if record.cron:
@@ -172,16 +178,19 @@ class WorkflowStore:
         """
         newest = {node.id: node for node in nodes}
         with self._db.transaction():
-            self._hold(uid, holder)
-            namespace, points = self._new_points(uid, metrics)
+            namespace = self._hold(uid, holder)
+            points = self._new_points(uid, metrics)
+            size = 0
             for batch in _batches(list(newest.values())):
                 keys = [(uid, node.id) for node in batch]
                 kept = self._db.by_keys(NODES, keys, columns=("id", "phase"))
                 final = {str(node_id) for node_id, phase in kept if phase not in OPEN_PHASES}
-                self._db.upsert(NODES, [_node_row(uid, node) for node in batch if node.id not in final])
+                rows = [_node_row(uid, node) for node in batch if node.id not in final]
+                self._db.upsert(NODES, rows)
+                size += sum(_size(row[-1]) for row in rows if row[2] not in OPEN_PHASES)  # it is written once
             problems = metric_rows.add(self._db, namespace, uid, points, at) if points else ()
             self._count_phase(uid, workflow, at)
-            self._replace(uid, workflow)
+            self._grow(uid, namespace, size + self._replace(uid, workflow))
         return problems
 
     def forget_nodes(
@@ -195,16 +204,22 @@ class WorkflowStore:
     ) -> None:
         """Remove nodes and their pods' reports, and write the run; all or nothing. Raises Conflict, NotFound."""
         with self._db.transaction():
-            self._hold(uid, holder)
+            namespace = self._hold(uid, holder)
+            size = 0
             for batch in _batches(sorted(set(ids))):
-                kept = self._db.by_keys(NODES, [(uid, node_id) for node_id in batch], columns=("pod",))
-                pods = [(uid, pod) for (pod,) in kept if pod]
+                columns = ("pod", "phase", "record")
+                kept = self._db.by_keys(NODES, [(uid, node_id) for node_id in batch], columns=columns)
+                pods = [(uid, pod) for pod, _, _ in kept if pod]
+                texts = [(record,) for _, phase, record in kept if phase not in OPEN_PHASES]
+                size -= sum(
+                    _size(text) for (text,) in texts + self._db.by_keys(REPORTS, pods, columns=("report",))
+                )
                 self._db.run_each("DELETE FROM workflow_reports WHERE uid = ? AND pod = ?", pods)
                 self._db.run_each(
                     "DELETE FROM workflow_nodes WHERE uid = ? AND id = ?", [(uid, node_id) for node_id in batch]
                 )
             self._count_phase(uid, workflow, at)
-            self._replace(uid, workflow)
+            self._grow(uid, namespace, size + self._replace(uid, workflow))
 
     def mark_deleted(self, uid: str, holder: str, artifacts: Iterable[ArtifactName]) -> None:
         """Note that artifacts are deleted; nodes that are not known are left out. Raises Conflict, NotFound."""
@@ -237,10 +252,11 @@ class WorkflowStore:
         metric_rows.forget_run(self._db, uid)
 
     def remember(self, namespace: str, cache: str, key: str, memo: Memo) -> None:
-        """Raises BadRequest for a time that is none."""
-        at = _micro(memo.at, "at") or 0
+        """Raises BadRequest for a time that is none, and QuotaExceeded."""
+        at, text = _micro(memo.at, "at") or 0, _json(memo)
         with self._db.transaction():
-            self._db.upsert(MEMOS, [(namespace, cache, key, at, _json(memo))])
+            self._make_room(namespace, _size(text))
+            self._db.upsert(MEMOS, [(namespace, cache, key, at, text, _size(text))])
 
     def recall(self, namespace: str, cache: str, key: str, *, since: datetime | None = None) -> Memo | None:
         rows = self._db.rows(
@@ -273,19 +289,25 @@ class WorkflowStore:
         return _run(rows[0][0], {}, rows[0][1]) if rows else None
 
     def report(self, uid: str, pod: str, report: StepReport) -> bool:
-        """Keep what a step's pod reports; False: it has reported before, and that counts. Raises NotFound."""
+        """Keep what a step's pod reports; False: it has reported before, and that counts.
+
+        Raises NotFound and QuotaExceeded.
+        """
+        text = _json(msgspec.structs.replace(report, pod=pod))
         with self._db.transaction():
-            if not self._db.rows("SELECT 1 FROM workflow_runs WHERE uid = ?", uid):
+            runs = self._db.rows("SELECT namespace FROM workflow_runs WHERE uid = ?", uid)
+            if not runs:
                 raise _unknown(uid)
-            return bool(
-                self._db.run(
-                    "INSERT INTO workflow_reports (uid, pod, report) VALUES (?, ?, ?)"
-                    " ON CONFLICT (uid, pod) DO NOTHING",
-                    uid,
-                    pod,
-                    _json(msgspec.structs.replace(report, pod=pod)),
-                )
+            is_new = self._db.run(
+                "INSERT INTO workflow_reports (uid, pod, report) VALUES (?, ?, ?)"
+                " ON CONFLICT (uid, pod) DO NOTHING",
+                uid,
+                pod,
+                text,
             )
+            if is_new:
+                self._take(runs[0][0], uid, _size(text))
+            return bool(is_new)
 
     # --- for people
 
@@ -375,8 +397,7 @@ class WorkflowStore:
             uids += [str(uid) for (uid,) in ended if uid not in present]
         for batch in _batches(uids):
             with self._db.transaction():
-                for table in (NODES, REPORTS, RUNS):
-                    self._db.run_each(f"DELETE FROM {table.name} WHERE uid = ?", [(uid,) for uid in batch])
+                self._drop(batch)
         self._db.run("DELETE FROM workflow_memos WHERE kept_at < ?", before)
         metric_rows.forget(self._db, older)
         return len(uids)
@@ -390,7 +411,7 @@ class WorkflowStore:
         for (uid,) in other._db.rows("SELECT uid FROM workflow_runs ORDER BY created_at, uid"):
             copied = {
                 table: other._db.rows(f"SELECT {', '.join(table.columns)} FROM {table.name} WHERE uid = ?", uid)
-                for table in (RUNS, NODES, REPORTS)
+                for table in (RUNS, NODES, REPORTS, SIZES)
             }
             with self._db.transaction():
                 if self._db.rows("SELECT 1 FROM workflow_runs WHERE uid = ?", uid):
@@ -417,10 +438,65 @@ class WorkflowStore:
         record, document, gone = rows[0]
         return _run(record, msgspec.json.decode(document), gone)
 
-    def _hold(self, uid: str, holder: str) -> None:
-        """Inside a transaction: nobody else writes to the run until its end."""
+    def _drop(self, uids: Sequence[str]) -> None:
+        """Inside a transaction: forget these runs."""
+        for table in (NODES, REPORTS, SIZES, RUNS):
+            self._db.run_each(f"DELETE FROM {table.name} WHERE uid = ?", [(uid,) for uid in uids])
+
+    def _take(self, namespace: str, uid: str, size: int) -> None:
+        """Inside a transaction: let a run grow by bytes. Raises QuotaExceeded."""
+        self._make_room(namespace, size)
+        self._grow(uid, namespace, size)
+
+    def _grow(self, uid: str, namespace: str, size: int) -> None:
+        """Last in a transaction: see the order of locks in `sql.postgres`."""
+        if size:
+            self._db.run(
+                "INSERT INTO workflow_sizes (uid, namespace, bytes) VALUES (?, ?, ?)"
+                " ON CONFLICT (uid) DO UPDATE SET bytes = workflow_sizes.bytes + excluded.bytes",
+                uid,
+                namespace,
+                size,
+            )
+
+    def _make_room(self, namespace: str, size: int) -> None:
+        """Inside a transaction: allow a namespace so many bytes more.
+
+        Beyond its quota the oldest runs whose objects are deleted are forgotten, then all memos. Raises
+        QuotaExceeded where that is not enough.
+        """
+        if not self._quota:
+            return
+        sums = "SELECT COALESCE(SUM(bytes), 0) FROM {} WHERE namespace = ?"
+        runs, memos = (int(self._db.rows(sums.format(table.name), namespace)[0][0]) for table in (SIZES, MEMOS))
+        if (over := runs + memos + size - self._quota) <= 0:
+            return
+        gone = self._db.rows(
+            "SELECT s.uid, s.bytes FROM workflow_sizes AS s JOIN workflow_runs AS r ON r.uid = s.uid"
+            " WHERE s.namespace = ? AND r.gone_at IS NOT NULL ORDER BY r.gone_at, s.uid",
+            namespace,
+        )
+        if sum(row[1] for row in gone) + memos < over:
+            raise QuotaExceeded(
+                f"the records of workflows in namespace {namespace} have {runs + memos:,} bytes; {size:,} more"
+                f" exceed the limit of {self._quota:,}",
+                hint="delete Workflows that have ended, and save large outputs as artifacts; an administrator sets"
+                f" {WORKFLOW_BYTES_PER_NAMESPACE.name}",
+            )
+        dropped: list[str] = []
+        for uid, freed in gone:
+            if over + self._quota // ROOM_SHARE <= 0:
+                break
+            dropped.append(str(uid))
+            over -= freed
+        self._drop(dropped)
+        if over > 0:
+            self._db.run("DELETE FROM workflow_memos WHERE namespace = ?", namespace)
+
+    def _hold(self, uid: str, holder: str) -> str:
+        """Inside a transaction: nobody else writes to the run until its end. Returns its namespace."""
         lock = self._db.locking(" FOR UPDATE")
-        rows = self._db.rows(f"SELECT holder FROM workflow_runs WHERE uid = ?{lock}", uid)
+        rows = self._db.rows(f"SELECT holder, namespace FROM workflow_runs WHERE uid = ?{lock}", uid)
         if not rows:
             raise _unknown(uid)
         if rows[0][0] != holder or not holder:
@@ -428,17 +504,18 @@ class WorkflowStore:
                 f"the records of workflow {uid} are held by {rows[0][0] or 'nobody'}, not by {holder!r}",
                 hint="load the run anew",
             )
+        return str(rows[0][1])
 
-    def _new_points(self, uid: str, metrics: Sequence[MetricPoint]) -> tuple[str, tuple[MetricPoint, ...]]:
-        """(the run's namespace, those points whose node or run has not ended before)."""
+    def _new_points(self, uid: str, metrics: Sequence[MetricPoint]) -> tuple[MetricPoint, ...]:
+        """Those points whose node or run has not ended before."""
         if not metrics:
-            return "", ()
-        run = self._db.rows("SELECT namespace, finished_at FROM workflow_runs WHERE uid = ?", uid)
+            return ()
+        run = self._db.rows("SELECT finished_at FROM workflow_runs WHERE uid = ?", uid)
         ids = sorted({point.node for point in metrics if point.node})
         kept = self._db.by_keys(NODES, [(uid, node) for node in ids], columns=("id", "phase"))
         ended = {str(node) for node, phase in kept if phase not in OPEN_PHASES}
-        ended |= {""} if run[0][1] is not None else set()
-        return str(run[0][0]), tuple(point for point in metrics if point.node not in ended)
+        ended |= {""} if run[0][0] is not None else set()
+        return tuple(point for point in metrics if point.node not in ended)
 
     def _count_phase(self, uid: str, workflow: WorkflowRecord | None, at: datetime) -> None:
         """Before the run is replaced: whether it enters another phase."""
@@ -447,17 +524,22 @@ class WorkflowStore:
             if (phase := _phase(workflow)) != (before or "Pending"):
                 metric_rows.count(self._db, [counted("total_count", phase=phase, namespace=str(namespace))], at)
 
-    def _replace(self, uid: str, workflow: WorkflowRecord | None) -> None:
-        if workflow is not None:
-            self._db.run(
-                "UPDATE workflow_runs SET phase = ?, finished_at = ?, record = ?, gone_at = COALESCE(gone_at, ?)"
-                " WHERE uid = ?",
-                workflow.phase,
-                _finished(workflow),
-                _record_json(msgspec.structs.replace(workflow, uid=uid)),
-                _micro(workflow.gone_at, "goneAt"),
-                uid,
-            )
+    def _replace(self, uid: str, workflow: WorkflowRecord | None) -> int:
+        """By how many bytes the run grew."""
+        if workflow is None:
+            return 0
+        text = _record_json(msgspec.structs.replace(workflow, uid=uid))
+        before = self._db.rows("SELECT record FROM workflow_runs WHERE uid = ?", uid)[0][0]
+        self._db.run(
+            "UPDATE workflow_runs SET phase = ?, finished_at = ?, record = ?, gone_at = COALESCE(gone_at, ?)"
+            " WHERE uid = ?",
+            workflow.phase,
+            _finished(workflow),
+            text,
+            _micro(workflow.gone_at, "goneAt"),
+            uid,
+        )
+        return _size(text) - _size(before)
 
     def _newest(self, query: RunQuery) -> Iterator[Row]:
         """Rows of a query, the newest first, read some at a time."""
@@ -499,9 +581,9 @@ Rows = list[Row]
 _LAST = 2**62  # later than any moment
 
 
-def open_workflows(where: Path | str) -> WorkflowStore:
-    """Open the database, a file or a `postgresql://` address. Raises StorageError."""
-    return WorkflowStore(open_database(where, SCHEMA))
+def open_workflows(where: Path | str, quota: int = 0) -> WorkflowStore:
+    """Open the database, a file or a `postgresql://` address; `quota` as of WorkflowStore. Raises StorageError."""
+    return WorkflowStore(open_database(where, SCHEMA), quota)
 
 
 def _cursor(after: str) -> tuple[int, str]:
@@ -520,6 +602,11 @@ def _unknown(uid: str) -> NotFound:
 
 def _json(value: Any) -> str:
     return _encode(value).decode()
+
+
+def _size(*texts: str) -> int:
+    """Bytes of a row with these texts."""
+    return ROW_BYTES + sum(len(text.encode()) for text in texts)
 
 
 def _record_json(record: WorkflowRecord) -> str:

@@ -83,6 +83,7 @@ from moorage.errors import (
     Invalid,
     MoorageError,
     NotFound,
+    QuotaExceeded,
 )
 from moorage.evaluator.pool import Evaluation, InPlace
 from moorage.kube.argo import running_controller
@@ -359,7 +360,12 @@ class WorkflowController:
             )
             if faults:
                 record = _failed(record, f"invalid spec: {'; '.join(faults)}", now)
-            await self._records.begin(record)
+            try:
+                await self._records.begin(record)
+            except QuotaExceeded as error:  # nothing is kept of it
+                failed = _failed(record, f"quota exceeded: {error.message}; {error.hint}", now)
+                await self._report(key, obj, failed, force=True)
+                return None
             loaded = await self._records.load(uid, self._holder)
             record = loaded.workflow
         nodes = loaded.nodes
@@ -739,7 +745,12 @@ class WorkflowController:
             memo = Memo(
                 outputs=remember.node.outputs or Outputs(), at=_stamp(self._clock.now()), node_id=remember.node.id
             )
-            await self._records.remember(key.namespace, recall.cache, recall.key, memo)
+            try:
+                await self._records.remember(key.namespace, recall.cache, recall.key, memo)
+            except QuotaExceeded as error:  # the next run of the step takes its time again
+                words = f"the outputs of step {remember.node.display_name} are not memoized: {error.message}"
+                if (obj := self._workflows.get(key.name, key.namespace)) is not None:
+                    await self._events.record(_typed(obj), "Warning", "MemoRefused", words)
         if decision.nodes or decision.workflow is not None or decision.metrics:
             problems = await self._records.save(
                 live.uid, self._holder, decision.nodes, decision.workflow, decision.metrics

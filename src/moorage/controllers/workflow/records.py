@@ -23,7 +23,8 @@ class RecordStore(Protocol):
     async def begin(self, record: WorkflowRecord) -> WorkflowRecord:
         """Keep a new run; what is kept, which is an earlier record where there is one of this uid.
 
-        An older run of the same namespace and name becomes history: it is gone, and no longer unfinished.
+        An older run of the same namespace and name becomes history: it is gone, and no longer unfinished. Raises
+        QuotaExceeded where the namespace has no room for it.
         """
         ...
 
@@ -86,7 +87,7 @@ class RecordStore(Protocol):
         ...
 
     async def remember(self, namespace: str, cache: str, key: str, memo: Memo) -> None:
-        """Keep what a memoized template left, in place of what was kept under this key."""
+        """Keep what a memoized template left, in place of what was kept under this key. Raises QuotaExceeded."""
         ...
 
     async def recall(self, namespace: str, cache: str, key: str, *, since: datetime | None = None) -> Memo | None:

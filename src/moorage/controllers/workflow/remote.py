@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 import aiohttp
 import msgspec
 
-from moorage.api.errors import ErrorAnswer
+from moorage.api.errors import ErrorAnswer, ErrorCode
 from moorage.api.workflowrecords import (
     RECORDS_PATH,
     AskReports,
@@ -39,6 +39,7 @@ from moorage.errors import (
     Conflict,
     MoorageError,
     NotFound,
+    QuotaExceeded,
     ServerError,
     StorageError,
     TooLarge,
@@ -202,6 +203,8 @@ def _refusal(verb: str, status: int, body: bytes) -> MoorageError:
         answer = ErrorAnswer(code="", message=f"HTTP {status}")
     if (refusal := _REFUSALS.get(status)) is not None and answer.code:
         return refusal(answer.message, hint=answer.hint, field=answer.field)
+    if answer.code == ErrorCode.QUOTA_EXCEEDED:
+        return QuotaExceeded(answer.message, hint=answer.hint)
     if status in (401, 403, 429) or status >= 500 or not answer.code:
         return StorageError(f"records of workflows: {verb}: {answer.message}", hint=answer.hint)
     return ServerError(f"records of workflows: {verb}: HTTP {status}: {answer.message}", hint=answer.hint)
