@@ -194,6 +194,52 @@ async def test_a_dataset_is_filled_shared_taken_back_and_deleted(
     await until("its own claim goes", lambda: gone(api, PVCS, "dataset-photos", namespace))
 
 
+async def test_labels_of_another_team_neither_use_a_shared_dataset_nor_keep_it(
+    api: KubeClient, cluster: Cluster, namespace: str, reader: str, storage: str, nodes: None, source: str
+) -> None:
+    wanted = make_dataset(
+        "photos", namespace, url=source, size="1Gi", user="ada", owner_label="ada", storage_class=storage,
+        readers=(reader,),
+    )  # fmt: skip
+    await api.create(DATASETS, wanted, namespace)
+    revision = await until("its revision", lambda: _revision(api, namespace))
+    told = {"phase": "ready", "revision": revision, "files": 5, "bytes": 500, "sha256": "s", "versions": "v"}
+    await speak(api, cluster, namespace, job_name("photos", 1), told)
+    await phase(api, namespace, "photos", "Ready")
+    stranger, name = f"{namespace}-stranger", reader_claim_name(namespace, "photos")
+    await api.create(NAMESPACES, {"metadata": {"name": stranger}})
+    labels = {"moorage.dev/dataset": "photos", "moorage.dev/dataset-namespace": namespace}
+    kept = {"labels": labels, "finalizers": ["example.org/for-ever"]}
+    size = {"accessModes": ["ReadOnlyMany"], "resources": {"requests": {"storage": "1Gi"}}, "storageClassName": ""}
+    never = {"volumeName": reader_volume_name(namespace, "photos", stranger)}
+    uses = {"moorage.dev/uses-dataset": "true", "dataset.moorage.dev/photos": namespace}
+    container = {"name": "main", "image": "x", "command": ["sleep", "600"]}
+    try:
+        await api.create(PVCS, {"metadata": kept | {"name": "other"}, "spec": size}, stranger)
+        await api.create(PVCS, {"metadata": kept | {"name": name}, "spec": size | never}, stranger)
+        pod = {"metadata": {"name": "user", "labels": uses}, "spec": {"containers": [container]}}
+        await api.create(PODS, pod, stranger)
+        pod["metadata"] = {"name": "reading", "labels": uses}
+        await api.create(PODS, pod, reader)
+
+        async def users() -> list[str]:
+            status = (await api.get(DATASETS, "photos", namespace))["status"]
+            return [use["name"] for use in status.get("usedBy") or ()]
+
+        assert "user" not in await until("the use of the reader", users)
+        await api.delete(DATASETS, "photos", namespace)
+        await until("the dataset goes", lambda: gone(api, DATASETS, "photos", namespace))
+    finally:
+        for claim in ("other", name):
+            await api.patch(PVCS, claim, {"metadata": {"finalizers": None}}, stranger)
+        await api.delete(NAMESPACES, stranger)
+
+
+async def _revision(api: KubeClient, namespace: str) -> str:
+    dataset = await api.get(DATASETS, "photos", namespace)
+    return str((dataset.get("status") or {}).get("revision") or "")
+
+
 async def test_a_source_that_is_not_there_fails_the_dataset_and_a_refill_begins_anew(
     api: KubeClient, cluster: Cluster, namespace: str, storage: str, nodes: None, source: str
 ) -> None:

@@ -50,11 +50,12 @@ TIMEOUT_SECONDS = 5  # an answer takes milliseconds; a webhook that hangs delays
 SERVICE_PORT = 443
 # of ours, judged everywhere
 KINDS = ("budgets", "idlepolicies", "machines", "machinenodepools", "reservations", "mapjobs", "workspaces")
+FILLED = ("datasets", "volumebackups")  # of ours, too, but where a namespace is guarded
 RULES = (  # (group, plurals): pods, and whatever holds a template of theirs, which bears the owner too
     ("", ("pods", "replicationcontrollers")),
     ("batch", ("jobs", "cronjobs")),
     ("apps", ("deployments", "replicasets", "statefulsets", "daemonsets")),
-    (GROUP, ("mapjobs", "workspaces")),
+    (GROUP, ("mapjobs", "workspaces", *FILLED)),
     (ARGO, ("workflows", "cronworkflows")),
 )
 # (group, subresources) that make work larger; judged by budgets
@@ -65,8 +66,8 @@ SUBRESOURCES = (
 # (group, operations, resources) that are recorded; the guardrails' own reviews tell of what they judge
 AUDITED = (
     *((group, ("DELETE",), plurals) for group, plurals in RULES if group != GROUP),
-    (GROUP, ("DELETE",), KINDS),
-    (GROUP, ("CREATE", "UPDATE", "DELETE"), ("datasets", "guardrailpolicies", "tenants", "volumebackups")),
+    (GROUP, ("DELETE",), (*KINDS, *FILLED)),
+    (GROUP, ("CREATE", "UPDATE", "DELETE"), ("guardrailpolicies", "tenants")),
     ("", ("UPDATE", "DELETE"), ("nodes",)),
     ("", ("CREATE", "UPDATE", "DELETE"), ("namespaces", "persistentvolumeclaims")),
     ("", ("CREATE",), ("pods/eviction",)),
@@ -231,7 +232,7 @@ def audit_configuration(
             {"name": "changes.audit.moorage.dev", "rules": [_audited(*rule) for rule in AUDITED]} | common,
             {
                 "name": "unguarded.audit.moorage.dev",
-                "rules": _rules((group, plurals) for group, plurals in RULES if group != GROUP),
+                "rules": _rules((group, FILLED if group == GROUP else plurals) for group, plurals in RULES),
                 "namespaceSelector": {"matchExpressions": unguarded},
             }
             | common,

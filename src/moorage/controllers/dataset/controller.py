@@ -22,6 +22,8 @@ from moorage.controllers.dataset.filler import Runtime, find_runtime, pod_beside
 from moorage.controllers.dataset.objects import (
     attempt_seen,
     claim_seen,
+    is_bound,
+    is_reader_claim,
     is_reader_object,
     make_claim,
     make_clone,
@@ -164,7 +166,7 @@ class DatasetController:
             readers=readers,
             strangers=strangers,
             shareable=shareable(volume) if readers and dataset_view.status.phase == READY else "",
-            uses=self._uses(dataset_view),
+            uses=self._uses(dataset_view, readers),
             image=bool(runtime.image),
             refused=self._refused.pop((dataset_view.uid, dataset_view.revision), ""),
         )
@@ -227,7 +229,7 @@ class DatasetController:
         theirs = {
             str(each["metadata"]["namespace"]): each
             for each in self._claims.by_index("dataset", dataset_view.name)
-            if is_reader_object(each, dataset_view)
+            if is_reader_claim(each, dataset_view)
         }
         readers = []
         for tenant in dataset_view.spec.readers:
@@ -244,13 +246,21 @@ class DatasetController:
             return [], [(space, name) for space in sorted(set(theirs))]
         return readers, [(space, name) for space in sorted(set(theirs) - wanted)]
 
-    def _uses(self, dataset_view: DatasetView) -> list[Use]:
+    def _uses(self, dataset_view: DatasetView, readers: Iterable[ReaderSeen]) -> list[Use]:
+        """The work that mounts it, in its own namespace and where it is shared: everybody can write the labels."""
+        readable_in = {dataset_view.namespace, *(each.namespace for each in readers)} | {
+            each["metadata"]["namespace"]
+            for each in self._claims.by_index("dataset", dataset_view.name)
+            if is_bound(each) and is_reader_claim(each, dataset_view)
+        }
         uses: dict[tuple[str, str], Use] = {}
         for obj in (
             *self._runs.by_index("dataset", dataset_view.full_name),
             *self._users.by_index("dataset", dataset_view.full_name),
         ):
             meta, status = obj["metadata"], obj.get("status") or {}
+            if meta["namespace"] not in readable_in:
+                continue
             name = labels_of(obj).get(RUN_LABEL) or labels_of(obj).get(MAP_LABEL) or meta["name"]
             is_pod = "phase" in status
             active = is_pod and status["phase"] not in ("Succeeded", "Failed")

@@ -206,6 +206,24 @@ def is_reader_object(obj: Mapping[str, Any], dataset_view: DatasetView) -> bool:
     return (labels.get(DATASET_LABEL), labels.get(DATASET_OF_LABEL)) == (dataset_view.name, dataset_view.namespace)
 
 
+def is_reader_claim(claim: Mapping[str, Any], dataset_view: DatasetView) -> bool:
+    """Whether a claim is one that `make_reader_claim` made, and holds its volume or may get it.
+
+    Members of any team can write its labels, and finalizers that keep it for ever.
+    """
+    meta, (namespace, name) = claim["metadata"], (dataset_view.namespace, dataset_view.name)
+    return (
+        is_reader_object(claim, dataset_view)
+        and meta["name"] == reader_claim_name(namespace, name)
+        and claim["spec"].get("volumeName") == reader_volume_name(namespace, name, meta["namespace"])
+        and (is_bound(claim) or not is_deleting(claim))
+    )
+
+
+def is_bound(claim: Mapping[str, Any]) -> bool:
+    return (claim.get("status") or {}).get("phase") == "Bound"
+
+
 # --- reading
 
 

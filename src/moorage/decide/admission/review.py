@@ -48,6 +48,8 @@ TEMPLATES: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "Workspace": (),
     "Workflow": (),  # pods of its steps bear its owner: the operator makes them
     "CronWorkflow": (),
+    "Dataset": (),
+    "VolumeBackup": (),
 }
 
 

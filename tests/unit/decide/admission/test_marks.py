@@ -17,7 +17,7 @@ from moorage.model.cronworkflow import metadata_of_runs
 from moorage.model.names import ENDED_ANNOTATION, OVER_BUDGET_ANNOTATION, SERVICE_MARKS, SUSPENDED_ANNOTATION
 
 FORGED = '{"state":"snoozed","snoozed_until":"2099-01-01T00:00:00Z"}'
-KINDS = ("Job", "MapJob", "Workspace", "Workflow", "CronWorkflow", "CronJob", "Pod")
+KINDS = ("Job", "MapJob", "Workspace", "Workflow", "CronWorkflow", "CronJob", "Pod", "Dataset", "VolumeBackup")
 OURS = [
     (OPERATOR, ()),
     (SERVER, ()),
