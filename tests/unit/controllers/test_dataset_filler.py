@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from moorage.controllers.dataset.filler import Runtime, make_pod_spec, pod_beside
+from moorage.errors import UsageError
+from moorage.model.names import MACHINE_GROUP_LABEL
 
 GPU_TAINT = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
 
@@ -35,3 +39,12 @@ def test_a_volume_of_one_node_is_reached_on_a_tainted_node_by_the_tolerations_of
 
 def test_a_volume_of_many_nodes_may_be_reached_anywhere():
     assert pod_beside(a_claim("ReadWriteMany"), [a_pod("lab-0", "gpu-1", "home")]) is None
+
+
+def test_a_volume_in_use_on_a_node_kept_for_machines_is_refused_with_the_way_out():
+    guest = a_pod("train-0", "gpu-1", "home", tolerations=[{"key": MACHINE_GROUP_LABEL, "value": "gpus"}])
+    guest["metadata"]["labels"] = {MACHINE_GROUP_LABEL: "gpus"}
+    with pytest.raises(UsageError, match="in use by pod train-0 on node gpu-1") as refusal:
+        pod_beside(a_claim("ReadWriteOnce"), [guest])
+    assert "ReadWriteMany" in str(refusal.value.hint)
+    assert pod_beside(a_claim("ReadWriteOnce"), [guest | {"status": {"phase": "Succeeded"}}]) is None

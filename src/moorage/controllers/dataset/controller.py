@@ -49,7 +49,7 @@ from moorage.controllers.dataset.plan import (
     plan,
 )
 from moorage.controllers.loop import Loop, LoopMetrics
-from moorage.errors import AlreadyExists, BadRequest, Forbidden, Invalid, NotFound
+from moorage.errors import AlreadyExists, BadRequest, Forbidden, Invalid, MoorageError, NotFound, UsageError
 from moorage.kube.events import EventRecorder
 from moorage.model.dataset import (
     DATASET_FINALIZER,
@@ -306,8 +306,11 @@ class DatasetController:
         except AlreadyExists:
             return
         except (Invalid, BadRequest, Forbidden) as error:
-            self._refused[dataset_view.uid, dataset_view.revision] = error.message
-            self.loop.queue.add(Key(dataset_view.namespace, dataset_view.name))
+            self._refuse(dataset_view, error)
+
+    def _refuse(self, dataset_view: DatasetView, error: MoorageError) -> None:
+        self._refused[dataset_view.uid, dataset_view.revision] = error.message
+        self.loop.queue.add(Key(dataset_view.namespace, dataset_view.name))
 
     async def _start(self, dataset_view: DatasetView, obj: Obj, number: int) -> None:
         beside = None
@@ -318,7 +321,11 @@ class DatasetController:
             claim_object = await self._unlabelled(claim, dataset_view.namespace)
             if claim_object is not None and claim != dataset_view.claim:
                 pods = pods if pods is not None else (await self._api.list(PODS, dataset_view.namespace)).items
-                beside = pod_beside(claim_object, pods)
+                try:
+                    beside = pod_beside(claim_object, pods)
+                except UsageError as error:
+                    self._refuse(dataset_view, error)
+                    return
         runtime = await self._runtime_now()
         job = make_job(dataset_view, obj, runtime, number=number, revision=dataset_view.revision, beside=beside)
         await self._make(dataset_view, JOBS, job)

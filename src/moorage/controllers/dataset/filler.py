@@ -16,12 +16,12 @@ from typing import Any, Protocol, cast
 
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.documents import parse_json
-from moorage.apimachinery.meta import condition
+from moorage.apimachinery.meta import condition, labels_of
 from moorage.apimachinery.resources import NODES, PODS, Obj
 from moorage.apimachinery.scheduling import parse_pod
-from moorage.errors import ApiError
+from moorage.errors import ApiError, UsageError
 from moorage.model.manifests import container_security, pod_security
-from moorage.model.names import HOST_IMAGE, PROCESS_RUNTIME, SYSTEM_NAMESPACE
+from moorage.model.names import HOST_IMAGE, MACHINE_GROUP_LABEL, PROCESS_RUNTIME, SYSTEM_NAMESPACE
 from moorage.model.storageclass import RWO
 from moorage.settings import IMAGE
 
@@ -130,14 +130,25 @@ def make_pod_spec(
 
 
 def pod_beside(claim: Mapping[str, Any], pods: Sequence[Obj]) -> Obj | None:
-    """A pod on the node where a claim that one node alone may mount is in use; None: any node will do."""
+    """A pod on the node where a claim that one node alone may mount is in use; None: any node will do.
+
+    Raises UsageError when that node is kept for machines: admission lets no pod but their guests run there.
+    """
     modes = (claim.get("spec") or {}).get("accessModes") or []
     if not modes or any(mode not in (RWO, "ReadWriteOncePod") for mode in modes):
         return None
     for obj in pods:
         pod = parse_pod(obj)
-        if pod.node and not pod.finished and claim["metadata"]["name"] in pod.claims:
-            return obj
+        if not pod.node or pod.finished or claim["metadata"]["name"] not in pod.claims:
+            continue
+        tolerated = {toleration.get("key") for toleration in obj["spec"].get("tolerations") or ()}
+        if (group := labels_of(obj).get(MACHINE_GROUP_LABEL)) and MACHINE_GROUP_LABEL in tolerated:
+            raise UsageError(
+                f"volume {claim['metadata']['name']} is in use by pod {pod.name} on node {pod.node}, "
+                f"which is kept for the machines of {group}: no other pod may use it there",
+                hint="wait for the end of that pod, or use a volume that many nodes may mount (ReadWriteMany)",
+            )
+        return obj
     return None
 
 

@@ -37,7 +37,7 @@ from moorage.controllers.dataset.filler import (
 )
 from moorage.controllers.loop import Loop, LoopMetrics
 from moorage.controllers.volumebackup.plan import BringBack, Copy, DropJob, JobSeen, Plan, Seen, job_name, plan
-from moorage.errors import AlreadyExists, BadRequest, Forbidden, Invalid, NotFound
+from moorage.errors import AlreadyExists, BadRequest, Forbidden, Invalid, MoorageError, NotFound, UsageError
 from moorage.kube.events import EventRecorder
 from moorage.model.dataset import parse_volume
 from moorage.model.names import OWNER_ANNOTATION, OWNER_LABEL
@@ -182,7 +182,11 @@ class VolumeBackupController:
         pods = (await self._api.list(PODS, backup_view.namespace)).items
         for claim in (claim for claim, _ in claims.values()):
             if (claim_object := await self._claim(claim, backup_view)) is not None:
-                beside = beside or pod_beside(claim_object, pods)
+                try:
+                    beside = beside or pod_beside(claim_object, pods)
+                except UsageError as error:
+                    self._refuse(backup_view, error)
+                    return
         if isinstance(action, Copy):
             args = [
                 "backup",
@@ -213,13 +217,16 @@ class VolumeBackupController:
         except AlreadyExists:
             return
         except (Invalid, BadRequest, Forbidden) as error:
-            self._refused[backup_view.uid] = error.message
-            self.loop.queue.add(Key(backup_view.namespace, backup_view.name))
+            self._refuse(backup_view, error)
             return
         log.info(
             "began a backup or a restore",
             extra={"backup": f"{backup_view.namespace}/{backup_view.name}", "job": job_name(backup_view, action)},
         )
+
+    def _refuse(self, backup_view: BackupView, error: MoorageError) -> None:
+        self._refused[backup_view.uid] = error.message
+        self.loop.queue.add(Key(backup_view.namespace, backup_view.name))
 
     async def _report(self, backup_view: BackupView, obj: Obj, decided: Plan) -> None:
         new, before = decided.status, obj.get("status") or {}
