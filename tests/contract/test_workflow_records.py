@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
@@ -18,6 +19,9 @@ from moorage.clock import rfc3339
 from moorage.controllers.workflow.records import RecordStore
 from moorage.controllers.workflow.remote import RemoteStore
 from moorage.errors import BadRequest, Conflict, LeaseLost, NotFound, QuotaExceeded, StorageError
+from moorage.executor.errors import Passing
+from moorage.executor.order import Order
+from moorage.executor.web import Server
 from moorage.model.names import INFO_CONFIGMAP, SYSTEM_NAMESPACE
 from moorage.model.workflow import (
     Artifact,
@@ -238,6 +242,24 @@ async def test_reports_of_steps_reach_the_operator(tmp_path: Path) -> None:
         report = StepReport(pod="p", outputs=Outputs(result="1"))
         await site.service.workflows.report("u1", "p", report)
         assert await store.reports("u1", ["p", "q"]) == (report,)
+
+
+async def test_a_step_reports_again_until_its_pod_is_recorded(tmp_path: Path) -> None:
+    """As after a restore from a backup: the pod runs, and the operator makes its node again."""
+    site = Served(tmp_path)
+    digest = f"sha256:{hashlib.sha256(b'step').hexdigest()}"
+    url = f"http://127.0.0.1:{site.socket.getsockname()[1]}"
+    own, invented = (Server(url, "step", Order(workflow="u1", pod=pod)) for pod in ("pod-a", "pod-b"))
+    async with site.running() as store:
+        await store.begin(a_run(token_digest=digest))
+        await store.load("u1", "op")
+        with pytest.raises(Passing, match="answered 425: no step of workflow lab/train has the pod pod-a"):
+            await asyncio.to_thread(own.report, {"pod": ""})
+        await store.save("u1", "op", [a_node("a")])
+        await asyncio.to_thread(own.report, {"pod": ""})
+        with pytest.raises(Passing):
+            await asyncio.to_thread(invented.report, {"pod": ""})
+        assert await store.reports("u1", ["pod-a", "pod-b"]) == (StepReport(pod="pod-a"),)
 
 
 async def test_whoever_may_not_update_the_records_is_refused(tmp_path: Path) -> None:

@@ -145,6 +145,10 @@ class LocalRecords:
         """The run of this uid, its document empty."""
         return await self.do(lambda store: store.run(uid))
 
+    async def has_pod(self, uid: str, pod: str) -> bool:
+        """Whether a node of this run has a pod of this name; the node is saved before its pod is created."""
+        return await self.do(lambda store: store.has_pod(uid, pod))
+
     async def report(self, uid: str, pod: str, report: StepReport) -> bool:
         """Keep what a step's pod reports; False: it has reported before, and that counts.
 

@@ -288,6 +288,10 @@ class WorkflowStore:
         rows = self._db.rows("SELECT record, gone_at FROM workflow_runs WHERE uid = ?", uid)
         return _run(rows[0][0], {}, rows[0][1]) if rows else None
 
+    def has_pod(self, uid: str, pod: str) -> bool:
+        """Whether a node of this run has a pod of this name; the node is saved before its pod is created."""
+        return bool(self._db.rows("SELECT 1 FROM workflow_nodes WHERE uid = ? AND pod = ? LIMIT 1", uid, pod))
+
     def report(self, uid: str, pod: str, report: StepReport) -> bool:
         """Keep what a step's pod reports; False: it has reported before, and that counts.
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 
+import msgspec
 import pytest
 
 from moorage.actions.workflows import Choice
@@ -126,3 +128,30 @@ async def test_a_list_is_asked_for_in_argos_words():
 async def test_a_workflow_that_nobody_has_looked_at_is_pending():
     """hera fails where a workflow has no phase."""
     assert as_workflow({"metadata": {"name": "x"}}).status == {"phase": "Pending"}
+
+
+async def test_a_step_reports_under_the_name_of_a_pod_of_its_workflow(site):
+    digest = "sha256:" + hashlib.sha256(b"step").hexdigest()
+
+    async def report(pod):
+        headers = JSON | {"authorization": "Bearer step"}
+        path = f"/api/v1/steps/u1/{pod}/report"
+        return await site.ask(path, method="POST", headers=headers, body=b'{"pod": "x"}', token=False)
+
+    async with site.running():
+        workflows = site.service.workflows
+        await workflows.begin(msgspec.structs.replace(a_record(phase="Running"), token_digest=digest))
+        await workflows.load("u1", "me")
+        refused = await report("train-1")
+        assert (refused.status, refused.json["code"], refused.json["message"]) == (
+            425,
+            "too_early",
+            "no step of workflow lab/train has the pod train-1",
+        )
+        node = NodeRecord(
+            id="n1", name="train", display_name="train", type=NodeType.POD, phase=NodePhase.PENDING,
+            pod_name="train-1",
+        )  # fmt: skip
+        await workflows.save("u1", "me", [node])
+        assert [(await report(pod)).status for pod in ("train-1", "invented-1")] == [204, 425]
+        assert [kept.pod for kept in await workflows.reports("u1", ["invented-1", "train-1"])] == ["train-1"]

@@ -120,6 +120,17 @@ class Steps:
         """For steps of workflows: report the outputs of a step. The first report of a pod counts."""
         run, _ = await self._run(request)
         pod = _named(request, "pod", _POD)
+        try:
+            is_known = await self._context.workflows.has_pod(run.uid, pod)
+        except StorageError as error:
+            raise _problem(error) from error
+        if not is_known:  # invented names would fill the database; the operator of a restored one records it again
+            raise Problem(
+                425,
+                ErrorCode.TOO_EARLY,
+                f"no step of workflow {run.namespace}/{run.name} has the pod {pod}",
+                "report again when the operator has recorded it",
+            )
         report = decode(await read_bytes(request, REPORT_BYTES) or b"{}", StepReport)
         check_report(report)
         try:
