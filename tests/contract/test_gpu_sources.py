@@ -150,7 +150,8 @@ async def sources(request):
             async def page() -> str:
                 return page_of(REAL if request.param == "local-nvml" else SIMULATED)
 
-            server = await stack.enter_async_context(await serve(page))
+            settings = SourceSettings(namespaces=("gpu-operator",), token="of-metrics")
+            server = await stack.enter_async_context(await serve(page, token="of-metrics"))
             port = server.sockets[0].getsockname()[1]
             api.put(ENDPOINTSLICES, a_slice("127.0.0.1", port, "app.kubernetes.io/name=dcgm-exporter"))
         gpu_sources = GpuSources(api, settings, clock=SYSTEM, fetch=fetch)
@@ -167,6 +168,22 @@ async def test_every_source_says_the_same_of_gpus(sources):
         for use in await sources.gpus()
     } == WANT  # fmt: skip
     assert sources.rests.failures == 0
+
+
+@pytest.mark.parametrize(("asked", "given"), [("right", "wrong"), ("right", ""), ("", "")])
+async def test_the_local_exporter_says_nothing_without_its_token(asked, given):
+    async def page() -> str:
+        return page_of(SIMULATED)
+
+    api = FakeApi()
+    async with await serve(page, token=asked) as server:
+        port = server.sockets[0].getsockname()[1]
+        api.put(ENDPOINTSLICES, a_slice("127.0.0.1", port))
+        settings = SourceSettings(namespaces=("gpu-operator",), token=given)
+        sources = GpuSources(api, settings, clock=SYSTEM)
+        assert await sources.gpus() == []
+        assert sources.rests.failures == 1
+        await sources.close()
 
 
 async def test_a_source_that_fails_is_left_alone_for_a_while():

@@ -294,6 +294,7 @@ class DataFolder:
             groups = ["system:serviceaccounts", f"system:serviceaccounts:{name.split(':')[2]}"]
             wanted[role] = {"user": name, "groups": groups}
         wanted["page"] = {"user": "", "groups": []}  # not a login of the API: the web page's own
+        wanted["metrics"] = {"user": "", "groups": []}  # nor this: the server reads with it what GPUs do
         changed = False
         for role, entry in wanted.items():
             token = by_role.get(role)

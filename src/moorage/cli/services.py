@@ -395,6 +395,7 @@ def _server(api: KubeClient, settings: Settings, informers: Informers, evaluatio
         sources=SourceSettings(
             namespaces=table.GPU_EXPORTER_NAMESPACES.read(os.environ),
             prometheus=table.PROMETHEUS_URL.read(os.environ),
+            token=settings.tokens.get("metrics", ""),
         ),
         informers=informers,
         evaluation=evaluation,

@@ -118,7 +118,7 @@ async def run(data: Path, sock: socket.socket, ready_fd: int | None, alive_fd: i
             _connect_agents(server, agents)
             # controllers, ingress and scheduler
             pod_stats = PodStats(SYSTEM)
-            exporter = await _serve_gpus(manager_api, agents, pod_stats)
+            exporter = await _serve_gpus(manager_api, agents, pod_stats, _metrics_token(data))
             parts = [
                 *_make_controllers(
                     server, manager_api, data, pki.ca_pem, config["ports"]["ingress"], agents, pod_stats
@@ -214,7 +214,9 @@ def _connect_agents(server: ApiServer, agents: Mapping[str, NodeAgent]) -> None:
     server.port_source = port_source
 
 
-async def _serve_gpus(api: Any, agents: Mapping[str, NodeAgent], pod_stats: PodStats) -> asyncio.Server:
+async def _serve_gpus(
+    api: Any, agents: Mapping[str, NodeAgent], pod_stats: PodStats, token: str
+) -> asyncio.Server:
     """Serve what GPUs do as DCGM's exporter does, and publish where, as its Service would be."""
     from moorage.localcluster.nodeagent.gpuexporter import exposition, read_driver, rows_of, serve
 
@@ -225,7 +227,7 @@ async def _serve_gpus(api: Any, agents: Mapping[str, NodeAgent], pod_stats: PodS
         real = await asyncio.to_thread(read_driver) if has_real else {}
         return exposition(row for agent, pods in running.items() for row in rows_of(agent.spec, pods, stats, real))
 
-    exporter = await serve(page)
+    exporter = await serve(page, token=token)
     port = exporter.sockets[0].getsockname()[1]
     endpoint_slice = {
         "apiVersion": "discovery.k8s.io/v1",
@@ -300,6 +302,12 @@ def _make_controllers(
 def _tokens(data: Path) -> dict[str, dict[str, Any]]:
     table = _table(data / "tokens.json")
     return {token: entry for token, entry in table.items() if entry["user"]}
+
+
+def _metrics_token(data: Path) -> str:
+    """What GPUs do is read with it; no login of the API. Empty: there is none."""
+    table = _table(data / "tokens.json")
+    return next((token for token, entry in table.items() if entry.get("role") == "metrics"), "")
 
 
 def _table(file: Path) -> dict[str, Any]:

@@ -75,8 +75,9 @@ class Rests:
 class Http:
     """Fetches answers of at most ANSWER_MAX_BYTES; redirects are not followed."""
 
-    def __init__(self) -> None:
+    def __init__(self, token: str = "") -> None:
         self._session: aiohttp.ClientSession | None = None
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
     async def close(self) -> None:
         session, self._session = self._session, None
@@ -85,7 +86,8 @@ class Http:
 
     async def __call__(self, url: str, params: Mapping[str, str]) -> bytes:
         if self._session is None:
-            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=AT_ONCE))
+            connector = aiohttp.TCPConnector(limit=AT_ONCE)
+            self._session = aiohttp.ClientSession(connector=connector, headers=self._headers)
         async with self._session.get(url, params=dict(params), allow_redirects=False) as answer:
             if answer.status != 200:
                 raise ServerError(f"{url} answered {answer.status}", status=answer.status)
@@ -99,10 +101,14 @@ class Http:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSettings:
-    """Where GPUs are asked for. `namespaces`: whose exporters are believed; `prometheus`: its address, or ""."""
+    """Where GPUs are asked for. `namespaces`: whose exporters are believed; `prometheus`: its address, or "".
+
+    `token`: what the local cluster's exporter asks for; Prometheus does not get it.
+    """
 
     namespaces: tuple[str, ...] = ()
     prometheus: str = ""
+    token: str = ""
 
 
 class GpuSources:
@@ -110,7 +116,7 @@ class GpuSources:
 
     def __init__(self, api: Api, settings: SourceSettings, *, clock: Clock, fetch: Fetch | None = None) -> None:
         self._api, self._settings, self._clock = api, settings, clock
-        self._http = Http()
+        self._http = Http("" if settings.prometheus else settings.token)
         self._fetch = fetch or self._http
         self._exporters: tuple[str, ...] = ()
         self._look_at = 0.0

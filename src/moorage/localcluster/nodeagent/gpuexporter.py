@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -160,15 +161,18 @@ def exposition(rows: Iterable[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-async def serve(page: Callable[[], Awaitable[str]], *, host: str = "127.0.0.1") -> asyncio.Server:
-    """Answer GET /metrics at a free port until closed."""
+async def serve(page: Callable[[], Awaitable[str]], *, token: str, host: str = "127.0.0.1") -> asyncio.Server:
+    """Answer GET /metrics with this bearer token at a free port until closed. Without a token nothing is read."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             async with asyncio.timeout(ASK_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
-                words = head.split(b"\r\n", 1)[0].split()
-                if words[:1] == [b"GET"] and words[1:2] and words[1].split(b"?")[0] == b"/metrics":
+                first, *fields = head.split(b"\r\n")
+                words = first.split()
+                if not _has_token(fields, token):
+                    status, body = "401 Unauthorized", b"/metrics needs a bearer token\n"
+                elif words[:1] == [b"GET"] and words[1:2] and words[1].split(b"?")[0] == b"/metrics":
                     status, body = "200 OK", (await page()).encode()
                 else:
                     status, body = "404 Not Found", b"only /metrics is here\n"
@@ -183,6 +187,16 @@ async def serve(page: Callable[[], Awaitable[str]], *, host: str = "127.0.0.1") 
             await writer.wait_closed()
 
     return await asyncio.start_server(answer, host, 0, limit=HEAD_MAX_BYTES)
+
+
+def _has_token(fields: Iterable[bytes], token: str) -> bool:
+    """Whether the fields of a request's head bear the token."""
+    for field in fields:
+        name, _, value = field.partition(b":")
+        if name.strip().lower() == b"authorization":
+            kind, _, given = value.strip().partition(b" ")
+            return bool(token) and kind.lower() == b"bearer" and hmac.compare_digest(given, token.encode())
+    return False
 
 
 def _total(spec: NodeSpec) -> int:
