@@ -1,9 +1,11 @@
-"""Two servers on one PostgreSQL under load, one of them ended every so many seconds.
+"""Two servers on one PostgreSQL under load, one of them ended every so many seconds, and PostgreSQL restarted.
 
-    python benchmarks/two_replicas.py [--minutes 10] [--every 20]
+    python benchmarks/two_replicas.py [--minutes 10] [--every 20] [--restarts-every 30] [--seed 1]
 
 Servers are ended by SIGTERM and by SIGKILL in turns, behind a balancer that knows no more than kube-proxy. Our own
 clients (SDK, workers of maps in pods) repeat what may be repeated; plain HTTP clients beside them repeat nothing.
+PostgreSQL is shut down (fast), stopped without a checkpoint (immediate), or its postmaster gets SIGKILL; which of
+these and when is drawn by the seed.
 With --kubeconfig: on a cluster where Moorage is installed with two servers. Pods of the server, the webhook and
 the extender are deleted in turns, every other one by force. Set MOORAGE_RATE_LIMIT=0 on the server before.
 
@@ -19,31 +21,45 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
+import random
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 from moorage.apimachinery.resources import PODS, Obj
 from moorage.kube.client import KubeClient
 from moorage.kube.config import load_connection
 from moorage.model.names import SYSTEM_NAMESPACE
-from moorage.testing.postgres import throwaway_postgres
+from moorage.testing.postgres import RESTARTS, Postgres, throwaway_postgres
 from moorage.testing.replicaload import Load
 from moorage.testing.replicas import Site, two_replicas
 
 SERVICES = ("server", "webhook", "extender")
 
 
-async def measure(site: Site, database: str, *, seconds: float, every: float) -> int:
+async def measure(site: Site, postgres: Postgres, options: argparse.Namespace) -> int:
+    chance = random.Random(options.seed)
+
+    def ways() -> Iterator[str]:
+        end = time.monotonic() + 60 * options.minutes
+        while options.restarts_every and time.monotonic() < end:
+            yield chance.choice(RESTARTS)
+
+    def pause() -> float:
+        return chance.uniform(0.5, 1.5) * float(options.restarts_every)
+
     async with site.running():
-        load = Load(site.cluster.kubeconfig, site.url, database)
+        load = Load(site.cluster.kubeconfig, site.url, postgres.url)
         began = time.monotonic()
-        async with load.running():
-            await site.kill_in_turns(seconds=seconds, every=every)
+        async with load.running(), asyncio.TaskGroup() as group:
+            group.create_task(site.kill_in_turns(seconds=60 * options.minutes, every=options.every))
+            group.create_task(site.restart_database(postgres, ways(), pause=pause))
         print(f"{time.monotonic() - began:.0f} s, servers ended {site.kills} times,", end=" ")
         print(f"{site.balancer.connections} connections, {site.balancer.refused} refused")
+        print(f"PostgreSQL restarted {dict(site.restarts)}, away for {site.longest_away:.1f} s at most")
     return report(load)
 
 
@@ -99,6 +115,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--every", type=float, default=20.0, help="seconds between two ends")
+    parser.add_argument(
+        "--restarts-every", type=float, default=30.0, help="seconds between two restarts of PostgreSQL; 0: none"
+    )
+    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", type=Path, help="keep logs and data here")
     parser.add_argument("--kubeconfig", type=Path, help="of a cluster where Moorage is installed; with a token")
     parser.add_argument("--url", help="of the server there, such as that of its Service")
@@ -124,7 +144,7 @@ def main() -> int:
         folder = options.folder or Path(scratch)
         folder.mkdir(exist_ok=True)
         with two_replicas(folder, postgres.url) as site:
-            return asyncio.run(measure(site, postgres.url, seconds=60 * options.minutes, every=options.every))
+            return asyncio.run(measure(site, postgres, options))
 
 
 if __name__ == "__main__":

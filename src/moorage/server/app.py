@@ -49,7 +49,7 @@ from moorage.server.pages.looks import Looks
 from moorage.server.pages.refusals import Refuse
 from moorage.server.pages.rights import AdminLinks
 from moorage.server.pages.static_files import StaticFolder
-from moorage.server.problems import Problem
+from moorage.server.problems import BrokenAnswers, Problem
 from moorage.server.queue import work
 from moorage.server.ratelimit import RateLimit
 from moorage.server.rest import (
@@ -174,6 +174,7 @@ def create_app(context: Context) -> Starlette:
             ),
             Middleware(RateLimit, limiter=context.limiter, refuse=refuse),
             Middleware(AdminLinks, auth=context.auth),
+            Middleware(BrokenAnswers),
         ],
         exception_handlers=dict.fromkeys((HTTPException, Problem, MoorageError, Exception), refuse.on_error),
     )

@@ -10,6 +10,7 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from moorage.api.errors import ErrorAnswer, ErrorCode, error_code
 from moorage.errors import (
@@ -138,3 +139,21 @@ async def on_error(request: Request, error: Exception) -> Response:
     """Starlette's handler for whatever a route raises, where only programs ask."""
     problem, headers = raised(request, error)
     return answer(problem, headers or None)
+
+
+class BrokenAnswers:
+    """An ASGI layer: an answer that breaks off, as its database or Kubernetes is away, is a line in the log.
+
+    The client sees the connection close before the end of the answer.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._app(scope, receive, send)
+        except RuntimeError as error:  # of Starlette: no handler can answer once an answer has begun
+            if not isinstance(error.__cause__, MoorageError):
+                raise
+            log.warning("answer broke off", extra={"path": scope["path"], "error": error.__cause__.message})

@@ -6,6 +6,7 @@ Its programs are looked for in MOORAGE_POSTGRES_BIN, in Debian's folders, on the
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import pwd
@@ -13,8 +14,8 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from moorage.errors import NotReady
@@ -22,6 +23,7 @@ from moorage.errors import NotReady
 VARIABLE = "MOORAGE_POSTGRES_BIN"
 UNPRIVILEGED = "nobody"  # PostgreSQL refuses to run as root
 START_SECONDS = 300
+RESTARTS = ("fast", "immediate", "kill")  # of `Postgres.restart`
 
 
 def new_database(url: str) -> str:
@@ -60,13 +62,25 @@ class Postgres:
         """`immediate` is a crash: nothing is written that was not; `fast` cuts connections and shuts down."""
         self._call("pg_ctl", "-m", mode, "-w", "stop")
 
-    def kill(self) -> None:
-        """End whatever still runs."""
-        try:
-            process = int((self.folder / "data" / "postmaster.pid").read_text().splitlines()[0])
-            os.kill(process, signal.SIGQUIT)
-        except (OSError, ValueError, IndexError):
-            return
+    def kill(self, number: signal.Signals = signal.SIGQUIT) -> None:
+        """Send a signal to the postmaster, if it runs. After SIGKILL its children end by themselves."""
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            os.kill(int((self.folder / "data" / "postmaster.pid").read_text().splitlines()[0]), number)
+
+    def restart(self, how: str) -> None:
+        """Stop, start, and return when it answers. `how`: as `stop`, or "kill": SIGKILL to the postmaster."""
+        if how == "kill":
+            self.kill(signal.SIGKILL)
+        else:
+            self.stop(how)
+        end = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                self.start()
+                break
+            except NotReady:  # children of a killed postmaster still hold its shared memory
+                if time.monotonic() > end:
+                    raise
 
     def _call(self, program: str, *arguments: str) -> None:
         user = self._user
@@ -88,7 +102,7 @@ class Postgres:
             raise NotReady(f"{program} failed: {done.stderr.strip()[-500:]}")
 
 
-@contextmanager
+@contextlib.contextmanager
 def throwaway_postgres(*, connections: int = 50) -> Iterator[Postgres]:
     """A running server in a temporary folder. Raises NotReady where there are no programs for it.
 

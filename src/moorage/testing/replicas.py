@@ -19,13 +19,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 
 from moorage.cli.datafolder import DataFolder, listening
 from moorage.errors import PortTaken
 from moorage.testing.cluster import Cluster, local_cluster
 from moorage.testing.ports import free_ports
+from moorage.testing.postgres import Postgres
 
 LOOK_SECONDS = 0.5  # between two looks at who is ready; endpoints take a second or two to follow
 DRAIN_SECONDS = 3.0
@@ -33,10 +35,11 @@ READY_SECONDS = 300.0  # bounds a hang
 
 
 class Replica:
-    """One process of `moor server`. Its log is `NAME.log` in its folder."""
+    """One process of `moor server`."""
 
     def __init__(self, folder: Path, number: int, kubeconfig: Path, database: str) -> None:
         self.name = f"server-{number}"
+        self.log = folder / f"{self.name}.log"
         (self.port,) = free_ports(1)
         self._folder = folder
         self._kubeconfig, self._database = kubeconfig, database
@@ -52,7 +55,7 @@ class Replica:
             "MOORAGE_PAGE_TOKEN": "a-token-of-the-page-of-tests",
             "MOORAGE_DRAIN_SECONDS": str(DRAIN_SECONDS),
         }
-        with (self._folder / f"{self.name}.log").open("ab") as log:
+        with self.log.open("ab") as log:
             self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env)
 
     def send(self, number: signal.Signals) -> None:
@@ -164,6 +167,8 @@ class Site:
         self.url = f"http://127.0.0.1:{sock.getsockname()[1]}"
         self.balancer = Balancer(sock, replicas)
         self.kills = 0
+        self.restarts: Counter[str] = Counter()  # of the database, by how it was stopped
+        self.longest_away = 0.0  # seconds of one such restart
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -189,6 +194,17 @@ class Site:
             await asyncio.sleep(2 * LOOK_SECONDS)
             await self.balancer.until_ready(len(self.replicas))
             await asyncio.sleep(max(0.0, began + every - time.monotonic()))
+
+    async def restart_database(
+        self, postgres: Postgres, ways: Iterable[str], *, pause: Callable[[], float]
+    ) -> None:
+        """Restart PostgreSQL in each of these ways, after a pause (seconds) each; servers end when they will."""
+        for how in ways:
+            await asyncio.sleep(pause())
+            began = time.monotonic()
+            await asyncio.to_thread(postgres.restart, how)
+            self.restarts[how] += 1
+            self.longest_away = max(self.longest_away, time.monotonic() - began)
 
 
 @contextlib.contextmanager
