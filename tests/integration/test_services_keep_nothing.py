@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,11 +20,13 @@ from moorage.extender.cache import ExtenderCache
 from moorage.extender.policies import make_policy
 from moorage.model.names import ATTEMPT_LABEL, OWNER_ANNOTATION, RUN_LABEL
 from moorage.server.service import ServerService
+from moorage.sql.sqlite import SqliteDatabase
 from moorage.testing.clock import FakeClock
 from moorage.testing.fakeapi import FakeApi
 
 pytestmark = pytest.mark.anyio
 RUNS = 20
+CACHES_KIB = 32 * 1024  # of a server
 HOUR_SECONDS = 3600
 TURNS = 300  # of the loop; a FakeApi answers within some
 OF_TESTS = ("FakeApi.", "FakeClock.")
@@ -163,3 +166,13 @@ async def test_runs_that_come_and_go_leave_nothing_in_any_table(tmp_path: Path) 
         if count >= before[name] + RUNS // 2 and name not in BOUNDED and not name.startswith(OF_TESTS)
     } == {}
     assert after["BoundedCache._entries"] < before["BoundedCache._entries"] + RUNS
+
+
+async def test_the_page_caches_of_all_databases_are_bounded_together(tmp_path: Path) -> None:
+    """A page that was read or written stays in the cache of its connection until the cache is full."""
+    async with Site(tmp_path) as site:
+        await site.come_and_go(0, change=lambda _: "Succeeded")
+        databases = [each for each in gc.get_objects() if isinstance(each, SqliteDatabase)]
+        bounds = {Path(each.name).name: -each.rows("PRAGMA cache_size")[0][0] for each in databases}
+    assert {"attempts.db", "people.db", "usage.db"} <= bounds.keys()
+    assert sum(bounds.values()) <= CACHES_KIB, bounds

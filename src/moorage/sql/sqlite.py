@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 BUSY_SECONDS = 10.0  # how long a write waits for another process's; a backup holds it for less
 _CHUNKS = (256, 32, 1)  # rows per statement; few sizes, so that statements stay prepared
-_CACHE_KB = 32 * 1024
+_CACHE_KB = 2 * 1024  # of each of some ten databases; with 32 MiB a queue of 100,000 items saves 3 % of CPU
 
 
 class SqliteDatabase:

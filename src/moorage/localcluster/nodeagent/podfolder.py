@@ -219,7 +219,7 @@ def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
         temporary.unlink()  # whatever it is: a pod may have left a pipe there
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "w") as out:
-        json.dump(value, out)
+        out.write(json.dumps(value))  # `dump` leaves garbage in cycles: functions of an encoder in Python
         out.flush()
         if durable:
             os.fsync(out.fileno())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
 import json
 from collections.abc import AsyncIterator
@@ -418,6 +419,35 @@ async def test_followed_logs_stream_and_end_with_the_client(http: Http, served: 
         ) as answer:
             assert await answer.content.readline() == b"begun\n"
         await ended.wait()
+
+
+async def test_empty_logs_and_watches_that_were_closed_leave_no_task_to_the_garbage_collector(
+    http: Http, served: Any
+) -> None:
+    async def source(pod: Obj, container: str, **options: Any) -> AsyncIterator[bytes]:
+        for line in ():
+            yield line
+
+    served.server.log_source = source
+    await http("POST", "/api/v1/nodes", {"metadata": {"name": "n"}})
+    await http("POST", PATH, a_pod())
+    await http("POST", f"{PATH}/p/binding", {"target": {"name": "n"}})
+    who = {"authorization": "Bearer admin-token"}
+
+    async def ask(times: int) -> int:
+        """How many tasks that ended are still in memory after so many logs and watches."""
+        for _ in range(times):
+            assert (await http("GET", f"{PATH}/p/log"))[:2] == (200, "")
+            async with http.session.get(f"{http.url}{PATH}?watch=true", headers=who) as answer:
+                await answer.content.readline()
+        return sum(isinstance(each, asyncio.Task) and each.done() for each in gc.get_objects())
+
+    gc.disable()
+    try:
+        few, more = await ask(5), await ask(20)
+    finally:
+        gc.enable()
+    assert more < few + 10
 
 
 async def test_a_service_account_token_is_good_until_it_expires_or_its_account_goes(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from moorage.localcluster.nodeagent.plan import Body
-from moorage.localcluster.nodeagent.podfolder import Admission, PodFolder
+from moorage.localcluster.nodeagent.podfolder import Admission, PodFolder, write_json
 
 NOON = "2026-11-21T12:00:00Z"
 STATE: dict[str, Any] = {
@@ -155,3 +156,15 @@ def test_what_is_written_does_not_go_where_a_pod_leads_it(folder: PodFolder, tmp
     folder.declare_lost(Admission(uid="u1", namespace="default", name="p", at=NOON), NOON)
     assert ((tmp_path / "others").read_text(), folder.lost_at()) == ("kept", NOON)
     assert not (folder.path / "stop").is_symlink()
+
+
+def test_a_written_file_leaves_nothing_to_the_garbage_collector(tmp_path: Path) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(20):
+            write_json(tmp_path / "state.json", STATE, durable=False)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+    assert json.loads((tmp_path / "state.json").read_text()) == STATE

@@ -147,13 +147,17 @@ def _watch(server: Operations, request: Request, call: Call, target: Target, fie
             obj = partial_object(obj)
         return msgspec.json.encode({"type": event.type, "object": obj}) + b"\n"
 
+    async def following() -> Sequence[Event] | None:
+        # None at the end: a task that holds an exception is in a cycle with the frame that waited for it
+        return await anext(batches, None)
+
     # the events as they come, and bookmarks while none come
     async def lines() -> AsyncIterator[bytes]:
-        pending: asyncio.Task[Sequence[Event]] | None = None
+        pending: asyncio.Task[Sequence[Event] | None] | None = None
         try:
             while True:
                 if pending is None:
-                    pending = asyncio.ensure_future(anext(batches))
+                    pending = asyncio.create_task(following())
                 if bookmarks:
                     done, _ = await asyncio.wait({pending}, timeout=BOOKMARK_SECONDS)
                     if not done:
@@ -161,19 +165,19 @@ def _watch(server: Operations, request: Request, call: Call, target: Target, fie
                         continue
                 try:
                     batch = await pending
-                except StopAsyncIteration:
-                    return
                 except ApiError as error:
                     yield msgspec.json.encode({"type": "ERROR", "object": error.to_status()}) + b"\n"
                     return
                 finally:
                     if pending.done():
                         pending = None
+                if batch is None:
+                    return
                 yield b"".join(map(encode, batch))
         finally:
             if pending is not None:
                 pending.cancel()
-                with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration, ApiError):
+                with contextlib.suppress(asyncio.CancelledError, ApiError):
                     await pending
             await batches.aclose()
 

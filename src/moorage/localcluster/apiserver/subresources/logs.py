@@ -77,15 +77,19 @@ async def _primed(source: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     A source that has nothing yet is not waited for: only what it does before its first wait counts.
     """
     iterator = source.__aiter__()
-    first = asyncio.ensure_future(anext(iterator))
+
+    async def piece() -> bytes | None:
+        # None at the end: a task that holds an exception is in a cycle with the frame that waited for it
+        return await anext(iterator, None)
+
+    first = asyncio.create_task(piece())
     await asyncio.wait({first}, timeout=0.05)
 
     async def rest() -> AsyncIterator[bytes]:
         try:
-            try:
-                yield await first
-            except StopAsyncIteration:
+            if (start := await first) is None:
                 return
+            yield start
             async for chunk in iterator:
                 yield chunk
         finally:
@@ -94,6 +98,6 @@ async def _primed(source: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             if closing is not None and first.done():
                 await closing()
 
-    if first.done() and (error := first.exception()) is not None and not isinstance(error, StopAsyncIteration):
+    if first.done() and (error := first.exception()) is not None:
         raise error
     return rest()
