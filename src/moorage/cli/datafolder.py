@@ -13,7 +13,7 @@ import os
 import secrets
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -210,24 +210,35 @@ class DataFolder:
 
     def pid(self, name: str) -> int | None:
         """The supervisor or a child of it that runs: as noted in `run`, else looked for by its command line."""
-        with contextlib.suppress(OSError, ValueError):
-            noted = int((self.run / f"{name}.pid").read_text())
-            if self._is_process(noted, MODULES[name]) or (name == "supervisor" and self._is_process(noted, "up")):
-                return noted
-        with contextlib.suppress(OSError):
-            pids = [int(pid) for pid in os.listdir("/proc") if pid.isdecimal()]
-            return next((pid for pid in pids if self._is_process(pid, MODULES[name])), None)
-        return None
+        return self.pids([name]).get(name)
 
-    def _is_process(self, pid: int, word: str) -> bool:
-        """Whether it lives, with that word in its command line, and the folder, which the foreground may lack."""
+    def pids(self, names: Collection[str]) -> dict[str, int]:
+        """Those of these processes that run. All of /proc is read once, and only where a note does not help."""
+        found: dict[str, int] = {}
+        for name in names:
+            with contextlib.suppress(OSError, ValueError):
+                noted = int((self.run / f"{name}.pid").read_text())
+                words = self._command(noted)
+                if MODULES[name].encode() in words or (name == "supervisor" and b"up" in words):
+                    found[name] = noted
+        if missing := {MODULES[name].encode(): name for name in names if name not in found}:
+            with contextlib.suppress(OSError):
+                for pid in filter(str.isdecimal, os.listdir("/proc")):
+                    for module in missing.keys() & self._command(int(pid)):
+                        found.setdefault(missing[module], int(pid))
+        return found
+
+    def _command(self, pid: int) -> list[bytes]:
+        """The command line of a process of this folder, which the foreground may lack; empty for any other.
+
+        That of a process which has ended, and waits for its parent, is empty.
+        """
         try:
-            stat = Path(f"/proc/{pid}/stat").read_text()
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                words = file.read().split(b"\0")
         except OSError:
-            return False
-        is_ours = os.fsencode(self.path) in words or b"--foreground" in words
-        return is_ours and word.encode() in words and stat.rpartition(")")[2].split()[0] != "Z"
+            return []
+        return words if os.fsencode(self.path) in words or b"--foreground" in words else []
 
     def load_config(self) -> Config | None:
         """None when there is none. Raises DataFolderError for one that is damaged or lacks something."""

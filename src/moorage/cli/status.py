@@ -61,7 +61,8 @@ def status(output: str, data: Path | None) -> None:
         facts["kubeconfig"] = str(folder.kubeconfig)
         facts["logs"] = str(folder.log)
         processes = ("supervisor", "localcluster", "services", "admission", "ingress")
-        facts["processes"] = {name: folder.pid(name) for name in processes}
+        pids = folder.pids(processes)
+        facts["processes"] = {name: pids.get(name) for name in processes}
         try:
             facts |= asyncio.run(_cluster_facts(folder.kubeconfig))
         except MoorageError as error:

@@ -472,11 +472,11 @@ def nodes_of_file(path: Path) -> list[dict[str, Any]]:
 def stop_leftovers(folder: DataFolder) -> None:
     """End children of a supervisor that was killed; they end by themselves within moments, this makes sure."""
     deadline = time.monotonic() + 10
-    for name in PARTS:
-        while (pid := folder.pid(name)) is not None and time.monotonic() < deadline:
+    while (pids := folder.pids(PARTS)) and time.monotonic() < deadline:
+        for pid in pids.values():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            time.sleep(0.01)
+        time.sleep(0.01)
 
 
 def _stop_pods(folder: DataFolder) -> int:
@@ -487,7 +487,8 @@ def _stop_pods(folder: DataFolder) -> int:
 
 def _processes(folder: DataFolder) -> list[str]:
     """The parts of the cluster that have not stopped yet."""
-    return [name for name in PARTS if folder.pid(name) is not None]
+    pids = folder.pids(PARTS)
+    return [name for name in PARTS if name in pids]
 
 
 def stopping_line(processes: Sequence[str], seconds_left: float) -> str:
