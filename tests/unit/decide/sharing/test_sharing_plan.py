@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
@@ -25,6 +27,7 @@ def a_node(name: str = "n1", gpus: int = 1) -> NodeInfo:
     return parse_node({"metadata": {"name": name}, "status": {"allocatable": sizes, "conditions": ready}})
 
 
+@functools.cache
 def a_pod(name: str, gpus: int = 1, node: str = "") -> PodInfo:
     limits = {"cpu": "1", "memory": "1Gi", GPU: str(gpus)}
     spec = {
@@ -166,15 +169,23 @@ class Site:
     running: dict[str, datetime] = field(default_factory=dict)  # since
     queue: list[str] = field(default_factory=list)
     promised: list[str] = field(default_factory=list)  # whose turn it is
-    stretches: list[tuple[str, datetime, datetime]] = field(default_factory=list)
+    minutes: Counter[str] = field(default_factory=Counter)  # in which a run ran
+    faded: dict[str, float] = field(default_factory=dict)  # run → seconds as they count now
     turns: list[timedelta] = field(default_factory=list)
 
-    def use(self, key: dict[str, str]) -> dict[str, float]:
+    def pass_a_minute(self) -> None:
+        """Use adds up and fades, as `test_use_fades_and_adds_up` holds."""
+        self.now += MINUTE
+        seconds = faded_seconds(1, self.now - MINUTE, self.now, now=self.now, half_life=RULE.half_life)
+        self.faded = {run: used * 0.5 ** (MINUTE / RULE.half_life) for run, used in self.faded.items()}
+        for run in self.running:
+            self.faded[run] = self.faded.get(run, 0.0) + seconds
+        self.minutes.update(list(self.running))
+
+    def use_of_owner(self) -> dict[str, float]:
         sums: dict[str, float] = {}
-        live = [(run, since, self.now) for run, since in self.running.items()]
-        for run, start, end in [*self.stretches, *live]:
-            seconds = faded_seconds(1, start, end, now=self.now, half_life=RULE.half_life)
-            sums[key[run]] = sums.get(key[run], 0.0) + seconds
+        for run, used in self.faded.items():
+            sums[self.owners[run]] = sums.get(self.owners[run], 0.0) + used
         return sums
 
     def place(self) -> None:
@@ -186,32 +197,28 @@ class Site:
 
     def step(self) -> None:
         self.place()
-        self.now += MINUTE
+        self.pass_a_minute()
         holdings = [
             holds(run, self.owners[run], since=since, checkpoint_at=self.now)
             for run, since in self.running.items()
         ]
         waiting = [replace(waits(run, self.owners[run]), since=self.now) for run in self.queue]
-        own = {run: run for run in self.owners}
         world = seen(
             holdings,
             waiting,
             nodes=[a_node(gpus=self.gpus)],
-            use_of_owner=self.use(self.owners),
-            use_of_run={("lab", run): seconds for run, seconds in self.use(own).items()},
+            use_of_owner=self.use_of_owner(),
+            use_of_run={("lab", run): used for run, used in self.faded.items()},
         )
         for decided in plan(replace(world, now=self.now)):
-            since = self.running.pop(decided.run[1])
-            self.turns.append(self.now - since)
-            self.stretches.append((decided.run[1], since, self.now))
+            self.turns.append(self.now - self.running.pop(decided.run[1]))
             self.queue.append(decided.run[1])
             self.promised.append(decided.to[1])
 
     def hours(self, key: dict[str, str]) -> dict[str, float]:
         sums = dict.fromkeys(key.values(), 0.0)
-        live = [(run, since, self.now) for run, since in self.running.items()]
-        for run, start, end in [*self.stretches, *live]:
-            sums[key[run]] += (end - start).total_seconds() / 3600
+        for run, minutes in self.minutes.items():
+            sums[key[run]] += minutes / 60
         return sums
 
 

@@ -145,7 +145,7 @@ def test_an_exit_handler_comes_after_the_rest():
 
 def test_what_is_in_a_closed_box_is_reached_by_its_path():
     inner = DIAMOND | {"name": "inner"}
-    loop = {"name": "fan", "template": "inner", "withSequence": {"count": "300"}}
+    loop = {"name": "fan", "template": "inner", "withSequence": {"count": "130"}}
     nodes = played([{"name": "main", "dag": {"tasks": [loop]}}, inner])
     node = next(node for node in nodes if node.name == "wf.fan(123:123).c")
     labels = {box.label for box in drawn(fold(nodes, reveal=node.id))}
