@@ -25,7 +25,14 @@ def server():
 def test_a_forked_command_prints_and_ends_as_one_of_a_fresh_interpreter_does(server, tmp_path):
     env = os.environ | {"MOORAGE_DATA": str(tmp_path / "none"), "NO_COLOR": "1", "HOME": str(tmp_path)}
     env |= {"KUBECONFIG": str(tmp_path / "none")}
-    for words in (["--version"], ["nonsense"], ["run"], ["jobs"], ["manifests", "--write", "made"]):
+    # what looks for a cluster names those that other tests run just then
+    for words in (
+        ["--version"],
+        ["nonsense"],
+        ["run"],
+        ["workflow", "lint", "missing"],
+        ["manifests", "--write", "made"],
+    ):
         folders = (tmp_path / "fresh", tmp_path / "forked")
         for folder in folders:
             folder.mkdir(exist_ok=True)
