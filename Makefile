@@ -10,7 +10,7 @@ CORPUS ?= ../shared/data/argo# Argo's manifests, with what must come out of them
 # Bytecode is kept whatever the shell says: without it each of the many processes of the suite compiles its imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo quick unit test explore test-all argo-conformance lint types docs pictures site manifests
+.PHONY: help setup demo quick unit test bytecode explore test-all argo-conformance lint types docs pictures site manifests
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -38,14 +38,19 @@ quick: setup ## Lint, types and unit tests, side by side: the loop while you wor
 unit: setup ## Unit tests, two at a time
 	@$(PYTEST) -n 2 -m "not processes" tests/unit
 
-test: setup lint types ## Lint, types and the whole test suite
+test: setup ## Lint, types and the whole test suite
+	@$(MAKE) --no-print-directory -j 2 lint types bytecode
 	@$(PYTEST) -n $(WORKERS)
+
+# What cannot be collected, the run shows.
+bytecode: setup ## Compile the tests once, which each worker would do
+	@$(PYTEST) --collect-only -qq >/dev/null 2>&1 || true
 
 explore: setup ## Property tests, fuzzers and random kills with new draws: what they find becomes a fixed case
 	@MOORAGE_TEST_EXPLORE=1 MOORAGE_TEST_FULL=1 $(PYTEST) -n 2 -s -m "not browser" \
 		$$(grep -rlE "^from hypothesis|schemathesis|\bseed: int|, seed\)" tests --include='*.py')
 
-test-all: setup lint types ## The whole suite with all examples, on the control plane in KUBEBUILDER_ASSETS too; short benchmarks
+test-all: setup lint types bytecode ## The whole suite with all examples, on the control plane in KUBEBUILDER_ASSETS too; short benchmarks
 	@MOORAGE_TEST_FULL=1 KUBEBUILDER_ASSETS= $(PYTEST) -n $(WORKERS)
 	@test -z "$(KUBEBUILDER_ASSETS)" || $(PYTEST) -n $(WORKERS) tests/contract tests/integration tests/e2e/*_any_cluster.py
 	@$(PY) benchmarks/cold_start.py

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import random
 import shutil
@@ -35,6 +36,18 @@ settings.load_profile("moorage")
 # a shell that starts the suite in the background has SIGINT ignored, and so would all that tests interrupt
 if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection() -> None:
+    """The garbage collector would look at all tests and modules again and again: it rests while they are made."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """…and leaves them alone from now on; `gc.unfreeze()` brings them back to who looks for objects."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
