@@ -18,7 +18,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
@@ -53,7 +53,6 @@ from moorage.apimachinery.serving import GRACE_SECONDS, serve
 from moorage.cli.datafolder import DataFolder, listening
 from moorage.clock import SYSTEM, Clock, rfc3339
 from moorage.errors import AlreadyExists, ApiError, MoorageError, NotFound, NotReady
-from moorage.evaluator.pool import Evaluation, Evaluators
 from moorage.model.names import GUARD_LABEL
 from moorage.model.people import LOCAL
 from moorage.model.retention import USAGE_DAYS
@@ -61,6 +60,7 @@ from moorage.model.retention import USAGE_DAYS
 if TYPE_CHECKING:
     from moorage.api.auditrecords import AuditRecords
     from moorage.decide.rates import Rate
+    from moorage.evaluator.pool import Evaluation
     from moorage.kube.client import KubeClient
     from moorage.kube.config import Connection
     from moorage.server.identity.logins import LoginSettings
@@ -75,6 +75,7 @@ PARTS = ("operator", "webhook", "extender", "server")
 ADMISSION = ("webhook",)  # the parts of the process `admission` beside a local cluster
 API_WAIT_SECONDS = 60.0  # for an API server that was there before us; then the pod is started again
 LOCAL_API_WAIT_SECONDS = 1800.0  # for one that starts beside us: `moor up` gives up before
+ENSURED_AT_ONCE = 4  # objects of the installation
 AT_ONCE_SECONDS = 0.5  # a folder that is free is taken in milliseconds
 LONG_GRACE_SECONDS = 15  # on a cluster: for requests that are under way at the end; then streams are cut
 QUARANTINED = "Quarantined"  # reason of condition and event of an object that hung a controller twice
@@ -152,7 +153,15 @@ async def run_services(settings: Settings) -> None:
             stack.callback(lease.release)
             if not await _unless(stop, asyncio.ensure_future(_hold(lease, settings.sockets["server"]))):
                 return
-        evaluation = await stack.enter_async_context(contextlib.aclosing(Evaluators()))
+
+        @functools.cache
+        def evaluation() -> Evaluation:
+            from moorage.evaluator.pool import Evaluators
+
+            evaluators = Evaluators()
+            stack.push_async_callback(evaluators.aclose)
+            return evaluators
+
         folder = table.WORK_FOLDER.read(os.environ) or (settings.data and settings.data / "run")
         if folder is not None:
             writer = "operator" if "operator" in apis else settings.parts[0]
@@ -262,7 +271,9 @@ class _Works:
     end_streams: list[Callable[[], None]] = field(default_factory=list)
 
 
-def _works(settings: Settings, apis: dict[str, KubeClient], signals: _Signals, evaluation: Evaluation) -> _Works:
+def _works(
+    settings: Settings, apis: dict[str, KubeClient], signals: _Signals, evaluation: Callable[[], Evaluation]
+) -> _Works:
     from moorage.kube.metricsguard import MetricsGuard
 
     works = _Works()
@@ -290,7 +301,7 @@ def _works(settings: Settings, apis: dict[str, KubeClient], signals: _Signals, e
                 registries=REGISTRIES.read(os.environ),
                 informers=informers,
                 metrics=measures,
-                evaluation=evaluation,
+                evaluation=evaluation(),
             )
             works.behind.append(("operator", operator))
             if "operator" in sockets:
@@ -325,7 +336,7 @@ def _works(settings: Settings, apis: dict[str, KubeClient], signals: _Signals, e
             works.serving.append(("webhook", by_tls))
             works.ready.append(webhook.wait_synced())
         elif part == "server":
-            service = _server(api, settings, informers, evaluation)
+            service = _server(api, settings, informers, evaluation())
             servers.append(service)
             works.behind.append(("server caches", service.run()))
             works.serving.append(("server", answer(service.app, sockets["server"])))
@@ -462,7 +473,7 @@ async def _install(api: Api, settings: Settings) -> None:
     )
     there = {obj["metadata"]["name"]: obj for obj in (await api.list(CRDS)).items}
     argo = [crd for crd in workflow_crds() if not is_anothers(there.get(crd["metadata"]["name"]))]
-    await asyncio.gather(*(_ensure(api, CRDS, crd) for crd in (*all_crds(), *argo)))
+    await _ensure_all(api, ((CRDS, crd) for crd in (*all_crds(), *argo)))
     address = f"http://{settings.address or '127.0.0.1'}:{settings.sockets['server'].getsockname()[1]}"
     domain, by = "", ""
     if settings.ingress_port is not None:
@@ -476,7 +487,7 @@ async def _install(api: Api, settings: Settings) -> None:
     rights = [obj for service in ALL for obj in make_rights(service)]
     roles = (*make_tenant_roles(), *make_workspace_roles(), *make_workflow_roles(), *make_kubelets_account())
     granted = (*make_machine_objects(), *roles, *rights)
-    await asyncio.gather(*(_ensure(api, kinds[obj["kind"]], obj) for obj in granted))
+    await _ensure_all(api, ((kinds[obj["kind"]], obj) for obj in granted))
     if settings.ingress_port is not None:
         port = settings.sockets["server"].getsockname()[1]
         for resource, obj in zip((SERVICES, ENDPOINTSLICES), make_server_address(port), strict=True):
@@ -511,6 +522,17 @@ async def _install_webhook(api: Api, settings: Settings) -> None:
     for config in (*configurations, audit_configuration(**known, conditions=True)):
         mutating = config["kind"] == "MutatingWebhookConfiguration"
         await _ensure(api, MUTATING_WEBHOOKS if mutating else VALIDATING_WEBHOOKS, config)
+
+
+async def _ensure_all(api: Api, objects: Iterable[tuple[Resource, Obj]]) -> None:
+    """Ensure them a few at a time: each more is a connection of its own, which costs more than the request."""
+    left = iter(objects)
+
+    async def work() -> None:
+        for resource, obj in left:
+            await _ensure(api, resource, obj)
+
+    await asyncio.gather(*(work() for _ in range(ENSURED_AT_ONCE)))
 
 
 async def _ensure(api: Api, resource: Resource, obj: Obj) -> None:
@@ -635,7 +657,9 @@ def main(parts: tuple[str, ...] = ()) -> None:
 
 
 def _start_all(options: argparse.Namespace, parts: tuple[str, ...]) -> None:
-    logins, provider = login_settings(os.environ), provider_settings(os.environ)
+    serves = "server" in parts
+    logins = login_settings(os.environ) if serves else None
+    provider = provider_settings(os.environ) if serves else None
     days = table.USAGE_KEPT_DAYS.read(os.environ)
     folder = DataFolder(options.data)
     if "api" in options.fds:
