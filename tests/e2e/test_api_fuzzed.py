@@ -35,14 +35,16 @@ def unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
 def address(own_cluster: Cluster) -> tuple[str, str]:
     """(URL, token)"""
     page = urlsplit(json.loads(own_cluster.moor("status", "-o", "json").stdout)["page"])
-    token = yaml.safe_load(own_cluster.kubeconfig.read_text())["users"][0]["user"]["token"]
-    return f"http://{page.netloc}", token
+    return f"http://{page.netloc}", token_of(own_cluster)
 
 
-def test_every_operation_has_a_name_of_its_own(address):
-    url, token = address
+def token_of(cluster: Cluster) -> str:
+    return str(yaml.safe_load(cluster.kubeconfig.read_text())["users"][0]["user"]["token"])
+
+
+def test_every_operation_has_a_name_of_its_own(cluster: Cluster, server: str):
     described = requests.get(
-        f"{url}{PREFIX}openapi.json", headers={"Authorization": f"Bearer {token}"}, timeout=60
+        f"{server}{PREFIX}openapi.json", headers={"Authorization": f"Bearer {token_of(cluster)}"}, timeout=60
     ).json()
     operations = [operation for methods in described["paths"].values() for operation in methods.values()]
     names = [operation["operationId"] for operation in operations]

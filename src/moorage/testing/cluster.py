@@ -134,9 +134,7 @@ def local_cluster(home: Path, *options: str) -> Iterator[Cluster]:
     chosen = options or ("--node-file", str(nodes))
 
     def moor(*args: str) -> None:
-        done = subprocess.run(
-            [sys.executable, "-m", "moorage.cli.main", *args], capture_output=True, text=True, check=False
-        )
+        done = fork_server().run(args, env=os.environ, timeout=2 * START_SECONDS)
         if done.returncode != 0:
             logs = "".join(
                 f"--- {path.name}\n{path.read_text()[-3000:]}" for path in sorted((home / "log").glob("*.log"))
