@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moorage.apimachinery.quantity import parse_quantity
 from moorage.apimachinery.resources import NAMESPACES, NODES
 from moorage.controllers.tenant.plan import (
     CLAIMS,
@@ -26,6 +27,7 @@ from moorage.controllers.tenant.plan import (
     taint_of,
     with_claims,
 )
+from moorage.localcluster.controllers.garbage.leftovers import FINISHED_MAX
 from moorage.model.manifests import TENANT_ROLES
 from moorage.model.people import LOCAL, account_name, make_account
 
@@ -126,6 +128,13 @@ def test_a_tenant_without_a_quota_has_one_of_objects_and_its_own_overrides_it() 
     for quota, want in (({}, COUNTS), ({"count/configmaps": 900}, COUNTS | {"count/configmaps": "900"})):
         objects, _ = objects_of(a_tenant(quota=quota), [])
         assert objects["ResourceQuota", OURS][1]["spec"]["hard"] == want
+
+
+def test_pods_and_claims_of_a_tenant_are_bounded_and_ended_pods_alone_never_use_the_bound_up() -> None:
+    objects, _ = objects_of(a_tenant(), [])
+    hard = objects["ResourceQuota", OURS][1]["spec"]["hard"]
+    assert hard["count/persistentvolumeclaims"] == "5k"
+    assert parse_quantity(hard["count/pods"]) >= FINISHED_MAX + 5_000
 
 
 def test_one_resource_makes_the_namespace_and_all_that_is_in_it() -> None:

@@ -28,7 +28,14 @@ QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
 CLAIMS = "count/resourceclaims.resource.k8s.io"  # https://kubernetes.io/docs/concepts/policy/resource-quotas/
 CLAIMED_DEVICES = ".deviceclass.resource.k8s.io/devices"  # behind the name of a DeviceClass
 # Each has up to 1 MiB: one team could fill the API server's store with them. A tenant's own quota overrides these.
-COUNTS = {"count/configmaps": "200", "count/secrets": "2k"}
+# Pods that have ended count, too, until Kubernetes deletes the oldest: it keeps 12,500 of them in a cluster. So a
+# team has room for 7,500 pods that wait or run at the same time, and its ended pods alone never use up the quota.
+COUNTS = {
+    "count/configmaps": "200",
+    "count/persistentvolumeclaims": "5k",
+    "count/pods": "20k",
+    "count/secrets": "2k",
+}
 POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 OURS = TENANT_OBJECT
 
