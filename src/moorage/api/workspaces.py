@@ -106,6 +106,7 @@ class WorkspaceList(Answer, frozen=True):
 
 
 class Address(Answer, frozen=True):
-    """An address that lets a browser in once, within a minute."""
+    """An address that lets a browser in once, within a minute; by a token, as long as the workspace is there."""
 
     url: Annotated[str, about("Opens the workspace once, within a minute; treat it as a secret.")]
+    password: Annotated[str, about("What the application asks for; empty: nothing.")] = ""

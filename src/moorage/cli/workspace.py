@@ -491,10 +491,17 @@ async def _has_address(session: Session, name: str) -> bool:
 
 async def _address(session: Session, name: str) -> str:
     """Where a browser opens it: by an address that is good once, or by its token."""
-    way = await workspaces.way_in(session.api, session.namespace, name)
-    if way.by_login:
+    path = f"/api/v1/workspaces/{session.namespace}/{name}/open"
+    way: workspaces.WayIn | Address
+    try:
+        way = await workspaces.way_in(session.api, session.namespace, name)
+    except Forbidden as refused:  # the server gives its token to its owner
         try:
-            path = f"/api/v1/workspaces/{session.namespace}/{name}/open"
+            way = await session.server.ask(Address, "POST", path, body={})
+        except NotReady:
+            raise refused from None
+    if isinstance(way, workspaces.WayIn) and way.by_login:
+        try:
             return (await session.server.ask(Address, "POST", path, body={})).url
         except Forbidden:  # it does not act for this user: its page asks who they are
             return way.url

@@ -10,7 +10,7 @@ from moorage.actions.workspaces import plan_workspace, workspace_of
 from moorage.api.workspaces import NewWorkspace
 from moorage.cli.browser import SCREENS
 from moorage.cli.workspace import make_request, size_of
-from moorage.errors import UsageError
+from moorage.errors import Forbidden, UsageError
 from moorage.model.schedule import last_moment, next_moment, problem_of_cron
 from moorage.model.workspace import (
     BUILT_IN,
@@ -211,6 +211,32 @@ def test_a_workspace_opens_over_ssh_by_its_printed_address(moor, monkeypatch):
     done = moor("workspace", "open", "lab")
     assert (done.code, done.out) == (0, "https://lab.test/?code=c\n"), done.err
     assert done.err == "no browser can be opened here; open this address in yours:\n"
+
+
+def test_the_owner_of_a_workspace_who_may_read_no_secret_gets_its_token_from_the_server(moor, monkeypatch):
+    for name in SCREENS:
+        monkeypatch.delenv(name, raising=False)
+    obj = plan_workspace(make_request("lab", "default", NOTHING, on_processes=False))
+    obj["metadata"]["generation"] = 1
+    obj["status"] = {
+        "phase": "Running", "url": "https://lab.test/", "access": "token", "secret": "s", "observedGeneration": 1,
+    }  # fmt: skip
+    moor.api.put(WORKSPACES, obj)
+    moor.api.refuse["get", "secrets"] = Forbidden("secrets is forbidden")
+    path = "/api/v1/workspaces/default/lab/open"
+    moor.server.answers[path] = {"url": "https://lab.test/", "password": "pw"}
+    done = moor("workspace", "open", "lab")
+    assert (done.code, done.out) == (0, "https://lab.test/\n"), done.err
+    assert done.err.startswith("its password is pw\n")
+    del moor.server.answers[path]  # as where there is no server
+    done = moor("workspace", "open", "lab")
+    assert (done.code, done.err.splitlines()) == (
+        1,
+        [
+            "error: you may not read the token of workspace 'lab'",
+            "hint: its owner and administrators of the team may; with `access: login` it is opened by a login",
+        ],
+    )
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 from urllib.parse import urlencode
 
 import pytest
 
 from moorage.apimachinery.resources import NAMESPACES, PODS, PVCS, SECRETS, STORAGECLASSES
+from moorage.errors import Forbidden
 from moorage.model.dataset import DATASET_OF_LABEL, DATASETS, make_dataset
-from moorage.model.workspace import BUILT_IN, WORKSPACES, App
+from moorage.model.names import OWNER_ANNOTATION, SYSTEM_NAMESPACE
+from moorage.model.workspace import BUILT_IN, GATEWAY_SECRET, WORKSPACES, App, make_token
 from moorage.server.pages.rows import OWN_TYPE, type_rows
 
 pytestmark = pytest.mark.anyio
@@ -147,6 +150,59 @@ async def test_a_workspace_opens_by_the_platforms_login_or_by_its_token(ada):
     assert (opened.status, opened.headers["location"]) == (303, "https://lab.apps.test/lab?token=secret")
     ada.api.put(WORKSPACES, WORKSPACE | {"status": status | {"access": "login"}})
     assert (await ada.get("/workspaces/team/lab/open")).headers["location"] == "/open/team/lab"
+
+
+KEY = b"k" * 32
+GATEWAY_KEY = {
+    "metadata": {"name": GATEWAY_SECRET, "namespace": SYSTEM_NAMESPACE},
+    "data": {"key": base64.b64encode(KEY).decode()},
+}
+
+
+class NoSecrets:
+    """What a member of a team may do with its token: everything but to read Secrets."""
+
+    def __init__(self, api):
+        self._api = api
+
+    def __getattr__(self, name):
+        return getattr(self._api, name)
+
+    async def get(self, resource, name, namespace=None):
+        if resource == SECRETS:
+            raise Forbidden("secrets is forbidden")
+        return await self._api.get(resource, name, namespace)
+
+
+@pytest.mark.parametrize(
+    ("owner", "is_member", "is_let_in"),
+    [
+        pytest.param("ada", True, True, id="the owner"),
+        pytest.param("eve", True, False, id="another member"),
+        pytest.param("ada", False, False, id="an owner who left the team"),
+    ],
+)
+async def test_the_owner_alone_gets_the_token_of_a_workspace_without_the_right_to_read_secrets(
+    ada, owner, is_member, is_let_in
+):
+    ada.api.with_token = lambda token, *_: NoSecrets(ada.api)
+    ada.api.put(SECRETS, GATEWAY_KEY)
+    meta = WORKSPACE["metadata"] | {"annotations": {OWNER_ANNOTATION: owner}, "uid": "u"}
+    status = {"url": "https://lab.apps.test/lab", "access": "token", "secret": "ws-lab"}
+    ada.api.put(WORKSPACES, WORKSPACE | {"metadata": meta, "status": status})
+    if not is_member:
+        ada.api.readers.discard(("ada", "team"))
+    page = await ada.get("/workspaces/team/lab/open")
+    headers = {"authorization": "Bearer kube-token", "content-type": "application/json"}
+    path = "/api/v1/workspaces/team/lab/open"
+    answer = await ada.site.ask(path, method="POST", headers=headers, body=b"{}", token=False)
+    if is_let_in:
+        url = f"https://lab.apps.test/lab?token={make_token(KEY, 'u')}"
+        assert (page.status, page.headers["location"]) == (303, url)
+        assert (answer.status, answer.json["url"]) == (200, url)
+    else:
+        assert (page.status, answer.status) == (403, 403)
+        assert "you may not read the token of workspace 'lab'" in answer.json["message"]
 
 
 async def test_a_volume_is_created_resized_and_deleted_by_forms(ada):

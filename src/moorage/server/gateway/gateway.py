@@ -246,6 +246,19 @@ class Gateway:
             )
         return view
 
+    async def token_for(self, user: User, namespace: str, name: str) -> str | None:
+        """The token of a workspace that is opened by it, for its owner; empty for others, None: it needs none.
+
+        Members may not read Secrets; the owner gets it here, as long as they may open the workspace.
+        """
+        await self.synced()
+        view = self._view(namespace, name)
+        if view is None or view.access(self.platform) == LOGIN:
+            return None
+        if user.name != view.owner or not await self._may_open(user, namespace, name):
+            return ""
+        return make_token(await self._secret_key(), view.uid)
+
     # --- requests to workspaces' hosts
 
     def covers(self, host: str) -> bool:

@@ -138,10 +138,11 @@ async def delete(desk: Desk, request: Request) -> Response:
 
 
 async def open_workspace(desk: Desk, request: Request) -> Response:
-    """To the workspace: by the platform's login, or by the token that the user may read."""
+    """To the workspace: by the platform's login, or by the token that the user owns or may read."""
     namespace, name = key_in(request)
-    api = desk.context.acting(request.state.user)
-    way = await workspaces.way_in(api, namespace, name, desk.context.gateway.apps)
+    user, gateway = request.state.user, desk.context.gateway
+    token = await gateway.token_for(user, namespace, name) or ""
+    way = await workspaces.way_in(desk.context.acting(user), namespace, name, gateway.apps, token=token)
     if way.by_login:
         return RedirectResponse(f"/open/{namespace}/{name}", 303)
     if not way.password:

@@ -67,6 +67,8 @@ async def stop_workspace(call: Call[None, None]) -> Workspace:
 async def open_workspace(call: Call[Opening, None]) -> Address:
     """Create an address that opens the workspace in a browser, once, within a minute.
 
+    With `access: token` the address or `password` has the token, for its owner and administrators of the team.
+
     With `tunnelPort` it is an address of the browser's own machine, for a cluster without a domain for workspaces.
     Your program listens there on 127.0.0.1. It carries each connection in a WebSocket of
     `/api/v1/workspaces/{namespace}/{name}/tunnel`, subprotocol `tunnel.moorage.dev`, as binary messages.
@@ -77,9 +79,12 @@ async def open_workspace(call: Call[Opening, None]) -> Address:
             f"invalid path {path!r}: begin with one /, without blanks", code=ErrorCode.INVALID, field="path"
         )
     call.audit("open workspace", f"{call.namespace}/{call.name}")
-    link = call.context.gateway.link
-    port = call.body.tunnel_port
-    return Address(url=await link(call.user, call.namespace, call.name, path=path, tunnel_port=port))
+    gateway, port = call.context.gateway, call.body.tunnel_port
+    token = None if port else await gateway.token_for(call.user, call.namespace, call.name)
+    if token is not None:
+        way = await workspaces.way_in(call.api, call.namespace, call.name, gateway.apps, token=token)
+        return Address(url=way.url, password=way.password)
+    return Address(url=await gateway.link(call.user, call.namespace, call.name, path=path, tunnel_port=port))
 
 
 ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
