@@ -78,7 +78,8 @@ async def _allow_preemption(cluster: Cluster) -> None:
 def test_a_program_that_leaves_well_when_told_to_stop_goes_on_later(own_cluster, tmp_path):
     scene = Scene(own_cluster, tmp_path)
     asyncio.run(_allow_preemption(own_cluster))
-    for name in ("suspended", "cancelled", "shut-down"):
+    scene.run("suspended", "--restart-limit", "0")
+    for name in ("cancelled", "shut-down"):
         scene.run(name)
     scene.run("preempted", "--gpus", "1")
     scene.run_at_once("early")
@@ -96,7 +97,7 @@ def test_a_program_that_leaves_well_when_told_to_stop_goes_on_later(own_cluster,
     own_cluster.restart()
     scene.until_finished("shut-down")
     own_cluster.moor("resume", "suspended")
-    scene.until_finished("suspended")
+    assert scene.until_finished("suspended")["restarts"] == 0
     for name, state in (("early", "Succeeded"), ("cancelled", "Cancelled")):
         run = scene.show(name)
         assert (run["state"], run["restarts"], len(run["history"])) == (state, 0, 1)

@@ -15,6 +15,7 @@ from moorage.apimachinery.informer import wait_synced
 from moorage.apimachinery.meta import Key
 from moorage.apimachinery.resources import EVENTS, JOBS, NODES, PODS, Obj, Resource
 from moorage.controllers.run.controller import RunController
+from moorage.decide.runs.state import view_run
 from moorage.errors import Forbidden, Invalid
 from moorage.kube.events import EventRecorder
 from moorage.model.kueue import QUEUE_LABEL, WORKLOADS
@@ -150,21 +151,59 @@ async def test_a_disrupted_run_gets_its_next_attempt() -> None:
     assert await events(api) == [("Normal", "Restarted")]
 
 
-async def test_a_run_whose_suspension_interrupted_its_program_goes_on_when_it_is_resumed() -> None:
-    api, clock = FakeApi(), FakeClock()
-    job = a_job(suspended='{"by": "ada", "at": "2026-11-21T11:59:00Z"}')
+def a_suspended_job(**annotations: str) -> Obj:
+    """The Job of a run without restarts, which failed when its suspension interrupted the program."""
+    job = a_job(restart_limit="0", **annotations)
     job["spec"]["suspend"] = True
     [failed] = job["status"]["conditions"]
     failed["message"] = (
         "Container main for pod lab/train-x failed with exit code 85 matching FailJob rule at index 1"
     )
-    api.put(JOBS, job)
+    job["status"]["conditions"].append({"type": "Suspended", "status": "True"})
+    return job
+
+
+async def test_a_run_whose_suspension_interrupted_its_program_goes_on_when_it_is_resumed() -> None:
+    """It is no restart."""
+    api, clock = FakeApi(), FakeClock()
+    api.put(JOBS, a_suspended_job(suspended='{"by": "ada", "at": "2026-11-21T11:59:00Z"}'))
     await settle(api, clock)
     assert await jobs(api) == ["train"]
     await resume_run(api, "lab", "train", clock=clock)
     await settle(api, clock)
     assert await jobs(api) == ["train", "train-r2"]
     assert not (await api.get(JOBS, "train-r2", "lab"))["spec"].get("suspend")
+    [event] = (await api.list(EVENTS)).items
+    assert event["message"] == "Started again as train-r2 after a suspension"
+    attempts = [await api.get(JOBS, name, "lab") for name in ("train", "train-r2")]
+    run = view_run(attempts, [])
+    assert (run.restarts, run.restart_limit) == (0, 0)
+
+
+async def test_a_run_that_a_drain_interrupts_after_a_suspension_has_its_limit_of_restarts() -> None:
+    api, clock = FakeApi(), FakeClock()
+    first = a_suspended_job(attempts="2")
+    first["spec"]["suspend"] = False
+    api.put(JOBS, first)
+    api.put(JOBS, a_job("train-r2", 2))
+    await settle(api, clock)
+    assert await jobs(api) == ["train", "train-r2"]
+    assert (await notes(api))["ended"].startswith("RestartLimit: disrupted again after being")
+
+
+@pytest.mark.parametrize("by_person", [False, True])
+async def test_a_run_that_kueue_suspends_goes_back_into_its_queue(by_person: bool) -> None:
+    """Kueue resumes no Job that has ended. What a person suspended waits for them in a queue, too."""
+    api, clock = FakeApi(), FakeClock()
+    job = a_suspended_job(**({"suspended": '{"by": "ada"}'} if by_person else {}))
+    job["metadata"] |= {"uid": "u1", "labels": job["metadata"]["labels"] | {QUEUE_LABEL: "gpus"}}
+    api.put(JOBS, job)
+    await settle(api, clock)
+    assert await jobs(api) == (["train"] if by_person else ["train", "train-r2"])
+    if by_person:
+        await resume_run(api, "lab", "train", clock=clock)
+        await settle(api, clock)
+    assert (await api.get(JOBS, "train-r2", "lab"))["metadata"]["labels"][QUEUE_LABEL] == "gpus"
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before its effect", "after its effect"])

@@ -235,7 +235,7 @@ class RunController:
             extra={"run": str(key), "attempt": start.number, "limit": seen.restart_limit, "cause": start.cause},
         )
         message = f"Started again as {name} after {start.cause}"
-        if not seen.attempts[-1].yields_to:
+        if not seen.attempts[-1].gave_way:
             restarts = start.number - 1 - turns_of(seen.attempts)
             message += f" ({restarts} of at most {seen.restart_limit})"
         await self._events.record(first, "Normal", "Restarted", message)

@@ -19,8 +19,8 @@ from moorage.apimachinery.meta import (
 )
 from moorage.apimachinery.moments import moment, rfc3339
 from moorage.apimachinery.resources import Obj
-from moorage.decide.runs.interrupted import was_interrupted
-from moorage.decide.runs.kueue import without_kueue
+from moorage.decide.runs.interrupted import ended_suspended, was_interrupted
+from moorage.decide.runs.kueue import queue_of, without_kueue
 from moorage.decide.runs.restarts import INTERRUPTED, LOST_AFTER, AttemptSeen, Observed, PodSeen, StartAttempt
 from moorage.model.names import (
     ATTEMPT_LABEL,
@@ -247,6 +247,8 @@ def _parse_job(number: int, job: Obj, pods: Sequence[PodSeen], stopped_at: datet
         running_since=_when(notes.get(RUNNING_SINCE_ANNOTATION)),
         used_seconds=_count(notes.get(USED_SECONDS_ANNOTATION), None),
         yields_to=notes.get(YIELDS_TO_ANNOTATION, ""),
+        is_queued=bool(queue_of(job)) and SUSPENDED_ANNOTATION not in notes,
+        ended_suspended=ended_suspended(job),
         stopped_at=stopped_at,
         is_noted=STOPPED_ANNOTATION in notes,
         pods=tuple(sorted(pods, key=lambda pod: pod.name)),

@@ -29,6 +29,14 @@ def was_suspended(job: Mapping[str, Any]) -> bool:
     return is_failed and bool(job["spec"].get("suspend")) and SUSPENDED_ANNOTATION in annotations_of(job)
 
 
+def ended_suspended(job: Mapping[str, Any]) -> bool:
+    """Whether the Job failed while it was suspended; it says so after the run was resumed, too.
+
+    The Job controller sets the condition Suspended, and changes no Job that has ended.
+    """
+    return is_condition_true(job, "Failed") and is_condition_true(job, "Suspended")
+
+
 def was_interrupted(job: Mapping[str, Any]) -> bool:
     """Whether the Job ended with the pod that was told to stop; not with one after a suspension or a failure."""
     status = job.get("status") or {}

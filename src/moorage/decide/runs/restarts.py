@@ -9,6 +9,8 @@ the Jobs themselves (annotations), so the operator may be killed between any two
   apart from failures: attempt n has n - 1 restarts behind it.
 - Started again after its turn: an attempt that gave its place to another run (`YIELDS_TO_ANNOTATION`), once that
   run has a place or waits no more. It does not count as a restart.
+- Started again when it is resumed: an attempt whose program was interrupted by a suspension. It does not count as
+  a restart. What Kueue suspended goes back into its queue at once.
 - Never started again: ended by its own exit code, killed for its memory, evicted by its kubelet (the next
   node would be short of memory too), cancelled, out of time, or past its limit of restarts.
 
@@ -91,9 +93,16 @@ class AttemptSeen:
     running_since: datetime | None = None  # as written down
     used_seconds: int | None = None  # as written down
     yields_to: str = ""  # NAMESPACE/RUN that its place is given to; empty: it keeps it
+    is_queued: bool = False  # Kueue suspends and resumes it, and no person has suspended it
+    ended_suspended: bool = False
     stopped_at: datetime | None = None  # when its pod was told to stop, where no runner sees that
     is_noted: bool = False  # that it was told to stop is written down
     pods: tuple[PodSeen, ...] = ()
+
+    @property
+    def gave_way(self) -> bool:
+        """Whether it ended for the turn of another run or by a suspension: the next attempt is no restart."""
+        return bool(self.yields_to) or self.ended_suspended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,8 +242,8 @@ def plan(seen: Observed) -> Plan:
 
 
 def turns_of(attempts: Iterable[AttemptSeen]) -> int:
-    """How many attempts ended because they gave their place to another run: these are no restarts."""
-    return sum(bool(attempt.yields_to) for attempt in attempts)
+    """How many attempts ended for the turn of another run or by a suspension: these are no restarts."""
+    return sum(attempt.gave_way for attempt in attempts)
 
 
 def _waits_for_turn(seen: Observed, last: AttemptSeen) -> bool:
@@ -310,7 +319,7 @@ def _advance(seen: Observed) -> list[Action]:
         ]
     if last.state != "failed" or last.deleting or _waits_for_turn(seen, last):
         return actions
-    if last.suspended and cause_of(last) is Cause.DISRUPTED:
+    if last.suspended and not last.is_queued and cause_of(last) is Cause.DISRUPTED:
         return actions  # the next attempt starts when the run is resumed
     return actions + _after_failure(seen, last)
 
@@ -330,7 +339,7 @@ def _after_failure(seen: Observed, last: AttemptSeen) -> list[Action]:
 
 
 def _restart(seen: Observed, last: AttemptSeen) -> list[Action]:
-    if last.number - turns_of(seen.attempts) > seen.restart_limit and not last.yields_to:
+    if last.number - turns_of(seen.attempts) > seen.restart_limit and not last.gave_way:
         times = f"{seen.restart_limit} time{'' if seen.restart_limit == 1 else 's'}"
         return [End("RestartLimit", f"disrupted again after being started again {times}, its limit")]
     used = used_seconds(last)
@@ -352,6 +361,8 @@ def _restart(seen: Observed, last: AttemptSeen) -> list[Action]:
 def _disruption(last: AttemptSeen) -> str:
     if last.yields_to:
         return f"the turn of {last.yields_to}"
+    if last.ended_suspended:
+        return "a suspension"
     reasons = sorted({pod.disruption for pod in last.pods if pod.disruption})
     return ", ".join(reasons) or "a disruption"
 

@@ -23,7 +23,7 @@ from moorage.decide.admission.templates import is_guest
 from moorage.decide.explain.snapshot import pod_of_job
 from moorage.decide.explain.wishes import wanted_types
 from moorage.decide.idle.states import Record, read_record
-from moorage.decide.runs.interrupted import was_interrupted
+from moorage.decide.runs.interrupted import ended_suspended, was_interrupted
 from moorage.decide.runs.kueue import queue_of
 from moorage.decide.runs.lastwords import split_last_words
 from moorage.decide.runs.restarts import INTERRUPTED, AttemptSeen, Cause, PodSeen, cause_of
@@ -118,6 +118,12 @@ class AttemptView:
     ended: datetime | None = None
     pods: tuple[PodView, ...] = ()  # oldest first
     yields_to: str = ""  # NAMESPACE/RUN that it gives its place to; empty: it keeps it
+    ended_suspended: bool = False
+
+    @property
+    def gave_way(self) -> bool:
+        """As of `moorage.decide.runs.restarts.AttemptSeen`."""
+        return bool(self.yields_to) or self.ended_suspended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,8 +313,8 @@ def exit_code_of(run: RunView) -> int:
 
 
 def _turns(attempts: Sequence[AttemptView]) -> int:
-    """Attempts that gave their place to another run; they are no restarts."""
-    return sum(bool(attempt.yields_to) for attempt in attempts)
+    """Attempts that ended for the turn of another run or by a suspension; the next ones are no restarts."""
+    return sum(attempt.gave_way for attempt in attempts)
 
 
 def _state(attempts: Sequence[AttemptView], ended_because: str, limit: int, retries: int) -> State:
@@ -322,7 +328,7 @@ def _state(attempts: Sequence[AttemptView], ended_because: str, limit: int, retr
             case Cause.MEMORY:
                 return State.OOM_KILLED
             case Cause.DISRUPTED if not ended_because and (
-                last.yields_to or last.number - _turns(attempts) <= limit
+                last.gave_way or last.number - _turns(attempts) <= limit
             ):
                 return State.RESTARTING
             case _:
@@ -426,6 +432,7 @@ def _view_attempt(job: Obj, pods: Sequence[PodView]) -> AttemptView:
         ended=ended,
         pods=mine,
         yields_to=annotations_of(job).get(YIELDS_TO_ANNOTATION, ""),
+        ended_suspended=ended_suspended(job),
     )
     return replace(view, cause=_cause(view)) if state == "Failed" else view
 
