@@ -3,8 +3,8 @@
 Work is judged once, where it begins:
 
 - what a person creates: pods, Jobs and other workloads, maps, workspaces, workflows; a workspace that is started;
-  an update of a workload that asks for other GPUs, for more pods or for more CPU or memory, also by `scale` and
-  `resize`;
+  a Job or workflow that is resumed, but for Jobs in a queue of Kueue; an update of a workload that asks for other
+  GPUs, for more pods or for more CPU or memory, also by `scale` and `resize`;
 - what a schedule creates in the owner's name: the Jobs of a CronJob, the Workflows of a CronWorkflow;
 - pods that a Deployment, a workspace, a step of a workflow and the like make: by their owner, each when it is
   made, since the work that was judged has no end, or its pods were not seen then. Such pods are put behind others,
@@ -34,6 +34,7 @@ from moorage.decide.admission.ownership import put
 from moorage.decide.admission.review import OPERATOR, Draft, Refusal, Request
 from moorage.decide.admission.templates import WORKLOADS, is_guest
 from moorage.decide.budgets.use import Standing, standings, strictest
+from moorage.decide.runs.kueue import queue_of
 from moorage.errors import DocumentError, QuantityError
 from moorage.model.budget import QUEUE, REFUSE, WARN
 from moorage.model.names import (
@@ -63,7 +64,7 @@ class _Beginning(Enum):
     NEW = auto()  # work that begins
     POD = auto()  # a pod that a controller makes
     CLASS_LEFT = auto()  # an update that takes the class away
-    MORE = auto()  # an update that asks for other GPUs, or for more pods
+    MORE = auto()  # an update that asks for other GPUs, or for more pods, or resumes work
     LARGER = auto()  # an update that asks for more CPU or memory, and for no more GPUs
 
 
@@ -85,7 +86,7 @@ def apply_budgets(draft: Draft) -> None:
     with_gpus = asks_gpus(draft.obj.get("spec"), gpu_machines) or _names(labels_of(draft.obj), gpu_machines)
     standing_of_all = standings(budgets, user=judged.user, tenant=tenant, now=now)
     of_gpus = with_gpus and judged.beginning is not _Beginning.LARGER
-    if draft.request.kind == "Workflow" and judged.beginning is _Beginning.NEW and not with_gpus:
+    if draft.request.kind == "Workflow" and not with_gpus:
         _mark_without_gpus(draft, standing_of_all)
     over = strictest(standing for standing in standing_of_all if standing.budget.is_money or of_gpus)
     if over is None:
@@ -157,6 +158,10 @@ def _growth(request: Request) -> _Beginning | None:
     old, obj = request.old or request.obj, request.obj
     if old.get("spec") == obj.get("spec"):
         return None
+    if request.kind == "Workflow" or (request.kind == "Job" and not queue_of(obj)):
+        was, will = (at(each, ("spec", "suspend")) is True for each in (old, obj))
+        if was and not will:
+            return _Beginning.MORE
     if request.kind in WORKLOADS:
         for field in ("replicas", "parallelism"):  # one is Kubernetes' default of both
             before, after = (
@@ -237,7 +242,7 @@ def _judge_new(draft: Draft, over: Standing) -> None:
 
 
 def _mark_without_gpus(draft: Draft, standing_of_all: Collection[Standing]) -> None:
-    """Note on a Workflow that it was let through without GPUs, while a budget refuses new work with GPUs."""
+    """Note on a Workflow that it begins or goes on without GPUs, while a budget refuses new work with GPUs."""
     if any(
         standing.is_over and standing.budget.when_over == REFUSE and not standing.budget.is_money
         for standing in standing_of_all

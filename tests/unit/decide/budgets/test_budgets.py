@@ -15,6 +15,7 @@ from moorage.decide.admission.order import admit
 from moorage.decide.admission.review import OPERATOR, Request
 from moorage.decide.budgets.use import due, gpu_hours, period_of, standings, uses_of
 from moorage.model.budget import budgets_of, check_budget, parse_budget
+from moorage.model.kueue import QUEUE_LABEL
 from moorage.model.machine import Fault
 from moorage.testing.costs import HOUR, a_share
 
@@ -238,6 +239,11 @@ def test_gpus_in_a_patch_of_the_pods_spec_count(text, want):
     assert bool(decide(obj, refusing, kind="Workflow").refusals) is want
 
 
+def suspended(value, **labels):
+    job = a_job()
+    return {"metadata": job["metadata"] | {"labels": labels}, "spec": job["spec"] | {"suspend": value}}
+
+
 def workload(gpus=0, *, replicas=1, field="replicas"):
     limits = {"memory": "1Gi"} | ({"nvidia.com/gpu": gpus} if gpus else {})
     template = {"metadata": {}, "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]}}
@@ -263,6 +269,12 @@ def workload(gpus=0, *, replicas=1, field="replicas"):
         pytest.param("Deployment", workload(1), workload(), False, id="no GPUs any more"),
         pytest.param("Deployment", workload(), workload(replicas=9), False, id="without GPUs"),
         pytest.param("Deployment", workload(1), workload(1), False, id="nothing of it"),
+        pytest.param("Job", suspended(True), suspended(False), True, id="a Job is resumed"),
+        pytest.param("Job", suspended(False), suspended(True), False, id="a Job is suspended"),
+        pytest.param(
+            "Job", *(suspended(each, **{QUEUE_LABEL: "a"}) for each in (True, False)), False, id="Kueue resumes it"
+        ),
+        pytest.param("Workflow", suspended(True), a_job(), True, id="a workflow is resumed"),
     ],
 )
 def test_an_update_that_asks_for_more_is_new_work(kind, old, new, want):
