@@ -118,6 +118,7 @@ def asks_gpus(spec: Any, gpu_machines: Collection[str] = ()) -> bool:
                 and value not in (None, 0, "0", "", {}, [])
             )
             or (key == "podSpecPatch" and isinstance(value, str) and _patch_asks_gpus(value))
+            or (key == "manifest" and isinstance(value, str) and _manifest_asks_gpus(value))
             or (key == "machine" and isinstance(value, Mapping) and value.get("type") in gpu_machines)
             or asks_gpus(value, gpu_machines)
             for key, value in spec.items()
@@ -135,6 +136,16 @@ def _patch_asks_gpus(text: str) -> bool:
         return asks_gpus(parse_document(text))
     except DocumentError:  # no pod is made with it
         return False
+
+
+def _manifest_asks_gpus(text: str) -> bool:
+    """Whether the object that a step of a workflow makes asks for GPUs. A field that a tag names may be one."""
+    first, *rest = text.split("{{")
+    plain = first + "".join("gpu" + part.partition("}}")[2] for part in rest)
+    try:
+        return asks_gpus(parse_document(plain))
+    except DocumentError:  # until its tags are replaced
+        return "gpu" in text.lower()
 
 
 def _gpus_asked(spec: Any, gpu_machines: Collection[str]) -> list[str]:

@@ -239,6 +239,33 @@ def test_gpus_in_a_patch_of_the_pods_spec_count(text, want):
     assert bool(decide(obj, refusing, kind="Workflow").refusals) is want
 
 
+MAKES = """
+kind: Job
+metadata: {{generateName: "a-{{{{workflow.name}}}}-"}}
+spec:
+  template:
+    spec:
+      containers:
+      - name: {{{{inputs.parameters.name}}}}
+        resources: {{limits: {limits}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        pytest.param(MAKES.format(limits="{nvidia.com/gpu: 1}"), True, id="a Job with GPUs"),
+        pytest.param(MAKES.format(limits='{nvidia.com/gpu: "{{item.gpus}}"}'), True, id="their number"),
+        pytest.param(MAKES.format(limits="{ {{inputs.parameters.what}}: 1}"), True, id="a resource by a tag"),
+        pytest.param(MAKES.format(limits='{cpu: "{{inputs.parameters.cpu}}"}'), False, id="a Job without GPUs"),
+        pytest.param("{{inputs.parameters.manifest}}", False, id="all of it a tag: it is judged when it is made"),
+        pytest.param("[{{a}}: {nvidia.com/gpu: 1}", True, id="no YAML until its tags are replaced"),
+    ],
+)
+def test_gpus_of_what_a_step_of_a_workflow_makes_count(text, want):
+    assert asks_gpus({"templates": [{"name": "make", "resource": {"action": "create", "manifest": text}}]}) is want
+
+
 def suspended(value, **labels):
     job = a_job()
     return {"metadata": job["metadata"] | {"labels": labels}, "spec": job["spec"] | {"suspend": value}}
