@@ -244,7 +244,7 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="readings as fine as they are kept")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    gc.set_threshold(100_000, 50, 100)  # as the service sets it
+    gc.set_threshold(10_000, 50, 100)  # as the service sets it
     end = floor(SYSTEM.now(), Level.WINDOW)
     start = floor(end - timedelta(days=options.days), Level.HOUR)
     with tempfile.TemporaryDirectory() as name, place(Path(name), options.postgres) as (where, size, tidy):

@@ -108,7 +108,7 @@ def serve_extender(sock: socket.socket, policy: str, pipe: Connection) -> None:
 
     decoder, encoder = msgspec.json.Decoder(Args), msgspec.json.Encoder()
     cache = ExtenderCache(FakeApi(), policy=make_policy(policy))
-    gc.set_threshold(100_000, 50, 100)  # as the service sets it
+    gc.set_threshold(10_000, 50, 100)  # as the service sets it
     for number in range(NODES):
         cache._nodes._put(Key("", f"node-{number:05}"), a_node(number))
     for informer, handler in ((cache._nodes, cache.node_changed), (cache._pods, cache.pod_changed)):

@@ -175,7 +175,7 @@ def main() -> None:
     parser.add_argument("--postgres", action="store_true")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    gc.set_threshold(100_000, 50, 100)  # as the service sets it
+    gc.set_threshold(10_000, 50, 100)  # as the service sets it
     end = floor(SYSTEM.now(), Level.HOUR)
     start = end - timedelta(days=options.days)
     with tempfile.TemporaryDirectory() as name, place(Path(name), options.postgres) as (where, size, _):

@@ -108,7 +108,7 @@ def main() -> None:
     parser.add_argument("--series", type=int, default=10_000)
     parser.add_argument("--times", type=int, default=20)
     options = parser.parse_args()
-    gc.set_threshold(100_000, 50, 100)  # as the service sets it
+    gc.set_threshold(10_000, 50, 100)  # as the service sets it
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(measure(options, Path(folder)))
     os._exit(0)

@@ -54,7 +54,7 @@ def serve_queue(sock: socket.socket, folder: str, database: str, pipe: Connectio
     from moorage.testing.fakeapi import FakeApi
 
     async def main() -> None:
-        gc.set_threshold(100_000, 50, 100)
+        gc.set_threshold(10_000, 50, 100)
         api = FakeApi(users={USER: USER})
         api.readers.add((USER, "lab"))
         service = ServerService(api, usage_db=Path(folder) / "usage.db", queue_db=database, page_token="")

@@ -611,7 +611,7 @@ def start(settings: Settings) -> None:
     """Run the parts of this process; exit code 1 with one logged error when they cannot go on."""
     os.umask(0o077)
     set_up_logging()
-    gc.set_threshold(100_000, 50, 100)  # three quarters of a large decode is otherwise spent in the collector
+    gc.set_threshold(10_000, 50, 100)  # with Python's own, half of a large decode is spent in the collector
     try:
         asyncio.run(run_services(settings))
     except* MoorageError as group:

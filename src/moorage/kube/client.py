@@ -441,7 +441,10 @@ class KubeClient:
                 continue
             wait = _retry_after(answer.headers.get("Retry-After"), self._clock)
             if answer.status not in _BUSY or wait is None or method not in _REPEATABLE or tries >= RETRIES:
-                raise error
+                try:
+                    raise error
+                finally:
+                    del error  # else it, its traceback, this frame and the answer hold each other
             tries += 1
             log.info("the API server is busy; trying again", extra={"path": path, "status": answer.status})
             await self._clock.sleep(min(wait, RETRY_AFTER_MAX_SECONDS))

@@ -370,7 +370,7 @@ def main() -> None:
     end_with_parent()
     os.umask(0o077)  # of containers and commands in them it is 0o022: the shim sets it
     set_up_logging()
-    gc.set_threshold(100_000, 50, 100)  # three quarters of a large decode is otherwise spent in the collector
+    gc.set_threshold(10_000, 50, 100)  # with Python's own, half of a large decode is spent in the collector
     for name, fd in options.fds.items():
         if name != "api":
             os.close(fd)

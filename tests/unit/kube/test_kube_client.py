@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+import aiohttp
 import pytest
 from aiohttp import web
 from hypothesis import given
@@ -359,6 +361,21 @@ async def test_a_connection_that_breaks_is_a_server_error_without_status(scene: 
         with pytest.raises(ServerError) as caught:
             await watch(client)
     assert caught.value.status == 0
+
+
+async def test_an_answer_that_was_an_error_is_freed_at_once(scene: Scene) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        async with client_of(scene) as client:
+            for _ in range(20):
+                scene.answer(status(404, "NotFound"), 404)
+                with pytest.raises(NotFound):
+                    await client.get(PODS, "p", "lab")
+            answers = sum(isinstance(each, aiohttp.ClientResponse) for each in gc.get_objects())
+    finally:
+        gc.enable()
+    assert answers < 10
 
 
 async def test_leaving_a_watch_closes_it(scene: Scene) -> None:
