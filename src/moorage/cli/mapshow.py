@@ -116,6 +116,8 @@ def as_text(document: Shown, failed: Iterable[MapItem], now: datetime) -> str:
         made = f"{workers.get('active', 0):,} of at most {document.get('parallelism') or 0:,}"
         if workers.get("restarts"):
             made += f", {workers['restarts']:,} replaced"
+        if (unready := workers.get("active", 0) - workers.get("ready", 0)) > 0:
+            made += f"; {unready:,} not started: moor explain {document['name']} -n {document['namespace']}"
     fields = [
         ("map", f"{document['namespace']}/{document['name']}"),
         ("state", str(document["state"]) + ("" if document["closed"] else ", open for more items")),
