@@ -139,6 +139,10 @@ HOSTILE = {
         table = parse_timetable(["0 0 31 2,4,6,9,11 *"] * 100, "Europe/Zurich", anchor=first)
         for _ in range(20):
             assert latest_slot(table, first, last) is None""",
+    "tags within tags that are not closed": """
+        from moorage.decide.workflows.text.tags import substitute
+        for _ in range(20):
+            refused(lambda: substitute("{{b" * 42_000 + "{{a}}" * 25_000, {"a": "x" * 50}))""",
     "name with many stars": """
         from moorage.apimachinery.globs import fits
         assert not fits("a" * 253, "*a" * 60 + "b")""",

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from moorage.actions.workflowlogs import StepLine, WorkflowLog
+from moorage.apimachinery.texts import visible
 from moorage.cli import console
 from moorage.cli.kept import AskedKept
 from moorage.cli.names import complete
@@ -102,7 +103,7 @@ class StepPrinter:
             console.raw(event.text)
             return
         place = self._places.setdefault(event.step, len(self._places))
-        head = f"{event.step} |"
+        head = f"{visible(event.step)} |"  # with the items of loops
         if self._colour:
             head = click.style(head, fg=COLOURS[place % len(COLOURS)])
         console.raw(f"{head} ".encode() + event.text)

@@ -17,12 +17,13 @@ from typing import Protocol
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.meta import annotations_of
 from moorage.apimachinery.moments import moment, readable_moment
-from moorage.apimachinery.resources import NAMESPACES, Resource
+from moorage.apimachinery.resources import NAMESPACES, Obj, Resource
 from moorage.decide.usage.intervals import Interval
 from moorage.errors import ApiError, NotFound, ServerError
 from moorage.model.names import RECORDS_SINCE_ANNOTATION
 from moorage.server.identity.auth import Auth, User
 
+FEW = 4  # namespaces that are read one by one; of more, all are listed
 DELETED = "{} (deleted)"  # in place of a namespace's name; no namespace has such a name, and no role in it
 
 
@@ -43,13 +44,16 @@ async def records_since(api: Api | None, namespace: str) -> datetime | None:
     if api is None or not namespace:
         return None
     try:
-        obj = await api.get(NAMESPACES, namespace)
+        return _since(await api.get(NAMESPACES, namespace))
     except NotFound:
         return None
     except ApiError as error:
         raise ServerError(f"namespace {namespace} cannot be read: {error.message}", status=503) from error
-    stated = readable_moment(annotations_of(obj).get(RECORDS_SINCE_ANNOTATION))
-    return stated or moment(obj["metadata"].get("creationTimestamp"))
+
+
+def _since(namespace: Obj) -> datetime | None:
+    stated = readable_moment(annotations_of(namespace).get(RECORDS_SINCE_ANNOTATION))
+    return stated or moment(namespace["metadata"].get("creationTimestamp"))
 
 
 async def oldest_for(
@@ -67,9 +71,16 @@ def is_too_old(created: datetime | None, since: datetime | None) -> bool:
 
 
 async def created_at(api: Api, namespaces: Iterable[str]) -> Mapping[str, datetime | None]:
-    """`records_since` of each namespace."""
+    """`records_since` of each namespace, by one request where there are many. Raises ServerError."""
     names = sorted(set(namespaces))
-    return dict(zip(names, await asyncio.gather(*(records_since(api, name) for name in names)), strict=True))
+    if len(names) <= FEW:
+        return dict(zip(names, await asyncio.gather(*(records_since(api, name) for name in names)), strict=True))
+    try:
+        listed = (await api.list(NAMESPACES)).items
+    except ApiError as error:
+        raise ServerError(f"namespaces cannot be listed: {error.message}", status=503) from error
+    known = {obj["metadata"]["name"]: _since(obj) for obj in listed}
+    return {name: known.get(name) for name in names}
 
 
 async def by_namespace(api: Api, intervals: Iterable[Interval]) -> list[Interval]:

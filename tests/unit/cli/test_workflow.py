@@ -356,6 +356,13 @@ def test_logs_of_all_steps_stand_after_their_names(moor):
     assert done.err == "note: b: the pod is gone, and nothing is kept of its log\n"
 
 
+def test_an_item_in_the_name_of_a_step_forges_no_line_of_a_log(moor):
+    stored(moor, "Succeeded", a_node("train[0].a", pod_name="p1"))
+    a_pod(moor, "p1", "train[0].fan(0:x\n\x1b[31mb | forged)")
+    moor.api.pod_logs |= {"p1": ["one"]}
+    assert moor("workflow", "logs", "train", "--prefix").out == "fan(0:x\\n\\e[31mb | forged) | one\n"
+
+
 def test_the_log_of_a_step_is_chosen_by_its_name(moor):
     stored(moor, "Succeeded", a_node("train[0].a", pod_name="p1"))
     a_pod(moor, "p1", "train[0].a")

@@ -25,6 +25,7 @@ from moorage.model.workflow import (
 )
 from moorage.server.namespaces import by_namespace, is_too_old, records_since
 from moorage.testing.clock import NOON
+from moorage.testing.fakeapi import FakeApi
 
 pytestmark = pytest.mark.anyio
 
@@ -196,6 +197,19 @@ async def test_use_of_the_old_namespace_is_not_that_of_the_new(old):
     assert await by_namespace(api, [an_interval(), mine]) == [an_interval(namespace="lab (deleted)"), mine]
     other = an_interval(namespace="gone")
     assert await by_namespace(api, [other]) == [other]
+
+
+async def test_many_namespaces_are_read_by_one_request():
+    api = FakeApi()
+    for number in range(30):
+        created = rfc3339(LATER if number % 2 else NOON)
+        api.put(NAMESPACES, {"metadata": {"name": f"team-{number}", "creationTimestamp": created}})
+    intervals = [an_interval(namespace=f"team-{number}") for number in range(40)]
+    shown = await by_namespace(api, intervals)
+    assert [each.namespace for each in shown] == [
+        f"team-{number} (deleted)" if number < 30 and number % 2 else f"team-{number}" for number in range(40)
+    ]
+    assert [(call.verb, call.resource) for call in api.calls] == [("list", "namespaces")]
 
 
 async def test_without_a_namespace_rights_alone_decide(site):

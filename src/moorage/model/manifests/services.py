@@ -365,7 +365,9 @@ SERVER = Service(
             why="the end of logs of runs and steps is kept: it goes with the pod",
         ),
         Rule(
-            resources=("namespaces",), verbs=("get",), why="one made anew shows nothing of the old one of its name"
+            resources=("namespaces",),
+            verbs=("get", "list"),
+            why="one made anew shows nothing of the old one of its name",
         ),
         Rule(
             group="batch", resources=("jobs",), verbs=(*READ, "patch"), why="runs; patch: checkpoints, idle ones"

@@ -131,6 +131,7 @@ class _Substitution:
         nested = 0
         size = 0
         end = 0
+        looked = 0  # before this, no string ends in the tag
         budget = current()
         while (start := text.find("{{", position)) >= 0:
             if (
@@ -139,7 +140,7 @@ class _Substitution:
                 end = text.find("}}", start + 2)
             if end < 0:
                 raise SyntaxProblem(f"tag {text[start : start + 60]!r} is not closed: '}}}}' is missing")
-            if quote := _END_OF_STRING.search(text, start + 2, end):
+            if quote := _END_OF_STRING.search(text, max(start + 2, looked), end):
                 # the string ends before the tag does
                 if text.startswith("=", start + 2):
                     raise SyntaxProblem(f"tag {text[start : start + 60]!r} is not closed: '}}}}' is missing")
@@ -169,6 +170,7 @@ class _Substitution:
                         budget.spend(len(text) // 64)
                         text = "{{" + inner + text[position:]
                         position = end = 0
+                        looked = 2 + tag.rfind("{{")
                         continue
             size += len(value)
             budget.write(len(value))
