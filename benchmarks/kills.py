@@ -15,7 +15,7 @@ datasets    the filler is killed (`benchmarks/dataset_fill.py`)
 mixed       workflows, schedules, maps, runs, guests, an idle policy, time sharing and a budget, all at once
 
 Without `--full` each is small, for a try. One line for each scene; exit code 1 when one does not hold, or does not
-end within `--minutes`.
+end within `--minutes`. The folder of such a scene is kept.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import asyncio
 import importlib
 import logging
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -36,6 +37,7 @@ from typing import Any
 from scenes import mixed
 from scenes.outcome import Outcome, tell
 
+from moorage.errors import ApiError
 from moorage.testing.cluster import local_cluster
 from moorage.testing.killing import Trouble
 
@@ -91,20 +93,24 @@ def run(name: str, size: Size, seed: int, minutes: float) -> Outcome:
     """Play one scene on a cluster of its own."""
     outcome = Outcome(scene=name, seed=seed, things=SCENES[name].things)
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix=f"kills-{name}-") as folder:
-        try:
-            if name == "datasets":  # brings its own cluster
-                from scenes import datasets
+    folder = Path(tempfile.mkdtemp(prefix=f"kills-{name}-"))
+    try:
+        if name == "datasets":  # brings its own cluster
+            from scenes import datasets
 
-                work = datasets.play(outcome, Path(folder), kills=size.kills, objects=size.objects)
-                asyncio.run(_bounded(work, minutes))
-            else:
-                _play(outcome, Path(folder), size, minutes)
-        except* TimeoutError:
-            outcome.stuck.append(f"the scene did not end within {minutes:g} minutes")
-        except* AssertionError as group:
-            outcome.stuck += [str(error) for error in _leaves(group)]
+            work = datasets.play(outcome, folder, kills=size.kills, objects=size.objects)
+            asyncio.run(_bounded(work, minutes))
+        else:
+            _play(outcome, folder, size, minutes)
+    except* TimeoutError:
+        outcome.stuck.append(f"the scene did not end within {minutes:g} minutes")
+    except* (AssertionError, ApiError) as group:
+        outcome.stuck += [str(error) for error in _leaves(group)]
     outcome.seconds = time.monotonic() - began
+    if outcome.is_good:
+        shutil.rmtree(folder)
+    else:
+        outcome.notes["kept in"] = folder
     return outcome
 
 

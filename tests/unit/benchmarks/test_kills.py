@@ -184,13 +184,19 @@ def test_a_slot_that_is_lost_or_doubled_is_found(scene, outcome, slots, starts, 
 @pytest.mark.parametrize(
     ("run", "lines", "killed", "lost", "doubled"),
     [
-        pytest.param(a_run(), "start,step 0,step 1,end", 0, 0, 0, id="as it should be"),
-        pytest.param(None, "", 0, 1, 0, id="gone"),
-        pytest.param(a_run(state="Failed"), "start,step 0,step 1,end", 0, 1, 0, id="failed"),
-        pytest.param(a_run(), "start,step 1,end", 0, 1, 0, id="a step is missing"),
-        pytest.param(a_run(), "start,step 0,step 1,start,step 1,end", 0, 0, 2, id="started again without a kill"),
-        pytest.param(a_run(), "start,step 0,start,step 0,step 1,end", 1, 0, 0, id="its shim was killed"),
-        pytest.param(a_run(), "start,step 0,step 1", 0, 1, 0, id="did not end"),
+        pytest.param(a_run(), "start,step 0,step 1,end", (0, 0), 0, 0, id="as it should be"),
+        pytest.param(None, "", (0, 0), 1, 0, id="gone"),
+        pytest.param(a_run(state="Failed"), "start,step 0,step 1,end", (0, 0), 1, 0, id="failed"),
+        pytest.param(a_run(), "start,step 1,end", (0, 0), 1, 0, id="a step is missing"),
+        pytest.param(
+            a_run(), "start,step 0,step 1,start,step 1,end", (0, 0), 0, 2, id="started again without a kill"
+        ),
+        pytest.param(a_run(), "start,step 0,start,step 0,step 1,end", (1, 0), 0, 0, id="its shim was killed"),
+        pytest.param(
+            a_run(), "start,step 0,step 1,end,start,end", (1, 1), 0, 0, id="its shim was killed after the end"
+        ),
+        pytest.param(a_run(), "start,step 0,start,step 1,end,start,end", (2, 0), 0, 1, id="ended twice"),
+        pytest.param(a_run(), "start,step 0,step 1", (0, 0), 1, 0, id="did not end"),
     ],
 )
 def test_a_run_with_a_checkpoint_that_is_lost_or_doubled_is_found(
@@ -198,7 +204,8 @@ def test_a_run_with_a_checkpoint_that_is_lost_or_doubled_is_found(
 ):
     notes = [[*line.split(), "r", "42"] for line in lines.split(",") if line]
     runs = {"r": run} if run else {}
-    scene("mixed").judge_runs(outcome, [("default", "r")], runs, notes, Counter(r=killed))
+    shims, at_the_end = (Counter(r=count) for count in killed)
+    scene("mixed").judge_runs(outcome, [("default", "r")], runs, notes, shims, at_the_end)
     assert (len(outcome.lost), len(outcome.doubled)) == (lost, doubled)
 
 
