@@ -21,8 +21,10 @@ from moorage.apimachinery.resources import JOBS, NAMESPACES, PODS, SECRETS, SERV
 from moorage.decide.runs.names import secret_name
 from moorage.errors import AlreadyExists, ApiError, Forbidden, NotFound
 from moorage.kube.client import KubeClient
+from moorage.kube.serverurl import server_url
 from moorage.model.people import LOCAL
 from moorage.model.tenant import TENANTS
+from moorage.model.workspace import WORKSPACES
 from moorage.testing.cluster import Cluster
 from moorage.testing.waiting import until
 
@@ -157,3 +159,32 @@ async def _left(scene: Scene, name: str) -> str | None:
     except NotFound:
         return None
     return str(secret["metadata"]["ownerReferences"][0]["uid"])
+
+
+async def test_the_owner_of_a_workspace_gets_its_token_and_another_member_does_not(
+    scene: Scene, cluster: Cluster
+) -> None:
+    if cluster.kind != "local":
+        pytest.skip("workspaces need an address: only the local cluster has a domain for them")
+    size = {"cpu": "100m", "memory": "64Mi"}
+    spec = {"type": "jupyterlab", "access": "token", "resources": size}
+    await scene.ada.create(WORKSPACES, {"metadata": {"name": "lab"}, "spec": spec}, scene.namespace)
+
+    async def secret_of_it() -> Any:
+        status = (await scene.ada.get(WORKSPACES, "lab", scene.namespace)).get("status") or {}
+        return status.get("url") and await scene.admin.get(SECRETS, status["secret"], scene.namespace)
+
+    secret = await until("its address", secret_of_it)
+    token = base64.b64decode(secret["data"]["token"]).decode()
+    for member in (scene.ada, scene.eve):
+        with pytest.raises(Forbidden):
+            await member.get(SECRETS, secret["metadata"]["name"], scene.namespace)
+    url = f"{await server_url(scene.admin)}/api/v1/workspaces/{scene.namespace}/lab/open"
+    async with aiohttp.ClientSession() as http:
+        for authorization, status in (
+            (await scene.ada.authorization(), 200),
+            (await scene.eve.authorization(), 403),
+        ):
+            async with http.post(url, json={}, headers={"Authorization": authorization}) as answer:
+                text = await answer.text()
+                assert (answer.status, token in text) == (status, status == 200), text
