@@ -259,6 +259,10 @@ async def test_a_step_reports_again_until_its_pod_is_recorded(tmp_path: Path) ->
         await asyncio.to_thread(own.report, {"pod": ""})
         with pytest.raises(Passing):
             await asyncio.to_thread(invented.report, {"pod": ""})
+        (file := tmp_path / "file").write_text("x")
+        with pytest.raises(Passing, match="answered 425"):
+            await asyncio.to_thread(invented.put_artifact, "model", "none", file)
+        await asyncio.to_thread(own.put_artifact, "model", "none", file)
         assert await store.reports("u1", ["pod-a", "pod-b"]) == (StepReport(pod="pod-a"),)
 
 

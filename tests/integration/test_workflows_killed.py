@@ -21,9 +21,9 @@ import yaml
 from tests.workflowoperators import an_operator, operate
 
 from moorage.apimachinery.informer import Informer
-from moorage.apimachinery.resources import NODES, PDBS, PODS, PVCS, Obj, Resource
+from moorage.apimachinery.resources import EVENTS, NODES, PDBS, PODS, PVCS, Obj, Resource
 from moorage.decide.workflows.graph.validity import violations
-from moorage.errors import ApiError, Forbidden, Invalid, NotFound
+from moorage.errors import ApiError, Forbidden, Invalid, NotFound, QuotaExceeded
 from moorage.model.workflow import (
     NODE_NAME_ANNOTATION,
     RESUME_ANNOTATION,
@@ -31,6 +31,7 @@ from moorage.model.workflow import (
     TAKE_OVER_ANNOTATION,
     WORKFLOW_TEMPLATES,
     WORKFLOWS,
+    Memo,
     Outputs,
     StepReport,
     WorkflowRecord,
@@ -552,6 +553,39 @@ async def test_a_workflow_whose_records_exceed_the_quota_fails_and_says_so(tmp_p
     )
     assert status["message"].endswith("an administrator sets MOORAGE_WORKFLOW_BYTES_PER_NAMESPACE")
     assert [*(await api.list(PODS)).items, *(await api.list(PVCS)).items] == []
+
+
+MEMOIZED = """
+metadata: {name: claims, namespace: default}
+spec:
+  entrypoint: main
+  templates:
+  - name: main
+    memoize: {key: a, cache: {configMap: {name: cache}}}
+    container: {image: busybox, command: ["true"]}
+"""
+
+
+class NoRoom(LocalRecords):
+    """A store in which a namespace has no room for memoized outputs."""
+
+    async def remember(self, namespace: str, cache: str, key: str, memo: Memo) -> None:
+        raise QuotaExceeded("the records of workflows have 9 bytes; 1 more exceed the limit of 9")
+
+
+async def test_a_step_whose_outputs_cannot_be_memoized_succeeds_and_an_event_says_so(tmp_path: Path) -> None:
+    api, records = FakeApi(), NoRoom(tmp_path / "workflows.db")
+    api.put(NODES, {"metadata": {"name": "n"}, "status": {}})
+    kubelet = Kubelet(api, records, random.Random(1))
+    await api.create(WORKFLOWS, yaml.safe_load(MEMOIZED))
+
+    async with running(kubelet.pods.run()), running(operate(an_operator(api, records))):
+        await until("the end", lambda: _is_succeeded(api, "claims"))
+    records.close()
+    messages = {event["reason"]: event["message"] for event in (await api.list(EVENTS)).items}
+    assert messages["MemoRefused"].endswith(
+        "are not memoized: the records of workflows have 9 bytes; 1 more exceed the limit of 9"
+    )
 
 
 async def test_a_claim_whose_tags_cannot_be_read_ends_the_workflow(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ class ErrorCode(StrEnum):
     UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type", 415, "The body must be application/json."
     INVALID = "invalid", 422, "A field is invalid; `field` names it."
     KEY_REUSED = "key_reused", 422, "The Idempotency-Key was used before with a different request body."
-    TOO_EARLY = "too_early", 425, "The operator has not recorded the pod of the step yet; report again."
+    TOO_EARLY = "too_early", 425, "The operator has not recorded the pod of the step yet; ask again."
     TOO_MANY_REQUESTS = "too_many_requests", 429, "Asked too often; Retry-After says when to ask again."
     TOO_MANY_ATTEMPTS = "too_many_attempts", 429, "Too many failed logins; Retry-After says when to try again."
     INTERNAL_ERROR = "internal_error", 500, "The server failed; its log says why."

@@ -73,7 +73,7 @@ class Steps:
     async def store_artifact(self, request: Request) -> Response:
         """For steps of workflows: store an output artifact, as a stream. The answer is an Artifact."""
         run, _ = await self._run(request)
-        pod, name = _named(request, "pod", _POD), _named(request, "artifact", _NAME)
+        pod, name = await self._pod(request, run), _named(request, "artifact", _NAME)
         asked = decode_query(request.query_params.multi_items(), Put)
         key = asked.key or make_key(run.name, pod, name, asked.archive)
         key += f"/{asked.below}" if asked.below else ""
@@ -119,18 +119,7 @@ class Steps:
     async def report(self, request: Request) -> Response:
         """For steps of workflows: report the outputs of a step. The first report of a pod counts."""
         run, _ = await self._run(request)
-        pod = _named(request, "pod", _POD)
-        try:
-            is_known = await self._context.workflows.has_pod(run.uid, pod)
-        except StorageError as error:
-            raise _problem(error) from error
-        if not is_known:  # invented names would fill the database; the operator of a restored one records it again
-            raise Problem(
-                425,
-                ErrorCode.TOO_EARLY,
-                f"no step of workflow {run.namespace}/{run.name} has the pod {pod}",
-                "report again when the operator has recorded it",
-            )
+        pod = await self._pod(request, run)
         report = decode(await read_bytes(request, REPORT_BYTES) or b"{}", StepReport)
         check_report(report)
         try:
@@ -138,6 +127,25 @@ class Steps:
         except (ApiError, StorageError) as error:
             raise _problem(error) from error
         return Response(status_code=204)
+
+    async def _pod(self, request: Request, run: WorkflowRecord) -> str:
+        """The pod whose step asks. Raises Problem 425 for one that the workflow has not made, and 503.
+
+        Invented names would fill the store. After a restore the operator records the pod again.
+        """
+        pod = _named(request, "pod", _POD)
+        try:
+            is_known = await self._context.workflows.has_pod(run.uid, pod)
+        except StorageError as error:
+            raise _problem(error) from error
+        if not is_known:
+            raise Problem(
+                425,
+                ErrorCode.TOO_EARLY,
+                f"no step of workflow {run.namespace}/{run.name} has the pod {pod}",
+                "ask again when the operator has recorded it",
+            )
+        return pod
 
     async def _run(self, request: Request) -> tuple[WorkflowRecord, datetime | None]:
         """The workflow whose token came, and since when its namespace exists. Raises Problem 401, 410 where it has
