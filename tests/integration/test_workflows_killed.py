@@ -542,7 +542,9 @@ async def test_a_claim_that_can_never_be_made_ends_the_workflow(tmp_path: Path) 
     assert (await api.list(PODS)).items == []
 
 
-async def test_a_workflow_whose_records_exceed_the_quota_fails_and_says_so(tmp_path: Path) -> None:
+async def test_a_workflow_whose_records_exceed_the_quota_fails_and_begins_when_it_is_retried(
+    tmp_path: Path,
+) -> None:
     api, records = FakeApi(), LocalRecords(tmp_path / "workflows.db", quota=1)
     await api.create(WORKFLOWS, yaml.safe_load(CLAIM))
 
@@ -553,6 +555,16 @@ async def test_a_workflow_whose_records_exceed_the_quota_fails_and_says_so(tmp_p
     )
     assert status["message"].endswith("an administrator sets MOORAGE_WORKFLOW_BYTES_PER_NAMESPACE")
     assert [*(await api.list(PODS)).items, *(await api.list(PVCS)).items] == []
+
+    await api.patch(WORKFLOWS, "claims", {"metadata": {"annotations": {RETRY_ANNOTATION: "{}"}}}, "default")
+    records = LocalRecords(tmp_path / "workflows.db", quota=1_000_000)
+
+    async def is_made() -> bool:
+        return bool((await api.list(PODS)).items)
+
+    async with running(operate(an_operator(api, records))):
+        await until("its pod", is_made)
+    records.close()
 
 
 MEMOIZED = """

@@ -121,6 +121,7 @@ log = logging.getLogger(__name__)
 
 STATUS_EVERY = timedelta(seconds=2)
 CHOICES_MAX = 200  # WorkflowTemplates that a tag may name: a run keeps them all
+NO_ROOM = "quota exceeded"  # of a run whose records found no room, so that nothing is kept of it
 QUOTA_EVERY = timedelta(seconds=5)  # between two tries to create a pod that a quota refused
 GOING_EVERY = timedelta(seconds=10)  # between two looks at a pod whose node has not confirmed its deletion
 MISSING_EVERY = timedelta(seconds=2)  # between two looks for a limit that is missing
@@ -363,7 +364,7 @@ class WorkflowController:
             try:
                 await self._records.begin(record)
             except QuotaExceeded as error:  # nothing is kept of it
-                failed = _failed(record, f"quota exceeded: {error.message}; {error.hint}", now)
+                failed = _failed(record, f"{NO_ROOM}: {error.message}; {error.hint}", now)
                 await self._report(key, obj, failed, force=True)
                 return None
             loaded = await self._records.load(uid, self._holder)
@@ -595,6 +596,9 @@ class WorkflowController:
 
         Cut anywhere, it is finished by the next try: an open record is not retried again.
         """
+        status = obj.get("status") or {}
+        if str(status.get("message") or "").startswith(NO_ROOM):  # it begins for the first time
+            await self._api.patch(WORKFLOWS, key.name, {"status": None}, key.namespace)
         with contextlib.suppress(NotFound):
             loaded = await self._records.load(str(obj["metadata"]["uid"]), self._holder)
             record = loaded.workflow
