@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from moorage.api.maps import FINISHED, Map, MapState
+from moorage.apimachinery.resources import NAMESPACES
 from moorage.decide.maps.leasing import Exchange, Outcome, Policy, Report
 from moorage.model.mapjob import MAPJOBS
 from moorage.model.names import COMMAND_ANNOTATION, MAP_PLAN_ANNOTATION
@@ -23,6 +24,7 @@ EVIL = "<script>alert(1)</script>"
 
 @pytest.fixture
 async def queue(site):
+    site.api.put(NAMESPACES, {"metadata": {"name": "lab", "creationTimestamp": "2001-01-01T00:00:00Z"}})
     await site.service.queue.start()
     yield site.service.queue
     await site.service.queue.close()

@@ -127,7 +127,20 @@ async def test_a_map_of_the_new_namespace_takes_the_name_and_the_quota_of_the_ol
     assert items.json["items"] == []
     stored = await old.service.queue.read(lambda store: (store._used("lab"), store.list_maps()))
     assert (stored[0].maps, stored[0].items) == (1, 0)
-    assert [each.namespace for each in stored[1]] == [f"lab@{LATER.timestamp() * 1000:.0f}", "lab"]
+    moved = f"lab@{LATER.timestamp() * 1000:.0f}"
+    assert [each.namespace for each in stored[1]] == [moved, "lab"]
+    for path in ("/maps", "/glance/work"):
+        assert ">eve<" not in (await old.site.ask(path, headers=ADA, token=False)).text
+    assert (await old.site.ask(f"/maps/{moved}/old-squares", headers=ADA, token=False)).status == 404
+
+
+@pytest.mark.parametrize("is_administrator", [False, True])
+async def test_maps_of_a_namespace_that_is_gone_are_on_the_pages_of_administrators_alone(old, is_administrator):
+    await old.site.api.delete(NAMESPACES, "lab")
+    old.site.api.readers |= {("ada", None)} if is_administrator else set()
+    assert (">eve<" in (await old.site.ask("/maps", headers=ADA, token=False)).text) is is_administrator
+    page = await old.site.ask("/maps/lab/old-squares", headers=ADA, token=False)
+    assert page.status == (200 if is_administrator else 404)
 
 
 @pytest.mark.parametrize("path", ["/api/v1/maps/lab/old-squares", "/api/v1/jobs/lab/old-train/kept"])

@@ -46,6 +46,7 @@ class Browser:
 
     async def make(self, name="squares"):
         """A map of three items, of which one failed."""
+        self.site.api.put(NAMESPACES, {"metadata": {"name": "team", "creationTimestamp": "2001-01-01T00:00:00Z"}})
         stored = await self.queue.create_map(
             namespace="team", name=name, owner="ada", policy=Policy(retries=0), request=name
         )
