@@ -27,7 +27,7 @@ pytestmark = pytest.mark.xdist_group("upgrade")
 OLD_CRDS = {
     crd["spec"]["names"]["kind"]: crd
     for path in sorted((FIXTURES / "crds").glob("*.yaml"))
-    for crd in yaml.safe_load_all(path.read_text(encoding="utf-8"))
+    for crd in yaml.load_all(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 }
 NEW_CRDS = {crd["spec"]["names"]["kind"]: crd for crd in all_crds()}
 OBJECTS: dict[str, dict[str, Any]] = json.loads((FIXTURES / "objects.json").read_text(encoding="utf-8"))

@@ -11,41 +11,55 @@ T = TypeVar("T")
 
 PATIENCE_SECONDS = 180.0  # generous: shared machines are slow at times; nothing is asserted about it
 POLL_SECONDS = 0.05
+SHARE = 4  # a probe takes a quarter of the time, as several tests wait at once on few processors…
+LONGEST_PAUSE_SECONDS = 0.5  # …but half of it where it is slow
+
+
+def pause_after(took: float) -> float:
+    """Seconds to wait after a probe of so many, so that probes leave the processor to what they wait for."""
+    return max(POLL_SECONDS, took, min((SHARE - 1) * took, LONGEST_PAUSE_SECONDS))
 
 
 def wait_until(what: str, probe: Callable[[], T | None], *, patience: float = PATIENCE_SECONDS) -> T:
     """Call `probe` until it returns something true, and return that.
 
-    Raises AssertionError naming `what` and the last value when patience (seconds) runs out. It pauses as long as
-    the probe took, so that probes leave the processor to what they wait for.
+    Raises AssertionError naming `what` and the last value when patience (seconds) runs out.
     """
     deadline = time.monotonic() + patience
     while True:
         began = time.monotonic()
         answer = probe()
-        took = time.monotonic() - began
+        ended = time.monotonic()
         if answer:
             return answer
-        if time.monotonic() > deadline:
+        if ended > deadline:
             raise AssertionError(f"waited {patience:g} s for {what}; last seen: {answer!r}")
-        time.sleep(max(POLL_SECONDS, took))
+        time.sleep(pause_after(ended - began))
 
 
 async def until(what: str, read: Callable[[], Awaitable[Any]], *, patience: float = PATIENCE_SECONDS) -> Any:
     """As `wait_until`, of a coroutine function."""
     deadline = time.monotonic() + patience
-    while not (answer := await read()):
-        if time.monotonic() > deadline:
+    while True:
+        began = time.monotonic()
+        answer = await read()
+        ended = time.monotonic()
+        if answer:
+            return answer
+        if ended > deadline:
             raise AssertionError(f"waited {patience:g} s for {what}; last seen: {answer!r}")
-        await asyncio.sleep(POLL_SECONDS)
-    return answer
+        await asyncio.sleep(pause_after(ended - began))
 
 
 def read_until(read: Callable[[], T], is_wanted: Callable[[T], Any], *, patience: float = PATIENCE_SECONDS) -> T:
     """Read again and again until it is as wanted. Raises AssertionError with the last reading."""
     deadline = time.monotonic() + patience
-    while not is_wanted(value := read()):
-        if time.monotonic() > deadline:
+    while True:
+        began = time.monotonic()
+        value = read()
+        ended = time.monotonic()
+        if is_wanted(value):
+            return value
+        if ended > deadline:
             raise AssertionError(f"waited {patience:g} s; last seen: {value!r}")
-        time.sleep(POLL_SECONDS)
-    return value
+        time.sleep(pause_after(ended - began))
