@@ -33,6 +33,7 @@ TRAINS = textwrap.dedent(
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     while True:
         sum(range(10**6))
+        time.sleep(0.1)  # other tests run too
         step += 1
         saved.with_suffix(".new").write_text(str(step))
         saved.with_suffix(".new").replace(saved)
