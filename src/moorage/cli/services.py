@@ -151,7 +151,7 @@ async def run_services(settings: Settings) -> None:
         if "server" in settings.parts and settings.data is not None and not table.QUEUE_URL.read(os.environ):
             lease = FolderLease(settings.data, renew=not settings.install)
             stack.callback(lease.release)
-            if not await _unless(stop, asyncio.ensure_future(_hold(lease, settings.sockets["server"]))):
+            if not await unless(stop, asyncio.ensure_future(_hold(lease, settings.sockets["server"]))):
                 return
 
         @functools.cache
@@ -171,7 +171,7 @@ async def run_services(settings: Settings) -> None:
             background = [tasks.create_task(work, name=name) for name, work in works.behind]
             serving = [tasks.create_task(work, name=name) for name, work in works.serving]
             answer_parent(settings.alive_fd)
-            if not await _unless(stop, asyncio.gather(*works.ready)):
+            if not await unless(stop, asyncio.gather(*works.ready)):
                 for task in (*serving, *background):
                     task.cancel()
                 return
@@ -233,18 +233,19 @@ async def _end_slowly(draining: asyncio.Event, stop: asyncio.Event, settings: Se
     stop.set()
 
 
-async def _unless(stop: asyncio.Event, work: asyncio.Future[Any]) -> bool:
-    """Wait for work; False where `stop` came first, and then the work is cancelled."""
+async def unless(stop: asyncio.Event, work: asyncio.Future[Any]) -> bool:
+    """Wait for work; False where `stop` came first. When it returns or raises, the work has ended."""
     waiting = asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait({work, waiting}, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
-            work.cancel()
             return False
         await work
         return True
     finally:
-        waiting.cancel()
+        for future in (work, waiting):
+            future.cancel()
+        await asyncio.gather(work, waiting, return_exceptions=True)
 
 
 @dataclass(frozen=True, slots=True)

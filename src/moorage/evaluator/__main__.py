@@ -6,6 +6,7 @@ takes longer than its processor time ends the process (SIGXCPU).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import resource
@@ -62,4 +63,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with contextlib.suppress(BrokenPipeError):  # the parent is gone, or reads no more
+        main()

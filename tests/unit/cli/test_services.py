@@ -12,7 +12,7 @@ import pytest
 
 from moorage.apimachinery.resources import EVENTS, JOBS
 from moorage.cli.datafolder import DataFolder
-from moorage.cli.services import LOCAL_API_WAIT_SECONDS, login_settings, set_aside, wait_for_api
+from moorage.cli.services import LOCAL_API_WAIT_SECONDS, login_settings, set_aside, unless, wait_for_api
 from moorage.cli.up import GIVE_UP_SECONDS
 from moorage.errors import NotReady, ServerError, UsageError
 from moorage.model.retention import AUDIT_DAYS, USAGE_DAYS
@@ -77,6 +77,24 @@ class SlowApi:
         if self._clock.monotonic() < self._seconds:
             raise ServerError("nobody listens")
         return f"{method} {path}".encode()
+
+
+@pytest.mark.anyio
+async def test_a_start_that_fails_ends_what_it_waits_for() -> None:
+    begun, ended = asyncio.Event(), []
+
+    async def work() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("work")
+
+    starting = asyncio.create_task(unless(asyncio.Event(), asyncio.gather(work())))
+    await begun.wait()
+    starting.cancel()  # as the task group does when a part fails
+    await asyncio.wait({starting})
+    assert ended == ["work"]
 
 
 @pytest.mark.anyio

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from moorage.decide.workflows.text.expressions import evaluate
 from moorage.decide.workflows.text.limits import STEPS, Budget, current, shared
 from moorage.decide.workflows.text.tags import substitute
 from moorage.evaluator.pool import Evaluators
+from moorage.evaluator.wire import Request, frame
 
 pytestmark = pytest.mark.anyio
 
@@ -60,6 +63,21 @@ async def test_what_fills_the_memory_is_ended_and_named(evaluators: Evaluators) 
 async def test_what_crashes_its_process_is_named(evaluators: Evaluators) -> None:
     with pytest.raises(TooMuchWork, match=r"evaluating Workflow lab/a ended its process \(SIGABRT\)"):
         await evaluators.call("lab", "Workflow lab/a", functions.crash)
+
+
+def test_a_process_whose_parent_reads_no_more_ends_without_a_word() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "moorage.evaluator"],
+        input=frame(Request(module="operator", name="neg", arguments=(1,), seconds=1)),
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        timeout=60,
+        check=False,
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 async def test_a_process_has_no_secrets_of_the_service(evaluators: Evaluators) -> None:
