@@ -214,19 +214,19 @@ class DataFolder:
 
     def pids(self, names: Collection[str]) -> dict[str, int]:
         """Those of these processes that run. All of /proc is read once, and only where a note does not help."""
-        found: dict[str, int] = {}
+        running: dict[str, int] = {}
         for name in names:
             with contextlib.suppress(OSError, ValueError):
                 noted = int((self.run / f"{name}.pid").read_text())
                 words = self._command(noted)
                 if MODULES[name].encode() in words or (name == "supervisor" and b"up" in words):
-                    found[name] = noted
-        if missing := {MODULES[name].encode(): name for name in names if name not in found}:
+                    running[name] = noted
+        if missing := {MODULES[name].encode(): name for name in names if name not in running}:
             with contextlib.suppress(OSError):
                 for pid in filter(str.isdecimal, os.listdir("/proc")):
                     for module in missing.keys() & self._command(int(pid)):
-                        found.setdefault(missing[module], int(pid))
-        return found
+                        running.setdefault(missing[module], int(pid))
+        return running
 
     def _command(self, pid: int) -> list[bytes]:
         """The command line of a process of this folder, which the foreground may lack; empty for any other.
