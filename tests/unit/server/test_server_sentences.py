@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from functools import cache
 from pathlib import Path
 
 import polib
@@ -23,31 +22,29 @@ def catalogue(tag):
     return polib.pofile((SOURCES / "server" / "pages" / "catalogues" / f"{tag}.sentences.po").read_text("utf-8"))
 
 
-@cache
-def said():
+@pytest.fixture(scope="module")
+def said(source_trees):
     """All texts of the sources, one after another."""
-    texts = []
-    for path in SOURCES.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                texts.append(node.value)
-    return "\n".join(texts).lower()
+    nodes = (node for tree in source_trees.values() for node in ast.walk(tree))
+    texts = (node.value for node in nodes if isinstance(node, ast.Constant))
+    return "\n".join(text for text in texts if isinstance(text, str)).lower()
 
 
-def stands(words, most=3):
+def stands(words, said, most=3):
     """Whether the sources have these words, put together of at most so many texts."""
-    if " ".join(words) in said():
+    if " ".join(words) in said:
         return True
-    splits = (at for at in range(len(words) - 1, 0, -1) if " ".join(words[:at]) in said())
-    return most > 1 and any(stands(words[at:], most - 1) for at in splits)
+    splits = (at for at in range(len(words) - 1, 0, -1) if " ".join(words[:at]) in said)
+    return most > 1 and any(stands(words[at:], said, most - 1) for at in splits)
 
 
+@pytest.mark.xdist_group("source")
 @pytest.mark.parametrize("tag", OTHERS)
-def test_every_shape_is_of_a_sentence_that_the_sources_say(tag):
+def test_every_shape_is_of_a_sentence_that_the_sources_say(tag, said):
     stale = []
     for entry in catalogue(tag):
         texts = re.split(r"[^a-z' ]+", re.sub(r"\{\w+\}", "|", entry.msgid.lower()))
-        if entry.msgid not in FOREIGN and not all(stands(text.strip(" '").split()) for text in texts):
+        if entry.msgid not in FOREIGN and not all(stands(text.strip(" '").split(), said) for text in texts):
             stale.append(entry.msgid)
     assert not stale, f"take these out of catalogues/{tag}.sentences.po"
 
