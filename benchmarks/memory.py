@@ -5,7 +5,7 @@
 
 A local cluster of its own. Each run is the Job that `moor run -- true` would make; it ends, is seen to have ended,
 and is deleted as `moor cancel --delete` does. Then, where they are asked for: workflows of two steps, deleted once
-they succeeded; maps of 10,000 items each by the SDK; watches of pods at the API server and of GPUs at the server,
+they succeeded; maps of 10,000 items each by the SDK; watches of nodes at the API server and of GPUs at the server,
 opened, read once and closed. All the while clients list and watch pods, Jobs and events. With `--job` a single Job
 of so many pods runs and is deleted after them. A cluster keeps events for an hour: with `--delete-events` they are
 deleted each second, so that what stays for good is seen within minutes.
@@ -199,7 +199,7 @@ class Bench:
     async def a_watch(self, number: int, _: ClusterFacts) -> None:
         """Read once, and closed: of the API server and of the server, in turns."""
         if number % 2:
-            async with contextlib.aclosing(self._api.watch(PODS, resource_version="0")) as events:
+            async with contextlib.aclosing(self._api.watch(NODES, resource_version="0")) as events:
                 await anext(events)
             return
         who = {"Authorization": f"Bearer {load_connection(self._kubeconfig).token}"}
