@@ -82,7 +82,7 @@ SCENES = {  # full: twice what outsiders did at commit 06d327b
     "mixed": Scene(
         things="steps, items, runs, slots and guests",
         small=Size(kills=10, objects=1),
-        full=Size(kills=1000, objects=40),
+        full=Size(kills=335, objects=7),  # of five plays
         nodes=mixed.NODES,
     ),
     "datasets": Scene(things="files", small=Size(kills=2, objects=200), full=Size(kills=10, objects=2000)),
