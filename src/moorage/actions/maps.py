@@ -7,7 +7,7 @@ a cluster, its MapJob and workers, is in `mapjobs`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 
@@ -114,10 +114,13 @@ def name_taken(namespace: str, name: str) -> AlreadyExists:
     )
 
 
-async def list_maps(queue: Queue, namespace: str | None, since: Callable[[str], Awaitable[float]]) -> list[Map]:
-    """The maps of a namespace (None: of all) that are not older than `since` says, in milliseconds since 1970."""
+async def list_maps(
+    queue: Queue, namespace: str | None, since: Callable[[Collection[str]], Awaitable[Mapping[str, float]]]
+) -> list[Map]:
+    """The maps of a namespace (None: of all) that are not older than `since` says of each namespace, in
+    milliseconds since 1970."""
     stored = await queue.read(lambda store: store.list_maps(namespace))
-    oldest = {name: await since(name) for name in {each.namespace for each in stored}}
+    oldest = await since({each.namespace for each in stored})
     return [await show_map(queue, each) for each in stored if each.created_at >= oldest[each.namespace]]
 
 

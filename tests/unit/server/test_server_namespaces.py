@@ -225,6 +225,18 @@ async def test_many_namespaces_are_read_by_one_request():
     assert [(call.verb, call.resource) for call in api.calls] == [("list", "namespaces")]
 
 
+@pytest.mark.parametrize("path", ["/maps", "/api/v1/maps"])
+async def test_maps_of_many_namespaces_read_none_of_them_alone(old, path):
+    for number in range(20):
+        name = f"team-{number}"
+        old.site.api.put(NAMESPACES, {"metadata": {"name": name, "creationTimestamp": rfc3339(NOON)}})
+        old.site.api.readers |= {("ada", name)}
+        await old.service.queue.create_map(namespace=name, name="m", owner="ada", policy=Policy(), request="r")
+    old.site.api.calls.clear()
+    assert "team-19" in (await old.site.ask(path, headers=ADA, token=False)).text
+    assert {call.verb for call in old.site.api.calls if call.resource == "namespaces"} == {"list"}
+
+
 async def test_without_a_namespace_rights_alone_decide(site):
     assert await records_since(site.api, "none") is None
     assert await records_since(None, "lab") is None

@@ -7,6 +7,7 @@ printed see those whom RBAC lets `get` it now.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -18,11 +19,10 @@ from moorage.decide.maps.facts import end_of, fact_of, plan_of, read_plan
 from moorage.decide.maps.leasing import State
 from moorage.errors import ApiError
 from moorage.model.mapjob import MAPJOBS, BadMapJob, MapView, parse_mapjob
-from moorage.queue.manager import Queue, milliseconds
+from moorage.queue.manager import Queue
 from moorage.queue.store import Store, Stored
 from moorage.server.context import Context
 from moorage.server.identity.auth import User
-from moorage.server.namespaces import records_since
 from moorage.server.pages.clusterpages import fragment
 from moorage.server.pages.desk import Desk, Page, key_in
 from moorage.server.pages.formpages import may_make
@@ -38,6 +38,7 @@ from moorage.server.pages.mapboard import (
 from moorage.server.pages.paging import Shown, page_of, wanted_of
 from moorage.server.pages.rights import Allowed
 from moorage.server.problems import Problem
+from moorage.server.queue.access import oldest_maps
 
 HERE = "/maps"
 ONE = f"{HERE}/{{namespace}}/{{name}}"
@@ -85,8 +86,8 @@ async def _rights(desk: Desk, request: Request) -> Allowed:
 async def listed(context: Context, request: Request) -> Shown[MapRow]:
     queue = context.queue
 
-    async def since(namespace: str) -> float:
-        return await _oldest(context, request.state.user, "list", namespace)
+    async def since(namespaces: Collection[str]) -> Mapping[str, float]:
+        return await _oldest(context, request.state.user, "list", namespaces)
 
     shown = await maps.list_maps(queue, None, since)
     return page_of(
@@ -99,12 +100,9 @@ async def listed(context: Context, request: Request) -> Shown[MapRow]:
     )
 
 
-async def _oldest(context: Context, user: User, verb: str, namespace: str) -> float:
-    """From when on a user sees maps of a namespace; no right in it is asked for, so of one that is gone: never."""
-    if await context.auth.may(user, verb, MAPJOBS.plural, group=MAPJOBS.group):
-        return 0
-    since = await records_since(context.api, namespace)
-    return math.inf if since is None else milliseconds(since)
+async def _oldest(context: Context, user: User, verb: str, namespaces: Collection[str]) -> Mapping[str, float]:
+    """From when on a user sees maps of namespaces. No right in them is asked for, so of a gone one: never."""
+    return await oldest_maps(context, user, verb, namespaces, gone=math.inf)
 
 
 async def _model(context: Context, request: Request) -> MapModel:
@@ -112,7 +110,7 @@ async def _model(context: Context, request: Request) -> MapModel:
     queue, user = context.queue, request.state.user
     namespace, name = request.path_params["namespace"], request.path_params["name"]
     stored = await queue.read(lambda store: store.find_map(namespace, name))
-    if stored is None or stored.created_at < await _oldest(context, user, "get", namespace):
+    if stored is None or stored.created_at < (await _oldest(context, user, "get", {namespace}))[namespace]:
         raise Problem(404, "not_found", f"there is no map {namespace}/{name}", "list the maps: moor map list")
     may_get = await context.auth.may_use_maps(user, "get", namespace)
     failed = await _failed(queue, stored) if may_get else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from moorage.actions import maps
@@ -15,7 +15,7 @@ from moorage.queue.store import Stored
 from moorage.server.context import Context
 from moorage.server.endpoint import Call
 from moorage.server.identity.auth import User
-from moorage.server.namespaces import oldest_for
+from moorage.server.namespaces import created_at, oldest_for
 
 
 async def map_of(call: Call[Any, Any], verb: str = "get") -> Stored:
@@ -27,6 +27,16 @@ async def map_of(call: Call[Any, Any], verb: str = "get") -> Stored:
     stored = await maps.get_map(call.context.queue, call.namespace, call.name, since=since)
     await allow(call, verb, call.namespace)
     return stored
+
+
+async def oldest_maps(
+    context: Context, user: User, verb: str, namespaces: Iterable[str], *, gone: float
+) -> dict[str, float]:
+    """`oldest_map` of each namespace; `gone`: of those that do not exist."""
+    if await context.auth.may(user, verb, MAPJOBS.plural, group=MAPJOBS.group):
+        return dict.fromkeys(namespaces, 0)
+    created = await created_at(context.api, namespaces)
+    return {name: gone if since is None else milliseconds(since) for name, since in created.items()}
 
 
 async def oldest_map(context: Context, user: User, verb: str, namespace: str) -> float:

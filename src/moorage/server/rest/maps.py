@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -42,7 +42,7 @@ from moorage.server.idempotency import mark_of
 from moorage.server.inputs import number
 from moorage.server.namespaces import records_since
 from moorage.server.problems import Problem
-from moorage.server.queue.access import allow, map_of, oldest_map, while_allowed
+from moorage.server.queue.access import allow, map_of, oldest_maps, while_allowed
 from moorage.server.rest.around import around_of
 
 ALL = "/api/v1/maps"
@@ -109,10 +109,10 @@ async def _create_workers(call: Call[NewMap, None], workers: MapWorkers) -> tupl
 async def list_maps(call: Call[None, None]) -> MapList:
     """List the maps that the user may see, of all namespaces or of one."""
 
-    async def since(namespace: str) -> float:
-        if not await call.context.auth.may_use_maps(call.user, "list", namespace):
-            return math.inf
-        return await oldest_map(call.context, call.user, "list", namespace)
+    async def since(namespaces: Collection[str]) -> Mapping[str, float]:
+        may = [name for name in namespaces if await call.context.auth.may_use_maps(call.user, "list", name)]
+        oldest = await oldest_maps(call.context, call.user, "list", may, gone=0)
+        return dict.fromkeys(namespaces, math.inf) | oldest
 
     shown = await maps.list_maps(call.context.queue, call.path.get("namespace"), since)
     return MapList(maps=tuple(shown))
