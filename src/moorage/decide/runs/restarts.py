@@ -75,7 +75,20 @@ class PodSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptSeen:
+class Yielding:
+    """Whether an attempt left its place without a disruption."""
+
+    yields_to: str = ""  # NAMESPACE/RUN that its place is given to; empty: it keeps it
+    ended_suspended: bool = False
+
+    @property
+    def gave_way(self) -> bool:
+        """Whether it ended by a suspension or for the turn of another run. The next attempt is not counted."""
+        return bool(self.yields_to) or self.ended_suspended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptSeen(Yielding):
     """One Job of the run."""
 
     number: int
@@ -92,17 +105,10 @@ class AttemptSeen:
     parallelism: int = 1
     running_since: datetime | None = None  # as written down
     used_seconds: int | None = None  # as written down
-    yields_to: str = ""  # NAMESPACE/RUN that its place is given to; empty: it keeps it
     is_queued: bool = False  # Kueue suspends and resumes it, and no person has suspended it
-    ended_suspended: bool = False
     stopped_at: datetime | None = None  # when its pod was told to stop, where no runner sees that
     is_noted: bool = False  # that it was told to stop is written down
     pods: tuple[PodSeen, ...] = ()
-
-    @property
-    def gave_way(self) -> bool:
-        """Whether it ended for the turn of another run or by a suspension: the next attempt is no restart."""
-        return bool(self.yields_to) or self.ended_suspended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,8 +247,8 @@ def plan(seen: Observed) -> Plan:
     return Plan(tuple(actions), again)
 
 
-def turns_of(attempts: Iterable[AttemptSeen]) -> int:
-    """How many attempts ended for the turn of another run or by a suspension: these are no restarts."""
+def turns_of(attempts: Iterable[Yielding]) -> int:
+    """The number of attempts that ended by a suspension or for the turn of another run."""
     return sum(attempt.gave_way for attempt in attempts)
 
 

@@ -26,7 +26,7 @@ from moorage.decide.idle.states import Record, read_record
 from moorage.decide.runs.interrupted import ended_suspended, was_interrupted
 from moorage.decide.runs.kueue import queue_of
 from moorage.decide.runs.lastwords import split_last_words
-from moorage.decide.runs.restarts import INTERRUPTED, AttemptSeen, Cause, PodSeen, cause_of
+from moorage.decide.runs.restarts import INTERRUPTED, AttemptSeen, Cause, PodSeen, Yielding, cause_of, turns_of
 from moorage.decide.usage.gpus import owner_of
 from moorage.errors import QuantityError
 from moorage.model.labels import user_labels
@@ -105,7 +105,7 @@ class PodView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptView:
+class AttemptView(Yielding):
     """One Job of a run."""
 
     number: int
@@ -117,13 +117,6 @@ class AttemptView:
     created: datetime | None = None
     ended: datetime | None = None
     pods: tuple[PodView, ...] = ()  # oldest first
-    yields_to: str = ""  # NAMESPACE/RUN that it gives its place to; empty: it keeps it
-    ended_suspended: bool = False
-
-    @property
-    def gave_way(self) -> bool:
-        """As of `moorage.decide.runs.restarts.AttemptSeen`."""
-        return bool(self.yields_to) or self.ended_suspended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,7 +229,7 @@ def view_run(
         started=min(starts) if starts else None,
         ended=ended,
         deadline=live.deadline if live else None,
-        restarts=max(0, attempts[-1].number - 1 - _turns(attempts[:-1])),
+        restarts=max(0, attempts[-1].number - 1 - turns_of(attempts[:-1])),
         restart_limit=limit,
         retries=sum(_retries(job) for job in ordered),
         checkpoint=notes.get(CHECKPOINT_ANNOTATION, ""),
@@ -312,11 +305,6 @@ def exit_code_of(run: RunView) -> int:
     return last.exit_code if last and last.exit_code else 1
 
 
-def _turns(attempts: Sequence[AttemptView]) -> int:
-    """Attempts that ended for the turn of another run or by a suspension; the next ones are no restarts."""
-    return sum(attempt.gave_way for attempt in attempts)
-
-
 def _state(attempts: Sequence[AttemptView], ended_because: str, limit: int, retries: int) -> State:
     last = attempts[-1]
     if last.state == "Succeeded":
@@ -328,7 +316,7 @@ def _state(attempts: Sequence[AttemptView], ended_because: str, limit: int, retr
             case Cause.MEMORY:
                 return State.OOM_KILLED
             case Cause.DISRUPTED if not ended_because and (
-                last.gave_way or last.number - _turns(attempts) <= limit
+                last.gave_way or last.number - turns_of(attempts) <= limit
             ):
                 return State.RESTARTING
             case _:
