@@ -189,8 +189,7 @@ class WorkflowStore:
                 self._db.upsert(NODES, rows)
                 size += sum(_size(row[-1]) for row in rows if row[2] not in OPEN_PHASES)  # it is written once
             problems = metric_rows.add(self._db, namespace, uid, points, at) if points else ()
-            self._count_phase(uid, workflow, at)
-            self._grow(uid, namespace, size + self._replace(uid, workflow))
+            self._grow(uid, namespace, size + self._replace(uid, namespace, workflow, at))
         return problems
 
     def forget_nodes(
@@ -218,8 +217,7 @@ class WorkflowStore:
                 self._db.run_each(
                     "DELETE FROM workflow_nodes WHERE uid = ? AND id = ?", [(uid, node_id) for node_id in batch]
                 )
-            self._count_phase(uid, workflow, at)
-            self._grow(uid, namespace, size + self._replace(uid, workflow))
+            self._grow(uid, namespace, size + self._replace(uid, namespace, workflow, at))
 
     def mark_deleted(self, uid: str, holder: str, artifacts: Iterable[ArtifactName]) -> None:
         """Note that artifacts are deleted; nodes that are not known are left out. Raises Conflict, NotFound."""
@@ -521,19 +519,14 @@ class WorkflowStore:
         ended |= {""} if run[0][0] is not None else set()
         return tuple(point for point in metrics if point.node not in ended)
 
-    def _count_phase(self, uid: str, workflow: WorkflowRecord | None, at: datetime) -> None:
-        """Before the run is replaced: whether it enters another phase."""
-        if workflow is not None:
-            before, namespace = self._db.rows("SELECT phase, namespace FROM workflow_runs WHERE uid = ?", uid)[0]
-            if (phase := _phase(workflow)) != (before or "Pending"):
-                metric_rows.count(self._db, [counted("total_count", phase=phase, namespace=str(namespace))], at)
-
-    def _replace(self, uid: str, workflow: WorkflowRecord | None) -> int:
-        """By how many bytes the run grew."""
+    def _replace(self, uid: str, namespace: str, workflow: WorkflowRecord | None, at: datetime) -> int:
+        """Write the run, and count the phase that it enters. Returns by how many bytes it grew."""
         if workflow is None:
             return 0
+        was, before = self._db.rows("SELECT phase, record FROM workflow_runs WHERE uid = ?", uid)[0]
+        if (phase := _phase(workflow)) != (was or "Pending"):
+            metric_rows.count(self._db, [counted("total_count", phase=phase, namespace=namespace)], at)
         text = _record_json(msgspec.structs.replace(workflow, uid=uid))
-        before = self._db.rows("SELECT record FROM workflow_runs WHERE uid = ?", uid)[0][0]
         self._db.run(
             "UPDATE workflow_runs SET phase = ?, finished_at = ?, record = ?, gone_at = COALESCE(gone_at, ?)"
             " WHERE uid = ?",
