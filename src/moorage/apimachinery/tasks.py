@@ -1,10 +1,13 @@
-"""Ending tasks of asyncio for sure."""
+"""Tasks of asyncio that end for sure, and leave no garbage in cycles."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any
+from collections.abc import AsyncIterator
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 CANCEL_AGAIN_SECONDS = 10.0  # longer than what work does at its end
 
@@ -20,3 +23,15 @@ async def end_task(task: asyncio.Future[Any], *quiet: type[Exception]) -> None:
         await asyncio.wait({task}, timeout=CANCEL_AGAIN_SECONDS)
     with contextlib.suppress(asyncio.CancelledError, *quiet):
         task.result()
+
+
+def next_task(iterator: AsyncIterator[T]) -> asyncio.Task[T | None]:
+    """A task that reads the next item; None at the end.
+
+    A task that held StopAsyncIteration would be in a cycle with the frame that waited for it.
+    """
+
+    async def read() -> T | None:
+        return await anext(iterator, None)
+
+    return asyncio.create_task(read())

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 import msgspec
 
 from moorage.apimachinery.resources import Obj
+from moorage.apimachinery.tasks import next_task
 from moorage.errors import ApiError, Forbidden, NotFound
 from moorage.localcluster.apiserver.http.target import Target
 from moorage.localcluster.apiserver.kinds.kind import Kind
@@ -147,17 +148,13 @@ def _watch(server: Operations, request: Request, call: Call, target: Target, fie
             obj = partial_object(obj)
         return msgspec.json.encode({"type": event.type, "object": obj}) + b"\n"
 
-    async def following() -> Sequence[Event] | None:
-        # None at the end: a task that holds an exception is in a cycle with the frame that waited for it
-        return await anext(batches, None)
-
     # the events as they come, and bookmarks while none come
     async def lines() -> AsyncIterator[bytes]:
         pending: asyncio.Task[Sequence[Event] | None] | None = None
         try:
             while True:
                 if pending is None:
-                    pending = asyncio.create_task(following())
+                    pending = next_task(batches)
                 if bookmarks:
                     done, _ = await asyncio.wait({pending}, timeout=BOOKMARK_SECONDS)
                     if not done:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from moorage.apimachinery.resources import NODES, PODS, Resource
+from moorage.apimachinery.tasks import next_task
 from moorage.clock import parse_rfc3339
 from moorage.errors import BadRequest
 from moorage.localcluster.apiserver.core import Core
@@ -77,12 +78,7 @@ async def _primed(source: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     A source that has nothing yet is not waited for: only what it does before its first wait counts.
     """
     iterator = source.__aiter__()
-
-    async def piece() -> bytes | None:
-        # None at the end: a task that holds an exception is in a cycle with the frame that waited for it
-        return await anext(iterator, None)
-
-    first = asyncio.create_task(piece())
+    first = next_task(iterator)
     await asyncio.wait({first}, timeout=0.05)
 
     async def rest() -> AsyncIterator[bytes]:
