@@ -150,20 +150,27 @@ async def gone(api: KubeClient, resource: Any, name: str, namespace: str | None 
     return False
 
 
-async def test_a_dataset_is_filled_shared_taken_back_and_deleted(
-    api: KubeClient, cluster: Cluster, namespace: str, reader: str, storage: str, nodes: None, source: str
-) -> None:
-    wanted = make_dataset(
+def shared_photos(namespace: str, reader: str, storage: str, source: str) -> Obj:
+    return make_dataset(
         "photos", namespace, url=source, size="1Gi", user="ada", owner_label="ada", storage_class=storage,
         readers=(reader,),
     )  # fmt: skip
-    made = await api.create(DATASETS, wanted, namespace)
+
+
+def filled(revision: str) -> dict[str, Any]:
+    """The last line of a filler that has filled a dataset."""
+    return {"phase": "ready", "revision": revision, "files": 5, "bytes": 500, "sha256": "s", "versions": "v"}
+
+
+async def test_a_dataset_is_filled_shared_taken_back_and_deleted(
+    api: KubeClient, cluster: Cluster, namespace: str, reader: str, storage: str, nodes: None, source: str
+) -> None:
+    made = await api.create(DATASETS, shared_photos(namespace, reader, storage, source), namespace)
     job = await until("its Job", lambda: _or_none(api, JOBS, job_name("photos", 1), namespace))
     revision = (await api.get(DATASETS, "photos", namespace))["status"]["revision"]
     args = job["spec"]["template"]["spec"]["containers"][0]["command"]
     assert args[args.index("--revision") + 1] == revision
-    told = {"phase": "ready", "revision": revision, "files": 5, "bytes": 500, "sha256": "s", "versions": "v"}
-    await speak(api, cluster, namespace, job_name("photos", 1), told)
+    await speak(api, cluster, namespace, job_name("photos", 1), filled(revision))
     ready = await phase(api, namespace, "photos", "Ready")
     status = ready["status"]
     assert (status["files"], status["bytes"], status["claim"], status["access"]) == (
@@ -197,14 +204,9 @@ async def test_a_dataset_is_filled_shared_taken_back_and_deleted(
 async def test_labels_of_another_team_neither_use_a_shared_dataset_nor_keep_it(
     api: KubeClient, cluster: Cluster, namespace: str, reader: str, storage: str, nodes: None, source: str
 ) -> None:
-    wanted = make_dataset(
-        "photos", namespace, url=source, size="1Gi", user="ada", owner_label="ada", storage_class=storage,
-        readers=(reader,),
-    )  # fmt: skip
-    await api.create(DATASETS, wanted, namespace)
+    await api.create(DATASETS, shared_photos(namespace, reader, storage, source), namespace)
     revision = await until("its revision", lambda: _revision(api, namespace))
-    told = {"phase": "ready", "revision": revision, "files": 5, "bytes": 500, "sha256": "s", "versions": "v"}
-    await speak(api, cluster, namespace, job_name("photos", 1), told)
+    await speak(api, cluster, namespace, job_name("photos", 1), filled(revision))
     await phase(api, namespace, "photos", "Ready")
     stranger, name = f"{namespace}-stranger", reader_claim_name(namespace, "photos")
     await api.create(NAMESPACES, {"metadata": {"name": stranger}})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -25,16 +25,7 @@ def wait_until(what: str, probe: Callable[[], T | None], *, patience: float = PA
 
     Raises AssertionError naming `what` and the last value when patience (seconds) runs out.
     """
-    deadline = time.monotonic() + patience
-    while True:
-        began = time.monotonic()
-        answer = probe()
-        ended = time.monotonic()
-        if answer:
-            return answer
-        if ended > deadline:
-            raise AssertionError(f"waited {patience:g} s for {what}; last seen: {answer!r}")
-        time.sleep(pause_after(ended - began))
+    return cast(T, _poll(f" for {what}", probe, bool, patience))
 
 
 async def until(what: str, read: Callable[[], Awaitable[Any]], *, patience: float = PATIENCE_SECONDS) -> Any:
@@ -53,6 +44,10 @@ async def until(what: str, read: Callable[[], Awaitable[Any]], *, patience: floa
 
 def read_until(read: Callable[[], T], is_wanted: Callable[[T], Any], *, patience: float = PATIENCE_SECONDS) -> T:
     """Read again and again until it is as wanted. Raises AssertionError with the last reading."""
+    return _poll("", read, is_wanted, patience)
+
+
+def _poll(what: str, read: Callable[[], T], is_wanted: Callable[[T], Any], patience: float) -> T:
     deadline = time.monotonic() + patience
     while True:
         began = time.monotonic()
@@ -61,5 +56,5 @@ def read_until(read: Callable[[], T], is_wanted: Callable[[T], Any], *, patience
         if is_wanted(value):
             return value
         if ended > deadline:
-            raise AssertionError(f"waited {patience:g} s; last seen: {value!r}")
+            raise AssertionError(f"waited {patience:g} s{what}; last seen: {value!r}")
         time.sleep(pause_after(ended - began))
