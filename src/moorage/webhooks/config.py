@@ -50,7 +50,7 @@ TIMEOUT_SECONDS = 5  # an answer takes milliseconds; a webhook that hangs delays
 SERVICE_PORT = 443
 # of ours, judged everywhere
 KINDS = ("budgets", "idlepolicies", "machines", "machinenodepools", "reservations", "mapjobs", "workspaces")
-FILLED = ("datasets", "volumebackups")  # of ours, too, but where a namespace is guarded
+FILLED = ("datasets", "volumebackups")  # ours, too; judged in guarded namespaces alone
 RULES = (  # (group, plurals): pods, and whatever holds a template of theirs, which bears the owner too
     ("", ("pods", "replicationcontrollers")),
     ("batch", ("jobs", "cronjobs")),
