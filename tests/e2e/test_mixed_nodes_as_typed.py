@@ -48,6 +48,7 @@ def member(cluster: Cluster, unique: str, typed: Typed, server: str) -> Iterator
     yield unique
     typed(*apply, "delete", "machine", GROUP)
     cluster.moor("tenant", "delete", f"{unique}-a", check=False)
+    typed(*apply, "delete", "namespace", f"{unique}-a")  # with its runs, which hold GPUs that other tests need
     cluster.moor("user", "delete", unique, check=False)
     wait_until(
         "node-2 to be free again",

@@ -119,11 +119,13 @@ class ApiServer:
             for webhook in self.webhooks:
                 try:
                     reader, writer = await asyncio.open_connection("127.0.0.1", webhook.port, ssl=context)
-                    writer.write(b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-                    is_ready = b" 200 " in await reader.readline()
-                    served = writer.get_extra_info("ssl_object").getpeercert(True)
-                    self.authorities.setdefault(webhook.port, set()).add(served)
-                    writer.transport.abort()
+                    try:
+                        writer.write(b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                        is_ready = b" 200 " in await reader.readline()
+                        served = writer.get_extra_info("ssl_object").getpeercert(True)
+                        self.authorities.setdefault(webhook.port, set()).add(served)
+                    finally:
+                        writer.transport.abort()
                 except OSError:
                     is_ready = False
                 (self.ready.add if is_ready else self.ready.discard)(webhook.port)
