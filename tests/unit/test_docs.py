@@ -14,7 +14,6 @@ from moorage.apimachinery.documents import parse_yaml
 from moorage.cli import reference
 from moorage.cli.commands import COMMANDS, load
 from moorage.cli.referencekinds import fields_of
-from moorage.cli.renamed import RenamedOption
 from moorage.decide.runs.runfile import parse_run_file
 from moorage.model.crds import KINDS
 from moorage.model.info import PAUSE_IMAGE
@@ -51,7 +50,6 @@ def test_every_command_and_option_in_the_docs_exists(page):
             option
             for one in _commands(command)
             for param in one.params
-            if page.name == "CHANGELOG.md" or not isinstance(param, RenamedOption)
             for option in (*param.opts, *param.secondary_opts)
         }
         wrong += [

@@ -6,7 +6,6 @@ import base64
 import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import quote
 
 from moorage.actions.idle import mark_of
@@ -24,7 +23,6 @@ from moorage.decide.runs.kueue import queue_of, queue_problem
 from moorage.errors import ApiError, Conflict, Forbidden, NotFound, UsageError
 from moorage.kube.kueue import read_queues
 from moorage.model.kueue import QUEUE_LABEL
-from moorage.model.machine import Fault
 from moorage.model.names import (
     HOST_ENV_ANNOTATION,
     HOST_IMAGE,
@@ -34,7 +32,6 @@ from moorage.model.names import (
     SYSTEM_NAMESPACE,
     TEMPLATE_LABEL,
 )
-from moorage.model.renamed import renamed_of, table_of, with_new_names
 from moorage.model.workspace import (
     BUILT_IN,
     LOGIN,
@@ -100,17 +97,8 @@ def plan_workspace(request: NewWorkspace, *, on_processes: bool = False) -> Obj:
         obj["metadata"]["annotations"] = {HOST_ENV_ANNOTATION: "true"}
     if request.queue:
         obj["metadata"]["labels"] = {QUEUE_LABEL: request.queue}
-    refuse(_old_names(obj["spec"]) + check_workspace(obj))
+    refuse(check_workspace(obj))
     return obj
-
-
-def _old_names(spec: Mapping[str, Any]) -> list[Fault]:
-    """Fields that have another name now: manifests may have the old one for a release, requests may not."""
-    return [
-        Fault(row.old_path, "", f"unknown field: use {row.new!r}")
-        for row in renamed_of(WORKSPACES.kind)
-        if row.old in (table_of({"spec": spec}, row) or {})
-    ]
 
 
 async def create_workspace(
@@ -235,7 +223,7 @@ def host_variables(environ: Mapping[str, str]) -> dict[str, str]:
 def workspace_of(obj: Obj) -> Workspace:
     """A stored Workspace as people see it."""
     meta, status = obj["metadata"], obj.get("status") or {}
-    spec = with_new_names(WORKSPACES.kind, obj).get("spec") or {}
+    spec = obj.get("spec") or {}
     waiting = status.get("waitingFor") or {}
     record = read_record(annotations_of(obj).get(IDLE_ANNOTATION))
     return Workspace(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
-from functools import cache
-from typing import Annotated, Any, ClassVar, get_args
+from typing import Annotated
 
 import msgspec
 
@@ -26,15 +24,11 @@ Time = Annotated[datetime, msgspec.Meta(extra_json_schema={"format": "date-time"
 
 
 class Request(msgspec.Struct, forbid_unknown_fields=True, rename="camel", kw_only=True):
-    """Base of all bodies: a field that is not known is refused. `renamed`: old names of fields, and today's."""
-
-    renamed: ClassVar[Mapping[str, str]] = {}
+    """Base of all bodies: a field that is not known is refused."""
 
 
 class Query(msgspec.Struct, rename="camel", kw_only=True):
-    """Base of all queries. Parameters that are not known are left out, but those in `renamed` are refused."""
-
-    renamed: ClassVar[Mapping[str, str]] = {}
+    """Base of all queries. Parameters that are not known are left out."""
 
 
 class Page(Query):
@@ -58,14 +52,3 @@ class Force(Query):
 
 class Answer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """Base of all answers. A reader ignores fields that it does not know; times are aware."""
-
-
-@cache
-def renamed_fields(kind: Any) -> Mapping[str, str]:
-    """Old names and today's, of the type of a body or query and all that it contains."""
-    if not isinstance(kind, type):
-        return {old: new for part in get_args(kind) for old, new in renamed_fields(part).items()}
-    if not issubclass(kind, msgspec.Struct):
-        return {}
-    parts = (renamed_fields(field.type) for field in msgspec.structs.fields(kind))
-    return {old: new for part in parts for old, new in part.items()} | dict(getattr(kind, "renamed", {}))

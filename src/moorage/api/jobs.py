@@ -17,8 +17,6 @@ WORDS_MAX = 4096  # of a command
 class NewJob(Request):
     """A run to start; texts as the options of `moor run` have them."""
 
-    renamed = {"grace": "gracePeriodSeconds", "workdir": "workingDir"}
-
     command: Annotated[
         list[str], msgspec.Meta(min_length=1, max_length=WORDS_MAX), about("Command with its arguments.")
     ]

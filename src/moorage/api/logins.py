@@ -50,8 +50,6 @@ class Proved(Answer, frozen=True):
 class TokenRequest(Request):
     """A token for the Kubernetes API."""
 
-    renamed = {"seconds": "expirationSeconds"}
-
     expiration_seconds: Annotated[
         int,
         msgspec.Meta(ge=1, le=366 * 24 * 3600),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 
@@ -44,12 +44,6 @@ class MapLimit(Request):
 
 class MapPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """What a map asks of the queue."""
-
-    renamed: ClassVar[Mapping[str, str]] = {
-        "timeoutSeconds": "timeSeconds",
-        "memoryLimitBytes": "maxMemoryBytes",
-        "backoffLimitSeconds": "maxBackoffSeconds",
-    }
 
     retries: Annotated[
         int, msgspec.Meta(ge=0, le=1000), about("Further tries of an item after an error or a time-out.")
@@ -89,8 +83,6 @@ class MapWorkers(Request):
 
     In `command`, {item} is the item, {item.FIELD} is a field of it, and {index} is its number.
     """
-
-    renamed = {"workdir": "workingDir"}
 
     command: Annotated[
         list[str], about("Command with its arguments; {item}, {item.FIELD} and {index} are replaced.")

@@ -54,8 +54,6 @@ class AccountList(Answer, frozen=True):
 class AuditQuery(Query):
     """Which entries of the audit log an answer has."""
 
-    renamed = {"person": "user"}
-
     user: Annotated[str | None, about("Only entries of this user.")] = None
     action: Annotated[
         str,

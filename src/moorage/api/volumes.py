@@ -13,8 +13,6 @@ from moorage.model.storageclass import RWO
 class NewVolume(Request):
     """A volume to create."""
 
-    renamed = {"mode": "accessMode"}
-
     name: Name
     namespace: Name
     size: Annotated[str, about("Kubernetes quantity, such as 10Gi.")]

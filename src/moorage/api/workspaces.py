@@ -44,8 +44,6 @@ class Opening(Request):
 class Deletion(Query):
     """What becomes of the home."""
 
-    renamed = {"home": "deleteHome"}
-
     delete_home: Annotated[bool, about("Delete the volume of the home too, with all files on it.")] = False
 
 

@@ -15,7 +15,6 @@ from moorage.apimachinery.quantity import counted
 from moorage.apimachinery.resources import PVCS
 from moorage.cli import console
 from moorage.cli.names import complete
-from moorage.cli.renamed import renamed
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.cli.volume import note_pods
 from moorage.errors import AlreadyExists, ApiError, MoorageError, UsageError
@@ -55,10 +54,8 @@ def dataset() -> None:
     help="s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, https://… (with / at its end: a folder), volume:NAME[/FOLDER],"
     " or a folder of this machine.",
 )
-@renamed("--from", "--source")
 @click.option("--size", default="10Gi", show_default=True, help="Size of the volume, such as 10Gi.")
 @click.option("--storage-class", default="", help="StorageClass (default: the cluster's).")
-@renamed("--class", "--storage-class")
 @click.option(
     "--access",
     type=click.Choice(METHODS),

@@ -20,7 +20,6 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import click
 
 from moorage.cli import console
-from moorage.cli.renamed import renamed
 from moorage.client.datafolder import default_folder, running_kubeconfig
 from moorage.client.logins import Known, Saved, known_logins
 from moorage.clock import SYSTEM, parse_rfc3339, rfc3339
@@ -193,7 +192,6 @@ def _user_of_kubeconfig(output: str) -> None:
 )
 @server_option
 @click.option("--expiration", default=None, metavar="TIME", help="Lifetime of the token, such as 30m or 2d.")
-@renamed("--seconds", "--expiration")
 def token(url: str | None, expiration: str | None) -> None:
     """Print a token for the cluster as kubectl's plugins do (ExecCredential). It is renewed automatically."""
     seconds = PLUGIN_SECONDS if expiration is None else _seconds(expiration)
@@ -228,7 +226,6 @@ def token(url: str | None, expiration: str | None) -> None:
     metavar="TIME",
     help="With --plain: lifetime of the token, such as 30m or 2d.",
 )
-@renamed("--expires", "--expiration")
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), default=None, help="File (default: stdout)."
 )

@@ -11,7 +11,6 @@ import click
 from moorage.apimachinery.quantity import counted
 from moorage.cli import console
 from moorage.cli.names import complete
-from moorage.cli.renamed import renamed
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.errors import ApiError
 
@@ -143,7 +142,6 @@ def item_options(command: Callable[..., Any]) -> Callable[..., Any]:
     help="Set an environment variable, or pass on your value. Repeatable.",
 )
 @click.option("--working-dir", default=None, metavar="NAME:PATH", help="Start in this folder of a volume.")
-@renamed("--workdir", "--working-dir")
 @click.option("--image", default=None, help="Container image; it needs python3.")
 @click.option("--host-env", is_flag=True, help="On a local cluster: run in this machine's environment.")
 @click.option("--priority-class", default=None, help="PriorityClass of the workers.")
@@ -162,9 +160,7 @@ def item_options(command: Callable[..., Any]) -> Callable[..., Any]:
     "--retries", type=click.IntRange(0, 1000), default=None, help="Retries of a failed item (default 3)."
 )
 @click.option("--time", default=None, metavar="TIME", help="Longest time of an item: 30s, 5m.")
-@renamed("--timeout", "--time")
 @click.option("--max-memory", default=None, help="Retry an item that ran out of memory with more, up to this.")
-@renamed("--memory-limit", "--max-memory")
 @click.option("--idempotent", is_flag=True, help="Slow items may run twice; the first result counts.")
 @click.option("--priority", type=click.IntRange(-1000, 1000), default=0, help="Priority of the map among others.")
 @click.option("--spot", is_flag=True, help="Workers may run on preemptible nodes.")

@@ -28,7 +28,6 @@ from moorage.api.workspaces import Deletion, NewWorkspace
 from moorage.apimachinery.texts import camel
 from moorage.cli.commands import COMMANDS, load
 from moorage.cli.referencekinds import cell
-from moorage.cli.renamed import RenamedOption
 from moorage.cli.session import target_options
 from moorage.decide.runs.runfile import FIELDS
 from moorage.model.dataset import DatasetSource, DatasetSpec
@@ -296,11 +295,7 @@ def _typed(subject: Subject) -> Iterator[click.Option]:
     common = {param.name for param in _common().params}
     for path in subject.commands:
         for param in command_of(path).params:
-            if (
-                isinstance(param, click.Option)
-                and not isinstance(param, RenamedOption)
-                and param.name not in common
-            ):
+            if isinstance(param, click.Option) and param.name not in common:
                 yield param
 
 

@@ -6,7 +6,7 @@ Moments are read and shown in this machine's time zone, or in that of `--time-zo
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
@@ -23,7 +23,6 @@ from moorage.apimachinery.moments import format_duration, moment
 from moorage.apimachinery.resources import Obj
 from moorage.cli import console
 from moorage.cli.names import complete
-from moorage.cli.renamed import renamed
 from moorage.cli.session import Problems, Session, Target, in_session, target_options
 from moorage.decide.machines.calendar import check, machines_for_gpus
 from moorage.errors import Conflict, InvalidName, NotFound, UsageError
@@ -35,18 +34,13 @@ HEADERS = ("NAMESPACE", "NAME", "MACHINE", "COUNT", "FOR", "FROM", "TO", "PHASE"
 UNITS = {"w": 604_800, "d": 86_400, "h": 3600, "m": 60, "s": 1}
 _SPAN = re.compile(r"(?:\d+[wdhms])+")
 
-_zone_option = click.option(
+zone_option = click.option(
     "--time-zone",
     "zone",
     default=None,
     metavar="ZONE",
     help="Time zone, such as Europe/Berlin (default: this machine's).",
 )
-
-
-def zone_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The time zone of what is read and shown."""
-    return _zone_option(renamed("--zone", "--time-zone")(command))
 
 
 @console.group(

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 import click
 
 from moorage.cli.names import complete
-from moorage.cli.renamed import renamed
 from moorage.decide.runs.request import RunRequest
 
 R = TypeVar("R")
@@ -73,7 +72,6 @@ OPTIONS = (
         help="Keep $MOORAGE_CHECKPOINT_DIR on this volume, created if missing (10Gi); restarts reuse it.",
     ),
     click.option("--working-dir", default=None, metavar="NAME:PATH", help="Start in this folder of a volume."),
-    renamed("--workdir", "--working-dir"),
     click.option(
         "--image", default=None, help="Container image (default: the tenant's; a local cluster needs none)."
     ),
@@ -96,7 +94,6 @@ OPTIONS = (
         metavar="SECONDS",
         help="Seconds between SIGTERM and SIGKILL (30; 120 with --checkpoint).",
     ),
-    renamed("--grace", "--grace-period", type=int),
     click.option("--priority-class", default=None, help="PriorityClass of the pods."),
     click.option("--queue", default=None, metavar="NAME", help="Queue of Kueue (a LocalQueue) to wait in."),
     click.option(

@@ -12,7 +12,6 @@ from moorage.apimachinery.moments import format_duration
 from moorage.apimachinery.quantity import parse_quantity
 from moorage.cli import console, volumebackup, volumecp
 from moorage.cli.names import complete
-from moorage.cli.renamed import renamed
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.errors import ApiError, NotReady
 from moorage.model.storageclass import RWO, RWX, SHORT
@@ -49,9 +48,7 @@ def volume() -> None:
     show_default=True,
     help="ReadWriteOnce: mounted on one node at a time; ReadWriteMany: on many. In short: rwo, rwx.",
 )
-@renamed("--mode", "--access-mode")
 @click.option("--storage-class", default=None, help="StorageClass (default: the cluster's).")
-@renamed("--class", "--storage-class")
 @click.option("--dry-run", is_flag=True, help="Print the manifest; create nothing.")
 @target_options
 def create(

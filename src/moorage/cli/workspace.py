@@ -20,7 +20,6 @@ from moorage.apimachinery.resources import NODES, Obj
 from moorage.cli import console
 from moorage.cli.browser import open_browser
 from moorage.cli.names import complete
-from moorage.cli.renamed import renamed
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.cli.tunnel import open_through
 from moorage.cli.use import ask_use, use_lines
@@ -96,7 +95,6 @@ def workspace() -> None:
     metavar="NAME",
     help="Secret to pull the image with. Repeatable.",
 )
-@renamed("--pull-secret", "--image-pull-secret", multiple=True)
 @click.option(
     "--env",
     multiple=True,
@@ -120,7 +118,6 @@ def workspace() -> None:
 @click.option("--start", default=None, metavar="CRON", help="Start it on this schedule, such as '0 8 * * 1-5'.")
 @click.option("--stop", default=None, metavar="CRON", help="Stop it on this schedule.")
 @click.option("--time-zone", default=None, metavar="ZONE", help="Time zone of --start and --stop (default UTC).")
-@renamed("--zone", "--time-zone")
 @click.option("--running/--stopped", default=True, help="Start it now, or only create it (default: --running).")
 @click.option("--wait", is_flag=True, help="Return once it can be opened.")
 @click.option(
@@ -332,7 +329,6 @@ def open_(target: Target, name: str, only_print: bool, tunnel: bool, port: int |
 )
 @click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete("workspaces"))
 @click.option("--delete-home", is_flag=True, help="Also delete the home volumes and all their files.")
-@renamed("--home", "--delete-home", is_flag=True)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Print what would be deleted; delete nothing.")
 @target_options

@@ -25,7 +25,6 @@ from moorage.controllers.mapjob.controller import MapJobController
 from moorage.controllers.memorykill.controller import MemoryKillController
 from moorage.controllers.monitor.controller import RunMonitorController, SlotMonitorController
 from moorage.controllers.priorityclass.controller import PriorityClassController
-from moorage.controllers.renames.controller import RenamesController
 from moorage.controllers.reservation.controller import ReservationController
 from moorage.controllers.run.controller import RunController
 from moorage.controllers.tenant.controller import TenantController
@@ -42,10 +41,7 @@ from moorage.decide.runs.restarts import LOST_AFTER
 from moorage.evaluator.pool import Evaluation, InPlace
 from moorage.kube.events import EventRecorder
 from moorage.kube.leader import Elector, Times
-from moorage.model.mapjob import MAPJOBS
 from moorage.model.names import SYSTEM_NAMESPACE
-from moorage.model.renamed import renamed_of
-from moorage.model.workspace import WORKSPACES
 from moorage.notify.outbound import Outbound
 
 LEASE = "moorage-operator"
@@ -194,11 +190,6 @@ async def _run_controllers(
             evaluation=evaluation,
         )
     )
-    controllers += [
-        RenamesController(api, resource, clock=clock, metrics=metrics, informers=shared)
-        for resource in (WORKSPACES, MAPJOBS)
-        if renamed_of(resource.kind)
-    ]
     awake = Awake(clock)
     informers = {informer for controller in controllers for informer in controller.informers}
     async with contextlib.AsyncExitStack() as stack:

@@ -21,7 +21,6 @@ from moorage.model.idle import IDLE_POLICIES, IdlePolicy
 from moorage.model.machine import MACHINES, NODE_POOLS, Machine, MachineNodePool
 from moorage.model.mapjob import MAPJOBS, MapJob
 from moorage.model.policy import POLICIES, GuardrailPolicy
-from moorage.model.renamed import add_old_names
 from moorage.model.reservation import RESERVATIONS, Reservation
 from moorage.model.tenant import TENANTS, Tenant
 from moorage.model.volumebackup import BACKUPS, VolumeBackup
@@ -231,7 +230,6 @@ def _crd(kind: _Kind) -> Obj:
 
 def _root(kind: _Kind) -> Obj:
     schema = structural(msgspec.json.schema(kind.struct))
-    add_old_names(kind.resource.kind, schema)
     own = {
         "apiVersion": {"type": "string"},
         "kind": {"type": "string"},

@@ -23,7 +23,6 @@ from moorage.errors import MoorageError, QuantityError
 from moorage.model.kueue import QUEUE_LABEL
 from moorage.model.machine import Fault
 from moorage.model.names import GROUP, OWNER_ANNOTATION, OWNER_LABEL, RUN_NAME_MAX, VERSION, is_dns_label
-from moorage.model.renamed import with_new_names
 from moorage.model.tenant import Condition
 
 MAPJOBS = Resource(GROUP, VERSION, "mapjobs", "MapJob")
@@ -344,7 +343,7 @@ def parse_mapjob(obj: Mapping[str, Any]) -> MapView:
     """Read a MapJob as stored. Raises BadMapJob with the field's path."""
     meta = obj["metadata"]
     try:
-        spec = msgspec.convert(with_new_names(MAPJOBS.kind, obj).get("spec") or {}, MapJobSpec)
+        spec = msgspec.convert(obj.get("spec") or {}, MapJobSpec)
     except msgspec.ValidationError as error:
         raise BadMapJob(_field_message("spec", error)) from error
     try:

@@ -36,7 +36,6 @@ from moorage.model.names import (
     VERSION,
     is_dns_label,
 )
-from moorage.model.renamed import with_new_names
 from moorage.model.tenant import Condition, Quantity
 
 WORKSPACES = Resource(GROUP, VERSION, "workspaces", "Workspace")
@@ -503,7 +502,7 @@ def parse_workspace(obj: Mapping[str, Any]) -> WorkspaceView:
     """Read a Workspace as stored. Raises BadWorkspace with the field's path."""
     meta = obj["metadata"]
     try:
-        spec = msgspec.convert(with_new_names(WORKSPACES.kind, obj).get("spec") or {}, WorkspaceSpec)
+        spec = msgspec.convert(obj.get("spec") or {}, WorkspaceSpec)
     except msgspec.ValidationError as error:
         raise BadWorkspace(_field_message("spec", error)) from error
     try:

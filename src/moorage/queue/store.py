@@ -6,9 +6,10 @@ it is every statement of one schema, and they are read against each other.
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -35,7 +36,6 @@ from moorage.decide.maps.leasing import (
     State,
 )
 from moorage.errors import AlreadyExists, Conflict, NotFound, UsageError
-from moorage.queue.policies import read_policy, write_policy
 from moorage.queue.quota import ITEM_BYTES, NONE, Quota, Used, check_items, check_map
 from moorage.queue.tables import FAILURES, INPUTS, ITEMS, QUEUE, RESULTS, SESSIONS
 from moorage.sql.database import Database, Row
@@ -438,7 +438,7 @@ class Store:
                 MapState.RUNNING.value,
                 0,
                 priority,
-                write_policy(policy),
+                json.dumps(asdict(policy), sort_keys=True),
                 max(now, since),
                 1.0,
                 now,
@@ -555,7 +555,7 @@ class Store:
                 (state or stored.map.state).value,
                 int(stored.map.closed if closed is None else closed),
                 stored.map.priority if priority is None else priority,
-                write_policy(policy),
+                json.dumps(asdict(policy), sort_keys=True),
                 of,
             )
             return self._stored_by_id(of)
@@ -685,7 +685,7 @@ class Store:
         of, uid, namespace, name, owner, state, closed, priority, policy, created_at, level, at, *counts = row
         parsed = self._policies.get(policy)
         if parsed is None:
-            parsed = read_policy(policy)
+            parsed = msgspec.json.decode(policy, type=Policy)
             self._policies.put(policy, parsed)
         queue_map = Map(
             id=of,

@@ -33,7 +33,7 @@ from moorage.errors import AlreadyExists, UsageError
 from moorage.sdk.aiocontainers import AsyncContainers as AsyncContainers
 from moorage.sdk.aioworkflows import AsyncWorkflows as AsyncWorkflows
 from moorage.sdk.aioworkflows import AsyncWorkflowTemplates as AsyncWorkflowTemplates
-from moorage.sdk.group import Group, lines_of, new_key, renamed
+from moorage.sdk.group import Group, lines_of, new_key
 
 LOOKS = (0.1, 2.0)  # first and longest pause between two looks at what is waited for
 EXIT_CODE_LOOKS = 5  # more, at a run that failed, before its exit code counts as unknown
@@ -127,7 +127,6 @@ class AsyncWorkspaces(Group):
         where = await self._path("workspaces", namespace, name, "open")
         return str((await self._json("POST", where, body={"path": path}))["url"])
 
-    @renamed(seconds="timeout")
     async def wait(
         self, name: str, *, phase: str = "Running", timeout: float = 600.0, namespace: str | None = None
     ) -> Workspace:
@@ -158,7 +157,6 @@ class AsyncVolumes(Group):
         async for page in self._pages("volumes", namespace, all_namespaces):
             yield read(Volume, page)
 
-    @renamed(mode="access_mode")
     async def create(
         self,
         name: str,
@@ -349,7 +347,6 @@ class AsyncJobs(Group):
         """With its attempts and their pods. Raises NotFound."""
         return read(Job, await self._json("GET", await self._path("jobs", namespace, name)))
 
-    @renamed(grace="grace_period_seconds", workdir="working_dir")
     async def run(
         self,
         command: Sequence[str],
@@ -444,7 +441,6 @@ class AsyncJobs(Group):
             async for line in lines_of(parts):
                 yield line
 
-    @renamed(seconds="timeout")
     async def wait(self, name: str, *, timeout: float | None = None, namespace: str | None = None) -> Job:
         """The run once it has ended, with its exit code. Raises TimeoutError after `timeout` seconds, or never."""
         began, pause, more = self._clock.monotonic(), LOOKS[0], EXIT_CODE_LOOKS
@@ -495,7 +491,6 @@ class AsyncClient(Group):
     not say.
     """
 
-    @renamed(url="server")
     def __init__(
         self,
         server: str | None = None,

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from moorage.api.containers import Container, ExecResult, listed_container, shown_container
 from moorage.apimachinery.quantity import parse_count, parse_quantity
 from moorage.errors import ServerError, UsageError, api_error
-from moorage.sdk.group import PAGE, Group, lines_of, new_key, renamed
+from moorage.sdk.group import PAGE, Group, lines_of, new_key
 
 PROTOCOL = "v5.channel.k8s.io"
 STDIN, STDOUT, STDERR, STATUS, CLOSE = 0, 1, 2, 3, 255  # first byte of each message of an exec
@@ -50,7 +50,6 @@ class AsyncContainers(Group):
         """Raises NotFound."""
         return await self._get(container, namespace, ())
 
-    @renamed(cpus="cpu")
     async def create(
         self,
         image: str,

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import uuid
-from collections.abc import AsyncIterator, Callable
-from typing import Any, TypeVar, cast
+from collections.abc import AsyncIterator
+from typing import Any
 from urllib.parse import quote
 
 from moorage.client.connection import Connection
 from moorage.clock import Clock
 
-F = TypeVar("F", bound=Callable[..., Any])
 PAGE = 200  # things asked for at once
 
 
@@ -59,18 +57,3 @@ async def lines_of(parts: AsyncIterator[bytes]) -> AsyncIterator[str]:
 
 def new_key() -> str:
     return uuid.uuid4().hex
-
-
-def renamed(**names: str) -> Callable[[F], F]:
-    """Refuse the old names of a method's arguments. The TypeError names today's."""
-
-    def decorate(method: F) -> F:
-        @functools.wraps(method)
-        def checked(*args: Any, **kwargs: Any) -> Any:
-            for old in [name for name in names if name in kwargs]:
-                raise TypeError(f"{method.__qualname__}() has no argument {old!r}: use {names[old]!r}")
-            return method(*args, **kwargs)
-
-        return cast(F, checked)
-
-    return decorate

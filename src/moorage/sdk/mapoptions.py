@@ -28,7 +28,6 @@ CLUSTER_ONLY = (
     "queue",
     "spot",
 )
-RENAMED = {"timeout": "time", "memory_limit": "max_memory", "resources": "cpu, memory, gpus and gpu_type"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +78,6 @@ class Options:
 def options_of(given: Mapping[str, Any]) -> Options:
     known = Options.__dataclass_fields__
     unknown = [name for name in given if name not in known]
-    if unknown and unknown[0] in RENAMED:
-        raise UsageError(f"unknown map option {unknown[0]!r}: use {RENAMED[unknown[0]]}")
     if unknown:
         from difflib import get_close_matches
 

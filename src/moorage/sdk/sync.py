@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 from moorage.sdk import aio
-from moorage.sdk.group import renamed
 from moorage.sdk.local import loop
 
 P = ParamSpec("P")
@@ -190,7 +189,6 @@ class Client:
     Who is asked, and as whom: as `AsyncClient` says.
     """
 
-    @renamed(url="server")
     def __init__(
         self,
         server: str | None = None,

@@ -7,14 +7,12 @@ clear refusal, never a failure of the server.
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
 
 import msgspec
 from starlette.requests import Request
 
-from moorage.api.fields import renamed_fields
 from moorage.apimachinery.bodies import BodyTooLong, ClientLeft, read_body
 from moorage.apimachinery.documents import check_nesting, parse_json
 from moorage.apimachinery.integers import INT64_MAX, parse_integer
@@ -22,7 +20,6 @@ from moorage.errors import DocumentError, NumberError
 from moorage.server.problems import Problem
 
 T = TypeVar("T")
-_UNKNOWN_FIELD = re.compile("Object contains unknown field `(.+)`")  # as msgspec says it
 
 
 async def read_bytes(request: Request, most: int) -> bytes:
@@ -46,7 +43,7 @@ def decode(body: bytes, kind: type[T], *, hint: str | None = None) -> T:
         parse_json(body, msgspec.Raw, bytes_max=len(body))
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
-        message, field = _fault(error, kind)
+        message, field = _fault(error)
         raise Problem(422, "invalid", message, hint, field) from error
     except (DocumentError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Problem(400, "bad_request", f"the body cannot be read: {error}", hint) from error
@@ -57,18 +54,14 @@ def as_struct(value: Mapping[str, Any], kind: type[T]) -> T:
     try:
         return msgspec.convert(dict(value), kind)
     except msgspec.ValidationError as error:
-        message, field = _fault(error, kind)
+        message, field = _fault(error)
         raise Problem(422, "invalid", message, field=field) from error
 
 
-def _fault(error: msgspec.ValidationError, kind: Any) -> tuple[str, str | None]:
-    """What is wrong in a sentence, and the path of the field. An old name of a field gets today's."""
+def _fault(error: msgspec.ValidationError) -> tuple[str, str | None]:
+    """What is wrong in a sentence, and the path of the field."""
     message, _, path = str(error).partition(" - at `$")
-    path = path.strip("`.")
-    if (unknown := _UNKNOWN_FIELD.fullmatch(message)) and (new := renamed_fields(kind).get(unknown[1])):
-        old = unknown[1]
-        return f"unknown field {old!r}: use {new!r}", f"{path}.{old}" if path else old
-    return message, path or None
+    return message, path.strip("`.") or None
 
 
 def check_json(request: Request) -> None:
@@ -84,10 +77,8 @@ def decode_query(pairs: Iterable[tuple[str, str]], kind: type[T]) -> T:
     """
     values: dict[str, Any] = {}
     struct = cast("type[msgspec.Struct]", kind)
-    several, old_names = _several(struct), renamed_fields(struct)
+    several = _several(struct)
     for name, text in pairs:
-        if new := old_names.get(name):
-            raise Problem(400, "bad_request", f"unknown parameter {name!r}: use {new!r}", field=name)
         if name in several:
             values.setdefault(name, []).append(text)
         else:
@@ -95,8 +86,8 @@ def decode_query(pairs: Iterable[tuple[str, str]], kind: type[T]) -> T:
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
-        message, _, path = str(error).partition(" - at `$")
-        raise Problem(400, "bad_request", message, field=path.strip("`.") or None) from error
+        message, field = _fault(error)
+        raise Problem(400, "bad_request", message, field=field) from error
 
 
 @functools.cache

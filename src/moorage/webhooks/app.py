@@ -82,7 +82,6 @@ from moorage.model.mapjob import MAPJOBS, check_mapjob
 from moorage.model.names import GUARD_LABEL, INFO_CONFIGMAP, SCHEDULER_CONFIGMAP, SYSTEM_NAMESPACE
 from moorage.model.people import PEOPLE_NAMESPACE, account_in, person_in
 from moorage.model.policy import POLICIES, Policy, policy_for
-from moorage.model.renamed import KINDS as RENAMED_KINDS
 from moorage.model.reservation import RESERVATIONS
 from moorage.model.secondscheduler import scheduler_name
 from moorage.model.tenant import TENANTS, defaults_of, is_reserved, tenant_names, tenant_of
@@ -282,8 +281,7 @@ class Webhook:
         if unfit := _judge_template(kind, asked.object, asked.old_object):
             return Verdict((), unfit)
         if mutating:
-            is_known = kind in TEMPLATES or kind in RENAMED_KINDS
-            return admit(self._request(asked, asked.object, mutating=True)) if is_known else Verdict()
+            return admit(self._request(asked, asked.object, mutating=True)) if kind in TEMPLATES else Verdict()
         refusals = self._desk.judge(kind, asked.object, asked.old_object, user=user.username, groups=user.groups)
         refusals += _judge_ours(kind, asked.object, asked.old_object)
         refusals += self._judge_of_tenants(asked, asked.object)

@@ -15,7 +15,6 @@ import moorage.api
 from moorage.api.fields import Query, Request
 from moorage.cli.commands import COMMANDS, load
 from moorage.cli.referenceoptions import CLI, FILE, PYTHON, REST, SUBJECTS, name_of, options_of, ways_of
-from moorage.cli.renamed import RenamedOption
 from moorage.sdk import aio
 from moorage.sdk.aiocontainers import AsyncContainers
 from moorage.sdk.group import Group
@@ -100,7 +99,7 @@ def test_containers_in_python_have_the_names_of_runs():
 
 def names_of_the_command_line(command: click.Command, path: str) -> Iterator[tuple[str, str]]:
     for param in command.params:
-        if isinstance(param, click.Option) and not isinstance(param, RenamedOption):
+        if isinstance(param, click.Option):
             yield from ((path, name_of(text.lstrip("-"))) for text in param.opts if text.startswith("--"))
     if isinstance(command, click.Group):
         for name, subcommand in command.commands.items():

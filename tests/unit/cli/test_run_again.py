@@ -46,20 +46,6 @@ def test_a_file_holds_the_options_and_those_typed_win(cluster, tmp_path):
     assert job(cluster, "train")["spec"]["template"]["spec"]["activeDeadlineSeconds"] == 3600
 
 
-def test_the_old_name_of_an_option_is_accepted_with_a_warning(cluster):
-    done = cluster("run", "--name", "train", "--grace", "7", "--", "echo", "--grace", "1")
-    assert (done.code, done.out) == (0, "train\n")
-    assert "warning: --grace is now --grace-period; the next release refuses --grace\n" in done.err
-    assert job(cluster, "train")["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == 7
-    done = cluster("rerun", "train", "--name", "again", "--grace=8")
-    assert job(cluster, "again")["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == 8
-    both = cluster("run", "--grace", "7", "--grace-period", "8", "--", "true")
-    assert (both.code, both.err) == (
-        2,
-        "error: --grace is the old name of --grace-period\nhint: use only --grace-period\n",
-    )
-
-
 def test_a_run_is_run_again_with_its_options_and_other_ones(cluster, tmp_path):
     (tmp_path / "train.yaml").write_text(FILE)
     cluster("run", "-f", "train.yaml")

@@ -5,9 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from moorage.actions.objects import InvalidObject
 from moorage.actions.workspaces import plan_workspace, workspace_of
-from moorage.api.workspaces import NewWorkspace
 from moorage.cli.browser import SCREENS
 from moorage.cli.workspace import make_request, size_of
 from moorage.errors import Forbidden, UsageError
@@ -35,13 +33,6 @@ NOTHING = {
 
 def made(*, on_processes=False, **options):
     return plan_workspace(make_request("lab", "team", NOTHING | options, on_processes=on_processes))
-
-
-def test_a_field_of_the_spec_by_an_old_name_is_refused_with_its_name():
-    spec = {"type": "jupyterlab", "schedule": {"start": "0 8 * * *", "timezone": "UTC"}}
-    with pytest.raises(InvalidObject) as caught:
-        plan_workspace(NewWorkspace(name="lab", namespace="team", spec=spec))
-    assert caught.value.message == "schedule.timezone: unknown field: use 'timeZone'"
 
 
 @pytest.mark.parametrize(

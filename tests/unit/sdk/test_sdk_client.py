@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-import re
 import socket
 import subprocess
 import sys
@@ -28,12 +27,6 @@ from moorage.sdk import aio, sync
 from moorage.sdk.local import loop
 from moorage.testing.clock import FakeClock
 from moorage.testing.ports import dead_port
-
-
-@pytest.mark.parametrize(("old", "new"), [("grace", "grace_period_seconds"), ("workdir", "working_dir")])
-def test_the_old_name_of_an_argument_is_refused_with_the_name_of_today(old, new):
-    with pytest.raises(TypeError, match=re.escape(f"AsyncJobs.run() has no argument {old!r}: use {new!r}")):
-        sync.Client("http://127.0.0.1:1", "t").jobs.run(["true"], **{old: 5})
 
 
 class Hasty(FakeClock):

@@ -209,12 +209,6 @@ def test_a_function_that_does_not_load_ends_the_map_with_the_reason():
     ("options", "message"),
     [
         pytest.param({"paralelism": 2}, "unknown map option 'paralelism'", id="a slip of the pen"),
-        pytest.param({"timeout": 2}, "unknown map option 'timeout': use time", id="an old name"),
-        pytest.param(
-            {"resources": {"cpu": 2}},
-            "unknown map option 'resources': use cpu, memory, gpus and gpu_type",
-            id="options in a group",
-        ),
         pytest.param({"where": "moon"}, "invalid where 'moon': use 'cluster' or 'local'", id="nowhere"),
         pytest.param(
             {"where": "local", "image": "x"},

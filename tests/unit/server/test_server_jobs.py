@@ -212,16 +212,6 @@ async def test_what_is_wrong_is_refused_by_its_field(ada, body, field):
     assert (await ada.api.list(JOBS, "lab")).items == []
 
 
-@pytest.mark.parametrize(("old", "new"), [("grace", "gracePeriodSeconds"), ("workdir", "workingDir")])
-async def test_the_old_name_of_a_field_is_refused_with_the_name_of_today(ada, old, new):
-    refused = await ada("POST", ALL, TRAIN | {old: 5})
-    assert (refused.status, refused.json["message"], refused.json["field"]) == (
-        422,
-        f"unknown field {old!r}: use {new!r}",
-        old,
-    )
-
-
 async def test_on_processes_the_node_looks_for_the_program_and_an_image_is_refused(ada):
     a_process_node(ada.site)
     await ada.site.until(

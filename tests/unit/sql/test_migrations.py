@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -119,6 +123,42 @@ def test_a_semicolon_inside_a_trigger_ends_no_statement() -> None:
         "CREATE TABLE a (x);\nCREATE TRIGGER t AFTER INSERT ON a BEGIN\n  DELETE FROM a;\n  SELECT ';';\nEND;\n"
     )
     assert [statement.split()[1] for statement in statements(script)] == ["TABLE", "TRIGGER"]
+
+
+DYING = """
+import os, signal, sys
+from moorage.sql.migrations import Schema
+from moorage.sql.sqlite import SqliteDatabase
+package, path, step, is_written = sys.argv[1:]
+
+class Dying(SqliteDatabase):
+    def apply(self, migration):
+        if migration.number == int(step) and not int(is_written):
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().apply(migration)
+        if migration.number == int(step):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+Dying(path, Schema(package))
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("step", [1, 2])
+@pytest.mark.parametrize("is_written", [0, 1])  # 1: all its statements have run, and nothing is committed
+def test_a_step_that_is_killed_is_done_at_the_next_start(
+    tmp_path: Path, schema: Schema, step: int, is_written: int
+) -> None:
+    write(tmp_path, schema, 1, "CREATE TABLE a (x);")
+    write(tmp_path, schema, 2, "ALTER TABLE a ADD y; CREATE TABLE b (x);")
+    words = [sys.executable, "-c", DYING, schema.package, str(tmp_path / "x.db"), str(step), str(is_written)]
+    path = os.pathsep.join((str(tmp_path), *sys.path))
+    killed = subprocess.run(words, env=os.environ | {"PYTHONPATH": path}, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    database = SqliteDatabase(tmp_path / "x.db", schema)
+    assert database.version().number == 2
+    assert database.rows("SELECT x, y FROM a") == database.rows("SELECT x FROM b") == []
+    database.close()
 
 
 def made_by_hand(path: Path, *scripts: str) -> None:

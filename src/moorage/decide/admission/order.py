@@ -32,7 +32,6 @@ from moorage.decide.admission.newpods import (
 )
 from moorage.decide.admission.ownership import judge_owner, stamp
 from moorage.decide.admission.queues import leave_queue
-from moorage.decide.admission.renames import rename
 from moorage.decide.admission.review import TEMPLATES, Draft, Refusal, Request, Verdict, is_deleting, make_draft
 from moorage.decide.admission.runrules import (
     advise_limits,
@@ -43,13 +42,11 @@ from moorage.decide.admission.runrules import (
 )
 from moorage.decide.admission.schedules import judge_schedules
 from moorage.decide.admission.secrets import judge_secrets
-from moorage.model.renamed import KINDS as RENAMED_KINDS
 
 
 class Part(Enum):
     """A part of a pod, or of a pod template and its workload, that steps read and set."""
 
-    NAMES = auto()  # fields with an old and a new name
     OWNER = auto()
     MARKS = auto()  # annotations of our services
     GPUS = auto()  # of the containers
@@ -86,7 +83,6 @@ _NEW_JOB: dict[str, Any] = _NEW | {"kinds": ("Job",)}
 
 STEPS: tuple[Step, ...] = (
     # who it is
-    Step(name="renamed fields", apply=rename, kinds=RENAMED_KINDS, sets=_parts(Part.NAMES)),
     Step(name="owner", apply=stamp, sets=_parts(Part.OWNER)),
     Step(name="marks of services", apply=keep_marks, sets=_parts(Part.MARKS)),
     # what it gets

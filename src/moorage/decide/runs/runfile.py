@@ -13,7 +13,6 @@ from dataclasses import MISSING, fields
 from difflib import get_close_matches
 from typing import Any
 
-from moorage.api.jobs import NewJob
 from moorage.apimachinery.meta import annotations_of
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.texts import camel
@@ -29,15 +28,7 @@ TEXTS = (
     "checkpoint", "priority_class", "image", "user", "working_dir", "queue",
 )  # fmt: skip
 FIELDS = ("command", *TEXTS, *INTEGERS, *LISTS, "env", "labels", *FLAGS)
-OTHER_NAMES = NewJob.renamed | {
-    "volume": "volumes",
-    "dataset": "datasets",
-    "label": "labels",
-    "args": "command",
-    "cmd": "command",
-    "gracePeriod": "gracePeriodSeconds",
-}
-KEPT_BEFORE = {"grace": "grace_period_seconds", "workdir": "working_dir"}  # in options that older runs keep
+OTHER_NAMES = {"args": "command", "cmd": "command"}
 OPTIONS_MAX = 64 * 1024  # bytes of options that a run keeps; annotations may have 256 KiB in all
 NEVER_KEPT = ("name", "namespace")
 
@@ -104,7 +95,6 @@ def _kept_options(text: str) -> Any:
     known = {field.name for field in fields(RunRequest)} - set(NEVER_KEPT)
     if not isinstance(options, dict):
         return None
-    options = {KEPT_BEFORE.get(name, name): value for name, value in options.items()}
     if not options.get("command") or set(options) - known:
         return None
     for name, value in options.items():

@@ -84,7 +84,7 @@ OPERATOR = Service(
             group=GROUP,
             resources=("mapjobs", "workspaces", "datasets"),
             verbs=(*LIST, "patch"),
-            why="they are kept; patch: finalizers, schedules of workspaces, both names of renamed fields",
+            why="they are kept; patch: finalizers, schedules of workspaces",
         ),
         Rule(
             group=GROUP,

@@ -81,16 +81,7 @@ def test_all_that_is_wrong_is_named_with_its_path_and_the_nearest_name():
     ]
 
 
-@pytest.mark.parametrize(
-    ("key", "name"),
-    [
-        ("grace", "gracePeriodSeconds"),
-        ("grace-period", "gracePeriodSeconds"),
-        ("workdir", "workingDir"),
-        ("volume", "volumes"),
-        ("cmd", "command"),
-    ],
-)
+@pytest.mark.parametrize(("key", "name"), [("args", "command"), ("cmd", "command")])
 def test_another_name_of_an_option_is_refused_with_its_name(key, name):
     with pytest.raises(Problems) as caught:
         parse_run_file({key: "x"})
@@ -136,13 +127,6 @@ def test_a_run_keeps_its_options_and_no_values_of_variables():
         volumes=("data:/data",),
         env=("TOKEN=se$(c)ret", "HOME=/home/ada"),
         shown=("python", "train.py"),
-    )
-
-
-def test_options_of_an_older_run_are_read_by_their_names_of_today():
-    job = a_job('{"command":["true"],"grace":5,"workdir":"code:x"}')
-    assert kept_request(job) == RunRequest(
-        command=("true",), shown=("true",), grace_period_seconds=5, working_dir="code:x"
     )
 
 

@@ -1,1 +1,0 @@
-"""Both names of renamed fields, in every stored object."""
