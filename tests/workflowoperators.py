@@ -16,10 +16,10 @@ from moorage.apimachinery.informer import wait_synced
 from moorage.apimachinery.meta import Key
 from moorage.apimachinery.resources import NODES, PODS, Obj
 from moorage.clock import SYSTEM, Clock
+from moorage.controllers.base import Shared
 from moorage.controllers.workflow.checks import faults_of
 from moorage.controllers.workflow.controller import WorkflowController
 from moorage.decide.workflows.pods import StepRuntime
-from moorage.kube.events import EventRecorder
 from moorage.model.names import HOST_IMAGE
 from moorage.model.workflow import WORKFLOWS
 from moorage.testing.clock import FakeClock
@@ -35,16 +35,8 @@ def an_operator(
     api: FakeApi, records: LocalRecords, *, number: int = 0, clock: Clock = SYSTEM, **options: Any
 ) -> WorkflowController:
     """The controller of one operator; `number` tells it from those before it."""
-    return WorkflowController(
-        api,
-        records,
-        holder=f"operator-{number}",
-        runtime=a_runtime,
-        check=faults_of,
-        clock=clock,
-        events=EventRecorder(api, component="test", clock=clock),
-        **options,
-    )
+    shared = Shared(api=api, clock=clock, **options)
+    return WorkflowController(shared, records, holder=f"operator-{number}", runtime=a_runtime, check=faults_of)
 
 
 async def operate(controller: WorkflowController) -> None:

@@ -15,9 +15,9 @@ from moorage.apimachinery.informer import wait_synced
 from moorage.apimachinery.meta import Key
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import EVENTS
+from moorage.controllers.base import Shared
 from moorage.controllers.monitor.controller import RunMonitorController, SlotMonitorController
 from moorage.errors import Conflict
-from moorage.kube.events import EventRecorder
 from moorage.model.names import BEATS_FINALIZER
 from moorage.model.workflow import CRON_LABEL, CRON_WORKFLOWS, WORKFLOWS
 from moorage.notify import Outbound
@@ -90,8 +90,7 @@ def with_phase(api: FakeApi, obj, phase: str):
 
 @contextlib.asynccontextmanager
 async def a_monitor(api: FakeApi, clock: FakeClock, kind=RunMonitorController, outbound: Outbound = LOCAL):
-    events = EventRecorder(api, component="test", clock=clock)
-    controller = kind(api, clock=clock, events=events, outbound=outbound)
+    controller = kind(Shared(api=api, clock=clock, outbound=outbound))
     tasks = [asyncio.create_task(informer.run()) for informer in controller.informers]
     try:
         await wait_synced(*controller.informers)

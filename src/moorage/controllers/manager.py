@@ -12,13 +12,13 @@ from typing import Literal, Protocol
 
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.awake import Awake
-from moorage.apimachinery.informer import Informer
 from moorage.apimachinery.informers import Informers
 from moorage.clock import SYSTEM, Clock
+from moorage.controllers.base import Controller, Shared
 from moorage.controllers.cronworkflow.controller import CronWorkflowController
 from moorage.controllers.dataset.controller import DatasetController
 from moorage.controllers.host.controller import HostController
-from moorage.controllers.loop import Loop, LoopMetrics, note_write
+from moorage.controllers.loop import LoopMetrics, note_write
 from moorage.controllers.machine.controller import MachineController
 from moorage.controllers.machinenodepool.controller import MachineNodePoolController
 from moorage.controllers.mapjob.controller import MapJobController
@@ -39,23 +39,11 @@ from moorage.controllers.workflow.runtime import read_runtime
 from moorage.controllers.workspace.controller import WorkspaceController
 from moorage.decide.runs.restarts import LOST_AFTER
 from moorage.evaluator.pool import Evaluation, InPlace
-from moorage.kube.events import EventRecorder
 from moorage.kube.leader import Elector, Times
 from moorage.model.names import SYSTEM_NAMESPACE
 from moorage.notify.outbound import Outbound
 
 LEASE = "moorage-operator"
-COMPONENT = "moorage-operator"
-
-
-class _Controller(Protocol):
-    """What the operator runs of each kind's controller."""
-
-    @property
-    def informers(self) -> Sequence[Informer]: ...
-
-    @property
-    def loop(self) -> Loop: ...
 
 
 class GuardedApi(OperatorApi, Protocol):
@@ -92,23 +80,22 @@ async def run_operator(
     heartbeats and notices of workflows may go; None: to public addresses, by https. `registries`: those that are
     asked for commands of images beside public ones. `evaluation`: where users' text is evaluated; None: here.
     """
-    evaluation = evaluation or InPlace()
+
+    async def work(guarded: Api, informers: Informers, guard: Callable[[], None] | None = None) -> None:
+        shared = Shared(
+            api=guarded,
+            clock=clock,
+            informers=informers,
+            metrics=metrics,
+            lost_after=lost_after,
+            evaluation=evaluation or InPlace(),
+            outbound=outbound or Outbound(),
+        )
+        async with contextlib.aclosing(RemoteStore(api, guard=guard, clock=clock)) as records:
+            await _run_controllers(shared, records, identity, certificates, registries)
 
     if not leader_elect:
-        async with contextlib.aclosing(RemoteStore(api, clock=clock)) as records:
-            await _run_controllers(
-                api.guarded(note_write),
-                records,
-                informers or Informers(),
-                clock,
-                certificates,
-                lost_after,
-                metrics,
-                identity,
-                outbound,
-                registries,
-                evaluation,
-            )
+        await work(api.guarded(note_write), informers or Informers())
         return
     elector = Elector(api, clock=clock, name=LEASE, namespace=SYSTEM_NAMESPACE, identity=identity, times=times)
 
@@ -116,80 +103,40 @@ async def run_operator(
         elector.check()
         note_write()
 
-    ours = api.guarded(check)
-
-    async def lead() -> None:
-        async with contextlib.aclosing(RemoteStore(api, guard=elector.check, clock=clock)) as records:
-            await _run_controllers(
-                ours,
-                records,
-                Informers(),
-                clock,
-                certificates,
-                lost_after,
-                metrics,
-                identity,
-                outbound,
-                registries,
-                evaluation,
-            )
-
-    await elector.run(lead)
+    await elector.run(lambda: work(api.guarded(check), Informers(), elector.check))
 
 
 async def _run_controllers(
-    api: Api,
-    records: RecordStore,
-    shared: Informers,
-    clock: Clock,
-    certificates: Certificates,
-    lost_after: timedelta,
-    metrics: LoopMetrics | None,
-    identity: str,
-    outbound: Outbound | None,
-    registries: Sequence[str],
-    evaluation: Evaluation,
+    shared: Shared, records: RecordStore, identity: str, certificates: Certificates, registries: Sequence[str]
 ) -> None:
-    events = EventRecorder(api, component=COMPONENT, clock=clock)
-    machines = MachineController(api, clock=clock, events=events, metrics=metrics, informers=shared)
-    controllers: list[_Controller] = [
-        RunController(api, clock=clock, events=events, lost_after=lost_after, metrics=metrics, informers=shared),
-        machines,
-        ReservationController(api, machines, clock=clock, events=events, metrics=metrics),
-        MachineNodePoolController(api, clock=clock, metrics=metrics, informers=shared),
-        PriorityClassController(api, clock=clock, events=events, metrics=metrics, informers=shared),
-        MemoryKillController(api, clock=clock, events=events, metrics=metrics, informers=shared),
-        MapJobController(api, clock=clock, events=events, metrics=metrics, informers=shared),
-        TenantController(api, clock=clock, metrics=metrics, informers=shared),
-        HostController(api, clock=clock, events=events, metrics=metrics, informers=shared),
-        DatasetController(api, clock=clock, events=events, metrics=metrics, informers=shared),
-        VolumeBackupController(api, clock=clock, events=events, metrics=metrics, informers=shared),
-        CronWorkflowController(
-            api, clock=clock, events=events, metrics=metrics, informers=shared, evaluation=evaluation
-        ),
-        *(
-            monitor(api, clock=clock, events=events, outbound=outbound, metrics=metrics, informers=shared)
-            for monitor in (RunMonitorController, SlotMonitorController)
-        ),
-        WorkspaceController(api, machines, clock=clock, events=events, metrics=metrics, informers=shared),
-    ]
+    api, clock, metrics = shared.api, shared.clock, shared.metrics
+    machines = MachineController(shared)
     commands = ImageCommands(api, Registries(registries), clock=clock)
-    controllers.append(
+    controllers: list[Controller] = [
+        RunController(shared),
+        machines,
+        ReservationController(shared, machines),
+        MachineNodePoolController(shared),
+        PriorityClassController(shared),
+        MemoryKillController(shared),
+        MapJobController(shared),
+        TenantController(shared),
+        HostController(shared),
+        DatasetController(shared),
+        VolumeBackupController(shared),
+        CronWorkflowController(shared),
+        RunMonitorController(shared),
+        SlotMonitorController(shared),
+        WorkspaceController(shared, machines),
         WorkflowController(
-            api,
+            shared,
             records,
             holder=f"{identity}-{secrets.token_hex(4)}",
             runtime=functools.partial(read_runtime, api),
             check=faults_of,
-            clock=clock,
-            events=events,
-            lost_after=lost_after,
-            metrics=metrics,
-            informers=shared,
             commands=commands,
-            evaluation=evaluation,
-        )
-    )
+        ),
+    ]
     awake = Awake(clock)
     informers = {informer for controller in controllers for informer in controller.informers}
     async with contextlib.AsyncExitStack() as stack:

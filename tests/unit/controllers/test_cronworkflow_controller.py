@@ -19,9 +19,9 @@ from moorage.apimachinery.informer import wait_synced
 from moorage.apimachinery.meta import Key
 from moorage.apimachinery.moments import rfc3339, rfc3339_micro
 from moorage.apimachinery.resources import EVENTS, LEASES, Obj, Resource
+from moorage.controllers.base import Shared
 from moorage.controllers.cronworkflow.controller import CronWorkflowController
 from moorage.errors import Conflict, Invalid, NotFound
-from moorage.kube.events import EventRecorder
 from moorage.model.names import CRON_FINALIZER
 from moorage.model.workflow import CRON_WORKFLOWS, WORKFLOWS
 from moorage.testing.clock import NOON, FakeClock
@@ -92,8 +92,7 @@ def a_cron(**spec: Any) -> Obj:
 
 @contextlib.asynccontextmanager
 async def a_controller(api: FakeApi, clock: FakeClock) -> AsyncIterator[CronWorkflowController]:
-    events = EventRecorder(api, component="test", clock=clock)
-    controller = CronWorkflowController(api, clock=clock, events=events)
+    controller = CronWorkflowController(Shared(api=api, clock=clock))
     tasks = [asyncio.create_task(informer.run()) for informer in controller.informers]
     try:
         await wait_synced(*controller.informers)

@@ -11,8 +11,8 @@ import pytest
 from moorage.apimachinery.informer import wait_synced
 from moorage.apimachinery.meta import Key
 from moorage.apimachinery.resources import EVENTS, INGRESSES, NAMESPACES
+from moorage.controllers.base import Shared
 from moorage.controllers.host.controller import HostController
-from moorage.kube.events import EventRecorder
 from moorage.testing.clock import FakeClock
 from moorage.testing.fakeapi import FakeApi
 
@@ -37,7 +37,7 @@ async def events_about(*ingresses: Any, order: Iterable[str] = ("a", "b")) -> li
         api.put(NAMESPACES, {"metadata": {"name": name, "labels": labels}})
     for ingress in ingresses:
         api.put(INGRESSES, ingress)
-    controller = HostController(api, clock=clock, events=EventRecorder(api, component="t", clock=clock))
+    controller = HostController(Shared(api=api, clock=clock))
     tasks = [asyncio.create_task(informer.run()) for informer in controller.informers]
     await wait_synced(*controller.informers)
     for namespace in order:
@@ -80,7 +80,7 @@ async def test_nothing_else_is_told(ingresses):
 async def test_the_younger_is_looked_at_also_when_the_older_comes_to_be_known_later():
     api, clock = FakeApi(), FakeClock()
     api.put(INGRESSES, an_ingress("b", "shop.org", created=LATE))
-    controller = HostController(api, clock=clock, events=EventRecorder(api, component="t", clock=clock))
+    controller = HostController(Shared(api=api, clock=clock))
     task = asyncio.create_task(controller.informers[0].run())
     await wait_synced(*controller.informers)
     assert controller._sharing(an_ingress("a", "shop.org")) == {Key("a", "web"), Key("b", "web")}

@@ -18,6 +18,7 @@ from aiohttp import web
 from moorage.apimachinery.images import parse_reference
 from moorage.apimachinery.resources import PODS, SECRETS, SERVICEACCOUNTS, Obj, Resource
 from moorage.clock import SYSTEM
+from moorage.controllers.base import Shared
 from moorage.controllers.workflow.checks import faults_of
 from moorage.controllers.workflow.commands import Asked, ImageCommands, architectures_of
 from moorage.controllers.workflow.controller import WorkflowController
@@ -30,7 +31,6 @@ from moorage.controllers.workflow.registry import (
 )
 from moorage.decide.workflows.pods import StepRuntime
 from moorage.errors import Forbidden
-from moorage.kube.events import EventRecorder
 from moorage.model.workflow import WORKFLOWS, NodeType
 from moorage.testing.clock import FakeClock
 from moorage.testing.fakeapi import FakeApi
@@ -335,9 +335,13 @@ async def operating(api: FakeApi, source: Source, folder: Path) -> AsyncIterator
 
     commands = ImageCommands(api, source, clock=SYSTEM)
     controller = WorkflowController(
-        api, LocalRecords(folder / "workflows.db"), holder="operator-1", runtime=runtime, check=faults_of,
-        clock=SYSTEM, events=EventRecorder(api, component="test", clock=SYSTEM), commands=commands,
-    )  # fmt: skip
+        Shared(api=api, clock=SYSTEM),
+        LocalRecords(folder / "workflows.db"),
+        holder="operator-1",
+        runtime=runtime,
+        check=faults_of,
+        commands=commands,
+    )
     tasks = [asyncio.create_task(informer.run()) for informer in controller.informers]
     tasks.append(asyncio.create_task(controller.loop.run()))
     try:

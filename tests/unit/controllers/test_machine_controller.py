@@ -13,9 +13,9 @@ import pytest
 from moorage.apimachinery.informer import wait_synced
 from moorage.apimachinery.meta import Key, annotations_of, condition, is_condition_true, labels_of
 from moorage.apimachinery.resources import CONFIGMAPS, NODES, PODS, Obj, Resource
+from moorage.controllers.base import Shared
 from moorage.controllers.machine.controller import STATUS_AFTER_SECONDS, STATUS_EVERY_SECONDS, MachineController
 from moorage.decide.admission.injection import inject
-from moorage.kube.events import EventRecorder
 from moorage.model.machine import MACHINES, parse_machine
 from moorage.model.manifests import make_machine_objects
 from moorage.model.secondscheduler import make_scheduler_switch
@@ -106,7 +106,7 @@ def with_another_type(machine: Obj) -> Obj:
 @contextlib.asynccontextmanager
 async def a_controller(api: FakeApi, clock: FakeClock | None = None) -> AsyncIterator[MachineController]:
     clock = clock or FakeClock()
-    controller = MachineController(api, clock=clock, events=EventRecorder(api, component="op", clock=clock))
+    controller = MachineController(Shared(api=api, clock=clock))
     tasks = [asyncio.create_task(informer.run()) for informer in controller.informers]
     try:
         await wait_synced(*controller.informers)

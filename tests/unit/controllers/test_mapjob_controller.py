@@ -18,10 +18,10 @@ from moorage.apimachinery.informer import wait_synced
 from moorage.apimachinery.meta import Key, condition, labels_of
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import CONFIGMAPS, EVENTS, JOBS, NODES, PODS, Obj, Resource
+from moorage.controllers.base import Shared
 from moorage.controllers.mapjob.controller import QUOTAS, MapJobController
 from moorage.controllers.mapjob.objects import is_noteworthy, keep_pod, pod_seen, quota_of, template_hash
 from moorage.errors import Invalid
-from moorage.kube.events import EventRecorder
 from moorage.model.kueue import WORKLOADS
 from moorage.model.mapjob import MAPJOBS, parse_mapjob
 from moorage.testing.clock import NOON, FakeClock
@@ -116,7 +116,7 @@ def a_mapjob(*, items: dict[str, Any] | None = None, queue: dict[str, Any] | Non
 @contextlib.asynccontextmanager
 async def a_controller(api: FakeApi, clock: FakeClock | None = None) -> AsyncIterator[MapJobController]:
     clock = clock or FakeClock()
-    controller = MapJobController(api, clock=clock, events=EventRecorder(api, component="op", clock=clock))
+    controller = MapJobController(Shared(api=api, clock=clock))
     tasks = [asyncio.create_task(informer.run()) for informer in controller.informers]
     try:
         await wait_synced(*controller.informers)

@@ -14,10 +14,10 @@ from moorage.apimachinery.informer import wait_synced
 from moorage.apimachinery.meta import Key, annotations_of, labels_of
 from moorage.apimachinery.resources import EVENTS, NAMESPACES, PODS, REPLICASETS, STATEFULSETS, Obj
 from moorage.clock import rfc3339
+from moorage.controllers.base import Shared
 from moorage.controllers.memorykill.controller import MemoryKillController
 from moorage.decide.runs.killanswer import Hold, Known, answer, behind_gate
 from moorage.decide.runs.memorykills import is_gated, ledger_from, rule_of
-from moorage.kube.events import EventRecorder
 from moorage.model.policy import POLICIES, Policy
 from moorage.testing.clock import FakeClock
 from moorage.testing.fakeapi import FakeApi
@@ -42,8 +42,7 @@ class World:
         self.start()
 
     def start(self) -> None:
-        events = EventRecorder(self.api, component="t", clock=self.clock)
-        self.controller = MemoryKillController(self.api, clock=self.clock, events=events)
+        self.controller = MemoryKillController(Shared(api=self.api, clock=self.clock))
         self.desk = KillDesk(self.api)
 
     def policy(self, level: str) -> Obj:

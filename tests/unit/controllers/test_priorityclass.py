@@ -10,9 +10,9 @@ import pytest
 from moorage.apimachinery.informer import wait_synced
 from moorage.apimachinery.meta import Key
 from moorage.apimachinery.resources import EVENTS, PRIORITYCLASSES
+from moorage.controllers.base import Shared
 from moorage.controllers.priorityclass.controller import PriorityClassController
 from moorage.controllers.priorityclass.plan import SetDefault, Warn, plan
-from moorage.kube.events import EventRecorder
 from moorage.model.names import CLUSTER_DEFAULT_ANNOTATION, DEFAULT_PRIORITY, STAND_IN_LABEL
 from moorage.testing.clock import FakeClock
 from moorage.testing.fakeapi import FakeApi
@@ -66,7 +66,7 @@ def test_ours_is_the_default_where_there_is_no_other(classes, want):
 async def test_the_controller_sets_the_default_and_reports_one_that_pushes_out_reservations():
     api, clock = FakeApi(), FakeClock()
     api.put(PRIORITYCLASSES, ours())
-    controller = PriorityClassController(api, clock=clock, events=EventRecorder(api, component="t", clock=clock))
+    controller = PriorityClassController(Shared(api=api, clock=clock))
     tasks = [asyncio.create_task(informer.run()) for informer in controller.informers]
     try:
         await wait_synced(*controller.informers)

@@ -14,9 +14,9 @@ from moorage.apimachinery.informer import wait_synced
 from moorage.apimachinery.meta import Key, condition, is_condition_true
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import EVENTS, PODS, Obj
+from moorage.controllers.base import Shared
 from moorage.controllers.machine.controller import MachineController
 from moorage.controllers.reservation.controller import ReservationController
-from moorage.kube.events import EventRecorder
 from moorage.model.machine import MACHINES
 from moorage.model.reservation import RESERVATIONS
 from moorage.testing.clock import NOON, FakeClock
@@ -91,9 +91,9 @@ def a_guest(name: str, *, backfill: bool) -> Obj:
 
 @contextlib.asynccontextmanager
 async def a_controller(api: FakeApi, clock: FakeClock) -> AsyncIterator[ReservationController]:
-    events = EventRecorder(api, component="op", clock=clock)
-    machines = MachineController(api, clock=clock, events=events)
-    controller = ReservationController(api, machines, clock=clock, events=events)
+    shared = Shared(api=api, clock=clock)
+    machines = MachineController(shared)
+    controller = ReservationController(shared, machines)
     tasks = [asyncio.create_task(informer.run()) for informer in machines.informers]
     try:
         await wait_synced(*machines.informers)

@@ -14,10 +14,10 @@ from moorage.actions.suspension import resume_run
 from moorage.apimachinery.informer import wait_synced
 from moorage.apimachinery.meta import Key
 from moorage.apimachinery.resources import EVENTS, JOBS, NODES, PODS, Obj, Resource
+from moorage.controllers.base import Shared
 from moorage.controllers.run.controller import RunController
 from moorage.decide.runs.state import view_run
 from moorage.errors import Forbidden, Invalid
-from moorage.kube.events import EventRecorder
 from moorage.model.kueue import QUEUE_LABEL, WORKLOADS
 from moorage.testing.clock import FakeClock
 from moorage.testing.fakeapi import FakeApi
@@ -99,8 +99,7 @@ def a_job(name: str = "train", attempt: int = 1, *, failed: bool = True, **annot
 @contextlib.asynccontextmanager
 async def a_controller(api: FakeApi, clock: FakeClock | None = None) -> AsyncIterator[RunController]:
     clock = clock or FakeClock()
-    events = EventRecorder(api, component="op", clock=clock)
-    controller = RunController(api, clock=clock, events=events, lost_after=timedelta(minutes=5))
+    controller = RunController(Shared(api=api, clock=clock, lost_after=timedelta(minutes=5)))
     tasks = [asyncio.create_task(informer.run()) for informer in controller.informers]
     try:
         await wait_synced(*controller.informers)

@@ -10,12 +10,10 @@ from typing import Any, assert_never
 
 import msgspec
 
-from moorage.apimachinery.api import Api
-from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.meta import Key, key_of
 from moorage.apimachinery.moments import moment
 from moorage.apimachinery.resources import Obj
-from moorage.clock import Clock
+from moorage.controllers.base import Controller, Shared
 from moorage.controllers.cronworkflow.plan import (
     Drop,
     Record,
@@ -29,11 +27,8 @@ from moorage.controllers.cronworkflow.plan import (
     plan,
     status_of,
 )
-from moorage.controllers.loop import MANY_WORKERS, Loop, LoopMetrics, shared_out
 from moorage.errors import AlreadyExists, BadRequest, Conflict, Forbidden, Invalid, NotFound
-from moorage.evaluator.pool import Evaluation, InPlace
 from moorage.kube.argo import argo_controller
-from moorage.kube.events import EventRecorder
 from moorage.model.cronworkflow import (
     SCHEDULE_ANNOTATION,
     cron_of,
@@ -64,32 +59,14 @@ log = logging.getLogger(__name__)
 ARGO_SECONDS = 30.0  # how long an answer to "does Argo's controller run?" counts
 
 
-class CronWorkflowController:
-    """One per operator. `informers` are to be run by the caller."""
+class CronWorkflowController(Controller):
+    """One per operator."""
 
-    def __init__(
-        self,
-        api: Api,
-        *,
-        clock: Clock,
-        events: EventRecorder,
-        metrics: LoopMetrics | None = None,
-        informers: Informers | None = None,
-        evaluation: Evaluation | None = None,
-    ) -> None:
-        shared = informers or Informers()
-        self._api, self._clock, self._events = api, clock, events
-        self._evaluation = evaluation or InPlace()
-        self._crons = shared.of(api, CRON_WORKFLOWS)
-        self._runs = shared.of(api, WORKFLOWS, indexes={"cron": cron_names})
-        self.informers = (self._crons, self._runs)
-        self.loop = Loop(
-            "cronworkflow",
-            shared_out(self.reconcile, self._evaluation.is_full),
-            clock=clock,
-            workers=MANY_WORKERS,
-            metrics=metrics,
-        )
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared, "cronworkflow", by_namespace=True)
+        self._evaluation = shared.evaluation
+        self._crons = self._follow(CRON_WORKFLOWS)
+        self._runs = self._follow(WORKFLOWS, indexes={"cron": cron_names})
         self.loop.hear(self._crons, lambda obj: [key_of(obj)])
         self.loop.hear(self._runs, _cron_key)
         self._made: dict[Key, Obj] = {}  # created here, not yet seen by the informer

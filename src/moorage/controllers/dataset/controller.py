@@ -10,14 +10,12 @@ from typing import Any, assert_never
 
 import msgspec
 
-from moorage.apimachinery.api import Api
 from moorage.apimachinery.cache import BoundedCache
 from moorage.apimachinery.informer import index_by_label
-from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.meta import Key, key_of, labels_of, with_condition
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import JOBS, PODS, PVCS, PVS, STORAGECLASSES, Obj
-from moorage.clock import Clock
+from moorage.controllers.base import Controller, Shared
 from moorage.controllers.dataset.filler import Runtime, find_runtime, pod_beside, result_of, why_waiting
 from moorage.controllers.dataset.objects import (
     attempt_seen,
@@ -48,9 +46,7 @@ from moorage.controllers.dataset.plan import (
     Unshare,
     plan,
 )
-from moorage.controllers.loop import Loop, LoopMetrics
 from moorage.errors import AlreadyExists, BadRequest, Forbidden, Invalid, MoorageError, NotFound, UsageError
-from moorage.kube.events import EventRecorder
 from moorage.model.dataset import (
     DATASET_FINALIZER,
     DATASET_LABEL,
@@ -78,41 +74,22 @@ log = logging.getLogger(__name__)
 RESULTS_KEPT = 10_000  # of Jobs that have ended
 
 
-class DatasetController:
-    """One per operator. `informers` are to be run by the caller. An `api` with `logs` tells progress."""
+class DatasetController(Controller):
+    """One per operator. An `api` with `logs` tells progress."""
 
-    def __init__(
-        self,
-        api: Api,
-        *,
-        clock: Clock,
-        events: EventRecorder,
-        metrics: LoopMetrics | None = None,
-        informers: Informers | None = None,
-    ) -> None:
-        shared = informers or Informers()
-        self._api, self._clock, self._events = api, clock, events
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared, "dataset")
         self._runtime: Runtime | None = None
-        self._datasets = shared.of(api, DATASETS)
+        self._datasets = self._follow(DATASETS)
         by_name = {"dataset": index_by_label(DATASET_LABEL)}
-        self._jobs = shared.of(api, JOBS, label_selector=DATASET_LABEL, indexes=by_name)
-        self._pods = shared.of(api, PODS, label_selector=DATASET_LABEL, indexes=by_name)
-        self._claims = shared.of(api, PVCS, label_selector=DATASET_LABEL, indexes=by_name)
-        self._users = shared.of(
-            api, PODS, label_selector=USES_LABEL, indexes={"dataset": _datasets_used}, keep=_keep
+        self._jobs = self._follow(JOBS, label_selector=DATASET_LABEL, indexes=by_name)
+        self._pods = self._follow(PODS, label_selector=DATASET_LABEL, indexes=by_name)
+        self._claims = self._follow(PVCS, label_selector=DATASET_LABEL, indexes=by_name)
+        self._users = self._follow(
+            PODS, label_selector=USES_LABEL, indexes={"dataset": _datasets_used}, keep=_keep
         )
-        self._runs = shared.of(api, JOBS, label_selector=USES_LABEL, indexes={"dataset": _datasets_used})
-        self._tenants = shared.of(api, TENANTS)
-        self.informers = (
-            self._datasets,
-            self._jobs,
-            self._pods,
-            self._claims,
-            self._users,
-            self._runs,
-            self._tenants,
-        )
-        self.loop = Loop("dataset", self.reconcile, clock=clock, metrics=metrics)
+        self._runs = self._follow(JOBS, label_selector=USES_LABEL, indexes={"dataset": _datasets_used})
+        self._tenants = self._follow(TENANTS)
         self.loop.hear(self._datasets, lambda obj: [key_of(obj)])
         for informer in (self._jobs, self._pods, self._claims):
             self.loop.hear(informer, _dataset_of)

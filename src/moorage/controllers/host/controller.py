@@ -9,37 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import timedelta
 
-from moorage.apimachinery.api import Api
-from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.meta import Key, key_of, labels_of
 from moorage.apimachinery.resources import INGRESSES, NAMESPACES, Obj
-from moorage.clock import Clock
-from moorage.controllers.loop import Loop, LoopMetrics
+from moorage.controllers.base import Controller, Shared
 from moorage.decide.admission.hosts import Claim, claims_of, slim_ingress
 from moorage.errors import NotFound
-from moorage.kube.events import EventRecorder
 from moorage.model.names import GUARD_LABEL
 
 REASON = "HostTaken"
 
 
-class HostController:
-    """One per operator. `informers` are to be run by the caller. Keys are Ingresses."""
+class HostController(Controller):
+    """One per operator. Keys are Ingresses."""
 
-    def __init__(
-        self,
-        api: Api,
-        *,
-        clock: Clock,
-        events: EventRecorder,
-        metrics: LoopMetrics | None = None,
-        informers: Informers | None = None,
-    ) -> None:
-        shared = informers or Informers()
-        self._api, self._events = api, events
-        self._ingresses = shared.of(api, INGRESSES, indexes={"host": _hosts}, keep=slim_ingress)
-        self.informers = (self._ingresses,)
-        self.loop = Loop("host", self.reconcile, clock=clock, metrics=metrics)
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared, "host")
+        self._ingresses = self._follow(INGRESSES, indexes={"host": _hosts}, keep=slim_ingress)
         self.loop.hear(self._ingresses, self._sharing)
 
     async def reconcile(self, key: Key) -> timedelta | None:

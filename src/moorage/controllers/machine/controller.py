@@ -10,15 +10,12 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any, assert_never
 
-from moorage.apimachinery.api import Api
 from moorage.apimachinery.informer import index_by_label
-from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.meta import Key, is_deleting, key_of, labels_of
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import CONFIGMAPS, NODES, PODS, Obj
 from moorage.apimachinery.scheduling import NodeInfo, parse_node
-from moorage.clock import Clock
-from moorage.controllers.loop import Loop, LoopMetrics
+from moorage.controllers.base import Controller, Shared
 from moorage.controllers.machine.plan import (
     guest_of,
     is_finished,
@@ -54,7 +51,6 @@ from moorage.decide.machines.reservation import (
     plan,
 )
 from moorage.errors import AlreadyExists, Conflict, NotFound, QuantityError
-from moorage.kube.events import EventRecorder
 from moorage.model.info import pause_image
 from moorage.model.machine import MACHINES, NODE_POOLS, Pool, group_of, parse_machine
 from moorage.model.names import (
@@ -77,45 +73,25 @@ STATUS_APART_SECONDS = 0.05  # and of all together than this: a write costs the 
 OWN_WRITES_SECONDS = 10.0  # how long what we wrote counts before the watch has shown it
 
 
-class MachineController:
+class MachineController(Controller):
     """One per operator. `informers` are to be run by the caller; `machines`, `pods` (of machine groups) and
     `reservations` of them serve the reservation controller too."""
 
-    def __init__(
-        self,
-        api: Api,
-        *,
-        clock: Clock,
-        events: EventRecorder,
-        metrics: LoopMetrics | None = None,
-        informers: Informers | None = None,
-    ) -> None:
-        shared = informers or Informers()
-        self._api, self._clock, self._events = api, clock, events
-        self.machines = shared.of(api, MACHINES)
-        self._node_pools = shared.of(api, NODE_POOLS)
-        self._nodes = shared.of(api, NODES)
-        self.pods = shared.of(
-            api,
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared, "machine")
+        self.machines = self._follow(MACHINES)
+        self._node_pools = self._follow(NODE_POOLS)
+        self._nodes = self._follow(NODES)
+        self.pods = self._follow(
             PODS,
             label_selector=MACHINE_GROUP_LABEL,
             indexes={"group": index_by_label(MACHINE_GROUP_LABEL)},
         )
-        self.reservations = shared.of(api, RESERVATIONS, indexes={"group": _group_index})
-        self._switch = shared.of(
-            api, CONFIGMAPS, SYSTEM_NAMESPACE, field_selector=f"metadata.name={SCHEDULER_CONFIGMAP}"
+        self.reservations = self._follow(RESERVATIONS, indexes={"group": _group_index})
+        self._switch = self._follow(
+            CONFIGMAPS, SYSTEM_NAMESPACE, field_selector=f"metadata.name={SCHEDULER_CONFIGMAP}"
         )
-        self._info = shared.of(api, CONFIGMAPS, SYSTEM_NAMESPACE, field_selector=f"metadata.name={INFO_CONFIGMAP}")
-        self.informers = (
-            self.machines,
-            self._node_pools,
-            self._nodes,
-            self.pods,
-            self.reservations,
-            self._switch,
-            self._info,
-        )
-        self.loop = Loop("machine", self.reconcile, clock=clock, metrics=metrics)
+        self._info = self._follow(CONFIGMAPS, SYSTEM_NAMESPACE, field_selector=f"metadata.name={INFO_CONFIGMAP}")
         self._written: dict[str, tuple[float, Obj | None]] = {}  # by uid: when, and the pod as it then was
         self._read: dict[str, tuple[str, Reservation | Guest]] = {}  # by uid: resourceVersion, parsed
         self._node_read: dict[str, tuple[str, NodeInfo]] = {}

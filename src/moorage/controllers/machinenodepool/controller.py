@@ -8,13 +8,10 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
-from moorage.apimachinery.api import Api
-from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.meta import Key, annotations_of, is_deleting, key_of, with_condition
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import NODES, Obj
-from moorage.clock import Clock
-from moorage.controllers.loop import Loop, LoopMetrics
+from moorage.controllers.base import Controller, Shared
 from moorage.controllers.machinenodepool.plan import plan
 from moorage.errors import NotFound
 from moorage.model.machine import MACHINES, NODE_POOLS
@@ -23,19 +20,14 @@ from moorage.model.names import MACHINE_POOL_ANNOTATION, NODE_FINALIZER
 log = logging.getLogger(__name__)
 
 
-class MachineNodePoolController:
-    """One per operator. `informers` are to be run by the caller."""
+class MachineNodePoolController(Controller):
+    """One per operator."""
 
-    def __init__(
-        self, api: Api, *, clock: Clock, metrics: LoopMetrics | None = None, informers: Informers | None = None
-    ) -> None:
-        shared = informers or Informers()
-        self._api, self._clock = api, clock
-        self._pools = shared.of(api, NODE_POOLS)
-        self._machines = shared.of(api, MACHINES)
-        self._nodes = shared.of(api, NODES)
-        self.informers = (self._pools, self._machines, self._nodes)
-        self.loop = Loop("machinenodepool", self.reconcile, clock=clock, metrics=metrics)
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared, "machinenodepool")
+        self._pools = self._follow(NODE_POOLS)
+        self._machines = self._follow(MACHINES)
+        self._nodes = self._follow(NODES)
         self.loop.hear(self._pools, self._pools_beside)
         self.loop.hear(self._machines, lambda obj: [Key("", obj["metadata"]["name"])])
         self.loop.hear(self._nodes, self._pools_of)

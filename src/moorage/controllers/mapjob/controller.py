@@ -13,15 +13,12 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
-from moorage.apimachinery.api import Api
 from moorage.apimachinery.informer import index_by_label
-from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.meta import Key, controller_ref, key_of, labels_of, with_condition
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import CONFIGMAPS, JOBS, NODES, PODS, Obj, Resource
 from moorage.apimachinery.scheduling import NodeInfo, parse_node
-from moorage.clock import Clock
-from moorage.controllers.loop import Loop, LoopMetrics
+from moorage.controllers.base import Controller, Shared
 from moorage.controllers.mapjob.objects import (
     grace_of,
     hold_of,
@@ -40,7 +37,6 @@ from moorage.controllers.mapjob.objects import (
 from moorage.controllers.mapjob.plan import JobSeen, Plan, Seen, Step, Verb, Word, plan
 from moorage.decide.runs.kueue import QueueWait, is_held, is_taken_back
 from moorage.errors import AlreadyExists, BadRequest, Conflict, Invalid, NotFound
-from moorage.kube.events import EventRecorder
 from moorage.kube.kueue import read_queue_wait
 from moorage.model.mapjob import (
     COMPLETE,
@@ -62,32 +58,20 @@ STATUS_EVERY = timedelta(seconds=2)
 QUEUE_EVERY = timedelta(seconds=10)  # Kueue's words change with each turn of its queue
 
 
-class MapJobController:
-    """One per operator. `informers` are to be run by the caller."""
+class MapJobController(Controller):
+    """One per operator."""
 
-    def __init__(
-        self,
-        api: Api,
-        *,
-        clock: Clock,
-        events: EventRecorder,
-        metrics: LoopMetrics | None = None,
-        informers: Informers | None = None,
-    ) -> None:
-        shared = informers or Informers()
-        self._api, self._clock, self._events = api, clock, events
-        self._maps = shared.of(api, MAPJOBS)
-        self._jobs = shared.of(api, JOBS, label_selector=MAP_LABEL, indexes={"map": index_by_label(MAP_LABEL)})
-        self._pods = shared.of(
-            api,
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared, "mapjob")
+        self._maps = self._follow(MAPJOBS)
+        self._jobs = self._follow(JOBS, label_selector=MAP_LABEL, indexes={"map": index_by_label(MAP_LABEL)})
+        self._pods = self._follow(
             PODS,
             label_selector=MAP_LABEL,
             indexes={"noteworthy": _by_map_if_noteworthy, "alive": _by_job_if_alive},
             keep=keep_pod,
         )
-        self._nodes = shared.of(api, NODES)
-        self.informers = (self._maps, self._jobs, self._pods, self._nodes)
-        self.loop = Loop("mapjob", self.reconcile, clock=clock, metrics=metrics)
+        self._nodes = self._follow(NODES)
         self.loop.hear(self._maps, lambda obj: [key_of(obj)])
         self.loop.hear(self._jobs, _map_of)
         self.loop.hear(self._pods, lambda pod: _map_of(pod) if is_noteworthy(pod) else ())

@@ -13,14 +13,11 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import assert_never
 
-from moorage.apimachinery.api import Api
 from moorage.apimachinery.cache import BoundedCache
 from moorage.apimachinery.informer import index_by_controller
-from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.meta import Key, controller_ref, labels_of
 from moorage.apimachinery.resources import JOBS, NAMESPACES, PODS, REPLICASETS, STATEFULSETS, Obj, Resource
-from moorage.clock import Clock
-from moorage.controllers.loop import Loop, LoopMetrics
+from moorage.controllers.base import Controller, Shared
 from moorage.controllers.memorykill.plan import (
     held_message,
     kill_message,
@@ -32,7 +29,6 @@ from moorage.controllers.memorykill.plan import (
 from moorage.decide.runs.killplan import Action, Release, Renew, Seen, Stop, Write, plan
 from moorage.decide.runs.memorykills import BombRule, Ledger, Owner, is_gated, kill_of, owner_of, rule_of
 from moorage.errors import NotFound
-from moorage.kube.events import EventRecorder
 from moorage.kube.vanished import Vanished
 from moorage.model.names import GUARD_LABEL, MEMORY_HELD_ANNOTATION, MEMORY_KILLS, MEMORY_LABEL
 from moorage.model.policy import POLICIES, policy_for
@@ -47,33 +43,22 @@ KEEPERS: Mapping[tuple[str, str], Resource] = {  # (API version, kind) → owner
 OTHERS_REMEMBERED = 4096  # owners of other kinds whose ledger is in memory only
 
 
-class MemoryKillController:
-    """One per operator. `informers` are to be run by the caller. Keys are a namespace and an owner's uid."""
+class MemoryKillController(Controller):
+    """One per operator. Keys are a namespace and an owner's uid."""
 
-    def __init__(
-        self,
-        api: Api,
-        *,
-        clock: Clock,
-        events: EventRecorder,
-        metrics: LoopMetrics | None = None,
-        informers: Informers | None = None,
-    ) -> None:
-        shared = informers or Informers()
-        self._api, self._clock, self._events = api, clock, events
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared, "memorykill")
         by_owner = {"owner": index_by_controller}
-        self._failed = shared.of(api, PODS, field_selector="status.phase=Failed", indexes=by_owner)
-        self._marked = shared.of(api, PODS, label_selector=MEMORY_LABEL, indexes=by_owner)
+        self._failed = self._follow(PODS, field_selector="status.phase=Failed", indexes=by_owner)
+        self._marked = self._follow(PODS, label_selector=MEMORY_LABEL, indexes=by_owner)
         self._keepers = {
-            keeper: shared.of(api, keeper, label_selector=MEMORY_KILLS, indexes={"uid": _uid})
+            keeper: self._follow(keeper, label_selector=MEMORY_KILLS, indexes={"uid": _uid})
             for keeper in KEEPERS.values()
         }
         self._gone = Vanished()
         self._failed.on_change(self._gone.changed)
-        self._policies = shared.of(api, POLICIES)
-        self._namespaces = shared.of(api, NAMESPACES)
-        self.informers = (self._failed, self._marked, *self._keepers.values(), self._policies, self._namespaces)
-        self.loop = Loop("memorykill", self.reconcile, clock=clock, metrics=metrics)
+        self._policies = self._follow(POLICIES)
+        self._namespaces = self._follow(NAMESPACES)
         self._noted: BoundedCache[str, Ledger] = BoundedCache(OTHERS_REMEMBERED)  # by owner's uid, of other kinds
         self._reported: BoundedCache[tuple[str, str], None] = BoundedCache(OTHERS_REMEMBERED)  # (pod's uid, state)
         for pods in (self._failed, self._marked):

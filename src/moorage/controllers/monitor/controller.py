@@ -11,15 +11,12 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from moorage.apimachinery.api import Api
 from moorage.apimachinery.backoff import DoublingDelay
 from moorage.apimachinery.cache import BoundedCache
-from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.meta import Key, annotations_of, is_deleting, key_of
 from moorage.apimachinery.moments import moment
 from moorage.apimachinery.resources import Obj, Resource
-from moorage.clock import Clock
-from moorage.controllers.loop import Loop, LoopMetrics
+from moorage.controllers.base import Controller, Shared
 from moorage.decide.maps.notices import Notice
 from moorage.decide.workflows.monitors import (
     TOO_OLD,
@@ -34,13 +31,11 @@ from moorage.decide.workflows.monitors import (
     usual_time,
 )
 from moorage.errors import NotFound
-from moorage.kube.events import EventRecorder
 from moorage.model.cronworkflow import Beats, cron_of, is_monitor_key, parse_cron
 from moorage.model.names import BEATS_ANNOTATION, BEATS_FINALIZER
 from moorage.model.workflow import CRON_WORKFLOWS, WORKFLOWS, is_ours
 from moorage.notify.delivery import NotDelivered
 from moorage.notify.heartbeat import beat as send_beat
-from moorage.notify.outbound import Outbound
 from moorage.notify.send import send
 
 log = logging.getLogger(__name__)
@@ -54,8 +49,8 @@ REMEMBERED = 10_000  # runs whose receivers fail
 class _Sender:
     """What both controllers send by, and when a receiver that failed is tried again."""
 
-    def __init__(self, clock: Clock, events: EventRecorder, outbound: Outbound) -> None:
-        self._clock, self._events, self._outbound = clock, events, outbound
+    def __init__(self, shared: Shared) -> None:
+        self._clock, self._events, self._outbound = shared.clock, shared.events, shared.outbound
         self._tries: BoundedCache[str, tuple[int, float]] = BoundedCache(REMEMBERED)  # uid: (tries, not before)
         self._told: BoundedCache[str, tuple[str, ...]] = BoundedCache(REMEMBERED)  # uid: problems told of
 
@@ -100,27 +95,15 @@ class _Sender:
             await self._events.record(about, "Warning", "InvalidMonitor", "; ".join(problems)[:1000])
 
 
-class RunMonitorController:
+class RunMonitorController(Controller):
     """Heartbeats of Workflows. One per operator."""
 
-    def __init__(
-        self,
-        api: Api,
-        *,
-        clock: Clock,
-        events: EventRecorder,
-        outbound: Outbound | None = None,
-        metrics: LoopMetrics | None = None,
-        informers: Informers | None = None,
-    ) -> None:
-        shared = informers or Informers()
-        self._api, self._clock = api, clock
-        self._sender = _Sender(clock, events, outbound or Outbound())
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared, "workflowmonitor", workers=WORKERS)
+        self._sender = _Sender(shared)
         self._sent: BoundedCache[str, tuple[str, ...]] = BoundedCache(REMEMBERED)  # by uid
-        self._runs = shared.of(api, WORKFLOWS)
-        self._crons = shared.of(api, CRON_WORKFLOWS)
-        self.informers = (self._runs, self._crons)
-        self.loop = Loop("workflowmonitor", self.reconcile, clock=clock, metrics=metrics, workers=WORKERS)
+        self._runs = self._follow(WORKFLOWS)
+        self._crons = self._follow(CRON_WORKFLOWS)
         self.loop.hear(self._runs, lambda obj: [key_of(obj)] if _is_monitored(obj) else [])
 
     async def reconcile(self, key: Key) -> timedelta | None:
@@ -206,25 +189,13 @@ class RunMonitorController:
             return obj
 
 
-class SlotMonitorController:
+class SlotMonitorController(Controller):
     """Slots that were due and were not run. One per operator."""
 
-    def __init__(
-        self,
-        api: Api,
-        *,
-        clock: Clock,
-        events: EventRecorder,
-        outbound: Outbound | None = None,
-        metrics: LoopMetrics | None = None,
-        informers: Informers | None = None,
-    ) -> None:
-        shared = informers or Informers()
-        self._api, self._clock = api, clock
-        self._sender = _Sender(clock, events, outbound or Outbound())
-        self._crons = shared.of(api, CRON_WORKFLOWS)
-        self.informers = (self._crons,)
-        self.loop = Loop("slotmonitor", self.reconcile, clock=clock, metrics=metrics, workers=WORKERS)
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared, "slotmonitor", workers=WORKERS)
+        self._sender = _Sender(shared)
+        self._crons = self._follow(CRON_WORKFLOWS)
         self.loop.hear(self._crons, lambda obj: [key_of(obj)] if _is_monitored(obj) else [])
 
     async def reconcile(self, key: Key) -> timedelta | None:

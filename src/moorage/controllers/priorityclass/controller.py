@@ -5,36 +5,22 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import assert_never
 
-from moorage.apimachinery.api import Api
-from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.meta import Key
 from moorage.apimachinery.resources import PRIORITYCLASSES
-from moorage.clock import Clock
-from moorage.controllers.loop import Loop, LoopMetrics
+from moorage.controllers.base import Controller, Shared
 from moorage.controllers.priorityclass.plan import SetDefault, Warn, plan
 from moorage.errors import NotFound
-from moorage.kube.events import EventRecorder
 from moorage.model.names import DEFAULT_PRIORITY
 
 REASON = "PushesOutReservations"
 
 
-class PriorityClassController:
-    """One per operator. `informers` are to be run by the caller. There is one key."""
+class PriorityClassController(Controller):
+    """One per operator. There is one key."""
 
-    def __init__(
-        self,
-        api: Api,
-        *,
-        clock: Clock,
-        events: EventRecorder,
-        metrics: LoopMetrics | None = None,
-        informers: Informers | None = None,
-    ) -> None:
-        self._api, self._events = api, events
-        self._classes = (informers or Informers()).of(api, PRIORITYCLASSES)
-        self.informers = (self._classes,)
-        self.loop = Loop("priorityclass", self.reconcile, clock=clock, metrics=metrics)
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared, "priorityclass")
+        self._classes = self._follow(PRIORITYCLASSES)
         self.loop.hear(self._classes, lambda _: [Key("", DEFAULT_PRIORITY)])
 
     async def reconcile(self, key: Key) -> timedelta | None:

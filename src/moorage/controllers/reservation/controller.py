@@ -7,16 +7,13 @@ Who is let through to a free place is decided by the machine controller, by the 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from moorage.apimachinery.api import Api
-from moorage.apimachinery.informer import Informer
 from moorage.apimachinery.meta import Key, labels_of
 from moorage.apimachinery.resources import PODS, Obj
-from moorage.clock import Clock
-from moorage.controllers.loop import Loop, LoopMetrics
+from moorage.controllers.base import Controller, Shared
 from moorage.controllers.machine.controller import MachineController
 from moorage.controllers.reservation.plan import (
     events_of,
@@ -30,30 +27,18 @@ from moorage.controllers.reservation.plan import (
 from moorage.decide.machines.calendar import Leave, look_again_in, plan
 from moorage.decide.machines.reservation import Guest
 from moorage.errors import NotFound, QuantityError
-from moorage.kube.events import EventRecorder
 from moorage.model.machine import Pool, group_of, parse_machine
 from moorage.model.names import MACHINE_GROUP_LABEL, MACHINE_TYPE_LABEL
 from moorage.model.reservation import RESERVATIONS, Booking, parse_reservation
 
 
-class ReservationController:
+class ReservationController(Controller):
     """One per operator, on the informers of its machine controller. Keys are (machine group, machine type)."""
 
-    informers: Sequence[Informer] = ()
-
-    def __init__(
-        self,
-        api: Api,
-        machines: MachineController,
-        *,
-        clock: Clock,
-        events: EventRecorder,
-        metrics: LoopMetrics | None = None,
-    ) -> None:
-        self._api, self._clock, self._events = api, clock, events
+    def __init__(self, shared: Shared, machines: MachineController) -> None:
+        super().__init__(shared, "reservation")
         self._machines, self._pods = machines.machines, machines.pods
         self._reservations = machines.reservations
-        self.loop = Loop("reservation", self.reconcile, clock=clock, metrics=metrics)
         self._written: dict[str, Obj] = {}  # by uid: as we wrote it, until the watch has shown it
         self._reservations.on_change(self._forget)
         self.loop.hear(self._reservations, lambda obj: [_key(obj)])

@@ -8,14 +8,11 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, assert_never
 
-from moorage.apimachinery.api import Api
 from moorage.apimachinery.informer import Informer, index_by_label, index_by_node
-from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.meta import Key, controller_ref, labels_of
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import JOBS, NODES, PODS, Obj
-from moorage.clock import Clock
-from moorage.controllers.loop import Loop, LoopMetrics
+from moorage.controllers.base import Controller, Shared
 from moorage.controllers.run.plan import (
     attempts_of,
     disrupted_status,
@@ -28,7 +25,6 @@ from moorage.controllers.run.plan import (
 from moorage.decide.runs.interrupted import is_watched, stop_time_while_running
 from moorage.decide.runs.kueue import queue_of
 from moorage.decide.runs.restarts import (
-    LOST_AFTER,
     Action,
     AttemptSeen,
     End,
@@ -47,7 +43,6 @@ from moorage.decide.runs.restarts import (
     turns_of,
 )
 from moorage.errors import AlreadyExists, BadRequest, Forbidden, Invalid, NotFound
-from moorage.kube.events import EventRecorder
 from moorage.kube.kueue import deactivate
 from moorage.model.names import (
     ATTEMPTS_ANNOTATION,
@@ -61,32 +56,20 @@ from moorage.model.names import (
 log = logging.getLogger(__name__)
 
 
-class RunController:
-    """One per operator. `informers` are to be run by the caller."""
+class RunController(Controller):
+    """One per operator."""
 
-    def __init__(
-        self,
-        api: Api,
-        *,
-        clock: Clock,
-        events: EventRecorder,
-        lost_after: timedelta = LOST_AFTER,
-        metrics: LoopMetrics | None = None,
-        informers: Informers | None = None,
-    ) -> None:
-        shared = informers or Informers()
-        self._api, self._clock, self._events = api, clock, events
-        self._lost_after = lost_after
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared, "run")
+        self._lost_after = shared.lost_after
         by_run = {"run": index_by_label(RUN_LABEL)}
-        self._jobs = shared.of(api, JOBS, label_selector=RUN_LABEL, indexes=by_run)
-        self._pods = shared.of(api, PODS, label_selector=RUN_LABEL, indexes=by_run | {"node": index_by_node})
-        self._nodes = shared.of(api, NODES)
-        self.informers = (self._jobs, self._pods, self._nodes)
+        self._jobs = self._follow(JOBS, label_selector=RUN_LABEL, indexes=by_run)
+        self._pods = self._follow(PODS, label_selector=RUN_LABEL, indexes=by_run | {"node": index_by_node})
+        self._nodes = self._follow(NODES)
         self._left_queue: set[str] = set()  # uids of Jobs that Kueue starts no more
         self._stopped_at: dict[str, datetime] = {}  # by uid of a Job without a runner: when its pod had to stop
         self._jobs.on_change(self._forget)
         self._pods.on_change(self._note_stop)  # before the loop hears of it: the pod may be gone when it looks
-        self.loop = Loop("run", self.reconcile, clock=clock, metrics=metrics)
         self.loop.hear(self._jobs, _run_of)
         self.loop.hear(self._pods, _run_of)
         self.loop.hear(self._nodes, self._runs_on)

@@ -8,13 +8,10 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, assert_never
 
-from moorage.apimachinery.api import Api
-from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.meta import Key, labels_of, with_condition
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import NAMESPACES, NODES, SERVICEACCOUNTS, Obj
-from moorage.clock import Clock
-from moorage.controllers.loop import Loop, LoopMetrics
+from moorage.controllers.base import Controller, Shared
 from moorage.controllers.tenant.plan import (
     OURS,
     POLICIES,
@@ -40,24 +37,19 @@ log = logging.getLogger(__name__)
 NAMES = {ROLEBINDINGS: tuple(TENANT_ROLES.values()), QUOTAS: (OURS,), POLICIES: (OURS,)}
 
 
-class TenantController:
-    """One per operator. `informers` are to be run by the caller."""
+class TenantController(Controller):
+    """One per operator."""
 
-    def __init__(
-        self, api: Api, *, clock: Clock, metrics: LoopMetrics | None = None, informers: Informers | None = None
-    ) -> None:
-        shared = informers or Informers()
-        self._api, self._clock = api, clock
-        self._tenants = shared.of(api, TENANTS)
-        self._namespaces = shared.of(api, NAMESPACES)
-        self._nodes = shared.of(api, NODES)
-        self._people = shared.of(api, SERVICEACCOUNTS, PEOPLE_NAMESPACE)
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared, "tenant")
+        self._tenants = self._follow(TENANTS)
+        self._namespaces = self._follow(NAMESPACES)
+        self._nodes = self._follow(NODES)
+        self._people = self._follow(SERVICEACCOUNTS, PEOPLE_NAMESPACE)
         self._held = {
-            resource: shared.of(api, resource, label_selector=TENANT_LABEL)
+            resource: self._follow(resource, label_selector=TENANT_LABEL)
             for resource in (ROLEBINDINGS, QUOTAS, POLICIES)
         }
-        self.informers = (self._tenants, self._namespaces, self._nodes, self._people, *self._held.values())
-        self.loop = Loop("tenant", self.reconcile, clock=clock, metrics=metrics)
         self.loop.hear(self._tenants, self._all)  # of two with one namespace the other may take over
         self.loop.hear(self._namespaces, self._of_namespace)
         self.loop.hear(self._people, self._all)

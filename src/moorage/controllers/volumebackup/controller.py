@@ -10,10 +10,8 @@ from typing import Any, assert_never
 
 import msgspec
 
-from moorage.apimachinery.api import Api
 from moorage.apimachinery.cache import BoundedCache
 from moorage.apimachinery.informer import index_by_label
-from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.meta import (
     Key,
     condition,
@@ -26,7 +24,7 @@ from moorage.apimachinery.meta import (
 )
 from moorage.apimachinery.moments import moment, rfc3339
 from moorage.apimachinery.resources import JOBS, PODS, PVCS, Obj
-from moorage.clock import Clock
+from moorage.controllers.base import Controller, Shared
 from moorage.controllers.dataset.filler import (
     Runtime,
     find_runtime,
@@ -35,10 +33,8 @@ from moorage.controllers.dataset.filler import (
     result_of,
     why_waiting,
 )
-from moorage.controllers.loop import Loop, LoopMetrics
 from moorage.controllers.volumebackup.plan import BringBack, Copy, DropJob, JobSeen, Plan, Seen, job_name, plan
 from moorage.errors import AlreadyExists, BadRequest, Forbidden, Invalid, MoorageError, NotFound, UsageError
-from moorage.kube.events import EventRecorder
 from moorage.model.dataset import parse_volume
 from moorage.model.names import OWNER_ANNOTATION, OWNER_LABEL
 from moorage.model.tenant import TENANTS, tenant_of
@@ -60,27 +56,16 @@ TRIES = 3
 RESULTS_KEPT = 10_000  # of Jobs that have ended
 
 
-class VolumeBackupController:
-    """One per operator. `informers` are to be run by the caller."""
+class VolumeBackupController(Controller):
+    """One per operator."""
 
-    def __init__(
-        self,
-        api: Api,
-        *,
-        clock: Clock,
-        events: EventRecorder,
-        metrics: LoopMetrics | None = None,
-        informers: Informers | None = None,
-    ) -> None:
-        shared = informers or Informers()
-        self._api, self._clock, self._events = api, clock, events
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared, "volumebackup")
         self._runtime: Runtime | None = None
         by_name = {"backup": index_by_label(BACKUP_LABEL)}
-        self._backups = shared.of(api, BACKUPS)
-        self._jobs = shared.of(api, JOBS, label_selector=BACKUP_LABEL, indexes=by_name)
-        self._pods = shared.of(api, PODS, label_selector=BACKUP_LABEL, indexes=by_name)
-        self.informers = (self._backups, self._jobs, self._pods)
-        self.loop = Loop("volumebackup", self.reconcile, clock=clock, metrics=metrics)
+        self._backups = self._follow(BACKUPS)
+        self._jobs = self._follow(JOBS, label_selector=BACKUP_LABEL, indexes=by_name)
+        self._pods = self._follow(PODS, label_selector=BACKUP_LABEL, indexes=by_name)
         self.loop.hear(self._backups, lambda obj: [key_of(obj)])
         for informer in (self._jobs, self._pods):
             self.loop.hear(informer, _backup_of)

@@ -11,11 +11,10 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 
-from moorage.apimachinery.api import Api
 from moorage.apimachinery.meta import Key
 from moorage.apimachinery.moments import moment
 from moorage.apimachinery.resources import PODS, Obj
-from moorage.clock import Clock
+from moorage.controllers.base import Shared
 from moorage.controllers.workflow.observe import is_of
 from moorage.controllers.workflow.records import RecordStore
 from moorage.controllers.workflow.summary import collection_patch
@@ -32,7 +31,6 @@ from moorage.decide.workflows.collection import (
 from moorage.decide.workflows.podpatch import PatchError
 from moorage.decide.workflows.pods import StepRuntime
 from moorage.errors import AlreadyExists, BadRequest, Forbidden, Invalid, NotFound
-from moorage.kube.events import EventRecorder
 from moorage.model.workflow import ARTIFACT_FINALIZER, WORKFLOWS, WorkflowRecord
 
 AGAIN_AFTER = timedelta(minutes=5)  # between two tries of what could not be deleted
@@ -44,11 +42,9 @@ Runtime = Callable[[], Awaitable[StepRuntime]]
 class Collector:
     """Deletes the artifacts of runs that have ended, or whose objects are being deleted."""
 
-    def __init__(
-        self, api: Api, records: RecordStore, *, holder: str, runtime: Runtime, clock: Clock, events: EventRecorder
-    ) -> None:
-        self._api, self._records, self._holder = api, records, holder
-        self._runtime, self._clock, self._events = runtime, clock, events
+    def __init__(self, shared: Shared, records: RecordStore, *, holder: str, runtime: Runtime) -> None:
+        self._api, self._clock, self._events = shared.api, shared.clock, shared.events
+        self._records, self._holder, self._runtime = records, holder, runtime
 
     async def add_finalizer(self, key: Key, obj: Obj) -> None:
         """Keep the object until its artifacts are deleted: before any step runs."""

@@ -21,13 +21,11 @@ from typing import Any, assert_never
 import msgspec
 
 from moorage.apimachinery.access import SERVICE_ACCOUNT
-from moorage.apimachinery.api import Api
 from moorage.apimachinery.informer import index_by_label
-from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.meta import Key, annotations_of, is_deleting, key_of, labels_of, owner_reference
 from moorage.apimachinery.resources import CONFIGMAPS, LEASES, NAMESPACES, NODES, PDBS, PODS, PVCS, SECRETS, Obj
-from moorage.clock import Clock
-from moorage.controllers.loop import MANY_WORKERS, Loop, LoopMetrics, is_full_look, shared_out
+from moorage.controllers.base import Controller, Shared
+from moorage.controllers.loop import is_full_look
 from moorage.controllers.run.plan import is_lost
 from moorage.controllers.workflow.budget import make_budget
 from moorage.controllers.workflow.collecting import Collector
@@ -36,7 +34,6 @@ from moorage.controllers.workflow.observe import has_executor, is_held, is_of, k
 from moorage.controllers.workflow.podline import PodLine
 from moorage.controllers.workflow.records import RecordStore
 from moorage.controllers.workflow.summary import collect_at, pod_delete_at, summary_patch
-from moorage.decide.runs.restarts import LOST_AFTER
 from moorage.decide.workflows.collection import collects
 from moorage.decide.workflows.graph.again import nodes_taken_over, nodes_to_forget, with_exports_of
 from moorage.decide.workflows.graph.events import (
@@ -85,9 +82,7 @@ from moorage.errors import (
     NotFound,
     QuotaExceeded,
 )
-from moorage.evaluator.pool import Evaluation, InPlace
 from moorage.kube.argo import running_controller
-from moorage.kube.events import EventRecorder
 from moorage.kube.objects import EventType
 from moorage.kube.reviews import account_may
 from moorage.model.names import GUARD_LABEL, OWNER_ANNOTATION, TENANT_LABEL
@@ -153,8 +148,8 @@ class _Live:
     controls: Controls = field(default_factory=Controls)
 
 
-class WorkflowController:
-    """One per operator. `informers` are to be run by the caller.
+class WorkflowController(Controller):
+    """One per operator.
 
     `holder`: a text that no other operator, and no earlier term of this one, has. `runtime`: what pods need of
     this installation; asked when the first pod is made. `check`: what is refused before a run begins. `commands`:
@@ -163,57 +158,38 @@ class WorkflowController:
 
     def __init__(
         self,
-        api: Api,
+        shared: Shared,
         records: RecordStore,
         *,
         holder: str,
         runtime: Callable[[], Awaitable[StepRuntime]],
         check: Check,
-        clock: Clock,
-        events: EventRecorder,
-        lost_after: timedelta = LOST_AFTER,
-        metrics: LoopMetrics | None = None,
-        informers: Informers | None = None,
         commands: ImageCommands | None = None,
-        evaluation: Evaluation | None = None,
     ) -> None:
-        shared = informers or Informers()
-        self._api, self._records, self._clock, self._events = api, records, clock, events
-        self._holder, self._find_runtime, self._check = holder, runtime, check
-        self._lost_after, self._commands = lost_after, commands
-        self._evaluation = evaluation or InPlace()
-        self._workflows = shared.of(api, WORKFLOWS)
-        self._pods = shared.of(
-            api,
+        super().__init__(shared, "workflow", by_namespace=True)
+        self._records, self._holder, self._find_runtime, self._check = records, holder, runtime, check
+        self._commands, self._lost_after, self._evaluation = commands, shared.lost_after, shared.evaluation
+        self._workflows = self._follow(WORKFLOWS)
+        self._pods = self._follow(
             PODS,
             label_selector=WORKFLOW_LABEL,
             indexes={"workflow": index_by_label(WORKFLOW_LABEL)},
             keep=keep_pod,
         )
-        self._nodes = shared.of(api, NODES)
-        self._leases = shared.of(api, LEASES, field_selector=NOT_OF_NODES)
-        self._namespaces = shared.of(api, NAMESPACES)
-        self.informers = (self._workflows, self._pods, self._nodes, self._leases, self._namespaces)
+        self._nodes = self._follow(NODES)
+        self._leases = self._follow(LEASES, field_selector=NOT_OF_NODES)
+        self._namespaces = self._follow(NAMESPACES)
         self._live: dict[Key, _Live] = {}
         self._changed: dict[Key, set[str]] = {}  # as in `_Live`, from before the pods of a run are listed
         self._deletions: dict[Key, tuple[str, dict[str, datetime]]] = {}  # of ended ones: uid, and as in `_Live`
         self._gone: dict[Key, set[str]] = {}  # uids of objects that were deleted, until the records know it
         self._runtime: StepRuntime | None = None
         self._runtime_read_at = 0.0
-        self._collector = Collector(
-            api, records, holder=holder, runtime=self._step_runtime, clock=clock, events=events
-        )
+        self._collector = Collector(shared, records, holder=holder, runtime=self._step_runtime)
         self._locks = LockTable()
         self._locks_ready = False
         self._restoring = asyncio.Lock()
         self._limits: dict[str, tuple[Limit, float]] = {}  # of semaphores that somebody waits for, and when read
-        self.loop = Loop(
-            "workflow",
-            shared_out(self.reconcile, self._evaluation.is_full),
-            clock=clock,
-            workers=MANY_WORKERS,
-            metrics=metrics,
-        )
         self._pods.on_change(self._note_pod)  # before the loop hears of it
         self._workflows.on_change(self._note_gone)
         self.loop.hear(self._workflows, lambda obj: [key_of(obj)])

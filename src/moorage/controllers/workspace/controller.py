@@ -6,13 +6,11 @@ import base64
 import contextlib
 import logging
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any, assert_never
 
-from moorage.apimachinery.api import Api
-from moorage.apimachinery.informer import Informer, index_by_label
-from moorage.apimachinery.informers import Informers
+from moorage.apimachinery.informer import index_by_label
 from moorage.apimachinery.meta import Key, controller_ref, is_deleting, key_of, labels_of
 from moorage.apimachinery.resources import (
     CONFIGMAPS,
@@ -27,8 +25,7 @@ from moorage.apimachinery.resources import (
     Obj,
 )
 from moorage.apimachinery.scheduling import parse_node
-from moorage.clock import Clock
-from moorage.controllers.loop import Loop, LoopMetrics
+from moorage.controllers.base import Controller, Shared
 from moorage.controllers.machine.controller import MachineController
 from moorage.controllers.machine.plan import is_on_processes
 from moorage.controllers.workspace.objects import make_secret
@@ -46,7 +43,6 @@ from moorage.decide.explain.snapshot import concerning, snapshot
 from moorage.decide.runs.gputypes import GpuType, gpu_types
 from moorage.decide.runs.kueue import QueueWait
 from moorage.errors import AlreadyExists, BadRequest, Conflict, Forbidden, Invalid, NotFound
-from moorage.kube.events import EventRecorder
 from moorage.kube.kueue import read_queue_wait
 from moorage.model.names import (
     INFO_CONFIGMAP,
@@ -77,40 +73,25 @@ SERVER_SLICES = "kubernetes.io/service-name=moorage-server"
 KEY_BYTES = 32
 
 
-class WorkspaceController:
-    """One per operator. `informers` are to be run by the caller; those of `machines` are not among them."""
+class WorkspaceController(Controller):
+    """One per operator. The informers of `machines` are not among its own."""
 
-    def __init__(
-        self,
-        api: Api,
-        machines: MachineController,
-        *,
-        clock: Clock,
-        events: EventRecorder,
-        metrics: LoopMetrics | None = None,
-        informers: Informers | None = None,
-    ) -> None:
-        shared = informers or Informers()
-        self._api, self._clock, self._events = api, clock, events
+    def __init__(self, shared: Shared, machines: MachineController) -> None:
+        super().__init__(shared, "workspace")
         self._machines = machines
-        self._workspaces = shared.of(api, WORKSPACES)
-        self._deployments = shared.of(api, DEPLOYMENTS, label_selector=WORKSPACE_LABEL)
-        self._pods = shared.of(
-            api, PODS, label_selector=WORKSPACE_LABEL, indexes={"workspace": index_by_label(WORKSPACE_LABEL)}
+        self._workspaces = self._follow(WORKSPACES)
+        self._deployments = self._follow(DEPLOYMENTS, label_selector=WORKSPACE_LABEL)
+        self._pods = self._follow(
+            PODS, label_selector=WORKSPACE_LABEL, indexes={"workspace": index_by_label(WORKSPACE_LABEL)}
         )
-        self._services = shared.of(api, SERVICES, label_selector=WORKSPACE_LABEL)
-        self._slices = shared.of(api, ENDPOINTSLICES, label_selector=WORKSPACE_LABEL)
-        self._ingresses = shared.of(api, INGRESSES, label_selector=WORKSPACE_LABEL)
-        self._claims = shared.of(api, PVCS, keep=_keep_claim)
-        self._nodes = shared.of(api, NODES)
-        self._templates = shared.of(api, CONFIGMAPS, SYSTEM_NAMESPACE, label_selector=TEMPLATE_LABEL)
-        self._info = shared.of(api, CONFIGMAPS, SYSTEM_NAMESPACE, field_selector=f"metadata.name={INFO_CONFIGMAP}")
-        self._gateways = shared.of(api, ENDPOINTSLICES, SYSTEM_NAMESPACE, label_selector=SERVER_SLICES)
-        self.informers: Sequence[Informer] = (
-            self._workspaces, self._deployments, self._pods, self._services, self._slices, self._ingresses,
-            self._claims, self._nodes, self._templates, self._info, self._gateways,
-        )  # fmt: skip
-        self.loop = Loop("workspace", self.reconcile, clock=clock, metrics=metrics)
+        self._services = self._follow(SERVICES, label_selector=WORKSPACE_LABEL)
+        self._slices = self._follow(ENDPOINTSLICES, label_selector=WORKSPACE_LABEL)
+        self._ingresses = self._follow(INGRESSES, label_selector=WORKSPACE_LABEL)
+        self._claims = self._follow(PVCS, keep=_keep_claim)
+        self._nodes = self._follow(NODES)
+        self._templates = self._follow(CONFIGMAPS, SYSTEM_NAMESPACE, label_selector=TEMPLATE_LABEL)
+        self._info = self._follow(CONFIGMAPS, SYSTEM_NAMESPACE, field_selector=f"metadata.name={INFO_CONFIGMAP}")
+        self._gateways = self._follow(ENDPOINTSLICES, SYSTEM_NAMESPACE, label_selector=SERVER_SLICES)
         self.loop.hear(self._workspaces, lambda obj: [key_of(obj)])
         for informer in (self._deployments, self._pods, self._services, self._slices, self._ingresses):
             self.loop.hear(informer, _workspace_of)
