@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
 
 from moorage.api.kept import KeptLog, KeptPod, KeptRun
-from moorage.apimachinery.meta import condition, is_condition_true
-from moorage.apimachinery.resources import Obj
 from moorage.attempts.reading import stamp_of, without_stamp
-from moorage.decide.runs.state import attempt_of, view_pod
+from moorage.decide.runs.kept import needs_kept
+from moorage.decide.runs.state import RunView
 from moorage.errors import ServerError
-
-COUNTS = ("active", "terminating", "succeeded", "failed")  # of a Job's status: pods that it made
 
 
 class Kept(Protocol):
@@ -67,43 +63,15 @@ class NothingKept:
         return KeptLog()
 
 
-async def kept_of(kept: Kept, namespace: str, name: str, jobs: Sequence[Obj], pods: Iterable[Obj]) -> KeptRun:
-    """What is kept of a run, where pods are gone or do not tell their memory; else the server is not asked.
+async def kept_of(kept: Kept, run: RunView) -> KeptRun:
+    """What is kept of a run that needs it; else the server is not asked.
 
     A store that cannot be read stands in the way of no run that exists.
     """
     try:
-        pods = list(pods)
-        is_asked = misses_pods(jobs, pods) or any(lacks_peak(pod) for pod in pods)
-        return await kept.run(namespace, name) if is_asked else KeptRun()
+        return await kept.run(run.namespace, run.name) if needs_kept(run, peaks=True) else KeptRun()
     except ServerError:
         return KeptRun()
-
-
-def misses_pods(jobs: Iterable[Obj], pods: Iterable[Obj]) -> bool:
-    """Whether some attempt has made more pods than there are, is over and has none, or may have been suspended.
-
-    A Job counts no pod that it deleted to be suspended. Its condition says that it was suspended, also once it has
-    been resumed.
-    """
-    present: dict[int, int] = {}
-    for pod in pods:
-        present[attempt_of(pod)] = present.get(attempt_of(pod), 0) + 1
-    for job in jobs:
-        status = job.get("status") or {}
-        made = sum(int(status.get(count) or 0) for count in COUNTS)
-        is_over = any(is_condition_true(job, kind) for kind in ("Complete", "Failed"))
-        is_stopped = is_over or bool((job.get("spec") or {}).get("suspend"))
-        was_suspended = condition(job, "Suspended") is not None
-        if was_suspended or present.get(attempt_of(job), 0) < max(made, is_stopped):
-            return True
-    return False
-
-
-def lacks_peak(pod: Obj) -> bool:
-    """Whether it has run, and its object does not say how much memory it used: then kubelets were asked."""
-    view = view_pod(pod)
-    return view.started is not None and view.peak_memory_bytes is None
 
 
 def lines_of(

@@ -163,7 +163,7 @@ class RunLog:
             self._pods = {pod.name: pod for pod in run.pods}
             return run
         pods = await pods_of_run(self._api, self._namespace, self._name)
-        self._kept_run = await kept_of(self._kept, self._namespace, self._name, jobs, pods)
+        self._kept_run = await kept_of(self._kept, view_run(jobs, pods))
         return self._view(jobs, pods)
 
     async def read(self) -> AsyncGenerator[Event]:

@@ -83,7 +83,8 @@ async def get_run(
             raise
         return run
     pods, types = await asyncio.gather(pods_of_run(api, namespace, name), node_types(api))
-    gone = kept_pods_of(await kept_of(kept, namespace, name, jobs, pods), jobs)
+    run = view_run(jobs, pods, node_types=types)
+    gone = kept_pods_of(await kept_of(kept, run), jobs)
     run = view_run(jobs, pods, node_types=types, kept=gone)
     if types is None and (asked := await _asked_types([run], ask_types)):
         return view_run(jobs, pods, node_types=asked, kept=gone)

@@ -10,6 +10,7 @@ from moorage.api.jobs import JobList
 from moorage.api.kept import Erased, KeptLog, KeptPod, KeptRun, KeptSteps
 from moorage.cli import console
 from moorage.cli.session import Session
+from moorage.decide.runs.kept import needs_kept
 from moorage.decide.runs.state import RunView
 from moorage.errors import Forbidden, MoorageError, NotFound, NotReady
 
@@ -70,7 +71,7 @@ async def with_kept(session: Session, namespace: str | None, runs: Sequence[RunV
 
     `namespace` None: of all. Where there is no server, or it gives no answer, the runs as they are.
     """
-    if not any(_has_lost_pods(run) for run in runs):
+    if not any(needs_kept(run, peaks=False) for run in runs):
         return tuple(runs)
     try:
         listed = await session.server.ask(JobList, "GET", "/api/v1/jobs", params={"namespace": namespace})
@@ -86,14 +87,10 @@ async def with_kept(session: Session, namespace: str | None, runs: Sequence[RunV
             exit_code=job.exit_code,
             reason=job.reason,
         )
-        if _has_lost_pods(run) and (job := known.get((run.namespace, run.name, run.created))) is not None
+        if needs_kept(run, peaks=False) and (job := known.get((run.namespace, run.name, run.created))) is not None
         else run
         for run in runs
     )
-
-
-def _has_lost_pods(run: RunView) -> bool:
-    return not run.pods and (run.state.ended or run.attempts[-1].state == "Failed" or bool(run.retries))
 
 
 async def erase_kept_steps(session: Session, workflow: str) -> int:

@@ -15,7 +15,7 @@ from moorage.apimachinery.scheduling import is_gpu
 from moorage.clock import SYSTEM, Clock
 from moorage.decide.explain.snapshot import ParsedPod, parse
 from moorage.decide.explain.storage import Storage, storage_of
-from moorage.decide.runs.state import RunView
+from moorage.decide.runs.state import PodView, RunView
 from moorage.decide.usage.gpus import GpuView, NodeGpus, sum_gpus, view_gpus
 from moorage.decide.usage.nodes import NodeView, view_nodes
 from moorage.errors import ApiError
@@ -124,6 +124,10 @@ class Cluster:
     def runs(self) -> tuple[RunView, ...]:
         """Every run, newest first."""
         return self._runs.all()
+
+    def view_run(self, namespace: str, run: str, jobs: Sequence[Obj], kept: Sequence[PodView]) -> RunView:
+        """A run, given its Jobs and what is kept of its pods."""
+        return self._runs.view(namespace, run, jobs, kept)
 
     def pods_of_run(self, namespace: str, run: str) -> list[Obj]:
         return self._runs.pods_of(namespace, run)

@@ -5,12 +5,12 @@ A list of runs is asked for often, and few runs change between two lists.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from moorage.apimachinery.informer import Informer
 from moorage.apimachinery.meta import Key, labels_of
 from moorage.apimachinery.resources import Obj
-from moorage.decide.runs.state import RunView, newest_first, view_run
+from moorage.decide.runs.state import PodView, RunView, newest_first, view_run
 from moorage.decide.usage.gpus import gpu_type
 from moorage.model.names import RUN_LABEL
 
@@ -33,14 +33,17 @@ class RunIndex:
         for key in self._stale:
             jobs = self.jobs_of(key.namespace, key.name)
             if jobs:
-                pods = self.pods_of(key.namespace, key.name)
-                self._views[key] = view_run(jobs, pods, node_types=self._types)
+                self._views[key] = self.view(key.namespace, key.name, jobs)
             else:
                 self._views.pop(key, None)
         if self._stale:
             self._sorted = newest_first(self._views.values())
             self._stale.clear()
         return self._sorted
+
+    def view(self, namespace: str, run: str, jobs: Sequence[Obj], kept: Sequence[PodView] = ()) -> RunView:
+        """A run, given its Jobs and what is kept of its pods."""
+        return view_run(jobs, self.pods_of(namespace, run), node_types=self._types, kept=kept)
 
     def jobs_of(self, namespace: str, run: str) -> list[Obj]:
         return _of(namespace, self._jobs.by_index(self._by_run, run))

@@ -281,6 +281,16 @@ def kept_pods_of(kept: KeptRun, jobs: Iterable[Obj]) -> tuple[PodView, ...]:
     return tuple(kept_view(pod) for pod in kept.pods if pod.job_uid in uids)
 
 
+def needs_kept(run: RunView, *, peaks: bool) -> bool:
+    """Whether a run is to be completed from what is kept: pods may be gone.
+
+    `peaks`: its answer has the memory use of each pod. Where a pod does not tell it, what was measured is kept.
+    """
+    return any(attempt.misses_pods for attempt in run.attempts) or (
+        peaks and any(pod.started and pod.peak_memory_bytes is None and not pod.gone for pod in run.pods)
+    )
+
+
 def view_deleted(kept: KeptRun) -> RunView | None:
     """A run whose Jobs are gone, from what is kept; None: nothing is kept of one that is gone."""
     attempts = [attempt for attempt in kept.attempts if attempt.document]

@@ -117,6 +117,7 @@ class AttemptView(Yielding):
     created: datetime | None = None
     ended: datetime | None = None
     pods: tuple[PodView, ...] = ()  # oldest first
+    misses_pods: bool = False  # pods that it made may be gone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -382,9 +383,7 @@ def _requests(container: Mapping[str, Any]) -> Mapping[str, str]:
 
 def _retries(job: Obj) -> int:
     """Pods made beyond the first one. An attempt has one pod at a time; the Job counts those that are gone too."""
-    status = job.get("status") or {}
-    made = sum(int(status.get(phase) or 0) for phase in ("active", "terminating", "succeeded", "failed"))
-    return max(0, made - 1)
+    return max(0, _made(job) - 1)
 
 
 def _view_attempt(job: Obj, pods: Sequence[PodView]) -> AttemptView:
@@ -419,10 +418,29 @@ def _view_attempt(job: Obj, pods: Sequence[PodView]) -> AttemptView:
         created=moment(job["metadata"].get("creationTimestamp")),
         ended=ended,
         pods=mine,
+        misses_pods=_misses_pods(job, mine),
         yields_to=annotations_of(job).get(YIELDS_TO_ANNOTATION, ""),
         ended_suspended=ended_suspended(job),
     )
     return replace(view, cause=_cause(view)) if state == "Failed" else view
+
+
+def _made(job: Obj) -> int:
+    """Pods that a Job counts, those that are gone too."""
+    status = job.get("status") or {}
+    return sum(int(status.get(count) or 0) for count in ("active", "terminating", "succeeded", "failed"))
+
+
+def _misses_pods(job: Obj, pods: Sequence[PodView]) -> bool:
+    """Whether a Job has made more pods than there are, is over and has none, or may have been suspended.
+
+    A Job counts no pod that it deleted to be suspended. Its condition says that it was suspended, also once it has
+    been resumed.
+    """
+    is_over = any(is_condition_true(job, kind) for kind in ("Complete", "Failed"))
+    is_stopped = is_over or bool((job.get("spec") or {}).get("suspend"))
+    was_suspended = condition(job, "Suspended") is not None
+    return was_suspended or sum(not pod.gone for pod in pods) < max(_made(job), is_stopped)
 
 
 def _present(attempt: AttemptView) -> list[PodView]:

@@ -16,9 +16,9 @@ from typing import cast
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from moorage.actions.kept import kept_of, lines_of
+from moorage.actions.kept import lines_of
 from moorage.actions.runlogs import Cut
-from moorage.actions.runs import cancel_run, events_of_run, get_deleted, jobs_of_run, missing_run, select_runs
+from moorage.actions.runs import cancel_run, events_of_run, select_runs
 from moorage.api.rightsizing import SizeAdvice
 from moorage.apimachinery.api import PodApi
 from moorage.apimachinery.resources import JOBS, Obj
@@ -51,8 +51,8 @@ from moorage.server.pages.usecharts import use_charts
 from moorage.server.poduse import use_of_pods
 from moorage.server.problems import Problem, as_problem
 from moorage.server.rest.explain import explained
-from moorage.server.rest.jobs import view_of, with_kept
 from moorage.server.rightsizing import readable_works, work_of_run
+from moorage.server.runs import RunReader
 
 log_ = logging.getLogger(__name__)  # `log` is a page
 
@@ -250,7 +250,8 @@ async def _listed(desk: Desk, request: Request) -> Shown[JobRow]:
     wanted = wanted_of(request.query_params, more=chosen.fields)
     shown = page_of(rows, wanted, HERE, words=words_of, state=lambda row: row.state, states=JOB_STATES)
     known = {(run.namespace, run.name): run for run in runs}
-    views = await with_kept(desk.context, [known[row.namespace, row.name] for row in shown.rows])
+    reader = RunReader(desk.context, user)
+    views = await reader.complete([known[row.namespace, row.name] for row in shown.rows])
     full = tuple(replace(row, node=run.node) for row, run in zip(shown.rows, views, strict=True))
     return replace(shown, rows=full)
 
@@ -266,7 +267,7 @@ async def _state(desk: Desk, request: Request, run: RunView) -> str:
     context, user = desk.context, request.state.user
     chosen = _chosen(run, request.query_params.get("pod"))
     newest = max(context.cluster.jobs_of_run(run.namespace, run.name), key=attempt_of, default=NO_JOB)
-    private = await may_get_job(context, user, run.namespace)
+    private = await RunReader(context, user).may_read(run.namespace)
     model = job_model(
         run, newest, context.now(), private=private, chosen=chosen.name if chosen is not None else ""
     )
@@ -316,30 +317,9 @@ async def _use(context: Context, run: RunView) -> str:
     return fragment("use.html", charts=charts) if charts else ""
 
 
-async def may_get_job(context: Context, user: User, namespace: str) -> bool:
-    """Whether a user may see more of the runs of a namespace than everybody. False when nobody can tell."""
-    try:
-        return await context.auth.may(user, "get", JOBS.plural, group=JOBS.group, namespace=namespace)
-    except ApiError:
-        return False
-
-
 async def _run(context: Context, request: Request) -> RunView:
     """Raises NotFound."""
-    namespace, name = key_in(request)
-    cluster = await context.ready()
-    jobs: list[Obj] = cluster.jobs_of_run(namespace, name)
-    kept = KeptForUser(context, request.state.user)
-    if not jobs and request.state.user.account:  # it may have been created just now
-        try:
-            jobs = await jobs_of_run(context.acting(request.state.user), namespace, name)
-        except (ApiError, Problem):
-            jobs = []
-    if not jobs:
-        if (run := await get_deleted(kept, namespace, name)) is not None:
-            return run
-        raise missing_run(namespace, name, cluster.run_names(namespace), everywhere=False)
-    return view_of(context, jobs, await kept_of(kept, namespace, name, jobs, cluster.pods_of_run(namespace, name)))
+    return await RunReader(context, request.state.user).show(*key_in(request))
 
 
 def _chosen(run: RunView, asked: str | None) -> PodView | None:

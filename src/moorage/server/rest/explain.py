@@ -9,7 +9,6 @@ import asyncio
 from typing import Any
 
 from moorage.actions.explain import is_suspended, pod_for, pod_of_run
-from moorage.actions.kept import kept_of
 from moorage.actions.runs import get_deleted, missing_run
 from moorage.api.errors import ErrorCode
 from moorage.api.explain import Explanation as ExplanationAnswer
@@ -34,7 +33,7 @@ from moorage.server.context import Context
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.identity.auth import User
 from moorage.server.kept import KeptForUser
-from moorage.server.rest.jobs import view_of
+from moorage.server.runs import RunReader
 
 ALL = "/api/v1/explain"
 BODY_BYTES = 3 * 1024 * 1024  # etcd's own limit on an object is half of it
@@ -83,15 +82,14 @@ async def explained(context: Context, namespace: str, name: str, user: User) -> 
     """The explanation of a run, Job or pod, as much of it as the user may know. Raises NotFound."""
     cluster = await context.ready()
     is_readable = await context.auth.may_read_pods(user, namespace)
-    kept = KeptForUser(context, user)
     try:
         pod, job = _find_pod(cluster, namespace, name)
     except NotFound:
-        if (deleted := await get_deleted(kept, namespace, name)) is None:
+        if (deleted := await get_deleted(KeptForUser(context, user), namespace, name)) is None:
             raise
         explanation = explain_pod(pod_of_run(deleted), nodes=(), pods=(), now=context.now(), run=deleted)
         return explanation if is_readable else as_public(explanation)
-    run = await _run_of(context, job, kept)
+    run = await _run_of(RunReader(context, user), job)
     events = await cluster.events_about(namespace, pod["metadata"]["name"])
     if job is not None and job["metadata"]["name"] != pod["metadata"]["name"]:
         events += await cluster.events_about(namespace, job["metadata"]["name"])
@@ -137,16 +135,13 @@ async def _explained(
     return await asyncio.to_thread(work)
 
 
-async def _run_of(context: Context, job: Obj | None, kept: KeptForUser) -> RunView | None:
+async def _run_of(reader: RunReader, job: Obj | None) -> RunView | None:
     """The run that a Job belongs to, with what is kept of its pods; None: there is none."""
     name = labels_of(job).get(RUN_LABEL) if job is not None else None
     if job is None or not name:
         return None
-    namespace = job["metadata"].get("namespace") or "default"
-    jobs, pods = context.cluster.jobs_of_run(namespace, name), context.cluster.pods_of_run(namespace, name)
-    if not jobs:
-        return None
-    return view_of(context, jobs, await kept_of(kept, namespace, name, jobs, pods))
+    jobs = reader.context.cluster.jobs_of_run(job["metadata"].get("namespace") or "default", name)
+    return (await reader.complete([reader.view(jobs)], peaks=True))[0] if jobs else None
 
 
 def _find_pod(cluster: Cluster, namespace: str, name: str) -> tuple[Obj, Obj | None]:

@@ -15,8 +15,8 @@ from moorage.model.names import WORKSPACE_LABEL
 from moorage.model.workflow import WORKFLOW_LABEL
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.poduse import names_of, use_now, use_of_pods
-from moorage.server.rest.jobs import known_run
 from moorage.server.rest.workflows import records_of
+from moorage.server.runs import RunReader
 
 
 async def get_use(call: Call[None, None]) -> UseNow:
@@ -26,7 +26,7 @@ async def get_use(call: Call[None, None]) -> UseNow:
 
 async def get_use_of_job(call: Call[None, UseQuery]) -> Use:
     """Show what a run used over its life, attempt after attempt."""
-    run = await known_run(call)
+    run = await RunReader(call.context, call.user).show(call.namespace, call.name)
     pods = {pod.uid: (pod.name, pod.attempt) for pod in run.pods if pod.uid}
     return await use_of_pods(call.context, pods, most=call.query.points)
 

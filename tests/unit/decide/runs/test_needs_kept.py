@@ -1,0 +1,60 @@
+"""Which runs are completed from what is kept, because pods may be gone."""
+
+from __future__ import annotations
+
+import pytest
+
+from moorage.decide.runs.kept import needs_kept
+from moorage.decide.runs.state import PEAK_MEMORY_ANNOTATION, view_run
+
+STARTED = "2026-11-21T12:00:00Z"
+RESUMED = {"type": "Suspended", "status": "False", "reason": "JobResumed"}
+COMPLETE = {"type": "Complete", "status": "True"}
+
+
+def a_job(*conditions, attempt=1, suspend=False, **counts):
+    template = {"spec": {"containers": [{"name": "main"}]}}
+    return {
+        "metadata": {"name": f"j{attempt}", "labels": {"moorage.dev/attempt": str(attempt)}},
+        "spec": {"suspend": suspend, "template": template},
+        "status": {"conditions": list(conditions)} | counts,
+    }
+
+
+def a_pod(*, attempt=1, peak=None):
+    return {
+        "metadata": {
+            "name": f"p{attempt}",
+            "labels": {"moorage.dev/attempt": str(attempt)},
+            "annotations": {} if peak is None else {PEAK_MEMORY_ANNOTATION: peak},
+        },
+        "status": {"phase": "Running", "containerStatuses": [{"state": {"running": {"startedAt": STARTED}}}]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("jobs", "pods", "want"),
+    [
+        pytest.param([a_job(active=1)], [a_pod()], False, id="its only pod is there"),
+        pytest.param([a_job()], [], False, id="it has made none yet"),
+        pytest.param([a_job(active=1, failed=1)], [a_pod()], True, id="one that failed is gone"),
+        pytest.param([a_job(COMPLETE)], [], True, id="over, and counts nothing"),
+        pytest.param([a_job(suspend=True)], [], True, id="suspended: its Job does not count that pod"),
+        pytest.param([a_job(RESUMED, active=1)], [a_pod()], True, id="resumed: the pods from before are gone"),
+        pytest.param(
+            [a_job(failed=1), a_job(attempt=2, active=1)],
+            [a_pod(attempt=2)],
+            True,
+            id="the pod of an earlier attempt is gone",
+        ),
+    ],
+)  # fmt: skip
+def test_a_run_needs_what_is_kept_where_pods_may_be_gone(jobs, pods, want):
+    assert needs_kept(view_run(jobs, pods), peaks=False) is want
+
+
+@pytest.mark.parametrize(("peak", "want"), [(None, True), ("1024", False)])
+def test_an_answer_with_memory_needs_it_where_a_pod_does_not_tell_its_own(peak, want):
+    run = view_run([a_job(active=1)], [a_pod(peak=peak)])
+    assert needs_kept(run, peaks=True) is want
+    assert not needs_kept(run, peaks=False)
