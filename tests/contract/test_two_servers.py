@@ -22,6 +22,7 @@ from moorage.model.people import LOCAL, OIDC, account_user
 from moorage.server.docker import execroutes
 from moorage.server.docker.endpoint import DockerCall
 from moorage.server.docker.execs import IDLE, KILLED, SIZE_SECONDS
+from moorage.server.docker.followers import Followers
 from moorage.server.identity.attempts import PLACE
 from moorage.server.identity.auth import User
 from moorage.server.identity.logins import BELIEVED_SECONDS, RECHECK
@@ -340,7 +341,7 @@ async def test_a_command_whose_client_leaves_has_ended_for_every_server(servers:
 
 
 async def test_who_follows_a_pod_at_one_server_holds_its_removal_at_the_other(servers: TwoServers) -> None:
-    first, second = (service.context.followers for service in (servers.first, servers.second))
+    first, second = (service.context.part(Followers) for service in (servers.first, servers.second))
     assert not await second.has("uid")
     async with first.following("uid"), first.following("uid"):
         assert await second.has("uid")

@@ -8,10 +8,9 @@ from starlette.middleware import Middleware
 from starlette.routing import BaseRoute, Mount
 
 from moorage.errors import MoorageError
+from moorage.features import load_all
 from moorage.metrics.requests import TimedRequests
 from moorage.server.context import Context
-from moorage.server.docker import execroutes
-from moorage.server.docker import routes as containerroutes
 from moorage.server.gateway import routes as gatewayroutes
 from moorage.server.gateway import tunnel
 from moorage.server.gateway.gateway import GatewayLayer
@@ -111,8 +110,6 @@ ENDPOINTS = (
     *backup.ENDPOINTS,
 )
 
-DOCKER_ENDPOINTS = (*containerroutes.ENDPOINTS, *execroutes.ENDPOINTS)
-
 # modules whose pages work through the Desk, one a line
 DESK_PAGES = (
     glancepages,
@@ -148,8 +145,7 @@ def create_app(context: Context) -> Starlette:
         *records.routes(context),
         *steps.routes(context),
         *(endpoint.route(context) for endpoint in ENDPOINTS),
-        *(route for row in DOCKER_ENDPOINTS for route in row.routes(context)),
-        execroutes.websocket_route(context),
+        *(route for routes in load_all("routes") for route in routes(context)),
         tunnel.websocket_route(context.gateway, clock=context.clock),
         *loginpages.routes(context),
         *gatewayroutes.routes(context.gateway),

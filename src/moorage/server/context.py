@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from moorage.apimachinery.api import Api
 from moorage.clock import Clock
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from moorage.server.backup.store import Place
     from moorage.server.cluster import Cluster
     from moorage.server.collector import Collector
-    from moorage.server.docker.execs import Execs
-    from moorage.server.docker.followers import Followers
     from moorage.server.gateway.gateway import Gateway
     from moorage.server.identity.audit import AuditLog
     from moorage.server.identity.changes import Changes, OwnWrites
@@ -46,6 +44,8 @@ if TYPE_CHECKING:
     from moorage.usage.store import UsageStore
     from moorage.workflows.artifacts import Artifacts
     from moorage.workflows.records import LocalRecords
+
+Part = TypeVar("Part")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,10 +77,9 @@ class Context:
     past: PastRuns
     rightsizing: Rightsizing
     reports: CheckpointReports
-    followers: Followers
-    execs: Execs
     times: RequestTimes
     records: Callable[[], bool]  # whether this server is the one that records
+    parts: Mapping[type, object] = field(default_factory=dict)  # what the server holds for features
     turns: Turns = field(default_factory=Turns)
     evaluation: Evaluation = field(default_factory=InPlace)  # where users' text is evaluated
     idle: IdleLoop | None = None  # None: this is no server
@@ -88,6 +87,10 @@ class Context:
 
     def now(self) -> datetime:
         return self.clock.now()
+
+    def part(self, kind: type[Part]) -> Part:
+        """What a feature put here."""
+        return cast(Part, self.parts[kind])
 
     def acting(self, user: User) -> Api:
         """The Kubernetes API as this user: its rights decide, not the server's.

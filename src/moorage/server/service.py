@@ -50,8 +50,6 @@ from moorage.server.collector import Collector
 from moorage.server.context import Context
 from moorage.server.costmeasures import CostOfDay
 from moorage.server.databases import ARTIFACTS_FOLDER
-from moorage.server.docker.execs import Execs
-from moorage.server.docker.followers import Followers
 from moorage.server.gateway.gateway import Gateway
 from moorage.server.identity.audit import AuditLog
 from moorage.server.identity.auth import Auth
@@ -64,6 +62,7 @@ from moorage.server.identity.sessions import SessionDesk
 from moorage.server.idle.loop import IdleLoop, Sources
 from moorage.server.memoryuse import MemoryUse
 from moorage.server.moving import move_logs, move_usage, move_workflows
+from moorage.server.parts import Base, make_parts, values_of
 from moorage.server.queue.maps import MapBridge
 from moorage.server.ratelimit import Limiter
 from moorage.server.rest.checkpointreports import CheckpointReports
@@ -222,8 +221,7 @@ class ServerService:
             past=PastRuns(self.usage, clock=clock),
             rightsizing=Rightsizing(api, self.usage, self.keeper, self.samples.use_of, clock=clock),
             reports=CheckpointReports(clock=clock),
-            followers=Followers(self.desk, clock=clock),
-            execs=Execs(self.desk, clock=clock),
+            parts=values_of(make_parts(Base(clock=clock, sessions=self.desk))),
             times=RequestTimes(clock=clock),
             records=lambda: self.leader.term is not None,
             cost_of_day=lambda: self.cost_of_day.cost,

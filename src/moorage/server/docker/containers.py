@@ -33,6 +33,7 @@ from moorage.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFoun
 from moorage.model.names import CONTAINER_GATE, CONTAINER_LABEL
 from moorage.model.tenant import defaults_of, tenant_of
 from moorage.server.context import Context
+from moorage.server.docker.followers import Followers
 from moorage.server.identity.auth import User
 from moorage.server.problems import Problem
 
@@ -297,12 +298,12 @@ class Containers:
         """Wait for those who follow a pod that has ended; not for ever, for they may wait for us."""
         with suppress(TimeoutError):
             async with asyncio.timeout(FOLLOWED_SECONDS):
-                while is_ended(pod) and await self.context.followers.has(pod["metadata"]["uid"]):
+                while is_ended(pod) and await self.context.part(Followers).has(pod["metadata"]["uid"]):
                     await self.context.clock.sleep(LOOK_SECONDS)
 
     def following(self, pod: Obj) -> AbstractAsyncContextManager[None]:
         """While somebody reads what it prints, it is not removed."""
-        return self.context.followers.following(pod["metadata"]["uid"])
+        return self.context.part(Followers).following(pod["metadata"]["uid"])
 
     # --- waiting
 

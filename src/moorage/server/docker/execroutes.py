@@ -34,7 +34,7 @@ from moorage.server.docker.endpoint import (
     TakenOver,
     docker_problem,
 )
-from moorage.server.docker.execs import NOT_STARTED, Exec, Running
+from moorage.server.docker.execs import NOT_STARTED, Exec, Execs, Running
 from moorage.server.docker.routes import MULTIPLEXED, RAW_STREAM, read_body
 from moorage.server.inputs import number
 from moorage.server.problems import Json, Problem
@@ -85,13 +85,13 @@ async def create(call: DockerCall) -> Response:
         stdin=bool(body.get("AttachStdin")),
         tty=bool(body.get("Tty")),
     )
-    await call.context.execs.add(exec_)
+    await call.context.part(Execs).add(exec_)
     return Json({"Id": exec_.id}, 201)
 
 
 async def start(call: DockerCall) -> Response:
     """Run the command and stream its output; with `Detach` without output."""
-    execs = call.context.execs
+    execs = call.context.part(Execs)
     exec_ = await execs.of(call.id, call.user.name)
     take = (call.request.scope.get("extensions") or {}).get("moorage.raw")
     api = cast(_ExecApi, call.context.acting(call.user))
@@ -126,7 +126,7 @@ async def start(call: DockerCall) -> Response:
 
 async def show(call: DockerCall) -> Response:
     """Show whether the command runs, and its exit code."""
-    exec_ = await call.context.execs.of(call.id, call.user.name)
+    exec_ = await call.context.part(Execs).of(call.id, call.user.name)
     return Json(
         {
             "ID": exec_.id,
@@ -150,11 +150,11 @@ async def show(call: DockerCall) -> Response:
 
 async def resize(call: DockerCall) -> Response:
     """Set the size of the terminal: `h`, `w`."""
-    exec_ = await call.context.execs.of(call.id, call.user.name)
+    exec_ = await call.context.part(Execs).of(call.id, call.user.name)
     height, width = (
         number(call.query.get(name, ""), name, minimum=1, maximum=CHARACTERS_MAX) for name in ("h", "w")
     )
-    await call.context.execs.resize(exec_, width, height)
+    await call.context.part(Execs).resize(exec_, width, height)
     return Response(status_code=200)
 
 

@@ -1,0 +1,43 @@
+"""What a feature adds to the platform: one small value each, found by the entry points of `moorage.features`.
+
+Nothing of a feature is imported here: a value refers to functions and tables as "module:name", and each process
+loads only what it needs. `moor --help` reads no entry points: to find them takes longer than all the rest of it.
+"""
+
+from __future__ import annotations
+
+import functools
+import pkgutil
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any, Literal
+
+GROUP = "moorage.features"
+
+Field = Literal["parts", "routes"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feature:
+    """Each field but the name is a reference "module:name"; "" adds nothing.
+
+    `parts` is a function of `server.parts.Base` that returns `server.parts.Parts`: what the server holds for the
+    feature. `routes` is a function of the server's `Context` that returns routes.
+    """
+
+    name: str
+    parts: str = ""
+    routes: str = ""
+
+
+@functools.cache
+def features() -> tuple[Feature, ...]:
+    """All installed features, by name."""
+    installed: list[Feature] = [entry.load() for entry in entry_points(group=GROUP)]
+    return tuple(sorted(installed, key=lambda feature: feature.name))
+
+
+def load_all(field: Field) -> list[Any]:
+    """What the features refer to in a field."""
+    references = (getattr(feature, field) for feature in features())
+    return [pkgutil.resolve_name(reference) for reference in references if reference]

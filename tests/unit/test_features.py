@@ -1,0 +1,23 @@
+"""The features that the project's files name are those that are found, and all they refer to exists."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import asdict
+from pathlib import Path
+from pkgutil import resolve_name
+
+from moorage.features import GROUP, features
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_all_features_of_the_project_are_installed() -> None:
+    named = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"][GROUP]
+    installed = [feature.name for feature in features()]
+    assert installed == sorted(named), "the installed package is older than pyproject.toml: run `make setup`"
+
+
+def test_each_reference_of_a_feature_leads_somewhere() -> None:
+    references = [value for feature in features() for name, value in asdict(feature).items() if name != "name"]
+    assert all(callable(resolve_name(reference)) for reference in references if reference)
