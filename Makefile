@@ -17,17 +17,17 @@ help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 # What uv does is shown, without its lists of packages. The pipe hides its exit code: the file says that it succeeded.
-.venv/.ready: pyproject.toml uv.lock
+.venv/.ready: pyproject.toml uv.lock $(wildcard packages/*/pyproject.toml)
 	@command -v $(UV) >/dev/null 2>&1 || { echo "setup: fetching uv $(UV_VERSION), which installs packages, into .uv" && \
 		python3 -m venv .uv && .uv/bin/pip install -q uv==$(UV_VERSION); }
 	@echo "setup: installing the locked packages into .venv; one to four minutes the first time"
 	@rm -f $@
-	@{ $(UV) sync --frozen --compile-bytecode 2>&1 && touch $@; } | sed -u '/^ [-+~] /d; /^ *Downloaded /d; s/^ */  /'
+	@{ $(UV) sync --frozen --all-packages --compile-bytecode 2>&1 && touch $@; } | sed -u '/^ [-+~] /d; /^ *Downloaded /d; s/^ */  /'
 	@test -f $@ || { echo "setup: the installation failed; see above" >&2; exit 1; }
 	@echo "setup: done; to type moor in this terminal: . .venv/bin/activate"
 
 setup: .venv/.ready ## Make the virtual environment (.venv), fetching uv if it is missing
-	@$(PY) -m compileall -q src
+	@$(PY) -m compileall -q packages/*/src
 
 demo: setup ## The platform on this machine: runs, a drain half-way, a map, a dataset, a workspace; under 3 minutes
 	@.venv/bin/moor demo --folder $(DEMO)
@@ -36,7 +36,7 @@ quick: setup ## Lint, types and unit tests, side by side: the loop while you wor
 	@$(MAKE) --no-print-directory -j 3 lint types unit
 
 unit: setup ## Unit tests, two at a time
-	@$(PYTEST) -n 2 -m "not processes" tests/unit
+	@$(PYTEST) -n 2 -m "not processes" packages/*/tests/unit
 
 test: setup ## Lint, types and the whole test suite
 	@$(MAKE) --no-print-directory -j 2 lint types bytecode
@@ -48,11 +48,11 @@ bytecode: setup ## Compile the tests once, which each worker would do
 
 explore: setup ## Property tests, fuzzers and random kills with new draws: what they find becomes a fixed case
 	@MOORAGE_TEST_EXPLORE=1 MOORAGE_TEST_FULL=1 $(PYTEST) -n 2 -s -m "not browser" \
-		$$(grep -rlE "^from hypothesis|schemathesis|\bseed: int|, seed\)" tests --include='*.py')
+		$$(grep -rlE "^from hypothesis|schemathesis|\bseed: int|, seed\)" packages/*/tests --include='*.py')
 
 test-all: setup lint types bytecode ## The whole suite with all examples, on the control plane in KUBEBUILDER_ASSETS too; short benchmarks
 	@MOORAGE_TEST_FULL=1 KUBEBUILDER_ASSETS= $(PYTEST) -n $(WORKERS)
-	@test -z "$(KUBEBUILDER_ASSETS)" || $(PYTEST) -n $(WORKERS) tests/contract tests/integration tests/e2e/*_any_cluster.py
+	@test -z "$(KUBEBUILDER_ASSETS)" || $(PYTEST) -n $(WORKERS) packages/*/tests/contract packages/*/tests/integration packages/*/tests/e2e/*_any_cluster.py
 	@$(PY) benchmarks/cold_start.py
 	@$(PY) benchmarks/webhook_reviews.py
 	@$(MAKE) --no-print-directory site
@@ -62,9 +62,10 @@ argo-conformance: setup ## Run Argo's manifests of CORPUS on a local cluster; wh
 	@$(PY) benchmarks/argo_conformance.py --corpus "$(CORPUS)" $(ARGS)
 
 lint: setup ## Style, formatting and the import rules
-	@.venv/bin/ruff check src tests benchmarks examples docs hatch_build.py
-	@.venv/bin/ruff format --check src tests benchmarks examples docs hatch_build.py
-	@.venv/bin/lint-imports --no-cache >/dev/null || .venv/bin/lint-imports --no-cache
+	@.venv/bin/ruff check packages benchmarks examples docs hatch_build.py
+	@.venv/bin/ruff format --check packages benchmarks examples docs hatch_build.py
+	@for package in packages/*/; do grep -q importlinter $$package/pyproject.toml || continue; \
+		(cd $$package && (../../.venv/bin/lint-imports --no-cache >/dev/null || ../../.venv/bin/lint-imports --no-cache)) || exit 1; done
 
 types: setup ## mypy --strict on src
 	@.venv/bin/mypy
@@ -76,7 +77,7 @@ pictures: setup ## Draw the pictures of the README anew from real output; the pa
 	@$(PY) docs/pictures/make.py
 
 site: setup ## Build docs/ as a site, in site/; broken links fail
-	@$(UV) sync --frozen --quiet --inexact --group site
+	@$(UV) sync --frozen --all-packages --quiet --inexact --group site
 	@.venv/bin/zensical build --clean --strict
 
 manifests: setup ## Write deploy/ anew from its one source

@@ -24,12 +24,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from moorage.apimachinery.meta import condition
-from moorage.apimachinery.resources import DEPLOYMENTS, LEASES, NODES, PODS, Obj
-from moorage.errors import MoorageError
-from moorage.kube.client import KubeClient
-from moorage.kube.config import load_connection
-from moorage.testing.killing import parent_of, pids_with
+from moorage_kube.errors import MoorageError
+from moorage_kube.meta import condition
+from moorage_kube.remote.client import KubeClient
+from moorage_kube.remote.config import load_connection
+from moorage_kube.resources import DEPLOYMENTS, LEASES, NODES, PODS, Obj
+from moorage_testing.killing import parent_of, pids_with
 
 BAR_SECONDS = 5.0
 LOOK_SECONDS = 0.1

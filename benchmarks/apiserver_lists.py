@@ -20,11 +20,11 @@ from pathlib import Path
 
 import aiohttp
 
-from moorage.apimachinery.resources import CONFIGMAPS, NAMESPACES, SERVICEACCOUNTS, Resource
 from moorage.cli.datafolder import DataFolder
-from moorage.kube.client import KubeClient
-from moorage.kube.config import load_connection
-from moorage.testing.cluster import local_cluster
+from moorage_kube.remote.client import KubeClient
+from moorage_kube.remote.config import load_connection
+from moorage_kube.resources import CONFIGMAPS, NAMESPACES, SERVICEACCOUNTS, Resource
+from moorage_testing.cluster import local_cluster
 
 BAR_SECONDS = 1.0
 BINDINGS = Resource("rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", False)

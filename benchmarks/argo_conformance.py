@@ -48,13 +48,9 @@ from typing import Any
 
 import yaml
 
-from moorage.apimachinery.resources import CONFIGMAPS, NODES, PODS, PRIORITYCLASSES, PVCS, SECRETS
 from moorage.controllers.workflow.checks import faults_of
 from moorage.decide.workflows.normalise import normalise
 from moorage.decide.workflows.templates import TemplateKey, missing
-from moorage.errors import AlreadyExists, ApiError, MoorageError, NotFound
-from moorage.kube.client import KubeClient
-from moorage.kube.config import load_connection
 from moorage.model.manifests import RBAC, ROLEBINDINGS
 from moorage.model.workflow import (
     CLUSTER_WORKFLOW_TEMPLATES,
@@ -65,8 +61,12 @@ from moorage.model.workflow import (
     WORKFLOWS,
     NodeRecord,
 )
-from moorage.testing.cluster import start_cluster
 from moorage.workflows.records import LocalRecords
+from moorage_kube.errors import AlreadyExists, ApiError, MoorageError, NotFound
+from moorage_kube.remote.client import KubeClient
+from moorage_kube.remote.config import load_connection
+from moorage_kube.resources import CONFIGMAPS, NODES, PODS, PRIORITYCLASSES, PVCS, SECRETS
+from moorage_testing.cluster import start_cluster
 
 HERE = Path(__file__).resolve().parent
 ARGOSAY = Path("/argosay")

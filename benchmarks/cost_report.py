@@ -33,9 +33,7 @@ from dashboard import a_node, a_pod
 from usage_history import GIB, Walks, place
 
 from moorage.api.kept import KeptPod
-from moorage.apimachinery.resources import CONFIGMAPS, JOBS, NODES, PODS
 from moorage.attempts.store import open_attempts
-from moorage.clock import SYSTEM, rfc3339
 from moorage.decide.rates import Rate
 from moorage.decide.usage.intervals import Interval, Open
 from moorage.decide.usage.nodelives import Begin, NodeLife
@@ -45,7 +43,9 @@ from moorage.model.retention import SAMPLE_HOURS, SAMPLE_WINDOW_DAYS
 from moorage.model.tenant import TENANTS
 from moorage.server.rightsizing import KEPT_SECONDS
 from moorage.server.service import ServerService
-from moorage.testing.fakeapi import FakeApi
+from moorage_kube.clock import SYSTEM, rfc3339
+from moorage_kube.resources import CONFIGMAPS, JOBS, NODES, PODS
+from moorage_local.testing.fakeapi import FakeApi
 
 TOKEN = "an-administrators-token"
 GPUS_OF_NODE = 8

@@ -18,11 +18,11 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from moorage.apimachinery.resources import NAMESPACES
-from moorage.clock import SYSTEM
-from moorage.kube.client import KubeClient
 from moorage.model.workflow import CRON_WORKFLOWS, WORKFLOWS
-from moorage.testing.cluster import local_cluster
+from moorage_kube.clock import SYSTEM
+from moorage_kube.remote.client import KubeClient
+from moorage_kube.resources import NAMESPACES
+from moorage_testing.cluster import local_cluster
 
 TICKS = os.sysconf("SC_CLK_TCK")
 NAMESPACE = "many"

@@ -41,9 +41,6 @@ from starlette.routing import Route
 
 from moorage.actions.maps import create_map
 from moorage.api.maps import NewMap
-from moorage.apimachinery.resources import CONFIGMAPS, JOBS, NAMESPACES, NODES, PODS, Obj
-from moorage.apimachinery.serving import serve
-from moorage.clock import SYSTEM, rfc3339
 from moorage.decide.idle.states import Record, State, write_record
 from moorage.decide.rates import Rate
 from moorage.decide.usage.intervals import Interval, Open
@@ -56,8 +53,11 @@ from moorage.model.tenant import TENANTS
 from moorage.model.workflow import WORKFLOWS
 from moorage.server.service import ServerService
 from moorage.server.usagesources import SourceSettings
-from moorage.testing.browser import ARGS, chromium_path
-from moorage.testing.fakeapi import FakeApi
+from moorage_kube.clock import SYSTEM, rfc3339
+from moorage_kube.resources import CONFIGMAPS, JOBS, NAMESPACES, NODES, PODS, Obj
+from moorage_kube.serving import serve
+from moorage_local.testing.fakeapi import FakeApi
+from moorage_testing.browser import ARGS, chromium_path
 
 TOKEN, GPU = "a-page-token", "nvidia.com/gpu"
 TYPES = ("NVIDIA-A100-SXM4-80GB", "NVIDIA-H100-80GB-HBM3", "Tesla-T4")

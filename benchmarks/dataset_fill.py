@@ -157,10 +157,10 @@ def moor(env: dict[str, str], *args: str) -> str:
 
 async def read_everywhere(kubeconfig: Path, sums: Path, *, pods: int, seconds: float) -> list[dict[str, Any]]:
     """Run the reading pods, spread over the nodes; what each printed."""
-    from moorage.apimachinery.resources import JOBS, PODS
-    from moorage.clock import SYSTEM
-    from moorage.kube.client import KubeClient
     from moorage.model.dataset import uses_labels
+    from moorage_kube.clock import SYSTEM
+    from moorage_kube.remote.client import KubeClient
+    from moorage_kube.resources import JOBS, PODS
 
     labels = {"benchmark": "dataset-read"}
     spread = {

@@ -91,11 +91,11 @@ def serve_extender(sock: socket.socket, policy: str, pipe: Connection) -> None:
     from starlette.responses import Response
     from starlette.routing import Mount, Route
 
-    from moorage.apimachinery.meta import Key
     from moorage.extender.app import create_app
     from moorage.extender.cache import ExtenderCache
     from moorage.extender.policies import make_policy
-    from moorage.testing.fakeapi import FakeApi
+    from moorage_kube.meta import Key
+    from moorage_local.testing.fakeapi import FakeApi
 
     class Args(msgspec.Struct, rename={"pod": "Pod", "nodes": "Nodes", "names": "NodeNames"}):
         pod: dict[str, Any]

@@ -29,11 +29,6 @@ from typing import Any
 
 import aiohttp
 
-from moorage.apimachinery.informer import Informer, wait_synced
-from moorage.apimachinery.resources import LEASES, NAMESPACES, NODES, PODS, Obj
-from moorage.errors import NotFound
-from moorage.kube.client import KubeClient
-from moorage.kube.config import load_connection
 from moorage.model.machine import MACHINES
 from moorage.model.names import (
     GUARD_LABEL,
@@ -42,8 +37,13 @@ from moorage.model.names import (
     RESERVATION_LABEL,
     SYSTEM_NAMESPACE,
 )
-from moorage.testing.cluster import control_plane
-from moorage.testing.services import Services, separate_services
+from moorage_kube.errors import NotFound
+from moorage_kube.informer import Informer, wait_synced
+from moorage_kube.remote.client import KubeClient
+from moorage_kube.remote.config import load_connection
+from moorage_kube.resources import LEASES, NAMESPACES, NODES, PODS, Obj
+from moorage_testing.cluster import control_plane
+from moorage_testing.services import Services, separate_services
 
 NAMESPACE, TYPE = "crowd", "one"
 AT_ONCE = 16

@@ -28,11 +28,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from moorage.apimachinery.informer import Informer, wait_synced
-from moorage.apimachinery.meta import annotations_of, labels_of
-from moorage.apimachinery.resources import NAMESPACES, PODS, Obj
-from moorage.kube.client import KubeClient
-from moorage.kube.config import load_connection
 from moorage.model.machine import MACHINES
 from moorage.model.names import (
     GUARD_LABEL,
@@ -42,8 +37,13 @@ from moorage.model.names import (
     RESERVATION_LABEL,
     SYSTEM_NAMESPACE,
 )
-from moorage.testing.cluster import start_cluster
-from moorage.testing.hollow import hollow_nodes
+from moorage_kube.informer import Informer, wait_synced
+from moorage_kube.meta import annotations_of, labels_of
+from moorage_kube.remote.client import KubeClient
+from moorage_kube.remote.config import load_connection
+from moorage_kube.resources import NAMESPACES, PODS, Obj
+from moorage_testing.cluster import start_cluster
+from moorage_testing.hollow import hollow_nodes
 
 GROUP, NAMESPACE, TYPES = "bench", "bench", ("red", "blue")
 PLACES_PER_NODE = 4  # as many of each type

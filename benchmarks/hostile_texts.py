@@ -23,15 +23,15 @@ from pathlib import Path
 
 import aiohttp
 
-from moorage.apimachinery.resources import NAMESPACES, PODS, Obj, Resource
-from moorage.errors import ApiError
-from moorage.kube.client import KubeClient
-from moorage.kube.serverurl import server_url
+from moorage.cluster.serverurl import server_url
 from moorage.model.names import HOST_IMAGE
 from moorage.model.workflow import WORKFLOWS
-from moorage.testing.cluster import Cluster, local_cluster
-from moorage.testing.hostile import hostile_documents
-from moorage.testing.waiting import until
+from moorage_kube.errors import ApiError
+from moorage_kube.remote.client import KubeClient
+from moorage_kube.resources import NAMESPACES, PODS, Obj, Resource
+from moorage_kube.testing.waiting import until
+from moorage_testing.cluster import Cluster, local_cluster
+from moorage_testing.hostile import hostile_documents
 
 BAR_SECONDS = 1.0
 JUDGED = ("pod", "page", "list")

@@ -26,13 +26,13 @@ from pathlib import Path
 from asking import HEAD, at_work, timed
 from usage_history import place
 
-from moorage.clock import SYSTEM
 from moorage.decide.rates import Rate
 from moorage.decide.usage.intervals import Interval, Open
 from moorage.decide.usage.samples import MEASURES, GpuReading, Level, Reading, floor, measures_of, seconds_of
 from moorage.server.service import ServerService
-from moorage.testing.fakeapi import FakeApi
 from moorage.usage.samples import PODS, WINDOWS, SampleStore
+from moorage_kube.clock import SYSTEM
+from moorage_local.testing.fakeapi import FakeApi
 
 TOKEN = "an-administrators-token"
 SLOTS = Level.WINDOW // Level.SLOT

@@ -25,11 +25,11 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from moorage.apimachinery.meta import is_condition_true
-from moorage.apimachinery.resources import JOBS, PODS, Obj
-from moorage.errors import NotFound
-from moorage.kube.client import KubeClient
-from moorage.kube.config import load_connection
+from moorage_kube.errors import NotFound
+from moorage_kube.meta import is_condition_true
+from moorage_kube.remote.client import KubeClient
+from moorage_kube.remote.config import load_connection
+from moorage_kube.resources import JOBS, PODS, Obj
 
 LOOK_SECONDS = 0.5
 PODS_MAX = 110  # of each node

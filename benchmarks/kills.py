@@ -37,9 +37,9 @@ from typing import Any
 from scenes import mixed
 from scenes.outcome import Outcome, tell
 
-from moorage.errors import ApiError
-from moorage.testing.cluster import local_cluster
-from moorage.testing.killing import Trouble
+from moorage_kube.errors import ApiError
+from moorage_testing.cluster import local_cluster
+from moorage_testing.killing import Trouble
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,12 +23,6 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from moorage.apimachinery.informer import Informer, wait_synced
-from moorage.apimachinery.meta import annotations_of, is_deleting, labels_of
-from moorage.apimachinery.resources import NAMESPACES, PODS, Obj
-from moorage.errors import NotFound
-from moorage.kube.client import KubeClient
-from moorage.kube.config import load_connection
 from moorage.model.machine import MACHINES
 from moorage.model.names import (
     GUARD_LABEL,
@@ -38,8 +32,14 @@ from moorage.model.names import (
     RESERVATION_LABEL,
     SYSTEM_NAMESPACE,
 )
-from moorage.testing.cluster import start_cluster
-from moorage.testing.hollow import hollow_nodes
+from moorage_kube.errors import NotFound
+from moorage_kube.informer import Informer, wait_synced
+from moorage_kube.meta import annotations_of, is_deleting, labels_of
+from moorage_kube.remote.client import KubeClient
+from moorage_kube.remote.config import load_connection
+from moorage_kube.resources import NAMESPACES, PODS, Obj
+from moorage_testing.cluster import start_cluster
+from moorage_testing.hollow import hollow_nodes
 
 GROUP, NAMESPACE = "soak", "soak"
 TYPES_PER_NODE, NODES_OF_A_TYPE = 8, 2

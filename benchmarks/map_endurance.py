@@ -174,7 +174,7 @@ def trouble(scene: Scene, seen: Seen, total: int, away: float, chance: random.Ra
         seen.crashes += 1
 
     def stand_still() -> None:
-        stopped = scene.pids("moorage.localcluster")
+        stopped = scene.pids("moorage_local")
         began = time.monotonic()
         for pid in stopped:
             os.kill(pid, signal.SIGSTOP)
@@ -225,7 +225,7 @@ def database(sqlite: bool) -> Iterator[Any]:
     if sqlite:
         yield None
         return
-    from moorage.testing.postgres import throwaway_postgres
+    from moorage_testing.postgres import throwaway_postgres
 
     with throwaway_postgres() as postgres:
         yield postgres

@@ -41,19 +41,19 @@ import moorage
 from moorage.actions.runfacts import Around, read_facts
 from moorage.actions.runs import cancel_run
 from moorage.actions.submit import create_run
-from moorage.apimachinery.informer import Informer, wait_synced
-from moorage.apimachinery.meta import is_condition_true
-from moorage.apimachinery.resources import EVENTS, JOBS, NAMESPACES, NODES, PODS, Obj
+from moorage.cluster.serverurl import server_url
 from moorage.decide.runs.job import plan_run
 from moorage.decide.runs.request import Caller, ClusterFacts, RunRequest
-from moorage.errors import MoorageError, NotFound, ServerError
-from moorage.kube.client import KubeClient
-from moorage.kube.config import load_connection
-from moorage.kube.serverurl import server_url
 from moorage.model.names import HOST_IMAGE
 from moorage.model.workflow import WORKFLOWS
-from moorage.testing.cluster import Cluster, local_cluster
-from moorage.testing.killing import LAUNCHER, Trouble, until_so
+from moorage_kube.errors import MoorageError, NotFound, ServerError
+from moorage_kube.informer import Informer, wait_synced
+from moorage_kube.meta import is_condition_true
+from moorage_kube.remote.client import KubeClient
+from moorage_kube.remote.config import load_connection
+from moorage_kube.resources import EVENTS, JOBS, NAMESPACES, NODES, PODS, Obj
+from moorage_testing.cluster import Cluster, local_cluster
+from moorage_testing.killing import LAUNCHER, Trouble, until_so
 
 NAMESPACE = "runs"
 PROCESSES = ("supervisor", "localcluster", LAUNCHER, "services", "admission", "ingress")

@@ -22,12 +22,12 @@ from pathlib import Path
 from asking import ask
 from dashboard import TOKEN, Load
 
-from moorage.apimachinery.resources import PODS
-from moorage.clock import SYSTEM
 from moorage.decide.rates import Rate
 from moorage.decide.usage.samples import GpuReading, Reading
 from moorage.server.service import ServerService
-from moorage.testing.fakeapi import FakeApi
+from moorage_kube.clock import SYSTEM
+from moorage_kube.resources import PODS
+from moorage_local.testing.fakeapi import FakeApi
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 

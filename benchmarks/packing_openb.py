@@ -28,8 +28,8 @@ import time
 from pathlib import Path
 
 from moorage.cli.simulate import load, run
-from moorage.errors import UsageError
 from moorage.extender.simulation import Scheduler, bound
+from moorage_kube.errors import UsageError
 
 POLICY = "fragmentation"
 ALLOCATED_BAR = 0.995

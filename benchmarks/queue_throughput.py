@@ -49,9 +49,9 @@ def peak_mb() -> float:
 
 def serve_queue(sock: socket.socket, folder: str, database: str, pipe: Connection) -> None:
     """One process: the server as it is, on a fake API, with the service's settings of the garbage collector."""
-    from moorage.apimachinery.serving import serve
     from moorage.server.service import ServerService
-    from moorage.testing.fakeapi import FakeApi
+    from moorage_kube.serving import serve
+    from moorage_local.testing.fakeapi import FakeApi
 
     async def main() -> None:
         gc.set_threshold(10_000, 50, 100)
@@ -294,7 +294,7 @@ def main() -> int:
     if args.store != "postgres":
         good &= measure("sqlite", "", args)
     if args.store != "sqlite":
-        from moorage.testing.postgres import throwaway_postgres
+        from moorage_testing.postgres import throwaway_postgres
 
         with throwaway_postgres() as postgres:
             good &= measure("postgres", postgres.url, args)

@@ -31,16 +31,16 @@ from pathlib import Path
 
 import aiohttp
 
-from moorage.apimachinery.informer import Informer, wait_synced
-from moorage.apimachinery.resources import JOBS, NAMESPACES, PODS, Obj
-from moorage.errors import AlreadyExists
-from moorage.kube.client import KubeClient
-from moorage.kube.config import Connection, load_connection
 from moorage.model.names import RUN_LABEL
 from moorage.model.tenant import TENANTS
-from moorage.testing.cluster import ControlPlane, control_plane
-from moorage.testing.hollow import HollowNodes
-from moorage.testing.services import Services, separate_services
+from moorage_kube.errors import AlreadyExists
+from moorage_kube.informer import Informer, wait_synced
+from moorage_kube.remote.client import KubeClient
+from moorage_kube.remote.config import Connection, load_connection
+from moorage_kube.resources import JOBS, NAMESPACES, PODS, Obj
+from moorage_testing.cluster import ControlPlane, control_plane
+from moorage_testing.hollow import HollowNodes
+from moorage_testing.services import Services, separate_services
 
 SERVICES = ("operator", "webhook", "extender", "server")
 PLANE = ("kube-apiserver", "etcd", "kube-controller", "kube-scheduler")

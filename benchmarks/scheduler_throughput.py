@@ -34,13 +34,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from moorage.apimachinery.informer import Informer, wait_synced
-from moorage.apimachinery.parent import end_with_parent
-from moorage.apimachinery.resources import NODES, PODS, Obj
-from moorage.clock import SYSTEM, rfc3339
-from moorage.kube.client import KubeClient
-from moorage.testing.cluster import ControlPlane, control_plane
-from moorage.testing.waiting import wait_until
+from moorage_kube.clock import SYSTEM, rfc3339
+from moorage_kube.informer import Informer, wait_synced
+from moorage_kube.parent import end_with_parent
+from moorage_kube.remote.client import KubeClient
+from moorage_kube.resources import NODES, PODS, Obj
+from moorage_kube.testing.waiting import wait_until
+from moorage_testing.cluster import ControlPlane, control_plane
 
 BAR = 0.8
 QPS = 5000

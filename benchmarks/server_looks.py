@@ -17,19 +17,19 @@ from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any
 
-from moorage.apimachinery.informers import Informers
-from moorage.apimachinery.resources import JOBS, NODES, PODS, Obj
 from moorage.attempts import keeper as attempts
 from moorage.attempts.logs import LogFolder
 from moorage.attempts.store import open_attempts
-from moorage.clock import SYSTEM
 from moorage.model.names import RUN_LABEL
 from moorage.server import memoryuse
 from moorage.server.cluster import Cluster
 from moorage.sql.thread import StoreThread
-from moorage.testing.fakeapi import FakeApi
 from moorage.usage import recorder as usage
 from moorage.usage.store import UsageStore
+from moorage_kube.clock import SYSTEM
+from moorage_kube.informers import Informers
+from moorage_kube.resources import JOBS, NODES, PODS, Obj
+from moorage_local.testing.fakeapi import FakeApi
 
 CREATED = "2026-11-21T10:00:00Z"
 

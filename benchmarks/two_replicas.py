@@ -29,13 +29,13 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from moorage.apimachinery.resources import PODS, Obj
-from moorage.kube.client import KubeClient
-from moorage.kube.config import load_connection
 from moorage.model.names import SYSTEM_NAMESPACE
-from moorage.testing.postgres import RESTARTS, Postgres, throwaway_postgres
-from moorage.testing.replicaload import Load
-from moorage.testing.replicas import Site, two_replicas
+from moorage_kube.remote.client import KubeClient
+from moorage_kube.remote.config import load_connection
+from moorage_kube.resources import PODS, Obj
+from moorage_testing.postgres import RESTARTS, Postgres, throwaway_postgres
+from moorage_testing.replicaload import Load
+from moorage_testing.replicas import Site, two_replicas
 
 SERVICES = ("server", "webhook", "extender")
 

@@ -28,7 +28,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from moorage.apimachinery.documents import parse_json
+from moorage.cluster.kubelets import SUMMARY_MAX_BYTES
 from moorage.decide.usage.readings import (
     GPU_METRICS,
     Measured,
@@ -38,8 +38,8 @@ from moorage.decide.usage.readings import (
     parse_exposition,
 )
 from moorage.decide.usage.samples import SLOT_SECONDS, GpuReading, Reading
-from moorage.kube.kubelets import SUMMARY_MAX_BYTES
 from moorage.usage.samples import SampleStore
+from moorage_kube.documents import parse_json
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 GIB = 2**30
@@ -199,7 +199,7 @@ def place(folder: Path, postgres: bool) -> Iterator[tuple[Path | str, Callable[[
         return
     import psycopg
 
-    from moorage.testing.postgres import new_database, throwaway_postgres
+    from moorage_testing.postgres import new_database, throwaway_postgres
 
     with throwaway_postgres() as server:
         url = new_database(server.url)

@@ -68,10 +68,10 @@ async def serve(port: int, *, policies: bool) -> None:
     from starlette.responses import PlainTextResponse, Response
     from starlette.routing import Mount, Route
 
-    from moorage.apimachinery.resources import NAMESPACES
-    from moorage.apimachinery.resources import NODES as NODE_RESOURCE
-    from moorage.testing.fakeapi import FakeApi
     from moorage.webhooks.app import Webhook, _Review
+    from moorage_kube.resources import NAMESPACES
+    from moorage_kube.resources import NODES as NODE_RESOURCE
+    from moorage_local.testing.fakeapi import FakeApi
 
     def a_cluster(policy: bool) -> FakeApi:
         api = FakeApi()

@@ -34,15 +34,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from moorage.apimachinery.informer import Informer
-from moorage.apimachinery.resources import PODS, Obj
 from moorage.cli.datafolder import DataFolder
-from moorage.clock import SYSTEM
-from moorage.kube.client import KubeClient
-from moorage.kube.config import load_connection
 from moorage.model.names import HOST_IMAGE
 from moorage.model.workflow import WORKFLOW_LABEL, WORKFLOWS
-from moorage.testing.waiting import until
+from moorage_kube.clock import SYSTEM
+from moorage_kube.informer import Informer
+from moorage_kube.remote.client import KubeClient
+from moorage_kube.remote.config import load_connection
+from moorage_kube.resources import PODS, Obj
+from moorage_kube.testing.waiting import until
 
 FINAL = ("Succeeded", "Failed", "Error")
 NAMESPACE = "default"
@@ -103,7 +103,7 @@ def a_cluster(data: Path) -> Iterator[Processes]:
         services = {name: fd for name, fd in fds.items() if name in ("extender", "webhook", "server")}
         of_services = ["moorage.cli.services", "--fds", json.dumps(services), "--parts"]
         commands = {
-            "control plane": ["moorage.localcluster", "--fds", json.dumps(fds)],
+            "control plane": ["moorage_local", "--fds", json.dumps(fds)],
             "services": [*of_services, "webhook,extender,server"],
             "operator": [*of_services, "operator"],
         }

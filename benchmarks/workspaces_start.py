@@ -22,10 +22,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from moorage.apimachinery.resources import NAMESPACES
-from moorage.kube.client import KubeClient
 from moorage.model.workspace import BUILT_IN, WORKSPACES
-from moorage.testing.cluster import local_cluster
+from moorage_kube.remote.client import KubeClient
+from moorage_kube.resources import NAMESPACES
+from moorage_testing.cluster import local_cluster
 
 PAGE = os.sysconf("SC_CLK_TCK")
 SERVE = "exec python3 -m http.server --bind $(POD_IP) $(MOORAGE_PORT)"

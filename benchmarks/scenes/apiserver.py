@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from moorage.apimachinery.resources import CONFIGMAPS, NAMESPACES, Obj
-from moorage.errors import AlreadyExists, ApiError, Expired, NotFound
-from moorage.kube.client import KubeClient
-from moorage.testing.killing import Trouble, until_so
+from moorage_kube.errors import AlreadyExists, ApiError, Expired, NotFound
+from moorage_kube.remote.client import KubeClient
+from moorage_kube.resources import CONFIGMAPS, NAMESPACES, Obj
+from moorage_testing.killing import Trouble, until_so
 from scenes.outcome import Outcome, tell
 
 NAMESPACE = "kills"

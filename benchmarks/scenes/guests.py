@@ -13,11 +13,6 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from moorage.apimachinery.informer import Informer, wait_synced
-from moorage.apimachinery.meta import annotations_of, is_deleting
-from moorage.apimachinery.resources import NAMESPACES, PODS, Obj
-from moorage.errors import AlreadyExists, ApiError, NotFound
-from moorage.kube.client import KubeClient
 from moorage.model.machine import MACHINES
 from moorage.model.names import (
     GUARD_LABEL,
@@ -26,7 +21,12 @@ from moorage.model.names import (
     MACHINE_TYPE_LABEL,
     PLACE_ANNOTATION,
 )
-from moorage.testing.killing import EVERYTHING, LAUNCHER, Trouble
+from moorage_kube.errors import AlreadyExists, ApiError, NotFound
+from moorage_kube.informer import Informer, wait_synced
+from moorage_kube.meta import annotations_of, is_deleting
+from moorage_kube.remote.client import KubeClient
+from moorage_kube.resources import NAMESPACES, PODS, Obj
+from moorage_testing.killing import EVERYTHING, LAUNCHER, Trouble
 from scenes.outcome import Outcome
 
 NAMESPACE, GROUP, TYPE = "lab", "pool", "red"

@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from moorage.cli.datafolder import DataFolder
-from moorage.testing.killing import EVERYTHING, Trouble, parent_of, pids_with
+from moorage_testing.killing import EVERYTHING, Trouble, parent_of, pids_with
 from scenes.outcome import Outcome, tell
 
 NAME = "items"

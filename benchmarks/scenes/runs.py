@@ -13,8 +13,8 @@ import time
 from collections import Counter
 from typing import Any
 
-from moorage.testing.cluster import Cluster
-from moorage.testing.killing import EVERYTHING, LAUNCHER, Trouble, until_so
+from moorage_testing.cluster import Cluster
+from moorage_testing.killing import EVERYTHING, LAUNCHER, Trouble, until_so
 from scenes.outcome import Outcome
 
 VICTIMS = ("localcluster",) * 3 + ("services",) * 3 + (EVERYTHING,) * 2 + ("supervisor", "ingress", LAUNCHER)

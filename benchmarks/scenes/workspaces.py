@@ -11,12 +11,12 @@ import urllib.request
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from moorage.apimachinery.resources import NAMESPACES, PODS, Obj
-from moorage.errors import ApiError, NotFound
-from moorage.kube.client import KubeClient
 from moorage.model.names import WORKSPACE_LABEL
 from moorage.model.workspace import WORKSPACES
-from moorage.testing.killing import EVERYTHING, Trouble, until_so
+from moorage_kube.errors import ApiError, NotFound
+from moorage_kube.remote.client import KubeClient
+from moorage_kube.resources import NAMESPACES, PODS, Obj
+from moorage_testing.killing import EVERYTHING, Trouble, until_so
 from scenes.outcome import Outcome
 
 NAMESPACE = "many"

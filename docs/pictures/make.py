@@ -21,12 +21,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from moorage.kube.client import KubeClient
 from moorage.model.manifests import ROLEBINDINGS
 from moorage.model.people import subjects_of
+from moorage_kube.remote.client import KubeClient
 
 HERE = Path(__file__).parent
-DIGITS = HERE.parents[1] / "src" / "moorage" / "cli" / "demo" / "files"
+DIGITS = HERE.parents[1] / "packages/moorage/src/moorage/cli/demo" / "files"
 Scene = list[tuple[str, list[str]]]  # commands, each with the lines that it printed
 UP = "moor up --nodes 2 --gpus 2 --gpu-type a100"
 RUN = "moor run --name {name} --gpus {gpus} --time 1h --checkpoint {name} -- python train.py --epochs 9000"

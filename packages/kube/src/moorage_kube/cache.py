@@ -1,0 +1,94 @@
+"""Values that are remembered for a while, and never more than so many."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar, overload
+
+from moorage_kube.clock import SYSTEM, Clock
+
+K = TypeVar("K")
+V = TypeVar("V")
+D = TypeVar("D")
+
+
+class BoundedCache(Generic[K, V]):
+    """At most `most` values by key. The longest unwritten goes first; reading keeps nothing longer.
+
+    A value is gone `keep_seconds` after it was put; None: it stays until there is no room. Those that are over
+    leave memory when others are put.
+    """
+
+    __slots__ = ("_clock", "_entries", "_keep_seconds", "_most")
+
+    def __init__(self, most: int, *, keep_seconds: float | None = None, clock: Clock = SYSTEM) -> None:
+        if most < 1:
+            raise ValueError(f"a cache of {most} entries: use 1 or more")
+        self._most = most
+        self._keep_seconds = keep_seconds
+        self._clock = clock
+        self._entries: OrderedDict[K, tuple[V, float | None]] = OrderedDict()  # with the end, monotonic
+
+    @overload
+    def get(self, key: K) -> V | None: ...
+
+    @overload
+    def get(self, key: K, default: D) -> V | D: ...
+
+    def get(self, key: K, default: D | None = None) -> V | D | None:
+        entry = self._entries.get(key)
+        if entry is None:
+            return default
+        value, end = entry
+        if end is not None and end <= self._clock.monotonic():
+            del self._entries[key]
+            return default
+        return value
+
+    def __contains__(self, key: K) -> bool:
+        missing = object()
+        return self.get(key, missing) is not missing
+
+    def __len__(self) -> int:
+        """Entries in memory, some of which may be over."""
+        return len(self._entries)
+
+    def put(self, key: K, value: V, *, keep_seconds: float | None = None) -> None:
+        """Remember a value as the newest. `keep_seconds`: other than the cache's own."""
+        keep = self._keep_seconds if keep_seconds is None else keep_seconds
+        now = self._clock.monotonic() if keep is not None else 0.0
+        self._entries[key] = (value, now + keep if keep is not None else None)
+        self._entries.move_to_end(key)
+        while len(self._entries) > self._most or self._is_first_over(now):
+            self._entries.popitem(last=False)
+
+    def _is_first_over(self, now: float) -> bool:
+        _, end = next(iter(self._entries.values()), (None, None))
+        return end is not None and end <= now
+
+    def change(self, key: K, value: V) -> None:
+        """Replace a value that is there, with its end and its place in the order. Does nothing without one."""
+        entry = self._entries.get(key)
+        if entry is not None:
+            self._entries[key] = (value, entry[1])
+
+    def drop(self, key: K) -> V | None:
+        """Forget a key; returns its value, unless that was over."""
+        value = self.get(key)
+        self._entries.pop(key, None)
+        return value
+
+    def drop_where(self, is_meant: Callable[[V], bool]) -> None:
+        for key in [key for key, (value, _) in self._entries.items() if is_meant(value)]:
+            del self._entries[key]
+
+    def values(self) -> Iterator[V]:
+        """The longest unwritten first."""
+        now = None
+        for value, end in self._entries.values():
+            if end is not None:
+                now = self._clock.monotonic() if now is None else now
+                if end <= now:
+                    continue
+            yield value

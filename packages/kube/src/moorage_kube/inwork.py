@@ -1,0 +1,148 @@
+"""The object in work, noted where a kill -9 leaves it: one that hangs its process twice is set aside.
+
+Three files beside each other: `NAME.work` holds the name of the object whose pass runs at this moment, and since
+when; `NAME.hang` the stacks at SIGTERM; `NAME.hung` which objects hung how often. A process hung in an object if
+it ended with that in work, and was asked to end (by `moor up`, or by a kubelet that got no answer) when
+that had run for LEAST_SECONDS without a pause. One that was killed at once did not: it left no stacks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import hashlib
+import json
+import logging
+import mmap
+import os
+import signal
+import struct
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from moorage_kube.clock import SYSTEM, Clock
+from moorage_kube.errors import MoorageError
+from moorage_kube.resources import Obj, Resource
+
+log = logging.getLogger(__name__)
+
+HANGS = 2  # of a process with the same object in work, and the object is set aside
+NOTE_BYTES = 4096  # a controller's name, a namespace, a name
+LEAST_SECONDS = 10.0  # `moor up` asks a process to end after 30 s without an answer, a kubelet after 60 s
+FORGET_SECONDS = 86_400.0  # after which a single hang is forgotten
+
+_SINCE = struct.Struct("d")  # seconds of the epoch, before the name
+T = TypeVar("T")
+SetAside = Callable[[Resource, Obj, str], Awaitable[Obj]]
+"""Tell of an object that is skipped from now on, and why; returns it as it is then."""
+
+
+class InWork:
+    """The note of one process, made once its event loop handles SIGTERM. A disk that takes none stops nothing."""
+
+    def __init__(
+        self, path: Path, set_aside: SetAside, *, least_seconds: float = LEAST_SECONDS, clock: Clock = SYSTEM
+    ) -> None:
+        """`path`: of the files, without their endings."""
+        self._least_seconds = least_seconds
+        self._file = path.with_name(f"{path.name}.hung")
+        self._set_aside = set_aside
+        self._clock = clock
+        self._hung: dict[str, dict[str, Any]] = {}
+        self._memory: mmap.mmap | bytearray = bytearray(NOTE_BYTES)
+        work, hang = path.with_name(f"{path.name}.work"), path.with_name(f"{path.name}.hang")
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._read(work, hang)
+            with work.open("w+b") as file:
+                os.posix_fallocate(file.fileno(), 0, NOTE_BYTES)  # a full disk refuses here, not below
+                self._memory = mmap.mmap(file.fileno(), NOTE_BYTES)
+            self._stacks = hang.open("w")
+            faulthandler.register(signal.SIGTERM, self._stacks, chain=True)
+        except OSError as error:
+            log.warning("the object in work is not noted", extra={"path": str(work), "error": str(error)})
+
+    def _read(self, work: Path, hang: Path) -> None:
+        """What the process before us left."""
+        now = self._clock.now().timestamp()
+        with contextlib.suppress(FileNotFoundError, ValueError, TypeError, KeyError):
+            for name, hung in json.loads(self._file.read_bytes()).items():
+                if hung["times"] >= HANGS or now - hung["at"] < FORGET_SECONDS:
+                    self._hung[str(name)] = {"times": hung["times"], "at": hung["at"], "marks": hung["marks"]}
+        with contextlib.suppress(FileNotFoundError):
+            left, status = work.read_bytes()[:NOTE_BYTES].ljust(NOTE_BYTES, b"\0"), hang.stat()
+            name = left[_SINCE.size :].partition(b"\0")[0].decode("utf-8", "replace")
+            seconds = status.st_mtime - _SINCE.unpack_from(left)[0]
+            if name and status.st_size and seconds >= self._least_seconds:
+                hung = self._hung.setdefault(name, {"times": 0, "at": now, "marks": []})
+                hung |= {"times": hung["times"] + 1, "at": now}
+                stacks = hang.read_text(errors="replace")
+                log.error("hung", extra={"work": name, "times": hung["times"], "stacks": stacks})
+                self._write()
+
+    def _write(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.write_text(json.dumps(self._hung))
+
+    def noting(self, name: str, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
+        """Do the work; its name is noted while it runs, and not while it waits."""
+        return _Noted(self._memory, name.encode()[: NOTE_BYTES - _SINCE.size - 1] + b"\0", work, self._clock)
+
+    async def skips(self, name: str, resource: Resource, obj: Obj | None) -> bool:
+        """Whether the object was set aside: until its spec changes, and then it is tried again."""
+        hung = self._hung.get(name)
+        if hung is None or hung["times"] < HANGS:
+            return False
+        mark = None if obj is None else _mark(obj)
+        if obj is None or (hung["marks"] and mark not in hung["marks"]):
+            del self._hung[name]
+            self._write()
+            return False
+        if not hung["marks"]:
+            message = (
+                f"the controller hung {hung['times']} times in its work on this object, which is skipped until its"
+                " spec changes"
+            )
+            try:
+                hung["marks"] = [mark, _mark(await self._set_aside(resource, obj, message))]  # a copy may be older
+                self._write()
+            except (MoorageError, OSError) as error:
+                log.warning("an object is skipped untold", extra={"work": name, "error": str(error)})
+        return True
+
+
+IN_WORK: ContextVar[InWork | None] = ContextVar("IN_WORK", default=None)
+"""Of the process; its loops inherit it."""
+
+
+def _mark(obj: Mapping[str, Any]) -> str:
+    """Changes with the object's spec, or its data."""
+    spec = {name: value for name, value in obj.items() if name not in ("metadata", "status")}
+    return hashlib.sha256(json.dumps([obj["metadata"].get("uid"), spec], sort_keys=True).encode()).hexdigest()
+
+
+class _Noted(Generic[T]):
+    def __init__(
+        self, memory: mmap.mmap | bytearray, note: bytes, work: Coroutine[Any, Any, T], clock: Clock
+    ) -> None:
+        self._memory, self._note, self._work, self._clock = memory, note, work, clock
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        resume: Callable[[Any], Any] = self._work.send
+        value: Any = None
+        while True:
+            _SINCE.pack_into(self._memory, 0, self._clock.now().timestamp())
+            self._memory[_SINCE.size : _SINCE.size + len(self._note)] = self._note
+            try:
+                awaited = resume(value)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            finally:
+                self._memory[_SINCE.size] = 0
+            try:
+                value = yield awaited
+                resume = self._work.send
+            except BaseException as error:
+                resume, value = self._work.throw, error

@@ -1,0 +1,55 @@
+"""Moments and spans as Kubernetes writes them.
+
+The pure part of `moorage_kube.clock`, for code that may not read the clock.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import overload
+
+from moorage_kube.clock import format_duration, parse_rfc3339, rfc3339, rfc3339_micro
+
+_NOTHING = (datetime(1970, 1, 1, tzinfo=UTC), datetime(1, 1, 1, tzinfo=UTC))  # Unix' and Go's times of zero
+SPAN_MAX_SECONDS = 100 * 365 * 86400  # a span that, added to any moment of our time, still gives a date
+
+__all__ = ["format_duration", "moment", "parse_rfc3339", "rfc3339", "rfc3339_micro", "span_of", "whole_seconds"]
+
+
+def span_of(seconds: float) -> timedelta:
+    """A number of seconds out of an object as a span, of a hundred years at most, forwards or backwards.
+
+    Objects hold numbers of 64 bits; added to a date they would give none.
+    """
+    return timedelta(seconds=max(-SPAN_MAX_SECONDS, min(seconds, SPAN_MAX_SECONDS)))
+
+
+def moment(text: str | None) -> datetime | None:
+    """Read an optional `metav1.Time`; None, the empty string and a time of nothing are None.
+
+    A kubelet says of a container that could not start that it started in 1970; Go's own zero is in the year 1.
+    Raises ValueError naming the text.
+    """
+    when = parse_rfc3339(text) if text else None
+    return None if when in _NOTHING else when
+
+
+def readable_moment(text: str | None) -> datetime | None:
+    """As `moment`, of what anybody may have written, such as an annotation: nonsense is as good as nothing."""
+    try:
+        return moment(text)
+    except ValueError:
+        return None
+
+
+@overload
+def whole_seconds(at: datetime) -> datetime: ...
+
+
+@overload
+def whole_seconds(at: datetime | None) -> datetime | None: ...
+
+
+def whole_seconds(at: datetime | None) -> datetime | None:
+    """A moment as an answer has it, and as `metav1.Time` is written: UTC, without fractions of a second."""
+    return at.astimezone(UTC).replace(microsecond=0) if at is not None else None

@@ -1,0 +1,108 @@
+"""Kubernetes quantities, exactly.
+
+https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from functools import lru_cache
+
+from moorage_kube.errors import QuantityError
+
+_FORM = re.compile(r"([+-]?)([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:([numkMGTPE]|[KMGTPE]i)|([eE][+-]?[0-9]+))?")
+_DIGITS_MAX = 100  # beyond any amount there is; far below what int() itself refuses
+_SUFFIX: dict[str, Fraction] = {
+    "n": Fraction(1, 10**9),
+    "u": Fraction(1, 10**6),
+    "m": Fraction(1, 1000),
+    "k": Fraction(10**3),
+    "M": Fraction(10**6),
+    "G": Fraction(10**9),
+    "T": Fraction(10**12),
+    "P": Fraction(10**15),
+    "E": Fraction(10**18),
+    "Ki": Fraction(2**10),
+    "Mi": Fraction(2**20),
+    "Gi": Fraction(2**30),
+    "Ti": Fraction(2**40),
+    "Pi": Fraction(2**50),
+    "Ei": Fraction(2**60),
+}
+
+
+@lru_cache(maxsize=4096)
+def parse_quantity(text: str | int | float) -> Fraction:
+    """Read a quantity: "500m", "2", "1.5Gi", "1e3". No rounding: 1.5Gi is 1610612736.
+
+    Raises QuantityError, naming the text, for anything the API server itself would refuse.
+    """
+    match = _FORM.fullmatch(str(text))
+    if not match or len(match[0]) > _DIGITS_MAX:
+        raise QuantityError(f"invalid quantity {text!r}: use a number with a unit, such as 500m or 2Gi")
+    sign, digits, suffix, exponent = match.groups()
+    value = Fraction(digits if not digits.endswith(".") else digits[:-1])
+    if suffix:
+        value *= _SUFFIX[suffix]
+    elif exponent:
+        power = int(exponent[1:])
+        if abs(power) > 30:
+            raise QuantityError(f"invalid quantity {text!r}: the exponent must be from -30 to 30, not {power}")
+        value *= Fraction(10) ** power
+    return -value if sign == "-" else value
+
+
+def parse_count(text: str | int | float) -> int:
+    """Whole units, rounded up, as `Quantity.Value()` does."""
+    return -((-parse_quantity(text)).__floor__())
+
+
+def parse_milli(text: str | int | float) -> int:
+    """Thousandths, rounded up, as `Quantity.MilliValue()` does."""
+    return -((-parse_quantity(text) * 1000).__floor__())
+
+
+def amount(resource: str, text: str | int | float) -> int:
+    """The scheduler's integer for a resource: millicores for `cpu`, whole units (bytes, devices) otherwise."""
+    return _amount(resource, text) if type(text) is str else _read_amount(resource, text)
+
+
+def _read_amount(resource: str, text: str | int | float) -> int:
+    return parse_milli(text) if resource == "cpu" else parse_count(text)
+
+
+_amount = lru_cache(maxsize=4096)(_read_amount)  # a cluster writes few quantities, many times each
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """A number with its noun: "1 item", "1,200 items", "2 copies"; `plural` where it is not the noun with an s."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def format_bytes(count: int) -> str:
+    """Bytes for people, in the largest binary unit with at most one decimal, rounded down: what is free is
+    never overstated. Manifests that must be exact write the plain number instead.
+
+    1610612736 → "1.5Gi", 8589934592 → "8Gi", 1000 → "1000".
+    """
+    for suffix in ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki"):
+        unit = int(_SUFFIX[suffix])
+        if count >= unit:
+            whole, tenths = divmod(count * 10 // unit, 10)
+            return f"{whole}.{tenths}{suffix}" if tenths else f"{whole}{suffix}"
+    return str(count)
+
+
+def format_milli(milli: int) -> str:
+    """Millicores as a quantity: 1500 → "1500m", 2000 → "2"."""
+    return str(milli // 1000) if milli % 1000 == 0 else f"{milli}m"
+
+
+def format_amount(resource: str, value: int) -> str:
+    """The quantity for an integer of `amount`."""
+    if resource == "cpu":
+        return format_milli(value)
+    if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):
+        return format_bytes(value)
+    return str(value)

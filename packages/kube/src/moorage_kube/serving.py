@@ -1,0 +1,680 @@
+"""Serve an ASGI application on a socket that is already listening, inside a running event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import socket
+import ssl
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from moorage_kube.clock import SYSTEM, Clock
+from moorage_kube.connections import CLIENT_CERTIFICATE, Bounds, Door, Guest, Refusal, bounds, file_limit
+
+log = logging.getLogger(__name__)
+
+DATE_SECONDS = 1.0  # how often the Date of answers is renewed: it has whole seconds
+BACKLOG = 2048
+HANDSHAKE_SECONDS = 15.0  # of TLS; as long as a slow line needs, and its connection waits for its client meanwhile
+IDLE_SECONDS = 120  # longer than clients keep an idle connection (Go's 90, ours 60), or a request meets its end
+HEAD_SECONDS = 30.0  # a request's head is whole by then, or the connection ends
+HEAD_BYTES = 64 * 1024  # of a request's line and headers
+BODY_SECONDS = 60.0  # so long a client may send nothing of a body that somebody waits for
+REST_BYTES = 64 * 1024  # kept of what follows an Upgrade until the application takes the connection over
+REST_MOST_BYTES = 1024 * 1024  # what may come all the same before reading has stopped: some reads of 256 KiB
+FRAMING_BYTES = 64 * 1024  # that may come of a body without a byte of content: sizes of chunks, trailers
+PIPELINED = 64  # requests that wait behind another on their connection; browsers and libraries send one
+RAW_BODY_BYTES = 256 * 1024  # of a request that takes its connection over: Docker's say how to attach or exec
+UNREAD_BYTES = 2 * 1024 * 1024  # of a body that waits for the application; reading stops at 64 KiB
+# of a body that is still read once its request was answered, so that the answer arrives
+REFUSED_BYTES = 1024 * 1024
+FAREWELL_SECONDS = 1.0  # for a client that is not taken to read why
+LINGER_SECONDS = 30.0  # for a client to read the end of an answer on a connection that is closed
+WEBSOCKET_MESSAGES = 4  # that wait for the application, of at most 16 MiB each
+LAST_SECONDS = 0.5  # at the end: for the first request of a connection that was just made, and the rest of a head
+LAST_LOOK_SECONDS = 0.01
+GRACE_SECONDS = 2  # open watches and log streams are cut after this when the process stops
+READY_PATH = "/readyz"
+RELOAD_SECONDS = 10.0  # how often certificate files are looked at; a kubelet renews mounted Secrets within minutes
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers: the process that embeds it has its own.
+
+    It wakes once a second, for the date of answers, and when it is to stop; uvicorn wakes ten times a second.
+    """
+
+    def __init__(self, config: uvicorn.Config, handshakes: set[asyncio.Task[None]]) -> None:
+        super().__init__(config)
+        self._stopping = asyncio.Event()
+        self._handshakes = handshakes
+
+    def stop(self) -> None:
+        self.should_exit = True
+        self._stopping.set()
+
+    async def main_loop(self) -> None:
+        while not await self.on_tick(0):  # 0: renew the date
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), DATE_SECONDS)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End with no connection that a client could take for accepted unanswered.
+
+        Those that wait to be accepted are taken, then no more; who has just come may send a request, and what was
+        sent before is read. Then as uvicorn: what is idle is closed, what is under way has the grace period.
+        """
+        loop = asyncio.get_running_loop()
+        entrance = functools.partial(
+            cast(Callable[..., asyncio.Protocol], self.config.http_protocol_class),
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+        for sock in sockets or ():
+            loop.remove_reader(sock)
+        await asyncio.sleep(0)  # asyncio drops what it has accepted when the server is closed before the next turn
+        rest = [connection for sock in sockets or () for connection in _accept_all(sock)]
+        for server in self.servers:
+            server.close()
+        for connection in rest:
+            connection.setblocking(False)
+            await loop.connect_accepted_socket(entrance, connection)
+        for _ in range(2):  # the second turn comes after what could be read in the first
+            await asyncio.sleep(0)
+        end = loop.time() + LAST_SECONDS
+        while loop.time() < end and self._expects_some():  # noqa: ASYNC110  (connections tell nobody)
+            await asyncio.sleep(LAST_LOOK_SECONDS)
+        for handshake in self._handshakes:
+            handshake.cancel()
+        await super().shutdown(sockets)
+
+    def _expects_some(self) -> bool:
+        return bool(self._handshakes) or any(
+            isinstance(connection, _Protocol) and connection.expects_request()
+            for connection in self.server_state.connections
+        )
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _accept_all(sock: socket.socket) -> list[socket.socket]:
+    """The connections that wait to be accepted: closing the socket would reset them."""
+    accepted = []
+    with contextlib.suppress(OSError):  # BlockingIOError: there are no more
+        while True:
+            accepted.append(sock.accept()[0])
+    return accepted
+
+
+class _OneWrite:
+    """A transport that holds the head of an answer until its first bytes of body, or the loop's next turn.
+
+    uvicorn writes them one after the other: two system calls and two segments for every small answer.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._loop = asyncio.get_running_loop()
+        self._held = b""
+        self.on_lost: Callable[[], None] | None = None  # also after another protocol has the connection
+
+    def write(self, data: bytes) -> None:
+        if self._held:
+            data, self._held = self._held + data, b""
+        elif data.startswith(b"HTTP/1.1 "):
+            self._held = data
+            self._loop.call_soon(self._flush)
+            return
+        self._transport.write(data)
+
+    def close(self) -> None:
+        self._flush()
+        unread = not self._transport.is_closing() and self._transport.get_write_buffer_size()
+        self._transport.close()
+        if unread:  # a client that reads nothing would keep it for ever
+            self._loop.call_later(LINGER_SECONDS, self._transport.abort)
+
+    def write_eof(self) -> None:
+        self._flush()
+        self._transport.write_eof()
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._flush()
+        if self.on_lost is not None:
+            protocol.connection_lost = functools.partial(  # type: ignore[method-assign]
+                _lost, self.on_lost, protocol.connection_lost
+            )
+        self._transport.set_protocol(protocol)
+
+    def _flush(self) -> None:
+        if self._held:
+            data, self._held = self._held, b""
+            self._transport.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+def _lost(
+    on_lost: Callable[[], None], connection_lost: Callable[[Exception | None], None], error: Exception | None
+) -> None:
+    on_lost()
+    connection_lost(error)
+
+
+class RawConnection:
+    """What is left of a connection once HTTP is over: bytes both ways, as Docker's clients want."""
+
+    def __init__(self, protocol: _Protocol, rest: bytes | bytearray, length: int) -> None:
+        self._length = length
+        self.reader = asyncio.StreamReader()
+        self._protocol = protocol
+        self._transport = protocol.transport
+        self.reader.set_transport(self._transport)
+        if rest:
+            self.reader.feed_data(rest)
+
+    async def body(self) -> bytes:
+        """The request's body, which stands before all else: the HTTP parser leaves it here. To be read first.
+
+        Raises asyncio.IncompleteReadError, and ConnectionError for one that is longer than RAW_BODY_BYTES.
+        """
+        if self._length > RAW_BODY_BYTES:
+            self.close()
+            raise ConnectionAbortedError(f"the body has {self._length} bytes, at most {RAW_BODY_BYTES} are read")
+        return await self.reader.readexactly(self._length)
+
+    async def write(self, data: bytes) -> None:
+        """Raises ConnectionError when nobody is there any more."""
+        if self._transport.is_closing():
+            raise ConnectionResetError("the client has gone")
+        self._transport.write(data)
+        await self._protocol.flow.drain()
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+class _Draining:
+    """An application that says on each answer that its connection ends, and on /readyz that it is not ready.
+
+    So clients go elsewhere with their next request, and proxies send no new ones.
+    """
+
+    def __init__(self, app: Any, draining: asyncio.Event) -> None:
+        self._app, self._draining = app, draining
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http" or not self._draining.is_set():
+            await self._app(scope, receive, send)
+            return
+
+        async def send_last(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                headers = [*(message.get("headers") or ()), (b"connection", b"close")]
+                message = {**message, "headers": headers}
+            await send(message)
+
+        if scope["path"] != READY_PATH:
+            await self._app(scope, receive, send_last)
+            return
+        headers = [(b"content-type", b"text/plain"), (b"content-length", b"8")]
+        await send_last({"type": "http.response.start", "status": 503, "headers": headers})
+        await send_last({"type": "http.response.body", "body": b"stopping"})
+
+
+def _short_answer(status: bytes, headers: bytes = b"") -> bytes:
+    return b"HTTP/1.1 %s\r\n%bconnection: close\r\ncontent-length: 0\r\n\r\n" % (status, headers)
+
+
+class _Entrance(asyncio.Protocol):
+    """A connection that was just accepted. It is counted before TLS begins: a client may send nothing at all."""
+
+    def __init__(
+        self,
+        *,
+        door: Door,
+        handshakes: set[asyncio.Task[None]],
+        context: ssl.SSLContext | None = None,
+        **options: Any,
+    ) -> None:
+        self._door = door
+        self._handshakes = handshakes
+        self._context = context
+        self._options = options
+        self._early = bytearray()  # what came with the handshake's end; one read at most
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        peer = transport.get_extra_info("peername")
+        guest = Guest(peer[0] if peer else "", transport.abort)
+        refusal = self._door.enter(guest)
+        if refusal is not None:
+            log.info("too many connections", extra={"address": guest.address, "status": refusal.value})
+            if not self._door.may_tell(guest):
+                transport.abort()
+                return
+        if self._context is None:
+            self._begin(transport, guest, refusal)
+            return
+        transport.pause_reading()  # until the handshake begins, at the loop's next turn
+        task = asyncio.get_running_loop().create_task(self._handshake(transport, self._context, guest, refusal))
+        self._handshakes.add(task)
+        task.add_done_callback(self._handshakes.discard)
+
+    def data_received(self, data: bytes) -> None:
+        self._early += data
+
+    async def _handshake(
+        self, transport: asyncio.Transport, context: ssl.SSLContext, guest: Guest, refusal: Refusal | None
+    ) -> None:
+        secured: asyncio.Transport | None = None
+        try:
+            if not transport.is_closing():
+                secured = await asyncio.get_running_loop().start_tls(
+                    transport, self, context, server_side=True, ssl_handshake_timeout=HANDSHAKE_SECONDS
+                )
+        except OSError as error:  # ssl.SSLError and a late client are
+            log.debug("no TLS handshake", extra={"address": guest.address, "error": str(error)})
+        finally:
+            if secured is None or secured.is_closing():
+                self._door.leave(guest)
+                transport.abort()
+        if secured is not None and not secured.is_closing():
+            protocol = self._begin(secured, guest, refusal)
+            if self._early:
+                protocol.data_received(bytes(self._early))
+
+    def _begin(self, transport: asyncio.Transport, guest: Guest, refusal: Refusal | None) -> _Protocol:
+        protocol = _Protocol(**self._options, door=self._door, guest=guest, refusal=refusal)
+        if shown := transport.get_extra_info("peercert"):
+            protocol.app_state = {**protocol.app_state, CLIENT_CERTIFICATE: shown}
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        return protocol
+
+
+class _Protocol(HttpToolsProtocol):
+    """HTTP/1.1 for clients that neither stand still nor send without end.
+
+    With `Upgrade: tcp` the scope's extension `moorage.raw` is a function that ends HTTP on the connection, answers
+    101 with the headers it is given, and returns a RawConnection.
+    """
+
+    _raw: RawConnection | None = None
+    _last = b""
+    _rest: bytearray | None = None  # what came after the end of HTTP
+    _framing = 0  # bytes of this body since its last byte of content
+    _refused = 0  # bytes of this body that came after its request was answered
+    _part = "head"  # of a request, that is waited for; "" when one is whole
+    _head_bytes = 0
+    _deadline = 0.0  # for what is waited for, in the loop's time
+    _watch: asyncio.TimerHandle | None = None
+    _is_websocket = False  # another protocol has the connection
+
+    def __init__(self, *, door: Door, guest: Guest, refusal: Refusal | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        self._door = door
+        self._guest = guest
+        self._refusal = refusal
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        outer = _OneWrite(transport)
+        super().connection_made(outer)  # type: ignore[arg-type]
+        if self._refusal is not None:
+            self._turn_away(self._refusal)
+            return
+        outer.on_lost = functools.partial(self._door.leave, self._guest)
+        self._expect("head", IDLE_SECONDS)  # clients open connections ahead of their need
+
+    def _turn_away(self, refusal: Refusal) -> None:
+        """What the client sends meanwhile is read: closing at once would reset the connection, with the answer."""
+        status = b"429 Too Many Requests" if refusal.value == 429 else b"503 Service Unavailable"
+        self.transport.write(_short_answer(status, b"retry-after: 1\r\n"))
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.loop.call_later(FAREWELL_SECONDS, self.transport.abort)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._head_bytes = self._framing = self._refused = 0
+        self._expect("head", HEAD_SECONDS)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._part == "head":  # later ones are trailers, which nobody asks for
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        self._framing = 0
+        super().on_body(body)
+        if len(self.cycle.body) > UNREAD_BYTES:
+            self.transport.abort()
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._part = ""
+        self._mark()
+
+    def expects_request(self) -> bool:
+        """Whether a request is likely to come: the connection is new, or a head has begun."""
+        if self._refusal is not None or self.transport.is_closing():
+            return False
+        return self._part == "head" and (self.cycle is None or self._head_bytes > 0)
+
+    def _is_answered(self) -> bool:
+        return self.cycle is not None and self.cycle.response_complete
+
+    def _is_answering(self) -> bool:
+        """Whether the application has a whole request: one that others wait behind, or the last one."""
+        if self._raw is not None or self.pipeline:
+            return True
+        return self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete
+
+    def _mark(self) -> None:
+        """Tell the door whether the client is waited for."""
+        if self._is_answering() and not self.flow.write_paused:
+            self._door.works(self._guest)
+        else:
+            self._door.waits(self._guest)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._mark()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._mark()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._mark()
+
+    def _expect(self, part: str, seconds: float) -> None:
+        self._part, self._deadline = part, self.loop.time() + seconds
+        if self._watch is not None and self._watch.when() > self._deadline:
+            self._watch.cancel()
+            self._watch = None
+        if self._watch is None:
+            self._watch = self.loop.call_at(self._deadline, self._look)
+
+    def _look(self) -> None:
+        """One timer of a connection, set again only while something is waited for: a request costs none."""
+        self._watch = None
+        if not self._part or self.transport.is_closing():
+            return
+        if self.flow.read_paused:  # the application is the one that is slow
+            self._deadline = self.loop.time() + BODY_SECONDS
+        if self._deadline > self.loop.time():
+            self._watch = self.loop.call_at(self._deadline, self._look)
+            return
+        if self._part == "head" and not self._head_bytes:
+            self.transport.close()
+            return
+        log.info("a client stood still in the middle of a request", extra={"part": self._part})
+        if self._part == "head":
+            self._refuse(b"408 Request Timeout")
+        else:
+            self.transport.close()
+
+    def _refuse(self, status: bytes) -> None:
+        self.transport.write(_short_answer(status))
+        self.transport.close()
+
+    def _forget(self) -> None:
+        self._part = ""
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+
+    def handle_websocket_upgrade(self) -> None:
+        """kubectl offers `SPDY/3.1+portforward.k8s.io`, which is no token: the WebSocket library would refuse it.
+        Applications see `_` for each slash, and answer with a header of their own."""
+        headers = [
+            (name, value.replace(b"/", b"_") if name == b"sec-websocket-protocol" else value)
+            for name, value in self.scope["headers"]
+        ]
+        self.scope["headers"] = headers
+        self._forget()
+        self._is_websocket = True
+        self._door.works(self._guest)
+        super().handle_websocket_upgrade()
+
+    def on_headers_complete(self) -> None:
+        self._expect("body", BODY_SECONDS)
+        if self._get_upgrade() == b"tcp":
+            self.scope["extensions"] = {"moorage.raw": self._take_over}  # type: ignore[dict-item]
+        super().on_headers_complete()
+        if len(self.pipeline) > PIPELINED:
+            self.transport.abort()
+            raise ValueError("too many requests wait behind another")  # the parser stops
+
+    def data_received(self, data: bytes) -> None:
+        if self._raw is not None:
+            self._raw.reader.feed_data(data)
+            return
+        if self._refusal is not None or self.transport.is_closing():
+            return
+        if self._rest is not None:
+            self._keep_rest(data)
+            return
+        self._last = data
+        self._framing += len(data)
+        super().data_received(data)
+        self._last = b""
+        if self._is_websocket:
+            return
+        self._mark()
+        if self._part == "body" and self._framing > FRAMING_BYTES:
+            self._refuse(b"431 Request Header Fields Too Large")
+        elif self._part == "body" and self._is_answered():
+            self._refused += len(data)
+            if self._refused > REFUSED_BYTES:
+                self.transport.close()
+        if self._part == "head":
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_BYTES:
+                self._refuse(b"431 Request Header Fields Too Large")
+        elif self._part:
+            self._deadline = self.loop.time() + BODY_SECONDS
+        elif self._is_answered():  # an empty line, or the rest of a body, ended uvicorn's timer
+            self._head_bytes = 0
+            self._expect("head", IDLE_SECONDS)
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Called where the parser has met the end of HTTP: what follows in the same bytes is kept."""
+        error = sys.exc_info()[1]
+        if error is not None and error.args and isinstance(error.args[0], int):
+            self._rest = bytearray()
+            self.cycle.keep_alive = False  # what follows is not HTTP: this is the last HTTP answer
+            self._keep_rest(self._last[error.args[0] :])
+
+    def _keep_rest(self, data: bytes) -> None:
+        """The application has not yet said what it makes of the upgrade."""
+        assert self._rest is not None
+        self._rest += data
+        if len(self._rest) > REST_BYTES:
+            self.flow.pause_reading()
+        if len(self._rest) > REST_MOST_BYTES:
+            self.transport.abort()
+
+    def eof_received(self) -> bool | None:  # type: ignore[override]
+        if self._raw is not None:
+            self._raw.reader.feed_eof()
+            return True  # it has said all, and still listens
+        return super().eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._raw is not None:
+            self._raw.reader.feed_eof()
+        self._forget()
+        self._door.leave(self._guest)
+        super().connection_lost(exc)
+
+    def _take_over(self, headers: Iterable[tuple[bytes, bytes]]) -> RawConnection:
+        self._forget()
+        self.cycle.response_started = self.cycle.response_complete = True
+        head = [b"HTTP/1.1 101 UPGRADED\r\n", *(b"%s: %s\r\n" % pair for pair in headers), b"\r\n"]
+        self.transport.write(b"".join(head))
+        lengths = [value for name, value in self.headers if name == b"content-length"]
+        rest, self._rest = self._rest or bytearray(), None
+        self.flow.resume_reading()
+        self._raw = RawConnection(self, rest, int(lengths[0]) if lengths else 0)
+        return self._raw
+
+
+class Indoors:
+    """Serve an ASGI application on connections that this process makes itself, as for a tunnel's other end."""
+
+    def __init__(self, app: Any, *, most: Bounds | None = None) -> None:
+        self._config = uvicorn.Config(
+            app,
+            interface="asgi3",
+            ws_max_queue=WEBSOCKET_MESSAGES,
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=IDLE_SECONDS,
+        )
+        self._state = ServerState()
+        self._door = Door(most or bounds(file_limit(), files_of_connection=3))
+
+    async def connect(
+        self, address: str, state: Mapping[str, Any]
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection to the application, to be closed. Every scope of it has `state`, as `scope["state"]`.
+
+        `address` is what bounds count by. Raises ConnectionError when there are too many.
+        """
+        if not self._config.loaded:
+            self._config.load()
+        ours, theirs = socket.socketpair()
+        guest = Guest(address, functools.partial(_shut, theirs))
+        if self._door.enter(guest) is not None:
+            ours.close()
+            theirs.close()
+            raise ConnectionRefusedError(f"too many connections of {address}")
+        protocol = functools.partial(
+            _Protocol,
+            config=self._config,
+            server_state=self._state,
+            app_state=dict(state),
+            door=self._door,
+            guest=guest,
+        )
+        await asyncio.get_running_loop().connect_accepted_socket(protocol, theirs)
+        return await asyncio.open_connection(sock=ours)
+
+
+def _shut(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+
+
+async def serve(
+    app: Any,
+    sock: socket.socket,
+    *,
+    certificate: Path | None = None,
+    key: Path | None = None,
+    client_ca: Path | None = None,
+    stop: asyncio.Event | None = None,
+    draining: asyncio.Event | None = None,
+    grace_seconds: int = GRACE_SECONDS,
+    clock: Clock = SYSTEM,
+    most: Bounds | None = None,
+) -> None:
+    """Serve until `stop` is set or the task is cancelled; with `certificate` and `key` (PEM files) over TLS.
+
+    Requests that are under way then have `grace_seconds`. Once `draining` is set, /readyz says that we stop, and
+    each answer ends its connection.
+
+    With `client_ca` (PEM) clients may show a certificate that it signed: each scope's state has it then, as
+    CLIENT_CERTIFICATE, in the form of `ssl.SSLSocket.getpeercert`. One that it did not sign ends the handshake.
+
+    `most` bounds the connections; without it the limit of open files does (`connections.bounds`).
+
+    When the files change, new connections get the new certificate; files that do not fit together are left alone.
+    """
+    handshakes: set[asyncio.Task[None]] = set()
+    config = uvicorn.Config(
+        _Draining(app, draining) if draining is not None else app,
+        ws_max_queue=WEBSOCKET_MESSAGES,
+        loop="asyncio",
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        proxy_headers=False,  # who asks is who connects: any process here could say that it asks for another
+        backlog=BACKLOG,
+        timeout_keep_alive=IDLE_SECONDS,
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
+        ssl_ca_certs=str(client_ca) if client_ca is not None else None,
+        ssl_cert_reqs=ssl.CERT_OPTIONAL if client_ca is not None else ssl.CERT_NONE,
+        timeout_graceful_shutdown=grace_seconds,
+    )
+    config.load()
+    context, config.ssl = config.ssl, None  # connections are counted first: see _Entrance
+    config.http_protocol_class = functools.partial(  # type: ignore[assignment]
+        _Entrance, door=Door(most or bounds(file_limit())), handshakes=handshakes, context=context
+    )
+    if sock.family in (socket.AF_INET, socket.AF_INET6):
+        # accepted sockets inherit it. asyncio sets it only where the protocol was named when the socket was made;
+        # without, an answer's second segment waits for the client's delayed acknowledgement: 40 ms
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    server = _Server(config, handshakes)
+    following: asyncio.Task[None] | None = None
+    if context is not None and certificate is not None and key is not None:
+        following = asyncio.create_task(_follow_certificate(context, certificate, key, clock))
+    serving = asyncio.create_task(server.serve(sockets=[sock]))
+    waiting = asyncio.create_task((stop or asyncio.Event()).wait())
+    try:
+        await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
+        if following is not None:
+            following.cancel()
+        server.stop()
+        with contextlib.suppress(asyncio.CancelledError):
+            await serving
+
+
+async def _follow_certificate(context: ssl.SSLContext, certificate: Path, key: Path, clock: Clock) -> None:
+    """Load the files again whenever they change. A mounted Secret changes all its files at once, by a symlink."""
+    seen = _stamps(certificate, key)
+    while True:
+        await clock.sleep(RELOAD_SECONDS)
+        stamps = _stamps(certificate, key)
+        if stamps is None or stamps == seen:
+            continue
+        try:
+            # a failed load leaves a context without a key: try it on another first
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+            context.load_cert_chain(certificate, key)
+        except (OSError, ssl.SSLError) as error:
+            log.warning("cannot load the new certificate", extra={"path": str(certificate), "error": str(error)})
+            continue
+        seen = stamps
+        log.info("serving with the new certificate", extra={"path": str(certificate)})
+
+
+def _stamps(*paths: Path) -> tuple[tuple[int, int, int], ...] | None:
+    """What tells one version of the files from another; None while one is missing."""
+    try:
+        statuses = [path.stat() for path in paths]
+    except OSError:
+        return None
+    return tuple((status.st_ino, status.st_mtime_ns, status.st_size) for status in statuses)

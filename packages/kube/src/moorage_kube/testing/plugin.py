@@ -1,0 +1,102 @@
+"""The plugin of pytest of all our suites: the same examples in every run, order of files, reasons of skips."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import signal
+import threading
+import uuid
+from collections import Counter, deque
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from moorage_kube.testing.examples import examples
+
+# Shared machines are slow at times, and no test judges time: examples have no deadline. They are the same in every
+# run, so that a run judges the change and not the dice; MOORAGE_TEST_EXPLORE=1 throws them anew.
+settings.register_profile(
+    "moorage",
+    deadline=None,
+    max_examples=examples(30, full=100),
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=not os.environ.get("MOORAGE_TEST_EXPLORE"),
+)
+settings.load_profile("moorage")
+
+
+# a shell that starts the suite in the background has SIGINT ignored, and so would all that tests interrupt
+if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for marker in (
+        "cluster(needs): takes the `cluster` fixture; needs names what the test wants of it"
+        " (api, scheduler, controllers, kubelet, extender)",
+        "browser: drives Chromium",
+        "servers_only: a test of the Api contract that FakeApi does not claim to pass",
+        "processes: a unit test that starts processes (`make quick` leaves it out)",
+    ):
+        config.addinivalue_line("markers", marker)
+
+
+def pytest_collection() -> None:
+    """The garbage collector would look at all tests and modules again and again: it rests while they are made."""
+    gc.disable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Two files of unit tests follow each file of others, and the rest comes last.
+
+    Unit tests compute, and most others wait: side by side they take less time than one after the other. At the end
+    no worker has a long test alone.
+    """
+    files: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.nodeid.partition("::")[0], []).append(item)
+    computing = deque(file for file in files if file.startswith("packages/moorage/tests/unit/"))
+    order = []
+    for file in [file for file in files if not file.startswith("packages/moorage/tests/unit/")]:
+        order += [file, *(computing.popleft() for _ in range(min(2, len(computing))))]
+    items[:] = [item for file in (*order, *computing) for item in files[file]]
+
+
+def pytest_collection_finish() -> None:
+    """…and leaves them alone from now on; `gc.unfreeze()` brings them back to who looks for objects."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many tests were skipped, by reason."""
+    reasons = Counter(
+        report.longrepr[2].removeprefix("Skipped: ") for report in terminalreporter.stats.get("skipped", ())
+    )
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count:5} skipped: {reason}")
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def seed() -> int:
+    """For what a test draws: the same in every run; MOORAGE_TEST_SEED where that is set; new when exploring."""
+    drawn = int(os.environ.get("MOORAGE_TEST_SEED") or 0)
+    if not drawn and os.environ.get("MOORAGE_TEST_EXPLORE"):
+        drawn = random.SystemRandom().randrange(1, 2**32)
+    print(f"seed {drawn}: MOORAGE_TEST_SEED={drawn} draws the same again")
+    return drawn
+
+
+@pytest.fixture
+def unique() -> str:
+    """A short name that no other test uses."""
+    return "t" + uuid.uuid4().hex[:8]

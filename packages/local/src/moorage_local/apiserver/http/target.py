@@ -1,0 +1,20 @@
+"""What the path of a request names, and the verb of its method."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from moorage_local.apiserver.kinds.kind import Kind
+
+VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A collection (`name` None), an object, or a subresource of it. `watching`: its changes are wanted."""
+
+    kind: Kind
+    namespace: str | None
+    name: str | None
+    subresource: str | None
+    watching: bool = False

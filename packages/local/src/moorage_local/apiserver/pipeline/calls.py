@@ -1,0 +1,112 @@
+"""What goes into the pipeline and comes out of it: a call and its options, pages, events, admission."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from moorage_kube.resources import Obj
+from moorage_local.apiserver.auth.users import User
+from moorage_local.apiserver.kinds.kind import Kind
+from moorage_local.storage import Record
+
+Settle = list[Callable[[], None]]
+"""Called once a write is over, done or not."""
+
+Stored = Callable[[Kind, Obj | None, Obj | None], None]
+"""Called with (kind, before, after) once a write is durable."""
+
+Made = Callable[[Obj], Awaitable[Obj]]
+"""Makes the wanted object from the stored one, of which it gets a copy."""
+
+Propagation = Literal["Background", "Foreground", "Orphan"]
+Operation = Literal["CREATE", "UPDATE", "DELETE", "CONNECT"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Call:
+    """One request: who, and what holds for any verb. `warnings` are for the client's eyes."""
+
+    user: User
+    dry_run: bool = False
+    field_manager: str = ""
+    field_validation: str = "Ignore"  # of unknown fields: Ignore, Warn or Strict
+    applying: bool = False
+    warnings: list[str] = field(default_factory=list)
+
+    def warn(self, text: str) -> None:
+        if text not in self.warnings:
+            self.warnings.append(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteOptions:
+    grace_period_seconds: int | None = None
+    uid: str | None = None
+    resource_version: str | None = None
+    propagation: Propagation | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListOptions:
+    label_selector: str | None = None
+    field_selector: str | None = None
+    limit: int | None = None
+    cont: str | None = None
+    resource_version: str | None = None
+    resource_version_match: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """A page. The objects are shared: they must not be changed."""
+
+    items: list[Obj]
+    resource_version: str
+    cont: str | None = None
+    remaining: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selected:
+    """A page as it is stored."""
+
+    records: list[Record]
+    resource_version: str
+    cont: str | None = None
+    remaining: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """What admission is shown: the operation, and the object before and after."""
+
+    operation: Operation
+    kind: Kind
+    namespace: str | None
+    name: str
+    subresource: str | None
+    obj: Obj | None
+    old: Obj | None
+    call: Call
+    options: Obj
+    settle: Settle = field(default_factory=list)  # for admitters that must know what is under way
+
+
+class Admitter(Protocol):
+    """Looks at writes: may change the object (`mutate`), may refuse them with an ApiError."""
+
+    async def mutate(self, asked: Admission) -> Obj | None:
+        """The object as it should be; the one given may be changed and returned."""
+        ...
+
+    async def validate(self, asked: Admission) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What a watch hands out. The object is shared."""
+
+    type: str  # ADDED, MODIFIED, DELETED, BOOKMARK
+    obj: Obj

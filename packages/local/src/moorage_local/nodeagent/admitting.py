@@ -1,0 +1,127 @@
+"""Admission of pods on this node: are there resources, and which GPUs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from moorage_kube.clock import rfc3339
+from moorage_kube.quantity import amount
+from moorage_kube.resources import Obj
+from moorage_kube.scheduling import NodeInfo, parse_pod, shortages
+from moorage_local.nodeagent import gpus as gpu
+from moorage_local.nodeagent.addresses import HOST_IP
+from moorage_local.nodeagent.context import Context, grace_of, uid_of
+from moorage_local.nodeagent.order import container_gpus
+from moorage_local.nodeagent.plan import Body
+from moorage_local.nodeagent.podfolder import Admission, PodFolder
+from moorage_local.nodeagent.podstate import PodState
+from moorage_local.nodeagent.problems import not_written
+
+
+class Admitting:
+    """Admits one pod at a time. `publish` brings the API up to date about a pod."""
+
+    def __init__(self, context: Context, publish: Callable[[Obj, PodFolder], Awaitable[Obj]]) -> None:
+        self._context = context
+        self._publish = publish
+        self._admitting = asyncio.Lock()
+
+    async def admit(self, pod: Obj, folder: PodFolder) -> bool:
+        """Choose GPUs and write the admission. False: what it needs is about to be freed; it is tried again."""
+        uid = uid_of(pod)
+        info = parse_pod(pod)
+        asked = info.requests.get(gpu.RESOURCE, 0)
+        async with self._admitting:
+            # what the other admitted pods hold
+            held = [
+                state.admission
+                for other, state in self._context.states.items()
+                if other != uid and state.admission is not None and self._holds(other, state.admission, state)
+            ]
+            used: dict[str, int] = {}
+            for admission in held:
+                for name, count in admission.requests.items():
+                    used[name] = used.get(name, 0) + count
+            taken = [index for admission in held for index in admission.gpus]
+            # GPUs for this pod, and what is short
+            indices = gpu.assign(self._context.node.gpus, taken, asked)
+            offers = {name: amount(name, text) for name, text in self._context.offers().items()}
+            short = shortages(info, NodeInfo(name=self._context.node.name, allocatable=offers), used)
+            if short and any(not self._context.pods.by_index("uid", holder.uid) for holder in held):
+                self._context.queue.add_after(uid, 0.1)  # deleted by force, still ending
+                return False
+            # the admission, or the reason against it, written before anything is started
+            rejected = _rejection(
+                asked,
+                free=self._context.node.gpus - len(taken),
+                indices=indices,
+                short=short,
+                used=used,
+                offers=offers,
+            )
+            divided = container_gpus(pod["spec"], indices or ())
+            real = self._context.node.real_gpu_uuids
+            admission = Admission(
+                uid=uid,
+                namespace=info.namespace,
+                name=info.name,
+                at=rfc3339(self._context.clock.now()),
+                requests=info.requests,
+                gpus=indices or (),
+                devices={
+                    name: gpu.device_ids(self._context.node.name, real, which)
+                    for name, which in divided.items()
+                    if which
+                },
+                grace_seconds=grace_of(pod),
+                address=HOST_IP
+                if rejected or pod["spec"].get("hostNetwork")
+                else self._context.addresses.take(uid),
+                rejected=rejected,
+            )
+            try:
+                await asyncio.to_thread(folder.write_admission, admission, pod)
+            except OSError as error:
+                self._context.retry_later(uid, not_written(pod, error))
+                await self._publish(pod, folder)
+                return False
+            self._context.state_of(uid).admission = admission
+        if rejected:
+            self._context.event(pod, "Warning", rejected[0], rejected[1])
+        return True
+
+    def _holds(self, uid: str, admission: Admission, state: PodState) -> bool:
+        """Whether an admitted pod still holds its resources."""
+        if admission.rejected or state.has_ended:
+            return False
+        if self._context.pod_folder(uid).body() in (Body.ADMITTED, Body.ALIVE):
+            return True
+        state.has_ended = True
+        return False
+
+
+def _rejection(
+    asked: int,
+    *,
+    free: int,
+    indices: Sequence[int] | None,
+    short: Mapping[str, tuple[int, int]],
+    used: Mapping[str, int],
+    offers: Mapping[str, int],
+) -> tuple[str, str] | None:
+    """Reason and message, in kubelet's words, of a pod that does not fit; None when it does."""
+    if indices is None:
+        return (
+            "UnexpectedAdmissionError",
+            f"Allocate failed due to requested number of devices unavailable for {gpu.RESOURCE}."
+            f" Requested: {asked}, Available: {free}, which is unexpected",
+        )
+    if short:
+        name = min(short)
+        return (
+            f"OutOf{name}",
+            f"Pod was rejected: Node didn't have enough resource: {name}, requested: {short[name][0]},"
+            f" used: {used.get(name, 0)}, capacity: {offers.get(name, 0)}",
+        )
+    return None

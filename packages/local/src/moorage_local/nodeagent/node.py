@@ -1,0 +1,195 @@
+"""The Node object and its Lease, as a kubelet would write them."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from moorage_kube import __version__
+from moorage_kube.images import ImageRule
+from moorage_kube.quantity import format_bytes, format_milli
+from moorage_kube.resources import Obj
+from moorage_local.nodeagent.gpus import RESOURCE
+
+PODS_MAX = 110  # kubelet's default
+LEASE_NAMESPACE = "kube-node-lease"
+LEASE_SECONDS = 40  # kubelet's nodeLeaseDurationSeconds; renewed every quarter of it
+RENEW_SECONDS = 10.0
+HEALTHY = (  # the conditions that a kubelet posts while all is well: type, status, reason, message
+    ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+    ("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+    ("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+    ("Ready", "True", "KubeletReady", "pods run as processes of this machine"),
+)
+IMAGES_ANNOTATION = "localcluster.moorage.dev/images"
+ARCH = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSpec:
+    """What one node offers. `gpu_type` is the product label as given; empty without GPUs."""
+
+    name: str
+    cpu_milli: int
+    memory_bytes: int
+    gpus: int = 0
+    gpu_type: str = ""
+    gpu_memory_bytes: int = 0  # of each GPU; 0: not known
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: Sequence[Mapping[str, Any]] = ()  # `v1.Taint` objects, set when the node is first registered
+    real_gpu_uuids: Sequence[str] | None = None  # None: the GPUs are simulated
+    images: Sequence[ImageRule] = ()  # that run as processes of this machine
+
+
+def capacity(spec: NodeSpec, *, storage_bytes: int) -> dict[str, str]:
+    """What the node has, as quantities; all of it is allocatable."""
+    out = {
+        "cpu": format_milli(spec.cpu_milli),
+        "memory": f"{spec.memory_bytes // 1024}Ki",
+        "ephemeral-storage": format_bytes(storage_bytes // 1024 * 1024) if storage_bytes else "0",
+        "pods": str(PODS_MAX),
+    }
+    if spec.gpus:
+        out[RESOURCE] = str(spec.gpus)
+    return out
+
+
+def labels(spec: NodeSpec) -> dict[str, str]:
+    """Kubernetes' own labels, those of GPU feature discovery, then the ones given (which win)."""
+    out = {
+        "kubernetes.io/hostname": spec.name,
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": ARCH.get(platform.machine(), platform.machine()),
+    }
+    if spec.gpus:
+        out["nvidia.com/gpu.present"] = "true"
+        out["nvidia.com/gpu.count"] = str(spec.gpus)
+        if spec.gpu_type:
+            out["nvidia.com/gpu.product"] = spec.gpu_type
+        if spec.gpu_memory_bytes:
+            out["nvidia.com/gpu.memory"] = str(spec.gpu_memory_bytes // 2**20)  # MiB, as GPU feature discovery
+    return out | dict(spec.labels)
+
+
+def own_annotations(spec: NodeSpec) -> dict[str, str]:
+    """What others learn of the images that run here."""
+    if not spec.images:
+        return {}
+    commands = [
+        {"image": rule.image, "entrypoint": list(rule.entrypoint), "cmd": list(rule.cmd)} for rule in spec.images
+    ]
+    return {IMAGES_ANNOTATION: json.dumps(commands)}
+
+
+def node_object(spec: NodeSpec) -> Obj:
+    """The Node as it is first registered, without status."""
+    obj: Obj = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": spec.name, "labels": labels(spec)},
+        "spec": {},
+    }
+    if noted := own_annotations(spec):
+        obj["metadata"]["annotations"] = noted
+    if spec.taints:
+        obj["spec"]["taints"] = [dict(taint) for taint in spec.taints]
+    return obj
+
+
+def node_status(
+    spec: NodeSpec, before: Mapping[str, Any], *, now: str, storage_bytes: int, ready: bool = True, why: str = ""
+) -> Obj:
+    """The node's status; `before` is the one it replaces, for the times of its conditions."""
+    old = {condition["type"]: condition for condition in before.get("conditions") or ()}
+    conditions = []
+    for kind, status, reason, message in (
+        *HEALTHY[:-1],
+        HEALTHY[-1] if ready else ("Ready", "False", "KubeletNotReady", why),
+    ):
+        known = old.get(kind, {})
+        conditions.append(
+            {
+                "type": kind,
+                "status": status,
+                "lastHeartbeatTime": now,
+                "lastTransitionTime": known.get("lastTransitionTime", now)
+                if known.get("status") == status
+                else now,
+                "reason": reason,
+                "message": message,
+            }
+        )
+    conditions += [condition for kind, condition in old.items() if kind not in {new["type"] for new in conditions}]
+    offers = capacity(spec, storage_bytes=storage_bytes)
+    return dict(before) | {
+        "capacity": offers,
+        "allocatable": dict(offers),
+        "conditions": conditions,
+        "addresses": [
+            {"type": "InternalIP", "address": "127.0.0.1"},
+            {"type": "Hostname", "address": spec.name},
+        ],
+        "nodeInfo": _node_info(),
+    }
+
+
+def is_doubted(node: Mapping[str, Any] | None) -> bool:
+    """Whether the API shows other conditions than a node that lives posts, or no node at all.
+
+    A kubelet compares at every look, too: a node that was given up is back as soon as its agent is, not after the
+    five minutes between two unchanged reports.
+    """
+    status_of = {
+        condition["type"]: condition.get("status")
+        for condition in ((node or {}).get("status") or {}).get("conditions") or ()
+    }
+    return any(status_of.get(kind) != status for kind, status, _, _ in HEALTHY)
+
+
+def lease_object(spec: NodeSpec, node_uid: str, *, now: str) -> Obj:
+    """The Lease that says the node lives; `now` is a MicroTime."""
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {
+            "name": spec.name,
+            "namespace": LEASE_NAMESPACE,
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": spec.name, "uid": node_uid}],
+        },
+        "spec": {"holderIdentity": spec.name, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": now},
+    }
+
+
+def _node_info() -> Obj:
+    uname = os.uname()
+    return {
+        "machineID": _line("/etc/machine-id"),
+        "systemUUID": _line("/etc/machine-id"),
+        "bootID": _line("/proc/sys/kernel/random/boot_id"),
+        "kernelVersion": uname.release,
+        "osImage": _os_image(),
+        "containerRuntimeVersion": f"process://{__version__}",
+        "kubeletVersion": f"v1.32.0-moorage.{__version__}",
+        "kubeProxyVersion": "",
+        "operatingSystem": "linux",
+        "architecture": ARCH.get(uname.machine, uname.machine),
+    }
+
+
+def _line(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""
+
+
+def _os_image() -> str:
+    try:
+        return platform.freedesktop_os_release().get("PRETTY_NAME", "Linux")
+    except OSError:
+        return "Linux"

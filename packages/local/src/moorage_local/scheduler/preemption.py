@@ -1,0 +1,140 @@
+"""Whom to remove so that a pod that fits nowhere can run: kube-scheduler's DefaultPreemption.
+
+On each node the pods of lower priority are taken away in thought and given back one by one, the most important
+first and those whose disruption budget is used up before the others; who cannot be given back is a victim.
+https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from moorage_local.scheduler.filters import Refusal, facts_of, judge
+from moorage_local.scheduler.snapshot import Budget, NodeState, PodView, Snapshot
+
+NOT_HELPFUL = Refusal("Preemption is not helpful for scheduling", False)
+NO_VICTIMS = Refusal("No preemption victims found for incoming pod", False)
+
+_PRIORITY_BASE = 2**31  # keeps sums of negative priorities from favouring nodes with more victims
+_LATEST = datetime.max.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A node and the pods that must leave it, the most important first; never without victims."""
+
+    node: str
+    victims: tuple[PodView, ...]
+    violations: int  # victims whose disruption budget does not allow it
+
+
+def why_not_eligible(
+    pod: PodView, nominated: str, snapshot: Snapshot, refusals: Mapping[str, Sequence[Refusal]]
+) -> str | None:
+    """Why the pod may not preempt now; None when it may.
+
+    While victims of an earlier preemption are still ending on the node where room is being made for it
+    (`nominated`, empty if none), it waits.
+    """
+    if not pod.info.may_preempt:
+        return "not eligible due to preemptionPolicy=Never."
+    node = snapshot.nodes.get(nominated)
+    if node is None or any(not refusal.resolvable for refusal in refusals.get(nominated, ())):
+        return None
+    if any(other.preempted and other.info.priority < pod.info.priority for other in node.pods):
+        return "not eligible due to a terminating pod on the nominated node."
+    return None
+
+
+def find_candidates(
+    pod: PodView, snapshot: Snapshot, refusals: Mapping[str, Sequence[Refusal]]
+) -> tuple[list[Candidate], dict[str, tuple[Refusal, ...]]]:
+    """Nodes where removing pods makes room, in the snapshot's order, and why the others are none."""
+    candidates: list[Candidate] = []
+    failed: dict[str, tuple[Refusal, ...]] = {}
+    for name, node in snapshot.nodes.items():
+        if any(not refusal.resolvable for refusal in refusals.get(name, ())):
+            failed[name] = (NOT_HELPFUL,)
+            continue
+        judged = _victims_on(pod, node, snapshot)
+        if isinstance(judged, Candidate):
+            candidates.append(judged)
+        else:
+            failed[name] = judged
+    return candidates, failed
+
+
+def choose(candidates: Sequence[Candidate], rng: random.Random) -> Candidate | None:
+    """The cheapest: fewest budgets broken, then lowest top priority, lowest sum, fewest victims, and the one whose
+    most important victims started last; then any."""
+    if not candidates:
+        return None
+    best = min(map(_cost, candidates))
+    return rng.choice([candidate for candidate in candidates if _cost(candidate) == best])
+
+
+def by_importance(pod: PodView) -> tuple[int, datetime, str]:
+    """Sorts the more important first: higher priority, then longer running."""
+    return (-pod.info.priority, pod.info.started or _LATEST, str(pod.key))
+
+
+def split_by_budget(pods: Sequence[PodView], budgets: Sequence[Budget]) -> tuple[list[PodView], list[PodView]]:
+    """Those that a disruption budget protects, and the others; order is kept."""
+    left = [budget.allowed for budget in budgets]
+    protected: list[PodView] = []
+    free: list[PodView] = []
+    for pod in pods:
+        broken = False
+        for at, budget in enumerate(budgets):
+            if pod.info.labels and budget.covers(pod.info):
+                left[at] -= 1
+                broken = broken or left[at] < 0
+        (protected if broken else free).append(pod)
+    return protected, free
+
+
+def _victims_on(pod: PodView, node: NodeState, snapshot: Snapshot) -> Candidate | tuple[Refusal, ...]:
+    lower = sorted((other for other in node.pods if other.info.priority < pod.info.priority), key=by_importance)
+    if not lower:
+        return (NO_VICTIMS,)
+    emptied = node.without_pods(*(other.key for other in lower))
+    refused = _refused(pod, emptied, snapshot)
+    if refused:
+        return refused
+    victims: list[PodView] = []
+    violations = 0
+    protected, free = split_by_budget(lower, snapshot.budgets)
+    for group, counts in ((protected, 1), (free, 0)):
+        for other in group:
+            fuller = emptied.with_pods(other)
+            if _refused(pod, fuller, snapshot):
+                victims.append(other)
+                violations += counts
+            else:
+                emptied = fuller
+    if not victims:
+        return (NO_VICTIMS,)  # only an extender refused the node
+    return Candidate(node=node.name, victims=tuple(sorted(victims, key=by_importance)), violations=violations)
+
+
+def _refused(pod: PodView, node: NodeState, snapshot: Snapshot) -> tuple[Refusal, ...]:
+    world = snapshot.with_node(node)
+    return judge(pod, node, world, facts_of(pod, world))
+
+
+def _cost(candidate: Candidate) -> tuple[int, int, int, int, float]:
+    highest = candidate.victims[0].info.priority
+    started = min(
+        (victim.info.started or _LATEST for victim in candidate.victims if victim.info.priority == highest),
+        default=_LATEST,
+    )
+    return (
+        candidate.violations,
+        highest,
+        sum(victim.info.priority + _PRIORITY_BASE for victim in candidate.victims),
+        len(candidate.victims),
+        -started.timestamp(),
+    )

@@ -1,0 +1,10 @@
+"""Where the local cluster keeps its objects: keys, JSON bytes, one revision, in the manner of etcd.
+
+Belongs here: the contract (`contract.Storage`) and its two implementations, in memory and
+in SQLite. Does not belong here: what the bytes mean; that is the API server's affair.
+"""
+
+from moorage_local.storage.contract import Change, CompareFailed, Page, Record, Storage, Watch
+from moorage_local.storage.memory import HistoryLimits, MemoryStorage
+
+__all__ = ["Change", "CompareFailed", "HistoryLimits", "MemoryStorage", "Page", "Record", "Storage", "Watch"]

@@ -1,0 +1,189 @@
+"""The storage contract, in the manner of etcd 3.
+
+Keys are text, values JSON bytes. Every successful write takes the next number of one global
+revision, which never goes back, not even over a restart. A write may name the revision it
+expects the key to have (0: no such key), and is refused with `CompareFailed` otherwise.
+
+Reads are synchronous and see exactly what has been acknowledged: a value appears in `get`,
+`list` and `watch` only after it is durable. Writes are awaited; when `put` or `delete`
+returns, the change survives `kill -9` of the process (of the SQLite store; the memory store
+promises everything but that).
+
+https://etcd.io/docs/v3.5/learning/api/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+from moorage_kube.errors import StorageError
+
+HISTORY_EVENTS = 50_000  # changes kept at most for watches that come back late
+HISTORY_BYTES = 32 * 2**20  # of keys and values, before and after; about 3,000 changes of pods
+HISTORY_SECONDS = 300.0  # as long as a real API server keeps them: `--etcd-compaction-interval`, 5 minutes
+TAKE_BYTES = 2**20  # what a watch hands out at once, and so all that a watcher that stands still holds
+HOT_EVENTS = 256  # newest changes whose earlier state stays decoded; live watchers read only these
+
+
+class CompareFailed(StorageError):
+    """The key does not have the revision that was expected; `current` is what stands there, None for nothing."""
+
+    def __init__(self, key: str, expected: int, current: Record | None) -> None:
+        seen = current.mod_revision if current else 0
+        super().__init__(f"{key} is at revision {seen}, not at {expected}")
+        self.key = key
+        self.expected = expected
+        self.current = current
+
+
+KEPT_BYTES = 64 * 1024  # of a value whose decoded object is kept beside it
+
+
+class Record:
+    """One key as it stood after one write. Never changes."""
+
+    __slots__ = ("_cold", "_obj", "create_revision", "key", "mod_revision", "value")
+
+    def __init__(self, key: str, value: bytes, create_revision: int, mod_revision: int) -> None:
+        self.key = key
+        self.value = value
+        self.create_revision = create_revision
+        self.mod_revision = mod_revision
+        self._obj: dict[str, Any] | None = None
+        self._cold = False
+
+    @property
+    def obj(self) -> dict[str, Any]:
+        """The value decoded, with `metadata.resourceVersion` set to `mod_revision`.
+
+        Decoded once and shared by all who ask: never change it, take `copy` for that. A large one is not kept.
+        """
+        if self._cold or len(self.value) > KEPT_BYTES:
+            return self.copy()
+        if self._obj is None:
+            self._obj = self.copy()
+        return self._obj
+
+    def cool(self) -> None:
+        """Keep the value only, from now on: a decoded object takes some seven times the room of its JSON."""
+        self._cold, self._obj = True, None
+
+    def copy(self) -> dict[str, Any]:
+        """As `obj`, but the caller's own."""
+        obj: dict[str, Any] = msgspec.json.decode(self.value)
+        meta = obj.get("metadata")
+        if isinstance(meta, dict):
+            meta["resourceVersion"] = str(self.mod_revision)
+        return obj
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Record):
+            return NotImplemented
+        return (self.key, self.value, self.create_revision, self.mod_revision) == (
+            other.key,
+            other.value,
+            other.create_revision,
+            other.mod_revision,
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Record({self.key!r}, {self.value!r}, {self.create_revision}, {self.mod_revision})"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One write: `before` is None for a key that is new, `after` is None for one that was deleted."""
+
+    revision: int
+    key: str
+    before: Record | None
+    after: Record | None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Part of a list, by key: what stood under the prefix at `revision`; `remaining` keys come after it."""
+
+    records: list[Record]
+    revision: int
+    remaining: int = 0
+
+
+class Watch(Protocol):
+    """Changes in the order they were made, none left out. Close it when done."""
+
+    async def next(self) -> Sequence[Change]:
+        """Wait for changes and take the oldest that are there, about TAKE_BYTES at most (never empty).
+
+        Raises Expired when a change it has not taken left the history, `WatchClosed` when the store or the
+        watch was closed.
+        """
+        ...
+
+    def caught_up_at(self) -> int | None:
+        """The revision up to which everything was handed out; None while something waits to be taken."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class WatchClosed(Exception):
+    """The watch, or the store under it, was closed."""
+
+
+class Storage(Protocol):
+    """Used from one event loop. `start` comes first, `stop` last."""
+
+    async def start(self) -> None:
+        """Open and read what is there. Raises StorageError."""
+        ...
+
+    async def stop(self) -> None:
+        """Finish writes under way, end all watches and close. Safe to call twice."""
+        ...
+
+    @property
+    def revision(self) -> int:
+        """Of the newest acknowledged write; 0 when there never was one."""
+        ...
+
+    @property
+    def compacted(self) -> int:
+        """Watches and lists can start at this revision or later, not before."""
+        ...
+
+    def get(self, key: str) -> Record | None: ...
+
+    def list(
+        self, prefix: str, *, after: str | None = None, limit: int | None = None, revision: int | None = None
+    ) -> Page:
+        """What stands under a prefix, ordered by key; `after` skips keys up to and including it.
+
+        `revision` asks for the state at an earlier moment: raises Expired when it is compacted.
+        """
+        ...
+
+    async def put(self, key: str, value: bytes, *, expected: int | None = None) -> Record:
+        """Write; with `expected`, only if the key has that mod_revision (0: does not exist).
+
+        Raises CompareFailed; StorageFull and StorageError with nothing changed.
+        """
+        ...
+
+    async def delete(self, key: str, *, expected: int | None = None) -> Change | None:
+        """Delete; None when there was no such key (and `expected` was None or 0). Raises as `put` does."""
+        ...
+
+    def watch(self, prefix: str, *, after: int) -> Watch:
+        """All changes under the prefix later than the revision `after`. Raises Expired when that is compacted."""
+        ...
+
+    def compact(self, revision: int) -> None:
+        """Forget the history up to and including `revision`."""
+        ...

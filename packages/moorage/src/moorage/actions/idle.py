@@ -1,0 +1,130 @@
+"""Idle work: list it, and put off what would come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+
+from moorage.api.errors import ErrorCode
+from moorage.api.idle import IdleWork
+from moorage.decide.idle.notices import outlook
+from moorage.decide.idle.plan import snooze
+from moorage.decide.idle.states import Record, State, read_record, write_record
+from moorage.decide.idle.work import RESOURCES, Held, HeldWork
+from moorage.model.idle import Policy, policy_for
+from moorage.model.names import IDLE_ANNOTATION
+from moorage_kube.api import Api
+from moorage_kube.changes import change_as_read
+from moorage_kube.clock import SYSTEM, Clock
+from moorage_kube.errors import NotFound, UsageError
+from moorage_kube.meta import annotations_of
+from moorage_kube.moments import format_duration
+from moorage_kube.resources import Obj
+
+_NEXT = {"warn": "warned", "remind": "reminded", "suspend": "suspended"}
+
+
+def idle_work(held: Iterable[Held], policies: Sequence[Policy]) -> tuple[IdleWork, ...]:
+    """What is not simply in use, the longest idle first."""
+    rows = [view_of(each, policies) for each in held if each.record.state is not State.ACTIVE]
+    return tuple(sorted(rows, key=lambda row: (row.since is None, row.since, row.namespace, row.name)))
+
+
+def view_of(held: Held, policies: Sequence[Policy]) -> IdleWork:
+    """A piece of work as people see it."""
+    work, record = held.work, held.record
+    policy = policy_for(policies, tenant=work.tenant, work=work.kind)
+    return IdleWork(
+        kind=work.kind,
+        namespace=work.namespace,
+        name=work.name,
+        state=str(record.state),
+        owner=work.owner,
+        gpus=record.gpus or work.gpus,
+        since=record.since,
+        why=record.why,
+        next=record.next,
+        next_at=record.next_at,
+        outlook=outlook(work, record, policy) if policy is not None and record.since is not None else "",
+        policy=record.policy,
+        snoozed_until=record.snoozed_until,
+        snoozes=record.snoozes,
+        went_to=record.went_to,
+    )
+
+
+async def snooze_work(
+    api: Api,
+    obj: Obj,
+    kind: str,
+    policies: Sequence[Policy],
+    span: timedelta | None,
+    *,
+    by: str,
+    tenants: Iterable[Obj] = (),
+    clock: Clock = SYSTEM,
+) -> IdleWork:
+    """Put off what comes for idle work; for how long its policy usually does, without a span.
+
+    Whether `by` may change the object, the caller has asked.
+
+    Raises UsageError for what the policy does not allow, and NotFound.
+    """
+    resource, meta = RESOURCES[kind], obj["metadata"]
+    tenants = list(tenants)
+    after: list[Held] = []
+
+    async def read() -> tuple[Obj, Obj]:
+        stored = await api.get(resource, meta["name"], meta["namespace"])
+        if stored["metadata"]["uid"] != meta["uid"]:
+            raise NotFound(f"{kind} {meta['name']} is another one now", code=ErrorCode.NOT_FOUND)
+        held = held_of(kind, stored, tenants)
+        policy = policy_for(policies, tenant=held.work.tenant, work=kind)
+        if policy is None:
+            raise UsageError(
+                f"no idle policy holds for {held.work.title}: there is nothing to snooze", code=ErrorCode.INVALID
+            )
+        try:
+            asked = policy.usual_snooze if span is None else span
+            record = snooze(held.record, policy, asked, by=by, now=clock.now().replace(microsecond=0))
+        except UsageError as error:
+            raise UsageError(
+                f"{held.work.title}: {error.message}", hint=error.hint, code=ErrorCode.INVALID, field="time"
+            ) from error
+        after[:] = [Held(work=held.work, obj=stored, record=record)]
+        notes = {IDLE_ANNOTATION: write_record(record)}
+        return stored, {"metadata": {"uid": meta["uid"], "annotations": notes}}
+
+    await change_as_read(api, resource, read, clock=clock)
+    return view_of(after[0], policies)
+
+
+def held_of(kind: str, obj: Obj, tenants: Iterable[Obj]) -> Held:
+    """One object as a piece of work, whether or not it holds GPUs now."""
+    notes = {IDLE_ANNOTATION: annotations_of(obj).get(IDLE_ANNOTATION) or "{}"}
+    marked = {**obj, "metadata": {**obj["metadata"], "annotations": {**annotations_of(obj), **notes}}}
+    lists = {each: [marked] if each == kind else [] for each in RESOURCES}
+    held = HeldWork().of([], lists["run"], lists["workspace"], lists["map"], lists["workflow"], tenants)
+    if not held:
+        raise NotFound(f"{kind} {obj['metadata']['name']} is being deleted", code=ErrorCode.NOT_FOUND)
+    return held[0]
+
+
+def idle_mark(obj: Obj, now: datetime) -> str:
+    """A few words for a list: "idle 3h, suspended in 2h"; "" for work that is in use."""
+    record = read_record(annotations_of(obj).get(IDLE_ANNOTATION))
+    return mark_of(record, now)
+
+
+def mark_of(record: Record, now: datetime) -> str:
+    """As `idle_mark`, of a record."""
+    if record.state in (State.ACTIVE, State.EXEMPT):
+        return ""
+    if record.state is State.SUSPENDED:
+        return "suspended: idle"
+    if record.state is State.SNOOZED and record.snoozed_until is not None:
+        return f"snoozed for {format_duration(max(timedelta(), record.snoozed_until - now))}"
+    words = f"idle {format_duration(now - record.since)}" if record.since is not None else str(record.state)
+    if record.next in _NEXT and record.next_at is not None:
+        return f"{words}, {_NEXT[record.next]} in {format_duration(max(timedelta(), record.next_at - now))}"
+    return words

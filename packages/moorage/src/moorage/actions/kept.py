@@ -1,0 +1,89 @@
+"""What is kept of runs and of steps of workflows when their pods are gone, as whoever asks may read it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from moorage.api.kept import KeptLog, KeptPod, KeptRun
+from moorage.attempts.reading import stamp_of, without_stamp
+from moorage.decide.runs.kept import needs_kept
+from moorage.decide.runs.state import RunView
+from moorage_kube.errors import ServerError
+
+
+class Kept(Protocol):
+    """What Moorage's server keeps. Raises ApiError where it says no."""
+
+    async def run(self, namespace: str, name: str) -> KeptRun:
+        """The newest run of this name; empty where nothing is kept, or nobody can be asked."""
+        ...
+
+    async def log(self, namespace: str, name: str, uid: str) -> KeptLog:
+        """The end of the log of one of its pods; empty as above. Raises Forbidden."""
+        ...
+
+
+class KeptOfSteps(Protocol):
+    """What Moorage's server keeps of steps of workflows. Raises ApiError where it says no."""
+
+    async def steps(self, namespace: str, workflow: str, uid: str, *, pod: str = "") -> tuple[KeptPod, ...]:
+        """The pods of the Workflow with this uid, in the order of their start. `pod`: only those of this name."""
+        ...
+
+    async def step_log(self, namespace: str, workflow: str, uid: str, pod: str, *, container: str = "") -> KeptLog:
+        """The end of the log of one of these pods, by its uid; empty as above. Raises Forbidden.
+
+        `container`: of the pod; empty: the one whose log is the pod's.
+        """
+        ...
+
+
+class NothingKept:
+    """Where there is no server."""
+
+    async def steps(self, namespace: str, workflow: str, uid: str, *, pod: str = "") -> tuple[KeptPod, ...]:  # noqa: ARG002
+        return ()
+
+    async def step_log(
+        self,
+        namespace: str,  # noqa: ARG002
+        workflow: str,  # noqa: ARG002
+        uid: str,  # noqa: ARG002
+        pod: str,  # noqa: ARG002
+        *,
+        container: str = "",  # noqa: ARG002
+    ) -> KeptLog:
+        return KeptLog()
+
+    async def run(self, namespace: str, name: str) -> KeptRun:  # noqa: ARG002
+        return KeptRun()
+
+    async def log(self, namespace: str, name: str, uid: str) -> KeptLog:  # noqa: ARG002
+        return KeptLog()
+
+
+async def kept_of(kept: Kept, run: RunView) -> KeptRun:
+    """What is kept of a run that needs it; else the server is not asked.
+
+    A store that cannot be read stands in the way of no run that exists.
+    """
+    try:
+        return await kept.run(run.namespace, run.name) if needs_kept(run, peaks=True) else KeptRun()
+    except ServerError:
+        return KeptRun()
+
+
+def lines_of(
+    log: KeptLog, *, now: datetime, tail: int | None = None, since_seconds: int | None = None
+) -> tuple[list[bytes], bool]:
+    """The wanted lines of a kept log, without their times and ends; and whether lines before them are not kept."""
+    lines = log.lines.split(b"\n")[:-1]
+    cut = log.cut
+    if since_seconds is not None:
+        since = now - timedelta(seconds=since_seconds)
+        first = next((at for at, line in enumerate(lines) if (stamp_of(line) or since) >= since), len(lines))
+        cut, lines = cut and first == 0, lines[first:]
+    if tail is not None and tail < len(lines):
+        cut, lines = False, lines[len(lines) - tail :]
+    return [without_stamp(line) for line in lines], cut

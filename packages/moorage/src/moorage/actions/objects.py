@@ -1,0 +1,138 @@
+"""What every use case does with an object: get, create once, refuse an invalid one; errors in our users' words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from moorage.api.errors import ErrorCode
+from moorage.model.machine import Fault
+from moorage.model.names import REQUEST_ANNOTATION, is_dns_label
+from moorage_kube.api import Api
+from moorage_kube.errors import AlreadyExists, InvalidName, MoorageError, NotFound, NotReady, UsageError
+from moorage_kube.meta import annotations_of, is_deleting
+from moorage_kube.resources import Obj, Resource
+
+INSTALL = "install Moorage's CustomResourceDefinitions: moor manifests"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of object as users know it: `noun` is also the command, as in `moor volume`."""
+
+    resource: Resource
+    noun: str
+
+    def missing(self, namespace: str, name: str) -> NotFound:
+        return NotFound(
+            f"{self.noun} {name!r} not found in namespace {namespace}",
+            hint=f"list the {self.noun}s: moor {self.noun} list -n {namespace}",
+            code=ErrorCode.NOT_FOUND,
+        )
+
+    def taken(self, namespace: str, name: str) -> AlreadyExists:
+        return AlreadyExists(
+            f"the name {name!r} is taken: another {self.noun} in namespace {namespace} has it",
+            hint=f"choose another name, or look at it: moor {self.noun} list -n {namespace}",
+            code=ErrorCode.EXISTS,
+            field="name",
+        )
+
+    def unknown(self, error: NotFound) -> MoorageError:
+        """What a NotFound of a whole kind, or of a namespace, means."""
+        if "namespaces" in error.message:
+            return error
+        return NotReady(f"this cluster has no kind {self.resource.kind}", hint=INSTALL)
+
+
+class InvalidObject(UsageError):
+    """An object of ours breaks rules that its schema cannot state: all faults at once, the first one's `field`."""
+
+    def __init__(self, faults: Sequence[Fault]) -> None:
+        sentences = [_sentence(fault) for fault in faults]
+        super().__init__("; ".join(sentences), code=ErrorCode.INVALID, field=faults[0].field)
+        self.problems = [(sentence, None) for sentence in sentences]  # a line each on a terminal
+        self.fields = tuple(fault.field for fault in faults)
+
+
+def _sentence(fault: Fault) -> str:
+    """The field without the part that nobody types, the value, what is allowed."""
+    field = fault.field.removeprefix("metadata.").removeprefix("spec.")
+    value = f"{fault.value!r} " if fault.value else ""
+    return f"{field}: {value}{fault.message}"
+
+
+def refuse(faults: Sequence[Fault]) -> None:
+    """Raise InvalidObject for faults; return where there are none."""
+    if faults:
+        raise InvalidObject(faults)
+
+
+def check_name(kind: Kind, name: str) -> None:
+    """Raise InvalidName for a name that Kubernetes refuses."""
+    if not is_dns_label(name):
+        raise InvalidName(
+            f"invalid {kind.noun} name {name!r}: use at most 63 of a-z, 0-9 and '-',"
+            " with a letter or digit at both ends",
+            code=ErrorCode.INVALID,
+            field="name",
+        )
+
+
+async def get_object(api: Api, kind: Kind, namespace: str, name: str) -> Obj:
+    """Raises NotFound in our users' words."""
+    try:
+        return await api.get(kind.resource, name, namespace)
+    except NotFound as error:
+        raise kind.missing(namespace, name) from error
+
+
+async def create_object(api: Api, kind: Kind, obj: Obj, *, mark: str = "", dry_run: bool = False) -> Obj:
+    """Create an object, or return the one that the same request created. Raises AlreadyExists, and NotReady where
+    the cluster does not know the kind."""
+    namespace, name = obj["metadata"]["namespace"], obj["metadata"]["name"]
+    try:
+        return await create_once(api, kind.resource, obj, namespace, mark, dry_run=dry_run)
+    except AlreadyExists as error:
+        raise kind.taken(namespace, name) from error
+    except NotFound as error:
+        raise kind.unknown(error) from error
+
+
+async def create_once(
+    api: Api, resource: Resource, obj: Obj, namespace: str, mark: str, *, dry_run: bool = False
+) -> Obj:
+    """Create an object, or return the one that the request with this mark created (empty: no request has it).
+
+    Raises AlreadyExists for one that another request created, UsageError (`key_reused`) for a key that came with
+    another body.
+    """
+    if not mark or dry_run:
+        return await api.create(resource, obj, namespace, dry_run=dry_run)
+    obj["metadata"].setdefault("annotations", {})[REQUEST_ANNOTATION] = mark
+    try:
+        return await api.create(resource, obj, namespace)
+    except AlreadyExists as taken:
+        try:
+            stored = await api.get(resource, obj["metadata"]["name"], namespace)
+        except NotFound:
+            raise taken from None
+        if not is_of(stored, mark, taken):
+            raise
+        return stored
+
+
+def is_of(stored: Obj, mark: str, cause: Exception | None = None) -> bool:
+    """Whether the request with this mark created an object. Raises UsageError where its key came with another
+    body."""
+    who, _, what = annotations_of(stored).get(REQUEST_ANNOTATION, "").partition(".")
+    first, _, second = mark.partition(".")
+    if not mark or who != first or is_deleting(stored):
+        return False
+    if what != second:
+        raise UsageError(
+            "this Idempotency-Key was used before with a different request body",
+            hint="choose a new key for a new request",
+            code=ErrorCode.KEY_REUSED,
+        ) from cause
+    return True

@@ -1,0 +1,390 @@
+"""The log of a run: what its pods print, attempt after attempt, in one view."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from moorage.actions.kept import Kept, NothingKept, kept_of, lines_of
+from moorage.actions.runs import jobs_of_run, missing_attempt, pods_of_run
+from moorage.api.kept import KeptLog, KeptRun
+from moorage.decide.runs.kept import kept_pods_of, shown_container, view_deleted
+from moorage.decide.runs.state import PodView, RunView, State, view_run
+from moorage_kube.api import PodApi
+from moorage_kube.clock import Clock
+from moorage_kube.errors import ApiError, BadRequest, NotFound, ServerError
+from moorage_kube.quantity import format_bytes
+from moorage_kube.remote.logs import STARTED, pod_lines
+from moorage_kube.resources import Obj
+
+APPEAR_SECONDS = 10.0  # so long after its start a run may be unknown to a watch
+AHEAD = 256  # events that are read before somebody takes them
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line, without its end."""
+
+    pod: str
+    text: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """The lines of this pod come next."""
+
+    run: RunView
+    pod: PodView
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Of the log of a pod that is gone, only so many bytes at its end are kept; they come next."""
+
+    pod: str
+    most_bytes: int
+
+    @property
+    def text(self) -> str:
+        return f"earlier lines of {self.pod} were dropped: the last {format_bytes(self.most_bytes)} are kept"
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The log of a pod went with it, and nothing is kept of it."""
+
+    pod: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """The log of a pod cannot be read."""
+
+    pod: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Broke:
+    """A connection broke; it is taken up again where it was."""
+
+    pod: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Nothing is printed: the run waits for a pod to start."""
+
+    run: RunView
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """All is printed; the run as it is now. None: it was deleted."""
+
+    run: RunView | None
+
+
+Event = Line | Began | Cut | Gone | Unreadable | Broke | Waits | Ended
+
+
+class RunWatch(Protocol):
+    """The Jobs and pods of runs, kept current. `version` counts the changes."""
+
+    version: int
+    closed: bool
+
+    def jobs_of_run(self, namespace: str, run: str) -> list[Obj]: ...
+
+    def pods_of_run(self, namespace: str, run: str) -> list[Obj]: ...
+
+    async def beyond(self, version: int) -> int:
+        """Wait for a change after `version`, or until it is closed."""
+        ...
+
+
+class RunLog:
+    """The log of one run, read as the caller. `open` first, then `read` or `follow` once.
+
+    `tail`: the last lines of each pod; `attempt` None: all; `kept`: gives the logs of pods that are gone.
+    """
+
+    def __init__(
+        self,
+        api: PodApi,
+        namespace: str,
+        name: str,
+        *,
+        clock: Clock,
+        tail: int | None = None,
+        since_seconds: int | None = None,
+        attempt: int | None = None,
+        kept: Kept | None = None,
+    ) -> None:
+        self._api = api
+        self._kept = kept or NothingKept()
+        self._kept_run = KeptRun()
+        self._kept_logs: dict[str, KeptLog] = {}  # read already, by the pod's uid
+        self._pods: dict[str, PodView] = {}
+        self._namespace = namespace
+        self._name = name
+        self._clock = clock
+        self._tail = tail
+        self._since_seconds = since_seconds
+        self._attempt = attempt
+        self._run: RunView | None = None
+        self._containers: dict[str, str | None] = {}  # pod → the container that is read
+        self._streams: dict[str, asyncio.Task[None]] = {}
+        self._events: asyncio.Queue[Event] = asyncio.Queue(AHEAD)
+        self._stream_ended = asyncio.Event()
+
+    async def open(self, *, follow: bool) -> RunView:
+        """Read the run, and check that its log may be read. Raises NotFound for a run or attempt that does not
+        exist, and ApiError."""
+        run = await self._read_run()
+        if self._attempt is not None and self._attempt not in [attempt.number for attempt in run.attempts]:
+            raise missing_attempt(run, self._attempt)
+        await self._check_readable(run, follow=follow)
+        self._run = run
+        return run
+
+    async def _read_run(self) -> RunView:
+        """The run with what is kept of it; one that was deleted from that alone. Raises NotFound, ApiError."""
+        try:
+            jobs = await jobs_of_run(self._api, self._namespace, self._name)
+        except NotFound:
+            self._kept_run = await self._kept.run(self._namespace, self._name)
+            run = view_deleted(self._kept_run)
+            if run is None:
+                raise
+            self._pods = {pod.name: pod for pod in run.pods}
+            return run
+        pods = await pods_of_run(self._api, self._namespace, self._name)
+        self._kept_run = await kept_of(self._kept, view_run(jobs, pods))
+        return self._view(jobs, pods)
+
+    async def read(self) -> AsyncGenerator[Event]:
+        """What there is now, pod after pod."""
+        run = self._opened()
+        for pod in run.pods:
+            if self._is_due(pod):
+                yield Began(run, pod)
+                lines = self._lines(pod.name, follow=False, ended=lambda: True)
+                async with aclosing(lines) as events:
+                    async for event in events:
+                        yield event
+        yield Ended(run)
+
+    async def follow(self, watch: RunWatch) -> AsyncGenerator[Event]:
+        """Lines as they come, attempt after attempt, until the run (or the attempt) has ended."""
+        if self._opened().state is State.DELETED:
+            async with aclosing(self.read()) as kept_events:
+                async for kept_event in kept_events:
+                    yield kept_event
+            return
+        conducting = asyncio.create_task(self._conduct(watch))
+        try:
+            while (event := await self._next(conducting)) is not None:
+                yield event
+        finally:
+            tasks = [conducting, *self._streams.values()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    # -- following
+
+    async def _next(self, conducting: asyncio.Task[None]) -> Event | None:
+        """The next event; None after the last. Raises what ended the conducting."""
+        if self._events.empty() and not conducting.done():
+            taking = asyncio.create_task(self._events.get())
+            await asyncio.wait((taking, conducting), return_when=asyncio.FIRST_COMPLETED)
+            if taking.done():
+                return taking.result()
+            taking.cancel()
+        if self._events.empty():
+            conducting.result()
+            return None
+        return self._events.get_nowait()
+
+    async def _conduct(self, watch: RunWatch) -> None:
+        """Start the stream of each pod in its turn; the last event is the end."""
+        late, run = self._clock.monotonic() + APPEAR_SECONDS, None
+        while not watch.closed:
+            version = watch.version
+            self._stream_ended.clear()
+            for stream in self._streams.values():
+                if stream.done():
+                    stream.result()
+            jobs = watch.jobs_of_run(self._namespace, self._name)
+            if jobs:
+                run = self._view(jobs, watch.pods_of_run(self._namespace, self._name))
+                await self._start_streams(run, watch)
+                if not self._open_streams() and self._is_over(run) and not self.due(run):
+                    await self._events.put(Ended(await self._print_unseen(run)))
+                    return
+                if is_waiting(run):
+                    await self._events.put(Waits(run))
+            elif not self._open_streams() and (run is not None or self._clock.monotonic() > late):
+                await self._events.put(Ended(None))
+                return
+            await self._change(watch, version, patience=None if run is not None else APPEAR_SECONDS)
+
+    async def _change(self, watch: RunWatch, version: int, *, patience: float | None) -> None:
+        """Wait until the cluster has changed, or a stream has ended."""
+        waits = [asyncio.create_task(watch.beyond(version)), asyncio.create_task(self._stream_ended.wait())]
+        try:
+            await asyncio.wait(waits, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    async def _start_streams(self, run: RunView, watch: RunWatch) -> None:
+        """Begin with pods that print, in order; what is over is printed to its end before the next pod."""
+        for pod in run.pods:
+            if self._is_due(pod):
+                await self._events.put(Began(run, pod))
+                stream = asyncio.create_task(self._stream(pod.name, self._end_of(pod.name, watch)))
+                stream.add_done_callback(lambda _: self._stream_ended.set())
+                self._streams[pod.name] = stream
+            is_printing = pod.name in self._streams and not self._streams[pod.name].done()
+            if is_printing and pod.phase in ("Succeeded", "Failed"):
+                return
+
+    def _end_of(self, pod: str, watch: RunWatch) -> Callable[[], bool]:
+        """Whether the pod has ended, or is gone."""
+
+        def has_ended() -> bool:
+            pods = watch.pods_of_run(self._namespace, self._name)
+            obj = next((obj for obj in pods if obj["metadata"]["name"] == pod), None)
+            return obj is None or (obj.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+        return has_ended
+
+    async def _stream(self, pod: str, ended: Callable[[], bool]) -> None:
+        async with aclosing(self._lines(pod, follow=True, ended=ended)) as events:
+            async for event in events:
+                await self._events.put(event)
+
+    async def _print_unseen(self, run: RunView) -> RunView:
+        """Pods that came and went between two events of the watch; the run with them."""
+        try:
+            pods = await pods_of_run(self._api, self._namespace, self._name)
+            jobs = await jobs_of_run(self._api, self._namespace, self._name)
+        except ApiError:
+            return run
+        run = self._view(jobs, pods)
+        for pod in self.due(run):
+            await self._events.put(Began(run, pod))
+            self._streams[pod.name] = asyncio.create_task(self._stream(pod.name, lambda: True))
+            await self._streams[pod.name]
+        return run
+
+    def _is_over(self, run: RunView) -> bool:
+        chosen = next((attempt for attempt in run.attempts if attempt.number == self._attempt), None)
+        return run.state.ended or (chosen is not None and chosen.state in ("Succeeded", "Failed"))
+
+    def _open_streams(self) -> bool:
+        return any(not stream.done() for stream in self._streams.values())
+
+    # -- reading
+
+    def _opened(self) -> RunView:
+        if self._run is None:
+            raise RuntimeError("the log is not open")
+        return self._run
+
+    def _view(self, jobs: Sequence[Obj], pods: Sequence[Obj]) -> RunView:
+        self._containers |= {pod["metadata"]["name"]: shown_container(pod) for pod in pods}
+        run = view_run(jobs, pods, kept=kept_pods_of(self._kept_run, jobs))
+        self._pods |= {pod.name: pod for pod in run.pods}
+        return run
+
+    def due(self, run: RunView) -> list[PodView]:
+        """The pods whose log is to come."""
+        return [pod for pod in run.pods if self._is_due(pod)]
+
+    def _is_due(self, pod: PodView) -> bool:
+        """Whether the pod has a log that is wanted and was not begun."""
+        wanted = self._attempt is None or pod.attempt == self._attempt
+        has_log = pod.started is not None if pod.gone else pod.phase in STARTED
+        return wanted and pod.name not in self._streams and has_log
+
+    async def _check_readable(self, run: RunView, *, follow: bool) -> None:
+        """Raises ApiError where the caller may not read the log: before its first line."""
+        pod = next((pod for pod in reversed(run.pods) if self._is_due(pod) and not pod.gone), None)
+        if pod is None:
+            if gone := [pod for pod in run.pods if self._is_due(pod)]:
+                self._kept_logs[gone[-1].uid] = await self._kept.log(self._namespace, self._name, gone[-1].uid)
+            return
+        source = self._api.logs(pod.name, self._namespace, container=self._containers.get(pod.name), tail_lines=0)
+        try:
+            async with aclosing(cast(AsyncGenerator[bytes, None], source)) as chunks:
+                async for _ in chunks:
+                    pass
+        except (BadRequest, NotFound):
+            return  # it begins in a moment, or nobody keeps it any more
+        except ServerError:
+            if not follow:
+                raise
+
+    async def _lines(self, pod: str, *, follow: bool, ended: Callable[[], bool]) -> AsyncGenerator[Event]:
+        if self._pods[pod].gone:
+            for event in await self._kept_events(pod, Gone(pod)):
+                yield event
+            return
+        has_begun = False
+        lines = pod_lines(
+            self._api,
+            pod,
+            self._namespace,
+            clock=self._clock,
+            ended=ended,
+            container=self._containers.get(pod),
+            follow=follow,
+            tail=self._tail,
+            since_seconds=self._since_seconds,
+            broke=lambda: self._events.put_nowait(Broke(pod)) if not self._events.full() else None,
+        )
+        try:
+            async with aclosing(lines):
+                async for line in lines:
+                    has_begun = True
+                    yield Line(pod, line)
+        except NotFound:
+            for event in await self._kept_events(pod, Gone(pod)):
+                yield event
+        except ApiError as error:
+            unreadable = Unreadable(pod, error.message)
+            if has_begun or not isinstance(error, ServerError):
+                yield unreadable
+                return
+            for event in await self._kept_events(pod, unreadable):  # its node is away
+                yield event
+
+    async def _kept_events(self, pod: str, otherwise: Gone | Unreadable) -> list[Event]:
+        """The kept log of a pod; `otherwise` where nothing is kept."""
+        uid = self._pods[pod].uid
+        kept = self._kept_logs.pop(uid, None)
+        if kept is None:
+            try:
+                kept = await self._kept.log(self._namespace, self._name, uid)
+            except NotFound:
+                return [otherwise]
+            except ApiError as error:
+                return [Unreadable(pod, error.message)]
+        if not kept.lines:
+            return [otherwise]
+        lines, is_cut = lines_of(kept, now=self._clock.now(), tail=self._tail, since_seconds=self._since_seconds)
+        return [*([Cut(pod, kept.most_bytes)] if is_cut else []), *(Line(pod, line) for line in lines)]
+
+
+def is_waiting(run: RunView) -> bool:
+    """Whether a run waits for a pod to start."""
+    newest = run.pods[-1] if run.pods else None
+    return run.state in (State.WAITING, State.RESTARTING, State.SUSPENDED) and (
+        newest is None or newest.phase == "Pending"
+    )

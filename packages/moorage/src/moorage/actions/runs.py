@@ -1,0 +1,368 @@
+"""Runs: list, show and cancel them. A run is its Jobs, one for each attempt, and their pods."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from typing import Any
+
+from moorage.actions.kept import Kept, NothingKept, kept_of
+from moorage.api.errors import ErrorCode
+from moorage.api.jobs import Attempt, Job, JobSummary, RunPod
+from moorage.decide.runs.events import RunEvent, merge_events
+from moorage.decide.runs.kept import kept_pods_of, view_deleted
+from moorage.decide.runs.state import (
+    CANCELLED,
+    AttemptView,
+    PodView,
+    RunView,
+    State,
+    attempt_of,
+    view_run,
+    view_runs,
+)
+from moorage.decide.usage.gpus import gpu_type
+from moorage.model.names import ENDED_ANNOTATION, NAME_COMPARED, RUN_LABEL, RUN_NAME_MAX, is_dns_label, label_value
+from moorage_kube.api import Api
+from moorage_kube.errors import ApiError, NotFound, SelectorError, UsageError
+from moorage_kube.meta import annotations_of, condition, is_condition_true, labels_of
+from moorage_kube.resources import EVENTS, JOBS, NODES, PODS, Obj
+from moorage_kube.selectors import LabelSelector, parse_label_selector
+
+BY_POLICY = "PodFailurePolicy"  # reason of a Job that a disruption failed, or a kill for memory
+NEAR_NAMES = 3  # that an error offers
+EVENT_OBJECTS = 8  # newest Jobs and pods of a run whose events are read
+
+Now = Callable[[], datetime]
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """What became of a run. `outcome`: "cancelled", "deleted" or "had ended already"."""
+
+    outcome: str
+    jobs: tuple[Obj, ...]  # as they are now; empty after a deletion
+
+    @property
+    def is_deleted(self) -> bool:
+        return not self.jobs
+
+
+# -- reading
+
+
+AskTypes = Callable[[set[str]], Awaitable[Mapping[str, str]]]
+"""Node name → GPU type, for these nodes at least, from who knows; for callers who may not list nodes."""
+
+
+async def list_runs(api: Api, namespace: str | None, ask_types: AskTypes | None = None) -> tuple[RunView, ...]:
+    """The runs of a namespace (None: of all), newest first. Raises ApiError."""
+    jobs, pods, types = await asyncio.gather(
+        api.list(JOBS, namespace, label_selector=RUN_LABEL),
+        api.list(PODS, namespace, label_selector=RUN_LABEL),
+        node_types(api),
+    )
+    runs = view_runs(jobs.items, pods.items, node_types=types)
+    if types is None and (asked := await _asked_types(runs, ask_types)):
+        return view_runs(jobs.items, pods.items, node_types=asked)
+    return runs
+
+
+async def get_run(
+    api: Api, namespace: str, name: str, kept: Kept | None = None, ask_types: AskTypes | None = None
+) -> RunView:
+    """A run with its attempts; what is gone of it, or the whole run, from what is `kept`. Raises NotFound."""
+    kept = kept or NothingKept()
+    try:
+        jobs = await jobs_of_run(api, namespace, name)
+    except NotFound:
+        if (run := await get_deleted(kept, namespace, name)) is None:
+            raise
+        return run
+    pods, types = await asyncio.gather(pods_of_run(api, namespace, name), node_types(api))
+    run = view_run(jobs, pods, node_types=types)
+    gone = kept_pods_of(await kept_of(kept, run), jobs)
+    run = view_run(jobs, pods, node_types=types, kept=gone)
+    if types is None and (asked := await _asked_types([run], ask_types)):
+        return view_run(jobs, pods, node_types=asked, kept=gone)
+    return run
+
+
+async def _asked_types(runs: Iterable[RunView], ask: AskTypes | None) -> Mapping[str, str]:
+    """What another knows of the GPU nodes that these runs are on; empty where that is of no use."""
+    nodes = {run.node for run in runs if run.gpus and run.node}
+    return await ask(nodes) if ask is not None and nodes else {}
+
+
+async def get_deleted(kept: Kept, namespace: str, name: str) -> RunView | None:
+    """A run whose Jobs are gone; None: nothing is kept of it."""
+    return view_deleted(await kept.run(namespace, name)) if is_run_name(name) else None
+
+
+async def jobs_of_run(api: Api, namespace: str, name: str) -> list[Obj]:
+    """The Jobs of a run, one for each attempt. Raises NotFound, with names like it."""
+    if is_run_name(name):
+        jobs = (await api.list(JOBS, namespace, label_selector=f"{RUN_LABEL}={name}")).items
+        if jobs:
+            return jobs
+    raise await no_such_run(api, namespace, name)
+
+
+async def pods_of_run(api: Api, namespace: str, name: str) -> list[Obj]:
+    return (await api.list(PODS, namespace, label_selector=f"{RUN_LABEL}={name}")).items
+
+
+async def events_of_run(api: Api, run: RunView) -> tuple[RunEvent, ...]:
+    """The events of the newest Jobs and pods of a run, newest first. Raises ApiError."""
+    newest = [attempt.job for attempt in run.attempts[-2:]] + [pod.name for pod in run.pods[2 - EVENT_OBJECTS :]]
+    names = sorted(set(newest))
+    lists = await asyncio.gather(
+        *(api.list(EVENTS, run.namespace, field_selector=f"involvedObject.name={name}") for name in names)
+    )
+    return merge_events(event for listed in lists for event in listed.items)
+
+
+async def node_types(api: Api) -> dict[str, str] | None:
+    """Node name → GPU type; None where nodes may not be listed."""
+    try:
+        nodes = await api.list(NODES)
+    except ApiError:
+        return None
+    return {node["metadata"]["name"]: gpu_type(labels_of(node)) for node in nodes.items}
+
+
+async def no_such_run(api: Api, namespace: str, name: str) -> NotFound:
+    """The error for a run that does not exist, with the names like it that the caller may list."""
+    try:
+        jobs = (await api.list(JOBS, namespace, label_selector=RUN_LABEL)).items
+    except ApiError:
+        jobs = []
+    everywhere = await _may_list_everywhere(api)
+    return missing_run(namespace, name, (labels_of(job)[RUN_LABEL] for job in jobs), everywhere=everywhere)
+
+
+async def _may_list_everywhere(api: Api) -> bool:
+    try:
+        await api.list(JOBS, None, label_selector=RUN_LABEL, limit=1)
+    except ApiError:
+        return False
+    return True
+
+
+def missing_run(namespace: str, name: str, known: Iterable[str] = (), *, everywhere: bool = True) -> NotFound:
+    """The error for a run that does not exist; `known` are the runs of its namespace.
+
+    `everywhere`: whether the caller may list the runs of all namespaces.
+    """
+    near = get_close_matches(name[:NAME_COMPARED], sorted(set(known)), n=NEAR_NAMES)
+    if near:
+        hint = f"did you mean {' or '.join(near)}?"
+    elif everywhere:
+        hint = f"list the runs of namespace {namespace}: moor jobs -n {namespace}; of all: moor jobs -A"
+    else:
+        hint = f"list the runs of your namespace: moor jobs -n {namespace}; for another one, give -n NAMESPACE"
+    return NotFound(
+        f"run {name!r} not found in namespace {namespace}",
+        hint=hint,
+        code=ErrorCode.NOT_FOUND,
+    )
+
+
+def missing_attempt(run: RunView, attempt: int) -> NotFound:
+    """The error for an attempt that a run does not have."""
+    numbers = [known.number for known in run.attempts]
+    return NotFound(
+        f"run {run.name} has no attempt {attempt}",
+        hint=f"it has {numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else f"it has only {numbers[0]}",
+        code=ErrorCode.NOT_FOUND,
+    )
+
+
+def is_run_name(name: str) -> bool:
+    """Whether a run may have this name; others would be read as a selector."""
+    return is_dns_label(name) and len(name) <= RUN_NAME_MAX
+
+
+SORTS = ("age", "gpus", "name")  # newest first, most GPUs first, from a to z
+
+
+def select_runs(
+    runs: Iterable[RunView],
+    *,
+    namespace: str | None = None,
+    owner: str | None = None,
+    state: str | None = None,
+    active: bool = False,
+    gpu_type: str | None = None,
+    since: datetime | None = None,
+    selector: str | None = None,
+    sort: str | None = None,
+    limit: int | None = None,
+) -> tuple[RunView, ...]:
+    """The runs that match all that is given; `active`: that have not ended; `since`: created then or later.
+
+    An owner is found by the full name or by what a label keeps of it. `sort` is one of SORTS; None keeps the order
+    of the runs. `limit` counts after the sort. `selector` is of the labels that users gave.
+    Raises UsageError for an unknown state or order, and for an invalid selector.
+    """
+    if sort is not None and sort not in SORTS:
+        message = f"invalid sort {sort!r}: use {', '.join(SORTS)}"
+        raise UsageError(message, code=ErrorCode.BAD_REQUEST, field="sort")
+    if state is not None and state not in list(State):
+        raise UsageError(
+            f"invalid state {state!r}: use {', '.join(State)}", code=ErrorCode.BAD_REQUEST, field="state"
+        )
+    labelled = _label_selector(selector)
+    owners = None if owner is None else (owner, label_value(owner))
+    chosen = [
+        run
+        for run in runs
+        if namespace in (None, run.namespace)
+        and (owners is None or run.owner in owners)
+        and state in (None, str(run.state))
+        and gpu_type in (None, run.gpu_type)
+        and (since is None or (run.created is not None and run.created >= since))
+        and labelled.matches(run.labels)
+        and not (active and run.state.ended)
+    ]
+    match sort:
+        case "name":
+            chosen.sort(key=lambda run: (run.name, run.namespace))
+        case "gpus":
+            chosen.sort(key=lambda run: run.gpus, reverse=True)
+        case "age":
+            chosen.sort(key=lambda run: run.created or datetime.min.replace(tzinfo=UTC), reverse=True)
+    return tuple(chosen[:limit])
+
+
+def _label_selector(text: str | None) -> LabelSelector:
+    try:
+        return parse_label_selector(text or "")
+    except SelectorError as error:
+        raise UsageError(error.message, hint=error.hint, code=ErrorCode.BAD_REQUEST, field="selector") from error
+
+
+# -- cancelling
+
+
+async def cancel_run(api: Api, namespace: str, name: str, *, by: str, delete: bool | None = False) -> Cancelled:
+    """Stop a run: its pods get their grace period, and no attempt follows. Checkpoints are kept.
+
+    `delete`: remove it too, with its pods (None: if it has ended). A run that has ended stays as it ended.
+    Intent first: from the mark on the first Job on, nobody starts another attempt. Raises NotFound, ApiError.
+    """
+    jobs = sorted(await jobs_of_run(api, namespace, name), key=attempt_of)
+    first, last = jobs[0], jobs[-1]
+    if delete is None:
+        delete = view_run(jobs, await pods_of_run(api, namespace, name)).state.ended
+    live = [job for job in jobs if not (is_condition_true(job, "Complete") or is_condition_true(job, "Failed"))]
+    settled = (
+        is_condition_true(last, "Complete")
+        or bool(annotations_of(first).get(ENDED_ANNOTATION))
+        # by the rules of its pod failure policy alone an attempt is followed by another
+        or (is_condition_true(last, "Failed") and (condition(last, "Failed") or {}).get("reason") != BY_POLICY)
+    )
+    has_ended = settled and not live
+    if not has_ended:
+        mark = {"metadata": {"annotations": {ENDED_ANNOTATION: f"{CANCELLED} by {by}"}}}
+        await api.patch(JOBS, first["metadata"]["name"], mark, namespace)
+    if delete:
+        await _delete_jobs(api, jobs)
+        return Cancelled("deleted", ())
+    for job in live:
+        await api.patch(JOBS, job["metadata"]["name"], {"spec": {"suspend": True}}, namespace)
+    outcome = "had ended already" if has_ended else "cancelled"
+    return Cancelled(outcome, tuple(await jobs_of_run(api, namespace, name)))
+
+
+async def _delete_jobs(api: Api, jobs: Sequence[Obj]) -> None:
+    """Delete the Jobs of a run, the newest first: the others may go with the first."""
+    for job in reversed(jobs):
+        meta = job["metadata"]
+        try:
+            await api.delete(JOBS, meta["name"], meta["namespace"], uid=meta.get("uid"), propagation="Background")
+        except NotFound:
+            continue
+
+
+# -- on the wire
+
+
+def summary_of(run: RunView) -> JobSummary:
+    """What everybody may know of a run."""
+    return JobSummary(**_public(run))
+
+
+def job_of(run: RunView, now: datetime, *, private: bool = True, notes: Iterable[str] = ()) -> Job:
+    """A run with its attempts. Without `private`, only what everybody may know of it."""
+    left = run.time_left(now) if private else None
+    return Job(
+        **_public(run),
+        history=tuple(_attempt(attempt, private=private) for attempt in run.attempts),
+        command=run.command if private else "",
+        requests=dict(run.requests) if private else {},
+        labels=dict(run.labels) if private else {},
+        time_left_seconds=None if left is None else int(left.total_seconds()),
+        notes=tuple(notes),
+    )
+
+
+def _public(run: RunView) -> dict[str, Any]:
+    return {
+        "namespace": run.namespace,
+        "name": run.name,
+        "owner": run.owner,
+        "state": str(run.state),
+        "reason": run.reason,
+        "gpus": run.gpus,
+        "gpu_type": run.gpu_type,
+        "node": run.node,
+        "created": run.created,
+        "started": run.started,
+        "ended": run.ended,
+        "attempts": len(run.attempts),
+        "restarts": run.restarts,
+        "restart_limit": run.restart_limit,
+        "retries": run.retries,
+        "exit_code": run.exit_code,
+        "checkpoint": run.checkpoint,
+        "checkpoint_from": run.checkpoint_from,
+        "checkpoint_at": run.checkpoint_at,
+        "checkpoint_checked_at": run.checkpoint_checked_at,
+        "idle_since": run.idle.since,
+        "idle_next": run.idle.next,
+        "idle_next_at": run.idle.next_at,
+    }
+
+
+def _attempt(attempt: AttemptView, *, private: bool) -> Attempt:
+    return Attempt(
+        number=attempt.number,
+        state=attempt.state,
+        reason=attempt.reason,
+        cause=attempt.cause.value if attempt.cause else "",
+        message=attempt.message if private else "",
+        job=attempt.job if private else "",
+        created=attempt.created,
+        ended=attempt.ended,
+        pods=tuple(_pod(pod, private=private) for pod in attempt.pods),
+    )
+
+
+def _pod(pod: PodView, *, private: bool) -> RunPod:
+    return RunPod(
+        name=pod.name,
+        phase=pod.phase,
+        node=pod.node,
+        started=pod.started,
+        ended=pod.ended,
+        exit_code=pod.exit_code,
+        reason=pod.reason,
+        message=pod.message if private else "",
+        memory_limit_bytes=pod.memory_limit_bytes if private else None,
+        peak_memory_bytes=pod.peak_memory_bytes if private else None,
+        gone=pod.gone,
+    )

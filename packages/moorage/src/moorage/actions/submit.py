@@ -1,0 +1,183 @@
+"""Submit a run."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from moorage.actions.objects import is_of
+from moorage.actions.runfacts import Around, RunFacts, check_problems, env_words, read_facts
+from moorage.actions.runs import jobs_of_run
+from moorage.actions.together import Together, all_or_none, set_owner
+from moorage.api.errors import ErrorCode
+from moorage.api.jobs import NewJob
+from moorage.decide.runs.job import plan_run
+from moorage.decide.runs.request import Caller, RunPlan, RunRequest, ships_directory
+from moorage.decide.runs.runfile import kept_request
+from moorage.decide.runs.state import attempt_of
+from moorage.model.names import DIRECTORY_ANNOTATION, REQUEST_ANNOTATION, RUN_LABEL
+from moorage_kube.api import Api
+from moorage_kube.errors import AlreadyExists, ApiError, UsageError
+from moorage_kube.meta import annotations_of, labels_of, owner_reference
+from moorage_kube.resources import JOBS, PVCS, SECRETS, Obj
+
+OWN_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitted:
+    """A run as stored: the Job that was created, or all Jobs of the run that the same request made before."""
+
+    jobs: tuple[Obj, ...]
+    plan: RunPlan | None  # None: made before
+    facts: RunFacts
+
+
+async def submit_run(
+    api: Api,
+    request: RunRequest,
+    caller: Caller,
+    *,
+    around: Awaitable[Around],
+    url: Awaitable[str],
+    note: Callable[[str], None],
+    mark: str = "",
+    dry_run: bool = False,
+    pack: Callable[[], bytes | None] = lambda: None,
+    advise: Callable[[Obj], Awaitable[Iterable[str]]] | None = None,
+) -> Submitted:
+    """Start a run: read what its plan depends on, decide, create.
+
+    `note` gets what was filled in, and what went wrong after the Job was created. With a `mark`, the same request
+    makes one run. `pack` gives the caller's directory, where it goes into the pod; it is not called for a request
+    that is refused. `advise`: gives remarks about the Job; they never hold it up. `dry_run`: the API server judges
+    the Job, nothing is created. Raises Problems with all that is
+    wrong with the request, ApiError.
+    """
+    facts = await read_facts(api, request, around=around, url=url)
+    before = next((job for job in facts.jobs if is_of(job, mark)), None)
+    if before is not None:
+        run = labels_of(before).get(RUN_LABEL)
+        jobs = [job for job in facts.jobs if run and labels_of(job).get(RUN_LABEL) == run] or [before]
+        return Submitted(jobs=tuple(jobs), plan=None, facts=facts)
+    plan = plan_run(request, caller, facts.facts)
+    if not plan.problems and ships_directory(request, facts.facts):
+        plan = plan_run(request, replace(caller, archive=pack()), facts.facts)
+    check_problems(plan.problems, plan.name, facts.facts)
+    for text in plan.notes:
+        note(text)
+    if advise is not None:
+        for text in await advise(_planned(plan)):
+            note(text)
+    if dry_run:
+        job = await api.create(JOBS, _planned(plan), request.namespace, dry_run=True)
+    else:
+        for obj in (plan.job, plan.secret):
+            if obj is not None and mark:
+                obj["metadata"].setdefault("annotations", {})[REQUEST_ANNOTATION] = mark
+        job = await create_run(api, plan, request.namespace, note=note)
+    return Submitted(jobs=(job,), plan=plan, facts=facts)
+
+
+def request_of(body: NewJob) -> RunRequest:
+    """What a request over our wire asks for. Raises UsageError for a variable's name that no run can have."""
+    return RunRequest(
+        command=tuple(body.command),
+        namespace=body.namespace,
+        name=body.name,
+        image=body.image,
+        user=body.user,
+        env=env_words(body.env),
+        labels=tuple(f"{key}={value}" for key, value in body.labels.items()),
+        gpus=body.gpus,
+        gpu_type=body.gpu_type,
+        gpu_resource=body.gpu_resource,
+        gpu_claim=body.gpu_claim,
+        machine=body.machine,
+        cpu=body.cpu,
+        memory=body.memory,
+        time=body.time,
+        volumes=tuple(body.volumes),
+        datasets=tuple(body.datasets),
+        checkpoint=body.checkpoint,
+        working_dir=body.working_dir,
+        grace_period_seconds=body.grace_period_seconds,
+        priority_class=body.priority_class,
+        queue=body.queue,
+        retries=body.retries,
+        restart_limit=body.restart_limit,
+        share=body.share,
+        host_env=body.host_env,
+    )
+
+
+def _planned(plan: RunPlan) -> Obj:
+    if plan.job is None:
+        raise ValueError("a plan with problems cannot be submitted")
+    return plan.job
+
+
+async def create_run(api: Api, plan: RunPlan, namespace: str, *, note: Callable[[str], None]) -> Obj:
+    """Create claims, Secret and Job, in an order that leaves nothing half-made behind; the Job as stored.
+
+    When the Job is refused, or the caller is interrupted, what was created before it is removed again. A
+    checkpoint volume that was there before stays, whatever happens. Raises UsageError for a name that is taken.
+    """
+    planned = _planned(plan)
+    async with all_or_none(api, namespace) as together:
+        for claim in plan.claims:
+            with suppress(AlreadyExists):
+                await together.create(PVCS, claim)
+        secret = await together.create(SECRETS, plan.secret) if plan.secret is not None else None
+        job = await _create_job(together, planned, plan.name, namespace)
+        if secret is not None:
+            await _own(api, secret, job, note)
+    return job
+
+
+async def _create_job(together: Together, job: Obj, run: str, namespace: str) -> Obj:
+    try:
+        return await together.create(JOBS, job)
+    except AlreadyExists as error:
+        raise _taken(run, namespace) from error
+
+
+async def _own(api: Api, secret: Obj, job: Obj, note: Callable[[str], None]) -> None:
+    """Let the Secret go with the Job. The run is under way: a failure here is noted, not raised."""
+    for left in reversed(range(OWN_TRIES)):
+        try:
+            await set_owner(api, SECRETS, secret, owner_reference(job))
+            return
+        except ApiError as error:
+            if not left:
+                note(f"the Secret {secret['metadata']['name']} will not be deleted with the run: {error.message}")
+
+
+def _taken(run: str, namespace: str) -> UsageError:
+    return UsageError(
+        f"the name {run!r} is taken in namespace {namespace}",
+        hint=f"choose another, or remove the old run: moor cancel --delete {run}",
+        code=ErrorCode.EXISTS,
+        field="name",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """What made a run. `directory`: where it was typed, on a local cluster; empty: not known."""
+
+    request: RunRequest
+    directory: str
+
+
+async def read_request(api: Api, namespace: str, name: str) -> Again:
+    """The request that made a run, without its name. Raises NotFound, and UsageError for a run that keeps none."""
+    first = min(await jobs_of_run(api, namespace, name), key=attempt_of)
+    request = kept_request(first)
+    if request is None:
+        raise UsageError(
+            f"run {name} cannot be run again: its options were not kept",
+            hint=f"see its command with moor show {name}, and type it after moor run",
+        )
+    return Again(replace(request, namespace=namespace), annotations_of(first).get(DIRECTORY_ANNOTATION, ""))

@@ -1,0 +1,124 @@
+"""Tenants: teams with a namespace, roles, quota, nodes and hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from moorage.actions.objects import INSTALL
+from moorage.api.errors import ErrorCode
+from moorage.model.tenant import ROLES as ROLES
+from moorage.model.tenant import TENANTS
+from moorage_kube.api import Api
+from moorage_kube.changes import change_as_read
+from moorage_kube.errors import AlreadyExists, NotFound, NotReady, UsageError
+from moorage_kube.resources import Obj
+
+LIST = "moor tenant list"  # the command
+
+Names = Mapping[str, Sequence[str]]
+"""`people` and `groups` → the names of each."""
+
+
+def plan_tenant(name: str, spec: Mapping[str, Any]) -> Obj:
+    """The Tenant of that spec; without a namespace it gets the one of its name."""
+    return {
+        "apiVersion": TENANTS.api_version,
+        "kind": TENANTS.kind,
+        "metadata": {"name": name},
+        "spec": {"namespace": name} | dict(spec),
+    }
+
+
+async def create_tenant(api: Api, obj: Obj) -> Obj:
+    """Create a planned tenant; the operator makes its namespace. Raises AlreadyExists."""
+    name = obj["metadata"]["name"]
+    try:
+        return await api.create(TENANTS, obj)
+    except AlreadyExists as error:
+        raise AlreadyExists(
+            f"the name {name!r} is taken: another tenant has it",
+            hint=f"choose another name, or look at it: moor tenant show {name}",
+            code=ErrorCode.EXISTS,
+            field="name",
+        ) from error
+    except NotFound as error:
+        raise NotReady("this cluster has no kind Tenant", hint=INSTALL) from error
+
+
+async def list_tenants(api: Api) -> list[Obj]:
+    """All tenants, by name."""
+    try:
+        objs = (await api.list(TENANTS)).items
+    except NotFound as error:
+        raise NotReady("this cluster has no kind Tenant", hint=INSTALL) from error
+    return sorted(objs, key=lambda obj: str(obj["metadata"]["name"]))
+
+
+async def get_tenant(api: Api, name: str) -> Obj:
+    """Raises NotFound."""
+    try:
+        return await api.get(TENANTS, name)
+    except NotFound as error:
+        raise NotFound(
+            f"tenant {name!r} not found", hint=f"list the tenants: {LIST}", code=ErrorCode.NOT_FOUND
+        ) from error
+
+
+async def add_to_tenant(api: Api, name: str, role: str, names: Names) -> None:
+    """Give people and groups a role in a tenant; who has it keeps it.
+
+    Raises UsageError where nobody is named, and NotFound.
+    """
+
+    def added(held: Names) -> Names:
+        return {field: list(dict.fromkeys([*(held.get(field) or ()), *new])) for field, new in names.items()}
+
+    await _change_role(api, name, role, names, added)
+
+
+async def remove_from_tenant(api: Api, name: str, role: str, names: Names) -> None:
+    """Take a role in a tenant from people and groups.
+
+    Raises as `add_to_tenant`, and UsageError for a name that does not have the role.
+    """
+
+    def left(held: Names) -> Names:
+        changed: dict[str, list[str]] = {}
+        for field, removed in names.items():
+            before = list(held.get(field) or ())
+            if missing := [person for person in removed if person not in before]:
+                kind = "person" if field == "people" else "group"
+                raise UsageError(
+                    f"{kind} {missing[0]!r} does not have the role {role} in tenant {name!r}",
+                    hint=f"see who is: moor tenant show {name}",
+                    code=ErrorCode.INVALID,
+                    field=field,
+                )
+            changed[field] = [person for person in before if person not in removed]
+        return changed
+
+    await _change_role(api, name, role, names, left)
+
+
+async def delete_tenant(api: Api, name: str) -> Obj:
+    """Delete a tenant: its users lose their roles. Its namespace stays unless `spec.onDelete` is Delete.
+
+    Returns the tenant as it was.
+    Only the tenant that was looked at is deleted, not another that has its name meanwhile. Raises NotFound.
+    """
+    obj = await get_tenant(api, name)
+    await api.delete(TENANTS, name, uid=obj["metadata"]["uid"])
+    return obj
+
+
+async def _change_role(api: Api, name: str, role: str, names: Names, plan: Callable[[Names], Names]) -> None:
+    """`plan`: who has the role → who of `names` has it afterwards."""
+    if not any(names.values()):
+        raise UsageError("no user or group is given: give at least one", code=ErrorCode.INVALID)
+
+    async def read() -> tuple[Obj, Obj]:
+        obj = await get_tenant(api, name)
+        return obj, {"spec": {f"{role}s": dict(plan(obj["spec"].get(f"{role}s") or {}))}}
+
+    await change_as_read(api, TENANTS, read)

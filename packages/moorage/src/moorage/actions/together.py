@@ -1,0 +1,95 @@
+"""Objects that are created together: all of them, or none.
+
+Members of a tenant may create and replace Secrets, and nothing else: the answer to a patch or a deletion can hold
+what is in them. So a Secret is given an owner by replacing it with what we sent, and removed by giving it an owner
+that does not exist: Kubernetes' garbage collector deletes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from uuid import uuid4
+
+from moorage.model.names import REQUEST_ANNOTATION
+from moorage_kube.api import Api
+from moorage_kube.errors import ApiError, Forbidden, ServerError
+from moorage_kube.meta import annotations_of
+from moorage_kube.resources import SECRETS, Obj, Resource
+from moorage_kube.tasks import end_task
+
+ANSWER_SECONDS = 5.0  # an interrupted caller waits so long for the answer to what is sent already
+
+
+class Together:
+    """What was created so far, in one namespace."""
+
+    def __init__(self, api: Api, namespace: str) -> None:
+        self._api, self._namespace = api, namespace
+        self._mark = secrets.token_hex(8)
+        self._made: list[tuple[Resource, Obj]] = []
+
+    async def create(self, resource: Resource, obj: Obj) -> Obj:
+        """As `Api.create`. An object whose answer is lost, or comes after an interrupt, counts as created too."""
+        creating = asyncio.ensure_future(self._create(resource, obj))
+        try:
+            return await asyncio.shield(creating)
+        except asyncio.CancelledError:
+            await asyncio.wait({creating}, timeout=ANSWER_SECONDS)
+            await end_task(creating, ApiError)
+            raise
+
+    async def _create(self, resource: Resource, obj: Obj) -> Obj:
+        mark = obj["metadata"].setdefault("annotations", {}).setdefault(REQUEST_ANNOTATION, self._mark)
+        try:
+            created = await self._api.create(resource, obj, self._namespace)
+        except ServerError as error:
+            try:
+                created = await self._stored(resource, obj)
+            except ApiError:
+                raise error from None
+            if annotations_of(created).get(REQUEST_ANNOTATION) != mark:
+                raise
+        self._made.append((resource, created))
+        return created
+
+    async def _stored(self, resource: Resource, obj: Obj) -> Obj:
+        try:
+            return await self._api.get(resource, obj["metadata"]["name"], self._namespace)
+        except Forbidden:
+            if resource is not SECRETS:
+                raise
+            return await self._api.update(resource, obj)  # its name is random: if it is there, it is ours
+
+    async def remove(self) -> None:
+        """Delete all that was created."""
+        for resource, obj in reversed(self._made):
+            meta = obj["metadata"]
+            with suppress(ApiError):
+                try:
+                    await self._api.delete(
+                        resource, meta["name"], self._namespace, uid=meta.get("uid"), propagation="Background"
+                    )
+                except Forbidden:
+                    if resource is not SECRETS:
+                        raise
+                    gone = {"apiVersion": "v1", "kind": "ConfigMap", "name": meta["name"], "uid": str(uuid4())}
+                    await set_owner(self._api, resource, obj, gone)
+
+
+async def set_owner(api: Api, resource: Resource, obj: Obj, owner: Obj) -> None:
+    """Let an object that we created, and know whole, be deleted with its owner. Raises ApiError."""
+    await api.update(resource, obj | {"metadata": obj["metadata"] | {"ownerReferences": [owner]}})
+
+
+@asynccontextmanager
+async def all_or_none(api: Api, namespace: str) -> AsyncGenerator[Together]:
+    """Create objects in the block: where it fails, or is interrupted, those that were created are deleted."""
+    together = Together(api, namespace)
+    try:
+        yield together
+    except BaseException:
+        await asyncio.shield(together.remove())
+        raise

@@ -1,0 +1,324 @@
+"""What people and programs get to read: tables, JSON, YAML or names on stdout; all else on stderr.
+
+Nothing else in `cli` writes to a terminal. What others have written (names, messages, reasons) moves no cursor and
+forges no line: its control characters are shown as escapes. `raw` alone passes bytes on as they are: logs.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TextIO
+
+import click
+
+from moorage.cli.hints import as_typed
+from moorage.cli.tables import KEPT, format_table
+from moorage_kube.texts import as_lines, hidden_characters, visible, visible_lines
+
+# other words for commands of a group, and the names they stand for, the first that the group has
+SUBCOMMAND_ALIASES = {
+    "ls": ("list",),
+    "rm": ("delete",),
+    "get": ("show", "status", "list"),
+    "describe": ("show", "status"),
+}
+OUTPUTS = ("table", "wide", "json", "yaml", "name")
+TABLES = ("table", "wide")  # for people; `wide` has every column, and every cell whole
+COLOURED_COLUMNS = KEPT
+COLOURS = {
+    **dict.fromkeys(("running", "ready", "true", "free", "done", "complete", "active", "bound"), "green"),
+    **dict.fromkeys(
+        ("waiting", "pending", "restarting", "starting", "stopping", "filling", "publishing", "preparing"),
+        "yellow",
+    ),
+    **dict.fromkeys(("accepted", "working", "leased", "reserved", "cordoned", "paused", "unknown"), "yellow"),
+    **dict.fromkeys(("failed", "oomkilled", "dead", "refused", "notready", "false", "lost", "unavailable"), "red"),
+}
+HEADS = {"warning": "yellow", "note": "cyan", "hint": "cyan", "error": "red"}  # words that begin a line on stderr
+
+output_option = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(OUTPUTS),
+    default="table",
+    show_default=True,
+    help="Output format; wide: every column.",
+)
+document_option = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(("text", "json", "yaml")),
+    default="text",
+    show_default=True,
+    help="Output format.",
+)
+
+
+class Command(click.Command):
+    """A command whose help ends with examples: what to type, and what it is for."""
+
+    def __init__(self, *args: Any, examples: Mapping[str, str] | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.examples = dict(examples or {})
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_epilog(ctx, formatter)
+        write_examples(self.examples, formatter)
+
+
+class Group(click.Group):
+    """A group of such commands. It also knows the words of kubectl and the shell for them."""
+
+    command_class = Command
+
+    def __init__(self, *args: Any, examples: Mapping[str, str] | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.examples = dict(examples or {})
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_epilog(ctx, formatter)
+        write_examples(self.examples, formatter)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        name = cmd_name if cmd_name in self.commands else self.aliases().get(cmd_name, cmd_name)
+        return super().get_command(ctx, name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does. `get` with a name shows one object; alone it lists all, as with kubectl.
+
+        A group with a command `get` of its own calls that, but for the word alone.
+        """
+        is_alone = not args[1:] or (args[1].startswith("-") and "get" not in self.commands)
+        if args[:1] == ["get"] and "list" in self.commands and is_alone:
+            args = ["list", *args[1:]]
+        _, subcommand, rest = super().resolve_command(ctx, args)
+        return subcommand.name if subcommand else None, subcommand, rest
+
+    def aliases(self) -> dict[str, str]:
+        """Other words for the group's commands, of those that it has."""
+        return {
+            word: next(name for name in names if name in self.commands)
+            for word, names in SUBCOMMAND_ALIASES.items()
+            if word not in self.commands and not self.commands.keys().isdisjoint(names)
+        }
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_commands(ctx, formatter)
+        if aliases := self.aliases():
+            words = ", ".join(f"{word} = {name}" for word, name in aliases.items())
+            formatter.write(f"\nOther words: {words}\n")
+
+
+Group.group_class = Group
+
+
+def command(
+    name: str | None = None, *, examples: Mapping[str, str] | None = None, **attributes: Any
+) -> Callable[[Callable[..., Any]], Command]:
+    """`click.command` with examples: each line to type, with a comment on what it is for.
+
+    The line may end with a redirection or a pipe. A test parses every example.
+    """
+    return click.command(name, cls=Command, examples=examples, **attributes)
+
+
+def group(
+    name: str | None = None, *, examples: Mapping[str, str] | None = None, **attributes: Any
+) -> Callable[[Callable[..., Any]], Group]:
+    """`click.group` with examples, for itself and for its commands."""
+    return click.group(name, cls=Group, examples=examples, **attributes)
+
+
+def write_examples(examples: Mapping[str, str], formatter: click.HelpFormatter) -> None:
+    """The last section of a help. Lines are not wrapped: each can be copied as it is."""
+    if not examples:
+        return
+    formatter.write("\nExamples:\n")
+    for line, comment in examples.items():
+        formatter.write(f"  # {comment}\n  {line}\n")
+
+
+def show(*lines: str) -> None:
+    """Lines on stdout. Each stays one line: line ends that others wrote are escaped as all control characters."""
+    show_text(as_lines(lines))
+
+
+def show_text(text: str, *, nl: bool = True) -> None:
+    """A text of several lines on stdout: a document, or what `as_lines` and tables made.
+
+    Its line ends and tabs stay, no other control character does.
+    """
+    click.echo(visible_lines(text), nl=nl)
+
+
+def say(*lines: str) -> None:
+    """Lines to the person, on stderr; commands in them bear the cluster's options that were typed.
+
+    Each stays one line, as with `show`. On a terminal, what is wrong stands out.
+    """
+    text = as_lines(as_typed(line) for line in lines)
+    head, colon, rest = text.partition(":")
+    if colon and head in HEADS and has_colour(sys.stderr):
+        text = click.style(head + colon, fg=HEADS[head], bold=True) + rest
+    click.echo(text, err=True, color=True if has_colour(sys.stderr) else None)
+
+
+def ask_hidden(text: str) -> str:
+    """What is typed without being shown. Raises UsageError when the input ends first, as with Ctrl-D."""
+    import getpass
+
+    from moorage_kube.errors import UsageError
+
+    try:
+        return getpass.getpass(text)
+    except EOFError:
+        raise UsageError(
+            "no password was given: the input has ended", hint="in a script, send it to --password-stdin"
+        ) from None
+
+
+def confirm(question: str) -> None:
+    """Ask before something is removed. Raises Abort for a no, and UsageError where the input ends first."""
+    try:
+        is_agreed = click.confirm(question, err=True)
+    except click.exceptions.Abort:
+        if sys.stdin.isatty():
+            raise
+        from moorage_kube.errors import UsageError
+
+        click.echo(err=True)  # the question has no line end
+        raise UsageError(
+            "nothing was removed: the question needs an answer, and the input has ended",
+            hint="without a terminal, add --yes",
+        ) from None
+    if not is_agreed:
+        raise click.exceptions.Abort
+
+
+def raw(data: bytes | str, *, nl: bool = True) -> None:
+    """On stdout as it is: what a program printed, and our own ways to move the cursor or to colour."""
+    click.echo(data, nl=nl, color=True if has_colour(sys.stdout) else None)
+
+
+def note(message: str) -> None:
+    """Something worth knowing that is no error."""
+    say(f"note: {message}")
+
+
+def has_colour(stream: TextIO) -> bool:
+    """Colour on a terminal, or where CLICOLOR_FORCE asks for it; never against https://no-color.org."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("CLICOLOR_FORCE", "0") != "0":
+        return True
+    return os.environ.get("TERM") != "dumb" and stream.isatty()
+
+
+def terminal_width(stream: TextIO) -> int | None:
+    """Columns of the terminal behind a stream; None where there is none, as in a pipe: then nothing is cut."""
+    return max(1, shutil.get_terminal_size().columns) if stream.isatty() else None
+
+
+def terminal_height() -> int:
+    """Lines of the terminal behind stdout."""
+    return max(3, shutil.get_terminal_size().lines)
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns as kubectl writes them, each cell whole and without colour. "" is shown as "-"."""
+    return format_table(headers, _visible_rows(rows))
+
+
+def table_for_terminal(headers: Sequence[str], rows: Sequence[Sequence[str]], *, whole: bool = False) -> str:
+    """The same for stdout: with colour if it has some, and fitted to a terminal unless `whole`."""
+    return format_table(
+        headers,
+        _visible_rows(rows),
+        width=None if whole else terminal_width(sys.stdout),
+        paint=paint if has_colour(sys.stdout) else None,
+    )
+
+
+def plain_table_for_terminal(
+    headers: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    indent: str = "",
+    kept: frozenset[str] = KEPT,
+) -> str:
+    """A table within a text for `show`: fitted to a terminal, without colour, each line after `indent`.
+
+    `kept`: heads of columns that a narrow terminal shows before others.
+    """
+    width = terminal_width(sys.stdout)
+    fitted = format_table(
+        headers,
+        _visible_rows(rows),
+        width=None if width is None else max(1, width - len(indent)),
+        kept=kept,
+    )
+    return "\n".join(indent + line for line in fitted.splitlines())
+
+
+def paint(header: str, text: str) -> str:
+    """A cell of a column of states in the colour of its first word: good, not yet, bad."""
+    if header not in COLOURED_COLUMNS:
+        return text
+    colour = COLOURS.get(text.split("…")[0].split(" ")[0].split(",")[0].lower())
+    return click.style(text, fg=colour) if colour else text
+
+
+def _visible_rows(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    return [[visible(cell) or "-" for cell in row] for row in rows]
+
+
+def print_listing(
+    output: str,
+    *,
+    headers: Sequence[str],
+    rows: Callable[[], Sequence[Sequence[str]]],
+    items: Sequence[Mapping[str, Any]],
+    names: Sequence[str],
+    nothing: str,
+) -> None:
+    """Print a listing in the chosen form. An empty table says `nothing` on stderr; the other forms stay empty."""
+    match output:
+        case "json" | "yaml":
+            print_document(list(items), output)
+        case "name":
+            for name in names:
+                show(visible(name))
+        case _ if not items:
+            say(nothing)
+        case _:
+            raw(table_for_terminal(headers, rows(), whole=output == "wide"))
+
+
+def print_document(document: Any, output: str) -> None:
+    """Print one document as `json` or `yaml`."""
+    if output == "json":
+        import json
+
+        show_text(json.dumps(document, indent=2))  # in ASCII: all else is escaped in it
+        return
+    show_text(as_yaml(document), nl=False)
+
+
+def as_yaml(document: Any) -> str:
+    """YAML in the order given, without aliases. What is no plain text in it is escaped, as YAML escapes it."""
+    import yaml
+
+    class Plain(yaml.SafeDumper):
+        def ignore_aliases(self, _data: Any) -> bool:
+            return True
+
+    def dump(*, allow_unicode: bool) -> str:
+        return str(yaml.dump(document, Dumper=Plain, sort_keys=False, allow_unicode=allow_unicode, width=110))
+
+    text = dump(allow_unicode=True)
+    return dump(allow_unicode=False) if set(hidden_characters(text)) - {"\n"} else text

@@ -1,0 +1,105 @@
+"""`moor demo`: show the platform on this machine; `moor demo --down` removes it again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import sys
+from pathlib import Path
+
+import click
+
+from moorage.cli import console
+from moorage.cli.demo.stage import Place, Stage, stop_cluster
+from moorage_kube.errors import MoorageError
+
+NAME = "moorage-demo"
+
+
+@console.command(
+    examples={
+        "moor demo": "show the platform; the cluster keeps running",
+        "moor demo --open": "and open its web page in the browser",
+        "moor demo --down": "stop the cluster, and remove all that the demo made",
+    }
+)
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=None,
+    help=f"Folder of the demo: its cluster and files (default: ~/.local/share/{NAME}).",
+)
+@click.option("--open", "open_", is_flag=True, help="On a terminal: open the web page in the browser at the end.")
+@click.option("--down", is_flag=True, help="Stop the demo's cluster, and remove all that the demo made.")
+def demo(folder: Path | None, open_: bool, down: bool) -> int:
+    """Show the platform on this machine: runs, a map, a dataset, a workspace, the web page. Under 3 minutes.
+
+    The demo starts a cluster of its own with simulated GPUs, on free ports. Nothing needs root, and a cluster of
+    `moor up` is left alone. The cluster keeps running at the end, so that you can try commands.
+
+    Each demo starts afresh: it removes the cluster and the files of the demo before.
+    """
+    place = Place((folder or default_folder()).absolute())
+    option = f" --folder {shlex.quote(str(place.folder))}" if folder else ""  # absolute: it is typed elsewhere
+    if down:
+        return _down(place)
+    with place.held():
+        if place.cluster.exists():
+            console.say("removing what the demo before left")
+            stop_cluster(place)
+        place.prepare()
+        stage = Stage(place)
+        from moorage.cli.demo.script import perform
+
+        try:
+            asyncio.run(perform(stage))
+        except KeyboardInterrupt:
+            console.say("", "interrupted: stopping the demo's cluster")
+            stop_cluster(place)
+            console.say(f"stopped; start again: moor demo{option}   remove its files: moor demo --down{option}")
+            raise
+        except MoorageError:
+            console.say(f"the demo failed; its cluster still runs. Remove it: moor demo --down{option}")
+            raise
+        _report(stage, option)
+    if open_ and sys.stdout.isatty():
+        from moorage.cli.browser import open_browser
+        from moorage.cli.demo.script import page_address
+
+        open_browser(page_address(place))
+    return 0
+
+
+def default_folder() -> Path:
+    """`moorage-demo` under $XDG_DATA_HOME or ~/.local/share."""
+    return Path(os.environ.get("XDG_DATA_HOME") or "~/.local/share").expanduser() / NAME
+
+
+def _down(place: Place) -> int:
+    if not place.is_ours:
+        raise MoorageError(
+            f"no demo in {place.folder}",
+            hint="make demo has it in the folder .moorage-demo of the clone: moor demo --down --folder FOLDER",
+        )
+    with place.held():
+        if place.cluster.exists():
+            stop_cluster(place)
+        place.remove()
+    console.say(f"stopped and removed: {place.folder}")
+    return 0
+
+
+def _report(stage: Stage, option: str) -> None:
+    from moorage.cli.demo.script import next_steps, page_address
+
+    stage.print("")
+    stage.print(f"Done in {stage.elapsed:.0f} s. The cluster keeps running. Its page shows all of this, live:")
+    stage.print(f"  {page_address(stage.place)}")
+    stage.print(
+        "  The address logs you in: keep it secret. Jobs first shows your own runs; choose Everybody's there."
+    )
+    stage.print("")
+    stage.print("Try next, in this terminal:")
+    for line in next_steps(stage.place, option=option):
+        stage.print(f"  {line}")

@@ -1,0 +1,108 @@
+"""`moor explain`: why a run waits, who holds what it needs, and how it ended."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import click
+import msgspec
+
+from moorage.api.explain import Explanation, WorkflowExplanation
+from moorage.cli import console
+from moorage.cli.hints import as_typed
+from moorage.cli.kept import AskedKept
+from moorage.cli.names import complete
+from moorage.cli.session import Session, Target, in_session, target_options
+from moorage_kube.errors import Forbidden, NotFound, NotReady, ServerError, Unauthorized
+
+
+@console.command(
+    examples={
+        "moor explain train-7f3a": "why a run waits or failed, and what to do",
+        "moor explain train-7f3a -o json": "the same for a program",
+        "moor explain nightly-x7k2p": "which steps of a workflow run, and what the others wait for",
+        "moor explain nightly-x7k2p/fit": "why one step of a workflow waits",
+    }
+)
+@click.argument("name", shell_complete=complete("runs"))
+@console.document_option
+@target_options
+def explain(target: Target, name: str, output: str) -> int:
+    """Explain why a run or a pod waits: what is missing, who holds it and until when, its place in the queue, and
+    what would start now. Of a run that has ended: how it ended, what that means, and what to do.
+
+    NAME may be a workflow (`@latest`: the newest one), or WORKFLOW/STEP: which steps run, and what the others
+    wait for. For other users' runs, it prints only what every user may read.
+    """
+
+    async def work(session: Session) -> int:
+        explanation: Explanation | WorkflowExplanation
+        workflow, _, step = name.partition("/")
+        if step or workflow.startswith("@"):
+            explanation = await _explain_workflow(session, workflow, step)
+        else:
+            try:
+                explanation = await _explain_run(session, name)
+            except NotFound as missing:
+                try:
+                    explanation = await _explain_workflow(session, name, "")
+                except (NotFound, NotReady, Forbidden):
+                    raise missing from None
+        if output == "text":
+            console.show_text(as_typed(explanation.text))
+        else:
+            document = msgspec.to_builtins(explanation)
+            del document["text"]
+            console.print_document(document, output)
+        return 0
+
+    return in_session(target, work)
+
+
+async def _explain_run(session: Session, name: str) -> Explanation:
+    """Raises NotFound."""
+    try:
+        path = f"/api/v1/explain/{session.namespace}/{name}"
+        return await session.server.ask(Explanation, "GET", path)
+    except (NotReady, ServerError, Unauthorized, Forbidden):
+        return await _explain_here(session, name)
+    except NotFound as missing:
+        try:
+            # newer than the server's cache, or the message names similar names
+            return await _explain_here(session, name)
+        except Forbidden:
+            raise missing from None
+
+
+async def _explain_workflow(session: Session, name: str, step: str) -> WorkflowExplanation:
+    """Raises NotFound."""
+    path = f"/api/v1/workflows/{session.namespace}/{quote(name, safe='')}/explain"
+    try:
+        return await session.server.ask(WorkflowExplanation, "GET", path, params={"step": step or None})
+    except (NotReady, ServerError, Unauthorized):
+        return await _explain_workflow_here(session, name, step)
+
+
+async def _explain_workflow_here(session: Session, name: str, step: str) -> WorkflowExplanation:
+    """The same answer from what this user may read; without the server no step is known. Raises NotFound."""
+    from moorage.actions.explain import explain_run
+    from moorage.actions.workflows import NoRecords
+    from moorage.actions.workflowwaits import explain_workflow
+
+    async def explain_pod(pod: str) -> Any:
+        return await explain_run(session.api, session.namespace, pod, session.clock.now)
+
+    now = session.clock.now()
+    return await explain_workflow(
+        session.api, session.namespace, name, step, records=NoRecords(), explain_pod=explain_pod, now=now
+    )
+
+
+async def _explain_here(session: Session, name: str) -> Explanation:
+    """The same answer from what this user may read. Raises NotFound; Forbidden if nodes are hidden."""
+    from moorage.actions.explain import explain_run
+    from moorage.present.explanationanswer import make_explanation
+
+    kept = AskedKept(session)
+    return make_explanation(await explain_run(session.api, session.namespace, name, session.clock.now, kept))

@@ -1,0 +1,247 @@
+"""`moor gpus` and `moor top`: who uses the GPUs, now and over time."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from typing import Any
+
+import click
+import msgspec
+
+from moorage.api.gpus import Gpu, GpuCounts, GpuNode, Gpus, GpuUser
+from moorage.api.usage import Top
+from moorage.cli import console
+from moorage.cli.session import Session, Target, in_session, target_options
+from moorage.cli.toplive import follow_use, is_live
+from moorage.cli.watching import Listing, Source, can_watch, follow, watch_option
+from moorage.decide.usage.gpus import GpuState, view_gpus
+from moorage.present.gpusanswer import make_gpus
+from moorage_kube.errors import Forbidden, NotReady, ServerError, Unauthorized
+from moorage_kube.moments import format_duration
+from moorage_kube.resources import NODES, PODS
+
+GPU_HEADERS = ("NODE", "GPU", "TYPE", "STATE", "OWNER", "RUN", "SINCE", "EXPECTED-UNTIL")
+VIEWS = ("gpu", "node", "type", "user")
+SUMS = ("total", "used", "reserved", "free", "fragmented", "stranded", "together", "unavailable")
+BY = {
+    "user": "USER",
+    "namespace": "NAMESPACE",
+    "run": "RUN",
+    "workflow": "WORKFLOW",
+    "type": "TYPE",
+    "gpu": "GPU AND USER",
+}
+
+
+@console.command(
+    examples={
+        "moor gpus": "every GPU, and who holds it",
+        "moor gpus --free": "those that are free",
+        "moor gpus --by node": "one row for each node",
+        "moor gpus --watch": "keep the list up to date",
+    }
+)
+@click.option("--free", is_flag=True, help="Only GPUs that are free.")
+@click.option(
+    "--by",
+    type=click.Choice(list(VIEWS)),
+    default="gpu",
+    show_default=True,
+    help="Print one row for each of these.",
+)
+@watch_option
+@console.output_option
+@target_options
+def gpus(target: Target, free: bool, by: str, watch: bool, output: str) -> int:
+    """Show every GPU of every node: free, reserved, or who holds it, since when and until when.
+
+    A free GPU is FRAGMENTED if other GPUs of its node are in use, and STRANDED if its node has no CPU or memory
+    left. TOGETHER is the largest number of free GPUs on one node.
+    """
+    if free and by != "gpu":
+        raise click.UsageError("--free can only be used with --by gpu")
+
+    async def read(session: Session, *, direct: bool) -> tuple[Gpus, Listing]:
+        answer = await (_list_gpus(session) if direct else _read_gpus(session))
+        if by != "gpu":
+            return answer, _summed(answer, by)
+        gpus_of_nodes = [(node.name, gpu) for node in answer.nodes for gpu in node.gpus]
+        shown = [(node, gpu) for node, gpu in gpus_of_nodes if gpu.state == GpuState.FREE or not free]
+        now = session.clock.now
+        return answer, Listing(
+            headers=GPU_HEADERS,
+            rows=lambda: [_gpu_row(node, gpu, now()) for node, gpu in shown],
+            items=[msgspec.to_builtins(gpu) | {"node": node} for node, gpu in shown],
+            names=[f"{node}/{gpu.index}" for node, gpu in shown],
+            nothing="no GPU is free" if gpus_of_nodes else "no node of this cluster has GPUs",
+        )
+
+    async def work(session: Session) -> int:
+        if watch:
+            sources = [Source(NODES), Source(PODS)]
+            direct = await can_watch(session, sources)  # the server may be behind what is watched
+
+            async def read_again() -> Listing:
+                return (await read(session, direct=direct))[1]
+
+            return await follow(session, sources, read_again, output=output)
+        answer, listing = await read(session, direct=False)
+        listing.show(output)
+        if by == "gpu" and output in console.TABLES and any(node.gpus for node in answer.nodes):
+            console.say(_totals(answer.totals))
+        return 0
+
+    return in_session(target, work)
+
+
+@console.command(
+    examples={
+        "moor top": "what every pod uses now, on a terminal; in a pipe as --once",
+        "moor top --once": "GPU-hours of each user in the last day",
+        "moor top --since 7d --by run": "GPU-hours of each run in a week",
+        "moor top --by workflow": "of each workflow, all of its steps together",
+    }
+)
+@click.option(
+    "--since",
+    default="24h",
+    show_default=True,
+    help="Start of the period: 24h or 7d ago, a day such as 2026-01-31, or an RFC 3339 time.",
+)
+@click.option(
+    "--by", type=click.Choice(list(BY)), default="user", show_default=True, help="Print one sum for each of these."
+)
+@click.option("--once", is_flag=True, help="Print the sums once, also on a terminal.")
+@watch_option
+@console.output_option
+@target_options
+@click.pass_context
+def top(context: click.Context, target: Target, since: str, by: str, once: bool, watch: bool, output: str) -> int:
+    """Show what every pod uses now, or GPU-hours by user, namespace, run, workflow, GPU type, or single GPU.
+
+    On a terminal without options: GPUs, their utilisation, CPU and memory of each pod, refreshed until q. Sort
+    with g, u, c, m and o. With an option, or in a pipe: the sums of a period.
+    """
+    chosen = watch or any(
+        context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT for name in ("since", "by")
+    )
+
+    async def read(session: Session) -> Listing:
+        params = {"since": since, "by": by}
+        rows = (await session.server.ask(Top, "GET", "/api/v1/top", params=params)).rows
+        return Listing(
+            headers=(BY[by], "GPU-HOURS", "GPUS-NOW", "CPU-HOURS", "MEMORY-GIB-HOURS", "PODS"),
+            rows=lambda: [
+                [
+                    row.name,
+                    _hours(row.gpu_hours),
+                    str(row.running_gpus),
+                    _hours(row.cpu_hours),
+                    _hours(row.memory_hours),
+                    str(row.pods),
+                ]
+                for row in rows
+            ],
+            items=[msgspec.to_builtins(row) for row in rows],
+            names=[row.name for row in rows],
+            nothing=f"nothing was used since {since}" if "-" in since else f"nothing was used in the last {since}",
+        )
+
+    async def work(session: Session) -> int:
+        if is_live(once=once, chosen=chosen, output=output):
+            return await follow_use(session)
+        if watch:
+            return await follow(session, (), lambda: read(session), output=output)
+        (await read(session)).show(output)
+        return 0
+
+    return in_session(target, work)
+
+
+def _totals(totals: GpuCounts) -> str:
+    """The sums in one line."""
+    message = f"{totals.free} of {totals.total} GPUs are free"
+    if totals.together < totals.free:
+        message += f" (at most {totals.together} on one node)"
+    if totals.stranded:
+        message += f", {totals.stranded} of them without CPU or memory to go with them"
+    if totals.reserved:
+        message += f", {totals.reserved} reserved for machines"
+    if totals.unavailable:
+        message += f", {totals.unavailable} cannot be used now"
+    return message
+
+
+def _summed(answer: Gpus, by: str) -> Listing:
+    """One row for each node, type or user."""
+    headers: tuple[str, ...] = ("USER", "GPUS", "TYPES")
+    if by == "user":
+        rows = [_user_row(user) for user in answer.users]
+        items = [msgspec.to_builtins(user) for user in answer.users]
+    elif by == "type":
+        headers = ("TYPE", *(name.upper() for name in SUMS))
+        rows = [[kind.type, *_sums(kind)] for kind in answer.types]
+        items = [msgspec.to_builtins(kind) for kind in answer.types]
+    else:
+        headers = ("NODE", "TYPE", *(name.upper() for name in SUMS))
+        rows = [[node.name, node.type, *_sums(node)] for node in answer.nodes]
+        items = [_without_gpus(node) for node in answer.nodes]
+    return Listing(
+        headers=headers,
+        rows=lambda: rows,
+        items=items,
+        names=[row[0] for row in rows],
+        nothing="nobody holds a GPU" if by == "user" else "no node of this cluster has GPUs",
+    )
+
+
+def _sums(counts: GpuCounts) -> list[str]:
+    return [str(getattr(counts, name)) for name in SUMS]
+
+
+def _user_row(user: GpuUser) -> list[str]:
+    return [user.user, str(user.gpus), ", ".join(f"{count} {kind}" for kind, count in user.types.items())]
+
+
+def _without_gpus(node: GpuNode) -> dict[str, Any]:
+    document: dict[str, Any] = msgspec.to_builtins(node)
+    del document["gpus"]
+    return document
+
+
+def _hours(value: float) -> str:
+    """Two decimals, and four for what would otherwise read as nothing."""
+    return f"{value:.4f}" if 0 < value < 0.1 else f"{value:.2f}"
+
+
+async def _read_gpus(session: Session) -> Gpus:
+    """What the server says; where there is none, the same from the nodes and pods this user may list."""
+    try:
+        return await session.server.ask(Gpus, "GET", "/api/v1/gpus")
+    except (NotReady, ServerError, Unauthorized, Forbidden):
+        return await _list_gpus(session)
+
+
+async def _list_gpus(session: Session) -> Gpus:
+    nodes, pods = await asyncio.gather(session.api.list(NODES), session.api.list(PODS))
+    return make_gpus(view_gpus(nodes.items, pods.items), now=session.clock.now())
+
+
+def _gpu_row(node: str, gpu: Gpu, now: datetime) -> list[str]:
+    return [
+        node,
+        str(gpu.index),
+        gpu.type,
+        f"{gpu.state} ({gpu.why})" if gpu.why else gpu.state,
+        gpu.owner,
+        gpu.run or gpu.step or gpu.pod,
+        f"{format_duration(now - gpu.since)} ago" if gpu.since else "",
+        _until(gpu.expected_until, now),
+    ]
+
+
+def _until(until: datetime | None, now: datetime) -> str:
+    if until is None:
+        return ""
+    return f"in {format_duration(until - now)}" if until >= now else f"{format_duration(now - until)} overdue"

@@ -1,0 +1,105 @@
+"""What Moorage's server keeps of runs and workflows, for commands that read the cluster themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from urllib.parse import quote
+
+from moorage.api.jobs import JobList
+from moorage.api.kept import Erased, KeptLog, KeptPod, KeptRun, KeptSteps
+from moorage.cli import console
+from moorage.cli.session import Session
+from moorage.decide.runs.kept import needs_kept
+from moorage.decide.runs.state import RunView
+from moorage_kube.errors import Forbidden, MoorageError, NotFound, NotReady
+
+
+class AskedKept:
+    """Implements `actions.kept.Kept` and `KeptOfSteps` by asking the server. If it is away, that is noted once."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._noted = False
+
+    async def run(self, namespace: str, name: str) -> KeptRun:
+        try:
+            return await self._session.server.ask(KeptRun, "GET", f"/api/v1/jobs/{namespace}/{quote(name)}/kept")
+        except NotReady:
+            return KeptRun()  # without a server nothing is kept
+        except MoorageError as error:
+            self._note(f"what is kept of pods that are gone is missing here: {error.message}")
+            return KeptRun()
+
+    async def log(self, namespace: str, name: str, uid: str) -> KeptLog:
+        return await self._log(f"/api/v1/jobs/{namespace}/{quote(name)}/kept/{quote(uid)}", {})
+
+    async def steps(self, namespace: str, workflow: str, uid: str, *, pod: str = "") -> tuple[KeptPod, ...]:
+        path = f"/api/v1/workflows/{namespace}/{quote(workflow)}/kept"
+        try:
+            params = {"uid": uid, "pod": pod or None}
+            return (await self._session.server.ask(KeptSteps, "GET", path, params=params)).pods
+        except (NotFound, NotReady):
+            return ()
+        except MoorageError as error:
+            self._note(f"what is kept of pods that are gone is missing here: {error.message}")
+            return ()
+
+    async def step_log(self, namespace: str, workflow: str, uid: str, pod: str, *, container: str = "") -> KeptLog:
+        path = f"/api/v1/workflows/{namespace}/{quote(workflow)}/kept/{quote(pod)}"
+        return await self._log(path, {"uid": uid, "container": container or None})
+
+    async def _log(self, path: str, params: dict[str, object]) -> KeptLog:
+        try:
+            return await self._session.server.ask(KeptLog, "GET", path, params=params)
+        except (NotFound, NotReady):
+            return KeptLog()
+        except Forbidden:
+            raise
+        except MoorageError as error:
+            self._note(f"logs of pods that are gone are missing here: {error.message}")
+            return KeptLog()
+
+    def _note(self, text: str) -> None:
+        if not self._noted:
+            console.note(text)
+        self._noted = True
+
+
+async def with_kept(session: Session, namespace: str | None, runs: Sequence[RunView]) -> tuple[RunView, ...]:
+    """Runs of a list, each without a pod with what the server keeps of its pods: one question for all of them.
+
+    `namespace` None: of all. Where there is no server, or it gives no answer, the runs as they are.
+    """
+    if not any(needs_kept(run, peaks=False) for run in runs):
+        return tuple(runs)
+    try:
+        listed = await session.server.ask(JobList, "GET", "/api/v1/jobs", params={"namespace": namespace})
+    except MoorageError:
+        return tuple(runs)
+    known = {(job.namespace, job.name, job.created): job for job in listed.jobs}
+    return tuple(
+        replace(
+            run,
+            node=job.node,
+            gpu_type=job.gpu_type,
+            started=job.started,
+            exit_code=job.exit_code,
+            reason=job.reason,
+        )
+        if needs_kept(run, peaks=False) and (job := known.get((run.namespace, run.name, run.created))) is not None
+        else run
+        for run in runs
+    )
+
+
+async def erase_kept_steps(session: Session, workflow: str) -> int:
+    """Erase what is kept of the pods of all workflows of a name; of how many. Raises ApiError, NotReady."""
+    path = f"/api/v1/workflows/{session.namespace}/{quote(workflow)}/kept"
+    return (await session.server.ask(Erased, "DELETE", path)).pods
+
+
+async def erase_kept(session: Session, name: str) -> int:
+    """Erase what is kept of all runs of a name; of how many pods that was. Raises ApiError, NotReady."""
+    path = f"/api/v1/jobs/{session.namespace}/{quote(name)}/kept"
+    return (await session.server.ask(Erased, "DELETE", path)).pods

@@ -1,0 +1,177 @@
+"""`moor restore`: a backup, or one of the copies that `moor up` keeps of its data folder, brought back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from moorage.cli import console
+from moorage.cli.bringback import bring_back, stopped
+from moorage.cli.datafolder import DataFolder
+from moorage.cli.folderhealth import find_damage
+from moorage.cli.restorefile import is_file_name, restore_file
+from moorage.cli.session import Target, target_options
+from moorage.client.datafolder import default_folder
+from moorage.present.sizes import bytes_text
+from moorage_kube.clock import SYSTEM, format_duration, rfc3339
+from moorage_kube.errors import MoorageError, UsageError
+
+if TYPE_CHECKING:
+    from moorage.cli.embedded import Copy
+
+
+@console.command(
+    examples={
+        "moor restore": "list the copies",
+        "moor restore latest": "bring damaged files back",
+        "moor restore --dry-run ./moorage.backup": "check a backup, and print what is in it",
+        "moor restore --force ./moorage.backup": "replace all that is there by a backup",
+    }
+)
+@target_options
+@click.argument("copy", required=False, metavar="[COPY|FILE]")
+@click.option("--file", "files", multiple=True, metavar="FILE", help="Bring back this file only; repeatable.")
+@click.option("--all", "everything", is_flag=True, help="Bring back every file of the copy, also undamaged files.")
+@click.option("--dry-run", is_flag=True, help="Print what would be done; change nothing.")
+@click.option("--force", is_flag=True, help="Of a backup: replace what is there.")
+@console.output_option
+def restore(
+    target: Target,
+    copy: str | None,
+    files: tuple[str, ...],
+    everything: bool,
+    dry_run: bool,
+    force: bool,
+    output: str,
+) -> None:
+    """Restore a backup, bring back damaged files of the data folder from a copy, or list the copies.
+
+    FILE is a backup of `moor backup`: its path, with a `/` or a dot in it. It replaces all that is there. On a
+    cluster the server does it; restart the servers then. A local cluster must be stopped. Workers of before hold
+    nothing after it; what they held is given again.
+
+    COPY is a name from the list, or `latest`: the newest copy that has the damaged files, whole. Only damaged
+    files are replaced, unless --file or --all is given; the old ones are kept in the folder `damaged`. The cluster
+    must be stopped. Running pods are left alone; the next `moor up` adopts them, also pods that are newer than
+    the copy.
+    """
+    from moorage.cli.embedded import embedded
+
+    if copy is not None and is_file_name(copy):
+        if files or everything:
+            raise UsageError("--file and --all are of copies: a backup is restored as a whole")
+        restore_file(target, Path(copy), dry_run=dry_run, force=force, output=output)
+        return
+    if force:
+        raise UsageError("--force is of a backup", hint="a copy is restored with --all")
+    folder = DataFolder(target.data.absolute() if target.data else default_folder())
+    folder.check_version()
+    copies = embedded().list_copies(folder.path)
+    if copy is None:
+        if files or everything or dry_run:
+            raise UsageError("no copy is named", hint="`moor restore latest`, or a name that `moor restore` lists")
+        _print_copies(folder, copies, output)
+        return
+    with stopped(folder):
+        damaged = [damage.file for damage in find_damage(folder)]
+        wanted = _wanted(copies, files, everything=everything, damaged=damaged)
+        dropped = [name for name in wanted if name in embedded().NOT_COPIED]
+        wanted = [name for name in wanted if name not in embedded().NOT_COPIED]
+        is_named = copy != "latest"  # a name that is wrong is refused also where nothing is damaged
+        needed = None if everything else wanted
+        chosen = _choose(copy, copies, needed) if wanted or everything or is_named else None
+        if chosen is not None:
+            wanted = sorted(chosen.files) if everything else wanted
+            embedded().check_copy(chosen, wanted)
+        if not wanted and not dropped:
+            console.say("nothing is damaged: nothing was changed (--all brings back every file of a copy)")
+            return
+        steps = bring_back(folder, chosen, wanted, dropped, dry_run=dry_run)
+    for step in steps:
+        console.say(f"would {step}" if dry_run else step)
+    if not dry_run:
+        option = "" if folder.path == default_folder() else f" --data {folder.path}"
+        console.say(f"done; `moor up{option}` starts the cluster")
+
+
+def _print_copies(folder: DataFolder, copies: Sequence[Copy], output: str) -> None:
+    now = SYSTEM.now().astimezone(UTC)
+    items = [
+        {
+            "name": copy.name,
+            "taken": rfc3339(copy.taken),
+            "version": copy.version,
+            "revision": copy.revision,
+            "objects": copy.objects,
+            "bytes": copy.bytes,
+            "files": sorted(copy.files),
+            "problem": copy.problem,
+        }
+        for copy in copies
+    ]
+    console.print_listing(
+        output,
+        headers=("NAME", "AGE", "OBJECTS", "SIZE", "FILES"),
+        rows=lambda: [
+            (
+                copy.name,
+                format_duration(now - copy.taken),
+                str(copy.objects),
+                bytes_text(copy.bytes),
+                copy.problem or str(len(copy.files)),
+            )
+            for copy in copies
+        ],
+        items=items,
+        names=[copy.name for copy in copies],
+        nothing=f"no copies are kept in {folder.path}; a running cluster makes one every quarter of an hour",
+    )
+    if not folder.is_running():
+        for damage in find_damage(folder):
+            console.note(f"{damage.file} {damage.problem}")
+
+
+def _wanted(
+    copies: Sequence[Copy], files: Sequence[str], *, everything: bool, damaged: Sequence[str]
+) -> list[str]:
+    if files and everything:
+        raise UsageError("--file and --all cannot be used together")
+    known = {name for copy in copies for name in copy.files}
+    if unknown := [name for name in files if name not in known]:
+        raise UsageError(
+            f"no copy holds {unknown[0]}", hint=f"copies hold: {', '.join(sorted(known)) or 'nothing'}"
+        )
+    return list(files or damaged)
+
+
+def _choose(name: str, copies: Sequence[Copy], wanted: Sequence[str] | None) -> Copy:
+    """The copy that is named, or the newest that is whole in all that is wanted. None: in all that it holds.
+
+    Raises UsageError, MoorageError.
+    """
+    from moorage.cli.embedded import embedded
+
+    if name != "latest":
+        for copy in copies:
+            if copy.name == name:
+                break
+        else:
+            raise UsageError(f"copy {name!r} not found", hint="`moor restore` lists them")
+        if copy.problem is not None:
+            raise MoorageError(f"the copy {name} cannot be used: {copy.problem}", hint="choose another one")
+        if missing := [file for file in wanted or () if file not in copy.files]:
+            raise UsageError(f"the copy {name} does not hold {missing[0]}", hint="choose another one")
+        return copy
+    if (whole := embedded().newest_whole(copies, wanted)) is not None:
+        return whole
+    for copy in copies:
+        if set(wanted or ()) <= copy.files.keys():
+            embedded().check_copy(copy, wanted or copy.files)  # says what is damaged
+    raise MoorageError(
+        f"no copy holds {' and '.join(wanted or ()) or 'anything'}",
+        hint="bring the file back from a backup of yours; `moor down` stops the pods of this folder",
+    )

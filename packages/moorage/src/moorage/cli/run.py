@@ -1,0 +1,267 @@
+"""`moor run`: a command becomes a guarded Job."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from moorage.actions.around import read_around, read_caller
+from moorage.actions.submit import read_request
+from moorage.api.explain import Explanation, PodQuestion
+from moorage.cli import console
+from moorage.cli.commands import TYPED
+from moorage.cli.runoptions import request_from, run_options
+from moorage.cli.session import Session, Target, in_session, target_options
+from moorage.cluster.serverurl import server_url
+from moorage.decide.runs.names import generated_name
+from moorage.decide.runs.request import RunPlan, RunRequest
+from moorage.decide.runs.runfile import parse_run_file
+from moorage.present.sizes import bytes_text
+from moorage_kube.documents import parse_yaml
+from moorage_kube.errors import (
+    Forbidden,
+    MethodNotAllowed,
+    NotFound,
+    NotReady,
+    Problems,
+    ServerError,
+    Unauthorized,
+    UsageError,
+)
+from moorage_kube.quantity import counted
+from moorage_kube.resources import Obj
+
+if TYPE_CHECKING:
+    from moorage.actions.runfacts import RunFacts
+    from moorage.actions.submit import Submitted
+
+
+@console.command(
+    context_settings={"allow_interspersed_args": False},
+    examples={
+        "moor run -- python train.py": "a command, with the limits of your tenant",
+        "moor run --gpus 1 --memory 8Gi --time 2h -- python train.py": "on a GPU, for two hours at most",
+        "moor run --follow --checkpoint runs -- python train.py": "keep checkpoints, and follow the logs",
+        "moor run -f train.yaml --gpus 2": "the options of a file, with two GPUs",
+    },
+)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "-f",
+    "--file",
+    "path",
+    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+    default=None,
+    help="YAML file with `command` and options, such as gpuType; options typed here win. `-`: standard input.",
+)
+@run_options
+@target_options
+def run(
+    target: Target, command: tuple[str, ...], path: Path | None, follow: bool, dry_run: bool, **given: Any
+) -> int:
+    """Run a command as a Job, with limits, on the GPUs it requests.
+
+    Prints the run's name and returns once the run is submitted. A notebook is run from top to bottom, in an image
+    with Jupyter: moor run train.ipynb -p epochs=3; with --checkpoint it is kept there with its outputs.
+    """
+    base, namespace = _read_file(path) if path is not None else (None, None)
+    request = request_from(base, given, command)
+    if not request.command:
+        hint = (
+            f"write `command` in {path}, or type it"
+            if path is not None
+            else "moor run [OPTIONS] -- python train.py"
+        )
+        raise UsageError("no command given", hint=hint)
+    target = replace(target, namespace=target.namespace or namespace)
+    _note_misplaced(command)
+
+    async def work(session: Session) -> int:
+        return await submit(session, _of_notebook(request), follow=follow, dry_run=dry_run)
+
+    return in_session(target, work)
+
+
+def _note_misplaced(command: Sequence[str]) -> None:
+    """Note options of `moor run` behind the command, which gets them; with `--` this is meant."""
+    context = click.get_current_context()
+    if "--" in context.meta.get(TYPED, ()):
+        return
+    known = {option for parameter in context.command.params for option in parameter.opts}
+    long = [word for word in command[1:] if word.startswith("--")]
+    options = [word for word in long if word.partition("=")[0] in known]
+    if options:
+        console.note(
+            f"after the command, {' and '.join(options)} goes to {command[0]}, not to moor;"
+            " options of moor run come before the command"
+        )
+
+
+@console.command(
+    context_settings={"allow_interspersed_args": True},
+    examples={
+        "moor rerun train-7f3a": "the same once more, under a new name",
+        "moor rerun train-7f3a --memory 16Gi": "with more memory",
+        "moor rerun train-7f3a --name long -- python train.py --epochs 90": "with another command",
+    },
+)
+@click.argument("run", metavar="NAME")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@run_options
+@target_options
+def rerun(target: Target, run: str, command: tuple[str, ...], follow: bool, dry_run: bool, **given: Any) -> int:
+    """Run again what a run ran, also one that has ended. Options typed here replace those of that run.
+
+    The files of the current directory are sent along; on a local cluster, the command starts in the directory of
+    that run.
+    """
+
+    async def work(session: Session) -> int:
+        again = await read_request(session.api, session.namespace, run)
+        request = request_from(replace(again.request, name=None), given, command)
+        with contextlib.suppress(OSError):
+            os.chdir(again.directory or ".")
+        return await submit(session, _of_notebook(request), follow=follow, dry_run=dry_run)
+
+    return in_session(target, work)
+
+
+def _read_file(path: Path) -> tuple[RunRequest, str | None]:
+    """The request that a file holds, and its namespace. Raises UsageError."""
+    try:
+        data = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        options = parse_run_file(parse_yaml(data))
+    except Problems as problems:
+        raise Problems([(f"{path}: {message}", hint) for message, hint in problems.problems]) from problems
+    except UsageError as error:
+        raise UsageError(f"{path}: {error.message}", hint=error.hint) from error
+    command = options.pop("command", ())
+    return RunRequest(command=command, shown=command, **options), options.get("namespace")
+
+
+def _of_notebook(request: RunRequest) -> RunRequest:
+    """A request whose command is a notebook, with the command that runs it. Raises UsageError."""
+    from moorage.cli.runnotebook import check_source, is_notebook, notebook_command
+
+    typed = request.command
+    if not is_notebook(typed):
+        return request
+    if request.working_dir is None:
+        check_source(typed)
+    name = request.name or generated_name((typed[0].removesuffix(".ipynb"),), token_hex(8), frozenset())
+    return replace(request, command=notebook_command(typed), shown=typed, name=name)
+
+
+async def submit(session: Session, request: RunRequest, *, follow: bool, dry_run: bool) -> int:
+    """Submit a run, say its name, and follow it where that is asked for; return the exit code."""
+    from moorage.actions.submit import submit_run
+    from moorage.cli.rightsize import advice_for
+
+    request = replace(request, namespace=session.namespace)
+    caller = read_caller(request.command, await session.user())
+    submitted = await submit_run(
+        session.api,
+        request,
+        caller,
+        around=read_around(session.api, session.server, request.namespace),
+        url=server_url(session.api),
+        note=console.note,
+        dry_run=dry_run,
+        pack=lambda: packed(caller.cwd),
+        advise=partial(advice_for, session),
+    )
+    [job] = submitted.jobs
+    name = str(job["metadata"]["name"])
+    if dry_run:
+        await _show_dry_run(session, submitted)
+        return 0
+    if not follow:
+        console.show(name)
+        console.say(f"submitted; follow it with: moor logs -f {name}")
+        return 0
+    console.say(f"submitted {name}; Ctrl-C detaches; the run continues")
+    from moorage.cli.logs import follow_to_the_end
+
+    return await follow_to_the_end(session, name)
+
+
+def packed(directory: str) -> bytes | None:
+    """The directory, as it goes into the pod; says how much it is, and which files stay behind.
+
+    None: it has no files to send, and the command starts in the working directory of its image.
+    """
+    from moorage.cli.shipping import credentials_note, pack
+    from moorage.sdk.progress import PATIENCE_SECONDS, Bar, Meter
+
+    with Bar(after=PATIENCE_SECONDS) as bar:
+        meter = Meter(bar)
+        shipment = pack(Path(directory), on_start=meter.begin, on_progress=meter.add)
+    for path in shipment.left_out:
+        console.note(f"{path} is not sent: its link leads outside {directory}")
+    if shipment.credentials:
+        console.note(credentials_note(shipment.credentials))
+    if not shipment.files:
+        console.note(f"{directory} has no files to send: the command starts in the image's working directory")
+        return None
+    console.say(f"{directory} is sent along: {counted(shipment.files, 'file')}, {bytes_text(shipment.size)}")
+    return shipment.archive
+
+
+async def _show_dry_run(session: Session, submitted: Submitted) -> None:
+    """Print what would be created, and say where its pod would land now, or why it would wait."""
+    from moorage.actions.explain import pod_to_be
+
+    plan, [job] = submitted.plan, submitted.jobs
+    if plan is None or plan.job is None:
+        return
+    documents = [*plan.claims, *([plan.secret] if plan.secret else []), plan.job]
+    console.show_text("---\n".join(console.as_yaml(_shown(document)) for document in documents), nl=False)
+    pod, refused = await pod_to_be(session.api, job, session.namespace)
+    why = await _why(session, pod, refused, submitted.facts, plan)
+    console.say(*why.rstrip("\n").split("\n"))
+
+
+async def _why(session: Session, pod: Obj, refused: str, seen: RunFacts, plan: RunPlan) -> str:
+    """The server's answer, for it knows the whole cluster and past runs; else what this user may read tells."""
+    claims = [*seen.claims, *plan.claims] if seen.facts.claims is not None else None
+    try:
+        question = PodQuestion(pod=pod, claims=claims, refused=refused)
+        return (await session.server.ask(Explanation, "POST", "/api/v1/explain", body=question)).text
+    except (NotReady, ServerError, Unauthorized, Forbidden, NotFound, MethodNotAllowed):
+        pass
+    if seen.facts.nodes is None:
+        return "where it would land is not known: you may not list this cluster's nodes, and no server answered"
+    from moorage.decide.explain.explainer import explain
+    from moorage.decide.explain.storage import storage_of
+    from moorage.present.explanation import explain_text
+
+    events = [{"reason": "FailedCreate", "message": refused}] if refused else []
+    explanation = explain(
+        pod,
+        nodes=seen.nodes,
+        pods=seen.pods,
+        now=session.clock.now(),
+        storage=storage_of(claims),
+        events=events,
+    )
+    return explain_text(explanation)
+
+
+def _shown(obj: dict[str, object]) -> dict[str, object]:
+    """A manifest fit to be shown: of a Secret only the names of what it holds."""
+    if obj.get("kind") != "Secret":
+        return obj
+    data = obj.get("data")
+    return obj | {"data": {key: "" for key in data} if isinstance(data, dict) else {}}

@@ -1,0 +1,210 @@
+"""Which cluster a command talks to, as whom, and the connection to it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import click
+
+from moorage.cli import console
+from moorage.cli.hints import remember
+from moorage.cli.names import complete
+from moorage.client.cluster import Target as Target
+from moorage.client.cluster import open_cluster, user_of
+from moorage.client.connection import Connection
+from moorage_kube.api import PodApi
+from moorage_kube.clock import SYSTEM, Clock
+from moorage_kube.errors import Forbidden, MoorageError
+from moorage_kube.errors import Problems as Problems
+
+if TYPE_CHECKING:
+    from moorage.client.maps import MapClient
+
+R = TypeVar("R")
+
+
+class Server(Protocol):
+    """Moorage's own REST API."""
+
+    async def ask(
+        self,
+        kind: type[R],
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, object] | None = None,
+        body: object = None,
+    ) -> R:
+        """The answer as a Struct of `moorage.api`. Raises ApiError; NotReady when this cluster has no server."""
+        ...
+
+    def stream(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, object] | None = None,
+        silence: float | None = None,
+        data: bytes | None = None,
+        content_type: str = "application/json",
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """An answer's body as it comes. Raises as `ask`."""
+        ...
+
+    async def address(self) -> tuple[str, dict[str, str]]:
+        """Its URL and the headers that say who asks. Raises NotReady when this cluster has no server."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """One command's view of a cluster."""
+
+    api: PodApi
+    namespace: str = "default"
+    server: Server
+    as_user: str | None = None
+    clock: Clock = SYSTEM
+
+    async def user(self) -> str:
+        """Who the API server takes us for, as a person; where it cannot say, this machine's user."""
+        return await user_of(self.api, self.as_user, server=self.server)
+
+    async def maps(self) -> MapClient:
+        """The server's maps, as the session's user. Raises NotReady where this cluster has no server."""
+        from moorage.client.maps import map_client
+
+        await self.server.address()
+        ca = (await self.server.site()).ca if isinstance(self.server, Connection) else ""
+        return map_client(self.server.address, ca=ca, clock=self.clock)
+
+
+Opener = Callable[[Target], AbstractAsyncContextManager[Session]]
+
+
+def target_options(command: Callable[..., R]) -> Callable[..., R]:
+    """Give a command the options that choose the cluster; it gets them as one `Target`, its first argument."""
+
+    @click.option(
+        "-n",
+        "--namespace",
+        default=None,
+        help="Namespace (default: the context's).",
+        shell_complete=complete("namespaces"),
+    )
+    @click.option(
+        "--context",
+        default=None,
+        help="Context of the kubeconfig (default: the current one).",
+        shell_complete=complete("contexts"),
+    )
+    @click.option(
+        "--kubeconfig",
+        type=click.Path(path_type=Path, dir_okay=False),
+        default=None,
+        help="Kubeconfig (default: $MOORAGE_KUBECONFIG, the running local cluster, or kubectl's).",
+    )
+    @click.option("--as", "as_user", default=None, metavar="USER", help="Act as this user, if you are allowed to.")
+    @click.option(
+        "--data",
+        type=click.Path(path_type=Path, file_okay=False),
+        default=None,
+        help="Data folder of the local cluster to use.",
+    )
+    @functools.wraps(command)
+    def with_target(
+        *args: Any,
+        namespace: str | None,
+        context: str | None,
+        kubeconfig: Path | None,
+        as_user: str | None,
+        data: Path | None,
+        **kwargs: Any,
+    ) -> R:
+        remember(
+            {"-n": namespace, "--context": context, "--kubeconfig": kubeconfig, "--as": as_user, "--data": data}
+        )
+        target = Target(context=context, kubeconfig=kubeconfig, namespace=namespace, as_user=as_user, data=data)
+        return command(target, *args, **kwargs)
+
+    return with_target
+
+
+def in_session(target: Target, work: Callable[[Session], Awaitable[R]]) -> R:
+    """Open the cluster, do the work, close it; the opener is the command line's, or a test's."""
+    current_context = click.get_current_context(silent=True)
+    opener: Opener = (
+        current_context.obj if current_context is not None and current_context.obj is not None else open_session
+    )
+
+    command = current_context.command_path.removeprefix("moor ") if current_context is not None else ""
+    logging.getLogger("moorage").addHandler(logging.NullHandler())  # what matters is said, not logged
+
+    async def whole() -> R:
+        async with opener(target) as session:
+            try:
+                return await work(session)
+            except Forbidden as error:
+                raise await plain_refusal(session, error, command) from error
+            except Problems as error:
+                raise await _plain_problems(session, error, command) from error
+
+    return asyncio.run(whole())
+
+
+async def _plain_problems(session: Session, error: Problems, command: str) -> Problems:
+    """Several problems, with those of RBAC as sentences."""
+    problems: list[tuple[str, str | None]] = []
+    for message, hint in error.problems:
+        plain = await plain_refusal(session, Forbidden(message, hint=hint), command)
+        problems.append((plain.message, plain.hint))
+    answer = Problems(problems, code=error.code, field=error.field, fields=error.fields)
+    answer.exit_code = error.exit_code  # type: ignore[misc]
+    return answer
+
+
+async def plain_refusal(session: Session, error: Forbidden, command: str = "") -> Forbidden:
+    """What RBAC refused as a sentence, with what the user can do; other refusals as they are.
+
+    `command`: the words that were typed after `moor`.
+    """
+    from moorage.api.logins import Person
+    from moorage.model.tenant import Membership
+    from moorage.present.forbidden import refusal_of, way_out
+
+    refusal = refusal_of(error.message)
+    if refusal is None:
+        return error
+    name, teams = "", []
+    with contextlib.suppress(MoorageError):
+        person = await session.server.ask(Person, "GET", "/api/v1/login")
+        name = person.name
+        teams = [
+            Membership(tenant=team.name, namespace=team.namespace, role=team.role, admins=team.admins)
+            for team in person.tenants
+        ]
+    return Forbidden(
+        refusal.sentence(name, command=command),
+        hint=way_out(refusal, name, teams, command=command),
+        code=error.code,
+        field=error.field,
+    )
+
+
+@asynccontextmanager
+async def open_session(target: Target) -> AsyncIterator[Session]:
+    """Connect as the options say."""
+
+    def warned(text: str) -> None:
+        console.say(f"warning: {text}")
+
+    async with open_cluster(target, warned=warned) as cluster:
+        yield Session(api=cluster.api, namespace=cluster.namespace, server=cluster.server, as_user=target.as_user)

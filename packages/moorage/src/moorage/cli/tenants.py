@@ -1,0 +1,272 @@
+"""`moor tenant`: teams, their people and what they may use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from moorage.actions import tenants
+from moorage.actions.people import find_account
+from moorage.cli import console
+from moorage.cli.names import complete
+from moorage.cli.nextsteps import after_team
+from moorage.cli.session import Session, Target, in_session, target_options
+from moorage.cluster.serverurl import public_url
+from moorage_kube.errors import MoorageError, UsageError
+from moorage_kube.meta import condition
+from moorage_kube.resources import Obj
+
+role_option = click.option(
+    "--role", type=click.Choice(tenants.ROLES), default="member", show_default=True, help="Role in the tenant."
+)
+
+
+@console.group(
+    examples={
+        "moor tenant create vision --admin ada --quota requests.nvidia.com/gpu=8": "create a team with 8 GPUs",
+        "moor tenant add vision --user alan": "add a member",
+        "moor tenant show vision": "see its roles and quota",
+    }
+)
+def tenant() -> None:
+    """Manage tenants: teams with a namespace, roles, quota, nodes and hosts. For administrators."""
+
+
+@tenant.command(
+    "create",
+    examples={
+        "moor tenant create vision --admin ada --member grace": "create a team",
+        "moor tenant create vision --group staff --quota requests.nvidia.com/gpu=8": "with a quota",
+        "moor tenant create vision --admin ada --dry-run": "only print it",
+    },
+)
+@click.argument("name")
+@click.option("--in", "place", default=None, metavar="NAMESPACE", help="Its namespace (default: its name).")
+@click.option("--admin", "admins", multiple=True, help="Administrator of the tenant; repeatable.")
+@click.option("--member", "members", multiple=True, help="Member of the tenant; repeatable.")
+@click.option("--group", "groups", multiple=True, help="Group whose users are members; repeatable.")
+@click.option(
+    "--quota", multiple=True, metavar="RESOURCE=AMOUNT", help="Quota, such as requests.nvidia.com/gpu=8."
+)
+@click.option("--cpu-nodes", multiple=True, metavar="LABEL=VALUE", help="Nodes for this tenant only.")
+@click.option(
+    "--priority-class", "classes", multiple=True, help="PriorityClass that its pods may use. Repeatable."
+)
+@click.option("--domain", default=None, help="Domain of its hosts: this host and all hosts below it.")
+@click.option("--ingress-class", default=None, help="IngressClass of its Ingresses.")
+@click.option("--dry-run", is_flag=True, help="Print what would be created; create nothing.")
+@target_options
+def create(
+    target: Target,
+    name: str,
+    place: str | None,
+    admins: tuple[str, ...],
+    members: tuple[str, ...],
+    groups: tuple[str, ...],
+    quota: tuple[str, ...],
+    cpu_nodes: tuple[str, ...],
+    classes: tuple[str, ...],
+    domain: str | None,
+    ingress_class: str | None,
+    dry_run: bool,
+) -> int:
+    """Create a tenant; the operator creates its namespace, and keeps it as the Tenant describes."""
+    spec: Obj = {"namespace": place or name}
+    if admins:
+        spec["admins"] = {"people": list(admins)}
+    if members or groups:
+        wanted = {"people": list(members), "groups": list(groups)}
+        spec["members"] = {key: value for key, value in wanted.items() if value}
+    if quota:
+        spec["quota"] = _pairs(quota, "--quota")
+    if cpu_nodes:
+        spec["cpuNodes"] = {"selector": _pairs(cpu_nodes, "--cpu-nodes")}
+    if classes:
+        spec["priorityClasses"] = list(classes)
+    ingress = {"domain": domain, "className": ingress_class}
+    if any(ingress.values()):
+        spec["ingress"] = {key: value for key, value in ingress.items() if value}
+    obj = tenants.plan_tenant(name, spec)
+    if dry_run:
+        console.show_text(console.as_yaml(obj), nl=False)
+        return 0
+
+    async def work(session: Session) -> int:
+        await tenants.create_tenant(session.api, obj)
+        console.say(f"tenant {name} created; its namespace is {spec['namespace']}")
+        named = list(dict.fromkeys([*admins, *members]))
+        missing = [person for person in named if not await _has_account(session, person)]
+        steps = after_team(name, named, groups, without_account=missing, address=await public_url(session.api))
+        for line in steps:
+            console.say(line)
+        return 0
+
+    return in_session(target, work)
+
+
+@tenant.command(
+    "list",
+    examples={
+        "moor tenant list": "all tenants",
+        "moor tenant list -o name": "names alone, for a script",
+    },
+)
+@console.output_option
+@target_options
+def list_tenants(target: Target, output: str) -> int:
+    """List tenants."""
+
+    async def work(session: Session) -> int:
+        objs = await tenants.list_tenants(session.api)
+        console.print_listing(
+            output,
+            headers=("NAME", "NAMESPACE", "PEOPLE", "NODES", "READY", "REASON"),
+            rows=lambda: [_row(obj) for obj in objs],
+            items=objs,
+            names=[obj["metadata"]["name"] for obj in objs],
+            nothing="no tenants; create one: moor tenant create NAME",
+        )
+        return 0
+
+    return in_session(target, work)
+
+
+@tenant.command(
+    "show",
+    examples={
+        "moor tenant show vision": "roles, quota, nodes and hosts",
+        "moor tenant show vision -o yaml": "the same for a program",
+    },
+)
+@click.argument("name", shell_complete=complete("tenants"))
+@console.document_option
+@target_options
+def show(target: Target, name: str, output: str) -> int:
+    """Show a tenant: who has which role, its quota, nodes and hosts."""
+
+    async def work(session: Session) -> int:
+        obj = await tenants.get_tenant(session.api, name)
+        if output != "text":
+            console.print_document(obj, output)
+            return 0
+        for line in _lines(obj):
+            console.show(line)
+        return 0
+
+    return in_session(target, work)
+
+
+@tenant.command(
+    "add",
+    examples={
+        "moor tenant add vision --user alan": "add a member",
+        "moor tenant add vision --group interns --role viewer": "let a group look",
+    },
+)
+@click.argument("name", shell_complete=complete("tenants"))
+@click.option("--user", "people", multiple=True, help="User; repeatable.")
+@click.option("--group", "groups", multiple=True, help="Group; repeatable.")
+@role_option
+@target_options
+def add(target: Target, name: str, people: tuple[str, ...], groups: tuple[str, ...], role: str) -> int:
+    """Give users, or a group, a role in a tenant."""
+    return _change(target, name, role, {"people": people, "groups": groups}, is_added=True)
+
+
+@tenant.command(
+    "remove",
+    examples={
+        "moor tenant remove vision --user alan": "remove a member",
+        "moor tenant remove vision --user ada --role admin": "remove an administrator's role",
+    },
+)
+@click.argument("name", shell_complete=complete("tenants"))
+@click.option("--user", "people", multiple=True, help="User; repeatable.")
+@click.option("--group", "groups", multiple=True, help="Group; repeatable.")
+@role_option
+@target_options
+def remove(target: Target, name: str, people: tuple[str, ...], groups: tuple[str, ...], role: str) -> int:
+    """Remove a role in a tenant from users, or from a group."""
+    return _change(target, name, role, {"people": people, "groups": groups}, is_added=False)
+
+
+@tenant.command(
+    "delete",
+    examples={
+        "moor tenant show vision": "see who loses a role",
+        "moor tenant delete vision": "delete it; its namespace stays",
+    },
+)
+@click.argument("name", shell_complete=complete("tenants"))
+@target_options
+def delete(target: Target, name: str) -> int:
+    """Delete a tenant: its users lose their roles. Its namespace stays unless spec.onDelete says Delete."""
+
+    async def work(session: Session) -> int:
+        spec = (await tenants.delete_tenant(session.api, name))["spec"]
+        goes = spec.get("onDelete") == "Delete"
+        console.say(f"tenant {name} deleted; namespace {spec['namespace']} {'goes too' if goes else 'stays'}")
+        return 0
+
+    return in_session(target, work)
+
+
+async def _has_account(session: Session, person: str) -> bool:
+    """Whether a person has an account; also true where the caller may not know."""
+    try:
+        return await find_account(session.api, person) is not None
+    except MoorageError:
+        return True
+
+
+def _change(target: Target, name: str, role: str, names: tenants.Names, *, is_added: bool) -> int:
+    async def work(session: Session) -> int:
+        if is_added:
+            await tenants.add_to_tenant(session.api, name, role, names)
+        else:
+            await tenants.remove_from_tenant(session.api, name, role, names)
+        everybody = ", ".join(person for listed in names.values() for person in listed)
+        console.say(f"{everybody}: {role} of {name}" if is_added else f"{everybody}: no longer {role} of {name}")
+        return 0
+
+    return in_session(target, work)
+
+
+def _row(obj: Obj) -> list[str]:
+    status, ready = obj.get("status") or {}, condition(obj, "Ready") or {}
+    return [
+        obj["metadata"]["name"],
+        obj["spec"]["namespace"],
+        str(status.get("people", "")),
+        str(status.get("nodes", "")),
+        str(ready.get("status", "")),
+        str(ready.get("reason", "")),
+    ]
+
+
+def _lines(obj: Obj) -> list[str]:
+    spec, ready = obj["spec"], condition(obj, "Ready") or {}
+    lines = [f"tenant     {obj['metadata']['name']}", f"namespace  {spec['namespace']}"]
+    lines.append(f"state      {ready.get('message') or 'not observed yet'}")
+    for role in tenants.ROLES:
+        held = spec.get(f"{role}s") or {}
+        names = [*held.get("people", ()), *(f"group {group}" for group in held.get("groups", ()))]
+        lines.append(f"{role + 's':<11}{', '.join(names) or '-'}")
+    quota = ", ".join(f"{key} {value}" for key, value in (spec.get("quota") or {}).items())
+    lines.append(f"quota      {quota or '-'}")
+    selector = (spec.get("cpuNodes") or {}).get("selector") or {}
+    lines.append(f"nodes      {', '.join(f'{key}={value}' for key, value in selector.items()) or 'shared'}")
+    ingress = spec.get("ingress") or {}
+    lines.append(f"hosts      {ingress.get('domain') or 'any that nobody else has'}")
+    return lines
+
+
+def _pairs(texts: tuple[str, ...], option: str) -> dict[str, Any]:
+    pairs = {}
+    for text in texts:
+        key, sign, value = text.partition("=")
+        if not (key and sign and value):
+            raise UsageError(f"invalid {option} {text!r}: use KEY=VALUE")
+        pairs[key] = value
+    return pairs

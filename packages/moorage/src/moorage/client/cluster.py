@@ -1,0 +1,248 @@
+"""Which cluster a command or program talks to, as whom, and the connections to it and to its Moorage server."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from moorage.client.connection import NAMESPACE, QUICK, Connection, Finder, Site
+from moorage.client.datafolder import default_folder, running_folders, running_kubeconfig, way_to
+from moorage.client.logins import Known, Saved, logins_file
+from moorage.model.names import INFO_CONFIGMAP, SYSTEM_NAMESPACE
+from moorage.model.people import is_account
+from moorage.settings import KUBECONFIG
+from moorage_kube.api import Api, PodApi
+from moorage_kube.errors import ApiError, MoorageError, NotReady
+from moorage_kube.resources import Resource
+
+if TYPE_CHECKING:
+    from moorage.client.reach import Way
+    from moorage_kube.remote.config import Connection as KubeConnection
+
+log = logging.getLogger(__name__)
+R = TypeVar("R")
+
+SELF_SUBJECT_REVIEWS = Resource(
+    "authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", namespaced=False
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The options that choose the cluster, the namespace and the user."""
+
+    context: str | None = None
+    kubeconfig: Path | None = None
+    namespace: str | None = None
+    as_user: str | None = None
+    data: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """A cluster that is connected: its Kubernetes API, and its Moorage server."""
+
+    api: PodApi
+    namespace: str
+    server: Connection
+
+
+class Asked(Protocol):
+    """Moorage's server, as far as it says who asks."""
+
+    async def ask(self, kind: type[R], method: str, path: str) -> R: ...
+
+
+async def user_of(api: Api, as_user: str | None = None, *, server: Asked | None = None) -> str:
+    """Who the API server takes us for; where it cannot say, `as_user` or this machine's user.
+
+    An account of a person is that person, as admission says it too: known from a login on this machine, or by the
+    server.
+    """
+    username = await _username(api)
+    if is_account(username):
+        return await _person_behind(username, server)
+    return username or as_user or _login()
+
+
+async def _username(api: Api) -> str:
+    """Who the API server takes us for; empty: it does not say."""
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    try:
+        answer = await api.create(SELF_SUBJECT_REVIEWS, review)
+    except ApiError:
+        return ""
+    return str(((answer.get("status") or {}).get("userInfo") or {}).get("username") or "")
+
+
+async def _person_behind(username: str, server: Asked | None) -> str:
+    with contextlib.suppress(NotReady):
+        if person := Known.read().person_of(username):
+            return person
+    if server is not None:
+        from moorage.api.logins import Person
+
+        with contextlib.suppress(MoorageError):
+            answer = await server.ask(Person, "GET", "/api/v1/login")
+            if answer.account == username:
+                return answer.name
+    return username
+
+
+def _login() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid-{os.getuid()}"
+
+
+def choose_kubeconfig(target: Target, env: Mapping[str, str]) -> Path | None:
+    """The kubeconfig file to use; None means what kubectl would use.
+
+    `--kubeconfig`, then `--data`, then $MOORAGE_KUBECONFIG; then, when neither a context nor $KUBECONFIG is
+    set, the local cluster of the default data folder while it runs. Raises NotReady for a `--data` folder
+    without a running cluster.
+    """
+    if target.kubeconfig is not None:
+        return target.kubeconfig
+    if target.data is not None:
+        folder = target.data.absolute()
+        kubeconfig = running_kubeconfig(folder)
+        if kubeconfig is None:
+            raise NotReady(f"no cluster is running in {folder}", hint=f"start it: moor up --data {target.data}")
+        return kubeconfig
+    if KUBECONFIG.read(env) or env.get("KUBECONFIG") or target.context is not None:
+        return None
+    return running_kubeconfig(default_folder())
+
+
+FIELD_MANAGER = "moor"  # as which the command line marks what it creates and changes
+
+
+def _log_warning(text: str) -> None:
+    log.warning("warning of the API server", extra={"warning": text})
+
+
+@asynccontextmanager
+async def open_cluster(target: Target, *, warned: Callable[[str], None] = _log_warning) -> AsyncIterator[Cluster]:
+    """Connect as the options say. `warned` gets each warning of the API server once."""
+    from moorage_kube.remote.client import KubeClient
+    from moorage_kube.remote.config import load_connection
+
+    try:
+        connection = load_connection(choose_kubeconfig(target, os.environ), context=target.context)
+    except NotReady as error:
+        saved = None if target.context or target.data else last_login()
+        if saved is None:
+            raise _with_clusters_here(error, target) from error
+        connection = saved
+    if target.as_user:
+        connection = replace(connection, impersonate_user=target.as_user)
+    known: set[str] = set()
+
+    def warn(text: str) -> None:
+        if text not in known:
+            known.add(text)
+            warned(text)
+
+    async with AsyncExitStack() as stack:
+        api = await stack.enter_async_context(KubeClient(connection, warned=warn, field_manager=FIELD_MANAGER))
+        server = server_of(api, connection)
+        stack.push_async_callback(server.close)
+        yield Cluster(api=api, namespace=target.namespace or connection.namespace or NAMESPACE, server=server)
+
+
+def _with_clusters_here(error: NotReady, target: Target) -> NotReady:
+    """The error, with how to reach the local clusters that run in folders of their own."""
+    way = "" if target.data else way_to(running_folders())
+    return NotReady(error.message, hint="\n".join(filter(None, (error.hint, way)))) if way else error
+
+
+def last_login() -> KubeConnection | None:
+    """The cluster of the last login on this machine; None: nobody is logged in, or its server names no cluster."""
+    known = Known.read()
+    saved = known.logins.get(known.current)
+    if saved is None or not saved.cluster.get("server"):
+        return None
+    from moorage.api.logins import ClusterAddress
+    from moorage.client.kubeconfig import make_kubeconfig, token_plugin
+    from moorage_kube.remote.config import connection_of
+
+    namespaces = [saved.namespace] if saved.namespace else []
+    user = {"exec": token_plugin(saved.url)}
+    made = make_kubeconfig(saved.name, ClusterAddress(**saved.cluster), user, namespaces)
+    return connection_of(made, str(logins_file()))
+
+
+def server_of(api: Api, connection: KubeConnection) -> Connection:
+    """The Moorage server of a cluster, asked as who the kubeconfig says."""
+    return Connection(find_in_cluster(api, connection), patience=QUICK)
+
+
+def find_in_cluster(api: Api, connection: KubeConnection) -> Finder:
+    """Finds the server of a cluster, by the ways of `client.reach`. Raises NotReady where there is none."""
+    from moorage.client.proof import Prover
+
+    prover = Prover(api, connection)
+    failure: NotReady | None = None  # what is out of reach is not looked for again and again
+
+    async def find(stack: AsyncExitStack) -> Site:
+        nonlocal failure
+        if failure is not None:
+            raise failure
+        try:
+            way = await _way(api, connection, stack)
+        except NotReady as error:
+            failure = error
+            raise
+
+        async def address() -> tuple[str, Mapping[str, str]]:
+            if way.token:
+                return way.url, {"Authorization": f"Bearer {way.token}"}
+            authorization = await _authorization(api, connection)
+            if not authorization and prover.is_of_use:
+                authorization = f"Bearer {await prover.token(way.url, way.ca)}"
+            headers = {"Authorization": authorization} if authorization else {}
+            if connection.impersonate_user:
+                headers["Impersonate-User"] = connection.impersonate_user
+            return way.url, headers
+
+        def forget() -> bool:
+            return not way.token and prover.forget(way.url)
+
+        return Site(address=address, ca=way.ca, way=way, forget=forget)
+
+    return find
+
+
+async def _way(api: Api, connection: KubeConnection, stack: AsyncExitStack) -> Way:
+    from moorage.client.reach import needs_account, reach, ways
+    from moorage.cluster.serverurl import platform_info
+
+    logins: Mapping[str, Saved] = {}
+    with contextlib.suppress(NotReady):
+        logins = Known.read().logins
+    info = await platform_info(api)
+    account = await _username(api) if needs_account(info, connection, logins) else ""
+    candidates = ways(info, connection, logins, account=account)
+    if not candidates and not info.server_url:
+        raise NotReady(
+            "this cluster has no Moorage server, or you may not see its address",
+            hint=f"the ConfigMap {INFO_CONFIGMAP} of namespace {SYSTEM_NAMESPACE} names it",
+        )
+    return await reach(api, connection, candidates, stack)
+
+
+async def _authorization(api: Api, connection: KubeConnection) -> str:
+    ask = getattr(api, "authorization", None)  # a token may come from a file or a plugin
+    if ask is None:
+        return f"Bearer {connection.token}" if connection.token else ""
+    header = str(await ask())
+    return header if header.startswith("Bearer ") else ""

@@ -1,0 +1,76 @@
+"""The local cluster's data folder, for those who look for a cluster: where it is, and whether it runs.
+
+What `moor up` keeps in it is the command line's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from moorage.settings import DATA
+
+PROC = Path("/proc")
+
+
+def default_folder() -> Path:
+    """$MOORAGE_DATA, else moorage under $XDG_DATA_HOME or ~/.local/share."""
+    if chosen := DATA.read(os.environ):
+        return chosen.absolute()
+    base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return (Path(base).expanduser() / "moorage").absolute()
+
+
+def is_running(folder: Path) -> bool:
+    """Whether a supervisor holds the folder's lock."""
+    try:
+        fd = os.open(folder / "run" / "lock", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def running_kubeconfig(folder: Path) -> Path | None:
+    """The kubeconfig of the cluster that runs in a folder; None when none does."""
+    kubeconfig = folder / "kubeconfig"
+    exists = (folder / "VERSION").exists() and kubeconfig.exists()
+    return kubeconfig if exists and is_running(folder) else None
+
+
+def running_folders(proc: Path = PROC) -> list[Path]:
+    """Data folders of this user's local clusters that run now, by the command lines of their control planes."""
+    folders = {folder for folder in _served_folders(proc) if running_kubeconfig(folder) is not None}
+    return sorted(folders)
+
+
+def _served_folders(proc: Path) -> Iterator[Path]:
+    for name in os.listdir(proc) if proc.is_dir() else ():
+        if not name.isdigit():
+            continue
+        with contextlib.suppress(OSError, ValueError):  # it ended meanwhile; ValueError: of another program
+            if (proc / name).stat().st_uid != os.getuid():
+                continue
+            words = (proc / name / "cmdline").read_bytes().split(b"\0")
+            if b"moorage_local" in words:
+                yield Path(os.fsdecode(words[words.index(b"--data") + 1]))
+
+
+def way_to(folders: list[Path]) -> str:
+    """How commands reach local clusters that run in folders of their own; empty: none runs."""
+    if not folders:
+        return ""
+    first = shlex.quote(str(folders[0]))
+    if len(folders) == 1:
+        return f"a local cluster runs in {folders[0]}: export MOORAGE_DATA={first}"
+    others = ", ".join(str(folder) for folder in folders)
+    return f"local clusters run in {others}: choose one of them, such as: export MOORAGE_DATA={first}"

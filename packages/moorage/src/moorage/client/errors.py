@@ -1,0 +1,39 @@
+"""The errors that our own server answers with, as the classes that our own code raises. The one decoder."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from moorage.api.errors import ErrorAnswer, ErrorCode
+from moorage_kube.errors import AlreadyExists, ApiError, ServerError, TooManyRequests, api_error
+
+TRANSIENT = (0, 502, 503, 504)
+
+
+def decode_error(status: int, data: bytes | None) -> ApiError:
+    """The error of an answer: its class by status and code; `code`, `field` and `hint` as the server sent them.
+
+    A body of another shape, such as a proxy's page, gives an error that names the status alone.
+    """
+    try:
+        answer = msgspec.json.decode(data or b"{}", type=ErrorAnswer)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        answer = ErrorAnswer(code="", message="")
+    message = answer.message or f"Moorage's server answered HTTP {status}"
+    reason = AlreadyExists.reason if answer.code == ErrorCode.EXISTS else ""
+    error = api_error(status, {"message": message, "reason": reason})
+    error.hint, error.code, error.field = answer.hint, answer.code, answer.field
+    return error
+
+
+def no_answer(url: str, error: BaseException) -> ServerError:
+    """The error for a server that cannot be reached, or that breaks off."""
+    reason = re.sub(r" ssl:\S+", "", str(error)) or type(error).__name__  # aiohttp says so of plain http too
+    return ServerError(f"Moorage's server at {url} does not answer: {reason}", status=0, hint="check the address")
+
+
+def is_transient(error: ApiError) -> bool:
+    """Whether the same request may succeed a little later."""
+    return isinstance(error, TooManyRequests) or (isinstance(error, ServerError) and error.status in TRANSIENT)

@@ -1,0 +1,83 @@
+"""Items on their way to the server: a temporary file of lines, as `add items` takes them.
+
+So 150,000 or more need no memory, and an upload that broke off can go on.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+from moorage.api.errors import ErrorCode
+from moorage.decide.maps.leasing import VALUE_BYTES
+from moorage_kube.errors import UsageError
+
+
+@dataclass(slots=True)
+class Spool:
+    """The items as lines for the server, in a file that goes when it is closed."""
+
+    file: BinaryIO
+    count: int
+
+    def lines(self, start: int = 0, end: int | None = None) -> BinaryIO:
+        """The file from line `start` on; with `end`, a copy in memory that ends before that line."""
+        self.file.seek(0)
+        for _ in range(start):
+            self.file.readline()
+        if end is None:
+            return self.file
+        return io.BytesIO(b"".join(self.file.readline() for _ in range(end - start)))
+
+    def close(self) -> None:
+        self.file.close()
+
+
+def spool(values: Iterable[Any], *, seconds_field: str | None = None, origin: str = "items") -> Spool:
+    """Write values as the server takes them. Raises UsageError naming the first that cannot be an item."""
+    file: BinaryIO = tempfile.TemporaryFile(prefix="moorage-items-")  # noqa: SIM115  (the Spool closes it)
+    count = 0
+    try:
+        for count, value in enumerate(values, 1):
+            file.write(item_line(value, seconds_field, f"item {count} of {origin}"))
+    except BaseException:
+        file.close()
+        raise
+    file.flush()
+    return Spool(file, count)
+
+
+def item_line(value: Any, seconds_field: str | None, where: str) -> bytes:
+    """One item as a line. Raises UsageError."""
+    try:
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        data = text.encode()
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"{where} cannot be written as JSON: {error}", code=ErrorCode.INVALID, field="items"
+        ) from error
+    if len(data) > VALUE_BYTES:
+        raise UsageError(
+            f"{where} has {len(data):,} bytes; at most {VALUE_BYTES:,}",
+            hint="put it into a file and let the item be its path",
+            code=ErrorCode.TOO_LARGE,
+            field="items",
+        )
+    if seconds_field is None:
+        return b'{"value":%s}\n' % data
+    estimate = value.get(seconds_field) if isinstance(value, dict) else None
+    try:
+        seconds = float(estimate) if estimate not in (None, "") else None
+    except (TypeError, ValueError):
+        seconds = -1.0
+    if seconds is None:
+        return b'{"value":%s}\n' % data
+    if not 0 <= seconds < 1e9:
+        raise UsageError(
+            f"invalid --item-seconds: field {seconds_field!r} of {where} is {estimate!r}; use a number of seconds"
+        )
+    return b'{"value":%s,"seconds":%s}\n' % (data, repr(seconds).encode())

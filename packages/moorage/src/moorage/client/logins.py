@@ -1,0 +1,102 @@
+"""Which servers you are logged in to: one file, readable by you alone."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+from moorage.client.files import write_private
+from moorage.model.people import account_user
+from moorage.settings import CONFIG
+from moorage_kube.errors import NotReady
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A login: its session's token, the last token for the cluster, and where the cluster is.
+
+    `cluster`: the fields of `api.logins.ClusterAddress`; empty: the server does not know it. `namespace`: the one
+    chosen at login; empty: none.
+    """
+
+    url: str
+    token: str = field(default="", repr=False)
+    name: str = ""
+    ca: str = ""
+    kube_token: str = field(default="", repr=False)
+    kube_expires: str = ""
+    cluster: Mapping[str, Any] = field(default_factory=dict)
+    namespace: str = ""
+
+    def with_kube(self, token: str, expires: str) -> Saved:
+        return replace(self, kube_token=token, kube_expires=expires)
+
+
+@dataclass(slots=True)
+class Known:
+    """The logins by address, and the one last made."""
+
+    logins: dict[str, Saved] = field(default_factory=dict)
+    current: str = ""
+
+    @classmethod
+    def read(cls) -> Self:
+        path = logins_file()
+        try:
+            raw = json.loads(path.read_text())
+            logins = {url: Saved(**fields) for url, fields in raw["logins"].items()}
+            return cls(logins, str(raw.get("current") or ""))
+        except FileNotFoundError:
+            return cls()
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise NotReady(f"{path} cannot be read: {error}", hint="remove it and log in again") from error
+
+    def find(self, url: str | None) -> Saved:
+        """Raises NotReady where nobody is logged in."""
+        wanted = (url or self.current).rstrip("/")
+        if (login := self.logins.get(wanted)) is None:
+            where = f" to {wanted}" if wanted else ""
+            raise NotReady(f"you are not logged in{where}", hint=f"log in: moor login {wanted or 'https://HOST'}")
+        return login
+
+    def put(self, saved: Saved) -> None:
+        self.logins[saved.url] = saved
+        self.current = saved.url
+
+    def remove(self, url: str) -> None:
+        self.logins.pop(url, None)
+        if self.current == url:
+            self.current = next(iter(self.logins), "")
+
+    def person_of(self, username: str) -> str:
+        """Who logged in here and is known to the API server by that name; empty: nobody."""
+        names = {login.name for login in self.logins.values() if login.name}
+        return next((name for name in sorted(names) if account_user(name) == username), "")
+
+
+def logins_file() -> Path:
+    """$MOORAGE_CONFIG/logins.json, else under $XDG_CONFIG_HOME or ~/.config."""
+    if chosen := CONFIG.read(os.environ):
+        return chosen / "logins.json"
+    base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    return Path(base).expanduser() / "moorage" / "logins.json"
+
+
+@contextlib.contextmanager
+def known_logins() -> Iterator[Known]:
+    """The logins, to change: held by one process at a time, and stored at the end unless an error comes."""
+    path = logins_file()
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    held = os.open(path.parent / ".logins.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with os.fdopen(held, "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        known = Known.read()
+        yield known
+        table = {url: asdict(login) for url, login in known.logins.items()}
+        write_private(path, json.dumps({"current": known.current, "logins": table}, indent=2) + "\n")

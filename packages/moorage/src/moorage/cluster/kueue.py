@@ -1,0 +1,83 @@
+"""Workloads of Kueue, read, and deactivated when a run is cancelled; its LocalQueues."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+from moorage.decide.runs.kueue import UNKNOWN_QUEUES, Queues, QueueWait, is_held, queue_of, queue_wait
+from moorage.model.kueue import JOB_UID_LABEL, LOCAL_QUEUES, WORKLOADS
+from moorage_kube.api import Api
+from moorage_kube.errors import ApiError, Forbidden, NotFound
+from moorage_kube.resources import Obj, Resource
+
+
+async def local_queues(api: Api, namespace: str) -> frozenset[str] | None:
+    """The LocalQueues of a namespace; None where Kueue is not installed. Raises ApiError for all else."""
+    for resource in LOCAL_QUEUES:
+        with contextlib.suppress(NotFound):
+            return frozenset(obj["metadata"]["name"] for obj in (await api.list(resource, namespace)).items)
+    return None
+
+
+async def workloads_of(api: Api, job: Mapping[str, Any]) -> list[tuple[Resource, Obj]]:
+    """What Kueue has made of a Job or a pod, in the newest version that it serves; nothing where it is missing.
+
+    Raises ApiError for all else.
+    """
+    meta = job["metadata"]
+    for resource in WORKLOADS:
+        try:
+            listed = await api.list(resource, meta["namespace"], label_selector=f"{JOB_UID_LABEL}={meta['uid']}")
+        except NotFound:
+            continue
+        if listed.items:
+            return [(resource, workload) for workload in listed.items]
+    return []
+
+
+async def deactivate(api: Api, job: Mapping[str, Any]) -> bool:
+    """Let Kueue start a Job no more: it resumes one that others have suspended. Returns whether it knows the Job.
+
+    Raises ApiError.
+    """
+    return await _set_active(api, job, active=False)
+
+
+async def activate(api: Api, job: Mapping[str, Any]) -> bool:
+    """Let Kueue start a Job again that was deactivated. Returns whether it knows the Job. Raises ApiError."""
+    return await _set_active(api, job, active=True)
+
+
+async def _set_active(api: Api, job: Mapping[str, Any], *, active: bool) -> bool:
+    workloads = await workloads_of(api, job)
+    for resource, workload in workloads:
+        if ((workload.get("spec") or {}).get("active") is not False) != active:
+            meta = workload["metadata"]
+            patch = {"metadata": {"uid": meta["uid"]}, "spec": {"active": active}}
+            await api.patch(resource, meta["name"], patch, meta["namespace"])
+    return bool(workloads)
+
+
+async def read_queue_wait(api: Api, *objs: Obj | None) -> QueueWait | None:
+    """What the first of the objects (a Job, a pod) that Kueue holds waits for in its queue; None: it holds none.
+
+    What may not be read is empty.
+    """
+    held = next((obj for obj in objs if obj is not None and is_held(obj)), None)
+    if held is None:
+        return None
+    try:
+        workloads = await workloads_of(api, held)
+    except ApiError:
+        return QueueWait(queue_of(held), "")
+    return queue_wait(held, [workload for _, workload in workloads])
+
+
+async def read_queues(api: Api, namespace: str) -> Queues:
+    """The queues of a namespace, as far as they may be read. Raises ApiError for a server that does not answer."""
+    try:
+        return Queues(await local_queues(api, namespace))
+    except Forbidden:
+        return UNKNOWN_QUEUES

@@ -1,0 +1,30 @@
+"""Where Moorage's own server is, as its ConfigMap names it."""
+
+from __future__ import annotations
+
+from moorage.model.info import Info, is_internal, parse_info
+from moorage.model.names import INFO_CONFIGMAP, SYSTEM_NAMESPACE
+from moorage_kube.api import Api
+from moorage_kube.errors import ApiError
+from moorage_kube.resources import CONFIGMAPS
+
+
+async def server_url(api: Api) -> str:
+    """The address of Moorage's server as pods reach it; empty when this cluster has none (or hides it)."""
+    return (await platform_info(api)).server_url
+
+
+async def public_url(api: Api) -> str:
+    """The address of Moorage's server as people reach it; empty when nobody has set one."""
+    info = await platform_info(api)
+    url = info.public_url or info.server_url
+    return "" if is_internal(url) else url
+
+
+async def platform_info(api: Api) -> Info:
+    """What the cluster's ConfigMap says of the platform; empty when there is none (or it is hidden)."""
+    try:
+        info = await api.get(CONFIGMAPS, INFO_CONFIGMAP, SYSTEM_NAMESPACE)
+    except ApiError:
+        return Info()
+    return parse_info(info.get("data") or {})

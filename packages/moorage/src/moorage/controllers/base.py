@@ -1,0 +1,87 @@
+"""What every controller of the operator is made of: what all share, the informers that one follows, its loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cached_property
+
+from moorage.controllers.loop import MANY_WORKERS, WORKERS, Loop, LoopMetrics, shared_out
+from moorage.decide.runs.restarts import LOST_AFTER
+from moorage.evaluator.pool import Evaluation, InPlace
+from moorage.notify.outbound import Outbound
+from moorage_kube.api import Api
+from moorage_kube.clock import Clock
+from moorage_kube.informer import Index, Informer
+from moorage_kube.informers import Informers
+from moorage_kube.meta import Key
+from moorage_kube.remote.events import EventRecorder
+from moorage_kube.resources import Obj, Resource
+
+COMPONENT = "moorage-operator"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shared:
+    """What the controllers of one operator share.
+
+    `lost_after`: how long a node may be silent before its runs restart. `evaluation`: where users' text is
+    evaluated. `outbound`: where heartbeats and notices of workflows may go.
+    """
+
+    api: Api
+    clock: Clock
+    informers: Informers = field(default_factory=Informers)
+    metrics: LoopMetrics | None = None
+    lost_after: timedelta = LOST_AFTER
+    evaluation: Evaluation = field(default_factory=InPlace)
+    outbound: Outbound = field(default_factory=Outbound)
+
+    @cached_property
+    def events(self) -> EventRecorder:
+        return EventRecorder(self.api, component=COMPONENT, clock=self.clock)
+
+
+class Controller:
+    """One control loop of the operator. Its informers are run by the caller."""
+
+    def __init__(self, shared: Shared, name: str, *, workers: int = WORKERS, by_namespace: bool = False) -> None:
+        """`by_namespace`: no namespace may have all of the workers, which are many."""
+        self._api, self._clock, self._events = shared.api, shared.clock, shared.events
+        self._informers = shared.informers
+        self.informers: tuple[Informer, ...] = ()
+        self.loop = Loop(
+            name,
+            shared_out(self.reconcile, shared.evaluation.is_full) if by_namespace else self.reconcile,
+            clock=shared.clock,
+            workers=MANY_WORKERS if by_namespace else workers,
+            metrics=shared.metrics,
+        )
+
+    async def reconcile(self, key: Key) -> timedelta | None:
+        """Bring one object a step closer to its spec; return when to look again, None: after its next change."""
+        raise NotImplementedError
+
+    def _follow(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        indexes: Mapping[str, Index] | None = None,
+        keep: Callable[[Obj], Obj] | None = None,
+    ) -> Informer:
+        """The informer of a collection, which is one of this controller's `informers` from now on."""
+        informer = self._informers.of(
+            self._api,
+            resource,
+            namespace,
+            label_selector=label_selector,
+            field_selector=field_selector,
+            indexes=indexes,
+            keep=keep,
+        )
+        self.informers = (*self.informers, informer)
+        return informer

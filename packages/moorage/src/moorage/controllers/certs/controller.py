@@ -1,0 +1,18 @@
+"""Keep the webhook's certificate, the registrations that trust it, and the web page's token."""
+
+from __future__ import annotations
+
+from moorage.cluster.certs import keep_certificates
+from moorage_kube.api import Api
+from moorage_kube.clock import SYSTEM, Clock
+
+
+class CertificateController:
+    """`run` keeps them until cancelled."""
+
+    def __init__(self, api: Api, *, clock: Clock = SYSTEM, ours: bool = True) -> None:
+        """`ours` False: somebody else, such as cert-manager, makes the webhook's certificate."""
+        self._api, self._clock, self._ours = api, clock, ours
+
+    async def run(self) -> None:
+        await keep_certificates(self._api, clock=self._clock, ours=self._ours)

@@ -1,0 +1,159 @@
+"""The operator: every controller, in one process, behind one lease."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import secrets
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Literal, Protocol
+
+from moorage.controllers.base import Controller, Shared
+from moorage.controllers.cronworkflow.controller import CronWorkflowController
+from moorage.controllers.dataset.controller import DatasetController
+from moorage.controllers.host.controller import HostController
+from moorage.controllers.loop import LoopMetrics, note_write
+from moorage.controllers.machine.controller import MachineController
+from moorage.controllers.machinenodepool.controller import MachineNodePoolController
+from moorage.controllers.mapjob.controller import MapJobController
+from moorage.controllers.memorykill.controller import MemoryKillController
+from moorage.controllers.monitor.controller import RunMonitorController, SlotMonitorController
+from moorage.controllers.priorityclass.controller import PriorityClassController
+from moorage.controllers.reservation.controller import ReservationController
+from moorage.controllers.run.controller import RunController
+from moorage.controllers.tenant.controller import TenantController
+from moorage.controllers.volumebackup.controller import VolumeBackupController
+from moorage.controllers.workflow.checks import faults_of
+from moorage.controllers.workflow.commands import ImageCommands
+from moorage.controllers.workflow.controller import WorkflowController
+from moorage.controllers.workflow.records import RecordStore
+from moorage.controllers.workflow.registry import Registries
+from moorage.controllers.workflow.remote import OperatorApi, RemoteStore
+from moorage.controllers.workflow.runtime import read_runtime
+from moorage.controllers.workspace.controller import WorkspaceController
+from moorage.decide.runs.restarts import LOST_AFTER
+from moorage.evaluator.pool import Evaluation, InPlace
+from moorage.model.names import SYSTEM_NAMESPACE
+from moorage.notify.outbound import Outbound
+from moorage_kube.api import Api
+from moorage_kube.awake import Awake
+from moorage_kube.clock import SYSTEM, Clock
+from moorage_kube.informers import Informers
+from moorage_kube.remote.leader import Elector, Times
+
+LEASE = "moorage-operator"
+
+
+class GuardedApi(OperatorApi, Protocol):
+    """What a leader writes by: `KubeClient` is one."""
+
+    def guarded(self, guard: Callable[[], None]) -> Api:
+        """The same, but each write asks `guard`, which raises ApiError to keep it back."""
+        ...
+
+
+Certificates = Literal["", "own", "given"]
+
+
+async def run_operator(
+    api: GuardedApi,
+    *,
+    identity: str,
+    leader_elect: bool,
+    times: Times | None = None,
+    clock: Clock = SYSTEM,
+    certificates: Certificates = "",
+    lost_after: timedelta = LOST_AFTER,
+    metrics: LoopMetrics | None = None,
+    informers: Informers | None = None,
+    outbound: Outbound | None = None,
+    registries: Sequence[str] = (),
+    evaluation: Evaluation | None = None,
+) -> None:
+    """Run all controllers until cancelled; with `leader_elect`, whenever the lease is held; `times`: the lease's.
+
+    `informers`: of other parts of this process, which end with it; with `leader_elect` each time has its own.
+    `identity` must differ between processes. `certificates`: on a real cluster, whether the webhook's is our own
+    to make and renew, or given by another; "" beside a local one, where `moor up` makes it. `outbound`: where
+    heartbeats and notices of workflows may go; None: to public addresses, by https. `registries`: those that are
+    asked for commands of images beside public ones. `evaluation`: where users' text is evaluated; None: here.
+    """
+
+    async def work(guarded: Api, informers: Informers, guard: Callable[[], None] | None = None) -> None:
+        shared = Shared(
+            api=guarded,
+            clock=clock,
+            informers=informers,
+            metrics=metrics,
+            lost_after=lost_after,
+            evaluation=evaluation or InPlace(),
+            outbound=outbound or Outbound(),
+        )
+        async with contextlib.aclosing(RemoteStore(api, guard=guard, clock=clock)) as records:
+            await _run_controllers(shared, records, identity, certificates, registries)
+
+    if not leader_elect:
+        await work(api.guarded(note_write), informers or Informers())
+        return
+    elector = Elector(api, clock=clock, name=LEASE, namespace=SYSTEM_NAMESPACE, identity=identity, times=times)
+
+    def check() -> None:
+        elector.check()
+        note_write()
+
+    await elector.run(lambda: work(api.guarded(check), Informers(), elector.check))
+
+
+async def _run_controllers(
+    shared: Shared, records: RecordStore, identity: str, certificates: Certificates, registries: Sequence[str]
+) -> None:
+    api, clock, metrics = shared.api, shared.clock, shared.metrics
+    machines = MachineController(shared)
+    commands = ImageCommands(api, Registries(registries), clock=clock)
+    controllers: list[Controller] = [
+        RunController(shared),
+        machines,
+        ReservationController(shared, machines),
+        MachineNodePoolController(shared),
+        PriorityClassController(shared),
+        MemoryKillController(shared),
+        MapJobController(shared),
+        TenantController(shared),
+        HostController(shared),
+        DatasetController(shared),
+        VolumeBackupController(shared),
+        CronWorkflowController(shared),
+        RunMonitorController(shared),
+        SlotMonitorController(shared),
+        WorkspaceController(shared, machines),
+        WorkflowController(
+            shared,
+            records,
+            holder=f"{identity}-{secrets.token_hex(4)}",
+            runtime=functools.partial(read_runtime, api),
+            check=faults_of,
+            commands=commands,
+        ),
+    ]
+    awake = Awake(clock)
+    informers = {informer for controller in controllers for informer in controller.informers}
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(contextlib.aclosing(commands))
+        if metrics is not None:
+            metrics.began([controller.loop for controller in controllers], list(informers))
+            stack.callback(metrics.ended)
+        tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        tasks.create_task(awake.run(), name="awake")
+        for informer in informers:
+            tasks.create_task(informer.run(), name=f"informer {informer.resource}")
+        for controller in controllers:
+            awake.on_wake(controller.loop.queue.fire_all)  # what was to be looked at later may be due
+            tasks.create_task(controller.loop.run(), name=f"loop {controller.loop.name}")
+        if certificates:
+            from moorage.controllers.certs.controller import CertificateController
+
+            tasks.create_task(
+                CertificateController(api, clock=clock, ours=certificates == "own").run(), name="certificates"
+            )

@@ -1,0 +1,48 @@
+"""What a rule reads, what it finds, and what it fills in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from moorage.decide.admission.fields import Path, field_of
+from moorage.decide.admission.gpufacts import Facts
+from moorage.decide.admission.templates import Template
+from moorage_kube.resources import Obj
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A field that breaks a rule. `value`: what stands there, as text; empty: nothing does."""
+
+    rule: str
+    path: Path
+    value: str
+    message: str
+
+    @property
+    def field(self) -> str:
+        """The path as the API server writes it."""
+        return field_of(self.path)
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}" + (f" (found {self.value})" if self.value else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A value to be written at the finding's path."""
+
+    finding: Finding
+    value: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """One template, with all that a rule may read."""
+
+    template: Template
+    settings: Mapping[str, Any]
+    facts: Facts | None = None  # None: the cluster was not asked
+    away: tuple[Obj, ...] = ()  # label expressions that keep off GPU nodes; empty: there is no other place

@@ -1,0 +1,61 @@
+"""What a new pod of a guarded namespace gets besides its guardrails, and what who creates a run is told of it.
+
+Mirror pods are left alone: a node's kubelet makes them of what is configured there.
+"""
+
+from __future__ import annotations
+
+from moorage.decide.admission.fields import at, mapping
+from moorage.decide.admission.priority import stand_in
+from moorage.decide.admission.restricted import (
+    NO_ROOT,
+    advice,
+    is_ours,
+    is_restricted,
+    names_user,
+    secure,
+    user_of,
+)
+from moorage.decide.admission.review import Draft
+from moorage.decide.admission.scheduler import choose_scheduler
+from moorage.decide.admission.tenancy import inject
+from moorage_kube.meta import annotations_of, labels_of
+
+
+def choose_own_nodes(draft: Draft) -> None:
+    """Send a pod without GPUs to its tenant's nodes; a guest goes where its machine is."""
+    if not draft.is_guest and not draft.request.is_mirror:
+        draft.apply(inject(draft.obj, draft.request.tenant))
+
+
+def choose_class(draft: Draft) -> None:
+    """Give a pod a class that does not preempt."""
+    if not draft.request.is_mirror:
+        draft.apply(stand_in(draft.obj, tenant=draft.request.tenant, classes=draft.request.classes))
+
+
+def name_scheduler(draft: Draft) -> None:
+    """Send a pod with GPUs to the second scheduler, where there is one."""
+    if not draft.request.is_mirror:
+        draft.apply(choose_scheduler(draft.obj, draft.request.scheduler))
+
+
+def meet_restricted(draft: Draft) -> None:
+    """Give a pod of ours what Pod Security `restricted` asks for, where its namespace enforces that."""
+    namespace, labels = draft.request.namespace, labels_of(draft.obj)
+    if namespace is None or draft.request.is_mirror or not is_restricted(labels_of(namespace)):
+        return
+    if is_ours(labels):
+        draft.apply(secure(draft.obj, user=user_of(labels, annotations_of(namespace))))
+
+
+def advise_users(draft: Draft) -> None:
+    """Warnings for who creates a run in a namespace of Pod Security `restricted`: names no user, or root."""
+    job, namespace = draft.obj, draft.request.namespace
+    if namespace is None or not is_ours(labels_of(job)) or not is_restricted(labels_of(namespace)):
+        return
+    spec = mapping(at(job, ("spec", "template", "spec")))
+    if mapping(spec.get("securityContext")).get("runAsUser") == 0:
+        draft.warnings.append(NO_ROOT)
+    elif not names_user(spec):
+        draft.warnings.append(advice(user_of(labels_of(job), annotations_of(namespace))))

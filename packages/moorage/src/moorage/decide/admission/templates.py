@@ -1,0 +1,235 @@
+"""The pod templates in a workload, a workflow, or any object that holds one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from moorage.decide.admission.fields import Path, at, mapping, sequence
+from moorage.model.names import MACHINE_CONTAINER_LABEL, MACHINE_GROUP_LABEL, MACHINE_TYPE_LABEL
+from moorage_kube.resources import Obj
+from moorage_kube.scheduling import is_gpu
+
+GUARANTEED = ("cpu", "memory")  # the resources that decide the quality-of-service class
+JOBS = ("Job", "CronJob")
+# of a pod: each takes 0.25 ms to judge (measured with 60,000), and other requests wait for that
+CONTAINERS_MAX = 500
+TEMPLATE_DEPTH_MAX = 8  # steps down to a pod template in a kind that is not known; those in use have at most 5
+
+# kind → where its pod template is; a Pod is its own
+WORKLOADS: Mapping[str, Path] = {
+    "Pod": (),
+    "Job": ("spec", "template"),
+    "CronJob": ("spec", "jobTemplate", "spec", "template"),
+    "Deployment": ("spec", "template"),
+    "ReplicaSet": ("spec", "template"),
+    "StatefulSet": ("spec", "template"),
+    "DaemonSet": ("spec", "template"),
+    "ReplicationController": ("spec", "template"),
+    "MapJob": ("spec", "template"),
+}
+# Argo's kinds → where the list of templates is; judged by `moor lint` (admission sees the pods made from them)
+WORKFLOWS: Mapping[str, Path] = {
+    "Workflow": ("spec",),
+    "WorkflowTemplate": ("spec",),
+    "ClusterWorkflowTemplate": ("spec",),
+    "CronWorkflow": ("spec", "workflowSpec"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Template:
+    """A pod template in its workload; its parts are those of the object itself."""
+
+    kind: str
+    path: Path  # of the pod spec (of an Argo template: the template)
+    spec: Obj
+    metadata: Sequence[tuple[Path, Mapping[str, Any]]]
+    containers: Sequence[tuple[Path, Obj]]
+    job: Obj | None = None  # the Job's spec, of Jobs and CronJobs
+    job_path: Path = ()
+    resources: Mapping[str, Any] = field(default_factory=dict)  # what a container without any inherits (Argo)
+
+    @property
+    def is_workflow(self) -> bool:
+        return self.kind in WORKFLOWS
+
+    @property
+    def is_guest(self) -> bool:
+        """Whether its pods are guests of a Machine, which gives them their size and their nodes at admission."""
+        return any(is_guest({"metadata": own}) for _, own in self.metadata)
+
+    @property
+    def sized(self) -> list[tuple[Path, Obj]]:
+        """Containers whose amounts the author states: of a guest, all but the one that gets the machine."""
+        if not self.is_guest:
+            return list(self.containers)
+        wanted = [
+            _table(own, table).get(MACHINE_CONTAINER_LABEL)
+            for _, own in self.metadata
+            for table in ("labels", "annotations")
+        ]
+        name = next(filter(None, wanted), None)
+        main = [(path, container) for path, container in self.containers if path[-2] == "containers"]
+        chosen = next((path for path, container in main if name in (None, container.get("name"))), None)
+        return [(path, container) for path, container in self.containers if path != chosen]
+
+    def asked(self, container: Mapping[str, Any], table: str, resource: str) -> Any:
+        """The amount in `limits` or `requests`; a limit alone is a request too, as the API server has it."""
+        own = mapping(container.get("resources")) or self.resources
+        value = at(own, (table, resource))
+        return at(own, ("limits", resource)) if value is None and table == "requests" else value
+
+    def has_pod_limit(self, resource: str) -> bool:
+        return at(self.spec, ("resources", "limits", resource)) is not None
+
+    def unlimited(self) -> list[Path]:
+        """Containers without a memory limit; none when the pod has one as a whole."""
+        if self.has_pod_limit("memory"):
+            return []
+        return [path for path, container in self.sized if self.asked(container, "limits", "memory") is None]
+
+
+def is_guest(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod (or template) names a machine type or group."""
+    labels = mapping(mapping(pod.get("metadata")).get("labels"))
+    return MACHINE_TYPE_LABEL in labels or MACHINE_GROUP_LABEL in labels
+
+
+def templates_of(kind: str, obj: Obj) -> Iterator[Template]:
+    """The pod templates of a workload, or the templates of a workflow that run containers; others give none."""
+    if kind in WORKFLOWS:
+        yield from _workflow_templates(kind, obj)
+        return
+    if kind not in WORKLOADS:
+        yield from _templates_within(kind, obj)
+        return
+    path = WORKLOADS[kind]
+    template = at(obj, path)
+    if not isinstance(template, dict) or not isinstance(template.get("spec"), dict):
+        return
+    spec = template["spec"]
+    own: list[tuple[Path, Mapping[str, Any]]] = [((*path, "metadata"), mapping(template.get("metadata")))]
+    job = at(obj, path[:-1]) if kind in JOBS else None
+    yield Template(
+        kind=kind,
+        path=(*path, "spec"),
+        spec=spec,
+        metadata=own,
+        containers=list(_containers(spec, (*path, "spec"))),
+        job=job if isinstance(job, dict) else None,
+        job_path=path[:-1],
+    )
+
+
+def _templates_within(kind: str, obj: Obj) -> Iterator[Template]:
+    """Pod templates of kinds that others brought: a notebook, a distributed training run, …"""
+    waiting: list[tuple[Path, Any]] = [(("spec",), obj.get("spec"))]
+    while waiting:
+        path, value = waiting.pop()
+        if len(path) > TEMPLATE_DEPTH_MAX:
+            continue
+        if isinstance(value, list):
+            waiting += [((*path, index), item) for index, item in reversed(list(enumerate(value)))]
+        if not isinstance(value, dict):
+            continue
+        spec = value.get("spec")
+        if isinstance(spec, dict) and any(
+            isinstance(container, dict) for container in sequence(spec.get("containers"))
+        ):
+            yield Template(
+                kind=kind,
+                path=(*path, "spec"),
+                spec=spec,
+                metadata=[((*path, "metadata"), mapping(value.get("metadata")))],
+                containers=list(_containers(spec, (*path, "spec"))),
+            )
+            continue
+        waiting += [((*path, key), item) for key, item in reversed(list(value.items())) if isinstance(key, str)]
+
+
+def container_count(kind: str, obj: Any) -> int:
+    """How many containers the pod template of a kind in WORKLOADS has, init containers among them."""
+    spec = (*WORKLOADS[kind], "spec")
+    return sum(len(sequence(at(obj, (*spec, table)))) for table in ("containers", "initContainers"))
+
+
+def wants_gpu(containers: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether any container asks for a GPU of any vendor, or claims devices: they may be GPUs."""
+    for container in containers:
+        if sequence(at(container, ("resources", "claims"))):
+            return True
+        for table in ("limits", "requests"):
+            if any(is_gpu(str(name)) for name in mapping(at(container, ("resources", table)))):
+                return True
+    return False
+
+
+# --- reading
+
+
+def _table(metadata: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    return mapping(metadata.get(name))
+
+
+def _containers(spec: Mapping[str, Any], path: Path) -> Iterator[tuple[Path, Obj]]:
+    for table in ("initContainers", "containers"):
+        for index, container in enumerate(sequence(spec.get(table))):
+            if isinstance(container, dict):
+                yield (*path, table, index), container
+
+
+def _argo_templates(spec: Mapping[str, Any], root: Path) -> Iterator[tuple[Path, Obj]]:
+    """Every template in the list, and those that stand in steps and tasks (`inline`), which hold no others."""
+    for index, template in enumerate(sequence(spec.get("templates"))):
+        if not isinstance(template, dict):
+            continue
+        path: Path = (*root, "templates", index)
+        yield path, template
+        steps = [
+            ((*path, "steps", group, number), step)
+            for group, parallel in enumerate(sequence(template.get("steps")))
+            for number, step in enumerate(sequence(parallel))
+        ]
+        tasks = enumerate(sequence(mapping(template.get("dag")).get("tasks")))
+        for where, step in [*steps, *(((*path, "dag", "tasks", number), task) for number, task in tasks)]:
+            inline = mapping(step).get("inline")
+            if isinstance(inline, dict):
+                yield (*where, "inline"), inline
+
+
+def _budget(template: Mapping[str, Any], spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The resources of a step's pod as a whole."""
+    own = (template, mapping(spec.get("templateDefaults")), spec)
+    return next((given for place in own if (given := mapping(place.get("podResources")))), {})
+
+
+def _workflow_templates(kind: str, obj: Obj) -> Iterator[Template]:
+    """https://argo-workflows.readthedocs.io/en/latest/fields/#template"""
+    root = WORKFLOWS[kind]
+    spec = mapping(at(obj, root))
+    defaults = mapping(at(spec, ("templateDefaults", "container", "resources")))
+    patched = str(spec.get("podSpecPatch") or "") + str(at(spec, ("templateDefaults", "podSpecPatch")) or "")
+    for path, template in _argo_templates(spec, root):
+        containers: list[tuple[Path, Obj]] = []
+        for key in ("container", "script"):
+            if isinstance(template.get(key), dict):
+                containers.append(((*path, key), template[key]))
+        for key, table in (("containerSet", template.get("containerSet")), ("", template)):
+            for name in ("containers",) if key else ("initContainers", "sidecars"):
+                for number, container in enumerate(sequence(mapping(table).get(name))):
+                    if isinstance(container, dict):
+                        containers.append(((*path, *((key,) if key else ()), name, number), container))
+        if not containers:
+            continue  # steps, a DAG, suspend, …: no pod of its own
+        patch = patched + str(template.get("podSpecPatch") or "")
+        whole = {"limits": {name: "1" for name in GUARANTEED if name in patch}}  # what the patch states is stated
+        yield Template(
+            kind=kind,
+            path=path,
+            spec=template | {"resources": budget} if (budget := _budget(template, spec)) else template,
+            metadata=[((*path, "metadata"), mapping(template.get("metadata")))],
+            containers=containers,
+            resources=defaults or (whole if whole["limits"] else {}),
+        )

@@ -1,0 +1,104 @@
+"""Docker's containers among the pods of a namespace: a container is a guarded pod.
+
+A container that is created but not started is a pod behind the gate `moorage.dev/container`. Stopping it sets the
+pod's deadline to one second: the kubelet ends it with its grace period, and logs and exit code stay. Starting it
+again creates the next pod of the same name. A container never moves to another node by itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from moorage.model.names import CONTAINER_GATE, CONTAINER_LABEL
+from moorage_kube.documents import parse_json
+from moorage_kube.integers import integer_or
+from moorage_kube.meta import annotations_of, labels_of
+from moorage_kube.resources import Obj
+
+API_VERSION, MIN_API_VERSION = "1.41", "1.24"
+CONFIG_ANNOTATION = CONTAINER_LABEL  # JSON: the body it was made from
+ID_ANNOTATION = f"{CONTAINER_LABEL}-id"  # hex, 64; missing on the first pod, whose uid it is made from
+START_LABEL = f"{CONTAINER_LABEL}-start"  # "1", "2", …: which of its pods
+REMOVE_ANNOTATION = f"{CONTAINER_LABEL}-remove"  # "true": gone once it has ended
+REQUEST_ANNOTATION = f"{CONTAINER_LABEL}-request"  # sha256 of the idempotency key and the body
+MAIN = "main"
+NEVER_STARTED = 125  # exit code, as of `docker run` for an image that cannot be pulled
+NEVER_STARTING = frozenset(
+    {"ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError", "ImageNotRunnable"}
+)
+"""Reasons of a waiting container. `ErrImagePull` is left out: the kubelet tries again."""
+
+
+# --- a pod, as Docker tells of it
+
+
+def container_name(pod: Mapping[str, Any]) -> str:
+    return labels_of(pod).get(CONTAINER_LABEL, "")
+
+
+def start_of(pod: Mapping[str, Any]) -> int:
+    text = labels_of(pod).get(START_LABEL, "")
+    return integer_or(text, 1)
+
+
+def container_id(pod: Mapping[str, Any]) -> str:
+    """64 hexadecimal digits, the same over all starts."""
+    known = annotations_of(pod).get(ID_ANNOTATION)
+    return known or hashlib.sha256(str(pod["metadata"].get("uid")).encode()).hexdigest()
+
+
+def config_of(pod: Mapping[str, Any]) -> Obj:
+    """The body a container was made from; empty where somebody has spoilt it."""
+    try:
+        body = parse_json(annotations_of(pod).get(CONFIG_ANNOTATION) or "{}")
+    except ValueError:
+        return {}
+    return body if isinstance(body, dict) else {}
+
+
+def containers(pods: Iterable[Obj]) -> list[Obj]:
+    """The newest pod of each container, newest container first."""
+    newest: dict[tuple[str, str], Obj] = {}
+    for pod in pods:
+        if name := container_name(pod):
+            key = (str(pod["metadata"].get("namespace")), name)
+            if key not in newest or start_of(pod) > start_of(newest[key]):
+                newest[key] = pod
+    return sorted(newest.values(), key=lambda pod: str(pod["metadata"].get("creationTimestamp")), reverse=True)
+
+
+def find(pods: Iterable[Obj], word: str) -> Obj | None:
+    """The container of this name, id, or beginning of an id. Raises LookupError when two ids begin so."""
+    known, word = containers(pods), word.removeprefix("/")
+    for pod in known:
+        if word in (container_name(pod), container_id(pod)):
+            return pod
+    fitting = [pod for pod in known if len(word) >= 2 and container_id(pod).startswith(word)]
+    if len(fitting) > 1:
+        raise LookupError(f"the id {word} is ambiguous: {len(fitting)} containers have ids that begin with it")
+    return fitting[0] if fitting else None
+
+
+def is_gated(pod: Mapping[str, Any]) -> bool:
+    """Made, and not started."""
+    gates = (pod.get("spec") or {}).get("schedulingGates") or ()
+    return any(gate.get("name") == CONTAINER_GATE for gate in gates)
+
+
+def is_ended(pod: Mapping[str, Any]) -> bool:
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
+def never_starts(pod: Mapping[str, Any]) -> str:
+    """Why no kubelet will start the container, whatever happens; empty: it runs, has ended, or may start."""
+    for status in (pod.get("status") or {}).get("containerStatuses") or ():
+        waiting = (status.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") in NEVER_STARTING:
+            return f"{waiting['reason']}: {waiting.get('message') or 'the image cannot be pulled'}"
+    return ""
+
+
+def is_removed_at_end(pod: Mapping[str, Any]) -> bool:
+    return annotations_of(pod).get(REMOVE_ANNOTATION) == "true"

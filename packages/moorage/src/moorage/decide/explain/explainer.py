@@ -1,0 +1,214 @@
+"""Why a pod waits: what is missing, who holds it, when it could start, and what would start now.
+
+Pure: nodes, pods, volumes, machines, events and past runs in, an `Explanation` out. The rules of placement are
+those of `moorage_kube.scheduling`, read one node at a time. Pod (anti-)affinity and spreading are not judged here:
+the scheduler's own sentence is passed on for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from moorage.decide.explain.case import Case, Used, make_case
+from moorage.decide.explain.line import line_ahead, play, scheduler_message, waiter
+from moorage.decide.explain.lookup import Lookup
+from moorage.decide.explain.machines import explain_guest, guest_line
+from moorage.decide.explain.nodes import held_by, missing, obstacles, verdict
+from moorage.decide.explain.refusals import refused_for_ever
+from moorage.decide.explain.smaller import smaller_requests
+from moorage.decide.explain.snapshot import Snapshot, parse, snapshot
+from moorage.decide.explain.starting import starting_of
+from moorage.decide.explain.storage import Storage
+from moorage.decide.explain.types import Explanation
+from moorage.decide.explain.wishes import wanted_types
+from moorage.decide.runs.forecast import History
+from moorage.decide.runs.kueue import QueueWait
+from moorage.decide.runs.state import RunView, State
+from moorage.decide.usage.gpus import owner_of, step_of
+from moorage.model.names import MEMORY_GATE, MEMORY_HELD_ANNOTATION, RUN_LABEL
+from moorage_kube.meta import annotations_of
+from moorage_kube.resources import Obj
+from moorage_kube.scheduling import NodeInfo, gpus_in
+
+
+def explain(
+    pod: Obj,
+    *,
+    nodes: Iterable[Obj],
+    pods: Iterable[Obj],
+    now: datetime,
+    storage: Storage | None = None,
+    events: Iterable[Obj] = (),
+    history: History | None = None,
+    machines: Iterable[Obj] = (),
+    suspended: bool = False,
+    queue: QueueWait | None = None,
+    run: RunView | None = None,
+) -> Explanation:
+    """Explain a pod, stored or hypothetical.
+
+    `pods` are all pods of the cluster (the pod itself may be among them), `storage` what was read of volumes
+    (None: nothing, so none is called missing), `events` those of the pod and of its Job, `run` the run of the pod.
+    """
+    explainer = Explainer(snapshot(nodes, pods, history=history, machines=machines))
+    return explainer.explain(
+        pod, now=now, storage=storage, events=events, suspended=suspended, queue=queue, run=run
+    )
+
+
+class Explainer:
+    """Explains pods of one snapshot. What they have in common is computed once; for one thread at a time."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.lookup = Lookup(snapshot)
+
+    def explain(
+        self,
+        pod: Obj,
+        *,
+        now: datetime,
+        storage: Storage | None = None,
+        events: Iterable[Obj] = (),
+        suspended: bool = False,
+        queue: QueueWait | None = None,
+        run: RunView | None = None,
+        brief: bool = False,
+    ) -> Explanation:
+        """As the function `explain`. `brief` leaves `held_by` and `smaller` empty."""
+        parsed = parse(pod)
+        me = parsed.pod
+        base = Explanation(
+            namespace=me.namespace,
+            name=me.name,
+            run=me.labels.get(RUN_LABEL, ""),
+            owner=owner_of(me),
+            state="finished" if me.finished else "running",
+            now=now,
+            asks={name: value for name, value in me.requests.items() if name != "pods"},
+            gpus=me.gpus,
+            gpu_types=wanted_types(me),
+            node=me.node,
+            step=step_of(me),
+        )
+        if run is not None and (run.state.ended or run.state is State.RESTARTING):
+            return _explain_ended(base, run)
+        if me.finished:
+            return base
+        if me.node:
+            usual = self.lookup.usual(parsed, now)
+            return replace(base, until=parsed.holder, usual=usual, starting=starting_of(pod, events))
+        case = make_case(
+            parsed,
+            base,
+            self.lookup,
+            storage or Storage(),
+            tuple(events),
+            suspended=suspended,
+            queue=queue,
+            brief=brief,
+        )
+        return _explain_waiting(case)
+
+
+def _explain_ended(base: Explanation, run: RunView) -> Explanation:
+    """A run that is over, or between two attempts: no node is judged for it."""
+    is_over = run.state.ended
+    return replace(
+        base,
+        state="finished" if is_over else "waiting",
+        owner=run.owner or base.owner,
+        run=run.name,
+        gpus=run.gpus,
+        node=run.node if is_over else "",
+        ended=run,
+    )
+
+
+def _explain_waiting(case: Case) -> Explanation:
+    never = refused_for_ever(case.me, case.base, case.snapshot.nodes)
+    start = replace(
+        case.base,
+        verdicts=tuple(verdict(case, node) for node in case.snapshot.nodes),
+        gates=case.me.gates,
+        killed=annotations_of(case.obj).get(MEMORY_HELD_ANNOTATION, "") if MEMORY_GATE in case.me.gates else "",
+        missing_claims=tuple(trouble.claim for trouble in case.volumes.troubles if trouble.missing),
+        troubles=case.volumes.troubles,
+        quota=_quota(case.obj, case.events),
+        not_made=_not_made(case.obj, case.events),
+        suspended=case.suspended,
+        queue=case.queue,
+        scheduler_says=scheduler_message(case.obj),
+        refusals=never,
+    )
+    if never:
+        smaller = () if case.brief else smaller_requests(case, case.snapshot.used)
+        return replace(start, state="never", smaller=smaller)
+    guests = guest_line(case)
+    return _explain_in_queue(case, start) if guests is None else explain_guest(case, start, guests)
+
+
+def _explain_in_queue(case: Case, start: Explanation) -> Explanation:
+    """A pod that the scheduler has to place."""
+    short = () if start.fits else missing(case)
+    line = line_ahead(case, short)
+    is_held = bool(start.troubles or start.quota or start.not_made or case.suspended)
+    earliest = likely = None
+    used: Used = case.snapshot.used
+    if not is_held:
+        earliest, used = play(case, line, usual=False)
+        likely, _ = play(case, line, usual=True) if case.snapshot.history.took else (None, {})
+        if likely is not None and earliest is not None and likely.at >= earliest.at:
+            likely = None
+    starts_now = not is_held and start.fits and earliest is not None and earliest.at <= case.now
+    return replace(
+        start,
+        state="gated" if case.me.gates else "fits" if starts_now else "waiting",
+        node=_landing(case, used) if starts_now else "",
+        missing=short,
+        obstacles=obstacles(case),
+        held_by=() if case.brief else held_by(case, short),
+        line=() if starts_now and not case.me.gates else tuple(waiter(other.pod) for other in line),
+        earliest=earliest,
+        likely=likely,
+        smaller=() if starts_now or case.brief else smaller_requests(case, used),
+    )
+
+
+def _landing(case: Case, used: Used) -> str:
+    """The fullest node that fits, as packing chooses it: (requested + used) / total of its GPUs."""
+    me = case.me
+
+    def fullness(node: NodeInfo) -> tuple[float, str]:
+        held = gpus_in(used[node.name])
+        if not me.gpus:
+            return float(node.gpus), node.name  # those without GPUs first
+        return -(held + me.gpus) / max(1, node.gpus), node.name
+
+    fitting = [node for node in case.usable if case.takes(me, node, used)]
+    return min(fitting, key=fullness).name if fitting else ""
+
+
+# -- what the API server and the kubelet wrote
+
+
+def _quota(obj: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> str:
+    """The newest sentence about an exceeded quota in the pod's conditions or its events."""
+    for condition in (obj.get("status") or {}).get("conditions") or ():
+        if "exceeded quota" in str(condition.get("message")):
+            return str(condition["message"])
+    return _newest([event for event in events if "exceeded quota" in str(event.get("message"))])
+
+
+def _not_made(obj: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> str:
+    """Why there is no pod: the newest event of its Job that a pod could not be created, whatever the reason."""
+    if obj["metadata"].get("uid"):
+        return ""  # it is created
+    return _newest([event for event in events if event.get("reason") == "FailedCreate"])
+
+
+def _newest(events: list[Mapping[str, Any]]) -> str:
+    events.sort(key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
+    return str(events[-1].get("message") or "") if events else ""

@@ -1,0 +1,135 @@
+"""Each node and a pod that waits: the verdict, what is missing, who holds it, and what stands in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+
+from moorage.decide.explain.case import Case
+from moorage.decide.explain.snapshot import ParsedPod
+from moorage.decide.explain.types import HeldBy, Missing, Verdict
+from moorage.decide.explain.wishes import TRANSIENT_TAINTS, could_use
+from moorage.decide.usage.gpus import gpu_type, is_reservation
+from moorage.model.names import MACHINE_GROUP_LABEL, MACHINE_TYPE_LABEL
+from moorage_kube.scheduling import NodeInfo, PodInfo, gpus_in, is_extended, is_gpu, refusals, shortages
+
+
+def verdict(case: Case, node: NodeInfo) -> Verdict:
+    there, used = case.snapshot.on_node[node.name], case.snapshot.used[node.name]
+    held = gpus_in(used)
+    reasons = refusals(case.me, node, there, used)
+    if refusal := case.volumes.refusal(node):
+        reasons.append(refusal)
+    return Verdict(
+        node=node.name,
+        gpu_type=gpu_type(node.labels) if node.gpus else "",
+        gpus=node.gpus,
+        gpus_free=max(0, node.gpus - held) if node.ready and not node.unschedulable else 0,
+        reasons=tuple(reasons),
+    )
+
+
+def holds(pod: PodInfo, node: NodeInfo) -> bool:
+    """Whether the node is large enough, were it empty."""
+    return not shortages(pod, node, {})
+
+
+def obstacles(case: Case) -> tuple[str, ...]:
+    """For each node that could serve once its passing trouble is over: what that trouble is."""
+    if any(holds(case.me, node) for node in case.usable):
+        return ()
+    texts = []
+    for node in case.snapshot.nodes:
+        if not could_use(case.me, node) or not holds(case.me, node):
+            continue
+        if not node.ready:
+            texts.append(f"node {node.name} is not Ready")
+        elif node.unschedulable:
+            texts.append(f"node {node.name} is cordoned")
+        elif trouble := case.volumes.refusal(node):
+            texts.append(f"node {node.name}: {trouble}")
+        else:
+            taints = [str(taint) for taint in node.taints if taint.key.startswith(TRANSIENT_TAINTS)]
+            texts.append(f"node {node.name} has the taint {', '.join(taints)}")
+    return tuple(texts)
+
+
+def missing(case: Case) -> tuple[Missing, ...]:
+    """The resources that every usable node is short of; if there are none, those that some node is short of."""
+    me, used = case.me, case.snapshot.used
+    short = [set(shortages(me, node, used[node.name])) for node in case.usable]
+    names = (set.intersection(*short) or set.union(*short)) if short else _asked_first(me)
+    rows = []
+    for name in sorted(names, key=lambda name: (not is_gpu(name), name)):
+        free = {node.name: _free(node, used[node.name], name) for node in case.usable}
+        best = min(free, key=lambda node: (-free[node], node), default="")
+        rows.append(
+            Missing(
+                resource=name,
+                gpu_types=case.base.gpu_types if is_gpu(name) else (),
+                asks=me.requests[name],
+                most_free=free.get(best, 0),
+                most_free_node=best,
+                free_in_total=sum(free.values()),
+            )
+        )
+    return tuple(rows)
+
+
+def _asked_first(pod: PodInfo) -> set[str]:
+    """The resources by which a pod is named where no node may be used: its GPUs, else all it asks for."""
+    return {name for name in pod.requests if is_extended(name)} or set(pod.requests) - {"pods"}
+
+
+def _free(node: NodeInfo, used: Mapping[str, int], resource: str) -> int:
+    return max(0, node.allocatable.get(resource, 0) - used.get(resource, 0))
+
+
+# -- who holds what is missing
+
+
+def held_by(case: Case, short: Sequence[Missing]) -> tuple[HeldBy, ...]:
+    """Holders of what is missing on nodes that the pod may use; who ends first comes first."""
+    names = {node.name for node in case.usable}
+    return sorted_holders(
+        hold_of(case, other, wanted.resource)
+        for other in case.others
+        if other.holder is not None and other.pod.node in names
+        for wanted in short
+        if other.pod.requests.get(wanted.resource, 0)
+    )
+
+
+def hold_of(case: Case, other: ParsedPod, resource: str) -> HeldBy:
+    assert other.holder is not None
+    usual = None if is_reservation(other.pod) else case.lookup.usual(other, case.now)
+    has_forecast = usual is not None and usual.total is not None
+    labels = other.pod.labels
+    return HeldBy(
+        holder=other.holder,
+        node=other.pod.node,
+        resource=resource,
+        amount=other.pod.requests.get(resource, 0),
+        sure="limit" if other.holder.expected_until else "usual" if has_forecast else "unknown",
+        usual=usual,
+        reserved_for=f"{labels.get(MACHINE_GROUP_LABEL, '')}/{labels.get(MACHINE_TYPE_LABEL, '')}"
+        if is_reservation(other.pod)
+        else "",
+    )
+
+
+def sorted_holders(holders: Iterable[HeldBy]) -> tuple[HeldBy, ...]:
+    """By their ends; of those without an end, who holds it longest comes first."""
+    far = datetime.max
+
+    def order(held: HeldBy) -> tuple[datetime, datetime, str, str, str]:
+        ends = [end for end in (held.holder.expected_until, held.usual_until) if end is not None]
+        return (
+            min(ends).replace(tzinfo=None) if ends else far,
+            (held.holder.since or far).replace(tzinfo=None),
+            held.holder.namespace,
+            held.holder.pod,
+            held.resource,
+        )
+
+    return tuple(sorted(holders, key=order))

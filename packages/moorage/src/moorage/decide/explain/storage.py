@@ -1,0 +1,147 @@
+"""Whether the volumes of a pod let it start, and on which nodes.
+
+The rules are those of the scheduler's volume filters, as far as what was read allows to tell:
+https://kubernetes.io/docs/concepts/storage/storage-classes/#volume-binding-mode and
+https://kubernetes.io/docs/concepts/storage/persistent-volumes/#node-affinity
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from moorage_kube.meta import annotations_of, is_deleting
+from moorage_kube.resources import Obj
+from moorage_kube.scheduling import NodeInfo, NodeSelectorTerm, PodInfo
+from moorage_kube.selectors import requirement_of
+
+SELECTED_NODE = "volume.kubernetes.io/selected-node"  # a claim is being provisioned for this node
+NO_PROVISIONER = "kubernetes.io/no-provisioner"  # a class whose volumes an admin makes by hand
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storage:
+    """What was read; a None was not readable, so nothing is judged by it. Keyed by name, in one namespace."""
+
+    claims: Mapping[str, Obj] | None = None
+    volumes: Mapping[str, Obj] | None = None
+    classes: Mapping[str, Obj] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A claim that keeps the pod from every node."""
+
+    claim: str
+    message: str  # what is wrong with it, as the end of a sentence that begins with "volume NAMESPACE/CLAIM"
+    missing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PodVolumes:
+    """How a pod stands with its volumes."""
+
+    troubles: tuple[Trouble, ...] = ()
+    terms: tuple[tuple[str, tuple[NodeSelectorTerm, ...]], ...] = ()  # claim and where its volume is reachable
+    chosen: tuple[tuple[str, str], ...] = field(default_factory=tuple)  # claim and the node it is provisioned for
+
+    def refusal(self, node: NodeInfo) -> str | None:
+        """Why the volumes keep the pod off the node; None if they do not."""
+        for claim, terms in self.terms:
+            if not any(term.matches(node.labels, node.name) for term in terms):
+                return f"volume {claim} cannot be reached from it"
+        for claim, where in self.chosen:
+            if where != node.name:
+                return f"volume {claim} is being made for node {where}"
+        return None
+
+
+def storage_of(
+    claims: Iterable[Obj] | None, volumes: Iterable[Obj] | None = None, classes: Iterable[Obj] | None = None
+) -> Storage:
+    """Key the objects by name; `claims` are those of the pod's namespace."""
+
+    def by_name(objects: Iterable[Obj] | None) -> dict[str, Obj] | None:
+        return None if objects is None else {str(obj["metadata"]["name"]): obj for obj in objects}
+
+    return Storage(claims=by_name(claims), volumes=by_name(volumes), classes=by_name(classes))
+
+
+def volumes_of(pod: PodInfo, seen: Storage, others: Iterable[PodInfo] = ()) -> PodVolumes:
+    """Judge each claim of the pod. `others` are pods that hold a node, for claims of one pod only."""
+    if seen.claims is None:
+        return PodVolumes()
+    troubles, terms, chosen = [], [], []
+    for name in pod.claims:
+        claim = seen.claims.get(name)
+        if claim is None:
+            hint = f"`moor volume create {name}` makes it"
+            troubles.append(Trouble(name, f"does not exist; {hint}", missing=True))
+            continue
+        if message := _trouble(name, claim, pod, seen, others):
+            troubles.append(Trouble(name, message))
+            continue
+        spec = claim.get("spec") or {}
+        volume = (seen.volumes or {}).get(spec.get("volumeName") or "")
+        required = (((volume or {}).get("spec") or {}).get("nodeAffinity") or {}).get("required")
+        if required is not None:
+            terms.append((name, tuple(_term(term) for term in required.get("nodeSelectorTerms") or ())))
+        if not spec.get("volumeName") and (where := annotations_of(claim).get(SELECTED_NODE)):
+            chosen.append((name, where))
+    return PodVolumes(tuple(troubles), tuple(terms), tuple(chosen))
+
+
+def _trouble(name: str, claim: Obj, pod: PodInfo, seen: Storage, others: Iterable[PodInfo]) -> str:
+    spec, phase = claim.get("spec") or {}, (claim.get("status") or {}).get("phase")
+    volume = spec.get("volumeName") or ""
+    if is_deleting(claim):
+        return "is being deleted"
+    if phase == "Lost" or (
+        phase == "Bound" and volume and seen.volumes is not None and volume not in seen.volumes
+    ):
+        return "has lost the storage behind it"
+    if "ReadWriteOncePod" in (spec.get("accessModes") or ()) and any(
+        name in other.claims and other.namespace == pod.namespace and other.name != pod.name for other in others
+    ):
+        return "may be used by one pod at a time (ReadWriteOncePod), and another uses it"
+    if phase != "Pending":
+        return ""
+    return _unbound(claim, seen)
+
+
+def _unbound(claim: Obj, seen: Storage) -> str:
+    """What is wrong with a claim that has no storage yet; empty: it gets some with its first pod."""
+    spec = claim.get("spec") or {}
+    kind = spec.get("storageClassName")
+    if not kind:
+        why = "it names no StorageClass" + ("" if kind == "" else ", and the cluster has no default one")
+        return f"has no storage yet: {why}, so an admin must make a volume for it"
+    if seen.classes is None:
+        return ""
+    storage_class = seen.classes.get(kind)
+    if storage_class is None:
+        known = ", ".join(sorted(seen.classes)) or "none"
+        return f"has no storage yet: StorageClass {kind!r} not found (available: {known})"
+    if storage_class.get("volumeBindingMode") != "WaitForFirstConsumer" or spec.get("volumeName"):
+        return f"has no storage yet: StorageClass {kind} has not made it"
+    free = [volume for volume in (seen.volumes or {}).values() if _serves(volume, claim)]
+    if storage_class.get("provisioner") == NO_PROVISIONER and seen.volumes is not None and not free:
+        return f"has no storage yet: StorageClass {kind} has no volume left for it"
+    return ""
+
+
+def _serves(volume: Obj, claim: Obj) -> bool:
+    spec, meta = volume.get("spec") or {}, claim["metadata"]
+    if spec.get("storageClassName") != (claim.get("spec") or {}).get("storageClassName"):
+        return False
+    owner = spec.get("claimRef")
+    if owner:
+        return (owner.get("namespace"), owner.get("name")) == (meta.get("namespace"), meta.get("name"))
+    return (volume.get("status") or {}).get("phase") == "Available"
+
+
+def _term(term: Obj) -> NodeSelectorTerm:
+    return NodeSelectorTerm(
+        tuple(requirement_of(part) for part in term.get("matchExpressions") or ()),
+        tuple(requirement_of(part) for part in term.get("matchFields") or ()),
+    )

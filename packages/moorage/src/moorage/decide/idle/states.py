@@ -1,0 +1,137 @@
+"""The states of work that holds GPUs, the legal moves between them, and the record that is kept with the work.
+
+The record is one annotation: it goes with the object, and a restart of the server finds it. Work without a record
+is active. docs/explanation/idle.md draws the moves from `MOVES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from moorage_kube.errors import MoorageError
+
+HISTORY = 8  # moves that are kept in a record
+
+
+class State(StrEnum):
+    """Where a piece of work stands."""
+
+    ACTIVE = "active"
+    IDLE = "idle"
+    WARNED = "warned"
+    REMINDED = "reminded"
+    SNOOZED = "snoozed"
+    SUSPENDED = "suspended"
+    EXEMPT = "exempt"
+
+
+MEANINGS: Mapping[State, str] = {
+    State.ACTIVE: "It is used, or nobody can say that it is not.",
+    State.IDLE: "It is idle, for less than the policy waits before it warns.",
+    State.WARNED: "Its owner was warned.",
+    State.REMINDED: "Its owner was reminded.",
+    State.SNOOZED: "Its owner put it off, until a moment.",
+    State.SUSPENDED: "It was suspended. Its volumes stay, and one command resumes it.",
+    State.EXEMPT: "The policy exempts it.",
+}
+
+MOVES: Mapping[tuple[State, State], str] = {
+    (State.ACTIVE, State.IDLE): "two windows without use",
+    (State.ACTIVE, State.SNOOZED): "its owner snoozes it",
+    (State.ACTIVE, State.EXEMPT): "the policy exempts it",
+    (State.IDLE, State.ACTIVE): "it is used, or not measured",
+    (State.IDLE, State.WARNED): "idle for warnAfter",
+    (State.IDLE, State.SNOOZED): "its owner snoozes it",
+    (State.IDLE, State.EXEMPT): "the policy exempts it",
+    (State.WARNED, State.ACTIVE): "it is used, or not measured",
+    (State.WARNED, State.WARNED): "the warning reached nobody: another",
+    (State.WARNED, State.REMINDED): "remindAfter since the warning",
+    (State.WARNED, State.SUSPENDED): "suspendAfter since the warning",
+    (State.WARNED, State.SNOOZED): "its owner snoozes it",
+    (State.WARNED, State.EXEMPT): "the policy exempts it",
+    (State.REMINDED, State.ACTIVE): "it is used, or not measured",
+    (State.REMINDED, State.WARNED): "no notice reached anybody: another warning",
+    (State.REMINDED, State.SUSPENDED): "suspendAfter since the warning",
+    (State.REMINDED, State.SNOOZED): "its owner snoozes it",
+    (State.REMINDED, State.EXEMPT): "the policy exempts it",
+    (State.SNOOZED, State.ACTIVE): "the snooze is over, and it is used",
+    (State.SNOOZED, State.IDLE): "the snooze is over, and it is idle",
+    (State.SNOOZED, State.SNOOZED): "its owner snoozes it again",
+    (State.SNOOZED, State.EXEMPT): "the policy exempts it",
+    (State.SUSPENDED, State.ACTIVE): "somebody resumes it",
+    (State.EXEMPT, State.ACTIVE): "the policy exempts it no more",
+}
+
+
+class IllegalMove(MoorageError):
+    """A move that is not in `MOVES`; the message has the last moves of the work."""
+
+
+class Record(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What is kept of one piece of work. Every moment is in UTC.
+
+    `pending`: what was about to be done when this was written: "warn", "remind", "suspend" or "report" (tell of
+    the suspension). A server that finds it at its start does not know whether it was done.
+    """
+
+    state: State = State.ACTIVE
+    since: datetime | None = None  # idle since; None: it is not
+    why: str = ""
+    at: datetime | None = None  # when it came into this state
+    warned_at: datetime | None = None
+    warnings: int = 0  # since it became idle
+    delivered: bool = False  # at least one notice since the first warning reached somebody
+    pending: str = ""
+    suspended_at: datetime | None = None
+    snoozed_until: datetime | None = None
+    snoozed_by: str = ""
+    snoozes: int = 0  # in a row, since it was last used
+    next: str = ""  # what comes, unless it is used: warn, remind, suspend, or end (of a snooze)
+    next_at: datetime | None = None
+    policy: str = ""
+    gpus: int = 0  # that it held when this was written
+    node: str = ""  # of the GPUs, when it was suspended; several with ", " between them
+    devices: tuple[str, ...] = ()  # the GPUs, when it was suspended: "NODE/ID"; empty: the node names none
+    went_to: str = ""  # who got them next, for people
+    told_at: datetime | None = None  # when `why` was last written
+    history: tuple[str, ...] = ()  # "warned 2026-01-31T09:10:00Z", oldest first
+
+
+def move(record: Record, to: State, now: datetime, **changes: Any) -> Record:
+    """The record after a move. Raises IllegalMove."""
+    if (record.state, to) not in MOVES:
+        past = ", ".join(record.history) or "none"
+        raise IllegalMove(f"work cannot go from {record.state} to {to}; its last moves: {past}")
+    entry = f"{to} {now:%Y-%m-%dT%H:%M:%SZ}"
+    history = (*record.history, entry)[-HISTORY:]
+    return msgspec.structs.replace(record, state=to, at=now, history=history, **changes)
+
+
+def read_record(text: str | None) -> Record:
+    """What an annotation says; an empty record for none, and for one that cannot be read."""
+    if not text:
+        return Record()
+    try:
+        return msgspec.json.decode(text, type=Record)
+    except (msgspec.MsgspecError, ValueError):  # somebody wrote it by hand
+        return Record()
+
+
+def write_record(record: Record) -> str | None:
+    """The annotation; None where there is nothing to keep."""
+    if record.state is State.ACTIVE and not record.snoozes and not record.pending:
+        return None
+    return msgspec.json.encode(record).decode()
+
+
+def diagram() -> str:
+    """The moves as a Mermaid diagram."""
+    lines = ["stateDiagram-v2", "    [*] --> active"]
+    lines += [f"    {start} --> {end}: {why}" for (start, end), why in MOVES.items()]
+    return "\n".join(lines)

@@ -1,0 +1,191 @@
+"""In which order an installation is written, and what it makes, changes and removes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from moorage.decide.install.changes import Change, changes
+from moorage.decide.install.kept import Ref
+from moorage.decide.install.values import parse_version
+from moorage.model.names import SYSTEM_NAMESPACE
+from moorage.model.people import PEOPLE_NAMESPACE
+from moorage_kube.access import Right
+from moorage_kube.errors import NotReady
+from moorage_kube.resources import Obj
+
+FIELD_MANAGER = "moorage-install"
+REGISTRATIONS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+MINIMUM = (1, 30)  # of Kubernetes: match conditions of webhooks, and scheduling gates
+# in an upgrade one after the other; the webhook first, for it must take what the others write
+ROLLOUT = ("moorage-webhook", "moorage-extender", "moorage-operator", "moorage-server")
+# what holds people's data goes by uninstall only, whatever a newer version ships
+NEVER_PRUNED = frozenset({"CustomResourceDefinition", "Namespace", "PersistentVolumeClaim", "Secret"})
+
+
+class Phase(IntEnum):
+    """What is written together; each phase stands before the next begins."""
+
+    NAMESPACES = 0
+    DEFINITIONS = 1
+    RIGHTS = 2  # and all else that services stand on
+    SERVICES = 3
+    REGISTRATIONS = 4  # last: nothing is sent to a webhook that is not there
+
+
+def phase_of(obj: Mapping[str, Any]) -> Phase:
+    match obj["kind"]:
+        case "Namespace":
+            return Phase.NAMESPACES
+        case "CustomResourceDefinition":
+            return Phase.DEFINITIONS
+        case "Deployment":
+            return Phase.SERVICES
+        case kind if kind in REGISTRATIONS:
+            return Phase.REGISTRATIONS
+        case _:
+            return Phase.RIGHTS
+
+
+def in_order(objects: Iterable[Obj]) -> list[Obj]:
+    """By phase; Deployments by ROLLOUT."""
+    names = {name: place for place, name in enumerate(ROLLOUT)}
+    return sorted(objects, key=lambda obj: (phase_of(obj), names.get(obj["metadata"]["name"], len(names))))
+
+
+def rollout_groups(services: Sequence[Obj], made: Collection[Ref], *, rolling: bool) -> list[list[Obj]]:
+    """Which Deployments are written and waited for together. `made`: what is not there yet.
+
+    An upgrade goes one by one. What is not there yet comes first and together, because services wait for each
+    other: the pods of the webhook start when the operator has made their Secret. An installation that was
+    interrupted leaves such a cluster.
+    """
+    if not rolling:
+        return [list(services)]
+    absent = [obj for obj in services if Ref.of(obj) in made]
+    groups = [absent] if absent else []
+    return groups + [[obj] for obj in services if Ref.of(obj) not in made]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallPlan:
+    """What an installation does. `write` is all that is applied, in order: what is the same is written again."""
+
+    write: tuple[Obj, ...]
+    made: tuple[Ref, ...]
+    changed: Mapping[Ref, tuple[Change, ...]]
+    same: tuple[Ref, ...]
+    removed: tuple[Ref, ...]  # written by an earlier version, shipped by this one no more
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.made or self.changed or self.removed)
+
+
+def plan_install(
+    wanted: Sequence[Obj], live: Mapping[Ref, Obj], tried: Mapping[Ref, Obj], written: Sequence[Ref] = ()
+) -> InstallPlan:
+    """`live`: what the cluster has; `tried`: what a dry run of the apply would leave; absent: as wanted.
+
+    `written`: all that earlier installations wrote.
+    """
+    made, same = [], []
+    changed: dict[Ref, tuple[Change, ...]] = {}
+    ordered = in_order(wanted)
+    for obj in ordered:
+        ref = Ref.of(obj)
+        if (there := live.get(ref)) is None:
+            made.append(ref)
+        elif different := changes(there, tried.get(ref, there)):
+            changed[ref] = tuple(different)
+        else:
+            same.append(ref)
+    shipped = {Ref.of(obj) for obj in ordered}
+    return InstallPlan(
+        write=tuple(ordered),
+        made=tuple(made),
+        changed=changed,
+        same=tuple(same),
+        removed=tuple(
+            sorted(ref for ref in set(written) - shipped if ref.kind not in NEVER_PRUNED and ref in live)
+        ),
+    )
+
+
+def to_apply(wanted: Obj, live: Mapping[str, Any] | None, replicas: Mapping[str, int]) -> Obj:
+    """The object as it is applied on what is there. `replicas`: those that an admin chose, by service.
+
+    Registrations: the operator puts a token behind each path and a certificate beside it. Its path is sent back
+    to it, so that an apply neither conflicts with it nor takes the token away. Claims: their spec cannot change.
+    Deployments that somebody has scaled, by hand or by an autoscaler, keep their replicas.
+    """
+    if live is None:
+        return wanted
+    if wanted["kind"] in REGISTRATIONS:
+        obj = copy.deepcopy(wanted)
+        services = {str(webhook.get("name")): _service(webhook) for webhook in live.get("webhooks") or ()}
+        for webhook in obj["webhooks"]:
+            service = _service(webhook)
+            path = str(services.get(webhook["name"], {}).get("path") or "")
+            if service and path.startswith(f"{service.get('path')}/"):
+                service["path"] = path
+        return obj
+    if wanted["kind"] == "Deployment":
+        service = str(wanted["metadata"]["name"]).removeprefix("moorage-")
+        there = (live.get("spec") or {}).get("replicas")
+        if service in replicas or there is None or not _is_scaled(live):
+            return wanted
+        return wanted | {"spec": {**wanted["spec"], "replicas": there}}
+    if wanted["kind"] == "PersistentVolumeClaim":
+        spec = live.get("spec") or {}
+        kept = {key: spec[key] for key in (*wanted["spec"], "storageClassName") if key in spec}
+        return wanted | {"spec": kept}
+    return wanted
+
+
+def _is_scaled(deployment: Mapping[str, Any]) -> bool:
+    """Whether another than us has set its replicas."""
+    return any(
+        "f:replicas" in ((entry.get("fieldsV1") or {}).get("f:spec") or {})
+        for entry in deployment["metadata"].get("managedFields") or ()
+        if entry.get("manager") != FIELD_MANAGER
+    )
+
+
+def _service(webhook: Mapping[str, Any]) -> Any:
+    return (webhook.get("clientConfig") or {}).get("service") or {}
+
+
+def check_kubernetes(version: str) -> None:
+    """Raises NotReady for a Kubernetes that is too old; `version` as `gitVersion`: v1.36.2, v1.31.5-gke.100."""
+    if parse_version(version)[:2] < MINIMUM:
+        lowest = ".".join(map(str, MINIMUM))
+        raise NotReady(f"the cluster runs Kubernetes {version}; Moorage needs {lowest} or newer")
+
+
+def needed_rights(
+    objects: Iterable[Mapping[str, Any]], plurals: Mapping[str, str], *, removing: bool
+) -> list[Right]:
+    """What an admin must be allowed to do with these objects; `plurals`: by kind.
+
+    Roles with more rights than one's own take `escalate` and `bind`.
+    """
+    verbs = ("get", "delete") if removing else ("get", "create", "patch")
+    rights = set()
+    for obj in objects:
+        group = obj["apiVersion"].rpartition("/")[0]
+        resource, namespace = plurals[obj["kind"]], obj["metadata"].get("namespace") or ""
+        rights |= {Right(verb, group, resource, namespace) for verb in verbs}
+        if not removing and obj["kind"] in ("ClusterRole", "Role"):
+            rights.add(Right("escalate", group, resource, namespace))
+        if not removing and obj["kind"] in ("ClusterRoleBinding", "RoleBinding"):
+            of = "clusterroles" if obj["roleRef"]["kind"] == "ClusterRole" else "roles"
+            rights.add(Right("bind", group, of, namespace if of == "roles" else ""))
+    if not removing:
+        rights |= {Right(verb, "", "configmaps", SYSTEM_NAMESPACE) for verb in ("get", "create", "patch")}
+        rights |= {Right(verb, "", "serviceaccounts", PEOPLE_NAMESPACE) for verb in ("list", "create")}
+        rights.add(Right("list", "", "pods", SYSTEM_NAMESPACE))
+    return sorted(rights)

@@ -1,0 +1,139 @@
+"""All that the checks of an installation depend on, as it was read at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, TypeVar, Union
+
+from moorage.model.names import GROUP, PROCESS_RUNTIME, SYSTEM_NAMESPACE
+from moorage_kube.access import Right
+from moorage_kube.resources import Obj, Resource
+
+T = TypeVar("T")
+
+DAEMONSETS = Resource("apps", "v1", "daemonsets", "DaemonSet")
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """What could not be read, and why."""
+
+    why: str
+
+
+Reading = Union[T, Unread]  # noqa: UP007 -- an alias with a type variable
+Objects = Reading[tuple[Obj, ...]]
+
+
+NEEDED_RIGHTS = (
+    Right("create", "", "namespaces"),
+    Right("create", "apiextensions.k8s.io", "customresourcedefinitions"),
+    Right("create", "rbac.authorization.k8s.io", "clusterroles"),
+    Right("escalate", "rbac.authorization.k8s.io", "clusterroles"),  # or hold each right that our roles give
+    Right("create", "rbac.authorization.k8s.io", "clusterrolebindings"),
+    Right("bind", "rbac.authorization.k8s.io", "clusterroles"),
+    Right("create", "scheduling.k8s.io", "priorityclasses"),
+    Right("create", "admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
+    Right("create", "admissionregistration.k8s.io", "validatingwebhookconfigurations"),
+    Right("create", GROUP, "machines"),
+    *(
+        Right("create", group, resource, SYSTEM_NAMESPACE)
+        for group, resource in (
+            ("", "configmaps"),
+            ("", "secrets"),
+            ("", "serviceaccounts"),
+            ("", "services"),
+            ("", "persistentvolumeclaims"),
+            ("apps", "deployments"),
+            ("networking.k8s.io", "networkpolicies"),
+            ("policy", "poddisruptionbudgets"),
+            ("rbac.authorization.k8s.io", "roles"),
+            ("rbac.authorization.k8s.io", "rolebindings"),
+        )
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """What a request to a URL gave. `status` 0: no answer. `expires`: the end of its certificate."""
+
+    url: str
+    status: int = 0
+    error: str = ""
+    untrusted: bool = False  # the certificate was refused
+    expires: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """What came of a pod that ran an image. `error` empty: the image was pulled."""
+
+    image: str
+    node: str = ""
+    error: str = ""
+
+
+NOT_ASKED = Unread("not asked")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """One cluster, and what is installed of Moorage on it. None: it is not there."""
+
+    now: datetime  # of this machine, when the API server's date was read
+    cli_version: str
+    round_trip: timedelta = timedelta()  # of the request that read the date
+    server_date: Reading[datetime] = NOT_ASKED
+    kubernetes: Reading[str] = NOT_ASKED  # such as v1.36.2
+    rights: Reading[Mapping[Right, bool]] = NOT_ASKED
+    nodes: Objects = ()
+    pods: Objects = ()  # of all namespaces
+    leases: Objects = ()  # of nodes
+    storage_classes: Objects = ()
+    priority_classes: Objects = ()
+    ingress_classes: Objects = ()
+    daemonsets: Objects = ()  # of all namespaces
+    crds: Objects = ()
+    signing_requests: Objects = ()
+    kubelets: Mapping[str, Reading[Obj]] = field(default_factory=dict)  # node → its kubelet's configuration
+    namespace: Reading[Obj | None] = None
+    info: Reading[Mapping[str, str] | None] = None  # data of the ConfigMap `moorage`
+    deployments: Objects = ()  # ours
+    claims: Objects = ()  # ours
+    secrets: Reading[frozenset[str]] = frozenset()  # names of ours
+    webhooks: Objects = ()  # both kinds of configurations, ours
+    webhook_refusal: Reading[str] = NOT_ASKED  # of a Machine that it must refuse; empty: the Machine was accepted
+    server: Reading[str] = NOT_ASKED  # what its /readyz says; raised as Unread where it does not answer 200
+    extenders: Reading[tuple[str, ...]] = NOT_ASKED  # the metrics of each replica
+    public: Site | None = None  # of publicUrl
+    workspace_host: str = ""  # one that workspaceUrl covers
+    workspace_addresses: Reading[tuple[str, ...]] = NOT_ASKED
+    probe: Probe | None = None
+
+    @property
+    def installed(self) -> bool:
+        """Whether Moorage is installed, or was begun to be."""
+        return isinstance(self.info, Mapping) or bool(
+            self.deployments and not isinstance(self.deployments, Unread)
+        )
+
+    @property
+    def local(self) -> bool:
+        """Whether this is a cluster of `moor up`, whose services are processes of one machine."""
+        return not isinstance(self.nodes, Unread) and any(
+            str(_node_info(node).get("containerRuntimeVersion") or "").startswith(PROCESS_RUNTIME)
+            for node in self.nodes
+        )
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """The keys of the ConfigMap; empty where it is not there or cannot be read."""
+        return self.info if isinstance(self.info, Mapping) else {}
+
+
+def _node_info(node: Mapping[str, Any]) -> Mapping[str, Any]:
+    info: Mapping[str, Any] = (node.get("status") or {}).get("nodeInfo") or {}
+    return info

@@ -1,0 +1,57 @@
+"""Whether an end is that of the work, or of a program that was told to stop: one rule for runs, steps and items.
+
+Work that ends after it was told to stop is interrupted, whatever its exit code: by a drain, an eviction, a
+preemption, the turn of another run, a suspension, a shutdown, the loss of its node, a deletion. A program that
+saves on SIGTERM and leaves with 0 has not finished. It has where it ended before, or where it says so: by a
+file at the path in `MOORAGE_DONE_FILE`.
+
+Only a process beside a program knows both for sure: the runner of a run, the script around a step and the
+worker of a map get the same SIGTERM. Runner and script end with `STOPPED` after an interruption, so that no
+Kubernetes Job counts it as a success. For other containers the times of the API server and the node decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from moorage_kube.meta import condition
+from moorage_kube.moments import moment
+
+DONE_FILE_ENV = "MOORAGE_DONE_FILE"
+STOPPED = 85  # exit code: told to stop, and not finished (ERESTART); as in worker/runner.py and executor/*.sh
+LONG_AGO = datetime.min.replace(tzinfo=UTC)  # told to stop at a moment that nothing says
+
+
+def is_interruption(
+    *, exit_code: int | None, ended: datetime | None, stopped_at: datetime | None, is_watched: bool = False
+) -> bool:
+    """Whether a container ended because it was told to stop.
+
+    `exit_code`, `ended`: None where they are not known. `stopped_at`: when it was told to stop, None: it was not.
+    `is_watched`: our runner or script started the program, so that exit code 0 means that it had finished.
+    An end in the very second of `stopped_at` counts as an interruption: times are whole seconds, and work done
+    twice is better than lost work.
+    """
+    if exit_code == STOPPED:
+        return True
+    if stopped_at is None or (is_watched and exit_code == 0):
+        return False
+    return ended is None or ended >= stopped_at
+
+
+def stop_time(pod: Mapping[str, Any]) -> datetime | None:
+    """When a pod was told to stop, as the API server has it; None: it was not.
+
+    A kubelet may note that it ends a pod when the pod has ended: such a moment is `LONG_AGO`.
+    """
+    meta, moments = pod["metadata"], []
+    disruption = condition(pod, "DisruptionTarget") or {}
+    if disruption.get("status") == "True":
+        by_kubelet = disruption.get("reason") == "TerminationByKubelet"
+        noted = None if by_kubelet else moment(disruption.get("lastTransitionTime"))
+        moments.append(noted or LONG_AGO)
+    if (deadline := moment(meta.get("deletionTimestamp"))) is not None:
+        moments.append(deadline - timedelta(seconds=int(meta.get("deletionGracePeriodSeconds") or 0)))
+    return min(moments, default=None)

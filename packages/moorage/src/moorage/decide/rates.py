@@ -1,0 +1,49 @@
+"""How often something may be asked for: a bucket of tokens, filled at a steady rate.
+
+https://en.wikipedia.org/wiki/Token_bucket
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from moorage_kube.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """`per_second` requests in the long run, `burst` at once. Zero per second: no limit."""
+
+    per_second: float = 50.0
+    burst: int = 200
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.per_second <= 1e6 and 1 <= self.burst <= 10**6):
+            raise UsageError(
+                f"invalid rate: {self.per_second} requests per second with bursts of {self.burst}",
+                hint="use 0 (no limit) to 1000000 per second, and bursts of 1 to 1000000",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """So many tokens were left at that moment (monotonic seconds)."""
+
+    tokens: float
+    at: float
+
+
+def take(bucket: Bucket | None, rate: Rate, now: float) -> tuple[Bucket, float]:
+    """The bucket after a request, and 0; or the bucket unchanged in what it holds, and in how many seconds to ask
+    again. None is a full bucket. A clock that goes back gives nothing."""
+    held = rate.burst if bucket is None else bucket.tokens + max(0.0, now - bucket.at) * rate.per_second
+    at = now if bucket is None else max(now, bucket.at)
+    held = min(float(rate.burst), held)
+    if held >= 1.0:
+        return Bucket(held - 1.0, at), 0.0
+    return Bucket(held, at), (1.0 - held) / rate.per_second
+
+
+def give_back(bucket: Bucket, rate: Rate) -> Bucket:
+    """The bucket with one token more, never above its burst: a request that did not count after all."""
+    return Bucket(min(float(rate.burst), bucket.tokens + 1.0), bucket.at)

@@ -1,0 +1,32 @@
+"""Claims for storage that we create for users."""
+
+from __future__ import annotations
+
+from moorage.model.names import OWNER_ANNOTATION, OWNER_LABEL, label_value
+from moorage_kube.resources import Obj
+
+
+def make_claim(
+    name: str,
+    namespace: str,
+    size: str,
+    user: str,
+    *,
+    mode: str = "ReadWriteOnce",
+    storage_class: str | None = None,
+) -> Obj:
+    """A PersistentVolumeClaim; without `storage_class` the cluster's default serves it."""
+    spec: Obj = {"accessModes": [mode], "resources": {"requests": {"storage": size}}}
+    if storage_class is not None:
+        spec["storageClassName"] = storage_class
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "labels": {OWNER_LABEL: label_value(user)},
+            "annotations": {OWNER_ANNOTATION: user},
+        },
+        "spec": spec,
+    }

@@ -1,0 +1,80 @@
+"""The events of a run: those of its Jobs and pods as one list, without repetitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from moorage_kube.integers import integer_or
+from moorage_kube.moments import readable_moment
+from moorage_kube.resources import Obj
+
+EVENTS_SHOWN = 30
+_NEVER = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEvent:
+    """What was reported about an object of a run, as often as `count` says; `at` is the newest time."""
+
+    at: datetime | None
+    is_warning: bool
+    reason: str
+    message: str
+    about: str  # kind and name, such as "pod train-abc"
+    count: int
+
+
+def merge_events(objs: Iterable[Obj], *, most: int = EVENTS_SHOWN) -> tuple[RunEvent, ...]:
+    """The newest first, at most `most`; those that say the same of one object are counted as one."""
+    merged: dict[tuple[str, str, str], RunEvent] = {}
+    for obj in objs:
+        event = _event_of(obj)
+        key = (event.about, event.reason, event.message)
+        known = merged.get(key)
+        if known is not None:
+            event = RunEvent(
+                at=max(known.at or _NEVER, event.at or _NEVER),
+                is_warning=known.is_warning or event.is_warning,
+                reason=event.reason,
+                message=event.message,
+                about=event.about,
+                count=known.count + event.count,
+            )
+        merged[key] = event
+    ordered = sorted(merged.values(), key=lambda event: event.at or _NEVER, reverse=True)
+    return tuple(ordered[:most])
+
+
+def _event_of(obj: Obj) -> RunEvent:
+    """Both forms of an event: with `count`, and with `series`, as newer reporters write it.
+
+    https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/event-v1/
+    """
+    about, series = obj.get("involvedObject") or {}, obj.get("series") or {}
+    return RunEvent(
+        at=time_of(obj),
+        is_warning=obj.get("type") == "Warning",
+        reason=str(obj.get("reason") or ""),
+        message=str(obj.get("message") or ""),
+        about=f"{str(about.get('kind') or '').lower()} {about.get('name') or ''}".strip(),
+        count=max(1, integer_or(str(series.get("count") or obj.get("count") or 1), 1)),
+    )
+
+
+def time_of(event: Mapping[str, Any]) -> datetime | None:
+    """When an event was seen last; None: nobody says."""
+    series, meta = event.get("series") or {}, event.get("metadata") or {}
+    return _moment(
+        series.get("lastObservedTime")
+        or event.get("lastTimestamp")
+        or event.get("eventTime")
+        or meta.get("creationTimestamp")
+    )
+
+
+def _moment(text: object) -> datetime | None:
+    """Anybody may write an event: a time that cannot be read is left out."""
+    return readable_moment(str(text) if text else None)

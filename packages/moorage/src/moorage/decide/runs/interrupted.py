@@ -1,0 +1,50 @@
+"""Runs without our runner: by a note on the Job, whether it ended because its pod was told to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from moorage.decide.interruptions import STOPPED, stop_time
+from moorage.model.names import REPORT_TOKEN_ANNOTATION, STOPPED_ANNOTATION, SUSPENDED_ANNOTATION
+from moorage_kube.meta import annotations_of, condition, is_condition_true
+from moorage_kube.moments import moment
+
+
+def is_watched(job: Mapping[str, Any]) -> bool:
+    """Whether our runner starts the command: then its exit code says whether the run had finished."""
+    return REPORT_TOKEN_ANNOTATION in annotations_of(job)
+
+
+def stop_time_while_running(pod: Mapping[str, Any]) -> datetime | None:
+    """When a pod that has not ended was told to stop; None: it was not, or had ended."""
+    return None if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed") else stop_time(pod)
+
+
+def was_suspended(job: Mapping[str, Any]) -> bool:
+    """Whether the Job failed because its suspension interrupted the program: the run is suspended, and goes on."""
+    failed = condition(job, "Failed") or {}
+    is_failed = failed.get("status") == "True" and f" exit code {STOPPED} " in str(failed.get("message"))
+    return is_failed and bool(job["spec"].get("suspend")) and SUSPENDED_ANNOTATION in annotations_of(job)
+
+
+def ended_suspended(job: Mapping[str, Any]) -> bool:
+    """Whether the Job failed while it was suspended; it says so after the run was resumed, too.
+
+    The Job controller sets the condition Suspended, and changes no Job that has ended.
+    """
+    return is_condition_true(job, "Failed") and is_condition_true(job, "Suspended")
+
+
+def was_interrupted(job: Mapping[str, Any]) -> bool:
+    """Whether the Job ended with the pod that was told to stop; not with one after a suspension or a failure."""
+    status = job.get("status") or {}
+    try:
+        stopped_at = moment(annotations_of(job).get(STOPPED_ANNOTATION))
+    except ValueError:
+        stopped_at = None
+    if stopped_at is None or stopped_at < (moment(status.get("startTime")) or stopped_at):
+        return False
+    failures = 0 if is_condition_true(job, "Complete") else 1 if is_condition_true(job, "Failed") else -1
+    return int(status.get("failed") or 0) <= failures

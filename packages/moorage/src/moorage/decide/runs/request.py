@@ -1,0 +1,150 @@
+"""The input of `plan_run` (the user's request, their machine, what was read of the cluster) and its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from moorage.decide.runs.deviceclaims import UNKNOWN_TEMPLATES, ClaimTemplates
+from moorage.decide.runs.kueue import UNKNOWN_QUEUES, Queues
+from moorage_kube.resources import Obj
+from moorage_kube.scheduling import NodeInfo, PodInfo
+
+DEFAULT_CPU = "1"
+DEFAULT_MEMORY = "2Gi"  # where no Tenant says otherwise; seed 004's cluster default
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """The options of `moor run` as typed; None means not given."""
+
+    command: tuple[str, ...]
+    namespace: str = "default"
+    name: str | None = None
+    gpus: int = 0
+    gpu_type: str | None = None
+    gpu_resource: str | None = None  # of what `gpus` are counted: a resource's name, or what follows its "/"
+    gpu_claim: str | None = None  # a ResourceClaimTemplate of the namespace, instead of a number of GPUs
+    machine: str | None = None  # GROUP/TYPE, instead of all amounts
+    cpu: str | None = None
+    memory: str | None = None  # a quantity, or "none"
+    time: str | None = None
+    volumes: tuple[str, ...] = ()  # CLAIM:/PATH[:ro]
+    datasets: tuple[str, ...] = ()  # [NAMESPACE/]NAME:/PATH
+    env: tuple[str, ...] = ()  # K=V, or K to take it from the caller
+    labels: tuple[str, ...] = ()  # K=V
+    checkpoint: str | None = None  # CLAIM[:SIZE]
+    grace_period_seconds: int | None = None
+    priority_class: str | None = None
+    queue: str | None = None  # a LocalQueue of Kueue, of the namespace
+    retries: int = 0
+    restart_limit: int | None = None
+    share: bool | None = None  # whether it takes turns on GPUs; None: as the tenant has it
+    image: str | None = None
+    user: str | None = None  # UID[:GID]
+    host_env: bool = False
+    working_dir: str | None = None  # CLAIM:PATH
+    shown: tuple[str, ...] = ()  # the command for people, where another one was typed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """What the run takes from the place where the command was typed; nothing of one, where it came over REST."""
+
+    user: str
+    cwd: str  # empty: none
+    environment: Mapping[str, str] = field(default_factory=dict)
+    program: str | None = None  # where the command's first word is, or may be for the node; None: nowhere
+    python: str = "python3"  # the interpreter of the runner on this machine
+    salt: str = ""  # random text, for a generated name
+    token: str = ""  # random text, the run's own key for reporting checkpoints
+    runner: str = ""  # source of moorage.worker.runner
+    archive: bytes | None = None  # tar.gz of the shipped directory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defaults:
+    """What the namespace's tenant fills in. `origin` is how messages name it."""
+
+    cpu: str = DEFAULT_CPU
+    memory: str = DEFAULT_MEMORY
+    image: str | None = None
+    seconds: int | None = None  # time limit of a run that names none
+    restart_limit: int | None = None  # the most that a run may ask for
+    origin: str = "the default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointUse:
+    """A run that keeps its checkpoints on a volume."""
+
+    run: str
+    owner: str
+    at: datetime | None  # when its newest checkpoint was written; None: none was reported
+    has_ended: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFacts:
+    """What was read of the cluster. None: the caller may not read it, so nothing is judged by it."""
+
+    nodes: tuple[NodeInfo, ...] | None = ()
+    gpu_nodes: tuple[NodeInfo, ...] | None = None  # without `nodes`: what the server tells, labels not among it
+    pods: tuple[PodInfo, ...] = ()
+    process_runtime: bool = False
+    defaults: Defaults = Defaults()
+    claims: Mapping[str, str] | None = field(default_factory=dict)  # name → size, of the namespace
+    checkpoints: Mapping[str, tuple[CheckpointUse, ...]] = field(default_factory=dict)  # by claim, oldest first
+    datasets: Mapping[str, tuple[str, str]] | None = None  # name → phase and claim, of the namespace
+    taken: frozenset[str] = frozenset()  # names of the runs and Jobs in the namespace
+    priority_classes: frozenset[str] | None = None
+    claim_templates: ClaimTemplates = UNKNOWN_TEMPLATES  # read where one is asked for
+    machines: frozenset[str] | None = None  # GROUP/TYPE of all; read where one is asked for; None: not known
+    own_nodes: Mapping[str, str] = field(default_factory=dict)  # labels of the tenant's own, if it has some
+    is_guarded: bool | None = None  # whether our webhook sees the namespace's pods; None: not known
+    queues: Queues = UNKNOWN_QUEUES  # of Kueue; read where a queue is asked for
+    has_default_class: bool | None = None  # whether a claim that names no StorageClass gets one
+    server_url: str = ""  # empty: no server is known, so no checkpoint is reported
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One fault of the request. `field` is the field of `moorage.api.jobs.NewJob`; the message stands alone."""
+
+    field: str
+    message: str
+    hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPlan:
+    """What to create, in this order: `claims` (kept for ever), `secret` (owned by the Job later), `job`.
+
+    With problems there is nothing to create. `notes` are shown to the user either way.
+    """
+
+    name: str = ""
+    job: Obj | None = None
+    secret: Obj | None = None
+    claims: tuple[Obj, ...] = ()
+    notes: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
+def ships_directory(request: RunRequest, facts: ClusterFacts) -> bool:
+    """Whether the caller's directory goes into the pod: on a real cluster, without `--working-dir`."""
+    return not facts.process_runtime and request.working_dir is None
+
+
+def unexpanded(text: str) -> str:
+    """Write a text so that the kubelet's `$(NAME)` expansion gives it back unchanged.
+
+    https://kubernetes.io/docs/tasks/inject-data-application/define-interdependent-environment-variables/
+    """
+    return text.replace("$", "$$") if "$(" in text or "$$" in text else text
+
+
+def expanded(text: str) -> str:
+    """Undo `unexpanded`."""
+    return text.replace("$$", "$")

@@ -1,0 +1,188 @@
+"""Decide which run yields its place to which that waits.
+
+Nothing here reads the clock or the cluster: all that the decision depends on is a field of `Observed`.
+
+- Only to a run that fits in the place that is freed, and that fits nowhere now.
+- Only by a run that has had its guaranteed time since this turn began, so no two runs push each other out at once.
+- Only by a run with a checkpoint of this turn that is fresh: it loses little.
+- `fair`: to whom used fewer GPUs lately than the one who yields; of one owner's runs, to the one that did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+import msgspec
+
+from moorage.model.tenant import TimeSharing
+from moorage_kube.resources import Obj
+from moorage_kube.scheduling import NodeInfo, PodInfo, refusals
+
+RunKey = tuple[str, str]
+"""Namespace and name of a run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A tenant's `spec.timeSharing`."""
+
+    guaranteed: timedelta
+    half_life: timedelta
+    fresh: timedelta  # how old a checkpoint may be
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantRule:
+    """`everybody`: all runs with a checkpoint share that do not say otherwise, not only those that ask for it."""
+
+    rule: Rule
+    everybody: bool
+
+
+def rule_of(tenant: Obj) -> TenantRule | None:
+    """The rule of a Tenant as stored; None: its runs take no turns."""
+    given = (tenant.get("spec") or {}).get("timeSharing")
+    if given is None:
+        return None
+    sharing = msgspec.convert(given, TimeSharing)
+    return TenantRule(
+        rule=Rule(
+            guaranteed=timedelta(seconds=sharing.guaranteed_seconds),
+            half_life=timedelta(seconds=sharing.half_life_seconds),
+            fresh=timedelta(seconds=sharing.checkpoint_seconds),
+        ),
+        everybody=sharing.runs == "Checkpointed",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """A run that runs on one pod. `yields_to`: it was asked already to give its place to that run."""
+
+    run: RunKey
+    owner: str
+    pod: PodInfo
+    since: datetime  # when this turn began
+    checkpoint_at: datetime | None
+    yields_to: RunKey | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """A run that waits, with a pod that no node takes now."""
+
+    run: RunKey
+    owner: str
+    pod: PodInfo
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """Those of one tenant that share, and the whole cluster. Use is in GPU-seconds as they count now."""
+
+    rule: Rule
+    holdings: Sequence[Holding]
+    waiting: Sequence[Waiting]
+    nodes: Sequence[NodeInfo]
+    on_node: Mapping[str, Sequence[PodInfo]]  # every pod that is bound
+    use_of_owner: Mapping[str, float] = field(default_factory=dict)
+    use_of_run: Mapping[RunKey, float] = field(default_factory=dict)
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Yield:
+    """`run` gives its place to `to`."""
+
+    run: RunKey
+    to: RunKey
+
+
+def plan(seen: Observed) -> tuple[Yield, ...]:
+    """Who yields to whom now. Planning again after these were asked yields nobody more for the same."""
+    yields: list[Yield] = []
+    served = {holding.yields_to for holding in seen.holdings if holding.yields_to is not None}
+    for waiting in sorted(seen.waiting, key=lambda waiting: _turn(waiting, seen)):
+        if waiting.run in served or _fits_now(waiting, seen):
+            continue
+        chosen = _choose(waiting, seen)
+        yields += [Yield(holding.run, waiting.run) for holding in chosen]
+        taken = {holding.run for holding in chosen}
+        asked = [replace(holding, yields_to=waiting.run) for holding in chosen]
+        kept = [holding for holding in seen.holdings if holding.run not in taken]
+        seen = replace(seen, holdings=[*kept, *asked])
+    return tuple(yields)
+
+
+def may_yield(holding: Holding, waiting: Waiting, seen: Observed) -> bool:
+    """Whether the rule lets this run be asked to give its place to that one."""
+    if holding.yields_to is not None or holding.run == waiting.run:
+        return False
+    if seen.now - holding.since < seen.rule.guaranteed:
+        return False
+    at = holding.checkpoint_at
+    if at is None or at < holding.since or seen.now - at > seen.rule.fresh:
+        return False
+    if holding.owner == waiting.owner:
+        return seen.use_of_run.get(holding.run, 0.0) > seen.use_of_run.get(waiting.run, 0.0)
+    return seen.use_of_owner.get(holding.owner, 0.0) > seen.use_of_owner.get(waiting.owner, 0.0)
+
+
+def _turn(waiting: Waiting, seen: Observed) -> tuple[float, float, datetime, RunKey]:
+    """Who used least comes first."""
+    return (
+        seen.use_of_owner.get(waiting.owner, 0.0),
+        seen.use_of_run.get(waiting.run, 0.0),
+        waiting.since,
+        waiting.run,
+    )
+
+
+def _fits_now(waiting: Waiting, seen: Observed) -> bool:
+    return any(not refusals(waiting.pod, node, seen.on_node.get(node.name, ())) for node in seen.nodes)
+
+
+def _choose(waiting: Waiting, seen: Observed) -> list[Holding]:
+    """The fewest on one node whose places suffice, of those who used most; none where none do."""
+    best: list[Holding] = []
+    for node in seen.nodes:
+        chosen = _on(node, waiting, seen)
+        if chosen and (not best or _cost(chosen, seen) < _cost(best, seen)):
+            best = chosen
+    return best
+
+
+def _on(node: NodeInfo, waiting: Waiting, seen: Observed) -> list[Holding]:
+    there = seen.on_node.get(node.name, ())
+    candidates = [
+        holding for holding in seen.holdings if holding.pod.node == node.name and may_yield(holding, waiting, seen)
+    ]
+    candidates.sort(key=lambda holding: _cost([holding], seen))
+    chosen: list[Holding] = []
+    for holding in candidates:
+        chosen.append(holding)
+        if _fits_without(waiting, node, there, chosen):
+            break
+    else:
+        return []
+    for holding in list(chosen):  # who was chosen first may not be needed
+        rest = [other for other in chosen if other is not holding]
+        if rest and _fits_without(waiting, node, there, rest):
+            chosen = rest
+    return chosen
+
+
+def _fits_without(waiting: Waiting, node: NodeInfo, there: Iterable[PodInfo], gone: Sequence[Holding]) -> bool:
+    names = {(holding.pod.namespace, holding.pod.name) for holding in gone}
+    left = [pod for pod in there if (pod.namespace, pod.name) not in names]
+    return not refusals(waiting.pod, node, left)
+
+
+def _cost(chosen: Sequence[Holding], seen: Observed) -> tuple[int, float, datetime, RunKey]:
+    """Few runs, whose owners used much, and whose turns are long."""
+    used = sum(seen.use_of_owner.get(holding.owner, 0.0) for holding in chosen)
+    run_use = sum(seen.use_of_run.get(holding.run, 0.0) for holding in chosen)
+    return len(chosen), -used - run_use, min(holding.since for holding in chosen), chosen[0].run

@@ -1,0 +1,70 @@
+"""How much of a GPU one unit of a resource is: a whole one, a MIG slice, or a share in time.
+
+Nodes and pods count GPUs by resource. Money needs them on one scale: fractions of whole GPUs, exactly.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+
+from moorage_kube.scheduling import is_gpu
+
+MIG_SLICES = 7  # compute slices of a GPU: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/
+REPLICAS_LABEL = "nvidia.com/gpu.replicas"  # set by GPU feature discovery: how many pods share a GPU in time
+_MIG = re.compile(r"/mig-(\d+)g\.")
+_TEXT = re.compile(r"(?P<resource>[^=\s]+)=(?P<count>\d+)(?::(?P<share>\d+(?:/\d+)?))?")
+
+Counts = tuple[tuple[str, int], ...]  # GPU resource → how many, by name
+Shares = Mapping[str, Fraction]  # GPU resource → what one of it is of a whole GPU
+
+
+def counts_of(amounts: Mapping[str, int]) -> Counts:
+    """The GPU resources among all amounts, those that are 0 left out."""
+    return tuple(sorted((name, count) for name, count in amounts.items() if is_gpu(name) and count > 0))
+
+
+def share_of(resource: str, labels: Mapping[str, str]) -> Fraction:
+    """What one unit of a resource is of a whole GPU, on a node with these labels.
+
+    A MIG slice is its compute slices out of seven. A share in time is one of as many as the node's labels say.
+    """
+    share = Fraction(1)
+    replicas = labels.get(REPLICAS_LABEL, "")
+    if match := _MIG.search(resource):
+        share = Fraction(min(int(match[1]), MIG_SLICES) or 1, MIG_SLICES)
+        replicas = labels.get(f"nvidia.com/{resource.partition('/')[2].removesuffix('.shared')}.replicas", "")
+    if replicas.isascii() and replicas.isdigit() and 1 < int(replicas) < 10_000:
+        share /= int(replicas)
+    return share
+
+
+def gpus_of(counts: Iterable[tuple[str, int]], shares: Shares) -> Fraction:
+    """Counts as whole GPUs. A resource that the node does not list counts by its own name."""
+    return sum(
+        (
+            count * (shares[resource] if resource in shares else share_of(resource, {}))
+            for resource, count in counts
+        ),
+        Fraction(0),
+    )
+
+
+def counts_text(counts: Counts, shares: Shares | None = None) -> str:
+    """As a column holds them: `nvidia.com/gpu=8`, or `nvidia.com/gpu.shared=16:1/4` with what one is of a GPU."""
+    return " ".join(
+        f"{resource}={count}"
+        + (f":{shares[resource]}" if shares and shares.get(resource, Fraction(1)) != 1 else "")
+        for resource, count in counts
+    )
+
+
+def read_counts(text: str) -> tuple[Counts, dict[str, Fraction]]:
+    """What `counts_text` wrote; words that are none are left out."""
+    counts, shares = [], {}
+    for word in text.split():
+        if match := _TEXT.fullmatch(word):
+            counts.append((match["resource"], int(match["count"])))
+            shares[match["resource"]] = Fraction(match["share"] or 1)
+    return tuple(counts), shares

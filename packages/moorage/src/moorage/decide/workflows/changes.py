@@ -1,0 +1,117 @@
+"""What a conversion did with each field: kept, changed, lost. Nothing is dropped without a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from moorage.decide.admission.fields import Path, field_of
+from moorage_kube.resources import Obj
+
+
+class Outcome(StrEnum):
+    """What became of a field."""
+
+    KEPT = "kept"  # it means the same, perhaps under another name
+    CHANGED = "changed"  # it is there, and behaves differently
+    LOST = "lost"  # it has no counterpart
+    DROPPED = "dropped"  # it said nothing: the API server had written it, or it was a default
+    ADVICE = "advice"  # something that a person may want to do
+    REFUSED = "refused"  # the document is not converted because of it
+
+    @property
+    def is_loss(self) -> bool:
+        """A person must know of it."""
+        return self in (Outcome.CHANGED, Outcome.LOST, Outcome.ADVICE, Outcome.REFUSED)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One field of the source. `becomes`: the field in the result; empty: there is none."""
+
+    path: Path
+    outcome: Outcome
+    becomes: str
+    message: str = ""
+
+    @property
+    def field(self) -> str:
+        return field_of(self.path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Converted:
+    """One document of the result. `document`: None where it was refused; `changes` then say why.
+
+    `is_changed`: False for a document that is passed through as it is.
+    """
+
+    kind: str
+    name: str
+    document: Obj | None
+    changes: tuple[Change, ...] = ()
+    is_changed: bool = True
+
+    @property
+    def is_refused(self) -> bool:
+        return self.document is None
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Collects the changes of one document."""
+
+    changes: list[Change] = field(default_factory=list)
+
+    def kept(self, path: Path, becomes: str, message: str = "") -> None:
+        self.changes.append(Change(path, Outcome.KEPT, becomes, message))
+
+    def changed(self, path: Path, becomes: str, message: str) -> None:
+        self.changes.append(Change(path, Outcome.CHANGED, becomes, message))
+
+    def lost(self, path: Path, message: str) -> None:
+        self.changes.append(Change(path, Outcome.LOST, "", message))
+
+    def dropped(self, path: Path, message: str) -> None:
+        self.changes.append(Change(path, Outcome.DROPPED, "", message))
+
+    def advice(self, path: Path, message: str) -> None:
+        self.changes.append(Change(path, Outcome.ADVICE, "", message))
+
+    def refused(self, path: Path, message: str) -> None:
+        self.changes.append(Change(path, Outcome.REFUSED, "", message))
+
+    @property
+    def is_refused(self) -> bool:
+        return any(change.outcome is Outcome.REFUSED for change in self.changes)
+
+
+class Fields:
+    """The fields of one mapping; each is taken once, and what nobody took is named at the end."""
+
+    def __init__(self, value: Mapping[str, Any], path: Path) -> None:
+        self.path = path
+        self._value = value
+        self._left = {key: None for key, held in value.items() if held is not None}
+
+    def take(self, key: str) -> Any:
+        """The value, or None."""
+        self._left.pop(key, None)
+        return self._value.get(key)
+
+    def at(self, key: str) -> Path:
+        return (*self.path, key)
+
+    def taken(self, keys: Iterable[str]) -> Iterator[tuple[str, Any]]:
+        """Those of these fields that are there, in the order of `keys`."""
+        for key in keys:
+            value = self.take(key)
+            if value is not None:
+                yield key, value
+
+    def rest(self) -> Iterator[Path]:
+        """The paths of fields that were not taken."""
+        for key in self._left:
+            yield (*self.path, str(key))

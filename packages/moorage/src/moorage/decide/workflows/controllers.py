@@ -1,0 +1,29 @@
+"""Who runs workflows on a cluster: Argo's own controller, or Moorage. docs/design/0021-workflows.md"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+from moorage_kube.meta import labels_of
+
+NAME = "workflow-controller"  # of the Deployment in Argo's own manifests
+LABELS = (("app.kubernetes.io/name", NAME), ("app", NAME))  # one of them: Helm's and Argo's
+
+
+class Controller(StrEnum):
+    """Who runs the workflows of a cluster. UNKNOWN: nothing that would say so may be read."""
+
+    MOORAGE = "moorage"
+    ARGO = "argo"
+    UNKNOWN = "unknown"
+
+
+def is_live_deployment(deployment: Mapping[str, Any]) -> bool:
+    """Whether it is of Argo's controller, and has a pod that is ready."""
+    labels = labels_of(deployment)
+    is_argos = (deployment.get("metadata") or {}).get("name") == NAME or any(
+        labels.get(key) == value for key, value in LABELS
+    )
+    return is_argos and int((deployment.get("status") or {}).get("readyReplicas") or 0) > 0

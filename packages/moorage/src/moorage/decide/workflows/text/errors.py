@@ -1,0 +1,50 @@
+"""Errors of the text in a workflow's manifest.
+
+TextError           a tag, expression, condition or duration that cannot be read or evaluated
+├── UnresolvedTag   it names a variable that is not in scope
+├── SyntaxProblem   it breaks the rules of its language, whatever is in scope
+├── AbsentValue     it names an output that its step did not leave, with no default
+└── TooMuchWork     its evaluation passes a limit of `limits`
+"""
+
+from __future__ import annotations
+
+from moorage_kube.errors import MoorageError
+
+
+class TextError(MoorageError):
+    """A tag, expression, condition or duration that cannot be read or evaluated."""
+
+
+class SyntaxProblem(TextError):
+    """A text that breaks the rules of its language: no scope makes it valid.
+
+    `position`: character of the text at fault, counted from 0.
+    """
+
+    def __init__(self, message: str, *, position: int = 0, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.position = position
+
+
+class UnresolvedTag(TextError):
+    """A variable that is not in scope, or not yet. `tag`: its dotted name."""
+
+    def __init__(self, tag: str, message: str | None = None) -> None:
+        super().__init__(message or f"variable {tag} is not known here")
+        self.tag = tag
+
+
+class AbsentValue(TextError):
+    """An output that its step did not leave (it was skipped or omitted), where no default says what to use."""
+
+    def __init__(self, tag: str) -> None:
+        super().__init__(
+            f"output {tag} is an absent optional: its step was skipped or omitted, and nothing gives a default",
+            hint="give the output a `valueFrom.default`, the input a `default`, or write `??` in an expression",
+        )
+        self.tag = tag
+
+
+class TooMuchWork(TextError):
+    """The evaluation passes a limit on steps or sizes."""

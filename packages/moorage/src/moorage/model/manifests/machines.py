@@ -1,0 +1,72 @@
+"""What machines and reservations stand on: priorities, their budget, and who may see and book."""
+
+from __future__ import annotations
+
+from moorage.model.manifests.parts import (
+    CLUSTERROLEBINDINGS,
+    CLUSTERROLES,
+    RBAC,
+    READ,
+    Rule,
+    make_binding,
+    make_object,
+)
+from moorage.model.names import (
+    DEFAULT_PRIORITY,
+    GROUP,
+    GUEST_PRIORITY,
+    KEPT,
+    OVER_BUDGET_PRIORITY,
+    OVER_BUDGET_VALUE,
+    RESERVATION_BUDGET,
+    RESERVATION_LABEL,
+    RESERVATION_PRIORITY,
+    RESERVATION_VALUE,
+)
+from moorage_kube.resources import PDBS, PRIORITYCLASSES, Obj
+
+RESERVE_ROLE = "moorage-reserve"  # may write in the calendar
+BUDGET_MIN = 1_000_000  # reservations that must stay: more than there can be
+
+
+def make_machine_objects() -> list[Obj]:
+    """What reservations stand on: priorities and their budget; and everybody's right to see machines.
+
+    No class is the cluster's default here: a cluster that has one of its own refuses a second. The operator makes
+    `moorage-default` the default where there is none. The budget never allows a disruption; a reservation that is
+    promised to a guest is not under it. Everybody sees the calendar too; the role that writes in it is for the
+    admin to bind.
+    """
+    descriptions = {
+        RESERVATION_PRIORITY: "Holds a place for a machine's guest. Autoscalers ignore what is lower.",
+        GUEST_PRIORITY: "Takes the place of a machine's reservation.",
+        DEFAULT_PRIORITY: "Pods that name no class: they do not push out what holds a machine's place.",
+        OVER_BUDGET_PRIORITY: "Work of those whose budget is used up: it waits behind that of others.",
+    }
+    values = {RESERVATION_PRIORITY: RESERVATION_VALUE, OVER_BUDGET_PRIORITY: OVER_BUDGET_VALUE}
+    classes = [
+        make_object(
+            PRIORITYCLASSES,
+            name,
+            None,
+            value=values.get(name, 0),
+            preemptionPolicy="PreemptLowerPriority" if name == GUEST_PRIORITY else "Never",
+            description=text,
+        )
+        for name, text in descriptions.items()
+    ]
+    kept = {"matchLabels": {RESERVATION_LABEL: KEPT}}
+    budget = {"minAvailable": BUDGET_MIN, "selector": kept, "unhealthyPodEvictionPolicy": "IfHealthyBudget"}
+    seeing = (
+        Rule(group=GROUP, resources=("machines", "reservations"), verbs=READ),
+        Rule(group="storage.k8s.io", resources=("storageclasses",), verbs=READ),  # who makes a volume chooses one
+    )
+    booking = Rule(group=GROUP, resources=("reservations",), verbs=("create", "update", "patch", "delete"))
+    everybody = {"kind": "Group", "apiGroup": RBAC, "name": "system:authenticated"}
+    return [
+        *classes,
+        make_object(PDBS, RESERVATION_BUDGET, spec=budget),
+        make_object(CLUSTERROLES, "moorage-machines", None, rules=[rule.to_obj() for rule in seeing]),
+        make_object(CLUSTERROLES, RESERVE_ROLE, None, rules=[booking.to_obj()]),
+        make_binding(CLUSTERROLEBINDINGS, "moorage-machines", "ClusterRole", "moorage-machines", everybody),
+    ]

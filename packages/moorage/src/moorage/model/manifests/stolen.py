@@ -1,0 +1,72 @@
+"""What a thief could do with the token of each service, and what the thief could not; for the reference page.
+
+Each statement is tried by packages/moorage/tests/e2e/test_stolen_tokens_any_cluster.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from moorage.model.names import KUBELETS_ACCOUNT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stolen:
+    """Statements that complete "With it a thief can …" and "… cannot …"."""
+
+    can: tuple[str, ...]
+    cannot: tuple[str, ...]
+
+
+STOLEN: Mapping[str, Stolen] = {
+    "moorage-operator": Stolen(
+        can=(
+            "run pods with any Secret and ServiceAccount of all namespaces but the platform's, and read logs",
+            "create volumes of any kind, paths of nodes among them",
+            "change the registrations of Moorage's webhooks, and by them all that others write later",
+            "bind the three roles of tenants in namespaces that a Tenant names",
+        ),
+        cannot=(
+            "read Secrets, except five of `moorage-system` by their names",
+            "bind roles of tenants in `kube-system`, `default` or `moorage-system`",
+            "write quotas or NetworkPolicies in namespaces that no Tenant names",
+            "label a namespace that no Tenant names, or change a Pod Security level",
+            "run pods in `kube-system` or `moorage-users`, or with a ServiceAccount in `moorage-system`",
+            "give itself other roles, act as other users, or run commands in pods",
+        ),
+    ),
+    "moorage-webhook": Stolen(
+        can=(
+            "read the definitions of all pods, Jobs, nodes and Ingresses, values of their environment among them",
+        ),
+        cannot=("read Secrets", "write anything in any namespace", "act as other users"),
+    ),
+    "moorage-extender": Stolen(
+        can=("read the definitions of all pods and nodes, values of their environment among them",),
+        cannot=("read Secrets", "write anything in any namespace", "act as other users"),
+    ),
+    "moorage-server": Stolen(
+        can=(
+            "act as everybody who has an account in `moorage-users`, administrators among them",
+            "read the logs of all pods",
+            "create accounts, and read the hashes of passwords",
+        ),
+        cannot=(
+            "act as users and groups without such an account, such as `system:masters` or other ServiceAccounts",
+            "read Secrets of namespaces of tenants or `kube-system` as itself",
+            "create pods, or bind roles, as itself",
+        ),
+    ),
+    KUBELETS_ACCOUNT: Stolen(
+        can=("read the statistics of kubelets",),
+        cannot=("read or write anything at the API server", "run commands in pods by a kubelet"),
+    ),
+}
+# what the token is for → what a thief could do with it
+IN_PODS: Mapping[str, str] = {
+    "a run": "report checkpoints of that run, until it ends",
+    "a map": "claim and finish items of that map, until it is deleted",
+    "a workflow": "report for the steps of that workflow, and read and write its artifacts, until it is gone",
+    "a workspace": "open that workspace from inside the cluster; the gateway asks for a login beside it",
+}

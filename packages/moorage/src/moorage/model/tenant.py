@@ -1,0 +1,267 @@
+"""Tenant: a team, its namespace, and what is filled in for its runs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from moorage.model.names import GROUP, SYSTEM_NAMESPACE, VERSION
+from moorage.model.people import PEOPLE_NAMESPACE
+from moorage_kube.resources import Obj, Resource
+
+TENANTS = Resource(GROUP, VERSION, "tenants", "Tenant", namespaced=False)
+RESERVED = frozenset({SYSTEM_NAMESPACE, PEOPLE_NAMESPACE})  # beside Kubernetes' own, kube-...
+
+Quantity = (
+    int
+    | Annotated[
+        str, Meta(pattern=r"^\+?([0-9]+|[0-9]+\.[0-9]*|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?$")
+    ]
+)
+
+
+class Condition(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One aspect of the state, as every Kubernetes kind reports it."""
+
+    type: Annotated[str, Meta(min_length=1, max_length=316, description="Name of the condition.")]
+    status: Annotated[
+        str,
+        Meta(extra_json_schema={"enum": ["True", "False", "Unknown"]}, description="Whether the condition holds."),
+    ]
+    reason: Annotated[str, Meta(max_length=1024, description="Why, as one CamelCase word.")] = ""
+    message: Annotated[str, Meta(max_length=32768, description="The reason as a sentence.")] = ""
+    last_transition_time: Annotated[
+        str, Meta(extra_json_schema={"format": "date-time"}, description="When `status` changed last.")
+    ] = ""
+    observed_generation: Annotated[
+        int, Meta(ge=0, description="The generation of the spec that this condition describes.")
+    ] = 0
+
+
+class TenantDefaults(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What a run gets that does not ask for it."""
+
+    cpu: Annotated[Quantity | None, Meta(description="CPU of a run that names none.")] = None
+    memory: Annotated[
+        Quantity | None, Meta(description="Memory limit of a run that names none: it alone is killed beyond it.")
+    ] = None
+    time_seconds: Annotated[
+        Annotated[int, Meta(ge=1)] | None, Meta(description="Time limit of a run that names none, in seconds.")
+    ] = None
+    image: Annotated[
+        Annotated[str, Meta(min_length=1)] | None, Meta(description="Image of a run that names none.")
+    ] = None
+
+
+Name = Annotated[str, Meta(min_length=1, max_length=253)]
+Label = Annotated[str, Meta(min_length=1, max_length=63, pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+
+
+class Members(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Who has a role: people by name, and everybody in a group."""
+
+    people: Annotated[list[Name], Meta(description="Names of users.")] = []
+    groups: Annotated[list[Name], Meta(description="Names of groups.")] = []
+
+
+class TenantNetwork(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Who may connect to the team's pods. Takes a network plugin that keeps NetworkPolicies."""
+
+    isolated: Annotated[
+        bool,
+        Meta(description="Only its own pods, Moorage and its ingress controller may. Default true."),
+    ] = True
+    allow_from: Annotated[list[Label], Meta(description="Namespaces whose pods may connect too.")] = []
+
+
+class TenantNodes(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Nodes without GPUs that are the team's alone. Those with GPUs are shared."""
+
+    selector: Annotated[
+        dict[str, Annotated[str, Meta(max_length=63)]],
+        Meta(min_length=1, description="Labels of the nodes; they get a taint, and its pods go nowhere else."),
+    ]
+
+
+class TenantIngress(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Under which hosts the team is reached."""
+
+    domain: Annotated[
+        str, Meta(max_length=253, description="Hosts are this one or below it; nobody else may use them.")
+    ] = ""
+    class_name: Annotated[
+        str,
+        Meta(max_length=253, description="IngressClass of its Ingresses: a controller of its own, if any."),
+    ] = ""
+    controller_namespace: Annotated[
+        str, Meta(max_length=63, description="Where that controller runs; its pods may connect to the team's.")
+    ] = ""
+
+
+class TimeSharing(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Runs with checkpoints take turns: who waits gets the place of who used more GPUs lately."""
+
+    rule: Annotated[
+        str,
+        Meta(extra_json_schema={"enum": ["fair"]}, description="fair: who used fewest GPUs lately is next."),
+    ] = "fair"
+    runs: Annotated[
+        str,
+        Meta(
+            extra_json_schema={"enum": ["Asked", "Checkpointed"]},
+            description="Asked (default): runs with the annotation moorage.dev/share: true. Checkpointed: all with"
+            " a checkpoint but those with moorage.dev/share: false.",
+        ),
+    ] = "Asked"
+    guaranteed_seconds: Annotated[
+        int, Meta(ge=1, le=2_592_000, description="Seconds of a turn that nobody ends. Default 7200.")
+    ] = 7200
+    half_life_seconds: Annotated[
+        int,
+        Meta(ge=60, le=31_536_000, description="Seconds after which use counts half as much. Default 86400."),
+    ] = 86_400
+    checkpoint_seconds: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=86_400,
+            description="How old the checkpoint may be of a run that gives its place away. Default 900.",
+        ),
+    ] = 900
+
+
+class TenantSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What an admin decides for a team."""
+
+    namespace: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=63,
+            pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
+            description="The namespace the team works in.",
+        ),
+    ]
+    defaults: TenantDefaults = TenantDefaults()
+    admins: Annotated[Members, Meta(description="They may do all in the namespace, let others in.")] = Members()
+    members: Annotated[Members, Meta(description="They run things.")] = Members()
+    viewers: Annotated[Members, Meta(description="They look; they see no Secrets.")] = Members()
+    quota: Annotated[
+        dict[str, Quantity], Meta(description="What the team may use in all: a ResourceQuota's `hard`.")
+    ] = {}
+    priority_classes: Annotated[
+        list[Name],
+        Meta(
+            description="PriorityClasses its pods may name, besides the cluster's default and moorage-default."
+            " Those that begin with `system-`, moorage-guest and moorage-reservation cannot be used by tenants.",
+        ),
+    ] = []
+    network: TenantNetwork = TenantNetwork()
+    cpu_nodes: TenantNodes | None = None
+    ingress: TenantIngress = TenantIngress()
+    on_delete: Annotated[
+        str,
+        Meta(
+            extra_json_schema={"enum": ["Keep", "Delete"]},
+            description="Of the namespace, when the Tenant is deleted. Keep (default): it stays, its people lose"
+            " their roles, quota and NetworkPolicy stay. Delete: it goes with all that is in it.",
+        ),
+    ] = "Keep"
+    restart_limit: Annotated[
+        Annotated[int, Meta(ge=0, le=998)] | None,
+        Meta(description="Restarts after disruptions that a run of the team may have at most."),
+    ] = None
+    time_sharing: Annotated[
+        TimeSharing | None, Meta(description="Whether runs with checkpoints take turns; absent: none does.")
+    ] = None
+
+
+class TenantStatus(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What the operator reports."""
+
+    conditions: Annotated[
+        list[Condition],
+        Meta(extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),
+    ] = []
+    observed_generation: Annotated[
+        int, Meta(ge=0, description="The generation of the spec that this status describes.")
+    ] = 0
+    people: Annotated[int, Meta(ge=0, description="How many have a role, those in groups too.")] = 0
+    nodes: Annotated[int, Meta(ge=0, description="How many nodes are the team's alone.")] = 0
+
+
+class Tenant(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A team that shares the cluster: its namespace, and the defaults of its runs."""
+
+    spec: TenantSpec
+    status: TenantStatus = TenantStatus()
+
+
+ROLES = ("admin", "member", "viewer")
+"""From the one that may do most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Membership:
+    """A person's place in one tenant: the highest role there. `admins`: who administers the tenant by name."""
+
+    tenant: str
+    namespace: str
+    role: str
+    admins: tuple[str, ...] = ()
+
+
+def memberships(
+    person: str, groups: Collection[str], tenants: Iterable[Mapping[str, Any]]
+) -> tuple[Membership, ...]:
+    """The tenants that name a person or one of their groups, by name."""
+    places = []
+    for tenant in sorted(tenants, key=lambda tenant: str(tenant["metadata"]["name"])):
+        spec = tenant.get("spec") or {}
+        held = [role for role in ROLES if _is_in(person, groups, spec.get(f"{role}s") or {})]
+        if held:
+            name = str(tenant["metadata"]["name"])
+            admins = tuple(sorted((spec.get("admins") or {}).get("people") or ()))
+            namespace = str(spec.get("namespace") or name)
+            places.append(Membership(tenant=name, namespace=namespace, role=held[0], admins=admins))
+    return tuple(places)
+
+
+def _is_in(person: str, groups: Collection[str], members: Mapping[str, Any]) -> bool:
+    return person in (members.get("people") or ()) or not set(groups).isdisjoint(members.get("groups") or ())
+
+
+def tenant_of(namespace: str, tenants: Iterable[Mapping[str, Any]]) -> Obj | None:
+    """The tenant whose namespace this is; of several, the first by name. None where there is none."""
+    mine = [tenant for tenant in tenants if (tenant.get("spec") or {}).get("namespace") == namespace]
+    return dict(min(mine, key=lambda tenant: str(tenant["metadata"]["name"]))) if mine else None
+
+
+def tenant_names(tenants: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """The tenant of each namespace, by name; of several that claim it, the first by name, as of `tenant_of`."""
+    names: dict[str, str] = {}
+    for tenant in tenants:
+        if namespace := str((tenant.get("spec") or {}).get("namespace") or ""):
+            name = str(tenant["metadata"]["name"])
+            names[namespace] = min(name, names.get(namespace, name))
+    return names
+
+
+def defaults_of(tenant: Mapping[str, Any] | None) -> TenantDefaults:
+    """The defaults of a tenant as stored; none at all where there is no tenant. Numbers become texts."""
+    given = ((tenant or {}).get("spec") or {}).get("defaults") or {}
+
+    def text(key: str) -> str | None:
+        return str(given[key]) if given.get(key) not in (None, "") else None
+
+    return TenantDefaults(
+        cpu=text("cpu"), memory=text("memory"), time_seconds=given.get("timeSeconds"), image=text("image")
+    )
+
+
+def is_reserved(namespace: str) -> bool:
+    """Whether a namespace is the platform's or Kubernetes' own, so that it can never be a tenant's."""
+    return namespace in RESERVED or namespace.startswith("kube-")

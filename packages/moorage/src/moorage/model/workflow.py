@@ -1,0 +1,307 @@
+"""Workflows in Argo's format: kinds, labels, and the records that the server keeps of each run of one.
+
+The kinds are Argo's own (`argoproj.io/v1alpha1`). Their specs are read as plain documents: Argo defines its
+templates by substituting text in them. docs/design/0021-workflows.md
+https://argo-workflows.readthedocs.io/en/latest/fields/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from moorage.model.names import GROUP as OWN_GROUP
+from moorage_kube.meta import annotations_of, labels_of
+from moorage_kube.resources import Resource
+
+GROUP, VERSION = "argoproj.io", "v1alpha1"
+WORKFLOWS = Resource(GROUP, VERSION, "workflows", "Workflow")
+WORKFLOW_TEMPLATES = Resource(GROUP, VERSION, "workflowtemplates", "WorkflowTemplate")
+CLUSTER_WORKFLOW_TEMPLATES = Resource(
+    GROUP, VERSION, "clusterworkflowtemplates", "ClusterWorkflowTemplate", namespaced=False
+)
+CRON_WORKFLOWS = Resource(GROUP, VERSION, "cronworkflows", "CronWorkflow")
+RECORDS_RIGHT = Resource(OWN_GROUP, VERSION, "workflownodes", "WorkflowNode", namespaced=False)
+"""No kind, only a name in RBAC: whoever may `update` these writes the records that the server keeps."""
+
+
+KINDS = (WORKFLOWS, WORKFLOW_TEMPLATES, CLUSTER_WORKFLOW_TEMPLATES, CRON_WORKFLOWS)
+
+# Argo's own words, on workflows and their pods
+INSTANCE_LABEL = (
+    "workflows.argoproj.io/controller-instanceid"  # whose a Workflow is; Argo leaves those of others alone
+)
+OUR_INSTANCE = "moorage"
+WORKFLOW_LABEL = "workflows.argoproj.io/workflow"  # on a pod: its Workflow
+PHASE_LABEL = "workflows.argoproj.io/phase"
+COMPLETED_LABEL = "workflows.argoproj.io/completed"  # "true" when it has ended
+CRON_LABEL = "workflows.argoproj.io/cron-workflow"  # on a Workflow: the CronWorkflow it is of
+SCHEDULED_ANNOTATION = "workflows.argoproj.io/scheduled-time"  # beside it, RFC 3339: its slot
+NODE_NAME_ANNOTATION = "workflows.argoproj.io/node-name"
+NODE_ID_ANNOTATION = "workflows.argoproj.io/node-id"
+
+# what people ask of a run that is under way; the operator does it and removes the annotation
+RESUME_ANNOTATION = "moorage.dev/workflow-resume"  # on a Workflow: JSON, a list of `Resume`
+RETRY_ANNOTATION = "moorage.dev/workflow-retry"  # on a Workflow that has ended: JSON, a `Retry`
+
+TAKE_OVER_ANNOTATION = "moorage.dev/workflow-takes-over"  # on a new Workflow: uid of a run whose results it has
+
+STRICT_ANNOTATION = "moorage.dev/strict"  # on a Workflow, "true": as Argo does, also where Moorage does better
+
+# on a step's pod, shown to its containers by the downward API
+ORDER_ANNOTATION = "moorage.dev/workflow-order"  # JSON: what the executor fetches and saves
+SOURCE_ANNOTATION = "moorage.dev/workflow-source"  # the source of a script
+REPORTS_ANNOTATION = "moorage.dev/workflow-reports"  # "true": the container main reports what it found
+
+POD_FINALIZER = "moorage.dev/workflow"  # on a step's pod, until its end is recorded
+FINALIZER = "moorage.dev/workflow"  # on a Workflow, until its pods are released
+ARTIFACT_FINALIZER = "workflows.argoproj.io/artifact-gc"  # Argo's, on a Workflow until its artifacts are deleted
+
+ENDED_PHASES = ("Succeeded", "Failed", "Error")  # of a Workflow
+
+NAME_MAX = 63  # of a Workflow
+CRON_NAME_MAX = 52  # of a CronWorkflow: its Workflows add "-" and ten digits
+RECURSION_MAX = 100  # templates within templates, as Argo's controller allows
+RESULT_BYTES = 256 * 1024  # of `outputs.result`: the last ones of what the step printed
+
+
+def is_ours(obj: Mapping[str, Any]) -> bool:
+    """Whether a Workflow or CronWorkflow was adopted by Moorage: Argo's controller leaves it alone then."""
+    return labels_of(obj).get(INSTANCE_LABEL) == OUR_INSTANCE
+
+
+def is_strict(obj: Mapping[str, Any]) -> bool:
+    """Whether a Workflow asks for what Argo does everywhere. docs/explanation/workflows.md"""
+    return str(annotations_of(obj).get(STRICT_ANNOTATION, "")).lower() == "true"
+
+
+def is_free(obj: Mapping[str, Any]) -> bool:
+    """Whether nobody has adopted it: Argo's controller takes it where it runs, Moorage where it does not."""
+    return not labels_of(obj).get(INSTANCE_LABEL)
+
+
+class NodeType(StrEnum):
+    """What a node of a workflow's graph is, in Argo's words."""
+
+    POD = "Pod"
+    STEPS = "Steps"
+    STEP_GROUP = "StepGroup"
+    DAG = "DAG"
+    TASK_GROUP = "TaskGroup"
+    RETRY = "Retry"
+    SKIPPED = "Skipped"
+    SUSPEND = "Suspend"
+    HTTP = "HTTP"
+    CONTAINER = "Container"
+
+    @property
+    def has_pod(self) -> bool:
+        """Whether a node of this type is one pod. Argo sends the requests of all HTTP nodes from one pod."""
+        return self in (NodeType.POD, NodeType.HTTP)
+
+
+class NodePhase(StrEnum):
+    """Where a node is; those after RUNNING are final."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    ERROR = "Error"
+    SKIPPED = "Skipped"
+    OMITTED = "Omitted"
+
+    @property
+    def is_completed(self) -> bool:
+        """It ran, and has ended."""
+        return self in (NodePhase.SUCCEEDED, NodePhase.FAILED, NodePhase.ERROR)
+
+    @property
+    def is_fulfilled(self) -> bool:
+        """Nothing more happens to it."""
+        return self not in (NodePhase.PENDING, NodePhase.RUNNING)
+
+
+class Artifact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """An artifact that a step left, or that a step gets.
+
+    `location`: as the manifest has it, one of `s3`, `gcs`, `http`, `git`, `raw`; empty: `key` in our own store.
+    """
+
+    name: str
+    key: str = ""
+    size_bytes: int = 0
+    digest: str = ""  # "sha256:…" of what is stored
+    archive: str = "tar"  # "tar" (a .tgz), "none", "zip"
+    files: int = 0  # of a folder, each stored below the key; 0: it is one file
+    location: Mapping[str, Any] = {}
+    is_deleted: bool = False
+    version: str = ""  # as its store has it: another write, of the same bytes too, gives another
+    collection: Mapping[str, Any] = {}  # `artifactGC` of the template's output; empty: it has none
+
+
+class ArtifactName(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """An output artifact of a run. `node`: the id of the node that left it."""
+
+    node: str
+    name: str
+
+
+class Outputs(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What a node left. A parameter that is not there was not written (its producer was skipped)."""
+
+    parameters: Mapping[str, str] = {}
+    artifacts: tuple[Artifact, ...] = ()
+    result: str | None = None
+    exit_code: str | None = None
+
+
+class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """One node of one workflow: a row. Its id follows from its name, and a name is never used twice.
+
+    Times are RFC 3339. `boundary_id`: the node of the steps or DAG template that it stands in. `parents`: ids of
+    the nodes it comes after, for drawing. `template`: name of the template, as the manifest has it.
+    `template_ref`: the WorkflowTemplate it was found in, "cluster/" before that of a ClusterWorkflowTemplate.
+    """
+
+    id: str
+    name: str
+    display_name: str
+    type: NodeType
+    phase: NodePhase
+    template: str = ""
+    template_ref: str = ""
+    boundary_id: str = ""
+    parents: tuple[str, ...] = ()
+    started_at: str = ""
+    finished_at: str = ""
+    message: str = ""
+    pod_name: str = ""
+    host: str = ""
+    inputs: Mapping[str, Any] = {}  # {"parameters": {name: value}, "artifacts": {name: Artifact as a document}}
+    outputs: Outputs | None = None
+    is_daemon: bool = False
+    is_memoized: bool = False
+    locks: tuple[str, ...] = ()  # mutexes and semaphores that it holds until it has ended
+    resources_seconds: Mapping[str, int] = {}  # what its pod asked for, times how long it ran
+    infrastructure_retries: int = 0  # attempts lost to nodes, not to the step; they do not count against its limit
+
+
+class WorkflowRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """One run of a workflow, kept when its object is gone.
+
+    `document`: the Workflow with the templates it was started with; what is edited later does not change it.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    document: Mapping[str, Any]
+    phase: str = ""  # "", Pending, Running, Succeeded, Failed, Error
+    message: str = ""
+    started_at: str = ""
+    finished_at: str = ""
+    created_at: str = ""
+    owner: str = ""  # who submitted it
+    cron: str = ""  # the CronWorkflow it is of
+    parameters: Mapping[str, str] = {}  # workflow.outputs.parameters
+    artifacts: tuple[Artifact, ...] = ()
+    token_digest: str = ""  # "sha256:…" of what its pods report with
+    done: int = 0  # pods that have ended
+    total: int = 0  # pods that were decided on
+    retries: int = 0  # how often it was retried as a whole; the names of pods carry it
+    gone_at: str = ""  # when its object was deleted
+    locks: tuple[str, ...] = ()  # mutexes and semaphores that the run as a whole holds
+    metrics_error: str = ""  # the last reason why a value of its `metrics` was not taken
+
+
+class MetricPoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A value that a workflow gives to one of its metrics.
+
+    `kind`: counter, gauge or histogram. `operation`: Set, Add or Sub; of a histogram it has no meaning. `node`:
+    the id of the node whose end gives it; empty: the end of the run. `since`: RFC 3339; then the value is not
+    final, and is the seconds that have passed since.
+    """
+
+    name: str
+    help: str
+    kind: str
+    value: float = 0.0
+    operation: str = "Set"
+    labels: Mapping[str, str] = {}
+    buckets: tuple[float, ...] = ()
+    node: str = ""
+    since: str = ""
+
+
+class MetricSeries(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """All that is known of a metric with one set of labels, in one namespace.
+
+    `counts`: observations in each bucket, and beyond the last one; not cumulative. `since`: as of a point. `uid`:
+    of the run whose value in real time this is or was; else empty.
+    """
+
+    namespace: str
+    name: str
+    help: str
+    kind: str
+    labels: Mapping[str, str] = {}
+    value: float = 0.0  # of a histogram: the sum
+    buckets: tuple[float, ...] = ()
+    counts: tuple[int, ...] = ()
+    since: str = ""
+    uid: str = ""
+
+
+class StepReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What the executor in a step's pod found when the step had ended; the first report of a pod counts.
+
+    `error`: why outputs could not be saved (the node is in Error then, whatever the exit code).
+    """
+
+    pod: str
+    outputs: Outputs = Outputs()
+    error: str = ""
+
+
+class Loaded(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """All that is kept of one run."""
+
+    workflow: WorkflowRecord
+    nodes: tuple[NodeRecord, ...] = ()
+    reports: tuple[StepReport, ...] = ()
+
+
+class Memo(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Outputs that a memoized template left under one key of a cache. `at`: when, RFC 3339."""
+
+    outputs: Outputs
+    at: str
+    node_id: str = ""  # of the node that left them
+
+
+class Resume(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Let suspended nodes go on, or fail them.
+
+    `selector`: as Argo's `--node-field-selector` ("displayName=approve"); empty: every suspended node.
+    `parameters`: output parameters that the template declares as `supplied`.
+    """
+
+    selector: str = ""
+    parameters: Mapping[str, str] = {}
+    message: str = ""
+    is_failure: bool = False
+
+
+class Retry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Run again what failed, and what comes after it.
+
+    `selector`: nodes that run again although they succeeded, with all that came after them; needs
+    `restart_successful`.
+    """
+
+    selector: str = ""
+    restart_successful: bool = False

@@ -1,0 +1,90 @@
+"""How much of the shared volume one namespace may take for its maps.
+
+Nothing that runs is lost to a quota: what is refused is another map, or more items. Results of items that are
+there are always kept; each is at most `leasing.RESULT_BYTES`. The defaults fit the 5 GiB volume of `deploy/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from moorage.settings import (
+    BYTES_PER_NAMESPACE,
+    ITEMS_PER_NAMESPACE,
+    LIMIT_HOLD_SECONDS,
+    MAPS_PER_NAMESPACE,
+    OUTPUT_PER_NAMESPACE,
+)
+from moorage_kube.errors import QuotaExceeded
+
+ITEM_BYTES = 200  # of an item's rows and their indexes, beside its value and result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """Of one namespace. `bytes`: values, keys and results of all its maps, and ITEM_BYTES an item; `output_bytes`:
+    of what its items have printed, beyond which the oldest goes. Zero: no limit. `hold_seconds`: for
+    which an item holds tokens of a named limit while another map waits, at most."""
+
+    maps: int = MAPS_PER_NAMESPACE.default
+    items: int = ITEMS_PER_NAMESPACE.default
+    bytes: int = BYTES_PER_NAMESPACE.default
+    output_bytes: int = OUTPUT_PER_NAMESPACE.default
+    hold_seconds: int = LIMIT_HOLD_SECONDS.default
+
+
+NONE = Quota(maps=0, items=0, bytes=0, output_bytes=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Used:
+    """What the maps of a namespace take."""
+
+    maps: int
+    items: int
+    bytes: int
+
+
+def check_map(quota: Quota, used: Used, namespace: str) -> None:
+    """Raise QuotaExceeded where one map more is too many."""
+    if quota.maps and used.maps + 1 > quota.maps:
+        raise QuotaExceeded(
+            f"namespace {namespace} has {used.maps:,} maps; at most {quota.maps:,} are allowed",
+            hint="delete those that are done: moor map delete NAME; an administrator sets"
+            f" {MAPS_PER_NAMESPACE.name}",
+        )
+    _check_bytes(quota, used, namespace, 0)
+
+
+def check_items(quota: Quota, used: Used, namespace: str, *, items: int, size: int) -> None:
+    """Raise QuotaExceeded where so many items more, of so many bytes, are too many."""
+    if quota.items and used.items + items > quota.items:
+        raise QuotaExceeded(
+            f"the maps of namespace {namespace} have {used.items:,} items; {items:,} more exceed the limit of"
+            f" {quota.items:,}",
+            hint="delete maps that are done: moor map delete NAME; an administrator sets"
+            f" {ITEMS_PER_NAMESPACE.name}",
+        )
+    _check_bytes(quota, used, namespace, size)
+
+
+def _check_bytes(quota: Quota, used: Used, namespace: str, size: int) -> None:
+    if quota.bytes and used.bytes + size > quota.bytes:
+        raise QuotaExceeded(
+            f"the maps of namespace {namespace} have {used.bytes:,} bytes; {size:,} more exceed the limit of"
+            f" {quota.bytes:,}",
+            hint="delete maps that are done: moor map delete NAME; put large values into files and send their"
+            f" paths; an administrator sets {BYTES_PER_NAMESPACE.name}",
+        )
+
+
+def quota_settings(env: Mapping[str, str]) -> Quota:
+    """What the environment says. Raises UsageError."""
+    return Quota(
+        maps=MAPS_PER_NAMESPACE.read(env),
+        items=ITEMS_PER_NAMESPACE.read(env),
+        bytes=BYTES_PER_NAMESPACE.read(env),
+        output_bytes=OUTPUT_PER_NAMESPACE.read(env),
+        hold_seconds=LIMIT_HOLD_SECONDS.read(env),
+    )

@@ -1,0 +1,176 @@
+"""The ASGI application: routes behind the gate, one error shape on all of them."""
+
+from __future__ import annotations
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.routing import BaseRoute, Mount
+
+from moorage.features import load_all
+from moorage.metrics.requests import TimedRequests
+from moorage.server.context import Context
+from moorage.server.gateway import routes as gatewayroutes
+from moorage.server.gateway import tunnel
+from moorage.server.gateway.gateway import GatewayLayer
+from moorage.server.identity import accountroutes, auditroutes, loginpages, loginroutes
+from moorage.server.identity.auth import Gate
+from moorage.server.pages import (
+    auditpages,
+    datasetpages,
+    events,
+    glancepages,
+    jobpages,
+    looks,
+    machinepages,
+    mapchanges,
+    mappages,
+    newdataset,
+    newjob,
+    newmap,
+    nodeadmin,
+    nodepages,
+    rightsizepages,
+    schedulepages,
+    tenantpages,
+    userpages,
+    volumepage,
+    volumepages,
+    workflowchanges,
+    workflowpages,
+    workspacepage,
+    workspacepages,
+)
+from moorage.server.pages.clusterpages import Board, page_routes
+from moorage.server.pages.desk import Desk
+from moorage.server.pages.looks import Looks
+from moorage.server.pages.refusals import Refuse
+from moorage.server.pages.rights import AdminLinks
+from moorage.server.pages.static_files import StaticFolder
+from moorage.server.problems import BrokenAnswers, Problem
+from moorage.server.queue import work
+from moorage.server.ratelimit import RateLimit
+from moorage.server.rest import (
+    backup,
+    budgets,
+    checkpoint,
+    costs,
+    crons,
+    cronworkflows,
+    datasets,
+    explain,
+    gpus,
+    health,
+    idle,
+    jobs,
+    kept,
+    maps,
+    nodes,
+    openapi,
+    rightsizing,
+    top,
+    use,
+    volumes,
+    workflowartifacts,
+    workflows,
+    workflowtemplates,
+    workflowwaits,
+    workspaces,
+)
+from moorage.server.workflows import records, steps
+from moorage_kube.errors import MoorageError
+
+ENDPOINTS = (
+    *gpus.ENDPOINTS,
+    *nodes.ENDPOINTS,
+    *top.ENDPOINTS,
+    *budgets.ENDPOINTS,
+    *costs.ENDPOINTS,
+    *idle.ENDPOINTS,
+    *rightsizing.ENDPOINTS,
+    *use.ENDPOINTS,
+    *jobs.ENDPOINTS,
+    *kept.ENDPOINTS,
+    *volumes.ENDPOINTS,
+    *datasets.ENDPOINTS,
+    *explain.ENDPOINTS,
+    *checkpoint.ENDPOINTS,
+    *health.ENDPOINTS,
+    *workspaces.ENDPOINTS,
+    *maps.ENDPOINTS,
+    *workflowartifacts.ENDPOINTS,
+    *workflows.ENDPOINTS,
+    *workflowwaits.ENDPOINTS,
+    *crons.ENDPOINTS,
+    *cronworkflows.ENDPOINTS,
+    *workflowtemplates.ENDPOINTS,
+    *loginroutes.ENDPOINTS,
+    *accountroutes.ENDPOINTS,
+    *auditroutes.ENDPOINTS,
+    *backup.ENDPOINTS,
+)
+
+# modules whose pages work through the Desk, one a line
+DESK_PAGES = (
+    glancepages,
+    mappages,
+    workspacepages,
+    workspacepage,
+    volumepages,
+    volumepage,
+    datasetpages,
+    jobpages,
+    rightsizepages,
+    newjob,
+    newdataset,
+    newmap,
+    mapchanges,
+    workflowpages,
+    workflowchanges,
+    schedulepages,
+    nodepages,
+    userpages,
+    tenantpages,
+    nodeadmin,
+    machinepages,
+    auditpages,
+)
+
+
+def create_app(context: Context) -> Starlette:
+    """Make the server. Somebody else runs the parts of `context`."""
+    board, desk, refuse = Board(context), Desk(context), Refuse(context.auth)
+    routes: list[BaseRoute] = [
+        *work.routes(context),
+        *records.routes(context),
+        *steps.routes(context),
+        *(endpoint.route(context) for endpoint in ENDPOINTS),
+        *(route for routes in load_all("routes") for route in routes(context)),
+        tunnel.websocket_route(context.gateway, clock=context.clock),
+        *loginpages.routes(context),
+        *gatewayroutes.routes(context.gateway),
+        *events.routes(context, board),
+        *page_routes(board),
+        *looks.routes(),
+        *(route for pages in DESK_PAGES for route in desk.routes(pages.PAGES)),
+        Mount("/static", StaticFolder()),
+    ]
+    every = [*openapi.routes(routes), *routes]
+    return Starlette(
+        routes=every,
+        middleware=[
+            Middleware(TimedRequests, times=context.times, routes=every),
+            Middleware(Looks),
+            Middleware(GatewayLayer, gateway=context.gateway),
+            Middleware(
+                Gate,
+                auth=context.auth,
+                audit=context.audit_log,
+                refuse=refuse,
+            ),
+            Middleware(RateLimit, limiter=context.limiter, refuse=refuse),
+            Middleware(AdminLinks, auth=context.auth),
+            Middleware(BrokenAnswers),
+        ],
+        exception_handlers=dict.fromkeys((HTTPException, Problem, MoorageError, Exception), refuse.on_error),
+    )

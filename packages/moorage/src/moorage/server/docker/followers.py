@@ -1,0 +1,74 @@
+"""Who reads what a pod prints now, at any server on the people's database."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import msgspec
+
+from moorage.server.identity.sessions import SessionDesk
+from moorage.server.identity.shared import Key, Kind, Value
+from moorage_kube.clock import Clock
+from moorage_kube.errors import StorageError
+
+log = logging.getLogger(__name__)
+
+FOLLOWED = Kind("followed pod", 10_000)
+KEPT = timedelta(days=7)  # a server that died follows no longer; until then a removal waits its ten seconds
+
+
+class Followers:
+    """How many read what a pod prints here, by the pod's uid; and which servers do."""
+
+    def __init__(self, desk: SessionDesk, *, clock: Clock) -> None:
+        self._desk, self._clock = desk, clock
+        self._name = secrets.token_hex(8)  # of this server
+        self._counts: dict[str, int] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    async def has(self, uid: str) -> bool:
+        """Whether somebody follows a pod; True for those here alone where the database cannot be asked."""
+        if uid in self._counts:
+            return True
+        now = self._clock.now()
+        try:
+            return await self._desk.do(lambda store: store.shared.get(_key(uid), now)) is not None
+        except StorageError:
+            return False
+
+    @asynccontextmanager
+    async def following(self, uid: str) -> AsyncIterator[None]:
+        self._counts[uid] = self._counts.get(uid, 0) + 1
+        try:
+            if self._counts[uid] == 1:
+                await self._write(uid, lambda servers: servers | {self._name})
+            yield
+        finally:
+            self._counts[uid] -= 1
+            if not self._counts[uid]:
+                del self._counts[uid]
+                leaving = asyncio.create_task(self._write(uid, lambda servers: servers - {self._name}))
+                self._leaving.add(leaving)
+                leaving.add_done_callback(self._leaving.discard)
+                await asyncio.shield(leaving)  # it is written also where the request is cancelled
+
+    async def _write(self, uid: str, change: Callable[[frozenset[str]], frozenset[str]]) -> None:
+        now = self._clock.now()
+
+        def work(bodies: list[bytes | None]) -> tuple[list[Value | None], None]:
+            servers = change(frozenset(msgspec.json.decode(bodies[0], type=list[str]) if bodies[0] else ()))
+            return [Value(msgspec.json.encode(sorted(servers)), now + KEPT) if servers else None], None
+
+        try:
+            await self._desk.do(lambda store: store.shared.change([_key(uid)], work, now))
+        except (StorageError, RuntimeError) as error:  # RuntimeError: this server stops
+            log.warning("other servers do not know who follows a pod", extra={"uid": uid, "error": str(error)})
+
+
+def _key(uid: str) -> Key:
+    return Key(FOLLOWED, uid)

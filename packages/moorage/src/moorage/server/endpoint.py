@@ -1,0 +1,180 @@
+"""An endpoint of the REST API: a handler that anybody can call, and how HTTP reaches it.
+
+The handler is a function of a module: it takes a `Call` and returns an answer. What a request brings is decoded by
+its types before, so a test calls the handler with values, and OpenAPI is made from the table.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from moorage.server.idempotency import request_mark
+from moorage.server.identity.auth import User
+from moorage.server.inputs import check_json, decode, decode_query, read_bytes
+from moorage.server.problems import Json, as_problem
+from moorage_kube.api import Api
+from moorage_kube.errors import ApiError
+
+if TYPE_CHECKING:
+    from moorage.server.context import Context
+
+BODY_BYTES = 16 * 1024
+NOBODY = User("")  # who asks for a path that is open to everybody
+B = TypeVar("B")
+P = TypeVar("P")
+Q = TypeVar("Q")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call(Generic[B, Q]):
+    """One request, decoded.
+
+    `mark` is of its Idempotency-Key, empty without one. `request` is for streams and sockets alone.
+    """
+
+    context: Context
+    user: User
+    body: B
+    query: Q
+    path: Mapping[str, Any]
+    mark: str = ""
+    request: Request
+
+    @property
+    def namespace(self) -> str:
+        return str(self.path["namespace"])
+
+    @property
+    def name(self) -> str:
+        return str(self.path["name"])
+
+    @property
+    def api(self) -> Api:
+        """The Kubernetes API as the one who asks. Raises Problem 403 for who may only look."""
+        return self.context.acting(self.user)
+
+    def audit(self, verb: str, what: str) -> None:
+        """Say more of what a request does than its path tells; the audit log has every change anyway."""
+        self.request.state.audit = f"{verb} {what}"
+
+
+Handler = Callable[[Call[B, Q]], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """What a route takes and answers, as OpenAPI says it. Without `answer` and `media_type` it answers 204."""
+
+    query: type | None = None
+    body: type | None = None
+    answer: Any = None  # a type
+    status: int = 200
+    once: bool = False
+    media_type: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint(Generic[B, Q]):
+    """A row of the table. A handler returns an `answer` (None: 204), a (status, answer), or a Response.
+
+    `body` and `query` None: the request has none. `once`: takes an Idempotency-Key.
+    """
+
+    method: str
+    path: str
+    handler: Handler[B, Q]
+    body: type[B] | None = None
+    query: type[Q] | None = None
+    answer: type | None = None
+    status: int = 200
+    once: bool = False
+    optional_body: bool = False  # a request without a content type has the body's defaults
+    body_bytes: int = BODY_BYTES
+    any_media_type: bool = False  # the body is JSON whatever it is called: no cookie gives the right to send it
+    media_type: str = ""  # of an answer that is no JSON
+
+    @property
+    def described(self) -> Described:
+        return Described(
+            query=self.query,
+            body=self.body,
+            answer=self.answer,
+            status=self.status,
+            once=self.once,
+            media_type=self.media_type,
+        )
+
+    def route(self, context: Context) -> Route:
+        @functools.wraps(self.handler)
+        async def endpoint(request: Request) -> Response:
+            return await self.respond(context, request)
+
+        return DescribedRoute(self.path, endpoint, self.method, self.described)
+
+    async def respond(self, context: Context, request: Request) -> Response:
+        """Decode, call, encode. An ApiError is the caller's own: cluster rights decided."""
+        call: Call[Any, Any] = Call(
+            context=context,
+            user=getattr(request.state, "user", NOBODY),
+            body=(body := await self._body(request)),
+            query=None if self.query is None else decode_query(request.query_params.multi_items(), self.query),
+            path=request.path_params,
+            mark=request_mark(request, body) if self.once else "",
+            request=request,
+        )
+        try:
+            async with context.turns.turn(call.mark):
+                answer = await self.handler(call)
+        except ApiError as error:
+            raise as_problem(error) from error
+        return encode(answer, self.status)
+
+    async def _body(self, request: Request) -> Any:
+        if self.body is None:
+            return None
+        if self.optional_body and "content-type" not in request.headers:
+            return decode(b"{}", self.body)
+        if not self.any_media_type:
+            check_json(request)
+        return decode(await read_bytes(request, self.body_bytes) or b"{}", self.body)
+
+
+class DescribedRoute(Route):
+    """A route that knows what it takes and answers."""
+
+    def __init__(
+        self, path: str, endpoint: Callable[[Request], Awaitable[Response]], method: str, described: Described
+    ) -> None:
+        super().__init__(path, endpoint, methods=[method])
+        self.method = method
+        self.described = described
+
+
+def bound(
+    handler: Callable[[P, Request], Awaitable[Response]], part: P
+) -> Callable[[Request], Awaitable[Response]]:
+    """The handler of a page, or of another answer that is no JSON, as Starlette calls it."""
+
+    @functools.wraps(handler)
+    async def endpoint(request: Request) -> Response:
+        return await handler(part, request)
+
+    return endpoint
+
+
+def encode(answer: Any, status: int = 200) -> Response:
+    """What a handler returned as a response."""
+    if isinstance(answer, Response):
+        return answer
+    if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], int):
+        status, answer = answer
+    if answer is None:
+        return Response(status_code=204)
+    return Json(answer, status)

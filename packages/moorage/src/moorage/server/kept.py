@@ -1,0 +1,96 @@
+"""What is kept of runs and of steps of workflows, as one user may read it.
+
+The keeper reads logs by the server's own right, so each reader's right is asked for anew: who may read the logs of
+pods in a namespace may read those that are kept of it.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from moorage.api.errors import ErrorCode
+from moorage.api.kept import KeptLog, KeptPod, KeptRun
+from moorage.decide.runs.kept import has_own_log
+from moorage.model.names import is_dns_label
+from moorage.model.workflow import WORKFLOWS
+from moorage.server.context import Context
+from moorage.server.identity.auth import User
+from moorage.server.namespaces import is_too_old, oldest_for
+from moorage_kube.errors import Forbidden, NotFound, ServerError, StorageError
+from moorage_kube.resources import JOBS, Resource
+
+
+class KeptForUser:
+    """Implements `actions.kept.Kept` and `KeptOfSteps`. Raises ServerError while the store is away."""
+
+    def __init__(self, context: Context, user: User) -> None:
+        self._context = context
+        self._user = user
+
+    async def run(self, namespace: str, name: str) -> KeptRun:
+        """Facts of the newest run of this name. What of them the user may see, the caller decides."""
+        try:
+            run = await self._context.keeper.read_run(namespace, name)
+        except StorageError as error:
+            raise ServerError(f"what is kept of runs cannot be read: {error.message}", status=503) from error
+        if not run.attempts or (since := await self._oldest(JOBS, namespace)) is None:
+            return run
+        uids = {attempt.job_uid for attempt in run.attempts if not is_too_old(attempt.created, since)}
+        return KeptRun(
+            attempts=tuple(attempt for attempt in run.attempts if attempt.job_uid in uids),
+            pods=tuple(pod for pod in run.pods if pod.job_uid in uids),
+        )
+
+    async def log(self, namespace: str, name: str, uid: str) -> KeptLog:
+        """Raises Forbidden for who may not read the logs of pods there, NotFound for a pod of another run."""
+        await self._check_logs(namespace)
+        if all(pod.uid != uid for pod in (await self.run(namespace, name)).pods):
+            raise NotFound(f"nothing is kept of pod {uid!r} of run {name}", code=ErrorCode.NOT_FOUND)
+        return await self._log(uid)
+
+    async def steps(self, namespace: str, workflow: str, uid: str, *, pod: str = "") -> tuple[KeptPod, ...]:
+        """Facts of the pods of the Workflow with this uid, for whom the caller has found to read it."""
+        try:
+            pods = await self._context.keeper.read_steps(namespace, workflow, uid, pod=pod)
+        except StorageError as error:
+            raise ServerError(f"what is kept of steps cannot be read: {error.message}", status=503) from error
+        if not pods or (since := await self._oldest(WORKFLOWS, namespace)) is None:
+            return pods
+        return tuple(each for each in pods if not is_too_old(each.created, since))
+
+    async def step_log(self, namespace: str, workflow: str, uid: str, pod: str, *, container: str = "") -> KeptLog:
+        """Raises Forbidden for who may not read the logs of pods there, NotFound for a pod of another workflow."""
+        await self._check_logs(namespace)
+        kept = await self._pod_of(pod, namespace, workflow, uid)
+        if kept is None:
+            raise NotFound(f"nothing is kept of pod {pod!r} of workflow {workflow}", code=ErrorCode.NOT_FOUND)
+        if has_own_log(kept, container):
+            return await self._log(pod)
+        return await self._log(pod, container) if is_dns_label(container) else KeptLog()
+
+    async def _pod_of(self, pod: str, namespace: str, workflow: str, uid: str) -> KeptPod | None:
+        """The kept pod with this uid, if it is of the Workflow."""
+        try:
+            kept = await self._context.keeper.read_pod(pod)
+        except StorageError as error:
+            raise ServerError(f"what is kept of steps cannot be read: {error.message}", status=503) from error
+        if kept is None or (kept.namespace, kept.workflow, kept.job_uid) != (namespace, workflow, uid):
+            return None
+        return None if is_too_old(kept.created, await self._oldest(WORKFLOWS, namespace)) else kept
+
+    async def _check_logs(self, namespace: str) -> None:
+        """Raises Forbidden."""
+        if not await self._context.auth.may_read_logs(self._user, namespace):
+            raise Forbidden(
+                f"{self._user.name} may not read the logs of pods in namespace {namespace}",
+                code=ErrorCode.FORBIDDEN,
+            )
+
+    async def _log(self, uid: str, container: str = "") -> KeptLog:
+        try:
+            return await self._context.keeper.read_log(uid, container)
+        except StorageError as error:
+            raise ServerError(f"the kept log cannot be read: {error.message}", status=503) from error
+
+    async def _oldest(self, resource: Resource, namespace: str) -> datetime | None:
+        return await oldest_for(self._context, self._user, "get", resource, namespace)

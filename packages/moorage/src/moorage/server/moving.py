@@ -1,0 +1,85 @@
+"""What a server kept in files before it had a PostgreSQL: moved into it once, when the server starts.
+
+Only what people miss is moved: the history of GPU use, the ends of kept logs, and records of workflows. A file
+that was moved gets `.moved` at the end of its name and is left for whoever wants it back. A server killed half-way
+begins again: rows that are there stay as they are, and a log is moved whole.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from moorage.attempts.logs import LogFolder, Logs
+from moorage.decide.usage.intervals import Open
+from moorage.decide.usage.nodelives import Begin
+from moorage.server.databases import LOGS_FOLDER
+from moorage.usage import nodetable
+from moorage.usage.store import UsageStore
+from moorage.workflows.store import WorkflowStore, open_workflows
+from moorage_kube.databasefile import forget
+
+log = logging.getLogger(__name__)
+
+MOVED = ".moved"
+_BATCH = 1000  # intervals in one transaction
+
+
+def move_usage(folder: Path, to: UsageStore) -> int:
+    """Move `usage.db` of a folder; how many intervals it had. Raises StorageError, and then nothing is renamed."""
+    path = folder / "usage.db"
+    if not path.exists():
+        return 0
+    before = UsageStore(path)
+    try:
+        intervals, lives = before.everything(), before.every_life()
+    finally:
+        before.close()
+    for at in range(0, len(intervals), _BATCH):
+        to.apply([Open(interval) for interval in intervals[at : at + _BATCH]])
+    for life in lives:
+        to.apply_nodes([Begin(life)], now=life.last_seen_at)
+    _set_aside(path)
+    _set_aside(path.with_name(nodetable.FILE))
+    log.info("moved the history of GPU use into PostgreSQL", extra={"intervals": len(intervals)})
+    return len(intervals)
+
+
+def move_workflows(folder: Path, to: WorkflowStore) -> int:
+    """Move `workflows.db` of a folder; how many runs. Raises StorageError, and then nothing is renamed.
+
+    It is moved before anybody reads or writes records: a run that went on without its own would begin again.
+    """
+    path = folder / "workflows.db"
+    if not path.exists():
+        return 0
+    before = open_workflows(path)
+    try:
+        runs = to.take_over(before)
+    finally:
+        before.close()
+    _set_aside(path)
+    log.info("moved the records of workflows into PostgreSQL", extra={"runs": runs})
+    return runs
+
+
+def _set_aside(database: Path) -> None:
+    database.rename(database.with_name(database.name + MOVED))
+    forget(database)
+
+
+def move_logs(folder: Path, to: Logs) -> int:
+    """Move the kept ends of logs; how many there were. Those of pods that are kept no longer are left out."""
+    path = folder / LOGS_FOLDER
+    if not path.is_dir():
+        return 0
+    before = LogFolder(path, keep_bytes=to.keep_bytes)
+    sizes = before.sizes()
+    for size in sizes:
+        if not to.read(size.key).data:
+            to.append(size.key, before.read(size.key).data)
+        if before.is_finished(size.key):
+            to.finish(size.key)
+    path.rename(path.with_name(path.name + MOVED))
+    log.info("moved the kept logs into PostgreSQL", extra={"logs": len(sizes)})
+    return len(sizes)

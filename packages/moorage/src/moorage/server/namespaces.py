@@ -1,0 +1,96 @@
+"""Which records of a namespace belong to the namespace of that name that exists now.
+
+Records outlive their namespace, and a namespace may be created anew under another team. What is older than the
+namespace belongs to an earlier one of its name: only those with the right in all namespaces see it. Whole seconds
+tell the two apart: Kubernetes takes at least five to delete a namespace (`namespaceDeletionGracePeriod` of its
+controller), the local cluster one after it is empty.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Protocol
+
+from moorage.decide.usage.intervals import Interval
+from moorage.model.names import RECORDS_SINCE_ANNOTATION
+from moorage.server.identity.auth import Auth, User
+from moorage_kube.api import Api
+from moorage_kube.errors import ApiError, NotFound, ServerError
+from moorage_kube.meta import annotations_of
+from moorage_kube.moments import moment, readable_moment
+from moorage_kube.resources import NAMESPACES, Obj, Resource
+
+FEW = 4  # namespaces that are read one by one; of more, all are listed
+DELETED = "{} (deleted)"  # in place of a namespace's name; no namespace has such a name, and no role in it
+
+
+class Reading(Protocol):
+    """The parts of a server's context that are read here: the context knows modules that use this one."""
+
+    @property
+    def auth(self) -> Auth: ...
+    @property
+    def api(self) -> Api | None: ...
+
+
+async def records_since(api: Api | None, namespace: str) -> datetime | None:
+    """When the namespace was created, or what its annotation says; None: it does not exist.
+
+    Then rights alone decide: its roles are deleted with it. Raises ServerError while no API server answers.
+    """
+    if api is None or not namespace:
+        return None
+    try:
+        return _since(await api.get(NAMESPACES, namespace))
+    except NotFound:
+        return None
+    except ApiError as error:
+        raise ServerError(f"namespace {namespace} cannot be read: {error.message}", status=503) from error
+
+
+def _since(namespace: Obj) -> datetime | None:
+    stated = readable_moment(annotations_of(namespace).get(RECORDS_SINCE_ANNOTATION))
+    return stated or moment(namespace["metadata"].get("creationTimestamp"))
+
+
+async def oldest_for(
+    context: Reading, user: User, verb: str, resource: Resource, namespace: str
+) -> datetime | None:
+    """From when on a user may see the records of a namespace; None: all. It gives no right. Raises ApiError."""
+    if await context.auth.may(user, verb, resource.plural, group=resource.group):
+        return None
+    return await records_since(context.api, namespace)
+
+
+def is_too_old(created: datetime | None, since: datetime | None) -> bool:
+    """Whether a record belongs to an earlier namespace; one without a time is taken for such."""
+    return since is not None and (created is None or created < since)
+
+
+async def created_at(api: Api, namespaces: Iterable[str]) -> Mapping[str, datetime | None]:
+    """`records_since` of each namespace, by one request where there are many. Raises ServerError."""
+    names = sorted(set(namespaces))
+    if len(names) <= FEW:
+        return dict(zip(names, await asyncio.gather(*(records_since(api, name) for name in names)), strict=True))
+    try:
+        listed = (await api.list(NAMESPACES)).items
+    except ApiError as error:
+        raise ServerError(f"namespaces cannot be listed: {error.message}", status=503) from error
+    known = {obj["metadata"]["name"]: _since(obj) for obj in listed}
+    return {name: known.get(name) for name in names}
+
+
+async def by_namespace(api: Api, intervals: Iterable[Interval]) -> list[Interval]:
+    """The intervals, those of earlier namespaces under a name of their own: they are neither shown nor charged to
+    who has the name now. Raises ServerError."""
+    intervals = list(intervals)
+    created = await created_at(api, (interval.namespace for interval in intervals))
+    return [
+        replace(interval, namespace=DELETED.format(interval.namespace))
+        if is_too_old(interval.started_at, created[interval.namespace])
+        else interval
+        for interval in intervals
+    ]

@@ -1,0 +1,69 @@
+"""What the list pages of administrators share: the page, and its part that changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from moorage.server.pages.adminview import Form, Line, Table, state_of, words_of
+from moorage.server.pages.clusterpages import fragment
+from moorage.server.pages.desk import Desk
+from moorage.server.pages.paging import Shown, page_of, wanted_of
+from moorage.server.problems import Problem
+from moorage_kube.errors import Forbidden
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminList:
+    """A kind of list. `title` is a plural with an s; `nothing` is said where the list is empty."""
+
+    here: str
+    title: str
+    table: Table
+    nothing: str
+    states: tuple[str, ...] = ()
+
+
+def wanted_lines(kind: AdminList, request: Request, lines: Sequence[Line]) -> Shown[Line]:
+    """The page of the list that a request asks for."""
+    wanted = wanted_of(request.query_params)
+    return page_of(lines, wanted, kind.here, words=words_of, state=state_of, states=kind.states)
+
+
+def live_part(kind: AdminList, listed: Shown[Line], notes: Iterable[str] = ()) -> str:
+    """The part of a list page that changes. `notes` stand below the table."""
+    return fragment(
+        "admin_list_live.html",
+        list=listed,
+        table=kind.table,
+        title=kind.title,
+        nothing=kind.nothing,
+        notes=tuple(notes),
+    )
+
+
+def list_page(
+    desk: Desk, request: Request, kind: AdminList, listed: Shown[Line], *,
+    notes: Iterable[str] = (), forms: tuple[Form, ...] = (), problem: Problem | None = None,
+) -> Response:  # fmt: skip
+    """A list page with its search, its table and its forms."""
+    return desk.page(
+        request,
+        "admin_list.html",
+        kind.here,
+        problem=problem,
+        title=kind.title,
+        list=listed,
+        live_part=live_part(kind, listed, notes),
+        forms=forms,
+        wrong=(problem.field or "") if problem is not None else "",
+    )
+
+
+async def require(desk: Desk, request: Request, control: str, what: str) -> None:
+    """Raise Forbidden for who may not see this; for pages that read what the server knows, not the caller."""
+    if not (await desk.allowed(request, (control,))).may(control):
+        raise Forbidden(f"you may not see {what}", hint="this page is for administrators")

@@ -1,0 +1,459 @@
+"""What the web page shows, as values: the templates only lay them out. Pure."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from urllib.parse import quote
+
+from moorage.decide.explain.types import Explanation
+from moorage.decide.runs.forecast import Usual
+from moorage.decide.runs.state import STALE_CHECKPOINT, RunView, State
+from moorage.decide.usage.gpus import NOBODY, Counts, Gpu, GpuState, GpuView, Holder, NodeGpus
+from moorage.decide.usage.intervals import UsageRow
+from moorage.present.explanation import about, short_reason, usual_text
+from moorage.server.pages.texts import N_, say
+from moorage_kube.moments import rfc3339
+
+COLORS = 9  # of owners in moorage.css
+HUES = 27  # each colour plain, striped and dotted
+QUEUE_SHOWN = 25
+RUNS_SHOWN = 50
+USERS_SHOWN = 10
+OWNERS_SHOWN = 12  # in the legend
+DENSE_FROM = 97  # GPUs: from here on a tile is a small square with the initials of its owner
+_RUN_TONES = {
+    State.RUNNING: "good",
+    State.RESTARTING: "busy",
+    State.WAITING: "wait",
+    State.SUSPENDED: "wait",
+    State.SUCCEEDED: "done",
+    State.CANCELLED: "done",
+}
+_WHY = {  # Kubernetes' reasons of waiting
+    "Unschedulable": N_("no node has room for it now"),
+    "SchedulingGated": N_("it is held back for now"),
+    "ContainerCreating": N_("its container is being created"),
+}
+RUN_ORDER = {
+    State.RUNNING: 0,
+    State.RESTARTING: 1,
+    State.WAITING: 2,
+    State.SUSPENDED: 3,
+}  # what has ended comes after
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """A moment as people read it, and as machines do."""
+
+    words: str
+    iso: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """One GPU."""
+
+    index: int
+    state: str
+    owner: str = ""
+    initials: str = ""
+    hue: int = 0
+    owner_href: str = ""  # the runs of its owner
+    run: str = ""
+    href: str = ""  # the page of its run
+    since: When | None = None
+    left: When | None = None
+    overdue: bool = False
+    percent: int | None = None  # of the expected time that is over
+    why: str = ""
+    ground: str = ""  # past runs that `left` is estimated by; empty: its limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCard:
+    name: str
+    status: str  # empty: all is well
+    counts: Counts
+    tiles: tuple[Tile, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypeGroup:
+    """The nodes of one GPU type."""
+
+    key: str  # for names of parts
+    name: str
+    counts: Counts
+    nodes: tuple[str, ...]  # their names
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What waits for a place: why, as everybody may know it, and since when."""
+
+    explanation: Explanation
+    since: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueRow:
+    pod: str
+    name: str
+    namespace: str
+    href: str  # its page, or where it is explained if it is of no run
+    owner: str
+    hue: int
+    asks: str
+    since: When | None
+    reason: str
+    start: str  # the forecast; empty: none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRow:
+    name: str
+    namespace: str
+    state: str
+    tone: str  # good, busy, wait, bad or done
+    reason: str
+    owner: str
+    hue: int
+    gpus: str
+    node: str
+    age: When | None
+    checkpoint: When | None
+    checkpoint_words: str  # without a moment: "none yet", "not kept"
+    keeps: bool  # checkpoints
+    stale: bool
+    restarts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserRow:
+    name: str
+    hue: int
+    hours: str
+    percent: float  # of the largest
+    running: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LegendRow:
+    """An owner who holds GPUs now."""
+
+    name: str  # empty: pods without an owner
+    hue: int
+    initials: str
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoardModel:
+    """What is below the tiles, beside the runs."""
+
+    queue: tuple[QueueRow, ...]
+    queue_more: int
+    users: tuple[UserRow, ...]
+    teams: tuple[UserRow, ...]
+
+
+def lay_out(
+    *,
+    waiting: Sequence[Waiting],
+    waiting_more: int,
+    users: Sequence[UsageRow],
+    teams: Sequence[UsageRow],
+    now: datetime,
+    hues: Mapping[str, int],
+) -> BoardModel:
+    """What takes long to find out. `waiting` are the first of the line, `waiting_more` how many follow."""
+    return BoardModel(
+        queue=tuple(_queue_row(row, hues, now) for row in waiting),
+        queue_more=waiting_more,
+        users=_use_rows(users[:USERS_SHOWN], hues),
+        teams=_use_rows(teams[:USERS_SHOWN], {}),
+    )
+
+
+def run_rows(runs: Sequence[RunView], hues: Mapping[str, int], now: datetime) -> tuple[tuple[RunRow, ...], int]:
+    """The rows of the runs that the page lists, and how many more there are."""
+    shown = shown_runs(runs)
+    return tuple(_run_row(run, hues, now) for run in shown), len(runs) - len(shown)
+
+
+def shown_runs(runs: Sequence[RunView]) -> list[RunView]:
+    """The runs that the page lists: those at work first."""
+    return sorted(runs, key=lambda run: RUN_ORDER.get(run.state, 3))[:RUNS_SHOWN]
+
+
+def legend(view: GpuView, hues: Mapping[str, int]) -> tuple[tuple[LegendRow, ...], int]:
+    """Who holds GPUs, most first, and how many more do."""
+    rows = [
+        LegendRow(
+            name="" if owner == NOBODY else owner, hue=hues.get(owner, 0), initials=initials(owner), gpus=gpus
+        )
+        for owner, gpus in view.by_user.items()
+    ]
+    return tuple(rows[:OWNERS_SHOWN]), max(0, len(rows) - OWNERS_SHOWN)
+
+
+def initials(owner: str) -> str:
+    """Two letters for a person: "ada.lovelace" → "AL", "mika" → "MI", nobody → "?"."""
+    if numbered := re.fullmatch(r"(\w).*?(\d{1,2})", owner, re.ASCII):
+        return f"{numbered[1].upper()}{numbered[2]}"
+    words = [word for word in re.split(r"[^\w]+|_", owner.partition("@")[0]) if word]
+    if not words:
+        return "?"
+    return (words[0][0] + words[-1][0] if len(words) > 1 else words[0][:2]).upper()
+
+
+def type_key(kind: str) -> str:
+    """A GPU type as a part of a name: no blank in it."""
+    return re.sub(r"[^A-Za-z0-9.-]+", "-", kind)
+
+
+def node_cards(nodes: Iterable[NodeGpus], now: datetime) -> tuple[NodeCard, ...]:
+    """Nodes on their own, apart from the board."""
+    known = list(nodes)
+    hues = owner_hues(gpu.holder.owner for node in known for gpu in node.gpus if gpu.holder is not None)
+    return tuple(node_card(node, hues, now, {}) for node in known)
+
+
+def why_words(run: RunView) -> str:
+    """Why a run waits or ended, in words; empty: its state says all."""
+    if run.reason == str(run.state):
+        return ""
+    return say(_WHY[run.reason]) if run.reason in _WHY else run.reason
+
+
+def run_tone(state: State) -> str:
+    """How the state of a run is coloured; one that went wrong is bad."""
+    return _RUN_TONES.get(state, "bad")
+
+
+def spoken(counts: Counts, waiting: int) -> str:
+    """The sentence that a screen reader hears when it changes."""
+    if not counts.total:
+        return say("No node has GPUs.")
+    if not waiting:
+        return say("{free} of {total} GPUs free, no runs wait.", free=counts.free, total=counts.total)
+    if waiting == 1:
+        return say("{free} of {total} GPUs free, 1 run waits.", free=counts.free, total=counts.total)
+    return say(
+        "{free} of {total} GPUs free, {runs} runs wait.", free=counts.free, total=counts.total, runs=waiting
+    )
+
+
+def owner_hues(owners: Iterable[str], kept: Mapping[str, int] | None = None) -> dict[str, int]:
+    """A colour and pattern for each owner: the same on every page while no two want one, else the next.
+
+    Plain colours go first. Owners in `kept` keep theirs, so that nobody's tiles change when somebody else comes.
+    """
+    hues: dict[str, int] = {}
+    known = kept or {}
+    wanted = sorted(set(owners))
+    taken = {known[owner] for owner in wanted if owner in known}
+    for owner in wanted:
+        if owner in known:
+            hues[owner] = known[owner]
+            continue
+        first = zlib.crc32(owner.encode()) % COLORS
+        free = (hue for hue in (*_turned(first, 0), *_turned(first, 1), *_turned(first, 2)) if hue not in taken)
+        hues[owner] = next(free, first)
+        taken.add(hues[owner])
+    return hues
+
+
+def _turned(first: int, pattern: int) -> list[int]:
+    return [pattern * COLORS + (first + step) % COLORS for step in range(COLORS)]
+
+
+def type_name(kind: str) -> str:
+    """A GPU type as people say it: "NVIDIA-A100-SXM4-80GB" → "A100 SXM4 80GB"."""
+    return kind.removeprefix("NVIDIA-").replace("-", " ").replace("_", " ") or kind
+
+
+def span(time: timedelta) -> str:
+    """A span for a page that is looked at, not calculated with: 45s, 6m, 4h 12m, 9h, 3d 4h."""
+    seconds = max(0, int(time.total_seconds()))
+    if seconds < 60:
+        return say("{seconds}s", seconds=seconds)
+    minutes = seconds // 60
+    if minutes < 60:
+        return say("{minutes}m", minutes=minutes)
+    hours, minutes = divmod(minutes, 60)
+    if hours < 24:
+        is_fine = minutes and hours < 5
+        return (
+            say("{hours}h {minutes}m", hours=hours, minutes=minutes) if is_fine else say("{hours}h", hours=hours)
+        )
+    days, hours = divmod(hours, 24)
+    return say("{days}d {hours}h", days=days, hours=hours) if hours and days < 10 else say("{days}d", days=days)
+
+
+def time_left(end: datetime, now: datetime, *, about: bool = False) -> str:
+    """How long until a moment: "2h left", "~2h left"."""
+    words = span(end - now)
+    return say("~{span} left", span=words) if about else say("{span} left", span=words)
+
+
+def groups(view: GpuView) -> tuple[TypeGroup, ...]:
+    """The nodes by GPU type, and the sums of each type."""
+    by_type: dict[str, list[NodeGpus]] = {}
+    for node in view.nodes:
+        by_type.setdefault(node.type, []).append(node)
+    made = []
+    for name, nodes in sorted(by_type.items()):
+        summed = {
+            field: sum(getattr(node.counts, field) for node in nodes)
+            for field in ("total", "used", "free", "unavailable", "reserved", "fragmented", "stranded")
+        }
+        counts = Counts(**summed, together=max(node.counts.together for node in nodes))
+        names = tuple(node.name for node in nodes)
+        made.append(TypeGroup(key=type_key(name), name=type_name(name), counts=counts, nodes=names))
+    return tuple(made)
+
+
+def node_card(
+    node: NodeGpus, hues: Mapping[str, int], now: datetime, usuals: Mapping[tuple[str, str], Usual]
+) -> NodeCard:
+    """One node with its tiles. `usuals`: how long past runs like a pod took, by its namespace and name."""
+    return NodeCard(
+        name=node.name,
+        status="" if node.ready and not node.cordoned else "cordoned" if node.ready else "not ready",
+        counts=node.counts,
+        tiles=tuple(_tile(gpu, hues, now, usuals) for gpu in node.gpus),
+    )
+
+
+def _tile(gpu: Gpu, hues: Mapping[str, int], now: datetime, usuals: Mapping[tuple[str, str], Usual]) -> Tile:
+    holder = gpu.holder
+    if gpu.state is not GpuState.USED or holder is None:
+        return Tile(index=gpu.index, state=str(gpu.state), why=gpu.why)
+    left, percent, overdue = None, None, False
+    if holder.expected_until is not None and holder.since is not None:
+        overdue = holder.expected_until <= now
+        words = say("past its limit") if overdue else time_left(holder.expected_until, now)
+        left = When(words, rfc3339(holder.expected_until))
+        whole = holder.expected_until - holder.since
+        percent = min(100, max(0, round(100 * ((now - holder.since) / whole)))) if whole else 100
+    usual, ground = usuals.get((holder.namespace, holder.pod)), ""
+    if usual is not None and usual.total is not None and holder.since is not None:
+        end = holder.since + usual.total
+        if holder.expected_until is None or end < holder.expected_until:
+            left = When(time_left(end, now, about=True), rfc3339(end))
+            ground = say("usually: {usual}", usual=usual_text(usual))
+            percent = None
+    return Tile(
+        ground=ground,
+        index=gpu.index,
+        state=str(gpu.state),
+        owner=say("no owner") if holder.owner == NOBODY else holder.owner,
+        initials=initials(holder.owner),
+        hue=hues.get(holder.owner, 0),
+        owner_href="" if holder.owner == NOBODY else f"/jobs?owner={quote(holder.owner)}",
+        run=holder.title,
+        href=_page_of(holder),
+        since=ago(holder.since, now),
+        left=left,
+        overdue=overdue,
+        percent=percent,
+    )
+
+
+def _page_of(holder: Holder) -> str:
+    """The page of the run or workflow; empty: the pod is of neither."""
+    if holder.run:
+        return f"/jobs/{holder.namespace}/{holder.run}"
+    return f"/workflows/{holder.namespace}/{holder.step.partition('/')[0]}" if holder.step else ""
+
+
+def _queue_row(waiting: Waiting, hues: Mapping[str, int], now: datetime) -> QueueRow:
+    explanation, start = waiting.explanation, ""
+    page, name = ("jobs", explanation.run) if explanation.run else ("explain", explanation.name)
+    if explanation.likely is not None and explanation.likely.at > now:
+        usual = explanation.likely.usual
+        when = about(explanation.likely.at, now)
+        start = say("usually starts by {when}", when=when)
+        if usual:
+            start += say(" ({done} of {all} like what it waits for)", done=usual.done, all=usual.of)
+    elif explanation.earliest is not None and explanation.earliest.at > now:
+        start = say("can start in {span} or sooner", span=span(explanation.earliest.at - now))
+    elif explanation.state == "never":
+        start = say("cannot run here as it is")
+    return QueueRow(
+        pod=explanation.name,
+        name=explanation.step or name,
+        namespace=explanation.namespace,
+        href=f"/{page}/{explanation.namespace}/{name}",
+        owner=explanation.owner,
+        hue=hues.get(explanation.owner, 0),
+        asks=_asks(explanation.gpus, ", ".join(explanation.gpu_types)),
+        since=ago(waiting.since, now),
+        reason=short_reason(explanation, typed=False),
+        start=start,
+    )
+
+
+def _run_row(run: RunView, hues: Mapping[str, int], now: datetime) -> RunRow:
+    stale = (
+        run.state is State.RUNNING and run.checkpoint_at is not None and now - run.checkpoint_at > STALE_CHECKPOINT
+    )
+    return RunRow(
+        name=run.name,
+        namespace=run.namespace,
+        state=str(run.state),
+        tone=run_tone(run.state),
+        reason=why_words(run),
+        owner=run.owner,
+        hue=hues.get(run.owner, 0),
+        gpus=_asks(run.gpus, run.gpu_type),
+        node=run.node,
+        age=ago(run.created, now),
+        checkpoint=ago(run.checkpoint_at, now),
+        checkpoint_words=say("none yet") if run.checkpoint else say("not kept"),
+        keeps=run.checkpoint != "",
+        stale=stale,
+        restarts=run.restarts,
+    )
+
+
+def _use_rows(rows: Sequence[UsageRow], hues: Mapping[str, int]) -> tuple[UserRow, ...]:
+    most = max((row.gpu_time for row in rows), default=timedelta())
+    return tuple(
+        UserRow(
+            name=row.name,
+            hue=hues.get(row.name, 0),
+            hours=_hours(row.gpu_hours),
+            percent=round(100 * (row.gpu_time / most), 1) if most else 0.0,
+            running=row.running_gpus,
+        )
+        for row in rows
+        if row.gpu_time
+    )
+
+
+def _hours(hours: float) -> str:
+    """Two digits after the point below one hour, so that a short run is not shown as none."""
+    if hours < 0.005:
+        return "< 0.01"
+    digits = 2 if hours < 1 else 1 if hours < 100 else 0
+    return f"{hours:,.{digits}f}"
+
+
+def _asks(gpus: int, kind: str) -> str:
+    if not gpus:
+        return say("no GPU")
+    if kind:
+        return f"{gpus} × {type_name(kind)}"
+    return say("1 GPU") if gpus == 1 else say("{gpus} GPUs", gpus=gpus)
+
+
+def ago(moment: datetime | None, now: datetime) -> When | None:
+    """How long a moment is over."""
+    return When(span(now - moment), rfc3339(moment)) if moment else None

@@ -1,0 +1,79 @@
+"""Charts as values: what `templates/chart.html` shows as a table and `static/charts.js` draws. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from moorage_kube.moments import rfc3339
+
+ROWS = 24  # of the table beside a chart
+_PAGE_DIGITS = 2  # after the point, of what is drawn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One line. `values` stand at the chart's times; None: not measured then, which leaves a gap."""
+
+    name: str
+    values: tuple[float | None, ...]
+    area: bool = False  # filled down to the axis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """Lines over time. `times` ascend; each series has a value for each of them.
+
+    `least` and `most` bound the upright axis; None for `most`: as high as the values are.
+    """
+
+    id: str  # unique on its page
+    title: str
+    unit: str
+    times: tuple[datetime, ...]
+    series: tuple[Series, ...]
+    least: float = 0.0
+    most: float | None = None
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """What `charts.js` reads: the template makes JSON of it."""
+        return {
+            "times": [int(moment.timestamp()) for moment in self.times],
+            "unit": self.unit,
+            "least": self.least,
+            "most": self.most,
+            "series": [
+                {
+                    "name": line.name,
+                    "values": [None if value is None else round(value, _PAGE_DIGITS) for value in line.values],
+                    "area": line.area,
+                }
+                for line in self.series
+            ],
+        }
+
+    @property
+    def rows(self) -> list[tuple[str, list[str]]]:
+        """At most ROWS moments, the newest first: RFC 3339, and each series' mean since the row below it."""
+        step = max(1, -(-len(self.times) // ROWS))
+        rows = []
+        for end in range(len(self.times), 0, -step):
+            begin = max(0, end - step)
+            cells = [self._cell(line.values[begin:end]) for line in self.series]
+            rows.append((rfc3339(self.times[end - 1]), cells))
+        return rows
+
+    def _cell(self, values: Sequence[float | None]) -> str:
+        known = [value for value in values if value is not None]
+        return shown(sum(known) / len(known), self.unit) if known else ""
+
+
+def shown(value: float, unit: str) -> str:
+    """A value as people read it: "87 %", "1,234.5 GPU-hours"."""
+    digits = 2 if abs(value) < 1 else 1 if abs(value) < 100 else 0
+    text = f"{value:,.{digits}f}"
+    text = text.rstrip("0").rstrip(".") if "." in text else text
+    return f"{text} {unit}".strip()

@@ -1,0 +1,112 @@
+"""What the pages with a form of something new share: what they offer, and how they show a refusal."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from moorage.actions.runfacts import defaults_of, or_none
+from moorage.model.dataset import DATASET_LABEL, DATASETS
+from moorage.server.identity.auth import User
+from moorage.server.pages.desk import Desk, problem_to_show
+from moorage.server.pages.forms import BadForm, Field, Form, faults_of, problem_of_form, with_faults
+from moorage.server.pages.jobform import Around
+from moorage.server.problems import Problem
+from moorage_kube.errors import ApiError
+from moorage_kube.meta import labels_of
+from moorage_kube.resources import PVCS, Obj, Resource
+
+QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
+NAMES_SHOWN = 12  # of volumes and datasets that a form names
+QUOTA_WORDS = {
+    "requests.nvidia.com/gpu": "GPUs",
+    "limits.memory": "memory",
+    "requests.memory": "memory",
+    "requests.cpu": "CPUs",
+    "pods": "pods",
+    "count/jobs.batch": "jobs",
+}
+KEY = Field(name="key", label="", kind="hidden")  # the same form sent twice makes one thing
+
+
+def form_page(desk: Desk, request: Request, here: str, form: Form, problem: Problem | None = None) -> Response:
+    return desk.page(request, "new.html", here, problem=problem, live=False, form=form)
+
+
+def refused(
+    desk: Desk,
+    request: Request,
+    here: str,
+    form: Form,
+    error: Exception,
+    inputs: Mapping[str, str] | None = None,
+) -> Response:
+    """The form again, with what was typed and each refusal beside its field."""
+    faults = faults_of(error)
+    marked, all_shown = with_faults(form, faults, inputs)
+    if isinstance(error, BadForm):
+        problem = problem_of_form(error.faults)
+    else:
+        problem = problem_to_show(error)
+        if faults and all_shown:
+            words = problem_of_form(faults)
+            problem = Problem(problem.status, problem.code, words.message)
+    return form_page(desk, request, here, marked, problem)
+
+
+async def may_make(desk: Desk, user: User, resource: Resource) -> bool:
+    """Whether there is a namespace in which a user may make such a thing. False when nobody can tell."""
+    try:
+        return bool(user.account) and bool(await desk.places_to_make(user, resource))
+    except ApiError:
+        return False
+
+
+async def namespaces_for(desk: Desk, user: User, resource: Resource) -> list[str]:
+    """Where a form lets its user make things. Raises Problem 403 for who may only look."""
+    desk.context.acting(user)
+    await desk.context.ready()
+    return await desk.places_to_make(user, resource)
+
+
+async def around(desk: Desk, user: User, namespace: str, namespaces: Sequence[str]) -> Around:
+    """What the form of a run or of a map offers, in the namespace that is chosen."""
+    context = desk.context
+    cluster, api = await context.ready(), context.acting(user)
+
+    async def listed(resource: Resource) -> list[Obj]:
+        try:
+            page = await or_none(api.list(resource, namespace)) if namespace else None
+        except ApiError:
+            return []
+        return page.items if page is not None else []
+
+    claims, datasets, quotas, tenants = await asyncio.gather(
+        listed(PVCS), listed(DATASETS), listed(QUOTAS), context.tenants.all()
+    )
+    return Around(
+        namespaces=namespaces,
+        gpus=cluster.gpus(),
+        defaults=defaults_of(namespace, tenants),
+        volumes=_names(claim for claim in claims if DATASET_LABEL not in labels_of(claim)),
+        datasets=_names(datasets),
+        quota=tuple(quota_words(quotas)),
+        on_processes=desk.on_processes(),
+    )
+
+
+def quota_words(quotas: Iterable[Obj]) -> Iterable[str]:
+    """What is left of the quotas of a namespace, one sentence for each resource that people ask for."""
+    for quota in quotas:
+        status = quota.get("status") or {}
+        hard, used = status.get("hard") or {}, status.get("used") or {}
+        for name, words in QUOTA_WORDS.items():
+            if name in hard:
+                yield f"Quota: {used.get(name, '0')} of {hard[name]} {words} in use."
+
+
+def _names(objs: Iterable[Obj]) -> tuple[str, ...]:
+    return tuple(sorted(str(obj["metadata"]["name"]) for obj in objs)[:NAMES_SHOWN])

@@ -1,0 +1,446 @@
+"""The web pages of jobs: /jobs, and one per run with its facts, attempts, events and log.
+
+Everybody who may look sees the owner and the state of a run. Who may get its Job sees its command, limits and
+messages too. Its events and its log are read as the caller.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from html import escape
+from typing import cast
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from moorage.actions.kept import lines_of
+from moorage.actions.runlogs import Cut
+from moorage.actions.runs import cancel_run, events_of_run, select_runs
+from moorage.api.rightsizing import SizeAdvice
+from moorage.decide.runs.kept import shown_container
+from moorage.decide.runs.state import PodView, RunView, State, attempt_of
+from moorage.decide.since import moment_before
+from moorage.present.explanation import explanation_view
+from moorage.present.rightsizing import make_work
+from moorage.server.context import Context
+from moorage.server.identity.auth import User
+from moorage.server.kept import KeptForUser
+from moorage.server.pages.clusterpages import fragment
+from moorage.server.pages.desk import (
+    Desk,
+    Page,
+    Question,
+    Tick,
+    done,
+    key_in,
+    problem_to_show,
+    read_form,
+)
+from moorage.server.pages.formpages import may_make
+from moorage.server.pages.jobboard import event_rows, job_model
+from moorage.server.pages.paging import Shown, page_of, wanted_of
+from moorage.server.pages.rows import JOB_STATES, JobRow, job_rows, words_of
+from moorage.server.pages.texts import say
+from moorage.server.pages.usecharts import use_charts
+from moorage.server.poduse import use_of_pods
+from moorage.server.problems import Problem, as_problem
+from moorage.server.rest.explain import explained
+from moorage.server.rightsizing import readable_works, work_of_run
+from moorage.server.runs import RunReader
+from moorage_kube.api import PodApi
+from moorage_kube.errors import ApiError, BadRequest, MoorageError, NotFound, ServerError, StorageError
+from moorage_kube.resources import JOBS, Obj
+
+log_ = logging.getLogger(__name__)  # `log` is a page
+
+HERE = "/jobs"
+ONE = f"{HERE}/{{namespace}}/{{name}}"
+RUN_CONTROLS = ("create run", "cancel run", "delete run")  # of the page of one run
+NO_JOB: Obj = {"metadata": {}}  # of a run that the server has not seen yet
+LINES = 500  # of a log
+LOG_BYTES = 256 * 1024
+SEARCH_BYTES = 64 * 1024 * 1024  # so much of a log is searched
+QUERY_MAX = 200  # characters
+CHOICE_MAX = 300  # characters of a name that is chosen by
+STOP_ASKING = 286  # htmx: this answer is the last
+
+
+async def show_list(desk: Desk, request: Request) -> Response:
+    """The web page of runs: the reader's own, everybody's, or those of one user or one namespace."""
+    listed = await _listed(desk, request)
+    part = await _list(desk, request, listed)
+    can_make = await may_make(desk, request.state.user, JOBS)
+    return desk.page(
+        request, "jobs.html", HERE, live_part=part, chosen=_choice(request), list=listed, can_make=can_make
+    )
+
+
+async def live_list(desk: Desk, request: Request) -> Response:
+    """The part of the page of runs that changes."""
+    return HTMLResponse(await _list(desk, request, await _listed(desk, request)))
+
+
+async def show(desk: Desk, request: Request) -> Response:
+    """The web page of one run: why it waits, its facts, attempts and events, the end of its log."""
+    run = await _run(desk.context, request)
+    chosen = _chosen(run, request.query_params.get("pod"))
+    part, problem = await _log_part(desk, request, run, chosen)
+    return desk.page(
+        request,
+        "job.html",
+        HERE,
+        problem=problem,
+        live=not run.state.ended,
+        live_part=await _state(desk, request, run),
+        why=await _why(desk, request, run),
+        events=await _events(desk, request, run),
+        use=await _use(desk.context, run),
+        run=run,
+        chosen=chosen,
+        log_part=part,
+        goes_on=not run.state.ended,
+    )
+
+
+async def live(desk: Desk, request: Request) -> Response:
+    """The part of a run's page that changes."""
+    run = await _run(desk.context, request)
+    return HTMLResponse(await _state(desk, request, run), STOP_ASKING if run.state.ended else 200)
+
+
+async def why(desk: Desk, request: Request) -> Response:
+    """Why a run waits; nothing where it does not."""
+    run = await _run(desk.context, request)
+    return HTMLResponse(await _why(desk, request, run), STOP_ASKING if run.state.ended else 200)
+
+
+async def use(desk: Desk, request: Request) -> Response:
+    """What a run used over its life."""
+    run = await _run(desk.context, request)
+    return HTMLResponse(await _use(desk.context, run), STOP_ASKING if run.state.ended else 200)
+
+
+async def events(desk: Desk, request: Request) -> Response:
+    """The events of a run."""
+    run = await _run(desk.context, request)
+    return HTMLResponse(await _events(desk, request, run), STOP_ASKING if run.state.ended else 200)
+
+
+async def log(desk: Desk, request: Request) -> Response:
+    """The end of a pod's log, or its lines that have a text."""
+    run = await _run(desk.context, request)
+    chosen = _chosen(run, request.query_params.get("pod"))
+    if chosen is None:
+        return HTMLResponse("")
+    text = await _log(desk.context, request.state.user, run, chosen, _query(request))
+    return HTMLResponse(text, STOP_ASKING if run.state.ended else 200)
+
+
+async def ask_cancel(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
+    """The page that asks before a run is cancelled, or deleted when it has ended."""
+    namespace, name = key_in(request)
+    run = await _run(desk.context, request)
+    has_ended = run.state.ended
+    question = Question(
+        title=f"{'Delete' if has_ended else 'Cancel'} run {name}?",
+        lines=(
+            say(
+                "Its state is {state}, its namespace {namespace}.", state=say(str(run.state)), namespace=namespace
+            ),
+            "Its pods go; checkpoints and the end of its logs are kept, and the name is free again."
+            if has_ended
+            else "Its pods get their grace period, and no attempt follows. Checkpoints are kept.",
+        ),
+        button="Delete the run" if has_ended else "Cancel the run",
+        action=f"{HERE}/{namespace}/{name}/cancel",
+        back=f"{HERE}/{namespace}/{name}",
+        danger=True,
+        ticks=() if has_ended else (Tick(name="delete", words="Also remove it with its pods"),),
+    )
+    return desk.ask(request, HERE, question, problem)
+
+
+async def cancel(desk: Desk, request: Request) -> Response:
+    """Cancel a run, or delete a run that has ended, after the page has asked."""
+    form = await read_form(request)
+    namespace, name = key_in(request)
+    context, user = desk.context, request.state.user
+    run = await _run(context, request)
+    delete = run.state.ended or bool(form.get("delete"))
+    context.audit(request, "delete run" if delete else "cancel run", f"{namespace}/{name}")
+    try:
+        await cancel_run(context.acting(user), namespace, name, by=user.name, delete=delete)
+    except (Problem, MoorageError) as error:
+        return await ask_cancel(desk, request, problem_to_show(error))
+    if delete:
+        return done(HERE, "deleted", f"{namespace}/{name}")
+    return done(f"{HERE}/{namespace}/{name}", "cancelled", f"{namespace}/{name}")
+
+
+async def log_part(desk: Desk, request: Request) -> Response:
+    """The section with the log, for a page that was opened before the run had a pod."""
+    run = await _run(desk.context, request)
+    part, problem = await _log_part(desk, request, run, _chosen(run, request.query_params.get("pod")))
+    if problem is not None:
+        raise problem
+    return HTMLResponse(part)
+
+
+PAGES = (
+    Page(method="GET", path=HERE, handler=show_list),
+    Page(method="GET", path=f"{HERE}/live", handler=live_list, live=True),
+    Page(method="GET", path=ONE, handler=show),
+    Page(method="GET", path=f"{ONE}/live", handler=live, live=True),
+    Page(method="GET", path=f"{ONE}/why", handler=why, live=True),
+    Page(method="GET", path=f"{ONE}/events", handler=events, live=True),
+    Page(method="GET", path=f"{ONE}/use", handler=use, live=True),
+    Page(method="GET", path=f"{ONE}/log", handler=log, live=True),
+    Page(method="GET", path=f"{ONE}/log/part", handler=log_part, live=True),
+    Page(method="GET", path=f"{ONE}/cancel", handler=ask_cancel, controls=("cancel run", "delete run")),
+    Page(method="POST", path=f"{ONE}/cancel", handler=cancel),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Which runs a list has: one's own, or all of those that the other fields choose (empty: any)."""
+
+    is_mine: bool
+    owner: str = ""
+    namespace: str = ""
+    since: str = ""  # as the address has it, such as 24h; empty: from the start
+
+    @property
+    def fields(self) -> list[tuple[str, str]]:
+        """The choice as fields of an address; an empty one stands for the default."""
+        whose = "" if self.is_mine or self.owner or self.namespace else "all"
+        return [("whose", whose), ("owner", self.owner), ("namespace", self.namespace), ("since", self.since)]
+
+    @property
+    def words(self) -> str:
+        """Whose runs, for a heading; empty for the two lists that have a link of their own."""
+        parts = [f"of {self.owner}"] if self.owner else []
+        parts += [f"in namespace {self.namespace}"] if self.namespace else []
+        if self.since:
+            parts.append(f"since {self.since}" if "-" in self.since else f"of the last {self.since}")
+        return " ".join(parts)
+
+
+def _choice(request: Request) -> Choice:
+    user: User = request.state.user
+    asked = request.query_params
+    owner, namespace, since = (asked.get(name, "")[:CHOICE_MAX] for name in ("owner", "namespace", "since"))
+    is_all = bool(owner or namespace) or not user.account or asked.get("whose") == "all"
+    return Choice(is_mine=not is_all, owner=owner, namespace=namespace, since=since)
+
+
+async def _listed(desk: Desk, request: Request) -> Shown[JobRow]:
+    user, chosen = request.state.user, _choice(request)
+    now = desk.context.now()
+    runs = select_runs(
+        await desk.runs(),
+        owner=user.name if chosen.is_mine else chosen.owner or None,
+        namespace=chosen.namespace or None,
+        since=moment_before(chosen.since, now, "since") if chosen.since else None,
+    )
+    rows, _ = job_rows(runs, now, most=None)
+    wanted = wanted_of(request.query_params, more=chosen.fields)
+    shown = page_of(rows, wanted, HERE, words=words_of, state=lambda row: row.state, states=JOB_STATES)
+    known = {(run.namespace, run.name): run for run in runs}
+    reader = RunReader(desk.context, user)
+    views = await reader.complete([known[row.namespace, row.name] for row in shown.rows])
+    full = tuple(replace(row, node=run.node) for row, run in zip(shown.rows, views, strict=True))
+    return replace(shown, rows=full)
+
+
+async def _list(desk: Desk, request: Request, listed: Shown[JobRow]) -> str:
+    namespaces = (row.namespace for row in listed.rows)
+    rights = await desk.allowed(request, ("cancel run", "delete run"), namespaces)
+    can_make = await may_make(desk, request.state.user, JOBS)
+    return fragment("jobs_live.html", list=listed, chosen=_choice(request), rights=rights, can_make=can_make)
+
+
+async def _state(desk: Desk, request: Request, run: RunView) -> str:
+    context, user = desk.context, request.state.user
+    chosen = _chosen(run, request.query_params.get("pod"))
+    newest = max(context.cluster.jobs_of_run(run.namespace, run.name), key=attempt_of, default=NO_JOB)
+    private = await RunReader(context, user).may_read(run.namespace)
+    model = job_model(
+        run, newest, context.now(), private=private, chosen=chosen.name if chosen is not None else ""
+    )
+    rights = await desk.allowed(request, RUN_CONTROLS, [run.namespace])
+    advice = await _advice(desk, request, run) if private or run.owner == user.name else ()
+    return fragment("job_live.html", job=model, rights=rights, advice=advice)
+
+
+async def _advice(desk: Desk, request: Request, run: RunView) -> tuple[SizeAdvice, ...]:
+    """What its work should ask for, by past runs; none while the stores are away."""
+    try:
+        past, auth = desk.context.rightsizing, desk.context.auth
+        works = await readable_works(past, auth, request.state.user, namespace=run.namespace)
+    except MoorageError:
+        return ()
+    work = work_of_run(works, run.namespace, run.name)
+    return () if work is None else make_work(work).advice
+
+
+async def _why(desk: Desk, request: Request, run: RunView) -> str:
+    if run.state not in (State.WAITING, State.RESTARTING):
+        return ""
+    try:
+        explanation = await explained(desk.context, run.namespace, run.name, request.state.user)
+    except (Problem, MoorageError):  # it ended just now, or the cluster gives no answer: the rest is of use
+        return ""
+    return fragment("job_why.html", run=run, view=explanation_view(explanation))
+
+
+async def _events(desk: Desk, request: Request, run: RunView) -> str:
+    """Empty for those who may not read them."""
+    try:
+        listed = await events_of_run(desk.context.acting(request.state.user), run)
+    except (Problem, ApiError):
+        return ""
+    return fragment("job_events.html", events=event_rows(listed, desk.context.now()))
+
+
+async def _use(context: Context, run: RunView) -> str:
+    """Charts of what it used over its life; nothing where that is not known, or cannot be read."""
+    pods = {pod.uid: (pod.name, pod.attempt) for pod in run.pods if pod.uid}
+    try:
+        charts = use_charts(await use_of_pods(context, pods))
+    except StorageError as error:
+        log_.warning("the use of a run cannot be read", extra={"error": error.message})
+        return ""
+    return fragment("use.html", charts=charts) if charts else ""
+
+
+async def _run(context: Context, request: Request) -> RunView:
+    """Raises NotFound."""
+    return await RunReader(context, request.state.user).show(*key_in(request))
+
+
+def _chosen(run: RunView, asked: str | None) -> PodView | None:
+    """The pod of the run whose log is shown: the one asked for, else the newest."""
+    for pod in run.pods:
+        if pod.name == asked:
+            return pod
+    return run.pods[-1] if run.pods else None
+
+
+def _query(request: Request) -> str:
+    """What is searched for in the log; empty: all of it is shown."""
+    return request.query_params.get("q", "").strip()[:QUERY_MAX]
+
+
+async def _log_part(
+    desk: Desk, request: Request, run: RunView, chosen: PodView | None
+) -> tuple[str, Problem | None]:
+    """The section with the log of a pod, and why it cannot be read."""
+    context, user, query = desk.context, request.state.user, _query(request)
+    may_read = await context.auth.may_read_pods(user, run.namespace)
+    text, problem = "", None
+    if may_read and chosen is not None:
+        try:
+            text = await _log(context, user, run, chosen, query)
+        except Problem as error:
+            problem = error
+    part = fragment(
+        "job_log.html",
+        run=run,
+        chosen=chosen,
+        may_read=may_read,
+        problem=problem,
+        log=text,
+        query=query,
+        goes_on=not run.state.ended,
+    )
+    return part, problem
+
+
+async def _log(context: Context, user: User, run: RunView, pod: PodView, query: str) -> str:
+    """The end of what a pod has printed, or the end of its lines that contain `query` in any case, as HTML.
+
+    Read as the user; of a pod that is gone, or whose node is away, what is kept. Raises Problem.
+    """
+    if pod.gone:
+        return await _kept_log(context, user, run, pod, query)
+    api = cast(PodApi, context.acting(user))
+    container = shown_container(context.cluster.pods.get(pod.name, run.namespace) or {})
+    try:
+        tail = await read_tail(api, pod.name, run.namespace, container, query)
+    except NotFound:
+        return await _kept_log(context, user, run, pod, query)
+    except BadRequest:
+        return ""  # its container has not begun
+    except ServerError as error:
+        if kept := await _kept_log(context, user, run, pod, query):
+            return kept
+        raise as_problem(error) from error
+    except ApiError as error:
+        raise as_problem(error) from error
+    return escape(tail.text())
+
+
+async def read_tail(api: PodApi, pod: str, namespace: str, container: str | None, query: str = "") -> Tail:
+    """The end of a pod's log, or of its lines that contain `query`. Raises ApiError."""
+    tail = Tail(query)
+    lines = api.logs(pod, namespace, container=container, tail_lines=None if query else LINES)
+    async with aclosing(cast(AsyncGenerator[bytes, None], lines)) as chunks:
+        async for chunk in chunks:
+            tail.add(chunk)
+            if tail.size > SEARCH_BYTES:
+                break
+    return tail
+
+
+class Tail:
+    """The last LOG_BYTES of what is added, or of its lines that contain a text."""
+
+    def __init__(self, query: str = "") -> None:
+        self.size = 0
+        self._query = query.casefold()
+        self._kept = b""
+        self._open = b""  # a line whose end has not come
+
+    def add(self, chunk: bytes) -> None:
+        self.size += len(chunk)
+        if not self._query:
+            self._keep(chunk)
+            return
+        *lines, self._open = (self._open + chunk).split(b"\n")
+        self._open = self._open[:LOG_BYTES]
+        self._keep(b"".join(line + b"\n" for line in lines if self._matches(line)))
+
+    def text(self) -> str:
+        if self._open and self._matches(self._open):
+            self._keep(self._open)
+            self._open = b""
+        return self._kept.decode(errors="replace")
+
+    def _keep(self, part: bytes) -> None:
+        self._kept = (self._kept + part)[-LOG_BYTES:]
+
+    def _matches(self, line: bytes) -> bool:
+        return self._query in line.decode(errors="replace").casefold()
+
+
+async def _kept_log(context: Context, user: User, run: RunView, pod: PodView, query: str) -> str:
+    """The kept end of a log, or of its lines that contain `query`; empty where nothing is kept. Raises Problem.
+
+    Where earlier lines are not kept, a line above says so.
+    """
+    try:
+        kept = await KeptForUser(context, user).log(run.namespace, run.name, pod.uid)
+    except NotFound:
+        return ""
+    except ApiError as error:
+        raise as_problem(error) from error
+    lines, is_cut = lines_of(kept, now=context.now(), tail=None if query else LINES)
+    tail = Tail(query)
+    for line in lines:
+        tail.add(line + b"\n")
+    mark = f'<span class="cut">{escape(Cut(pod.name, kept.most_bytes).text)}</span>\n' if is_cut else ""
+    return mark + escape(tail.text())

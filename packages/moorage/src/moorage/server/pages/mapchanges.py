@@ -1,0 +1,260 @@
+"""What the page of a map does: pause, resume, cancel, retry, set its workers, delete; and its items by state."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from moorage.actions import mapjobs, maps
+from moorage.actions.maps import WORDS
+from moorage.api.errors import ErrorCode
+from moorage.api.maps import MapChange, MapItem, MapState
+from moorage.model.names import GROUP
+from moorage.queue.store import Stored
+from moorage.server.inputs import number
+from moorage.server.pages.desk import Desk, Page, Question, done, key_in, problem_to_show, read_form
+from moorage.server.pages.mapboard import VALUE_CHARACTERS
+from moorage.server.pages.texts import say
+from moorage.server.problems import Problem
+from moorage.server.queue.access import oldest_map
+from moorage_kube.errors import Forbidden, MoorageError
+from moorage_kube.integers import integer_or
+
+HERE = "/maps"
+ONE = f"{HERE}/{{namespace}}/{{name}}"
+ITEMS_SHOWN = 100
+ITEMS_SEARCHED = 20_000  # so many items at most are looked through for one page
+STATES = (
+    ("", "All states"),
+    ("ready", "Ready"),
+    ("waiting", "Waiting for the next try"),
+    ("leased", "Running"),
+    ("done", "Done"),
+    ("dead", "Failed"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemRow:
+    """One item of a map."""
+
+    item: int
+    value: str
+    state: str
+    tries: str
+    took: str
+    why: str
+
+
+async def pause(desk: Desk, request: Request) -> Response:
+    """Pause a map from its button."""
+    return await _change(desk, request, "pause map", "paused", MapChange(state=MapState.PAUSED))
+
+
+async def resume(desk: Desk, request: Request) -> Response:
+    """Let a paused or cancelled map go on, from its button."""
+    return await _change(desk, request, "resume map", "resumed", MapChange(state=MapState.RUNNING))
+
+
+async def ask_cancel(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
+    """The page that asks before a map is cancelled."""
+    namespace, name = key_in(request)
+    await _map(desk, request, "update")
+    question = Question(
+        title=say("Cancel map {name}?", name=name),
+        lines=("Its running items are ended and no other begins. Results stay, and it can be resumed.",),
+        button="Cancel the map",
+        action=f"{HERE}/{namespace}/{name}/cancel",
+        back=f"{HERE}/{namespace}/{name}",
+        danger=True,
+    )
+    return desk.ask(request, HERE, question, problem)
+
+
+async def cancel(desk: Desk, request: Request) -> Response:
+    """Cancel a map, after the page has asked."""
+    change = MapChange(state=MapState.CANCELLED)
+    return await _change(desk, request, "cancel map", "cancelled", change, again=ask_cancel)
+
+
+async def retry(desk: Desk, request: Request) -> Response:
+    """Run the failed items again, from the button."""
+
+    async def act(stored: Stored) -> object:
+        return await maps.retry_map(desk.context.queue, stored)
+
+    return await _act(desk, request, "retry map", "retried", act)
+
+
+async def set_workers(desk: Desk, request: Request) -> Response:
+    """Change how many workers a map has at most, from the form."""
+    form = await read_form(request)
+    namespace, name = key_in(request)
+
+    async def act(_: Stored) -> None:
+        workers = number(form.get("workers", ""), "number of workers")
+        api = desk.context.acting(request.state.user)
+        await mapjobs.set_workers(api, namespace, name, workers)
+
+    return await _act(desk, request, "change workers of map", "resized-workers", act)
+
+
+async def ask_delete(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
+    """The page that asks before a map is deleted."""
+    namespace, name = key_in(request)
+    await _map(desk, request, "delete")
+    question = Question(
+        title=say("Delete {what} {name}?", what=say("map"), name=name),
+        lines=(
+            say(
+                "It is in namespace {namespace}. Its items, its results and its workers go with it.",
+                namespace=namespace,
+            ),
+        ),
+        button="Delete",
+        action=f"{HERE}/{namespace}/{name}/delete",
+        back=f"{HERE}/{namespace}/{name}",
+        danger=True,
+    )
+    return desk.ask(request, HERE, question, problem)
+
+
+async def delete(desk: Desk, request: Request) -> Response:
+    """Delete a map, after the page has asked."""
+    context = desk.context
+
+    async def act(stored: Stored) -> None:
+        await mapjobs.delete_stored(context.acting(request.state.user), context.queue, stored)
+
+    return await _act(desk, request, "delete map", "deleted", act, verb="delete", back=HERE, again=ask_delete)
+
+
+async def show_items(desk: Desk, request: Request) -> Response:
+    """The items of a map by state, those alone whose value has a text; in pages."""
+    namespace, name = key_in(request)
+    stored = await _map(desk, request, "get")
+    asked = request.query_params
+    state, text = asked.get("state", ""), asked.get("q", "").strip()[:VALUE_CHARACTERS]
+    after = integer_or(asked.get("after"), -1, minimum=0)
+    rows, following = await _items(desk, stored, state, text.casefold(), None if after < 0 else after)
+    at = f"{HERE}/{namespace}/{name}/items"
+    more = f"{at}?{urlencode({'state': state, 'q': text, 'after': following})}" if following is not None else ""
+    return desk.page(
+        request,
+        "map_items.html",
+        HERE,
+        live=False,
+        namespace=namespace,
+        name=name,
+        rows=rows,
+        state=state,
+        states=STATES,
+        text=text,
+        more=more,
+        first=after >= 0,
+    )
+
+
+PAGES = (
+    Page(method="POST", path=f"{ONE}/pause", handler=pause),
+    Page(method="POST", path=f"{ONE}/resume", handler=resume),
+    Page(method="POST", path=f"{ONE}/retry", handler=retry),
+    Page(method="POST", path=f"{ONE}/workers", handler=set_workers),
+    Page(method="GET", path=f"{ONE}/cancel", handler=ask_cancel, controls=("change map",)),
+    Page(method="POST", path=f"{ONE}/cancel", handler=cancel),
+    Page(method="GET", path=f"{ONE}/delete", handler=ask_delete, controls=("delete map",)),
+    Page(method="POST", path=f"{ONE}/delete", handler=delete),
+    Page(method="GET", path=f"{ONE}/items", handler=show_items),
+)
+
+Again = Callable[[Desk, Request, Problem], Awaitable[Response]]
+
+
+async def _change(
+    desk: Desk, request: Request, what: str, outcome: str, change: MapChange, *, again: Again | None = None
+) -> Response:
+    async def act(stored: Stored) -> object:
+        return await maps.change_map(desk.context.queue, stored, change)
+
+    await read_form(request)
+    return await _act(desk, request, what, outcome, act, again=again)
+
+
+async def _act(
+    desk: Desk,
+    request: Request,
+    what: str,
+    outcome: str,
+    act: Callable[[Stored], Awaitable[object]],
+    *,
+    verb: str = "update",
+    back: str = "",
+    again: Again | None = None,
+) -> Response:
+    """Do something to the map of the path, where the user may; then back to its page, which says what was done."""
+    namespace, name = key_in(request)
+    desk.context.audit(request, what, f"{namespace}/{name}")
+    page = f"{HERE}/{namespace}/{name}"
+    try:
+        await act(await _map(desk, request, verb))
+    except (Problem, MoorageError) as error:
+        if again is None:
+            raise
+        return await again(desk, request, problem_to_show(error))
+    return done(back or page, outcome, f"{namespace}/{name}")
+
+
+async def _map(desk: Desk, request: Request, verb: str) -> Stored:
+    """The map of the path. Raises NotFound, and Forbidden for who may not do this with it now."""
+    namespace, name = key_in(request)
+    user = request.state.user
+    since = await oldest_map(desk.context, user, verb, namespace)
+    stored = await maps.get_map(desk.context.queue, namespace, name, since=since)
+    if not await desk.context.auth.may_use_maps(user, verb, namespace):
+        raise Forbidden(
+            f"{user.name} may not {verb} mapjobs.{GROUP} in {namespace}",
+            hint="ask whoever manages the namespace's roles",
+            code=ErrorCode.FORBIDDEN,
+        )
+    return stored
+
+
+async def _items(
+    desk: Desk, stored: Stored, state: str, text: str, after: int | None
+) -> tuple[tuple[ItemRow, ...], int | None]:
+    """The next items that match, and where the page after them begins; None: there are no more."""
+    rows: list[ItemRow] = []
+    searched = 0
+    states = (state,) if state else ()
+    while True:
+        page = await maps.list_items(
+            desk.context.queue, stored, states=states, after=after, limit=None if text else ITEMS_SHOWN
+        )
+        for item in page.items:
+            row = item_row(item)
+            if text in row.value.casefold() or text in row.why.casefold():
+                rows.append(row)
+                if len(rows) == ITEMS_SHOWN:
+                    return tuple(rows), item.item
+        searched += len(page.items)
+        after = page.next
+        if after is None or searched >= ITEMS_SEARCHED:
+            return tuple(rows), after
+
+
+def item_row(item: MapItem) -> ItemRow:
+    """An item as a row."""
+    value = item.key or bytes(item.value).decode("utf-8", "replace")
+    failure = item.failure
+    return ItemRow(
+        item=item.item,
+        value=value if len(value) <= VALUE_CHARACTERS else value[:VALUE_CHARACTERS] + "…",
+        state=WORDS.get(item.state, item.state),
+        tries=str(item.tries + item.losses) if item.tries + item.losses else "",
+        took="" if item.seconds is None else f"{item.seconds:,.3g} s",
+        why=f"{failure.cause}: {failure.message}".strip(": ") if failure is not None else "",
+    )

@@ -1,0 +1,148 @@
+"""The page /jobs/new: a form that checks a run, starts it, and shows the `moor run` that does the same."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import replace
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from moorage.actions.explain import pod_to_be
+from moorage.actions.runs import jobs_of_run
+from moorage.actions.submit import Submitted, request_of, submit_run
+from moorage.api.explain import PodQuestion
+from moorage.api.jobs import NewJob
+from moorage.cluster.serverurl import server_url
+from moorage.decide.explain.types import Explanation
+from moorage.decide.runs.state import attempt_of
+from moorage.model.names import RUN_LABEL
+from moorage.present.commandlines import run_line
+from moorage.present.explanation import explanation_view
+from moorage.server.context import Context
+from moorage.server.idempotency import mark_of
+from moorage.server.identity.auth import User
+from moorage.server.pages.desk import Desk, Page, done, read_form
+from moorage.server.pages.formpages import KEY, around, form_page, namespaces_for, refused
+from moorage.server.pages.forms import BadForm, Form, Verdict
+from moorage.server.pages.jobform import folder_note, given_of, job_fields, read_job
+from moorage.server.problems import Problem
+from moorage.server.rest.around import around_of
+from moorage.server.rest.explain import explained_new
+from moorage.server.rest.jobs import remote_caller
+from moorage_kube.api import Api
+from moorage_kube.errors import MoorageError
+from moorage_kube.meta import labels_of
+from moorage_kube.resources import JOBS
+
+HERE = "/jobs"
+NEW = f"{HERE}/new"
+_TONES = {"fits": "good", "never": "bad"}
+
+
+async def show_form(desk: Desk, request: Request) -> Response:
+    """The form of a new run; `from=NAMESPACE/NAME`: filled in with what that run has."""
+    namespace, _, name = request.query_params.get("from", "").partition("/")
+    given, note = dict[str, str](), ""
+    if namespace and name:
+        given, note = await _given_of_run(desk.context, request.state.user, namespace, name)
+    form = await _form(desk, request.state.user, given | {"key": secrets.token_urlsafe(18)})
+    return form_page(desk, request, HERE, replace(form, remarks=(note,) if note else ()))
+
+
+async def submit(desk: Desk, request: Request) -> Response:
+    """Check the run of a form, or start it."""
+    given, context, user = await read_form(request), desk.context, request.state.user
+    is_check, notes = given.get("do") == "check", list[str]()
+    form = await _form(desk, user, given)
+    try:
+        body = read_job(given, dry_run=is_check)
+        form = replace(form, line=run_line(body))
+        request_name = f"{body.namespace}/{body.name or ''}"
+        context.audit(request, "check run" if is_check else "start run", request_name)
+        api = context.acting(user)
+        submitted = await _submit(context, user, api, body, given.get("key", ""), notes)
+        if is_check:
+            verdict = await _verdict(context, api, submitted, body.namespace)
+            return form_page(desk, request, HERE, replace(form, verdict=verdict, remarks=tuple(notes)))
+    except (BadForm, Problem, MoorageError) as error:
+        return refused(desk, request, HERE, form, error)
+    name = labels_of(submitted.jobs[0])[RUN_LABEL]
+    context.audit(request, "start run", f"{body.namespace}/{name}")
+    return done(f"{HERE}/{body.namespace}/{name}", "started", f"{body.namespace}/{name}")
+
+
+PAGES = (
+    Page(method="GET", path=NEW, handler=show_form),
+    Page(method="POST", path=NEW, handler=submit),
+)
+
+
+async def _form(desk: Desk, user: User, given: Mapping[str, str]) -> Form:
+    namespaces = await namespaces_for(desk, user, JOBS)
+    place = await around(desk, user, given.get("namespace") or (namespaces[0] if namespaces else ""), namespaces)
+    fields, folded = job_fields(place)
+    return Form(
+        title="New job",
+        action=NEW,
+        back=HERE,
+        button="Start",
+        can_check=True,
+        can_send=bool(namespaces),
+        fields=(KEY, *fields),
+        folded=folded,
+        given=given,
+    )
+
+
+async def _submit(context: Context, user: User, api: Api, body: NewJob, key: str, notes: list[str]) -> Submitted:
+    """As `POST /api/v1/jobs` does it; the same form sent twice starts one run."""
+    mark = mark_of(user.name, f"form\0{key}", body) if key and not body.dry_run else ""
+    request = request_of(body)
+    async with context.turns.turn(mark):
+        return await submit_run(
+            api,
+            request,
+            remote_caller(user.name, body, salt=mark),
+            around=around_of(context, request),
+            url=server_url(context.api),
+            note=notes.append,
+            mark=mark,
+            dry_run=body.dry_run,
+        )
+
+
+async def _verdict(context: Context, api: Api, submitted: Submitted, namespace: str) -> Verdict | None:
+    """Where the run would start now, or why it would wait; None where nobody can tell."""
+    plan, job = submitted.plan, submitted.jobs[0]
+    if plan is None:
+        return None
+    pod, refusal = await pod_to_be(api, job, namespace)
+    seen = submitted.facts
+    claims = [*seen.claims, *plan.claims] if seen.facts.claims is not None else None
+    try:
+        explanation = await explained_new(context, PodQuestion(pod=pod, claims=claims, refused=refusal))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return verdict_of(explanation, plan.name)
+
+
+def verdict_of(explanation: Explanation, name: str) -> Verdict:
+    """The explanation of a pod that does not exist yet, for who thinks of making it."""
+    view = explanation_view(replace(explanation, run=name, name=name))
+    lines = [*view.advice]
+    for section in view.sections:
+        lines += section.lines if not section.heading else ()
+    return Verdict(
+        tone=_TONES.get(explanation.state, "wait"),
+        headline=view.headline,
+        lines=tuple(line.replace("`", "") for line in lines),
+    )
+
+
+async def _given_of_run(context: Context, user: User, namespace: str, name: str) -> tuple[dict[str, str], str]:
+    """The form of a run that exists, read as its user, and what of it cannot be repeated. Raises NotFound."""
+    jobs = await jobs_of_run(context.acting(user), namespace, name)
+    first = min(jobs, key=attempt_of)
+    return given_of(first), folder_note(first)

@@ -1,0 +1,114 @@
+"""The web page of one workspace: its state, what it runs on, and the end of what its application printed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from html import escape
+from typing import cast
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from moorage.actions import workspaces
+from moorage.api.workspaces import Workspace
+from moorage.model.workspace import CONTAINER
+from moorage.server.pages.board import ago, owner_hues
+from moorage.server.pages.clusterpages import fragment
+from moorage.server.pages.desk import Desk, Page, key_in
+from moorage.server.pages.jobboard import Fact
+from moorage.server.pages.jobpages import read_tail
+from moorage.server.pages.rows import size_words, workspace_row
+from moorage.server.pages.workspacepages import CONTROLS, HERE, ONE
+from moorage.server.problems import Problem, as_problem
+from moorage_kube.api import PodApi
+from moorage_kube.errors import ApiError, BadRequest, NotFound
+
+
+async def show(desk: Desk, request: Request) -> Response:
+    """The web page of one workspace."""
+    item = await _workspace(desk, request)
+    may_read = await desk.context.auth.may_read_pods(request.state.user, item.namespace)
+    text, problem = "", None
+    if may_read:
+        try:
+            text = await _log(desk, request, item)
+        except Problem as error:
+            problem = error
+    return desk.page(
+        request,
+        "workspace.html",
+        HERE,
+        problem=problem,
+        live_part=await _live(desk, request, item),
+        item=item,
+        may_read=may_read,
+        log=text,
+    )
+
+
+async def live(desk: Desk, request: Request) -> Response:
+    """The part of a workspace's page that changes."""
+    return HTMLResponse(await _live(desk, request, await _workspace(desk, request)))
+
+
+async def log(desk: Desk, request: Request) -> Response:
+    """The end of what its application printed."""
+    return HTMLResponse(await _log(desk, request, await _workspace(desk, request)))
+
+
+PAGES = (
+    Page(method="GET", path=ONE, handler=show),
+    Page(method="GET", path=f"{ONE}/live", handler=live, live=True),
+    Page(method="GET", path=f"{ONE}/log", handler=log, live=True),
+)
+
+
+def facts_of(item: Workspace, now: datetime) -> Iterable[Fact]:
+    """What a workspace is and where it runs."""
+    yield Fact(name="Type", text=item.type)
+    if item.url:
+        yield Fact(name="Address", text=item.url)
+    yield Fact(name="Runs on", text=size_words(item))
+    if item.node and item.running:
+        yield Fact(name="Node", text=item.node, href=f"/nodes/{item.node}")
+    if item.image:
+        yield Fact(name="Image", text=item.image)
+    if item.home:
+        is_made = bool(item.pod or item.ready_at)  # at its first start
+        yield Fact(name="Home", text=item.home, href=f"/volumes/{item.namespace}/{item.home}" if is_made else "")
+    for volume in item.volumes:
+        yield Fact(name="Volume", text=volume, href=f"/volumes/{item.namespace}/{volume}")
+    yield Fact(name="Created", when=ago(item.created, now), note="ago")
+    if item.ready and item.ready_at:
+        yield Fact(name="Ready", when=ago(item.ready_at, now), note="ago")
+    if schedule := item.schedule:
+        hours = [f"{key} {schedule[key]}" for key in ("start", "stop") if schedule.get(key)]
+        yield Fact(name="Schedule", text=", ".join(hours), note=schedule.get("timeZone") or "UTC")
+
+
+async def _workspace(desk: Desk, request: Request) -> Workspace:
+    """Read as the user. Raises Problem."""
+    namespace, name = key_in(request)
+    return await workspaces.get_workspace(desk.context.acting(request.state.user), namespace, name)
+
+
+async def _live(desk: Desk, request: Request, item: Workspace) -> str:
+    now = desk.context.now()
+    row = workspace_row(item, owner_hues([item.owner])[item.owner], now)
+    rights = await desk.allowed(request, CONTROLS, [item.namespace])
+    return fragment("workspace_live.html", row=row, facts=tuple(facts_of(item, now)), rights=rights)
+
+
+async def _log(desk: Desk, request: Request, item: Workspace) -> str:
+    """The last lines of its pod, as HTML; empty where it has none. Read as the user. Raises Problem."""
+    if not item.pod:
+        return ""
+    api = cast(PodApi, desk.context.acting(request.state.user))
+    try:
+        tail = await read_tail(api, item.pod, item.namespace, CONTAINER)
+    except (BadRequest, NotFound):
+        return ""  # its container has not begun, or its pod is gone
+    except ApiError as error:
+        raise as_problem(error) from error
+    return escape(tail.text())

@@ -1,0 +1,69 @@
+"""Who may use which maps: those whom RBAC lets use `mapjobs.moorage.dev` in their namespace."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+from moorage.actions import maps
+from moorage.api.errors import ErrorCode
+from moorage.model.mapjob import MAPJOBS
+from moorage.model.names import GROUP
+from moorage.queue.manager import milliseconds
+from moorage.queue.store import Stored
+from moorage.server.context import Context
+from moorage.server.endpoint import Call
+from moorage.server.identity.auth import User
+from moorage.server.namespaces import created_at, oldest_for
+from moorage_kube.errors import ApiError, Forbidden
+
+
+async def map_of(call: Call[Any, Any], verb: str = "get") -> Stored:
+    """The map of the path, where the caller may do this with it now. Raises NotFound and Forbidden.
+
+    To have made it gives no right: who left a team has none in its namespace.
+    """
+    since = await oldest_map(call.context, call.user, verb, call.namespace)
+    stored = await maps.get_map(call.context.queue, call.namespace, call.name, since=since)
+    await allow(call, verb, call.namespace)
+    return stored
+
+
+async def oldest_maps(
+    context: Context, user: User, verb: str, namespaces: Iterable[str], *, gone: float
+) -> dict[str, float]:
+    """`oldest_map` of each namespace; `gone`: of those that do not exist."""
+    if await context.auth.may(user, verb, MAPJOBS.plural, group=MAPJOBS.group):
+        return dict.fromkeys(namespaces, 0)
+    created = await created_at(context.api, namespaces)
+    return {name: gone if since is None else milliseconds(since) for name, since in created.items()}
+
+
+async def oldest_map(context: Context, user: User, verb: str, namespace: str) -> float:
+    """From when on a user may do this with maps of a namespace, in milliseconds since 1970: `oldest_for`."""
+    since = await oldest_for(context, user, verb, MAPJOBS, namespace)
+    return 0 if since is None else milliseconds(since)
+
+
+async def allow(call: Call[Any, Any], verb: str, namespace: str) -> None:
+    """Raises Forbidden. An empty namespace: all of them."""
+    if not await call.context.auth.may_use_maps(call.user, verb, namespace):
+        raise Forbidden(
+            f"{call.user.name} may not {verb} mapjobs.{GROUP} in {namespace or 'all namespaces'}",
+            hint="ask whoever manages the namespace's roles",
+            code=ErrorCode.FORBIDDEN,
+        )
+
+
+async def while_allowed(
+    call: Call[Any, Any], namespace: str, chunks: AsyncIterator[bytes]
+) -> AsyncIterator[bytes]:
+    """An answer that lasts, for as long as the caller may `get` maps there; then it ends."""
+    async for chunk in chunks:
+        try:
+            await allow(call, "get", namespace)
+        except Forbidden:
+            return
+        except ApiError:
+            pass  # nobody can tell just now: what was begun goes on
+        yield chunk

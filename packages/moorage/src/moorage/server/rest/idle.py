@@ -1,0 +1,198 @@
+"""/api/v1/idle: what is idle, since when and why, what comes next; snoozes; what a policy would have done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from moorage.actions.idle import idle_work, snooze_work
+from moorage.actions.runs import jobs_of_run
+from moorage.api.errors import ErrorCode
+from moorage.api.idle import IdleChoice, IdleList, IdleWork, Report, ReportRequest, ReportRow, Snooze
+from moorage.decide.idle.whatif import Outcome, pasts_of
+from moorage.decide.idle.work import RESOURCES
+from moorage.decide.runs.state import attempt_of
+from moorage.decide.since import moment_before
+from moorage.model.idle import (
+    MAP,
+    RUN,
+    WORKFLOW,
+    WORKSPACE,
+    BadIdlePolicy,
+    Policy,
+    parse_policy,
+    policy_for,
+)
+from moorage.model.spans import parse_span
+from moorage.server.context import Context
+from moorage.server.endpoint import Call, Endpoint
+from moorage.server.identity.auth import User
+from moorage.server.idle.loop import IdleLoop
+from moorage.server.idle.replay import replay
+from moorage.server.namespaces import by_namespace
+from moorage_kube.errors import Forbidden, NotReady, UsageError
+from moorage_kube.resources import Obj
+
+DECIMALS = 3  # of hours in an answer
+
+
+async def list_idle(call: Call[None, IdleChoice]) -> IdleList:
+    """List work that holds GPUs and is idle: since when, why, and what comes next."""
+    loop = _loop(call.context)
+    await call.context.ready()
+    held = [each for each in await loop.held() if call.query.namespace in ("", each.work.namespace)]
+    return IdleList(now=call.context.now().replace(microsecond=0), work=idle_work(held, loop.policies()))
+
+
+async def snooze_workspace(call: Call[Snooze, None]) -> IdleWork:
+    """Put off what comes for an idle workspace, within the limits of its policy."""
+    return await _snooze(call, WORKSPACE)
+
+
+async def snooze_job(call: Call[Snooze, None]) -> IdleWork:
+    """Put off what comes for an idle run, within the limits of its policy."""
+    return await _snooze(call, RUN)
+
+
+async def snooze_map(call: Call[Snooze, None]) -> IdleWork:
+    """Put off what comes for an idle map, within the limits of its policy."""
+    return await _snooze(call, MAP)
+
+
+async def snooze_workflow(call: Call[Snooze, None]) -> IdleWork:
+    """Put off what comes for an idle workflow, within the limits of its policy."""
+    return await _snooze(call, WORKFLOW)
+
+
+async def _snooze(call: Call[Snooze, None], kind: str) -> IdleWork:
+    call.audit(f"snooze {kind}", f"{call.namespace}/{call.name}")
+    return await put_off(call.context, call.user, kind, call.namespace, call.name, call.body.time)
+
+
+async def put_off(
+    context: Context, user: User, kind: str, namespace: str, name: str, time: str | None = None
+) -> IdleWork:
+    """Snooze a piece of work for its user, as long as usual where no time is given.
+
+    Raises UsageError, Forbidden and ApiError.
+    """
+    loop, api = _loop(context), context.acting(user)
+    try:
+        span = None if time is None else parse_span(time)
+    except ValueError as error:
+        raise UsageError(
+            f"invalid time {time!r}: use a span such as 90m, 4h or 1d",
+            code=ErrorCode.INVALID,
+            field="time",
+        ) from error
+    resource = RESOURCES[kind]
+    if kind == RUN:
+        obj: Obj = min(await jobs_of_run(api, namespace, name), key=attempt_of)
+    else:
+        obj = await api.get(resource, name, namespace)
+    if not await context.auth.may(
+        user,
+        "patch",
+        resource.plural,
+        group=resource.group,
+        namespace=namespace,
+        name=obj["metadata"]["name"],
+    ):
+        raise Forbidden(f"{user.name} may not change {kind} {namespace}/{name}", code=ErrorCode.FORBIDDEN)
+    return await snooze_work(
+        context.api,
+        obj,
+        kind,
+        loop.policies(),
+        span,
+        by=user.name,
+        tenants=await context.tenants.all(),
+        clock=context.clock,
+    )
+
+
+async def report_idle(call: Call[ReportRequest, None]) -> Report:
+    """Show what an IdlePolicy would have reclaimed, from stored readings, before it is turned on."""
+    context, loop, now = call.context, _loop(call.context), call.context.now()
+    since = moment_before(call.body.since, now, "since")
+    if call.body.spec is not None:
+        try:
+            tried = parse_policy({"metadata": {"name": "as given"}, "spec": call.body.spec})
+        except BadIdlePolicy as error:
+            raise UsageError(error.message, code=ErrorCode.INVALID, field="spec") from error
+        policies: Sequence[Policy] = (tried,)
+    else:
+        policies = loop.policies()
+    every = await asyncio.to_thread(context.usage.overlapping, since, now, every_pod=True)  # says whose they are
+    intervals = await by_namespace(context.api, (interval for interval in every if interval.gpus))
+    tenants = {
+        str((each.get("spec") or {}).get("namespace") or each["metadata"]["name"]): each["metadata"]["name"]
+        for each in await context.tenants.all()
+    }
+    by_policy: dict[tuple[str, str], Policy] = {}
+    for namespace in {interval.namespace for interval in intervals}:
+        for kind in RESOURCES:
+            policy = policy_for(policies, tenant=tenants.get(namespace, ""), work=kind)
+            if policy is not None:
+                by_policy[kind, namespace] = policy
+    pasts = pasts_of(intervals, by_policy, now=now)
+    rows = await asyncio.to_thread(replay, context.samples, pasts, since=since, now=now)
+    return report_of(rows, since=since, until=now, policy=", ".join(policy.name for policy in policies))
+
+
+def report_of(rows: Sequence[Outcome], *, since: datetime, until: datetime, policy: str) -> Report:
+    """The answer: sums, and a row for each piece of work that was idle at all."""
+    return Report(
+        since=since.replace(microsecond=0),
+        until=until.replace(microsecond=0),
+        policy=policy,
+        held_hours=round(sum(row.held_hours for row in rows), DECIMALS),
+        measured_hours=round(sum(row.measured_hours for row in rows), DECIMALS),
+        idle_hours=round(sum(row.idle_hours for row in rows), DECIMALS),
+        reclaimed_hours=round(sum(row.reclaimed_hours for row in rows), DECIMALS),
+        rows=tuple(
+            ReportRow(
+                kind=row.work.kind,
+                namespace=row.work.namespace,
+                name=row.work.name,
+                owner=row.work.owner,
+                gpus=row.work.gpus,
+                idle_hours=round(row.idle_hours, DECIMALS),
+                warned_at=row.warned_at,
+                suspended_at=row.suspended_at,
+                reclaimed_hours=round(row.reclaimed_hours, DECIMALS),
+                why=row.why,
+            )
+            for row in rows
+            if row.idle_hours
+        ),
+    )
+
+
+def _loop(context: Context) -> IdleLoop:
+    if context.idle is None:
+        raise NotReady("idle work is followed by a server of Moorage only")
+    return context.idle
+
+
+ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
+    Endpoint(method="GET", path="/api/v1/idle", handler=list_idle, query=IdleChoice, answer=IdleList),
+    Endpoint(method="POST", path="/api/v1/idle/report", handler=report_idle, body=ReportRequest, answer=Report),
+    *(
+        Endpoint(
+            method="POST",
+            path=f"/api/v1/{plural}/{{namespace}}/{{name}}/snooze",
+            handler=handler,
+            body=Snooze,
+            answer=IdleWork,
+        )
+        for plural, handler in (
+            ("workspaces", snooze_workspace),
+            ("jobs", snooze_job),
+            ("maps", snooze_map),
+            ("workflows", snooze_workflow),
+        )
+    ),
+)

@@ -1,0 +1,79 @@
+"""What pods use: /api/v1/use now, and over the life of a run, a workspace or a workflow.
+
+Who holds a GPU and how well it is used is for everybody who may look.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from moorage.actions.workflows import get_workflow
+from moorage.actions.workspaces import get_workspace
+from moorage.api.use import Use, UseNow, UseQuery
+from moorage.model.names import WORKSPACE_LABEL
+from moorage.model.workflow import WORKFLOW_LABEL
+from moorage.server.endpoint import Call, Endpoint
+from moorage.server.poduse import names_of, use_now, use_of_pods
+from moorage.server.rest.workflows import records_of
+from moorage.server.runs import RunReader
+from moorage_kube.meta import key_of, labels_of
+
+
+async def get_use(call: Call[None, None]) -> UseNow:
+    """Show what every pod of a user uses now: GPUs, their utilisation and memory, CPU and memory."""
+    return await use_now(call.context)
+
+
+async def get_use_of_job(call: Call[None, UseQuery]) -> Use:
+    """Show what a run used over its life, attempt after attempt."""
+    run = await RunReader(call.context, call.user).show(call.namespace, call.name)
+    pods = {pod.uid: (pod.name, pod.attempt) for pod in run.pods if pod.uid}
+    return await use_of_pods(call.context, pods, most=call.query.points)
+
+
+async def get_use_of_workspace(call: Call[None, UseQuery]) -> Use:
+    """Show what the pod of a workspace used since it started."""
+    await get_workspace(call.context.api, call.namespace, call.name)
+    return await _use_by_label(call, WORKSPACE_LABEL)
+
+
+async def get_use_of_workflow(call: Call[None, UseQuery]) -> Use:
+    """Show what the pods of a workflow's steps used that are not gone."""
+    await get_workflow(call.context.api, call.namespace, call.name, records_of(call.context, call.user))
+    return await _use_by_label(call, WORKFLOW_LABEL)
+
+
+async def _use_by_label(call: Call[None, UseQuery], label: str) -> Use:
+    cluster = await call.context.ready()
+    pods = [
+        pod
+        for pod in cluster.pods.all()
+        if key_of(pod).namespace == call.namespace and labels_of(pod).get(label) == call.name
+    ]
+    return await use_of_pods(call.context, names_of(pods), most=call.query.points)
+
+
+ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
+    Endpoint(method="GET", path="/api/v1/use", handler=get_use, answer=UseNow),
+    Endpoint(
+        method="GET",
+        path="/api/v1/jobs/{namespace}/{name}/use",
+        handler=get_use_of_job,
+        query=UseQuery,
+        answer=Use,
+    ),
+    Endpoint(
+        method="GET",
+        path="/api/v1/workspaces/{namespace}/{name}/use",
+        handler=get_use_of_workspace,
+        query=UseQuery,
+        answer=Use,
+    ),
+    Endpoint(
+        method="GET",
+        path="/api/v1/workflows/{namespace}/{name}/use",
+        handler=get_use_of_workflow,
+        query=UseQuery,
+        answer=Use,
+    ),
+)

@@ -1,0 +1,130 @@
+"""The one reader of runs on the server, for the REST API and the pages: lists them, and shows one.
+
+The public fields of a run are for everybody. What is kept of pods that are gone completes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from moorage.actions.runs import get_deleted, job_of, jobs_of_run, missing_run, select_runs, summary_of
+from moorage.api.jobs import Job, JobChoice, JobList
+from moorage.api.kept import KeptPod, KeptRun
+from moorage.decide.runs.kept import kept_pods_of, needs_kept
+from moorage.decide.runs.state import RunView
+from moorage.decide.since import moment_before
+from moorage.model.names import RUN_LABEL
+from moorage.server.context import Context
+from moorage.server.identity.auth import User
+from moorage.server.kept import KeptForUser
+from moorage.server.problems import Problem
+from moorage_kube.errors import ApiError, StorageError
+from moorage_kube.meta import labels_of
+from moorage_kube.resources import JOBS, Obj
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RunReader:
+    """Runs as one user may see them."""
+
+    context: Context
+    user: User
+
+    async def list(self, choice: JobChoice) -> JobList:
+        """The runs that match all of a choice. Raises UsageError for what cannot be read in it."""
+        cluster, now = await self.context.ready(), self.context.now()
+        since = None if choice.since is None else moment_before(choice.since, now, "since")
+        known = cluster.runs()
+        if choice.selector is not None:
+            known = await self._readable(run for run in known if choice.namespace in (None, run.namespace))
+        chosen = select_runs(
+            known,
+            namespace=choice.namespace,
+            owner=choice.owner,
+            state=choice.state,
+            gpu_type=choice.gpu_type,
+            since=since,
+            selector=choice.selector,
+            sort=choice.sort,
+            limit=choice.limit,
+        )
+        shown = await self.complete(chosen)
+        return JobList(now=now.replace(microsecond=0), jobs=tuple(summary_of(run) for run in shown))
+
+    async def show(self, namespace: str, name: str) -> RunView:
+        """A run with its attempts. One that was only just created is read as the user; one that was deleted is
+        made from what is kept. Raises NotFound."""
+        cluster = await self.context.ready()
+        jobs = cluster.jobs_of_run(namespace, name)
+        if not jobs and self.user.account:
+            try:
+                jobs = await jobs_of_run(self.context.acting(self.user), namespace, name)
+            except (ApiError, Problem):
+                jobs = []
+        if jobs:
+            return (await self.complete([self.view(jobs)], peaks=True))[0]
+        run = await get_deleted(KeptForUser(self.context, self.user), namespace, name)
+        if run is None:
+            raise missing_run(namespace, name, cluster.run_names(namespace), everywhere=False)
+        return run
+
+    async def answer(self, run: RunView) -> Job:
+        """A run on the wire. Only those who may read its Job see its command and messages."""
+        return job_of(run, self.context.now(), private=await self.may_read(run.namespace))
+
+    def view(self, jobs: Sequence[Obj], kept: Iterable[KeptPod] = ()) -> RunView:
+        """A run, given its Jobs, with its pods and nodes as the server knows them."""
+        meta = jobs[0]["metadata"]
+        name = labels_of(jobs[0]).get(RUN_LABEL) or meta["name"]
+        gone = kept_pods_of(KeptRun(pods=tuple(kept)), jobs)
+        return self.context.cluster.view_run(meta.get("namespace") or "", name, jobs, gone)
+
+    async def complete(self, runs: Sequence[RunView], *, peaks: bool = False) -> tuple[RunView, ...]:
+        """Runs with what is kept of their pods, by one query for all of them. `peaks`: as in `needs_kept`.
+
+        Where the store cannot be read, the runs as they are.
+        """
+        jobs_of = {
+            (run.namespace, run.name): jobs
+            for run in runs
+            if needs_kept(run, peaks=peaks) and (jobs := self.context.cluster.jobs_of_run(run.namespace, run.name))
+        }
+        if not jobs_of:
+            return tuple(runs)
+        try:
+            pods = await self.context.keeper.read_pods(
+                job["metadata"]["uid"] for jobs in jobs_of.values() for job in jobs
+            )
+        except StorageError as error:
+            log.warning("runs are shown without what is kept of them", extra={"error": str(error)})
+            return tuple(runs)
+        kept: dict[tuple[str, str], list[KeptPod]] = {}
+        for pod in pods:
+            kept.setdefault((pod.namespace, pod.run), []).append(pod)
+        return tuple(
+            self.view(jobs_of[key], kept[key])
+            if (key := (run.namespace, run.name)) in jobs_of and key in kept
+            else run
+            for run in runs
+        )
+
+    async def may_read(self, namespace: str) -> bool:
+        """Whether the user may see more of the runs of a namespace than everybody. False when nobody can tell."""
+        auth = self.context.auth
+        try:
+            return await auth.may(self.user, "get", JOBS.plural, group=JOBS.group, namespace=namespace)
+        except ApiError:
+            return False
+
+    async def _readable(self, runs: Iterable[RunView]) -> tuple[RunView, ...]:
+        """The runs whose labels the user may read: a selector tells what the labels are."""
+        known = list(runs)
+        namespaces = sorted({run.namespace for run in known})
+        rights = await asyncio.gather(*(self.may_read(namespace) for namespace in namespaces))
+        readable = {namespace for namespace, may in zip(namespaces, rights, strict=True) if may}
+        return tuple(run for run in known if run.namespace in readable)

@@ -1,0 +1,400 @@
+"""The server as one part of a process: its application, and the work that keeps it current."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import cast
+
+from starlette.applications import Starlette
+
+from moorage.attempts.keeper import Keeper, Limits
+from moorage.attempts.logs import LogFolder, Logs
+from moorage.attempts.logtable import LogTable
+from moorage.attempts.store import AttemptStore, open_attempts
+from moorage.cluster.kubelets import Kubelets
+from moorage.decide.maps.notices import Notice
+from moorage.decide.rates import Rate
+from moorage.decide.usage.readings import is_sampled
+from moorage.evaluator.pool import Evaluation, InPlace
+from moorage.metrics.requests import RequestTimes
+from moorage.model.idle import IDLE_POLICIES
+from moorage.model.retention import USAGE_DAYS
+from moorage.model.targets import Target
+from moorage.model.workflow import WORKFLOWS
+from moorage.notify.delivery import Delivery
+from moorage.notify.outbound import outbound_of
+from moorage.notify.send import send
+from moorage.queue.manager import Queue
+from moorage.queue.outputs import Outputs
+from moorage.queue.quota import Quota
+from moorage.queue.store import open_store
+from moorage.server.app import create_app
+from moorage.server.backup.store import Place, finish_restore
+from moorage.server.budgets import BudgetKeeper
+from moorage.server.cluster import Cluster
+from moorage.server.collector import Collector
+from moorage.server.context import Context
+from moorage.server.costmeasures import CostOfDay
+from moorage.server.databases import ARTIFACTS_FOLDER
+from moorage.server.gateway.gateway import Gateway
+from moorage.server.identity.audit import AuditLog
+from moorage.server.identity.auth import Auth
+from moorage.server.identity.changes import Changes, OwnWrites
+from moorage.server.identity.logins import Logins, LoginSettings
+from moorage.server.identity.oidc import Provider, ProviderSettings
+from moorage.server.identity.pagesessions import PageSessions
+from moorage.server.identity.people import People
+from moorage.server.identity.sessions import SessionDesk
+from moorage.server.idle.loop import IdleLoop, Sources
+from moorage.server.memoryuse import MemoryUse
+from moorage.server.moving import move_logs, move_usage, move_workflows
+from moorage.server.parts import Base, make_parts, values_of
+from moorage.server.queue.maps import MapBridge
+from moorage.server.ratelimit import Limiter
+from moorage.server.rest.checkpointreports import CheckpointReports
+from moorage.server.rest.past import PastRuns
+from moorage.server.rightsizing import Rightsizing
+from moorage.server.sharing import Sharing
+from moorage.server.summaries import NoKubelets
+from moorage.server.tenants import KnownTenants
+from moorage.server.usagesources import GpuSources, MetricsApi, SourceSettings
+from moorage.server.volumeuse import VolumeUse
+from moorage.sql import leases
+from moorage.sql.leases import Leader, LeaseTable
+from moorage.sql.opening import is_postgres, open_database
+from moorage.sql.thread import StoreThread
+from moorage.usage.recorder import Recorder
+from moorage.usage.samples import Kept, SampleStore
+from moorage.usage.store import UsageStore
+from moorage.workflows.artifacts import Artifacts, open_artifacts
+from moorage.workflows.keeping import Keeping, sweep
+from moorage.workflows.records import LocalRecords
+from moorage.workflows.store import WorkflowStore
+from moorage_kube.api import Api, LogApi
+from moorage_kube.clock import SYSTEM, Clock
+from moorage_kube.errors import MoorageError, NotFound, StorageError
+from moorage_kube.informer import Informer
+from moorage_kube.informers import Informers
+from moorage_kube.remote.client import KubeClient
+from moorage_kube.remote.events import EventRecorder
+
+log = logging.getLogger(__name__)
+
+RECORDING = "recording"  # the task of the server that records: use, attempts, logs
+LISTED_AT_ONCE = 100  # Workflows, of at most some MB each
+SWEEP_SECONDS = 600.0  # between two looks for output of maps that are gone
+
+
+def _leader(database: str | None, clock: Clock) -> tuple[StoreThread[LeaseTable] | None, Leader]:
+    """The campaign for RECORDING; nobody else stands for it where the database is a file."""
+    holder = f"{socket.gethostname()}-{secrets.token_hex(4)}"
+    if database is None:
+        return None, Leader(None, RECORDING, holder=holder, clock=clock)
+    table = StoreThread("leases", lambda: LeaseTable(open_database(database, leases.SCHEMA)))
+    return table, Leader(table, RECORDING, holder=holder, clock=clock)
+
+
+class ServerService:
+    """Serve `app` (with uvicorn or another ASGI server) while `run` runs.
+
+    `usage_db` is made when it is missing; its folder must exist. Raises StorageError when it cannot be used.
+    `database` is a `postgresql://` address: then nothing is kept in that folder, and servers may share it.
+    `queue_db` is a file (by default `queue.db` beside `usage_db`) or a `postgresql://` address; `run` opens it,
+    and an outage of it stops nothing but maps.
+    `page_person` acts by the page's token; without one it only looks.
+    `people_db` likewise, for sessions and the audit log (`people.db`); `provider` is where people log in.
+    `attempts_db` likewise, for facts of runs' pods (`attempts.db`); their logs are in the folder `attempts` beside
+    `usage_db`, or in PostgreSQL with them; `kept`: how much of both.
+    Records of workflows are in `workflows.db` or in PostgreSQL; `keeping`: for how long, and where artifacts are.
+    `rate`: how often one person may ask. `usage_days`: how long is kept who used which GPUs.
+    `quota`: what the maps of one namespace may take. `sources`: where readings of GPUs come from.
+    Informers that are given are run by the giver. `hosts` are names it answers to beside loopback.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        *,
+        usage_db: Path,
+        database: str | None = None,
+        queue_db: Path | str | None = None,
+        page_token: str,
+        page_person: str = "",
+        people_db: Path | str | None = None,
+        logins: LoginSettings | None = None,
+        provider: ProviderSettings | None = None,
+        rate: Rate | None = None,
+        usage_days: int = USAGE_DAYS,
+        attempts_db: Path | str | None = None,
+        kept: Limits | None = None,
+        keeping: Keeping | None = None,
+        quota: Quota | None = None,
+        sources: SourceSettings | None = None,
+        hosts: Iterable[str] = (),
+        clock: Clock = SYSTEM,
+        nodes: Informer | None = None,
+        pods: Informer | None = None,
+        jobs: Informer | None = None,
+        informers: Informers | None = None,
+        evaluation: Evaluation | None = None,
+    ) -> None:
+        shared = informers or Informers()
+        place = Place(folder=usage_db.parent, url=database or "")
+        if not place.url:
+            finish_restore(place.folder)
+        self.usage = UsageStore(database or usage_db)
+        kept_samples = Kept(hours=timedelta(days=usage_days))
+        self.samples = SampleStore(database or usage_db.with_name("samples.db"), kept=kept_samples)
+        self.cluster = Cluster(api, clock=clock, nodes=nodes, pods=pods, jobs=jobs, informers=shared)
+        self.recorder = Recorder(
+            self.usage,
+            pods=self.cluster.pods,
+            nodes=self.cluster.nodes,
+            clock=clock,
+            keep=timedelta(days=usage_days),
+        )
+        self._files = usage_db.parent if database is not None else None  # of a server that had no PostgreSQL
+        attempts = database or attempts_db or usage_db.with_name("attempts.db")
+        self._attempts = StoreThread("attempts", lambda: open_attempts(attempts))
+        self._leases, self.leader = _leader(database, clock)
+        self._logs = self._make_logs(attempts, usage_db.with_name("attempts"), kept or Limits(), clock)
+        self.keeper = self._make_keeper(api, kept or Limits(), clock)
+        where = database or (usage_db.with_name("queue.db") if queue_db is None else queue_db)
+        self._quota = quota or Quota()
+        self.queue = Queue(lambda: open_store(where, self._quota), clock=clock)
+        self.outputs = Outputs(database or usage_db.with_name("outputs.db"))
+        self._clock, self._api = clock, api
+        self._keeping = keeping or Keeping()
+        self.artifacts = self._open_artifacts(usage_db.parent, is_shared=database is not None)
+        self.workflows = self._open_records(database, usage_db.parent, self.artifacts, self._keeping.record_bytes)
+        self.maps = MapBridge(api, self.queue, clock=clock, informers=shared)
+        self.people = People(api, informers=shared)
+        self.desk = SessionDesk(database or (usage_db.with_name("people.db") if people_db is None else people_db))
+        settings = logins or LoginSettings()
+        self.provider = Provider(provider, clock=clock) if provider is not None else None
+        self.logins = Logins(api, self.people, self.desk, provider=self.provider, settings=settings, clock=clock)
+        self.audit = AuditLog(self.desk, days=settings.audit_days, clock=clock)
+        self.own_writes = OwnWrites(desk=self.desk if database is not None else None, clock=clock)
+        self.changes = Changes(self.audit, self.own_writes, self.people, clock=clock)
+        self.auth = self._make_auth(api, page_token, page_person, clock)
+        self.gateway = Gateway(
+            api, self.auth, clock=clock, people=self.people, desk=self.desk, audit=self.audit, informers=shared
+        )
+        self.idle = self._make_idle(api, clock, shared)
+        self.cost_of_day = CostOfDay()
+        self._kubelets = Kubelets(api, clock=clock) if isinstance(api, KubeClient) else NoKubelets()
+        self.collector = self._make_collector(api, sources or SourceSettings(), clock)
+        self.logins.addresses.allow(hosts)
+        self.gateway.info.on_change(self.logins.addresses.follow)
+        self.context = Context(
+            evaluation=evaluation or InPlace(),
+            api=api,
+            place=place,
+            cluster=self.cluster,
+            usage=self.usage,
+            samples=self.samples,
+            collector=self.collector,
+            auth=self.auth,
+            clock=clock,
+            queue=self.queue,
+            outputs=self.outputs,
+            logins=self.logins,
+            sessions=self.desk,
+            audit_log=self.audit,
+            changes=self.changes,
+            own_writes=self.own_writes,
+            gateway=self.gateway,
+            limiter=Limiter(rate, clock=clock),
+            volume_use=VolumeUse(self.cluster, self._kubelets, clock=clock),
+            tenants=KnownTenants(api, clock=clock),
+            idle=self.idle,
+            keeper=self.keeper,
+            workflows=self.workflows,
+            artifacts=self.artifacts,
+            past=PastRuns(self.usage, clock=clock),
+            rightsizing=Rightsizing(api, self.usage, self.keeper, self.samples.use_of, clock=clock),
+            reports=CheckpointReports(clock=clock),
+            parts=values_of(make_parts(Base(clock=clock, sessions=self.desk))),
+            times=RequestTimes(clock=clock),
+            records=lambda: self.leader.term is not None,
+            cost_of_day=lambda: self.cost_of_day.cost,
+        )
+        self._budgets = BudgetKeeper(self.context, clock=clock)
+        self.sharing = Sharing(api, self.cluster, self.usage, self.context.tenants, clock=clock)
+        self.app: Starlette = create_app(self.context)
+
+    def _make_collector(self, api: Api, sources: SourceSettings, clock: Clock) -> Collector:
+        self._gpu_sources = GpuSources(api, sources, clock=clock)
+        return Collector(
+            self.cluster,
+            self.samples,
+            kubelets=MemoryUse(
+                self.cluster, self._kubelets, self.keeper.note_memory, clock=clock, also=is_sampled
+            ),
+            gpus=self._gpu_sources,
+            metrics_api=MetricsApi(api if isinstance(api, KubeClient) else None, clock=clock),
+            clock=clock,
+        )
+
+    def _make_auth(self, api: Api, page_token: str, page_person: str, clock: Clock) -> Auth:
+        return Auth(
+            api,
+            page_token=page_token,
+            page_person=page_person,
+            people=self.people,
+            logins=self.logins,
+            page_sessions=PageSessions(self.desk, page_token, clock=clock),
+            clock=clock,
+        )
+
+    def _make_idle(self, api: Api, clock: Clock, shared: Informers) -> IdleLoop:
+        self._policies = shared.of(api, IDLE_POLICIES)
+        sources = Sources(
+            pods=self.cluster.pods,
+            jobs=self.cluster.jobs,
+            workspaces=self.gateway.workspaces,
+            maps=self.maps.informer,
+            policies=self._policies,
+            tenants=KnownTenants(api, clock=clock).all,
+            samples=self.samples,
+            kernels=self.gateway.kernels,
+            connection=self.gateway.traffic.connection_of,
+        )
+
+        async def deliver(notice: Notice, targets: Sequence[Target]) -> Sequence[Delivery]:
+            return await send(notice, targets, outbound_of(os.environ), clock=clock)
+
+        events = EventRecorder(api, component="moorage-server", clock=clock)
+        return IdleLoop(api, sources, send=deliver, events=events, clock=clock)
+
+    def _make_logs(self, attempts: Path | str, folder: Path, limits: Limits, clock: Clock) -> Logs:
+        if not is_postgres(attempts):
+            return LogFolder(folder, keep_bytes=limits.log_bytes)
+        return LogTable(
+            str(attempts),
+            keep_bytes=limits.log_bytes,
+            term=lambda: None if self.leader.term is None else (RECORDING, self.leader.term),
+            clock=clock,
+        )
+
+    @staticmethod
+    def _open_records(database: str | None, folder: Path, artifacts: Artifacts, quota: int = 0) -> LocalRecords:
+        def prepare(store: WorkflowStore) -> None:
+            if database is not None:
+                move_workflows(folder, store)
+
+        where = database or folder / "workflows.db"
+        return LocalRecords(where, prepare=prepare, artifacts=artifacts, quota=quota)
+
+    def _open_artifacts(self, folder: Path, *, is_shared: bool) -> Artifacts:
+        """`is_shared`: other servers have other folders, and would not find what is in this one."""
+        keeping = self._keeping
+        if is_shared and not keeping.artifacts:
+            hint = "servers that share a database keep artifacts in a bucket: set MOORAGE_ARTIFACTS"
+            return Artifacts(None, most_bytes=keeping.artifact_bytes, refusal=hint)
+        where = keeping.artifacts or folder / ARTIFACTS_FOLDER
+        return open_artifacts(where, most_bytes=keeping.artifact_bytes, namespace_bytes=keeping.namespace_bytes)
+
+    def _make_keeper(self, api: Api, limits: Limits, clock: Clock) -> Keeper:
+        return Keeper(
+            self._attempts,
+            self._logs,
+            api=cast(LogApi, api) if hasattr(api, "logs") else None,
+            jobs=self.cluster.jobs,
+            pods=self.cluster.pods,
+            nodes=self.cluster.nodes,
+            limits=limits,
+            clock=clock,
+        )
+
+    async def run(self) -> None:
+        """Follow the cluster, record its use, serve maps until cancelled; then streams end, stores close."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.cluster.run())
+                tasks.create_task(self.leader.run(self._record))
+                tasks.create_task(self.queue.run())
+                tasks.create_task(self.maps.run())
+                tasks.create_task(self.people.run())
+                tasks.create_task(self.logins.run())
+                tasks.create_task(self.audit.run())
+                tasks.create_task(self.own_writes.run())
+                tasks.create_task(self.gateway.run())
+                tasks.create_task(self._policies.run())
+                tasks.create_task(self.cost_of_day.run(self.context))
+        finally:
+            self.cluster.close()
+            self.outputs.close()
+            self._attempts.close()
+            self.workflows.close()
+            self._logs.close()
+            self.usage.close()
+            self.samples.close()
+            if self._leases is not None:
+                self._leases.close()
+            self.desk.close()
+            if self.provider is not None:
+                await self.provider.close()
+            await self._kubelets.close()
+            await self._gpu_sources.close()
+
+    def end_streams(self) -> None:
+        """Answer who waits for something to happen: they ask again, at another server."""
+        self.cluster.close()
+        self.queue.end_waits()
+
+    async def _record(self) -> None:
+        """What one server on a database does at a time."""
+        if self._files is not None:
+            try:
+                await self._attempts.do(AttemptStore.open)  # its tables are there before the logs'
+                await asyncio.to_thread(move_usage, self._files, self.usage)
+                await asyncio.to_thread(move_logs, self._files, self._logs)
+            except StorageError as error:
+                log.error("files could not be moved into PostgreSQL", extra={"error": error.message})
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.recorder.run())
+            tasks.create_task(self.keeper.run())
+            tasks.create_task(self.collector.run())
+            tasks.create_task(self.sharing.run())
+            tasks.create_task(self._sweep_outputs())
+            tasks.create_task(self.idle.run())
+            tasks.create_task(self._budgets.run())
+            tasks.create_task(
+                sweep(self.workflows, self.artifacts, self._keeping, present=self._present, clock=self._clock)
+            )
+
+    async def _present(self) -> frozenset[str]:
+        """Uids of all Workflows."""
+        uids: set[str] = set()
+        cont: str | None = None
+        try:
+            while True:  # they are large: a page at a time
+                page = await self._api.list(WORKFLOWS, limit=LISTED_AT_ONCE, cont=cont)
+                uids.update(str(workflow["metadata"]["uid"]) for workflow in page.items)
+                if not (cont := page.cont):
+                    return frozenset(uids)
+        except NotFound:  # no such kind here
+            return frozenset()
+
+    async def _sweep_outputs(self) -> None:
+        """Forget what deleted maps have printed."""
+        while True:
+            await self._clock.sleep(SWEEP_SECONDS)
+            try:
+                maps = await self.queue.read(lambda store: store.list_maps(None))
+                await self.outputs.keep_only(stored.map.id for stored in maps)
+                if self._quota.output_bytes:
+                    groups: dict[str, list[int]] = {}
+                    for stored in maps:
+                        groups.setdefault(stored.namespace, []).append(stored.map.id)
+                    await self.outputs.bound(groups.values(), self._quota.output_bytes)
+            except MoorageError as error:
+                log.warning("output of deleted maps stays for now", extra={"error": error.message})

@@ -1,0 +1,217 @@
+"""Which of several servers on one database does what only one may do: a row for each task, renewed by its holder.
+
+No wall clocks are compared. A server takes a task over once it has itself watched the row stand unchanged for
+LEASE_SECONDS. A holder stops its work RENEW_DEADLINE_SECONDS after it *sent* the last renewal that succeeded.
+What two must never write names its term too: `check` refuses, in the same transaction, a term that is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+from moorage.sql.database import Database
+from moorage.sql.migrations import Schema
+from moorage.sql.thread import StoreThread
+from moorage_kube.clock import Clock
+from moorage_kube.errors import StorageError
+from moorage_kube.tasks import end_task
+
+log = logging.getLogger(__name__)
+
+SCHEMA = Schema("moorage.sql", "leases.", folder="schemas/leases")
+LEASE_SECONDS = 5.0  # five missed renewals: a server that died is replaced after this and RETRY_SECONDS
+RENEW_DEADLINE_SECONDS = 3.5  # LEASE_SECONDS by a clock that runs 1.4 times as fast
+RETRY_SECONDS = 1.0
+WATCHED = timedelta(minutes=2)  # a server remembers so long what went while another records
+DIRTY_MOST = 10_000  # changes that such a server remembers
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A row. `term` grows with each holder, `beat` with each write."""
+
+    name: str
+    holder: str
+    term: int
+    beat: int
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A row as last read (None: there is none), and since when, by our monotonic clock, it is known to be so."""
+
+    lease: Lease | None
+    since: float
+
+
+def observe(before: Seen | None, lease: Lease | None, *, now: float) -> Seen:
+    """What a reading adds: an unchanged row keeps the time since which it is known."""
+    return before if before is not None and before.lease == lease else Seen(lease, now)
+
+
+def may_take(me: str, seen: Seen, *, now: float) -> bool:
+    """Whether `me` may write its name, provided that the row is still as seen. `now`: our monotonic clock."""
+    if seen.lease is None or seen.lease.holder in ("", me):
+        return True
+    return now - seen.since >= LEASE_SECONDS
+
+
+class LeaseTable:
+    """The rows. One thread at a time; every method raises StorageError."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def close(self) -> None:
+        self._db.close()
+
+    def read(self, name: str) -> Lease | None:
+        rows = self._db.rows("SELECT name, holder, term, beat FROM server_leases WHERE name = ?", name)
+        return Lease(*rows[0]) if rows else None
+
+    def take(self, name: str, holder: str, before: Lease | None) -> Lease | None:
+        """Write a new holder, if the row is still `before`; None: another was faster."""
+        if before is None:
+            statement = (
+                "INSERT INTO server_leases (name, holder, term, beat) VALUES (?, ?, 1, 1) ON CONFLICT DO NOTHING"
+            )
+            return Lease(name, holder, 1, 1) if self._db.run(statement, name, holder) else None
+        statement = (
+            "UPDATE server_leases SET holder = ?, term = term + 1, beat = beat + 1"
+            " WHERE name = ? AND term = ? AND beat = ?"
+        )
+        taken = self._db.run(statement, holder, name, before.term, before.beat)
+        return Lease(name, holder, before.term + 1, before.beat + 1) if taken else None
+
+    def renew(self, lease: Lease) -> bool:
+        """Whether it is still ours; then all others wait for LEASE_SECONDS more."""
+        statement = "UPDATE server_leases SET beat = beat + 1 WHERE name = ? AND term = ? AND holder = ?"
+        return self._db.run(statement, lease.name, lease.term, lease.holder) > 0
+
+    def release(self, name: str, holder: str) -> None:
+        """Give it back, unless another has it by now."""
+        statement = "UPDATE server_leases SET holder = '', beat = beat + 1 WHERE name = ? AND holder = ?"
+        self._db.run(statement, name, holder)
+
+
+def check(database: Database, name: str, term: int) -> None:
+    """Inside a transaction: hold the term until its end. Raises StorageError where another has begun."""
+    lock = database.locking(" FOR SHARE")
+    rows = database.rows(f"SELECT term FROM server_leases WHERE name = ?{lock}", name)
+    if not rows or rows[0][0] != term:
+        raise StorageError(f"another server has taken over {name!r}: this one no longer writes")
+
+
+def leave_to_another(deleted: dict[str, tuple[Any, datetime]], dirty: set[Any], *, now: datetime) -> None:
+    """Forget what the server that leads has seen long ago. Who takes over looks at everything first.
+
+    `deleted`: what went, and when, the oldest first; `dirty`: what changed.
+    """
+    while deleted and now - deleted[oldest := next(iter(deleted))][1] > WATCHED:
+        del deleted[oldest]
+    if len(dirty) > DIRTY_MOST:
+        dirty.clear()
+
+
+class Leader:
+    """Campaigns for one task. `holder` differs between processes, also over restarts.
+
+    `table` None: nobody shares the database, and the task is always ours.
+    """
+
+    def __init__(self, table: StoreThread[LeaseTable] | None, name: str, *, holder: str, clock: Clock) -> None:
+        self._table, self._name, self._holder, self._clock = table, name, holder, clock
+        self._seen: Seen | None = None
+        self.leading = False
+        self.term: int | None = None  # for `check`; None: not leading, or nobody to share with
+
+    async def run(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run `lead` whenever, and as long as, the task is ours; until cancelled, or `lead` returns or raises.
+
+        `lead` is cancelled when the database cannot be reached in time, and begun anew when it is ours again.
+        """
+        if self._table is None:
+            self.leading = True
+            await lead()
+            return
+        while True:
+            try:
+                lease, sent = await self._acquire(self._table)
+                if await self._lead(self._table, lead, lease, sent):
+                    return
+            finally:  # who is cancelled may have taken it without having heard so
+                with contextlib.suppress(StorageError):
+                    await self._table.do(partial(LeaseTable.release, name=self._name, holder=self._holder))
+
+    async def _lead(
+        self,
+        table: StoreThread[LeaseTable],
+        lead: Callable[[], Coroutine[Any, Any, None]],
+        lease: Lease,
+        sent: float,
+    ) -> bool:
+        """Whether `lead` has returned; False: the task is no longer ours."""
+        log.info("leading", extra={"task": self._name, "term": lease.term})
+        self.leading, self.term = True, lease.term
+        work = asyncio.create_task(lead())
+        renewing = asyncio.create_task(self._renew_until_late(table, lease, sent))
+        try:
+            await asyncio.wait({work, renewing}, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                await work
+                return True
+            log.warning("no longer leading", extra={"task": self._name, "term": lease.term})
+            return False
+        finally:
+            await end_task(work, StorageError)  # it is renewed until the last line is written
+            await end_task(renewing, StorageError)
+            self.leading, self.term = False, None
+
+    async def _acquire(self, table: StoreThread[LeaseTable]) -> tuple[Lease, float]:
+        """Return when the task is ours: the row, and when the write that took it was sent."""
+        failing = False
+        while True:
+            try:
+                row = await table.do(lambda table: table.read(self._name))
+                now = self._clock.monotonic()
+                self._seen = observe(self._seen, row, now=now)
+                if may_take(self._holder, self._seen, now=now):
+                    lease = await table.do(
+                        partial(LeaseTable.take, name=self._name, holder=self._holder, before=row)
+                    )
+                    if lease is not None and self._clock.monotonic() - now < RENEW_DEADLINE_SECONDS:
+                        return lease, now
+                failing = False
+            except StorageError as error:
+                if not failing:
+                    log.warning("cannot campaign", extra={"task": self._name, "error": error.message})
+                failing = True
+            await self._clock.sleep(RETRY_SECONDS)
+
+    async def _renew_until_late(self, table: StoreThread[LeaseTable], lease: Lease, sent: float) -> None:
+        """Renew every RETRY_SECONDS; return as soon as the task may no longer count as ours."""
+        while True:
+            left = sent + RENEW_DEADLINE_SECONDS - self._clock.monotonic()
+            if left <= 0:
+                return
+            await self._clock.sleep(min(RETRY_SECONDS, left))
+            started = self._clock.monotonic()
+            renewing = asyncio.ensure_future(table.do(lambda table: table.renew(lease)))
+            timer = asyncio.ensure_future(self._clock.sleep(max(0.0, sent + RENEW_DEADLINE_SECONDS - started)))
+            try:
+                await asyncio.wait({renewing, timer}, return_when=asyncio.FIRST_COMPLETED)
+                if not renewing.done() or not renewing.result():
+                    return
+                sent = started
+            except StorageError as error:
+                log.warning("cannot renew", extra={"task": self._name, "error": error.message})
+            finally:
+                renewing.cancel()
+                timer.cancel()

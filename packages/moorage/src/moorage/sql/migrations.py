@@ -1,0 +1,110 @@
+"""How a schema is brought up to date.
+
+A schema change is two migrations: one that old code can live with, applied by the new release when it starts, and
+one that takes the old away, a release later. The first line of a file says so: `-- readable by: N` is the oldest
+code (by the number of its newest migration) that works on the schema after it. Older code refuses to open it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from importlib import resources
+from typing import Protocol
+
+from moorage_kube.errors import StorageError
+
+_FILE = re.compile(r"(\d{4})_[a-z0-9_]+\.sql")
+_READABLE = re.compile(r"-- readable by: (\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    number: int
+    sql: str
+    readable_by: int
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """Whose tables are meant: several may stand in one database, each with migrations of its own."""
+
+    package: str  # its folder {folder}/{dialect} holds the migrations
+    prefix: str = ""  # before the keys in the table `meta`
+    folder: str = "migrations"
+    in_header: bool = False  # SQLite only: the version is `PRAGMA user_version`, not a row of `meta`
+
+    @property
+    def subject(self) -> str:
+        """What its tables hold, in one word."""
+        return self.prefix.rstrip(".") or self.package.rpartition(".")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What a database says of itself: zeros before its first migration."""
+
+    number: int = 0
+    readable_by: int = 0
+
+
+class Ledger(Protocol):
+    """A database that knows its version."""
+
+    @property
+    def name(self) -> str: ...
+
+    def version(self) -> Version:
+        """Reads only."""
+        ...
+
+    def migrating(self) -> AbstractContextManager[None]:
+        """A transaction that no other process migrates beside."""
+        ...
+
+    def apply(self, step: Migration) -> None:
+        """Run its statements and write down its number."""
+        ...
+
+
+def migrations(dialect: str, schema: Schema) -> list[Migration]:
+    """The files of a dialect, in order. Raises StorageError unless they are numbered 1, 2, …"""
+    steps = []
+    for file in resources.files(schema.package).joinpath(schema.folder).joinpath(dialect).iterdir():
+        if named := _FILE.fullmatch(file.name):
+            sql = file.read_text(encoding="utf-8")
+            readable = _READABLE.match(sql)
+            if readable is None:
+                raise StorageError(f"migration {file.name} does not say by whom the schema stays readable")
+            steps.append(Migration(int(named[1]), sql, int(readable[1])))
+    steps.sort(key=lambda step: step.number)
+    if [step.number for step in steps] != list(range(1, len(steps) + 1)):
+        raise StorageError(f"migrations are not numbered 1 to {len(steps)}")
+    return steps
+
+
+def migrate(database: Ledger, steps: Sequence[Migration]) -> None:
+    """Bring a database to the newest schema, one transaction a step; several processes may do it at once.
+
+    A step that fails leaves the schema before it. Raises StorageError for a schema that this code cannot use.
+    """
+    version = database.version()
+    check_readable(database.name, version, known=len(steps))
+    while version.number < len(steps):
+        with database.migrating():
+            version = database.version()  # another process may have been quicker
+            if version.number < len(steps):
+                step = steps[version.number]
+                database.apply(step)
+                version = Version(step.number, step.readable_by)
+
+
+def check_readable(name: str, version: Version, *, known: int) -> None:
+    """Raise StorageError when the schema has moved on beyond what this code, of migration `known`, can use."""
+    if version.number > known and version.readable_by > known:
+        raise StorageError(
+            f"{name} has schema version {version.number}; this Moorage knows versions up to {known}",
+            hint="use the Moorage that wrote it, or a newer one",
+        )

@@ -1,0 +1,54 @@
+"""Open a database by where it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from moorage.sql.database import Database
+from moorage.sql.migrations import Schema
+from moorage_kube.errors import StorageError
+
+POSTGRES = ("postgresql://", "postgres://")
+
+
+def is_postgres(where: Path | str) -> bool:
+    """Whether it is the address of a PostgreSQL, and so may be shared by servers; else it is a file."""
+    return isinstance(where, str) and where.startswith(POSTGRES)
+
+
+def open_database(where: Path | str, schema: Schema, *, durable: bool = True) -> Database:
+    """A file, made readable by its owner only, or a `postgresql://` address. Raises StorageError.
+
+    Without `durable` a file may lose its last seconds with the machine; see `SqliteDatabase`.
+    """
+    if is_postgres(where):
+        from moorage.sql.postgres import PostgresDatabase
+
+        return PostgresDatabase(str(where), schema)
+    from moorage.sql.sqlite import SqliteDatabase
+
+    return SqliteDatabase(where, schema, durable=durable)
+
+
+class LateDatabase:
+    """A database that is connected to when it is first used: its outage stops no server. One thread at a time."""
+
+    def __init__(self, where: Path | str, schema: Schema, *, name: str) -> None:
+        """`name`: what is in it, for messages."""
+        self._where, self._schema, self._name = where, schema, name
+        self._closed = False
+        self._database: Database | None = None
+
+    def use(self) -> Database:
+        """The database. Raises StorageError."""
+        if self._closed:  # a thread was slower than the end of the server
+            raise StorageError(f"{self._name} is closed")
+        if self._database is None:
+            self._database = open_database(self._where, self._schema)
+        return self._database
+
+    def close(self) -> None:
+        self._closed = True
+        if self._database is not None:
+            self._database.close()
+            self._database = None

@@ -1,0 +1,50 @@
+"""Which runs of workflows are asked for, and a page of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from moorage.model.workflow import NodeRecord, WorkflowRecord
+from moorage_kube.selectors import LabelSelector, parse_label_selector
+
+PAGE = 100  # runs, unless more are asked for
+PAGE_MAX = 1000
+NODES_PAGE_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunQuery:
+    """All fields hold at once; an empty one holds for every run.
+
+    `namespaces` None: all. `after`: the `after` of the page before, or empty. `documents`: with the documents,
+    else each has only its metadata's name, namespace and labels. `present`: only runs whose objects are there.
+    """
+
+    namespaces: Collection[str] | None = None
+    phases: Collection[str] = ()
+    cron: str = ""
+    labels: LabelSelector = field(default_factory=lambda: parse_label_selector(""))
+    prefix: str = ""  # of the name
+    present: bool = False
+    since: datetime | None = None  # of their creation
+    documents: bool = False
+    limit: int = PAGE
+    after: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPage:
+    """Runs, the newest first. `after` is empty on the last page."""
+
+    runs: tuple[WorkflowRecord, ...] = ()
+    after: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePage:
+    """Nodes of one run by their ids. `after` is empty on the last page."""
+
+    nodes: tuple[NodeRecord, ...] = ()
+    after: str = ""

@@ -1,0 +1,174 @@
+"""What is kept of attempts: one suite for SQLite and PostgreSQL, beside the queue's own tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from moorage.api.kept import KeptAttempt, KeptPod, KeptRun
+from moorage.attempts.store import PODS, SCHEMA, AttemptStore, open_attempts
+from moorage.queue.store import open_store
+from moorage.sql.migrations import Version, migrations
+from moorage_kube.errors import NotReady
+from moorage_kube.testing.clock import NOON
+from moorage_testing.postgres import new_database, throwaway_postgres
+
+DAY = timedelta(days=1)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path | str]:
+    if request.param == "sqlite":
+        yield tmp_path / "attempts.db"
+        return
+    try:
+        with throwaway_postgres() as server:
+            yield new_database(server.url)
+    except NotReady as error:
+        pytest.skip(f"{error.message}: {error.hint}")
+
+
+@pytest.fixture
+def store(where: Path | str) -> Iterator[AttemptStore]:
+    store = open_attempts(where)
+    yield store
+    store.close()
+
+
+def an_attempt(number: int = 1, *, run_uid: str = "j1", name: str = "train", **fields: object) -> KeptAttempt:
+    attempt = KeptAttempt(
+        job_uid=run_uid if number == 1 else f"{run_uid}-{number}",
+        run_uid=run_uid,
+        namespace="lab",
+        run=name,
+        number=number,
+        document={"metadata": {"name": name, "labels": {"a": "100% ?"}}},
+        created=NOON + timedelta(minutes=number),
+    )
+    return msgspec.structs.replace(attempt, **fields)
+
+
+def a_pod(uid: str = "p1", *, job_uid: str = "j1", attempt: int = 1, **fields: object) -> KeptPod:
+    pod = KeptPod(
+        uid=uid,
+        job_uid=job_uid,
+        namespace="lab",
+        run="train",
+        attempt=attempt,
+        name=f"train-{uid}",
+        node="gpu-1",
+        phase="Failed",
+        created=NOON,
+        started=NOON,
+        ended=NOON + timedelta(microseconds=1),
+        exit_code=137,
+        reason="OOMKilled",
+        message="it's over; 100%",
+        memory_limit_bytes=2**40,
+        peak_memory_bytes=2**40,
+        gpus=2,
+        gpu_type="a100",
+        disrupted=True,
+        container="first",
+    )
+    return msgspec.structs.replace(pod, **fields)
+
+
+def test_what_is_written_is_read_again_whole(store: AttemptStore) -> None:
+    bare = a_pod("p2", created=None, started=None, ended=None, exit_code=None, memory_limit_bytes=None)
+    store.write([an_attempt()], [a_pod(), bare])
+    store.write([an_attempt()], [a_pod()])  # again: nothing is doubled
+    assert store.run("lab", "train") == KeptRun(attempts=(an_attempt(),), pods=(bare, a_pod()))
+    assert store.known(["j1", "no"], ["p2", "no"]) == KeptRun(attempts=(an_attempt(),), pods=(bare,))
+    assert store.run("lab", "other") == store.run("' OR 1=1 --", "train") == KeptRun()
+
+
+def test_the_pods_of_many_jobs_are_read_by_the_uids_of_these(store: AttemptStore) -> None:
+    pods = [a_pod(f"p{at}", job_uid=f"j{at % 1500}", attempt=1 + at // 1500) for at in range(3000)]
+    store.write([], pods)
+    assert store.pods_of(f"j{at}" for at in range(1, 1500)) == tuple(
+        sorted((pod for pod in pods if pod.job_uid != "j0"), key=lambda pod: (pod.attempt, pod.name))
+    )
+    assert store.pods_of([]) == store.pods_of(["no", "' OR 1=1 --"]) == ()
+
+
+def test_what_is_gone_is_no_longer_open(store: AttemptStore) -> None:
+    store.write([an_attempt(), an_attempt(2)], [a_pod(), a_pod("p2")])
+    store.write([an_attempt(gone=NOON)], [a_pod(gone=NOON)])
+    assert store.open() == KeptRun(attempts=(an_attempt(2),), pods=(a_pod("p2"),))
+
+
+def test_of_a_name_that_was_used_twice_the_newest_run_is_given(store: AttemptStore) -> None:
+    old = [an_attempt(gone=NOON), an_attempt(2, gone=NOON)]
+    new = an_attempt(run_uid="k1", created=NOON + DAY, gone=NOON + 2 * DAY)
+    pods = [a_pod(), a_pod("p2", job_uid="j1-2", attempt=2), a_pod("p3", job_uid="k1")]
+    store.write([*old, new], pods)
+    assert store.run("lab", "train") == KeptRun(attempts=(new,), pods=(pods[2],))
+    store.write([an_attempt(created=NOON, gone=None)], [])  # the one that is there counts more than a newer one
+    assert [attempt.number for attempt in store.run("lab", "train").attempts] == [1, 2]
+
+
+def test_an_erased_run_is_never_kept_again(store: AttemptStore) -> None:
+    store.write([an_attempt()], [a_pod()])
+    store.write([an_attempt(run_uid="x1", name="other")], [a_pod("p9", job_uid="x1", run="other")])
+    assert store.erase("lab", "train", now=NOON) == ["p1"]
+    store.write([an_attempt()], [a_pod(), a_pod("p2")])  # its pods are still ending
+    assert (store.run("lab", "train"), store.forgotten(["j1", "x1"])) == (KeptRun(), {"j1"})
+    assert [pod.uid for pod in store.run("lab", "other").pods] == ["p9"]
+    assert store.open().attempts == (an_attempt(run_uid="x1", name="other"),)
+    again = an_attempt(run_uid="k1")
+    store.write([again], [])  # another run of the same name
+    assert store.run("lab", "train") == KeptRun(attempts=(again,))
+
+
+def test_what_was_gone_long_ago_is_dropped_whole(store: AttemptStore) -> None:
+    store.write(
+        [an_attempt(gone=NOON), an_attempt(run_uid="k1", gone=NOON + DAY), an_attempt(run_uid="l1")],
+        [a_pod(gone=NOON), a_pod("p2", job_uid="k1", gone=NOON + DAY), a_pod("p3", job_uid="l1")],
+    )
+    store.erase("lab", "never", now=NOON)
+    assert store.forget(NOON + DAY / 2) == ["p1"]
+    assert store.known(["j1", "k1", "l1"], ["p1", "p2", "p3"]) == KeptRun(
+        attempts=(an_attempt(run_uid="k1", gone=NOON + DAY), an_attempt(run_uid="l1")),
+        pods=(a_pod("p2", job_uid="k1", gone=NOON + DAY), a_pod("p3", job_uid="l1")),
+    )
+
+
+def test_a_store_is_opened_again_with_what_it_held(where: Path | str) -> None:
+    queue, first = open_store(where), open_attempts(where)
+    first.write([an_attempt()], [a_pod()])
+    first.close()
+    queue.close()
+    second = open_attempts(where)
+    try:
+        assert second.run("lab", "train").pods == (a_pod(),)
+    finally:
+        second.close()
+
+
+def test_rows_from_before_containers_were_kept_are_read_and_written_on(where: Path | str) -> None:
+    steps = migrations("postgres" if isinstance(where, str) else "sqlite", SCHEMA)
+    before = open_attempts(where)
+    before.write([an_attempt()], [a_pod()])
+    before._db.run("ALTER TABLE attempt_pods DROP COLUMN container")  # as the first migration left it
+    before._db.run("UPDATE meta SET value = ? WHERE name = ?", "1", f"{SCHEMA.prefix}schema")
+    before.close()
+    store = open_attempts(where)
+    assert store.run("lab", "train").pods == (a_pod(container=""),)
+    store.write([], [a_pod(), a_pod("p2")])
+    assert store.run("lab", "train").pods == (a_pod(), a_pod("p2"))
+    assert store._db.version() == Version(len(steps), 1)
+    store.close()
+
+
+def test_the_release_before_writes_rows_without_a_container(store: AttemptStore) -> None:
+    """Both releases serve one database for a while."""
+    columns = [column for column in PODS.columns if column != "container"]
+    values = ", ".join(["?", *columns[1:]])
+    store.write([an_attempt()], [a_pod()])
+    store._db.run(f"INSERT INTO attempt_pods ({', '.join(columns)}) SELECT {values} FROM attempt_pods", "p2")
+    assert {pod.uid: pod.container for pod in store.run("lab", "train").pods} == {"p1": "first", "p2": ""}

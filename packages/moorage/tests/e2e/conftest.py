@@ -1,0 +1,114 @@
+"""What every scene on a cluster has: a client, a namespace, a browser."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from moorage.cluster.serverurl import server_url
+from moorage_kube.errors import ApiError
+from moorage_kube.remote.client import KubeClient
+from moorage_kube.resources import NAMESPACES
+from moorage_kube.testing.waiting import until
+from moorage_testing.browser import ARGS, LAUNCH_MS, chromium_path
+from moorage_testing.cluster import Cluster
+
+
+@pytest.fixture
+async def api(cluster: Cluster) -> AsyncIterator[KubeClient]:
+    async with KubeClient.from_kubeconfig(cluster.kubeconfig) as client:
+        yield client
+
+
+@pytest.fixture
+async def namespace(api: KubeClient, unique: str) -> AsyncIterator[str]:
+    """A namespace that bears the test's name."""
+    await api.create(NAMESPACES, {"metadata": {"name": unique}})
+    yield unique
+    await api.delete(NAMESPACES, unique)
+
+
+@pytest.fixture
+async def login_server(cluster: Cluster, api: KubeClient) -> str:
+    """The server's address, for people who log in with a password."""
+    if cluster.address not in ("", "127.0.0.1"):
+        pytest.skip("passwords go over plain http to 127.0.0.1 only: run it without MOORAGE_TEST_ADDRESS")
+    return (await server_url(api)).rstrip("/")
+
+
+async def until_printed(api: KubeClient, namespace: str, pod: str, words: bytes) -> None:
+    """Wait until the container `main` has printed these words: a pod that runs need not have begun its work."""
+
+    async def read() -> bool:
+        try:
+            return words in b"".join([chunk async for chunk in api.logs(pod, namespace, container="main")])
+        except ApiError:  # this container does not run yet
+            return False
+
+    await until(f"{pod} to print {words.decode()}", read)
+
+
+@pytest.fixture
+def browser() -> Iterator[Any]:
+    path = chromium_path()
+    playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with playwright_api.sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=path, args=ARGS, timeout=LAUNCH_MS)
+        yield launched
+        launched.close()
+
+
+# --- people who have an address and a password alone
+
+PASSWORD = "correct horse battery"
+
+Typed = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def server(cluster: Cluster) -> str:
+    info = cluster.moor("status", "-o", "json", "--data", str(cluster.home)) if cluster.kind == "local" else None
+    if info is None:
+        pytest.skip("needs a local cluster, whose runs run")
+    return str(yaml.safe_load(info.stdout)["page"]).partition("/?")[0]
+
+
+def is_ready(cluster: Cluster, team: str) -> bool:
+    """Whether the operator has given a team's people what its spec says now."""
+    tenant = json.loads(cluster.moor("tenant", "show", team, "-o", "json").stdout)
+    status = tenant.get("status") or {}
+    is_seen = status.get("observedGeneration") == tenant["metadata"]["generation"]
+    return is_seen and any((row["type"], row["status"]) == ("Ready", "True") for row in status["conditions"])
+
+
+@pytest.fixture
+def typed(tmp_path: Path) -> Typed:
+    """Types a command of `moor` in a home that has nothing in it."""
+    home = tmp_path / "home"
+    home.mkdir()
+    hidden = ("KUBECONFIG", "MOORAGE_", "XDG_", "BROWSER", "DISPLAY", "WAYLAND_")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+    scripts = str(Path(sys.executable).parent)
+    env |= {"HOME": str(home), "PATH": f"{scripts}:{env['PATH']}", "NO_COLOR": "1"}
+
+    def type_in(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-m", "moorage.cli.main", *words] if words[0] != "kubectl" else list(words)
+        return subprocess.run(
+            argv, env=env, cwd=home, input=stdin, capture_output=True, text=True, timeout=300, check=False
+        )
+
+    return type_in
+
+
+def log_in(typed: Typed, server: str, person: str) -> str:
+    done = typed("login", server, "--username", person, "--password-stdin", stdin=PASSWORD + "\n")
+    assert done.returncode == 0, done.stderr
+    return done.stderr

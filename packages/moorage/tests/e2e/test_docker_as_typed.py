@@ -1,0 +1,241 @@
+"""Docker's own clients against our server: the Python package, and the command line where there is one."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import docker
+import pytest
+import requests
+import yaml
+
+from moorage_kube.testing.waiting import PATIENCE_SECONDS, read_until
+from moorage_testing.cluster import Cluster
+
+pytestmark = [
+    pytest.mark.cluster("scheduler", "controllers", "kubelet"),
+    pytest.mark.filterwarnings(
+        "ignore::pytest.PytestUnraisableExceptionWarning"
+    ),  # the package leaves sockets open
+]
+
+IMAGE = "localhost/host"  # this machine's environment
+SMALL: dict[str, Any] = {"mem_limit": "128m", "nano_cpus": 250_000_000}
+
+
+@pytest.fixture(scope="module")
+def config(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """(address, folder of Docker's config.json)"""
+    found: Cluster = request.getfixturevalue("_session_cluster")
+    if reason := found.lacks({"scheduler", "controllers", "kubelet"}):
+        pytest.skip(reason)
+    page = urlsplit(json.loads(found.moor("status", "-o", "json").stdout)["page"])
+    token = yaml.safe_load(found.kubeconfig.read_text())["users"][0]["user"]["token"]
+    folder = tmp_path_factory.mktemp("docker")
+    headers = {"Authorization": f"Bearer {token}", "X-Moorage-Namespace": "default"}  # other tests make tenants
+    (folder / "config.json").write_text(json.dumps({"HttpHeaders": headers}))
+    return page.netloc, folder
+
+
+@pytest.fixture
+def client(config: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[docker.DockerClient]:
+    monkeypatch.setenv("DOCKER_CONFIG", str(config[1]))
+    made = docker.DockerClient(base_url=f"tcp://{config[0]}", timeout=120)
+    yield made
+    made.close()
+    del made
+    gc.collect()
+
+
+@pytest.fixture
+def name(client: docker.DockerClient, unique: str) -> Iterator[str]:
+    yield unique
+    for one in client.containers.list(all=True, filters={"name": unique}):
+        one.remove(force=True)
+
+
+def test_run_prints_what_the_container_printed_and_removes_it(client, name):
+    said = client.containers.run(IMAGE, ["sh", "-c", "echo one; echo two"], name=name, remove=True, **SMALL)
+    assert said == b"one\ntwo\n"
+    assert client.containers.list(all=True, filters={"name": name}) == []
+
+
+def test_a_container_that_fails_says_with_what(client, name):
+    with pytest.raises(docker.errors.ContainerError) as failed:
+        client.containers.run(IMAGE, ["sh", "-c", "exit 3"], name=name, **SMALL)
+    assert failed.value.exit_status == 3
+
+
+def test_run_ps_logs_stop_start_rm(client, name):
+    made = client.containers.run(
+        IMAGE,
+        ["sh", "-c", "echo begun $WHO; exec sleep 600"],
+        name=name,
+        detach=True,
+        environment={"WHO": "ada"},
+        labels={"team": name},
+        **SMALL,
+    )
+    follow = made.logs(stream=True, follow=True)
+    assert next(follow) == b"begun ada\n"
+    (listed,) = client.containers.list(filters={"label": f"team={name}"})
+    assert (listed.id, listed.name, listed.status) == (made.id, name, "running")
+    assert listed.attrs["HostConfig"]["Memory"] == 128 * 2**20
+    assert listed.labels["moorage.dev/owner"]
+
+    made.stop()
+    made.reload()
+    assert (made.status, made.attrs["State"]["ExitCode"]) == ("exited", 143)
+    assert made.logs() == b"begun ada\n"
+    assert client.containers.list(filters={"name": name}) == []
+    assert list(follow) == []
+
+    made.start()
+    with contextlib.closing(made.logs(stream=True, follow=True)) as again:
+        assert next(again) == b"begun ada\n"
+    assert client.containers.get(name).id == made.id
+    with pytest.raises(docker.errors.APIError, match="cannot remove a running container"):
+        made.remove()
+    made.remove(force=True)
+    with pytest.raises(docker.errors.NotFound, match="No such container"):
+        client.containers.get(name)
+
+
+def test_commands_run_in_a_running_container_with_their_input_output_and_exit_code(client, config, name):
+    made = client.containers.run(IMAGE, ["sleep", "600"], name=name, detach=True, environment={"A": "1"}, **SMALL)
+    until_running(made)
+    script = "echo out $A $B; echo err >&2; exit 5"
+    done = printed_by(made, ["sh", "-c", script], environment={"B": "2"}, demux=True)
+    assert (done.exit_code, done.output) == (5, (b"out 1 2\n", b"err\n"))
+    assert printed_by(made, ["pwd"], workdir="/tmp").output == b"/tmp\n"
+    with pytest.raises(docker.errors.APIError, match="User is not available"):
+        made.exec_run(["id"], user="root")
+    if program := shutil.which("docker"):
+        env = os.environ | {"DOCKER_HOST": f"tcp://{config[0]}", "DOCKER_CONFIG": str(config[1])}
+        words = [program, "exec", "-i", name, "sh", "-c", "cat; exit 3"]
+        typed = subprocess.run(
+            words, env=env, input="typed\n", capture_output=True, text=True, timeout=180, check=False
+        )
+        assert (typed.returncode, typed.stdout) == (3, "typed\n")
+    made.stop()
+    with pytest.raises(docker.errors.APIError, match="is not running"):
+        made.exec_run(["true"])
+
+
+def printed_by(made, command, **options):
+    """The answer of a command that prints.
+
+    The docker package reads beneath its own buffer: output that comes in one piece with the head of the answer is
+    lost to it, on a busy machine now and then. The exit code comes all the same, so the command is run again.
+    """
+    for _ in range(20):
+        done = made.exec_run(command, **options)
+        if done.output not in (None, b"", (None, None)):
+            return done
+    raise AssertionError(f"20 times no output: {done}")
+
+
+def test_a_command_runs_over_a_websocket(client, config, name):
+    from websockets.sync.client import connect
+
+    until_running(client.containers.run(IMAGE, ["sleep", "600"], name=name, detach=True, **SMALL))
+    headers = json.loads((config[1] / "config.json").read_text())["HttpHeaders"]
+    where = f"ws://{config[0]}/api/v1/containers/{name}/exec?command=cat"
+    patient = {"open_timeout": PATIENCE_SECONDS, "ping_timeout": PATIENCE_SECONDS}
+    with connect(where, additional_headers=headers, subprotocols=["v5.channel.k8s.io"], **patient) as socket:
+        socket.send(b"\x00hello")
+        assert socket.recv(PATIENCE_SECONDS) == b"\x01hello"
+        socket.send(b"\xff\x00")
+        assert socket.recv(PATIENCE_SECONDS) == b'\x03{"exitCode": 0}'
+    with pytest.raises(Exception, match="1008|403"), connect(where, **patient) as socket:
+        socket.recv(PATIENCE_SECONDS)
+
+
+def until_running(made):
+    def status():
+        made.reload()
+        return made.status
+
+    read_until(status, "running".__eq__)
+
+
+def test_wait_tells_the_exit_code(client, name):
+    made = client.containers.run(IMAGE, ["sh", "-c", "exit 7"], name=name, detach=True, **SMALL)
+    assert made.wait()["StatusCode"] == 7
+
+
+def test_what_cannot_be_is_refused_with_its_place_and_nothing_is_made(client, name):
+    with pytest.raises(docker.errors.APIError, match=r"HostConfig.Privileged: True is not available"):
+        client.containers.create(IMAGE, "true", name=name, privileged=True)
+    with pytest.raises(docker.errors.APIError, match="'/etc' is a path of the node"):
+        client.containers.create(IMAGE, "true", name=name, volumes=["/etc:/x"])
+    with pytest.raises(docker.errors.APIError, match=r"cannot pull image 'python:3\.12'"):
+        client.containers.create("python:3.12", "true", name=name)
+    with pytest.raises(docker.errors.NotFound, match=f"no such volume: {name}"):
+        client.containers.create(IMAGE, "true", name=name, volumes=[f"{name}:/x"])
+    assert client.containers.list(all=True, filters={"name": name}) == []
+
+
+def test_a_name_is_taken_once_and_a_key_is_used_once(client, config, name):
+    client.containers.create(IMAGE, "true", name=name, **SMALL)
+    with pytest.raises(docker.errors.APIError, match="is already in use") as taken:
+        client.containers.create(IMAGE, "true", name=name, **SMALL)
+    assert taken.value.status_code == 409
+
+    headers = json.loads((config[1] / "config.json").read_text())["HttpHeaders"] | {"Idempotency-Key": name}
+    url = f"http://{config[0]}/api/v1/containers?name={name}-k"
+    first = requests.post(url, headers=headers, json={"Image": IMAGE, "Cmd": ["true"]}, timeout=120)
+    again = requests.post(url, headers=headers, json={"Image": IMAGE, "Cmd": ["true"]}, timeout=120)
+    assert (first.status_code, again.status_code) == (201, 201)
+    assert first.json()["Id"] == again.json()["Id"]
+    other = requests.post(url, headers=headers, json={"Image": "other"}, timeout=120)
+    assert (other.status_code, other.json()["code"]) == (422, "key_reused")
+
+
+def test_long_lists_come_in_pages(client, config, name):
+    for n in range(3):
+        client.containers.create(IMAGE, "true", name=f"{name}-{n}", **SMALL)
+    headers = json.loads((config[1] / "config.json").read_text())["HttpHeaders"]
+    filters = json.dumps({"name": [name]})
+    seen, after = [], None
+    while True:
+        params = {"all": "true", "limit": 2, "filters": filters} | ({"after": after} if after else {})
+        answer = requests.get(f"http://{config[0]}/api/v1/containers", headers=headers, params=params, timeout=120)
+        seen += [one["Names"][0] for one in answer.json()]
+        after = answer.headers.get("x-next-after")
+        if not after:
+            break
+    assert sorted(seen) == [f"/{name}-{n}" for n in range(3)]
+
+
+def test_nobody_comes_in_without_a_token(config):
+    for path in ("/_ping", "/version", "/containers/json", "/v1.41/containers/json", "/api/v1/containers"):
+        assert requests.get(f"http://{config[0]}{path}", timeout=120).status_code == 401
+
+
+def test_dockers_own_command_line_runs_a_container_in_the_foreground(config, client, name):
+    program = shutil.which("docker")
+    if program is None:
+        pytest.skip("there is no docker command on this machine")
+
+    def typed(*words: str) -> subprocess.CompletedProcess[str]:
+        env = os.environ | {"DOCKER_HOST": f"tcp://{config[0]}", "DOCKER_CONFIG": str(config[1])}
+        return subprocess.run([program, *words], env=env, capture_output=True, text=True, timeout=120, check=False)
+
+    done = typed("run", "--name", name, "-m", "128m", "--cpus", "0.25", IMAGE, "sh", "-c", "echo hello; exit 4")
+    assert (done.returncode, done.stdout) == (4, "hello\n")
+    assert name in typed("ps", "-a", "--format", "{{.Names}}").stdout.split()
+    assert typed("logs", name).stdout == "hello\n"
+    assert typed("rm", name).stdout == f"{name}\n"
+    for _ in range(5):  # what ends at once is read to its end before it is removed
+        assert typed("run", "--rm", "--name", name, "-m", "128m", IMAGE, "echo", "short").stdout == "short\n"
+    assert name not in typed("ps", "-a", "--format", "{{.Names}}").stdout.split()

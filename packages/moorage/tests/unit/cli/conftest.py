@@ -1,0 +1,210 @@
+"""A cluster in memory for the command line: the verbs, watches, logs, and Moorage's server."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+
+from moorage.cli.main import main
+from moorage.cli.session import Session, Target
+from moorage_kube.clock import SYSTEM, Clock, rfc3339
+from moorage_kube.errors import ApiError, NotFound, NotReady
+from moorage_kube.resources import NODES, Obj, Resource
+from moorage_local.testing.fakeapi import FakeApi
+
+T = TypeVar("T")
+
+
+class CliApi(FakeApi):
+    """Implements `moorage.cli.session.ClusterApi`. `refuse` maps (verb, plural) to an error to raise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refuse: dict[tuple[str, str], ApiError] = {}
+        self.pod_logs: dict[str, list[str]] = {}
+        self.on_call: Callable[[str, str, str], None] | None = None
+        self.user = "ada"
+
+    @property
+    def objects(self) -> dict[tuple[str, str, str], Obj]:
+        """What is stored, by plural, namespace and name."""
+        return {
+            (resource.plural, *key): obj
+            for resource, stored in self._objects.items()
+            for key, obj in stored.items()
+        }
+
+    def put(self, resource: Resource, obj: Obj, namespace: str = "default") -> Obj:
+        """Store an object as another client would; an existing one is replaced."""
+        meta = dict(obj["metadata"])
+        if resource.namespaced:
+            meta.setdefault("namespace", namespace)
+        meta.setdefault("creationTimestamp", rfc3339(SYSTEM.now()))
+        return super().put(resource, obj | {"metadata": meta})
+
+    def remove(self, resource: Resource, name: str, namespace: str = "default") -> None:
+        super().remove(resource, name, namespace if resource.namespaced else "")
+
+    def named(self, resource: Resource) -> list[str]:
+        return sorted(name for plural, _, name in self.objects if plural == resource.plural)
+
+    def count(self, verb: str, plural: str, name: str) -> int:
+        """How often this call was made."""
+        return sum((call.verb, call.resource, call.name) == (verb, plural, name) for call in self.calls)
+
+    def _called(
+        self, verb: str, resource: Resource, name: str = "", namespace: str | None = None, body: Any = None
+    ) -> None:
+        super()._called(verb, resource, name, namespace, body)
+        if self.on_call is not None:
+            self.on_call(verb, resource.plural, name)
+        error = self.refuse.get((verb, resource.plural))
+        if error is not None:
+            raise error
+
+    def _stored(self, resource: Resource, name: str, namespace: str | None) -> Obj:
+        return super()._stored(resource, name, (namespace or "default") if resource.namespaced else None)
+
+    async def create(
+        self, resource: Resource, obj: Obj, namespace: str | None = None, *, dry_run: bool = False
+    ) -> Obj:
+        if resource.plural == "selfsubjectreviews":
+            return {"status": {"userInfo": {"username": self.user}}}
+        own = obj.get("metadata", {}).get("namespace")
+        namespace = (namespace or own or "default") if resource.namespaced else None
+        return await super().create(resource, obj, namespace, dry_run=dry_run)
+
+    async def create_subresource(
+        self, resource: Resource, name: str, subresource: str, body: Obj, namespace: str | None = None
+    ) -> Obj:
+        if subresource != "eviction":
+            return await super().create_subresource(resource, name, subresource, body, namespace)
+        self._called(subresource, resource, name, namespace)
+        self.remove(resource, name, namespace or "default")
+        return body
+
+    async def logs(
+        self,
+        pod: str,
+        namespace: str,
+        *,
+        container: str | None = None,
+        follow: bool = False,
+        tail_lines: int | None = None,
+        since_seconds: int | None = None,
+        timestamps: bool = False,
+    ) -> AsyncIterator[bytes]:
+        """Lines of `pod_logs`; ERROR breaks the connection once."""
+        self._called("logs", Resource("", "v1", "pods", "Pod"), pod)
+        if pod not in self.pod_logs:
+            raise NotFound(f'pods "{pod}" not found')
+        lines = self.pod_logs[pod]
+        if tail_lines is not None:
+            lines = lines[len(lines) - tail_lines :] if tail_lines else []
+        for at, line in enumerate(list(lines)):
+            if line == "ERROR":
+                self.pod_logs[pod].remove("ERROR")
+                from moorage_kube.errors import ServerError
+
+                raise ServerError("the connection broke", status=0)
+            stamp = f"2026-11-21T12:00:{at:02}.123456789Z " if timestamps else ""
+            text = f"{stamp}{line}\n".encode()
+            yield text[:9]
+            yield text[9:]
+
+
+class FakeServer:
+    """Moorage's server: answers by path, or is not there."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Any] = {}
+        self.asked: list[tuple[str, Any]] = []
+
+    async def ask(
+        self,
+        kind: type[T],
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, object] | None = None,
+        body: object = None,
+    ) -> T:
+        self.asked.append((path, params if method == "GET" else msgspec.to_builtins(body)))
+        if path not in self.answers:
+            raise NotReady("this cluster has no Moorage server")
+        return msgspec.convert(self.answers[path], kind)
+
+    async def address(self) -> tuple[str, dict[str, str]]:
+        raise NotReady("this cluster has no Moorage server")
+
+
+@dataclass
+class Moor:
+    """Type a command line against a cluster in memory."""
+
+    capsys: pytest.CaptureFixture[str]
+    api: CliApi = field(default_factory=CliApi)
+    server: FakeServer = field(default_factory=FakeServer)
+    clock: Clock = SYSTEM
+    targets: list[Target] = field(default_factory=list)
+
+    def __call__(self, *words: str) -> Done:
+        @contextlib.asynccontextmanager
+        async def opener(target: Target) -> AsyncIterator[Session]:
+            self.targets.append(target)
+            yield Session(
+                api=self.api,  # type: ignore[arg-type]
+                namespace=target.namespace or "default",
+                server=self.server,
+                as_user=target.as_user,
+                clock=self.clock,
+            )
+
+        self.capsys.readouterr()
+        code = main(list(words), opener=opener)
+        out, err = self.capsys.readouterr()
+        return Done(code, out, err)
+
+    def node(self, name: str, *, gpus: int = 0, runtime: str = "process://1", gpu_type: str = "a100") -> None:
+        labels = {"nvidia.com/gpu.product": gpu_type, "nvidia.com/gpu.present": "true"} if gpus else {}
+        allocatable = {"cpu": "16", "memory": "64Gi", "pods": "110"}
+        if gpus:
+            allocatable["nvidia.com/gpu"] = str(gpus)
+        self.api.put(
+            NODES,
+            {
+                "metadata": {"name": name, "labels": labels},
+                "spec": {},
+                "status": {
+                    "allocatable": allocatable,
+                    "capacity": allocatable,
+                    "conditions": [{"type": "Ready", "status": "True"}],
+                    "nodeInfo": {"containerRuntimeVersion": runtime},
+                },
+            },
+        )
+
+
+@dataclass(frozen=True)
+class Done:
+    """What came of it."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def moor(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Moor:
+    monkeypatch.setenv("NO_COLOR", "1")
+    return Moor(capsys)
+
+
+@pytest.fixture
+def api() -> CliApi:
+    return CliApi()

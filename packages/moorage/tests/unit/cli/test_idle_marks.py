@@ -1,0 +1,83 @@
+"""Runs that are idle say so in lists, in `moor show`, over REST and on their pages."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from moorage.actions.idle import mark_of
+from moorage.actions.runs import summary_of
+from moorage.cli.jobs import _row, show_text
+from moorage.decide.idle.states import Record, State, write_record
+from moorage.decide.runs.state import State as RunState
+from moorage.decide.runs.state import view_run
+from moorage.server.pages.jobboard import job_model
+from moorage_kube.testing.clock import NOON
+
+HOUR = timedelta(hours=1)
+WARNED = Record(
+    state=State.WARNED,
+    since=NOON - 3 * HOUR,
+    why="GPU below 5 %",
+    next="suspend",
+    next_at=NOON + 2 * HOUR,
+)
+SUSPENDED = Record(state=State.SUSPENDED, since=NOON - HOUR, suspended_at=NOON)
+
+
+def a_job(record=WARNED):
+    labels = {"moorage.dev/run": "train", "moorage.dev/attempt": "1"}
+    spec = {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}
+    return {
+        "metadata": {
+            "name": "train",
+            "namespace": "team",
+            "uid": "u",
+            "labels": labels,
+            "annotations": {"moorage.dev/idle": write_record(record) or ""},
+        },
+        "spec": {"template": {"metadata": {"labels": labels}, "spec": spec}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("record", "mark"),
+    [
+        (Record(), ""),
+        (WARNED, "idle 3h, suspended in 2h"),
+        (
+            Record(state=State.IDLE, since=NOON - 2 * HOUR, next="warn", next_at=NOON + 2 * HOUR),
+            "idle 2h, warned in 2h",
+        ),
+        (Record(state=State.REMINDED, since=NOON - 2 * HOUR), "idle 2h"),
+        (Record(state=State.SNOOZED, since=NOON - 2 * HOUR, snoozed_until=NOON + 2 * HOUR), "snoozed for 2h"),
+        (Record(state=State.SNOOZED, since=NOON - 2 * HOUR, snoozed_until=NOON - 2 * HOUR), "snoozed for 0s"),
+        (Record(state=State.EXEMPT, why="its name is exempt"), ""),
+    ],
+)
+def test_a_mark_says_since_when_and_what_comes(record, mark):
+    assert mark_of(record, NOON) == mark
+
+
+def test_a_run_shows_it_everywhere():
+    run = view_run([a_job()], [])
+    assert "Waiting (idle 3h, suspended in 2h)" in _row(run, NOON)
+    assert "idle        idle 3h, suspended in 2h: GPU below 5 %" in show_text(run, [], NOON)
+    told = summary_of(run)
+    assert (told.idle_since, told.idle_next, told.idle_next_at) == (NOON - 3 * HOUR, "suspend", NOON + 2 * HOUR)
+    facts = {fact.name: fact.text for fact in job_model(run, a_job(), NOON, private=False).times}
+    assert facts["Use of its GPUs"] == "idle 3h, suspended in 2h"
+
+
+def test_a_run_that_is_used_suspended_or_over_shows_no_mark():
+    used = view_run([a_job(Record())], [])
+    suspended = replace(used, state=RunState.SUSPENDED, idle=SUSPENDED)
+    for run in (used, suspended):
+        assert str(run.state) in _row(run, NOON)
+        assert "\nidle " not in show_text(run, [], NOON)
+        assert "Use of its GPUs" not in {fact.name for fact in job_model(run, a_job(), NOON, private=False).times}
+    over = a_job()
+    over["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
+    assert view_run([over], []).idle == Record()

@@ -1,0 +1,173 @@
+"""`moor show`, `moor logs` and `moor cancel --forget` of what is gone: by the server, and without it."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import msgspec
+import pytest
+
+from moorage.api.jobs import JobList, JobSummary
+from moorage.api.kept import KeptLog
+from moorage.cli.jobs import LOST
+from moorage.decide.runs.kept import Seen, plan
+from moorage_kube.clock import rfc3339
+from moorage_kube.errors import Forbidden, ServerError
+from moorage_kube.resources import JOBS, PODS
+from moorage_kube.testing.clock import NOON, FakeClock
+
+KEPT = "/api/v1/jobs/default/train/kept"
+LABELS = {"moorage.dev/run": "train", "moorage.dev/attempt": "1"}
+JOB = {
+    "metadata": {
+        "namespace": "default",
+        "name": "train",
+        "uid": "j1",
+        "labels": LABELS,
+        "annotations": {"moorage.dev/owner": "ada"},
+        "creationTimestamp": rfc3339(NOON),
+    },
+    "spec": {"suspend": True, "template": {"spec": {"containers": [{"name": "main"}]}}},
+    "status": {},
+}
+POD = {
+    "metadata": {
+        "namespace": "default",
+        "name": "train-x",
+        "uid": "p1",
+        "labels": LABELS,
+        "ownerReferences": [{"kind": "Job", "controller": True, "uid": "j1"}],
+        "creationTimestamp": rfc3339(NOON),
+    },
+    "spec": {"nodeName": "gpu-1", "containers": [{"name": "main"}]},
+    "status": {
+        "phase": "Running",
+        "containerStatuses": [{"state": {"running": {"startedAt": rfc3339(NOON)}}}],
+    },
+}
+
+
+@pytest.fixture
+def gone(moor):
+    """A run whose pod is gone, of which the server keeps all."""
+    moor.clock = FakeClock()
+    moor.api.put(JOBS, JOB)
+    later = NOON.replace(minute=30)
+    moor.server.answers[KEPT] = msgspec.to_builtins(
+        plan(Seen(jobs=[JOB], deleted={"p1": (POD, later)}, now=later))
+    )
+    log = KeptLog(lines=b"2026-11-21T12:00:00Z one\n2026-11-21T12:00:01Z two\n", cut=True, most_bytes=2**20)
+    moor.server.answers[f"{KEPT}/p1"] = msgspec.to_builtins(log)
+    return moor
+
+
+def test_facts_of_a_pod_that_is_gone_stand_among_the_attempts(gone):
+    lines = gone("show", "train").out.splitlines()
+    assert [re.split(" {2,}", line.strip()) for line in lines if "train-x" in line] == [
+        ["1", "train-x", "gpu-1", "Failed, gone", "Deleted (exit code unknown)", "30m", "peak unknown, no limit"]
+    ]
+    assert f"  {LOST}" in lines
+    (pod,) = json.loads(gone("show", "train", "-o", "json").out)["history"][0]["pods"]
+    assert (pod["node"], pod["gone"], pod["ended"]) == ("gpu-1", True, "2026-11-21T12:30:00Z")
+
+
+def test_what_a_lost_node_never_reported_is_shown_as_unknown(gone):
+    (pod,) = gone.server.answers[KEPT]["pods"]
+    gone.server.answers[KEPT]["pods"] = [pod]
+    pod |= {"ended": None, "reason": "DeletionByTaintManager", "memoryLimitBytes": 2**30}
+    lines = gone("show", "train").out.splitlines()
+    assert [re.split(" {2,}", line.strip())[4:] for line in lines if "train-x" in line] == [
+        ["DeletionByTaintManager (exit code unknown)", "unknown", "peak unknown, limit 1Gi"]
+    ]
+    pod |= {"exitCode": 3, "ended": rfc3339(NOON)}
+    assert "unknown" not in gone("show", "train").out
+
+
+def test_the_list_shows_the_node_of_a_pod_that_is_gone_where_the_server_keeps_it(gone):
+    ended = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}
+    gone.api.put(JOBS, JOB | {"status": {"conditions": [ended]}})
+    assert gone("jobs").out.splitlines()[1].split()[5] == "-"
+    summary = JobSummary(namespace="default", name="train", created=NOON, node="gpu-1", exit_code=3, started=NOON)
+    listed = JobList(now=NOON, jobs=(summary,))
+    gone.server.answers["/api/v1/jobs"] = msgspec.to_builtins(listed)
+    gone.server.asked.clear()
+    assert gone("jobs").out.splitlines()[1].split()[5] == "gpu-1"
+    assert gone.server.asked == [("/api/v1/jobs", {"namespace": "default"})]
+    (run,) = json.loads(gone("jobs", "-A", "-o", "json").out)
+    assert (run["node"], run["exitCode"], run["started"]) == ("gpu-1", 3, rfc3339(NOON))
+    other = msgspec.structs.replace(summary, created=NOON.replace(minute=1))  # an earlier run of the same name
+    gone.server.answers["/api/v1/jobs"] = msgspec.to_builtins(JobList(now=NOON, jobs=(other,)))
+    assert gone("jobs").out.splitlines()[1].split()[5] == "-"
+
+
+def test_a_list_asks_no_server_where_all_pods_are_there(gone):
+    gone.api.put(PODS, POD)
+    gone.server.asked.clear()
+    assert gone("jobs").out.splitlines()[1].split()[5] == "gpu-1"
+    assert gone.server.asked == []
+
+
+def test_a_list_says_nothing_of_a_server_that_cannot_be_asked(gone):
+    async def away(*_, **__):
+        raise ServerError("Moorage's server at http://x does not answer", status=0)
+
+    gone.server.ask = away
+    done = gone("jobs")
+    assert (done.code, done.err) == (0, "")
+
+
+def test_the_kept_log_is_printed_and_says_where_it_begins(gone):
+    done = gone("logs", "train")
+    assert (done.code, done.out) == (0, "one\ntwo\n")
+    assert done.err == "note: earlier lines of train-x were dropped: the last 1Mi are kept\n"
+    assert gone("logs", "train", "--tail", "1") == type(done)(0, "two\n", "")
+
+
+def test_a_run_that_was_deleted_is_shown_from_what_is_kept(gone):
+    gone.api.remove(JOBS, "train")
+    assert "state       Deleted: deleted before it ended" in gone("show", "train").out
+    assert gone("logs", "train").out == gone("logs", "-f", "train").out == "one\ntwo\n"
+
+
+@pytest.mark.parametrize("command", ["show", "logs"])
+def test_a_server_that_cannot_be_asked_is_noted_once_and_stands_in_nobodys_way(gone, command):
+    async def away(*_, **__):
+        raise ServerError("Moorage's server at http://x does not answer", status=0)
+
+    gone.server.ask = away
+    done = gone(command, "train")
+    assert done.code == 0
+    assert done.err.count("note: what is kept of pods that are gone is missing here:") == 1
+
+
+def test_a_log_that_may_not_be_read_is_refused(gone):
+    whole = gone.server.ask
+
+    async def refuses(kind, method, path, **more):
+        if path.endswith("/p1"):
+            raise Forbidden("ada may not read the logs of pods in namespace default")
+        return await whole(kind, method, path, **more)
+
+    gone.server.ask = refuses
+    done = gone("logs", "train")
+    assert (done.code, done.out) == (1, "")
+    assert "may not read the logs of pods" in done.err
+
+
+def test_what_is_kept_is_erased_with_the_run_or_after_it(gone):
+    erased = {"pods": 1}
+    whole = gone.server.ask
+
+    async def ask(kind, method, path, **more):
+        if method == "DELETE":
+            return msgspec.convert(erased, kind)
+        return await whole(kind, method, path, **more)
+
+    gone.server.ask = ask
+    assert gone("cancel", "train", "--forget").out == "train deleted; what was kept of 1 pod is erased\n"
+    assert (
+        gone("cancel", "train", "--forget").out == "train was deleted before; what was kept of 1 pod is erased\n"
+    )
+    erased["pods"] = 0
+    assert gone("cancel", "train", "--forget").code == 1

@@ -1,0 +1,72 @@
+"""`moor nodes`, with a server and without one."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from moorage_kube.errors import Forbidden
+from moorage_kube.resources import NODES, PODS
+from moorage_kube.testing.clock import FakeClock
+
+
+@pytest.fixture
+def lab(moor):
+    moor.clock = FakeClock()
+    moor.node("cpu-1")
+    moor.node("gpu-1", gpus=4)
+    limits = {"nvidia.com/gpu": "2", "cpu": "3500m", "memory": "8Gi"}
+    moor.api.put(
+        PODS,
+        {
+            "metadata": {"name": "p", "labels": {"moorage.dev/run": "train"}},
+            "spec": {"nodeName": "gpu-1", "containers": [{"name": "main", "resources": {"limits": limits}}]},
+            "status": {"phase": "Running"},
+        },
+    )
+    return moor
+
+
+def test_the_nodes_are_listed_with_what_is_taken(lab):
+    done = lab("nodes")
+    assert (done.code, done.err) == (0, "")
+    assert [line.split() for line in done.out.splitlines()] == [
+        ["NAME", "STATE", "GPUS", "TYPE", "CPU", "MEMORY", "RUNS", "AGE", "REASON"],
+        ["cpu-1", "Ready", "-", "-", "0/16", "0/64Gi", "0", "0s", "-"],
+        ["gpu-1", "Ready", "2/4", "a100", "3500m/16", "8Gi/64Gi", "1", "0s", "-"],
+    ]
+    assert "TAINTS" in lab("nodes", "-o", "wide").out
+    assert lab("nodes", "-o", "name").out == "cpu-1\ngpu-1\n"
+    assert json.loads(lab("nodes", "gpu-1", "-o", "json").out)[0]["gpusUsed"] == 2
+
+
+def test_one_node_is_shown_with_its_runs(lab):
+    lab("cordon", "gpu-1")
+    assert lab("nodes", "gpu-1").out.splitlines() == [
+        "node    gpu-1",
+        "state   Cordoned (takes no new pods)",
+        "age     0s",
+        "GPUs    2 of 4 a100 in use",
+        "CPU     3500m of 16 requested",
+        "memory  8Gi of 64Gi requested",
+        "pods    1",
+        "",
+        "Runs",
+        "  default/train",
+    ]
+
+
+def test_an_unknown_node_is_refused_with_those_there_are(lab):
+    done = lab("nodes", "gpu-9")
+    assert (done.code, done.err) == (1, "error: node 'gpu-9' not found\nhint: there are: cpu-1, gpu-1\n")
+
+
+def test_a_member_who_may_not_list_nodes_is_answered_by_the_server(lab):
+    lab.api.refuse["list", "nodes"] = Forbidden("nodes is forbidden", status=403)
+    lab.server.answers["/api/v1/nodes"] = {
+        "now": "2026-01-05T12:00:00Z",
+        "nodes": [{"name": "n1", "state": "Ready"}],
+    }
+    assert lab("nodes", "-o", "name").out == "n1\n"
+    assert lab.api.named(NODES) == ["cpu-1", "gpu-1"]

@@ -1,0 +1,138 @@
+"""`--watch` in a pipe: all rows once, then each row that changed; nothing is polled that can be watched."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from moorage.cli.session import Session
+from moorage.cli.watching import Listing, Source, can_watch, changed_rows, follow
+from moorage_kube.errors import Forbidden
+from moorage_kube.resources import PODS
+from moorage_kube.testing.clock import FakeClock
+
+HEADERS = ("NAME", "STATE", "AGE")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "want"),
+    [
+        pytest.param({}, {"a": ["a", "Running", "1s"]}, {"a": ["a", "Running", "1s"]}, id="new"),
+        pytest.param({"a": ["a", "Running", "1s"]}, {"a": ["a", "Running", "9s"]}, {}, id="older only"),
+        pytest.param(
+            {"a": ["a", "Running", "1s"]},
+            {"a": ["a", "Failed", "9s"]},
+            {"a": ["a", "Failed", "9s"]},
+            id="another state",
+        ),
+        pytest.param({"a": ["a", "Running", "1s"]}, {}, {"a": ["a", "Deleted", "1s"]}, id="gone"),
+    ],
+)
+def test_a_row_is_shown_again_if_more_than_time_changed(before, after, want):
+    assert changed_rows(HEADERS, before, after) == want
+
+
+def a_pod(name: str, phase: str) -> dict:
+    return {"metadata": {"namespace": "lab", "name": name}, "status": {"phase": phase}}
+
+
+async def follow_pods(moor, output, steps, capsys):
+    """Follow a listing of pods, step by step: each waits until it is shown. Return what was printed."""
+    clock = FakeClock()
+    session = Session(api=moor.api, namespace="lab", server=moor.server, clock=clock)
+    printed = []
+
+    async def read() -> Listing:
+        pods = (await session.api.list(PODS, "lab")).items
+        return Listing(
+            headers=HEADERS,
+            rows=lambda: [[pod["metadata"]["name"], pod["status"]["phase"], "1s"] for pod in pods],
+            items=[{"name": pod["metadata"]["name"]} for pod in pods],
+            names=[pod["metadata"]["name"] for pod in pods],
+            nothing="no pods",
+        )
+
+    async def until(words):
+        async with asyncio.timeout(60):
+            while words not in "".join(printed):  # noqa: ASYNC110
+                clock.advance(1.0)
+                await asyncio.sleep(0)
+                printed.append(capsys.readouterr().out)
+
+    task = asyncio.create_task(follow(session, [Source(PODS, "lab")], read, output=output))
+    for change, words in steps:
+        change()
+        await until(words)
+    task.cancel()
+    assert await task == 0  # as Ctrl-C
+    return "".join(printed) + capsys.readouterr().out
+
+
+@pytest.mark.anyio
+async def test_changed_rows_are_appended(moor, capsys):
+    moor.api.put(PODS, a_pod("a", "Pending"))
+    out = await follow_pods(
+        moor,
+        "table",
+        [
+            (lambda: None, "Pending"),
+            (lambda: moor.api.put(PODS, a_pod("a", "Running")), "Running"),
+            (lambda: moor.api.put(PODS, a_pod("b", "Succeeded")), "Succeeded"),
+            (lambda: moor.api.remove(PODS, "b", "lab"), "Deleted"),
+        ],
+        capsys,
+    )
+    assert [line.split() for line in out.splitlines()] == [
+        ["NAME", "STATE", "AGE"],
+        ["a", "Pending", "1s"],
+        ["a", "Running", "1s"],
+        ["b", "Succeeded", "1s"],
+        ["b", "Deleted", "1s"],
+    ]
+
+
+@pytest.mark.anyio
+async def test_names_of_changed_rows_are_appended(moor, capsys):
+    moor.api.put(PODS, a_pod("a", "Pending"))
+    steps = [(lambda: None, "a\n"), (lambda: moor.api.put(PODS, a_pod("b", "Running")), "b\n")]
+    assert await follow_pods(moor, "name", steps, capsys) == "a\nb\n"
+
+
+@pytest.mark.anyio
+async def test_what_grows_with_time_is_read_again_after_a_while(moor, capsys):
+    clock, hours = FakeClock(), [0.5, 0.6, 0.7]
+    session = Session(api=moor.api, namespace="lab", server=moor.server, clock=clock)
+
+    async def read() -> Listing:
+        value = hours.pop(0)
+        users = ["ada"] if hours else ["ada", "bob"]
+        return Listing(
+            headers=("USER", "GPU-HOURS"),
+            rows=lambda: [[user, str(value)] for user in users],
+            items=[{"name": user} for user in users],
+            names=users,
+            nothing="nothing",
+        )
+
+    task, printed = asyncio.create_task(follow(session, (), read, output="table")), ""
+    async with asyncio.timeout(60):
+        while "bob" not in printed:
+            clock.advance(1.0)
+            await asyncio.sleep(0)
+            printed += capsys.readouterr().out
+    task.cancel()
+    assert await task == 0
+    assert [line.split() for line in printed.splitlines()] == [
+        ["USER", "GPU-HOURS"],
+        ["ada", "0.5"],
+        ["bob", "0.7"],
+    ]
+
+
+@pytest.mark.anyio
+async def test_what_the_user_may_not_list_cannot_be_watched(moor):
+    session = Session(api=moor.api, namespace="lab", server=moor.server)
+    assert await can_watch(session, [Source(PODS, "lab")])
+    moor.api.refuse["list", "pods"] = Forbidden("pods is forbidden", status=403)
+    assert not await can_watch(session, [Source(PODS, "lab")])

@@ -1,0 +1,172 @@
+"""Which way leads from a kubeconfig to the server, and what is said where none does."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from moorage.client.logins import Saved
+from moorage.client.reach import By, Way, choose_pod, needs_account, needs_probe, reach, ways
+from moorage.model.info import Info
+from moorage.model.people import account_user
+from moorage_kube.errors import NotReady
+from moorage_kube.remote.config import POD, Connection, ExecPlugin
+from moorage_local.testing.fakeapi import FakeApi
+
+SVC = "http://moorage-server.moorage-system.svc"
+API = "https://k.example:6443"
+PUBLIC = "https://m.example"
+PLAIN = Connection(server=API, token="t")
+PLUGIN = ExecPlugin(command="moor", args=("token", "--server", PUBLIC))
+ADA = account_user("ada")
+
+
+def a_login(url=PUBLIC, server=API, name="ada", token="session"):
+    return {url: Saved(url=url, token=token, name=name, ca="PEM", cluster={"server": server})}
+
+
+@pytest.mark.parametrize(
+    ("info", "connection", "logins", "account", "want"),
+    [
+        pytest.param(Info(server_url=SVC), PLAIN, {}, "", [], id="a name that only pods resolve"),
+        pytest.param(
+            Info(server_url="http://127.0.0.1:1", public_urls=("http://127.0.0.1:1",)),
+            PLAIN,
+            {},
+            "",
+            [Way(by=By.PUBLIC, url="http://127.0.0.1:1")],
+            id="a cluster on this machine",
+        ),
+        pytest.param(
+            Info(server_url=SVC, public_urls=("https://a.example", "https://b.example")),
+            PLAIN,
+            {},
+            "",
+            [Way(by=By.PUBLIC, url="https://a.example"), Way(by=By.PUBLIC, url="https://b.example")],
+            id="public addresses in their order",
+        ),
+        pytest.param(
+            Info(server_url=SVC, public_urls=(PUBLIC,)),
+            Connection(server=API, source=POD),
+            {},
+            "",
+            [Way(by=By.INSIDE, url=SVC), Way(by=By.PUBLIC, url=PUBLIC)],
+            id="in a pod",
+        ),
+        pytest.param(
+            Info(server_url=SVC),
+            Connection(server=API, exec_plugin=PLUGIN),
+            a_login(),
+            "",
+            [Way(by=By.LOGIN, url=PUBLIC, ca="PEM")],
+            id="a kubeconfig of moor login: to the server that gives its tokens",
+        ),
+        pytest.param(
+            Info(server_url=SVC, public_urls=(PUBLIC,)),
+            PLAIN,
+            a_login(),
+            "",
+            [Way(by=By.LOGIN, url=PUBLIC, ca="PEM")],
+            id="a login at an address that the cluster names: its own credentials",
+        ),
+        pytest.param(
+            Info(server_url=SVC),
+            PLAIN,
+            a_login(server="https://K.example:6443/"),
+            ADA,
+            [Way(by=By.LOGIN, url=PUBLIC, ca="PEM", token="session")],
+            id="the same person's login at another address: its session",
+        ),
+        pytest.param(Info(server_url=SVC), PLAIN, a_login(), "admin", [], id="another person's login"),
+        pytest.param(
+            Info(server_url=SVC),
+            Connection(server=API, token="t", impersonate_user="ben"),
+            a_login(),
+            ADA,
+            [],
+            id="acting as another",
+        ),
+        pytest.param(
+            Info(server_url=SVC), PLAIN, a_login(server="https://o.example"), ADA, [], id="of another cluster"
+        ),
+        pytest.param(Info(server_url=SVC), PLAIN, a_login(token=""), ADA, [], id="a login that has ended"),
+    ],
+)
+def test_the_addresses_to_try(info, connection, logins, account, want):
+    assert ways(info, connection, logins, account=account) == want
+
+
+def test_no_token_of_the_kubeconfig_goes_to_a_server_that_only_claims_the_cluster():
+    evil = a_login("https://evil.example")
+    for account in ("", ADA, "kubernetes-admin"):
+        for way in ways(Info(server_url=SVC, public_urls=(PUBLIC,)), PLAIN, evil, account=account):
+            assert way.url == PUBLIC or way.token == "session"
+
+
+@pytest.mark.parametrize(
+    ("info", "connection", "logins", "want"),
+    [
+        (Info(), PLAIN, {}, False),
+        (Info(), PLAIN, a_login(), True),
+        (Info(public_urls=(PUBLIC,)), PLAIN, a_login(), False),
+        (Info(), Connection(server=API, exec_plugin=PLUGIN), a_login(), False),
+    ],
+)
+def test_who_one_is_is_asked_only_where_it_matters(info, connection, logins, want):
+    assert needs_account(info, connection, logins) is want
+
+
+@pytest.mark.parametrize(
+    ("way", "connection", "want"),
+    [
+        (Way(by=By.PUBLIC, url="http://localhost:1"), PLAIN, False),
+        (Way(by=By.PUBLIC, url=PUBLIC), PLAIN, True),
+        (Way(by=By.INSIDE, url=SVC), Connection(server=API, source=POD), False),
+        (Way(by=By.LOGIN, url="http://127.0.0.1:1", token="session"), PLAIN, True),
+    ],
+)
+def test_addresses_that_may_be_out_of_reach_are_tried(way, connection, want):
+    assert needs_probe(way, connection) is want
+
+
+def a_pod(name, ready="True", deleting=False, ports=({"name": "main", "containerPort": 8080},)):
+    meta = {"name": name} | ({"deletionTimestamp": "2026-01-01T00:00:00Z"} if deleting else {})
+    return {
+        "metadata": meta,
+        "spec": {"containers": [{"ports": list(ports)}]},
+        "status": {"conditions": [{"type": "Ready", "status": ready}]},
+    }
+
+
+def test_a_ready_pod_is_chosen():
+    pods = [a_pod("c"), a_pod("b"), a_pod("a", ready="False"), a_pod("a2", deleting=True), a_pod("a3", ports=())]
+    assert choose_pod(pods) == ("b", 8080)
+    with pytest.raises(NotReady, match="no pod of the server is ready in namespace moorage-system"):
+        choose_pod(pods[2:])
+
+
+@pytest.mark.anyio
+async def test_what_does_not_answer_is_passed_over_and_named_at_the_end():
+    async def answer(request):
+        return web.Response(status=int(request.headers.get("Authorization", "Bearer 200").split()[1]))
+
+    app = web.Application()
+    app.router.add_get("/healthz", answer)
+    app.router.add_get("/api/v1/login", answer)
+    server = TestServer(app)
+    await server.start_server()
+    url = str(server.make_url("")).rstrip("/")
+    gone = Way(by=By.PUBLIC, url="http://gone.invalid:1")
+    ended = Way(by=By.LOGIN, url=url, token="401")
+    holds = Way(by=By.LOGIN, url=url, token="200")
+    async with AsyncExitStack() as stack:
+        assert await reach(FakeApi(), PLAIN, [gone, ended, holds], stack) == holds
+        with pytest.raises(NotReady) as caught:
+            await reach(FakeApi(), PLAIN, [gone, ended], stack)
+    await server.close()
+    assert "http://gone.invalid:1 (publicUrl of the ConfigMap): " in caught.value.message
+    assert f"{url} (the address of your login): it answers HTTP 401; " in caught.value.message
+    assert "set publicUrl in the ConfigMap moorage of namespace moorage-system" in caught.value.hint

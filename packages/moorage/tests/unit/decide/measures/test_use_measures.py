@@ -1,0 +1,101 @@
+"""How busy held GPUs are, as Prometheus is shown it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moorage.decide.measures import use
+from moorage.decide.measures.use import (
+    NODE_COUNT,
+    NODE_USE,
+    TENANT_COUNT,
+    TENANT_USE,
+    USER_COUNT,
+    USER_USE,
+    measure_use,
+    pod_gpus,
+)
+from moorage.decide.usage.gpus import view_gpus
+from moorage.decide.usage.samples import GpuReading, Reading
+from moorage.metrics.families import OTHER, Family
+from moorage_kube.meta import Key
+from tests.unit.decide.measures.test_gpu_measures import a_node, a_pod
+
+NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+
+
+def a_reading(name, *percents):
+    gpus = tuple(GpuReading(device=f"{name}/{at}", utilisation=percent) for at, percent in enumerate(percents))
+    return {Key("lab", name): Reading(pod_uid=name, at=NOON, gpus=gpus)}
+
+
+def values(nodes, pods, readings):
+    counted = pod_gpus(view_gpus(nodes, pods), readings, lambda namespace: "vision" * (namespace == "lab"))
+    return {row.family: dict(row.values) for row in measure_use(counted)}
+
+
+def test_means_are_over_measured_gpus_and_the_others_are_counted_apart():
+    nodes = [a_node("n1", 4), a_node("n2", 2)]
+    pods = [a_pod("train", "n1", 2), a_pod("tune", "n1", 1, "ben"), a_pod("dark", "n2", 2)]
+    made = values(nodes, pods, a_reading("train", 90, 30) | a_reading("tune", 0))
+    assert made[NODE_USE] == {("n1", "a100"): pytest.approx(0.4)}
+    assert made[NODE_COUNT] == {
+        ("n1", "a100", "yes"): 3,
+        ("n1", "a100", "no"): 0,
+        ("n2", "a100", "yes"): 0,
+        ("n2", "a100", "no"): 2,
+    }
+    assert made[USER_USE] == {("ada",): pytest.approx(0.6), ("ben",): 0}
+    assert made[USER_COUNT] == {("ada", "yes"): 2, ("ada", "no"): 2, ("ben", "yes"): 1, ("ben", "no"): 0}
+    assert made[TENANT_USE] == {("vision",): pytest.approx(0.4)}
+    assert made[TENANT_COUNT] == {("vision", "yes"): 3, ("vision", "no"): 2}
+
+
+def test_a_reading_without_gpus_measures_none_and_one_of_too_many_no_more_than_are_held():
+    nodes = [a_node("n1", 4)]
+    made = values(nodes, [a_pod("train", "n1", 1)], a_reading("train"))
+    assert made[USER_USE] == {}
+    assert made[USER_COUNT] == {("ada", "yes"): 0, ("ada", "no"): 1}
+    made = values(nodes, [a_pod("train", "n1", 1)], a_reading("train", 40, 60))
+    assert made[USER_USE] == {("ada",): pytest.approx(0.5)}
+    assert made[USER_COUNT] == {("ada", "yes"): 1, ("ada", "no"): 0}
+
+
+def test_what_is_beyond_the_bound_has_a_mean_too(monkeypatch):
+    small = Family(name="small", help="", labels=("user",), series_max=1)
+    monkeypatch.setattr(use, "USER_USE", small)
+    pods = [a_pod(user, "n1", 1, user) for user in ("ada", "ben", "cas")]
+    readings = a_reading("ada", 10) | a_reading("ben", 50) | a_reading("cas", 100)
+    made = values([a_node("n1", 4)], pods, readings)
+    assert sum(made[small].values()) < 1
+    assert made[small][OTHER,] == pytest.approx(0.75)
+
+
+asked = st.lists(
+    st.tuples(
+        st.sampled_from(["n1", "n2"]),
+        st.integers(1, 3),
+        st.sampled_from("ab"),
+        st.lists(st.floats(-10, 200), max_size=4),
+    ),
+    max_size=4,
+)
+
+
+@given(asked)
+def test_each_held_gpu_is_counted_once_and_means_are_ratios(asked):
+    pods = [a_pod(f"p{at}", node, gpus, owner) for at, (node, gpus, owner, _) in enumerate(asked)]
+    readings = {
+        key: reading for at, row in enumerate(asked) for key, reading in a_reading(f"p{at}", *row[3]).items()
+    }
+    made = values([a_node("n1", 12), a_node("n2", 12)], pods, readings)
+    held = sum(gpus for _, gpus, _, _ in asked)
+    for family in (NODE_COUNT, USER_COUNT, TENANT_COUNT):
+        assert sum(made[family].values()) == held
+    for mean, count in ((NODE_USE, NODE_COUNT), (USER_USE, USER_COUNT), (TENANT_USE, TENANT_COUNT)):
+        assert all(-1e-9 <= ratio <= 1 + 1e-9 for ratio in made[mean].values())
+        assert set(made[mean]) == {key[:-1] for key, gpus in made[count].items() if key[-1] == "yes" and gpus}

@@ -1,0 +1,105 @@
+"""Sentences of the audit log."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from moorage.api.people import AuditEntry
+from moorage.present.audit import PAST, sentence
+
+SERVER = Path(__file__).parents[5] / "packages/moorage/src/moorage/server"
+
+
+def an_entry(method: str, path: str, what: str = "", status: int = 200, **fields: str) -> AuditEntry:
+    return AuditEntry(
+        number=1,
+        at="2026-01-31T08:00:00.000000Z",
+        person=fields.get("person", "ada"),
+        method=method,
+        path=path,
+        what=what,
+        address=fields.get("address", "10.0.0.7"),
+        status=status,
+        client=fields.get("client", ""),
+    )
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        (
+            an_entry("POST", "/api/v1/jobs/default/a1/cancel", "cancel run default/a1"),
+            "ada cancelled run default/a1, by REST from 10.0.0.7",
+        ),
+        (
+            an_entry("POST", "/jobs/default/a1/delete", "delete run default/a1", 303),
+            "ada deleted run default/a1, on a page from 10.0.0.7",
+        ),
+        (
+            an_entry("POST", "/v1.41/containers/c1/start", status=204, address=""),
+            "ada started container c1, by Docker",
+        ),
+        (an_entry("DELETE", "/api/v1/containers/c1"), "ada deleted container c1, by REST from 10.0.0.7"),
+        (an_entry("POST", "/api/v1/login", status=201), "ada logged in, by REST from 10.0.0.7"),
+        (
+            an_entry("POST", "/login", status=401, person=""),
+            "somebody unknown tried to log in: failed (401), on a page from 10.0.0.7",
+        ),
+        (
+            an_entry("DELETE", "/api/v1/volumes/default/v", "delete volume default/v", 403),
+            "ada may not delete volume default/v: refused (403), by REST from 10.0.0.7",
+        ),
+        (
+            an_entry("POST", "/api/v1/jobs", "start run default/a1", 409),
+            "ada tried to start run default/a1: failed (409), by REST from 10.0.0.7",
+        ),
+        (
+            an_entry("PATCH", "/api/v1/maps/default/squares"),
+            "ada changed map default/squares, by REST from 10.0.0.7",
+        ),
+        (
+            an_entry("POST", "/api/v1/maps/default/squares/items", status=403),
+            "ada may not add items to map default/squares: refused (403), by REST from 10.0.0.7",
+        ),
+        (an_entry("PUT", "/odd"), "ada sent PUT /odd, on a page from 10.0.0.7"),
+        (an_entry("POST", "/odd", "juggle x"), "ada did this: juggle x, on a page from 10.0.0.7"),
+        (
+            an_entry(
+                "update", "/apis/batch/v1/namespaces/t/jobs/a1", "cancel run t/a1", address="", client="moor"
+            ),
+            "ada cancelled run t/a1, by moor",
+        ),
+        (
+            an_entry("delete", "/api/v1/namespaces/t/pods/p", "delete pod t/p", address=""),
+            "ada deleted pod t/p, through the Kubernetes API",
+        ),
+        (
+            an_entry("create", "/api/v1/namespaces/t/pods/p", "create pod t/p", 422, address="", client="kubectl"),
+            "ada tried to create pod t/p: refused by a guardrail (422), by kubectl",
+        ),
+        (
+            an_entry("", "", "7 more requests of strangers were refused; the server's log has them", 0, person=""),
+            "7 more requests of strangers were refused; the server's log has them",
+        ),
+    ],
+)
+def test_an_entry_is_a_sentence(entry, expected):
+    assert sentence(entry) == expected
+
+
+def test_each_action_that_the_server_names_has_a_past():
+    verbs = set()
+    for path in SERVER.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call) or getattr(node.func, "attr", "") != "audit":
+                continue
+            for argument in node.args:
+                for leaf in ast.walk(argument) if not isinstance(argument, ast.JoinedStr) else ():
+                    if isinstance(leaf, ast.Constant) and isinstance(leaf.value, str):
+                        verbs.add(leaf.value.split(" ")[0])
+    verbs -= {"a", "audit"}  # `audit("take", "a token for the cluster")`: the object
+    assert len(verbs) > 10
+    assert verbs <= set(PAST), "name the past of each action in moorage.present.audit.PAST"

@@ -1,0 +1,466 @@
+"""What an explanation tells besides holders: the past, volumes, machines, refusals, requests that would fit."""
+
+from __future__ import annotations
+
+import copy
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from moorage.decide.explain.explainer import explain
+from moorage.decide.explain.public import as_public
+from moorage.decide.explain.snapshot import concerning
+from moorage.decide.explain.storage import storage_of
+from moorage.decide.runs.forecast import Like, Stay, history_of
+from moorage.present.explanation import about, explain_text, explanation_view, short_reason
+from moorage_kube.scheduling import parse_node, parse_pod, refusals
+from moorage_kube.testing.examples import examples
+
+NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
+GPU = "nvidia.com/gpu"
+HOUR = timedelta(hours=1)
+
+
+def a_node(name="n1", gpus=2, *, kind="a100", cpu="16", memory="64Gi", resource=GPU, taints=(), **spec):
+    return {
+        "metadata": {
+            "name": name,
+            "labels": {"kubernetes.io/hostname": name} | ({"nvidia.com/gpu.product": kind} if gpus else {}),
+        },
+        "spec": spec | {"taints": list(taints)},
+        "status": {
+            "allocatable": {"cpu": cpu, "memory": memory, "pods": "110"} | ({resource: str(gpus)} if gpus else {}),
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+
+
+def a_pod(
+    name="me",
+    gpus=1,
+    *,
+    node="",
+    owner="ada",
+    cpu="1",
+    memory="1Gi",
+    ago=1.0,
+    expected=None,
+    claims=(),
+    gates=(),
+    labels=None,
+    selector=None,
+    says="",
+):
+    limits = {"cpu": cpu, "memory": memory} | ({GPU: str(gpus)} if gpus else {})
+    at = (NOON - ago * HOUR).isoformat()
+    notes = {"moorage.dev/owner": owner}
+    if expected is not None:
+        notes["moorage.dev/expected-seconds"] = str(int(expected))
+    pod = {
+        "metadata": {
+            "namespace": "lab",
+            "name": name,
+            "uid": f"uid-{name}",
+            "creationTimestamp": at,
+            "labels": {"moorage.dev/run": name, "moorage.dev/owner": owner} | (labels or {}),
+            "annotations": notes,
+        },
+        "spec": {
+            "containers": [{"name": "main", "image": "py", "command": ["x"], "resources": {"limits": limits}}],
+            "volumes": [{"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in claims],
+            "schedulingGates": [{"name": gate} for gate in gates],
+            "nodeSelector": selector or {},
+        },
+        "status": {"phase": "Running" if node else "Pending"},
+    }
+    if node:
+        pod["spec"]["nodeName"] = node
+        pod["status"]["startTime"] = at
+    if says:
+        pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", "message": says}]
+    return pod
+
+
+def ask(pod, nodes, pods=(), **more):
+    return explain(pod, nodes=nodes, pods=pods, now=NOON, **more)
+
+
+def past(*hours, owner="ada", name="x"):
+    like = Like(owner=owner, name=name, gpu_type="a100")
+    return history_of([Stay(like=like, ended=NOON, took=hour * HOUR) for hour in hours])
+
+
+# -- the past
+
+
+def test_what_is_usual_is_told_beside_the_limit_and_with_its_ground():
+    pods = [a_pod("x", 2, node="n1", expected=5 * 3600)]
+    found = ask(a_pod(), [a_node()], pods, history=past(1, 2, 2, 2, 3, 3, 3, 3, 3, 9))
+    [held] = found.held_by
+    assert (held.sure, held.usual_until) == ("limit", NOON + 2 * HOUR)
+    assert (found.likely.at, found.earliest.at) == (NOON + 2 * HOUR, NOON + 4 * HOUR)
+    text = explain_text(found)
+    assert (
+        "usually done by about 14:00 UTC (8 of 9 like it: same name), until 05 Jan 16:00 UTC at the latest" in text
+    )
+    assert (
+        "It will usually start by about 14:00 UTC on n1, when ada's x is usually done (8 of 9 like it: same name)"
+        in text
+    )
+
+
+def test_the_text_is_the_view_laid_out():
+    pods = [a_pod(f"x{number}", 2, node="n1", expected=3600 * number) for number in range(1, 21)]
+    explanation = ask(a_pod(), [a_node(), a_node("n2", unschedulable=True)], pods)
+    view, text = explanation_view(explanation), explain_text(explanation)
+    assert text.startswith("\n".join((view.headline, *view.advice, "", "")))
+    assert [section.heading for section in view.sections] == ["What is missing", "Who holds it", "", "Nodes"]
+    holders = view.sections[1]
+    assert (len(holders.rows), holders.more) == (15, "and 25 more")
+    for section in view.sections:
+        assert len({len(row) for row in section.rows}) <= 1
+        for words in (
+            section.heading,
+            *section.lines,
+            *(cell for row in section.rows for cell in row),
+            section.more,
+        ):
+            assert words in text
+
+
+def test_what_outlived_its_like_has_an_unknown_end():
+    found = ask(a_pod(), [a_node()], [a_pod("x", 2, node="n1", ago=50)], history=past(1, 2, 3, 4, 5))
+    assert (found.likely, found.earliest) == (None, None)
+    assert "has run longer than 5 of 5 like it, end unknown" in explain_text(found)
+
+
+def test_a_run_that_has_its_place_is_told_until_when():
+    found = ask(a_pod(node="n1", expected=7200), [a_node()], history=past(1.5, 1.5, 1.5, 1.5, 1.5, name="me"))
+    assert explain_text(found).splitlines()[1] == (
+        "It has run since 05 Jan 11:00 UTC; usually done by about 12:30 UTC (5 of 5 like it: same name),"
+        " until 05 Jan 13:00 UTC at the latest (in 60m)"
+    )
+
+
+@given(st.integers(0, 10 * 86400))
+def test_a_time_is_never_told_finer_than_a_tenth_of_how_far_away_it_is(seconds):
+    moment = NOON + timedelta(seconds=seconds)
+    text = about(moment, NOON).removeprefix("about ").removesuffix(" UTC")
+    day = moment.date() if ":" in text and " " not in text else None
+    told = (
+        datetime.combine(day, datetime.strptime(text, "%H:%M").time(), UTC)
+        if day
+        else datetime.strptime(f"2026 {text}", "%Y %d %b %H:%M").replace(tzinfo=UTC)
+    )
+    assert timedelta() <= told - moment <= max(timedelta(minutes=1), timedelta(seconds=seconds) / 10)
+
+
+# -- volumes
+
+CLAIM = {"metadata": {"namespace": "lab", "name": "data"}, "spec": {"storageClassName": "fast"}}
+LOCAL = {
+    "metadata": {"name": "pv"},
+    "spec": {
+        "nodeAffinity": {
+            "required": {
+                "nodeSelectorTerms": [
+                    {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["n2"]}]}
+                ]
+            }
+        }
+    },
+}
+
+
+def a_claim(phase="Pending", volume="", **spec):
+    found = copy.deepcopy(CLAIM)
+    found["spec"] |= spec | ({"volumeName": volume} if volume else {})
+    return found | {"status": {"phase": phase}}
+
+
+def a_class(mode="Immediate", provisioner="csi.example.com"):
+    return {"metadata": {"name": "fast"}, "volumeBindingMode": mode, "provisioner": provisioner}
+
+
+@pytest.mark.parametrize(
+    ("claims", "volumes", "classes", "said"),
+    [
+        ([], [], [a_class()], "does not exist"),
+        ([a_claim()], [], [a_class()], "has no storage yet: StorageClass fast has not made it"),
+        ([a_claim()], [], [], "StorageClass 'fast' not found (available: none)"),
+        ([a_claim(storageClassName="")], [], [a_class()], "it names no StorageClass"),
+        ([a_claim("Lost", "pv")], [], [], "has lost the storage behind it"),
+        ([a_claim("Bound", "pv")], [], [a_class()], "has lost the storage behind it"),
+        (
+            [a_claim()],
+            [],
+            [a_class("WaitForFirstConsumer", "kubernetes.io/no-provisioner")],
+            "StorageClass fast has no volume left for it",
+        ),
+        ([a_claim()], [], [a_class("WaitForFirstConsumer")], None),
+        ([a_claim()], None, None, None),
+        ([a_claim("Bound", "pv")], [{"metadata": {"name": "pv"}, "spec": {}}], [a_class()], None),
+    ],
+)
+def test_a_volume_that_cannot_be_used_keeps_the_pod_waiting(claims, volumes, classes, said):
+    found = ask(a_pod(claims=["data"]), [a_node()], storage=storage_of(claims, volumes, classes))
+    if said is None:
+        assert found.state == "fits"
+        return
+    assert (found.state, found.earliest, found.node) == ("waiting", None, "")
+    text = explain_text(found)
+    assert said in text
+    assert text.startswith("run lab/me waits: volume data ")
+    assert "It cannot start until this is fixed" in text
+
+
+def test_a_volume_that_is_on_one_node_draws_the_pod_there():
+    storage = storage_of([a_claim("Bound", "pv")], [LOCAL], [a_class()])
+    nodes = [a_node("n1"), a_node("n2")]
+    assert ask(a_pod(claims=["data"]), nodes, storage=storage).node == "n2"
+    found = ask(a_pod(claims=["data"]), nodes, [a_pod("x", 2, node="n2", expected=7200)], storage=storage)
+    assert (found.state, found.earliest.node) == ("waiting", "n2")
+    assert [verdict.reasons for verdict in found.verdicts][0] == ("volume data cannot be reached from it",)
+    assert found.smaller == ()
+
+
+def test_who_is_kept_by_a_volume_is_not_ahead_in_line():
+    blocked = a_pod("old", ago=5, says='persistentvolumeclaim "x" not found')
+    assert ask(a_pod(), [a_node(gpus=1)], [blocked]).state == "fits"
+
+
+# -- machines
+
+
+def a_machine(available=1, order="fifo", shares=()):
+    return {
+        "metadata": {"name": "vision"},
+        "spec": {
+            "nodePool": [{"name": "n1", "mode": "ready", "machineType": [{"name": "one"}]}],
+            "order": order,
+            "machineTypes": [
+                {
+                    "name": "one",
+                    "available": available,
+                    "spec": {"cpu": "1", "memory": "1Gi", "gpu": {"type": GPU, "num": "1"}},
+                }
+            ],
+        },
+        "status": {
+            "shares": [{"owner": owner, "used": used} for owner, used in shares],
+            "sharesAt": NOON.isoformat(),
+        },
+    }
+
+
+GUEST = {"moorage.dev/machine-group": "vision", "moorage.dev/machine-type": "one"}
+GATE = ["moorage.dev/machine"]
+
+
+def a_guest(name="me", **more):
+    more = {"gates": [] if more.get("node") else GATE, "labels": GUEST} | more
+    return a_pod(name, **more)
+
+
+def test_a_guest_is_told_who_has_the_machines_its_turn_and_when():
+    pods = [
+        a_guest("x", node="n1", expected=3 * 3600, owner="bob"),
+        a_guest("old", ago=0.5, expected=3600, owner="eve"),
+    ]
+    found = ask(a_guest(ago=0.1), [a_node()], pods, machines=[a_machine()])
+    assert (found.state, found.machine.available, found.machine.used) == ("gated", 1, 1)
+    assert ([one.run for one in found.line], found.position) == (["old"], 2)
+    assert found.earliest.at == NOON + 3 * HOUR
+    text = explain_text(found)
+    assert text.startswith("run lab/me waits for a machine: all 1 machines of type vision/one are in use")
+    assert "In line: 1 ahead of it (who came first goes first)" in text
+    assert "moorage.dev/machine" not in text
+
+
+def test_under_fair_who_used_less_goes_first():
+    waiting = [a_guest("old", ago=0.9, owner="greedy"), a_guest("young", ago=0.1, owner="modest")]
+    machine = a_machine(order="fair", shares=[("greedy", 90_000), ("ada", 500), ("modest", 10)])
+    found = ask(a_guest(ago=0.5), [a_node()], waiting, machines=[machine])
+    assert [one.run for one in found.line] == ["young"]
+    assert ask(a_guest(ago=0.5), [a_node()], waiting, machines=[a_machine()]).line[0].run == "old"
+
+
+@settings(max_examples=examples(37, full=150), deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["", "vision", "other"]),
+            st.sampled_from(["", "n1", "n2"]),
+            st.booleans(),
+            st.sampled_from(["ada", "bob"]),
+            st.sampled_from([None, 3600]),
+            st.integers(1, 9),
+        ),
+        max_size=12,
+    ),
+    st.sampled_from(["vision", "other", ""]),
+    st.booleans(),
+)
+def test_pods_that_do_not_concern_a_pod_change_nothing_of_what_it_is_told(others, group, is_gated):
+    pods = [
+        a_pod(
+            f"p{number}",
+            node=node,
+            owner=owner,
+            ago=ago / 10,
+            expected=expected,
+            gates=GATE if behind and not node else [],
+            labels=GUEST | {"moorage.dev/machine-group": kind} if kind else None,
+        )
+        for number, (kind, node, behind, owner, expected, ago) in enumerate(others)
+    ]
+    labels = GUEST | {"moorage.dev/machine-group": group} if group else None
+    pod = a_pod(ago=0.35, gates=GATE if is_gated else [], labels=labels)
+    nodes, more = [a_node(), a_node("n2")], {"machines": [a_machine(order="fair")], "history": past(1, 2, 3)}
+    few = concerning(pod, pods)
+    assert ask(pod, nodes, few, **more) == ask(pod, nodes, pods, **more)
+    if group and is_gated:
+        assert all(one["spec"].get("nodeName") or group in one["metadata"]["labels"].values() for one in few)
+
+
+def test_a_machine_type_that_is_not_there_is_named():
+    pod = a_guest(labels=GUEST | {"moorage.dev/machine-type": "two"})
+    found = ask(pod, [a_node()], machines=[a_machine()])
+    assert short_reason(found) == "machine type vision/two not found"
+
+
+# -- what is said when nothing can be made of it
+
+
+def test_why_a_job_makes_no_pod_is_said():
+    pod = a_pod()
+    del pod["metadata"]["uid"]
+    message = 'admission webhook "moorage" denied the request: no memory limit'
+    found = ask(pod, [a_node()], events=[{"reason": "FailedCreate", "message": message}])
+    assert (found.state, short_reason(found)) == ("waiting", "its pod cannot be created")
+    assert message in explain_text(found)
+    assert "suspend" in explain_text(ask(pod, [a_node()], suspended=True))
+
+
+def test_nodes_that_only_their_cordon_keeps_are_named():
+    found = ask(a_pod(), [a_node(unschedulable=True), a_node("n2", 0)])
+    assert short_reason(found) == "node n1 is cordoned"
+    assert "It can start when such a node takes pods again" in explain_text(found)
+
+
+def test_a_pod_ahead_that_does_not_fit_does_not_hold_up_one_that_does():
+    found = ask(a_pod(), [a_node(gpus=1)], [a_pod("large", 2, ago=9), a_pod("held", 1, ago=9, claims=["c"])])
+    assert found.state == "waiting"
+    assert (
+        ask(a_pod(), [a_node(gpus=1), a_node("n2", 2, unschedulable=True)], [a_pod("large", 2, ago=9)]).state
+        == "fits"
+    )
+
+
+def test_a_reservation_is_said_to_be_one():
+    place = a_pod("place", 2, node="n1", labels=GUEST | {"moorage.dev/reservation": "kept"})
+    place["metadata"]["namespace"] = "moorage-system"
+    text = explain_text(ask(a_pod(), [a_node()], [place]))
+    assert "reserved  machine vision/one" in text
+    assert "held for that machine's guests" in text
+
+
+# -- smaller requests
+
+
+@pytest.mark.parametrize(
+    ("pod", "nodes", "changes"),
+    [
+        (a_pod(gpus=4), [a_node(gpus=3), a_node("n2", 8, unschedulable=True)], ["3 GPUs"]),
+        (a_pod(cpu="15"), [a_node(cpu="32"), a_node("n2", 0)], ["12 cpu"]),
+        (a_pod(memory="60Gi", cpu="1"), [a_node(memory="64Gi", cpu="32")], ["44Gi memory"]),
+        (
+            a_pod(selector={"nvidia.com/gpu.product": "a100"}, gpus=2),
+            [a_node(gpus=2, unschedulable=True), a_node("n2", 2, kind="t4")],
+            ["2 GPUs of type t4"],
+        ),
+        (
+            a_pod(),
+            [a_node(unschedulable=True), a_node("n2", 2, resource="nvidia.com/mig-1g.10gb")],
+            ["1 × nvidia.com/mig-1g.10gb"],
+        ),
+        (
+            a_pod(selector={"kubernetes.io/hostname": "n1"}),
+            [a_node(unschedulable=True), a_node("n2")],
+            ["no node selector kubernetes.io/hostname=n1"],
+        ),
+    ],
+)
+def test_the_least_change_that_would_start_now_is_offered(pod, nodes, changes):
+    busy = (
+        [a_pod("x", 0, node="n1", cpu="20", memory="20Gi")]
+        if len(nodes[0]["status"]["allocatable"]["cpu"]) > 1
+        else []
+    )
+    busy = busy if nodes[0]["status"]["allocatable"]["cpu"] == "32" else []
+    found = ask(pod, nodes, busy)
+    assert [one.change for one in found.smaller][: len(changes)] == changes
+
+
+def test_what_exists_nowhere_is_offered_as_another_type_at_once():
+    found = ask(a_pod(selector={"nvidia.com/gpu.product": "h100"}), [a_node()])
+    assert found.state == "never"
+    assert [(one.change, one.options) for one in found.smaller] == [("1 GPU of type a100", "--gpu-type a100")]
+
+
+small = st.integers(0, 4)
+
+
+@settings(max_examples=examples(50, full=200))
+@given(
+    st.lists(st.tuples(small, st.sampled_from(["a100", "t4"]), st.integers(1, 16), st.booleans()), max_size=4),
+    st.lists(st.tuples(st.integers(0, 3), small, st.integers(1, 8)), max_size=5),
+    st.tuples(st.integers(1, 4), st.sampled_from(["", "a100", "h100"]), st.integers(1, 12)),
+)
+def test_every_wish_that_is_offered_fits_by_the_schedulers_own_rules(nodes, running, wish):
+    gpus, kind, cpu = wish
+    every = [
+        a_node(f"n{at}", many, kind=what, cpu=str(cores), unschedulable=shut)
+        for at, (many, what, cores, shut) in enumerate(nodes)
+    ]
+    there = [
+        a_pod(f"r{at}", many, node=f"n{where}", cpu=str(cores))
+        for at, (where, many, cores) in enumerate(running)
+        if where < len(every)
+    ]
+    pod = a_pod(gpus=gpus, cpu=str(cpu), selector={"nvidia.com/gpu.product": kind} if kind else None)
+    found = ask(pod, every, there)
+    by_name = {one["metadata"]["name"]: one for one in every}
+    assert [one.cost for one in found.smaller] == sorted(one.cost for one in found.smaller)
+    for one in found.smaller:
+        lesser = copy.deepcopy(pod)
+        limits = lesser["spec"]["containers"][0]["resources"]["limits"]
+        words = one.options.split()
+        for option, value in zip(words[::2], words[1::2], strict=True):
+            match option:
+                case "--gpus":
+                    limits[GPU] = value
+                case "--gpu-type":
+                    lesser["spec"]["nodeSelector"] = {"nvidia.com/gpu.product": value}
+                case "--cpu" | "--memory":
+                    limits[option[2:]] = value
+        on_node = [parse_pod(other) for other in there if other["spec"]["nodeName"] == one.node]
+        assert refusals(parse_pod(lesser), parse_node(by_name[one.node]), on_node) == []
+    if found.state == "fits":
+        assert found.smaller == ()
+
+
+def test_what_everybody_may_know_keeps_gpus_and_hides_the_rest():
+    found = ask(
+        a_pod(gpus=2, cpu="7", selector={"zone": "secret"}, says="secret"),
+        [a_node(gpus=1)],
+        events=[{"message": "exceeded quota: secret"}],
+        storage=storage_of([], [], []),
+    )
+    public = as_public(found)
+    assert public.public
+    assert set(public.asks) == {GPU}
+    assert "secret" not in explain_text(public)
+    assert "cpu" not in explain_text(public)

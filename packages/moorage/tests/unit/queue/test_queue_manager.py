@@ -1,0 +1,197 @@
+"""The part between requests and transactions: who waits, who is woken, what is measured."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import msgspec
+import pytest
+
+from moorage.decide.maps.leasing import Exchange, MapState, Outcome, Policy, Report
+from moorage.queue.manager import Queue, is_waiting
+from moorage.queue.store import NewItem, Store, open_store
+from moorage_kube.errors import MoorageError, NotFound, NotReady, StorageError, Unauthorized
+from moorage_kube.testing.clock import FakeClock
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+async def queue(tmp_path, clock):
+    made = Queue(lambda: open_store(tmp_path / "queue.db"), clock=clock)
+    await made.start()
+    yield made
+    await made.close()
+
+
+async def a_map(queue, items=0, name="m", **policy):
+    found = await queue.create_map(
+        namespace="lab", name=name, owner="ada", policy=Policy(**policy), request=name, limits={"db": 1}
+    )
+    if items:
+        await queue.add_items(found.map.id, [NewItem(msgspec.Raw(b"1"))] * items)
+    return found
+
+
+async def ask(queue, of, session="w", **fields):
+    asked = Exchange(session=session, **({"held": []} | fields))
+    reply = await queue.exchange(of, asked)
+    return await queue.wait_for_items(of, asked, reply) if is_waiting(asked, reply) else reply
+
+
+async def until(check):
+    async with asyncio.timeout(120):
+        while not check():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+def parked(queue):
+    return sum(map(len, queue._parked.values()))
+
+
+def done(item, lease):
+    return Report(item=item, lease=lease, outcome=Outcome.DONE, seconds=0.1, value=msgspec.Raw(b"2"))
+
+
+async def test_requests_that_come_during_a_transaction_go_together_into_the_next(queue, monkeypatch):
+    found = await a_map(queue, items=50)
+    groups, gate = [], threading.Event()
+    plain = Store.exchange
+
+    def slow(self, calls, now):
+        groups.append(len(calls))
+        gate.wait(120)
+        return plain(self, calls, now)
+
+    monkeypatch.setattr(Store, "exchange", slow)
+    asking = [asyncio.create_task(ask(queue, found.map.id, f"w{at}", request=1, want=1)) for at in range(40)]
+    await until(lambda: groups)
+    gate.set()
+    replies = await asyncio.gather(*asking)
+    assert len({reply.items[0][0] for reply in replies}) == 40
+    assert sum(groups) == 40
+    assert len(groups) <= 3
+
+
+async def test_two_requests_of_one_session_never_share_a_transaction(queue):
+    found = await a_map(queue, items=5)
+    first, again = await asyncio.gather(*(ask(queue, found.map.id, request=1, want=1) for _ in range(2)))
+    assert first.items == again.items
+
+
+async def test_a_request_that_is_sent_again_takes_the_place_of_the_one_that_is_held(queue):
+    found = await a_map(queue)
+    first = asyncio.create_task(ask(queue, found.map.id, request=1, want=1, wait=30))
+    await until(lambda: parked(queue) == 1)
+    again = asyncio.create_task(ask(queue, found.map.id, request=1, want=1, wait=30))
+    assert (await first).items == []
+    await queue.add_items(found.map.id, [NewItem(msgspec.Raw(b"7"))])
+    assert [bytes(value) for _, _, value in (await again).items] == [b"7"]
+
+
+async def test_a_held_request_ends_when_its_time_is_over(queue, clock):
+    found = await a_map(queue)
+    reply = await ask(queue, found.map.id, request=1, want=1, wait=0.01)
+    assert (reply.items, reply.state) == ([], "running")
+    assert parked(queue) == 0
+
+
+@pytest.mark.parametrize("state", [MapState.CANCELLED, MapState.PAUSED])
+async def test_who_waits_hears_of_a_change_of_state(queue, state):
+    found = await a_map(queue)
+    waiting = asyncio.create_task(ask(queue, found.map.id, request=1, want=1, wait=0.2))
+    await until(lambda: parked(queue) == 1)
+    await queue.change_map(found.map.id, state=state)
+    assert (await waiting).state == state.value
+
+
+async def test_who_waits_for_a_deleted_map_is_told(queue):
+    found = await a_map(queue)
+    token = queue.token_of(found.uid)
+    assert await queue.map_of_token(token) == found.map.id
+    waiting = asyncio.create_task(ask(queue, found.map.id, request=1, want=1, wait=30))
+    await until(lambda: parked(queue) == 1)
+    await queue.delete_map(found.map.id)
+    with pytest.raises(NotFound):
+        await waiting
+    with pytest.raises(NotFound):
+        await queue.map_of_token(token)
+    with pytest.raises(Unauthorized):
+        await queue.map_of_token(token + "0")
+
+
+async def test_before_the_start_a_worker_is_told_to_try_again_and_not_that_it_is_wrong(tmp_path):
+    queue = Queue(lambda: open_store(tmp_path / "queue.db"), clock=FakeClock())
+    with pytest.raises(NotReady):
+        await queue.map_of_token("some.token")
+    await queue.close()
+
+
+async def test_a_back_off_that_ends_wakes_one_who_waits(queue, clock):
+    found = await a_map(queue, items=1, backoff_seconds=5)
+    await ask(queue, found.map.id, request=1, want=1)
+    await ask(queue, found.map.id, request=2, reports=[Report(item=0, lease=1, outcome=Outcome.ERROR)])
+    waiting = asyncio.create_task(ask(queue, found.map.id, "idle", request=1, want=1, wait=30))
+    await until(lambda: parked(queue) == 1)
+    clock.advance(4.9)
+    await queue._tick()
+    clock.advance(4.9)
+    await queue._tick()
+    assert [(item, lease) for item, lease, _ in (await waiting).items] == [(0, 2)]
+
+
+async def test_a_rate_lets_those_who_wait_in_one_after_the_other(queue, clock):
+    found = await a_map(queue, items=3, rate=1.0)
+    running = asyncio.create_task(queue._pulses())
+    waiting = [
+        asyncio.create_task(ask(queue, found.map.id, f"w{at}", request=1, want=1, wait=60)) for at in range(3)
+    ]
+    await until(lambda: parked(queue) == 2)  # one token was there to begin with
+    async with asyncio.timeout(120):
+        while not all(one.done() for one in waiting):
+            clock.advance(0.1)
+            await asyncio.sleep(0.005)
+    running.cancel()
+    assert sorted(one.result().items[0][0] for one in waiting) == [0, 1, 2]
+
+
+async def test_the_rate_of_a_map_is_taken_between_two_looks(queue, clock):
+    found = await a_map(queue, items=4)
+    assert await queue.rate_of(found) is None
+    for turn in range(1, 5):
+        reply = await ask(queue, found.map.id, request=2 * turn - 1, want=1)
+        await ask(queue, found.map.id, request=2 * turn, reports=[done(*reply.items[0][:2])])
+    clock.advance(2)
+    now = await queue.read(lambda store: store.find_map("lab", "m"))
+    assert await queue.rate_of(now) == 2.0
+
+
+async def test_a_failed_transaction_is_told_to_all_who_were_in_it(queue, monkeypatch):
+    found = await a_map(queue, items=2)
+
+    def fail(*_, **__):
+        raise StorageError("the disk is full")
+
+    monkeypatch.setattr(Store, "exchange", fail)
+    got = await asyncio.gather(
+        *(ask(queue, found.map.id, f"w{at}", request=1, want=1) for at in range(3)), return_exceptions=True
+    )
+    assert [type(one) for one in got] == [StorageError] * 3
+    monkeypatch.undo()
+    assert len((await ask(queue, found.map.id, "w0", request=1, want=1)).items) == 1
+
+
+async def test_a_queue_that_stops_answers_who_waits_and_takes_no_more(queue):
+    found = await a_map(queue)
+    waiting = asyncio.create_task(ask(queue, found.map.id, request=1, want=1, wait=30))
+    await until(lambda: parked(queue) == 1)
+    await queue.close()
+    assert (await waiting).items == []
+    with pytest.raises(MoorageError, match="stopping"):
+        await queue.exchange(found.map.id, Exchange(session="w", request=2))

@@ -1,0 +1,108 @@
+"""The form of a new dataset, and the page of one: its fill, its readers, who mounts it."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+
+import pytest
+
+from moorage.model.dataset import DATASETS, make_dataset
+from moorage_kube.resources import NAMESPACES
+
+pytestmark = pytest.mark.anyio
+
+
+class Browser:
+    """ada, whose form posts act with her Kubernetes token."""
+
+    def __init__(self, site):
+        self.site, self.api = site, site.api
+        site.api.with_token = lambda token, *_: site.api
+        site.api.readers |= {("ada", "team"), ("ada", None)}
+        site.api.put(NAMESPACES, {"metadata": {"name": "team"}})
+
+    async def get(self, path):
+        return await self.site.ask(path, headers={"authorization": "Bearer kube-token"}, token=False)
+
+    async def post(self, path, **form):
+        headers = {
+            "authorization": "Bearer kube-token",
+            "content-type": "application/x-www-form-urlencoded",
+        }
+        body = urlencode(form).encode()
+        return await self.site.ask(path, method="POST", headers=headers, body=body, token=False)
+
+
+@pytest.fixture
+async def ada(site):
+    async with site.running():
+        yield Browser(site)
+
+
+FORM = {"name": "images", "namespace": "team", "url": "s3://bucket/images", "size": "100Gi", "key": "k"}
+
+
+async def test_a_dataset_is_checked_and_then_created_once_by_a_form(ada):
+    assert "New dataset" in (await ada.get("/datasets/new")).text
+    checked = await ada.post("/datasets/new", **FORM, unpack="yes", do="check")
+    assert checked.status == 200
+    line = "moor dataset create images -n team --source s3://bucket/images --size 100Gi --unpack"
+    assert line in checked.text
+    assert (await ada.api.list(DATASETS)).items == []
+    first = await ada.post("/datasets/new", **FORM, readers="vision, audio")
+    again = await ada.post("/datasets/new", **FORM, readers="vision, audio")
+    assert first.status == again.status == 303
+    assert first.headers["location"] == "/datasets/team/images?done=created&what=team%2Fimages"
+    [dataset] = (await ada.api.list(DATASETS)).items
+    assert dataset["spec"] == {
+        "source": {"url": "s3://bucket/images"},
+        "size": "100Gi",
+        "readers": ["vision", "audio"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("form", "name", "says"),
+    [
+        ({"name": "Images"}, "name", "Invalid name"),
+        ({"url": "volume:"}, "url", "ource.url"),
+        ({"size": "0"}, "size", "must be more than zero"),
+    ],
+)
+async def test_what_is_wrong_stands_beside_its_field(ada, form, name, says):
+    page = await ada.post("/datasets/new", **(FORM | form))
+    assert page.status == 422
+    said = page.text.partition(f'id="p-{name}">')[2].partition("</small>")[0]
+    assert says in said
+    assert (await ada.api.list(DATASETS)).items == []
+
+
+async def test_a_dataset_has_a_page_with_its_progress_and_its_users(ada):
+    obj = make_dataset("images", "team", url="s3://b/x", size="1Gi", user="ada", owner_label="ada")
+    used = [{"namespace": "team", "name": "train", "active": True}, {"namespace": "lab", "name": "old"}]
+    status = {"phase": "Filling", "progress": {"bytes": 512, "bytesTotal": 1024, "files": 2}, "usedBy": used}
+    ada.api.put(DATASETS, obj | {"status": status})
+    ada.site.run("train", namespace="team")
+    await ada.site.until(lambda: ada.site.service.cluster.jobs_of_run("team", "train"))
+    page = (await ada.get("/datasets/team/images")).text
+    assert "512 of 1Ki, 2 files" in page
+    assert "50 %" in page
+    assert '<a href="/jobs/team/train">train</a>' in page
+    assert '<a class="place" href="/jobs?whose=all&amp;namespace=lab">lab</a>, ended' in page
+    listed = (await ada.get("/datasets")).text
+    assert '<a href="/jobs/team/train">train</a>' in listed
+    assert 'href="/datasets/team/images"' in (await ada.get("/datasets")).text
+
+
+async def test_a_failed_dataset_is_filled_again_and_shared_by_buttons(ada):
+    obj = make_dataset("images", "team", url="s3://b/x", size="1Gi", user="ada", owner_label="ada")
+    ada.api.put(DATASETS, obj | {"status": {"phase": "Failed"}})
+    assert "Fill again" in (await ada.get("/datasets/team/images")).text
+    filled = await ada.post("/datasets/team/images/fill")
+    assert filled.headers["location"] == "/datasets/team/images?done=filling&what=team%2Fimages"
+    assert (await ada.post("/datasets/team/images/share", readers="vision")).status == 303
+    assert (await ada.api.get(DATASETS, "images", "team"))["spec"]["readers"] == ["vision"]
+    ada.api.put(DATASETS, obj | {"status": {"phase": "Ready"}})
+    refused = await ada.post("/datasets/team/images/fill")
+    assert (refused.status, "is ready and cannot change any more" in refused.text) == (409, True)
+    assert (await ada.get("/datasets/team/none")).status == 404

@@ -1,0 +1,298 @@
+"""The page of one run, and the pages of nodes and GPU types: what each asker sees, and where names lead."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from moorage.decide.runs.state import PodView, view_run
+from moorage.server.pages.jobboard import Fact, job_model
+from moorage.server.pages.jobpages import LOG_BYTES, Tail
+from moorage_kube.clock import rfc3339
+from moorage_kube.errors import ServerError
+from moorage_kube.resources import EVENTS, NAMESPACES
+from moorage_kube.testing.clock import NOON
+
+pytestmark = pytest.mark.anyio
+
+
+async def logs(*_, **__):
+    """What a pod has printed."""
+    yield b"step 1 loss=2\nstep 2\n"
+
+
+class Browser:
+    """ada, who may read the namespace "team"."""
+
+    def __init__(self, site):
+        self.site, self.api = site, site.api
+        site.api.with_token = lambda token, *_: site.api
+        site.api.readers |= {("ada", "team")}
+        site.api.put(NAMESPACES, {"metadata": {"name": "team"}})
+        site.api.logs = logs
+
+    async def get(self, path):
+        return await self.site.ask(path, headers={"authorization": "Bearer kube-token"}, token=False)
+
+
+@pytest.fixture
+async def ada(site):
+    async with site.running():
+        yield Browser(site)
+
+
+async def known(site, name="train", namespace="team"):
+    cluster = site.service.cluster
+    await site.until(lambda: cluster.jobs_of_run(namespace, name) and cluster.pods_of_run(namespace, name))
+
+
+def an_event(name, reason, count):
+    return {
+        "metadata": {"name": f"{name}.{reason}", "namespace": "team"},
+        "involvedObject": {"kind": "Pod", "name": name},
+        "reason": reason,
+        "message": f"why {reason}",
+        "count": count,
+        "lastTimestamp": rfc3339(NOON),
+    }
+
+
+async def test_a_waiting_run_says_on_top_why_it_waits(ada):
+    ada.site.node("n1", gpus=1)
+    ada.site.run("train", namespace="team", gpus=4)
+    await known(ada.site)
+    page = (await ada.get("/jobs/team/train")).text
+    assert "Why is it waiting?" in page
+    assert "run team/train" in page
+    assert page.index("Why is it waiting?") < page.index("Attempts")
+    assert 'href="/explain/team/train"' in page
+    assert "Why is it waiting?" in (await ada.get("/jobs/team/train/why")).text
+
+
+async def test_a_running_run_has_its_facts_and_links(ada):
+    ada.site.node("n1")
+    ada.site.run("train", namespace="team", node="n1")
+    ada.api.put(EVENTS, an_event("train-x", "Pulled", 3))
+    await known(ada.site)
+    await ada.site.until(lambda: ada.site.service.cluster.nodes.get("n1"))
+    page = (await ada.get("/jobs/team/train")).text
+    assert "python secret.py" in page
+    for href in (
+        "/nodes/n1",
+        "/gpus/a100",
+        "/jobs?owner=ada",
+        "/jobs/team/train/cancel",
+    ):
+        assert f'href="{href}"' in page
+    assert "Why is it waiting?" not in page
+    assert re.search(r'Pulled.*why Pulled.*data-label="Times"[^>]*>3<', page, re.DOTALL)
+    assert "why Pulled" in (await ada.get("/jobs/team/train/events")).text
+    assert "step 1 loss=2\nstep 2\n" in page
+    assert (await ada.get("/jobs/team/train/log?q=LOSS")).text == "step 1 loss=2\n"
+    assert 'href="/api/v1/jobs/team/train/logs" download="train.log"' in page
+
+
+async def test_who_may_not_get_its_job_sees_what_everybody_may(site):
+    async with site.running():
+        site.node("n1")
+        site.run("train", namespace="team", node="n1")
+        site.api.put(EVENTS, an_event("train-x", "Pulled", 3))
+        await known(site)
+        page = (await site.ask("/jobs/team/train")).text
+        assert "secret" not in page
+        assert "Pulled" not in page
+        assert "/jobs/new" not in page
+        assert "Its command, limits and events are for its owner" in page
+        assert 'href="/nodes/n1"' in page
+
+
+async def test_jobs_are_listed_by_owner_and_by_namespace(ada):
+    ada.site.run("train", namespace="team", owner="ada")
+    ada.site.run("other", namespace="lab", owner="bob")
+    await known(ada.site)
+    await known(ada.site, "other", "lab")
+    mine, bobs = (await ada.get("/jobs")).text, (await ada.get("/jobs?owner=bob")).text
+    assert ("train" in mine, "/jobs/lab/other" in mine) == (True, False)
+    assert ("/jobs/team/train" in bobs, "/jobs/lab/other" in bobs, "of bob" in bobs) == (False, True, True)
+    lab = (await ada.get("/jobs?namespace=lab")).text
+    assert ("/jobs/team/train" in lab, "/jobs/lab/other" in lab) == (False, True)
+
+
+async def test_jobs_are_listed_since_a_moment(ada):
+    ada.site.run("train", namespace="team", owner="ada")
+    await known(ada.site)
+    day = (await ada.get("/jobs?since=24h")).text
+    assert ("/jobs/team/train" in day, "of the last 24h" in day) == (True, True)
+    ada.site.clock.advance(48 * 3600)
+    assert "You have no run of the last 24h." in (await ada.get("/jobs?since=24h")).text
+    assert (await ada.get("/jobs?since=soon")).status == 400
+
+
+async def test_a_node_and_a_gpu_type_have_pages_for_everybody(site):
+    async with site.running():
+        site.node("n1")
+        site.run("train", node="n1")
+        await known(site, namespace="lab")
+        node = await site.ask("/nodes/n1")
+        assert node.status == 200
+        assert 'href="/jobs/lab/train"' in node.text
+        assert 'href="/gpus/a100"' in node.text
+        assert "1 of 16 requested" in node.text
+        assert '<span class="run" title="train"><a href="/jobs/lab/train">train</a></span>' in node.text
+        assert '<a href="/jobs?owner=ada">ada</a></strong>' in node.text
+        kind = (await site.ask("/gpus/a100")).text
+        assert 'href="/nodes/n1"' in kind
+        assert 'href="/jobs/lab/train"' in kind
+        assert (await site.ask("/nodes/n2")).status == (await site.ask("/gpus/h100")).status == 404
+        assert "train" in (await site.ask("/nodes/n1/live")).text
+        assert "train" in (await site.ask("/gpus/a100/live")).text
+
+
+async def test_a_page_opened_before_the_first_pod_gets_the_log_when_there_is_one(ada):
+    ada.site.node("n1")
+    ada.site.run("train", namespace="team", node="n1", pod=False)
+    await ada.site.until(lambda: ada.site.service.cluster.jobs_of_run("team", "train"))
+    asks_again = 'hx-get="/jobs/team/train/log/part"'
+    assert asks_again in (await ada.get("/jobs/team/train")).text
+    ada.site.run("train", namespace="team", node="n1")
+    await known(ada.site)
+    part = (await ada.get("/jobs/team/train/log/part")).text
+    assert ("step 1 loss=2" in part, asks_again in part, "<html" in part) == (True, False, False)
+
+
+async def test_who_waits_for_a_gpu_is_named_by_links(site):
+    async with site.running():
+        site.node("n1", gpus=1)
+        site.run("wide", gpus=4)
+        await site.until(lambda: site.service.cluster.pods_of_run("lab", "wide"))
+        page = (await site.ask("/")).text
+        assert '<a class="name" href="/jobs/lab/wide">wide</a>' in page
+        assert '<a class="plain-link" href="/explain/lab/wide">' in page
+
+
+def test_a_search_keeps_the_last_lines_that_match_in_any_case():
+    tail = Tail("LOSS")
+    for chunk in (b"step 1 lo", b"ss=2\nstep 2\n", b"Loss=1"):
+        tail.add(chunk)
+    assert tail.text() == "step 1 loss=2\nLoss=1"
+    whole = Tail()
+    whole.add(b"x" * (LOG_BYTES + 9))
+    assert len(whole.text()) == LOG_BYTES
+
+
+def test_facts_of_a_run_that_ended():
+    created, started, ended = (rfc3339(NOON - timedelta(minutes=minutes)) for minutes in (60, 50, 10))
+    labels = {"moorage.dev/run": "train", "project": "digits", "batch.kubernetes.io/job-name": "train"}
+    job = {
+        "metadata": {
+            "name": "train",
+            "namespace": "team",
+            "creationTimestamp": created,
+            "labels": labels,
+            "annotations": {"moorage.dev/owner": "ada", "moorage.dev/checkpoint": "ckpt"},
+        },
+        "spec": {
+            "template": {
+                "spec": {
+                    "activeDeadlineSeconds": 7200,
+                    "containers": [
+                        {"image": "python:3.12", "resources": {"limits": {"cpu": "2", "memory": "4Gi"}}}
+                    ],
+                    "volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}],
+                }
+            }
+        },
+        "status": {"conditions": [{"type": "Complete", "status": "True"}], "completionTime": ended},
+    }
+    terminated = {"exitCode": 0, "startedAt": started, "finishedAt": ended, "reason": "Completed"}
+    pod = {
+        "metadata": {
+            "name": "train-x",
+            "namespace": "team",
+            "creationTimestamp": created,
+            "labels": {"moorage.dev/run": "train"},
+            "annotations": {"localcluster.moorage.dev/peak-memory-bytes": str(2**30)},
+        },
+        "spec": {"nodeName": "n1", "containers": [{"resources": {"limits": {"memory": "4Gi"}}}]},
+        "status": {"phase": "Succeeded", "containerStatuses": [{"state": {"terminated": terminated}}]},
+    }
+    model = job_model(view_run([job], [pod]), job, NOON, private=True, chosen="train-x")
+    assert model.asks == (
+        Fact(name="GPUs", text="none"),
+        Fact(name="Node", text="n1", href="/nodes/n1"),
+        Fact(name="Image", text="python:3.12"),
+        Fact(name="CPU", text="2"),
+        Fact(name="Memory limit", text="4Gi"),
+        Fact(name="Peak memory", text="1Gi", note="25 % of 4Gi"),
+        Fact(name="Time limit", text="2h"),
+        Fact(name="Volume", text="data", href="/volumes/team/data"),
+    )
+    assert [(fact.name, fact.text or fact.when.words) for fact in model.times] == [
+        ("Created", "1h"),
+        ("Waited", "10m"),
+        ("Started", "50m"),
+        ("Ran for", "40m"),
+        ("Ended", "10m"),
+        ("Checkpoints on", "ckpt"),
+        ("Last checkpoint", "none yet"),
+    ]
+    assert model.labels == (("project", "digits"),)
+    [attempt] = model.attempts
+    [row] = attempt.pods
+    assert (row.node, row.took, row.exit_code, row.memory, row.is_chosen) == ("n1", "40m", "0", "1Gi", True)
+    public = job_model(view_run([job], [pod]), job, NOON, private=False)
+    assert [fact.name for fact in public.asks] == ["GPUs", "Node"]
+    assert (public.labels, public.attempts[0].pods[0].memory) == ((), "")
+
+
+@pytest.mark.parametrize(
+    ("pod", "ran"),
+    [
+        pytest.param({"phase": "Running", "started": NOON - timedelta(minutes=9)}, "9m", id="running: until now"),
+        pytest.param(
+            {"phase": "Failed", "started": NOON - timedelta(minutes=9), "ended": NOON - timedelta(minutes=4)},
+            "5m",
+            id="ended",
+        ),
+        pytest.param({"phase": "Pending"}, "", id="not begun"),
+        pytest.param({"phase": "Failed", "gone": True}, "", id="gone before it had a node"),
+        pytest.param({"phase": "Failed", "gone": True, "node": "n1"}, "unknown", id="gone: nobody saw it begin"),
+        pytest.param(
+            {"phase": "Failed", "gone": True, "node": "n1", "started": NOON - timedelta(days=9)},
+            "unknown",
+            id="lost with its node",
+        ),
+    ],
+)
+def test_how_long_a_pod_ran_is_unknown_where_nobody_saw_its_end(pod, ran):
+    run = view_run([{"metadata": {"name": "train"}, "spec": {"template": {"spec": {}}}}], [])
+    attempt = replace(run.attempts[0], pods=(PodView(name="train-x", attempt=1, **pod),))
+    model = job_model(replace(run, attempts=(attempt,)), {}, NOON, private=True)
+    [row] = model.attempts[0].pods
+    assert (row.took, row.is_gone, model.has_gone_pods) == (ran, "gone" in pod, "gone" in pod)
+
+
+async def test_a_log_of_a_node_that_is_away_cannot_be_read_now(ada):
+    async def away(*_, **__):
+        raise ServerError("dial tcp 10.0.0.7:10250: connect: no route to host")
+        yield b""
+
+    ada.api.logs = away
+    ada.site.node("n1")
+    ada.site.run("train", namespace="team", node="n1")
+    await known(ada.site)
+    page = await ada.get("/jobs/team/train")
+    assert "no route to host" in page.text
+    assert "The log cannot be read now." in page.text
+    assert "members of its namespace can read its log" not in page.text
+
+
+async def test_a_run_that_was_created_just_now_has_its_page(ada, monkeypatch):
+    ada.site.run("train", namespace="team", pod=False)
+    await ada.site.until(lambda: ada.site.service.cluster.jobs_of_run("team", "train"))
+    monkeypatch.setattr(ada.site.service.cluster, "jobs_of_run", lambda *_: [])  # not seen yet
+    page = await ada.get("/jobs/team/train")
+    assert (page.status, "python secret.py" in page.text) == (200, True)

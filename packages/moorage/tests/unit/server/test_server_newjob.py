@@ -1,0 +1,223 @@
+"""The form of a new run: checked, refused beside its fields, started, and filled in from a run that exists."""
+
+from __future__ import annotations
+
+import html
+import re
+from urllib.parse import urlencode
+
+import pytest
+
+from moorage.decide.runs.job import plan_run
+from moorage.decide.runs.request import Caller, ClusterFacts, RunRequest
+from moorage.model.labels import user_labels
+from moorage.server.pages.jobform import folder_note, given_of, read_job
+from moorage_kube.meta import labels_of
+from moorage_kube.resources import JOBS, NAMESPACES, PVCS
+
+pytestmark = pytest.mark.anyio
+
+
+class Browser:
+    """ada, whose form posts act with her Kubernetes token."""
+
+    def __init__(self, site):
+        self.site, self.api = site, site.api
+        site.api.with_token = lambda token, *_: site.api
+        site.api.readers |= {("ada", "team"), ("ada", None)}
+        site.api.put(NAMESPACES, {"metadata": {"name": "team"}})
+
+    async def get(self, path):
+        return await self.site.ask(path, headers={"authorization": "Bearer kube-token"}, token=False)
+
+    async def post(self, path, **form):
+        headers = {
+            "authorization": "Bearer kube-token",
+            "content-type": "application/x-www-form-urlencoded",
+        }
+        body = urlencode(form).encode()
+        return await self.site.ask(path, method="POST", headers=headers, body=body, token=False)
+
+    def jobs(self):
+        return self.api.list(JOBS, "team")
+
+
+@pytest.fixture
+async def ada(site):
+    async with site.running():
+        site.node("n1", gpus=2)
+        await site.until(lambda: site.service.cluster.nodes.get("n1"))
+        yield Browser(site)
+
+
+def problem_at(text, name):
+    """What is said beside an input."""
+    said = re.search(rf'<small class="wrong" id="p-{name}">(.*?)</small>', text, re.DOTALL)
+    return html.unescape(said[1]) if said else None
+
+
+async def test_the_form_says_what_is_free_and_what_an_empty_field_means(ada):
+    ada.api.put(PVCS, {"metadata": {"name": "data", "namespace": "team"}, "spec": {}})
+    page = await ada.get("/jobs/new")
+    assert page.status == 200
+    assert "2 of 2 are free, at most 2 on one node." in page.text
+    assert "a100: 2 of 2 free, 2 on one node" in page.text
+    assert "2Gi if empty (the default)" in page.text
+    assert "There are data." in page.text
+    assert '<option value="team"' in page.text
+
+
+async def test_a_check_says_where_it_would_start_and_shows_the_command_and_creates_nothing(ada):
+    form = {
+        "command": "python train.py",
+        "namespace": "team",
+        "name": "train",
+        "image": "python:3.12",
+        "gpus": "1",
+    }
+    page = await ada.post("/jobs/new", **form, do="check")
+    assert page.status == 200
+    assert "Run team/train would start now, on n1." in page.text
+    line = "moor run -n team --name train --gpus 1 --image python:3.12 -- python train.py"
+    assert line in page.text
+    assert ">python train.py</textarea>" in page.text
+    assert (await ada.jobs()).items == []
+
+
+async def test_a_check_says_why_it_would_wait(ada):
+    ada.site.run("other", node="n1", gpus=2)
+    await ada.site.until(lambda: ada.site.service.cluster.pods_of_run("lab", "other"))
+    form = {"command": "python train.py", "namespace": "team", "name": "train", "image": "x", "gpus": "1"}
+    page = await ada.post("/jobs/new", **form, do="check")
+    assert "Run team/train waits: needs 1 GPU; none is free" in page.text
+
+
+async def test_a_run_is_started_once_by_a_form_that_is_sent_twice(ada):
+    form = {"command": "echo $HOME", "namespace": "team", "image": "python:3.12", "key": "k", "memory": "1Gi"}
+    first = await ada.post("/jobs/new", **form)
+    again = await ada.post("/jobs/new", **form)
+    [job] = (await ada.jobs()).items
+    name = job["metadata"]["name"]
+    assert (first.status, first.headers["location"]) == (303, f"/jobs/team/{name}?done=started&what=team%2F{name}")
+    assert again.headers["location"] == first.headers["location"]
+    assert job["spec"]["template"]["spec"]["containers"][0]["command"] == ["sh", "-c", "echo $HOME"]
+
+
+async def test_each_refusal_stands_beside_its_field_and_what_was_typed_stays(ada):
+    form = {
+        "command": "python train.py",
+        "namespace": "team",
+        "name": "Train",
+        "memory": "much",
+        "time": "soon",
+        "image": "python:3.12",
+        "retries": "3",
+        "volumes": "data:/data",
+    }
+    page = await ada.post("/jobs/new", **form)
+    assert page.status == 422
+    assert "4 fields need a change" in page.text
+    assert "nvalid run name 'Train'" in problem_at(page.text, "name")
+    assert "nvalid memory 'much'" in problem_at(page.text, "memory")
+    assert "nvalid time limit 'soon'" in problem_at(page.text, "time")
+    assert "olume 'data' not found in namespace team" in problem_at(page.text, "volumes")
+    assert '<details class="maker" id="more" open>' in page.text
+    assert 'value="much"' in page.text
+    assert (await ada.jobs()).items == []
+
+
+@pytest.mark.parametrize(
+    ("form", "name", "says"),
+    [
+        ({"command": "  "}, "command", "No command given"),
+        ({"command": "python 'a"}, "command", "close each quotation mark"),
+        ({"gpus": "many"}, "gpus", "many"),
+        ({"env": "A"}, "env", "nvalid variable 'A': use NAME=VALUE"),
+        ({"labels": "vision"}, "labels", "nvalid label 'vision': use KEY=VALUE, one on each line"),
+        ({"labels": "moorage.dev/run=x"}, "labels", "abel 'moorage.dev/run' is reserved"),
+    ],
+)
+async def test_what_cannot_be_read_is_told_beside_its_field(ada, form, name, says):
+    page = await ada.post("/jobs/new", **({"command": "true", "namespace": "team", "image": "x"} | form))
+    assert page.status == 422
+    assert says in problem_at(page.text, name)
+
+
+async def test_a_run_has_the_labels_of_its_form(ada):
+    form = {"command": "true", "namespace": "team", "image": "x", "labels": "project=vision\r\n\r\nstage=test\r\n"}
+    check = await ada.post("/jobs/new", **form, do="check")
+    assert "--label project=vision --label stage=test -- true" in check.text
+    await ada.post("/jobs/new", **form)
+    [job] = (await ada.jobs()).items
+    assert user_labels(labels_of(job)) == {"project": "vision", "stage": "test"}
+
+
+async def test_run_again_fills_the_form_in(ada):
+    ada.site.run("train", namespace="team", gpus=2)
+    page = (await ada.get("/jobs/new?from=team/train")).text
+    assert re.search(r'name="gpus" value="2"', page)
+    missing = await ada.get("/jobs/new?from=team/none")
+    assert (missing.status, "not found in namespace team" in missing.text) == (404, True)
+
+
+async def test_who_may_only_look_gets_no_form(site):
+    async with site.running():
+        answer = await site.ask("/jobs/new")
+        assert answer.status == 403
+
+
+REQUEST = RunRequest(
+    command=("python", "train.py", "two words", "$(X)"),
+    namespace="team",
+    name="train",
+    image="python:3.12",
+    gpus=2,
+    cpu="4",
+    memory="8Gi",
+    time="90m",
+    checkpoint="ckpt",
+    volumes=("data:/data:ro",),
+    datasets=("images:/images",),
+    env=("A=1",),
+    labels=("stage=test", "project=vision"),
+    working_dir="code:project",
+    retries=2,
+    restart_limit=3,
+)
+
+
+def test_the_form_of_a_run_asks_for_the_same_again():
+    facts = ClusterFacts(
+        nodes=None,
+        claims={"data": "1Gi", "ckpt": "1Gi", "code": "1Gi"},
+        datasets={"images": ("Ready", "dataset-images")},
+    )
+    plan = plan_run(REQUEST, Caller(user="ada", cwd=""), facts)
+    assert plan.problems == ()
+    given = given_of(plan.job)
+    assert given == {
+        "command": "python train.py 'two words' '$(X)'",
+        "namespace": "team",
+        "image": "python:3.12",
+        "gpus": "2",
+        "cpu": "4",
+        "memory": "8Gi",
+        "time": "1h30m",
+        "checkpoint": "ckpt",
+        "env": "A=1",
+        "volumes": "data:/data:ro",
+        "datasets": "images:/images",
+        "workingDir": "code:project",
+        "retries": "2",
+        "restartLimit": "3",
+        "labels": "project=vision\nstage=test",
+    }
+    assert read_job(given).volumes == ["data:/data:ro"]
+    assert folder_note(plan.job) == ""
+
+
+def test_a_run_with_a_sent_folder_says_that_it_is_not_sent_again():
+    caller = Caller(user="ada", cwd="/home/ada", archive=b"x", token="t", runner="r")
+    plan = plan_run(RunRequest(command=("true",), image="x"), caller, ClusterFacts(nodes=None))
+    assert folder_note(plan.job) == "The folder that moor run sent along with it is not sent again."
+    assert given_of(plan.job)["command"] == "true"

@@ -1,0 +1,117 @@
+"""The page of one volume: who mounts it, its backups, and the forms that make and restore them."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+
+import pytest
+
+from moorage.model.volumebackup import BACKUPS
+from moorage.model.workspace import WORKSPACES
+from moorage_kube.resources import NAMESPACES, PODS, PVCS
+
+pytestmark = pytest.mark.anyio
+
+
+class Browser:
+    """ada, whose form posts act with her Kubernetes token."""
+
+    def __init__(self, site):
+        self.site, self.api = site, site.api
+        site.api.with_token = lambda token, *_: site.api
+        site.api.readers |= {("ada", "team"), ("ada", None)}
+        site.api.put(NAMESPACES, {"metadata": {"name": "team"}})
+        asked = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+        site.api.put(PVCS, {"metadata": {"name": "data", "namespace": "team"}, "spec": asked})
+
+    async def get(self, path):
+        return await self.site.ask(path, headers={"authorization": "Bearer kube-token"}, token=False)
+
+    async def post(self, path, **form):
+        headers = {
+            "authorization": "Bearer kube-token",
+            "content-type": "application/x-www-form-urlencoded",
+        }
+        body = urlencode(form).encode()
+        return await self.site.ask(path, method="POST", headers=headers, body=body, token=False)
+
+
+@pytest.fixture
+async def ada(site):
+    async with site.running():
+        yield Browser(site)
+
+
+async def test_a_volume_has_a_page_that_names_who_mounts_it(ada):
+    ada.site.run("train", namespace="team", pod=False)
+    volume = {"name": "v", "persistentVolumeClaim": {"claimName": "data"}}
+    ada.api.put(
+        PODS,
+        {
+            "metadata": {"name": "p", "namespace": "team", "labels": {"moorage.dev/run": "train"}},
+            "spec": {"containers": [], "volumes": [volume]},
+            "status": {"phase": "Running"},
+        },
+    )
+    await ada.site.until(lambda: ada.site.service.cluster.jobs_of_run("team", "train"))
+    page = (await ada.get("/volumes/team/data")).text
+    assert '<a href="/jobs/team/train">train</a>' in page
+    assert "No backup yet." in page
+    assert 'id="resize"' in page
+    listed = (await ada.get("/volumes")).text
+    assert 'href="/volumes/team/data"' in listed
+    assert '<a href="/jobs/team/train">train</a>' in listed
+
+
+async def test_a_home_names_the_workspace_that_mounts_it(ada):
+    ada.api.put(WORKSPACES, {"metadata": {"name": "lab", "namespace": "team"}, "spec": {"type": "jupyterlab"}})
+    volume = {"name": "home", "persistentVolumeClaim": {"claimName": "data"}}
+    labels = {"moorage.dev/workspace": "lab"}
+    ada.api.put(
+        PODS,
+        {
+            "metadata": {"name": "ws-lab-x", "namespace": "team", "labels": labels},
+            "spec": {"containers": [], "volumes": [volume]},
+            "status": {"phase": "Running"},
+        },
+    )
+    service = ada.site.service
+    await ada.site.until(lambda: service.cluster.pods.get("ws-lab-x", "team"))
+    await ada.site.until(lambda: service.gateway.workspaces.get("lab", "team"))
+    assert '<a href="/workspaces/team/lab">ws-lab-x</a>' in (await ada.get("/volumes/team/data")).text
+    assert (await ada.get("/volumes/team/none")).status == 404
+
+
+async def test_a_volume_is_backed_up_and_restored_by_forms(ada):
+    made = await ada.post("/volumes/team/data/backup", to="s3://bucket/x", keep="3")
+    assert (made.status, made.headers["location"]) == (303, "/volumes/team/data?done=backup&what=team%2Fdata")
+    [backup] = (await ada.api.list(BACKUPS)).items
+    assert (backup["spec"]["volume"], backup["spec"]["to"], backup["spec"]["keep"]) == ("data", "s3://bucket/x", 3)
+    name = backup["metadata"]["name"]
+    whole = [{"name": f"{name}-1", "files": 2, "bytes": 2048, "at": "2026-11-21T11:00:00Z"}]
+    ada.api.put(BACKUPS, backup | {"status": {"phase": "Ready", "backups": whole}})
+    page = (await ada.get("/volumes/team/data")).text
+    assert "2Ki, 2 files, whole" in page
+    assert "Restore onto data" in page
+    restored = await ada.post("/volumes/team/data/restore", backup=f"{name}-1", force="yes")
+    assert restored.status == 303
+    [backup] = (await ada.api.list(BACKUPS)).items
+    assert backup["spec"]["restore"] | {"id": ""} == {
+        "id": "",
+        "backup": f"{name}-1",
+        "volume": "data",
+        "force": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("path", "form", "says"),
+    [
+        ("backup", {"to": "nowhere"}, "nowhere"),
+        ("backup", {"to": "s3://b/x", "schedule": "often"}, "often"),
+        ("restore", {"backup": "none"}, "ackup &#39;none&#39; not found"),
+    ],
+)
+async def test_a_refused_backup_is_told_on_the_page(ada, path, form, says):
+    answer = await ada.post(f"/volumes/team/data/{path}", **form)
+    assert (answer.status >= 400, says in answer.text) == (True, True)

@@ -1,0 +1,187 @@
+"""The docs say what the code does: generated pages are fresh, links lead somewhere, commands exist."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import grimp
+import pytest
+
+from moorage.cli import reference
+from moorage.cli.commands import COMMANDS, load
+from moorage.cli.referencekinds import fields_of
+from moorage.decide.runs.runfile import parse_run_file
+from moorage.model.crds import KINDS
+from moorage.model.info import PAUSE_IMAGE
+from moorage.model.workspace import BUILT_IN
+from moorage_kube.documents import parse_yaml
+
+ROOT = Path(__file__).parents[4]
+PAGES = sorted([*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")])
+
+
+@pytest.mark.parametrize("name", reference.PAGES)
+def test_a_generated_page_is_what_its_source_gives(name):
+    page = ROOT / "docs" / "reference" / name
+    assert page.read_text() == reference.PAGES[name](), "run `make docs`"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_within_the_docs_leads_somewhere(page):
+    targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text())
+    missing = [one for one in targets if "://" not in one and not (page.parent / one).exists()]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_and_option_in_the_docs_exists(page):
+    """Each `moor NAME --option …`, in running text and in blocks, is one that the command takes."""
+    known = {name: target for _, name, target, _ in COMMANDS}
+    wrong = []
+    for name, rest in re.findall(r"(?m)(?:^|[`\s])moor ([a-z-]+)((?:(?! -- )[^`\n#;])*)", page.read_text()):
+        if name not in known:
+            wrong.append(f"moor {name}")
+            continue
+        command = load(known[name])
+        options = {
+            option
+            for one in _commands(command)
+            for param in one.params
+            for option in (*param.opts, *param.secondary_opts)
+        }
+        wrong += [
+            f"moor {name} {one}" for one in re.findall(r"(?<![\w-])--[a-z][a-z-]*", rest) if one not in options
+        ]
+    assert [one for one in wrong if not one.endswith(" --help")] == []
+
+
+def _commands(command):
+    yield command
+    for one in getattr(command, "commands", {}).values():
+        yield from _commands(one)
+
+
+def test_make_help_lists_every_target():
+    text = (ROOT / "Makefile").read_text()
+    phony = re.search(r"^\.PHONY: (.+)$", text, re.MULTILINE)
+    assert phony
+    shown = subprocess.run(["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for target in phony[1].split():
+        assert f"make {target}" in shown
+
+
+def test_the_architecture_page_names_every_room_in_the_order_of_the_layers():
+    settings = tomllib.loads((ROOT / "packages/moorage/pyproject.toml").read_text())
+    [layers] = [one for one in settings["tool"]["importlinter"]["contracts"] if one["name"] == "layers"]
+    rooms = [room for layer in layers["layers"] for room in layer.split(" | ")]
+    named = re.findall(
+        r"^\| `packages/moorage/src/moorage/([a-z]+)(?:\.py)?` \|",
+        (ROOT / "ARCHITECTURE.md").read_text(),
+        re.MULTILINE,
+    )
+    assert named == rooms  # import-linter holds the layers to the tree
+
+
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_every_path_of_a_page_for_contributors_exists(page):
+    paths = re.findall(
+        r"(?<![\w/.])(?:packages|docs|examples|benchmarks|deploy)/[\w./-]*\w", (ROOT / page).read_text()
+    )
+    assert paths
+    assert [one for one in paths if not (ROOT / one).exists()] == []
+
+
+NAMES = {"kube": "moorage_kube", "local": "moorage_local"}
+
+
+def test_every_arrow_of_the_map_of_rooms_is_an_import():
+    page = (ROOT / "ARCHITECTURE.md").read_text()
+    rooms = page.split("## Rooms")[1]
+    arrows = re.findall(r"^    (\w+)(?:\[\w+\])? --> (\w+)(?:\[\w+\])?$", rooms, re.MULTILINE)
+    assert len(arrows) > 10
+    graph = grimp.build_graph("moorage", "moorage_kube", "moorage_local", cache_dir=None)
+    missing = [
+        f"{importer} --> {imported}"
+        for importer, imported in arrows
+        if not graph.direct_import_exists(
+            importer=NAMES.get(importer, f"moorage.{importer}"),
+            imported=NAMES.get(imported, f"moorage.{imported}"),
+            as_packages=True,
+        )
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.resource.kind)
+def test_every_field_of_our_kinds_has_a_description(kind):
+    assert [path for path, schema, _ in fields_of(kind.struct) if not schema.get("description")] == []
+
+
+def test_every_target_that_contributing_names_exists():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"(?:`|^    )make ([a-z-]+)", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE))
+    assert named - targets == set()
+    assert {"setup", "quick", "test", "test-all", "explore"} <= named
+
+
+def test_the_index_links_to_every_page():
+    index = (ROOT / "docs" / "README.md").read_text()
+    linked = set(re.findall(r"\]\(([^)#:]+)\)", index))
+    pages = {str(page.relative_to(ROOT / "docs")) for page in ROOT.glob("docs/**/*.md")} - {"README.md"}
+    assert linked == pages
+
+
+def test_the_page_without_internet_names_every_image_that_we_name():
+    page = (ROOT / "docs" / "howto" / "install-air-gapped.md").read_text()
+    assert [image for image in (PAUSE_IMAGE, *(app.image for app in BUILT_IN.values())) if image not in page] == []
+
+
+def test_no_page_links_out_of_the_docs():
+    """The site is built from docs/ alone."""
+    wrong = [
+        f"{page.relative_to(ROOT)}: {target}"
+        for page in ROOT.glob("docs/**/*.md")
+        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text())
+        if "://" not in target and not (page.parent / target).resolve().is_relative_to(ROOT / "docs")
+    ]
+    assert wrong == []
+
+
+def test_the_glossary_is_in_order_and_its_links_lead_somewhere():
+    text = (ROOT / "docs" / "reference" / "glossary.md").read_text()
+    anchors = re.findall(r'<a id="([a-z-]+)">', text)
+    assert anchors == sorted(anchors)
+    assert set(re.findall(r"\]\(#([a-z-]+)\)", text)) - set(anchors) == set()
+
+
+def test_both_readmes_have_the_same_commands_headings_links_and_pictures():
+    def shape(name: str) -> dict[str, object]:
+        text = (ROOT / name).read_text()
+        blocks = [line.split("  #")[0].rstrip() for line in text.splitlines() if line.startswith("    ")]
+        links = [target for target in re.findall(r"\]\(([^)]+)\)", text) if not target.startswith("README")]
+        return {
+            "headings": [len(marks) for marks in re.findall(r"^(#+) ", text, re.MULTILINE)],
+            "commands": blocks,
+            "links": links,
+            "code": sorted(re.findall(r"`[^`\n]+`", text)),
+            "rows": len(re.findall(r"^\|", text, re.MULTILINE)),
+        }
+
+    assert shape("README.ja.md") == shape("README.md")
+
+
+@pytest.mark.parametrize(
+    "picture", sorted((ROOT / "docs" / "pictures").glob("*.[sp][vn]g")), ids=lambda path: path.name
+)
+def test_a_picture_is_small(picture):
+    assert picture.stat().st_size < 400_000
+
+
+@pytest.mark.parametrize("page", ["run-again.md", "migrate-from-slurm.md"])
+def test_the_file_of_a_run_in_the_docs_is_read(page):
+    text = (ROOT / "docs" / "howto" / page).read_text()
+    [document] = re.findall(r"^```yaml\n(.+?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert parse_run_file(parse_yaml(document.encode()))["gpu_type"] == "a100"

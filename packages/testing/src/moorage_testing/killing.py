@@ -1,0 +1,192 @@
+"""Trouble for a local cluster: its processes are killed, or stopped for a while, and brought back.
+
+What is killed is the process itself (SIGKILL), at whatever it does. The supervisor starts its children again, each
+time later than the last; so that a scene of hundreds of kills ends, a child that died three times takes the
+supervisor with it the next time, and `moor up` starts everything anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from moorage.cli.datafolder import DataFolder
+from moorage.cli.supervisor import CHILDREN
+from moorage_testing.cluster import Cluster
+
+EVERYTHING = "everything"
+LAUNCHER = "launcher"  # the process of the node agents that forks the shims of pods; it comes back when needed
+DEATHS_OF_A_CHILD = 3  # after these the supervisor waits 15 s
+UP_SECONDS = 900.0  # bounds a hang: `moor up` itself gives up after 15 minutes
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process of that number exists and has not ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def parent_of(pid: int) -> int | None:
+    """The number of a process's parent; None when it is gone."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
+
+
+def send(pid: int, number: int) -> bool:
+    """Send a signal; False when the process is gone."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+        return True
+    return False
+
+
+def pids_with(*words: str) -> list[int]:
+    """Processes of this machine whose command line or environment holds all these words."""
+    wanted, pids = [word.encode() for word in words], []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                text = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+            except OSError:
+                continue
+            if all(word in text for word in wanted):
+                pids.append(int(entry.name))
+    return pids
+
+
+class Trouble:
+    """Kills and stops the processes of one `moor up`, and brings them back. `counts`: how often which of them."""
+
+    def __init__(self, cluster: Cluster, chance: random.Random) -> None:
+        self.chance = chance
+        self.counts: Counter[str] = Counter()
+        self.failed_starts: list[str] = []  # what `moor up` said when it was killed itself, or had no port
+        self.cluster = cluster
+        self._folder = DataFolder(cluster.home)
+        self._deaths: Counter[str] = Counter()
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+    def pid(self, name: str) -> int | None:
+        """Of the supervisor, one of its children or the launcher, if it is running."""
+        if name == LAUNCHER:
+            control_plane = self.pid("localcluster")
+            return next(
+                (pid for pid in pids_with("podshim.py", "--serve") if parent_of(pid) == control_plane), None
+            )
+        return self._folder.pid(name)
+
+    async def kill(self, name: str) -> bool:
+        """SIGKILL to a process, or to everything; False when there is none to kill just now."""
+        if name in CHILDREN and self._deaths[name] >= DEATHS_OF_A_CHILD:
+            name = EVERYTHING
+        if name == EVERYTHING:
+            pids = {child: self.pid(child) for child in (*CHILDREN, "supervisor")}
+        else:
+            pids = {name: self.pid(name)}
+        struck = [pid for pid in pids.values() if pid is not None and send(pid, signal.SIGKILL)]
+        await until_gone(struck)
+        if struck:
+            self.counts[f"kill {name}"] += 1
+            self._deaths[name] += 1
+        return bool(struck)
+
+    async def stop(self, name: str, seconds: float) -> bool:
+        """SIGSTOP, and SIGCONT after so long; False when there is nothing to stop just now."""
+        pid = self.pid(name)
+        if pid is None:
+            return False
+        return await self.stop_process(pid, name, seconds)
+
+    async def stop_process(self, pid: int, name: str, seconds: float) -> bool:
+        if not send(pid, signal.SIGSTOP):
+            return False
+        self.counts[f"stop {name}"] += 1
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            send(pid, signal.SIGCONT)
+        return True
+
+    def kill_process(self, pid: int, name: str) -> bool:
+        """SIGKILL to any process, counted under that name."""
+        struck = send(pid, signal.SIGKILL)
+        self.counts[f"kill {name}"] += struck
+        return struck
+
+    async def bring_back(self) -> None:
+        """Return once the cluster is up: `moor up` again and again where the supervisor is gone.
+
+        Raises AssertionError with what `moor up` said when it does not come back.
+        """
+        ends = time.monotonic() + UP_SECONDS
+        while self.pid("supervisor") is None:
+            self._deaths.clear()
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "moorage.cli.main", "up", "--data", str(self._folder.path)),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+            )
+            output, _ = await process.communicate()
+            if process.returncode == 0:
+                return
+            self.failed_starts.append(output.decode(errors="replace"))
+            if time.monotonic() > ends:
+                raise AssertionError(f"`moor up` failed for {UP_SECONDS:g} s: {self.failed_starts[-1]}")
+            await asyncio.sleep(0.2)
+
+    async def strike(self, *names: str, again: float = 0.25) -> None:
+        """Kill one of these by chance, bring the cluster back; `again`: the chance of a kill while it starts."""
+        if not await self.kill(self.chance.choice(names)):
+            await asyncio.sleep(0.05)  # it is just being started
+        if self.pid("supervisor") is not None:
+            return
+        starting = asyncio.create_task(self.bring_back())
+        try:
+            if self.chance.random() < again:
+                await asyncio.sleep(self.chance.uniform(0.0, 2.0))
+                await self.kill(self.chance.choice(names))
+        finally:
+            await starting
+        await self.bring_back()
+
+    async def strike_again_and_again(
+        self, kills: int, *names: str, pause: tuple[float, float], seen: Callable[[], str]
+    ) -> None:
+        """Strike until so many were killed, after a pause (seconds) each. `seen` tells how far the work is."""
+        while self.total < kills:
+            await asyncio.sleep(self.chance.uniform(*pause))
+            before = self.total
+            await self.strike(*names)
+            if self.total // 10 != before // 10:
+                print(f"{self.total} kills: {seen()}", file=sys.stderr, flush=True)
+        await self.bring_back()
+
+
+async def until_gone(pids: Iterable[int]) -> None:
+    """Wait until these processes have ended."""
+    waited_for = list(pids)
+    await until_so(lambda: not any(is_alive(pid) for pid in waited_for), every=0.01)
+
+
+async def until_so(is_so: Callable[[], bool], *, every: float = 0.1) -> None:
+    """Wait for a state that only looking shows; whoever calls bounds the time."""
+    while True:
+        if is_so():
+            return
+        await asyncio.sleep(every)

@@ -1,0 +1,52 @@
+"""Fixtures of pytest: the cluster that the environment chooses, and a local one for a test alone."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from moorage_testing.cluster import Cluster, local_cluster, start_cluster
+
+
+@contextlib.contextmanager
+def short_folder() -> Iterator[Path]:
+    """A folder with a short path: Unix sockets allow 107 characters."""
+    folder = Path(tempfile.mkdtemp(prefix="moor-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def _session_cluster() -> Iterator[Cluster]:
+    with short_folder() as folder, start_cluster(folder / "home") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(request: pytest.FixtureRequest) -> Cluster:
+    """The cluster that the environment chose; the test is skipped, with the reason, when it lacks a need.
+
+    Needs are declared by `@pytest.mark.cluster("scheduler", "kubelet", …)`.
+    """
+    found: Cluster = request.getfixturevalue("_session_cluster")
+    marker = request.node.get_closest_marker("cluster")
+    reason = found.lacks(set(marker.args) if marker else {"api"})
+    if reason:
+        pytest.skip(reason)
+    return found
+
+
+@pytest.fixture
+def own_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A local cluster for one test alone, which may kill it. `@pytest.mark.parametrize` with
+    `indirect=["own_cluster"]` gives other options for `moor up`."""
+    options = getattr(request, "param", ())
+    with short_folder() as folder, local_cluster(folder / "home", *options) as cluster:
+        yield cluster

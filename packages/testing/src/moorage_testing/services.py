@@ -1,0 +1,109 @@
+"""Our services as processes of their own on a real control plane, each of which can be killed and started again.
+
+`moor operator`, `moor webhook`, `moor extender` and `moor server`, as their Deployments run them; what they stand
+on (definitions, rights, classes, the webhook's registration) is there before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from moorage.model.manifests import ALL
+from moorage.model.names import SYSTEM_NAMESPACE
+from moorage_kube.errors import AlreadyExists
+from moorage_kube.remote.client import KubeClient
+from moorage_kube.resources import SERVICEACCOUNTS
+from moorage_testing.cluster import ControlPlane, services
+
+STOP_SECONDS = 120.0
+
+
+@dataclass
+class Services:
+    """The processes by name; `start` and `kill` any of them."""
+
+    kubeconfig: Path
+    home: Path
+    ports: Mapping[str, int]
+    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def start(self, *names: str) -> None:
+        """Start services; each logs to a file of its name, after what was there."""
+        for name in names:
+            kubeconfig = self.home / f"{name}.kubeconfig"
+            argv = [sys.executable, "-m", "moorage.cli.main", name, "--kubeconfig", str(kubeconfig)]
+            argv += ["--host", "127.0.0.1", "--port", str(self.ports.get(name, 0))]
+            if name == "webhook":
+                folder = self.home / "pki"
+                argv += ["--tls-cert", str(folder / "server.crt"), "--tls-key", str(folder / "server.key")]
+            if name == "server":
+                argv += ["--data", str(self.home / "usage")]
+            environment = dict(os.environ) | {"MOORAGE_PAGE_TOKEN": "page"}
+            with self.log(name).open("ab") as log:
+                self.running[name] = subprocess.Popen(
+                    argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
+                )
+
+    def log(self, name: str) -> Path:
+        """Where a service's log is."""
+        return self.home / f"{name}.log"
+
+    def kill(self, name: str) -> None:
+        """SIGKILL: it has no time to tidy up."""
+        process = self.running.pop(name)
+        process.kill()
+        process.wait()
+
+    def stop(self) -> None:
+        """End all of them, in peace where they let us."""
+        for process in self.running.values():
+            process.send_signal(signal.SIGTERM)
+        for process in self.running.values():
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self.running.clear()
+
+
+@contextlib.contextmanager
+def separate_services(plane: ControlPlane, home: Path) -> Iterator[Services]:
+    """Put in place what the services stand on, start none; those that run are stopped at the end."""
+    with services(plane.kubeconfig, home, plane.ports):
+        pass  # all in one process, once: it makes what is needed, on the ports that are to be served
+    config = yaml.safe_load(plane.kubeconfig.read_text())
+    for name, token in asyncio.run(_make_accounts(plane.kubeconfig)).items():
+        users = [user | {"user": {"token": token}} for user in config["users"]]
+        (home / f"{name}.kubeconfig").write_text(yaml.safe_dump(config | {"users": users}))
+    made = Services(
+        plane.kubeconfig, home, {name: plane.ports[name] for name in ("extender", "webhook", "server")}
+    )
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+async def _make_accounts(kubeconfig: Path) -> dict[str, str]:
+    """An account for each service, with the rights that it has anywhere; a token by service."""
+    tokens = {}
+    async with KubeClient.from_kubeconfig(kubeconfig) as api:
+        for service in ALL:
+            name = service.full_name
+            with contextlib.suppress(AlreadyExists):
+                await api.create(SERVICEACCOUNTS, {"metadata": {"name": name}}, SYSTEM_NAMESPACE)
+            wish = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+            made = await api.create_subresource(SERVICEACCOUNTS, name, "token", wish, SYSTEM_NAMESPACE)
+            tokens[service.name] = made["status"]["token"]
+    return tokens
