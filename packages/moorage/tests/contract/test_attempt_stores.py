@@ -10,9 +10,8 @@ import msgspec
 import pytest
 
 from moorage.api.kept import KeptAttempt, KeptPod, KeptRun
-from moorage.attempts.store import PODS, SCHEMA, AttemptStore, open_attempts
+from moorage.attempts.store import AttemptStore, open_attempts
 from moorage.queue.store import open_store
-from moorage.sql.migrations import Version, migrations
 from moorage_kube.errors import NotReady
 from moorage_kube.testing.clock import NOON
 from moorage_testing.postgres import new_database, throwaway_postgres
@@ -148,27 +147,3 @@ def test_a_store_is_opened_again_with_what_it_held(where: Path | str) -> None:
         assert second.run("lab", "train").pods == (a_pod(),)
     finally:
         second.close()
-
-
-def test_rows_from_before_containers_were_kept_are_read_and_written_on(where: Path | str) -> None:
-    steps = migrations("postgres" if isinstance(where, str) else "sqlite", SCHEMA)
-    before = open_attempts(where)
-    before.write([an_attempt()], [a_pod()])
-    before._db.run("ALTER TABLE attempt_pods DROP COLUMN container")  # as the first migration left it
-    before._db.run("UPDATE meta SET value = ? WHERE name = ?", "1", f"{SCHEMA.prefix}schema")
-    before.close()
-    store = open_attempts(where)
-    assert store.run("lab", "train").pods == (a_pod(container=""),)
-    store.write([], [a_pod(), a_pod("p2")])
-    assert store.run("lab", "train").pods == (a_pod(), a_pod("p2"))
-    assert store._db.version() == Version(len(steps), 1)
-    store.close()
-
-
-def test_the_release_before_writes_rows_without_a_container(store: AttemptStore) -> None:
-    """Both releases serve one database for a while."""
-    columns = [column for column in PODS.columns if column != "container"]
-    values = ", ".join(["?", *columns[1:]])
-    store.write([an_attempt()], [a_pod()])
-    store._db.run(f"INSERT INTO attempt_pods ({', '.join(columns)}) SELECT {values} FROM attempt_pods", "p2")
-    assert {pod.uid: pod.container for pod in store.run("lab", "train").pods} == {"p1": "first", "p2": ""}

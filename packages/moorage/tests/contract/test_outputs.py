@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -134,21 +133,6 @@ async def test_what_another_server_adds_is_news_and_counts(postgres_url: str) ->
     await second.add(1, "p", [(2, 1, 0, b"z" * 30_000)])
     assert [item for item, _ in await everything(first, 1)] == [1, 2]
     first.close()
-    second.close()
-
-
-async def test_a_file_of_an_older_moorage_is_counted_anew(tmp_path: Path) -> None:
-    path = tmp_path / "outputs.db"
-    first = Outputs(path, map_bytes=BOUND)
-    await first.add(1, "p", [(0, 1, 0, b"x" * 60_000)])
-    first.close()
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:  # as older code adds
-        db.execute(
-            "INSERT INTO outputs (map, item, lease, at, pod, output) VALUES (1, 1, 1, 0, 'p', ?)", [b"y" * 30_000]
-        )
-    second = Outputs(path, map_bytes=BOUND)
-    await second.add(1, "p", [(2, 1, 0, b"z" * 30_000)])
-    assert [item for item, _ in await everything(second, 1)] == [1, 2]
     second.close()
 
 

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import os
 import random
-import sqlite3
 from contextlib import closing, suppress
 from datetime import timedelta
 
-import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from moorage.decide.usage.samples import (
-    MEASURES,
-    Limits,
     PodUse,
     Point,
     Sum,
@@ -24,13 +20,10 @@ from moorage.decide.usage.samples import (
     by_pod,
     floor,
     newest_of,
-    row_of,
-    seconds_of,
     tally_of,
 )
-from moorage.sql.migrations import migrations
 from moorage.sql.opening import is_postgres
-from moorage.usage.samples import SCHEMA, Kept, SampleStore
+from moorage.usage.samples import Kept, SampleStore
 from moorage_kube.errors import StorageError
 from moorage_testing.postgres import new_database
 from moorage_testing.readings import TEN, a_reading, at_slot
@@ -185,57 +178,6 @@ def test_a_clock_that_ran_ahead_stops_no_history(store):
     assert [each.tally.slots for each in store.sums(TEN, TEN + DAY, 3600)] == [2, 1]
     for step in (30, 300, 3600):
         assert sum(each.tally.slots for each in store.points("u1", TEN, TEN + DAY, step)) == 3
-
-
-def an_old_database(where, statements):
-    """As the first migration left it, and then these statements."""
-    dialect = "postgres" if is_postgres(where) else "sqlite"
-    first, *_ = migrations(dialect, SCHEMA)
-    meta = "CREATE TABLE meta (name TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL)"
-    versions = [f"INSERT INTO meta VALUES ('{SCHEMA.prefix}{key}', '1')" for key in ("schema", "readable_by")]
-    script = ";\n".join([first.sql, meta, *versions, *statements])
-    if is_postgres(where):
-        with psycopg.connect(where, autocommit=True) as db:
-            db.execute(script.encode())
-    else:
-        with closing(sqlite3.connect(where)) as db:
-            db.executescript(script)
-
-
-def inserted(table, keys, tally):
-    values = ", ".join(str(value) for value in (*keys.values(), *row_of(tally)))
-    return f"INSERT INTO {table} ({', '.join([*keys, *MEASURES])}) VALUES ({values})"
-
-
-def test_what_was_kept_before_rows_were_packed_is_read_and_summed_up(database):
-    tallies = [tally_of(a_reading(at=at_slot(number), use=(float(number % 50),))) for number in range(185)]
-    start = seconds_of(TEN)
-    statements = [
-        f"INSERT INTO sample_pods VALUES ('u1', 1, 'lab', 'ada', {start}, {start + 179 * 30})",
-        f"INSERT INTO sample_marks VALUES ('slots_summed', {start + 180 * 30})",
-        f"INSERT INTO sample_marks VALUES ('windows_summed', {start + 3600})",
-        inserted("sample_hours", {"pod": 1, "at": start}, added(tallies[:120])),
-    ]
-    for number in range(18):
-        window = added(tallies[number * 10 : number * 10 + 10])
-        statements.append(inserted("sample_windows", {"pod": 1, "at": start + number * 300}, window))
-    for number, tally in enumerate(tallies):
-        at = start + number * 30
-        statements.append(inserted("sample_slots", {"at": at, "pod": 1, "read_at": at * 1_000_000}, tally))
-    an_old_database(database, statements)
-    with closing(SampleStore(database)) as store:
-        limits = Limits(gpu_percent=90.0, cpu_milli=9000.0)
-        assert store.stretches(["u1"], TEN, TEN + HOUR, 300, limits) == []  # only its windows can tell
-        for now in (at_slot(185), at_slot(300)):
-            assert total(store) == added(tallies)
-            for step in (30, 300, 3600):
-                length = step // 30
-                want = [added(tallies[first : first + length]) for first in range(0, 185, length)]
-                assert [each.tally for each in store.points("u1", TEN, TEN + DAY, step)] == want
-                for by_owner in (False, True):
-                    sums = store.sums(TEN, TEN + DAY, step, by_owner=by_owner)
-                    assert [each.tally for each in sums] == want
-            store.downsample(now)
 
 
 def test_many_pods_can_be_asked_for_at_once(store):

@@ -31,7 +31,6 @@ _GROW = """
 INSERT INTO output_sizes (map, bytes) VALUES (?, ?)
 ON CONFLICT (map) DO UPDATE SET bytes = output_sizes.bytes + excluded.bytes
 """
-_COUNT = "INSERT INTO output_sizes SELECT map, SUM(LENGTH(output) + ?) FROM outputs GROUP BY map"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ class Outputs:
     def __init__(self, where: Path | str, *, map_bytes: int = MAP_BYTES) -> None:
         self._map_bytes = map_bytes
         self._shared = is_postgres(where)
-        self._file = StoreThread("outputs", lambda: _open(where))
+        self._file = StoreThread("outputs", lambda: open_database(where, SCHEMA, durable=False))
         self._news: dict[int, asyncio.Event] = {}
 
     async def add(self, of: int, pod: str, parts: Sequence[tuple[int, int, int, bytes]]) -> None:
@@ -102,15 +101,6 @@ class Outputs:
             ((size,),) = db.rows("SELECT bytes FROM output_sizes WHERE map = ?", of)
             if size > self._map_bytes:
                 _free(db, of, size, self._map_bytes - self._map_bytes // FREED_AT_ONCE)
-
-
-def _open(where: Path | str) -> Database:
-    db = open_database(where, SCHEMA, durable=False)
-    if not is_postgres(where):  # older code may have added without counting
-        with db.transaction():
-            db.run("DELETE FROM output_sizes")
-            db.run(_COUNT, ROW_BYTES)
-    return db
 
 
 def _free(db: Database, of: int, size: int, wanted: int) -> None:

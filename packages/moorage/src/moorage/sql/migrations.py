@@ -34,7 +34,6 @@ class Schema:
     package: str  # its folder {folder}/{dialect} holds the migrations
     prefix: str = ""  # before the keys in the table `meta`
     folder: str = "migrations"
-    in_header: bool = False  # SQLite only: the version is `PRAGMA user_version`, not a row of `meta`
 
     @property
     def subject(self) -> str:

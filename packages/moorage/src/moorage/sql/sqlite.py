@@ -166,9 +166,6 @@ class SqliteDatabase:
                 self._db.execute(statement, list(chain.from_iterable(part)))
 
     def version(self) -> Version:
-        if self._schema.in_header:  # it says one number only: older code cannot use a newer schema
-            number = int(self._db.execute("PRAGMA user_version").fetchone()[0])
-            return Version(number, number)
         if not self._db.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'meta'").fetchall():
             return Version()
         keys = (self._schema.prefix + "schema", self._schema.prefix + "readable_by")
@@ -181,9 +178,6 @@ class SqliteDatabase:
     def apply(self, step: Migration) -> None:
         for statement in statements(step.sql):
             self._db.execute(statement)
-        if self._schema.in_header:
-            self._db.execute(f"PRAGMA user_version = {step.number}")
-            return
         self._db.execute("CREATE TABLE IF NOT EXISTS meta (name TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL)")
         for key, value in (("schema", step.number), ("readable_by", step.readable_by)):
             self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (self._schema.prefix + key, str(value)))

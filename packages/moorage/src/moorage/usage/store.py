@@ -20,7 +20,7 @@ from moorage.sql.moments import from_microseconds, to_microseconds
 from moorage.sql.opening import LateDatabase, is_postgres
 from moorage.usage import nodetable
 
-SCHEMA = Schema("moorage.usage", "usage.", in_header=True)
+SCHEMA = Schema("moorage.usage", "usage.")
 _TEXT, _NUMBER = "text", "bigint"
 # In the place of a run: a step is of none. No run has a slash in its name, and the last release reads it as one.
 _OF_WORKFLOW = "workflow/"

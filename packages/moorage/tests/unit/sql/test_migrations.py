@@ -1,7 +1,8 @@
-"""The runner of migrations, and files as earlier releases left them."""
+"""The runner of migrations, and the first schemas."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sqlite3
@@ -9,20 +10,21 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import sha256
+from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage.queue.outputs import SCHEMA as OUTPUTS
 from moorage.queue.tables import QUEUE
-from moorage.server.identity.sessions import SCHEMA as PEOPLE
+from moorage.server.databases import DATABASES, ServerDatabase
 from moorage.sql.migrations import Migration, Schema, Version, migrate, migrations
 from moorage.sql.sqlite import SqliteDatabase, statements
-from moorage.usage.store import SCHEMA as USAGE
 from moorage_kube.errors import StorageError
+
+SCHEMAS = Path(__file__).with_name("schemas-0.1.0.json")  # SHA-256 of each first migration
 
 
 class FakeLedger:
@@ -85,9 +87,7 @@ def tables(path: Path) -> list[str]:
     return names
 
 
-@pytest.mark.parametrize("in_header", [True, False])
-def test_a_step_that_fails_leaves_the_schema_before_it(tmp_path: Path, schema: Schema, in_header: bool) -> None:
-    schema = Schema(schema.package, in_header=in_header)
+def test_a_step_that_fails_leaves_the_schema_before_it(tmp_path: Path, schema: Schema) -> None:
     path = tmp_path / "x.db"
     write(tmp_path, schema, 1, "CREATE TABLE a (x); CREATE TABLE b (x);")
     SqliteDatabase(path, schema).close()
@@ -100,16 +100,27 @@ def test_a_step_that_fails_leaves_the_schema_before_it(tmp_path: Path, schema: S
     assert tables(path) == before
     write(tmp_path, schema, 3, "CREATE TABLE c (x);")
     database = SqliteDatabase(path, schema)
-    assert database.version() == Version(3, 3 if in_header else 1)
+    assert database.version() == Version(3, 1)
     database.close()
 
 
+def test_the_first_schemas_are_those_of_0_1_0() -> None:
+    """Databases have them: what comes after is a migration of its own, and no edit of the first."""
+    sources = resources.files("moorage")
+    for file, checksum in json.loads(SCHEMAS.read_text()).items():
+        assert sha256(sources.joinpath(file).read_bytes()).hexdigest() == checksum, file
+
+
 @pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
-@pytest.mark.parametrize("schema", [QUEUE, PEOPLE, USAGE, OUTPUTS])
-def test_every_migration_is_numbered_and_says_who_can_read_the_schema(schema: Schema, dialect: str) -> None:
-    if schema in (USAGE, OUTPUTS) and dialect == "postgres":
-        pytest.skip("these stand in SQLite only")
-    assert migrations(dialect, schema)[0].readable_by == 1
+@pytest.mark.parametrize("database", DATABASES, ids=lambda database: database.name)
+def test_every_migration_is_numbered_and_the_first_is_recorded(database: ServerDatabase, dialect: str) -> None:
+    if dialect == "sqlite" and not database.file:
+        pytest.skip("kept in no file")
+    schema = database.schema
+    first = migrations(dialect, schema)[0]
+    folder = Path(schema.package.replace(".", "/")).relative_to("moorage") / schema.folder / dialect
+    recorded = [file for file in json.loads(SCHEMAS.read_text()) if Path(file).parent == folder]
+    assert (first.number, first.readable_by, len(recorded)) == (1, 1, 1)
 
 
 def test_a_gap_in_the_numbers_is_refused(tmp_path: Path, schema: Schema) -> None:
@@ -159,43 +170,6 @@ def test_a_step_that_is_killed_is_done_at_the_next_start(
     assert database.version().number == 2
     assert database.rows("SELECT x, y FROM a") == database.rows("SELECT x FROM b") == []
     database.close()
-
-
-def made_by_hand(path: Path, *scripts: str) -> None:
-    db = sqlite3.connect(path)
-    for script in scripts:
-        db.executescript(script)
-    db.close()
-
-
-def test_a_file_of_outputs_without_a_version_opens_with_its_rows(tmp_path: Path) -> None:
-    """Releases before 0.2 made its tables without migrations."""
-    made_by_hand(
-        tmp_path / "outputs.db",
-        "CREATE TABLE IF NOT EXISTS outputs (id INTEGER PRIMARY KEY AUTOINCREMENT, map INTEGER NOT NULL,"
-        " item INTEGER NOT NULL, lease INTEGER NOT NULL, at INTEGER NOT NULL, pod TEXT NOT NULL,"
-        " output BLOB NOT NULL);"
-        "CREATE INDEX IF NOT EXISTS outputs_by_map ON outputs (map, id);"
-        "CREATE INDEX IF NOT EXISTS outputs_by_item ON outputs (map, item, id);"
-        "INSERT INTO outputs VALUES (7, 1, 2, 3, 4, 'p', x'00');",
-    )
-    for _ in range(2):
-        database = SqliteDatabase(tmp_path / "outputs.db", OUTPUTS, durable=False)
-        assert database.rows("SELECT * FROM outputs") == [(7, 1, 2, 3, 4, "p", b"\0")]
-        database.close()
-
-
-@pytest.mark.parametrize("newest", [1, 2, 3])
-def test_a_file_of_usage_keeps_its_version_in_its_header(tmp_path: Path, newest: int) -> None:
-    """So have all releases written it; the newest of them opens it again."""
-    steps = migrations("sqlite", USAGE)
-    made_by_hand(tmp_path / "usage.db", *(step.sql for step in steps[:newest]), f"PRAGMA user_version = {newest};")
-    database = SqliteDatabase(tmp_path / "usage.db", USAGE)
-    assert database.version() == Version(len(steps), len(steps))
-    columns: list[Any] = database.rows("PRAGMA table_info(intervals)")
-    assert len(columns) == 16
-    database.close()
-    assert tables(tmp_path / "usage.db") == ["high_water", "intervals"]
 
 
 def test_opening_a_file_that_is_up_to_date_changes_its_header_alone(tmp_path: Path) -> None:

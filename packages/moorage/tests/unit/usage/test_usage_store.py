@@ -29,7 +29,8 @@ def test_a_folder_that_is_missing_is_named(tmp_path):
 def test_a_newer_file_is_refused_with_what_to_do(tmp_path):
     UsageStore(tmp_path / "usage.db").close()
     db = sqlite3.connect(tmp_path / "usage.db")
-    db.execute("PRAGMA user_version = 99")
+    db.execute("UPDATE meta SET value = '99'")
+    db.commit()
     db.close()
     with pytest.raises(StorageError, match="schema version 99; this Moorage knows versions up to") as caught:
         UsageStore(tmp_path / "usage.db")

@@ -51,8 +51,6 @@ class SqliteSource:
         db = self._open.get(part.name)
         if db is None:
             return 0
-        if part.schema.in_header:
-            return int(db.execute("PRAGMA user_version").fetchone()[0])
         row = db.execute("SELECT value FROM meta WHERE name = ?", (part.schema.prefix + "schema",)).fetchone()
         return int(row[0]) if row else 0
 
@@ -60,8 +58,6 @@ class SqliteSource:
         return [row[1] for row in self._open[part.name].execute(f"PRAGMA table_info({table})")]
 
     def rows(self, part: Part, table: str, columns: Sequence[str]) -> Iterator[Sequence[Any]]:
-        if table == META and part.schema.in_header:
-            return iter(())
         return iter(self._open[part.name].execute(f"SELECT {', '.join(columns)} FROM {table}"))
 
 
@@ -79,7 +75,7 @@ def stage(part: Part, folder: Path, version: int, target: Path) -> None:
                 _write_version(db, part, step.number, step.readable_by)
             for table in (*part.tables(DIALECT, version), META):
                 path = folder / f"{table}.jsonl"
-                if not path.exists() or (table == META and part.schema.in_header):
+                if not path.exists():
                     continue
                 columns, rows = read_lines(path)
                 db.execute(f"DELETE FROM {table}") if table != META else None
@@ -96,9 +92,6 @@ def stage(part: Part, folder: Path, version: int, target: Path) -> None:
 
 
 def _write_version(db: sqlite3.Connection, part: Part, number: int, readable_by: int) -> None:
-    if part.schema.in_header:
-        db.execute(f"PRAGMA user_version = {number}")
-        return
     db.execute("CREATE TABLE IF NOT EXISTS meta (name TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL)")
     for key, value in (("schema", number), ("readable_by", readable_by)):
         db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (part.schema.prefix + key, str(value)))

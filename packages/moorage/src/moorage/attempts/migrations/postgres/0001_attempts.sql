@@ -35,7 +35,8 @@ CREATE TABLE attempt_pods (
     gpus               BIGINT NOT NULL,
     gpu_type           TEXT    NOT NULL,
     disrupted          BIGINT NOT NULL,
-    gone_at            BIGINT
+    gone_at            BIGINT,
+    container          TEXT    NOT NULL  -- whose log is the pod's; empty: not known
 );
 
 CREATE INDEX attempt_pods_by_job ON attempt_pods (job_uid);

@@ -35,7 +35,8 @@ CREATE TABLE attempt_pods (
     gpus               INTEGER NOT NULL,
     gpu_type           TEXT    NOT NULL,
     disrupted          INTEGER NOT NULL,
-    gone_at            INTEGER
+    gone_at            INTEGER,
+    container          TEXT    NOT NULL  -- whose log is the pod's; empty: not known
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX attempt_pods_by_job ON attempt_pods (job_uid);

@@ -120,7 +120,15 @@ CREATE TABLE map_limits (
     map    BIGINT  NOT NULL,
     name   TEXT    NOT NULL,
     weight BIGINT  NOT NULL,
+    waits_since BIGINT NOT NULL DEFAULT 0,  -- for tokens of the limit; 0: it does not wait
+    waits_until BIGINT NOT NULL DEFAULT 0,  -- the wait is believed until then
     PRIMARY KEY (map, name)
+);
+
+-- Bytes of values, keys and results of each map, and of its rows: see queue/quota.py.
+CREATE TABLE map_sizes (
+    map   BIGINT NOT NULL PRIMARY KEY,
+    bytes BIGINT NOT NULL
 );
 
 -- Rows change three times each in quick succession: leave room on the page, and clean up early.

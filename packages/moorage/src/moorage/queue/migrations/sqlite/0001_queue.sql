@@ -120,5 +120,13 @@ CREATE TABLE map_limits (
     map    INTEGER NOT NULL,
     name   TEXT    NOT NULL,
     weight INTEGER NOT NULL,
+    waits_since INTEGER NOT NULL DEFAULT 0,  -- for tokens of the limit; 0: it does not wait
+    waits_until INTEGER NOT NULL DEFAULT 0,  -- the wait is believed until then
     PRIMARY KEY (map, name)
 ) STRICT, WITHOUT ROWID;
+
+-- Bytes of values, keys and results of each map, and of its rows: see queue/quota.py.
+CREATE TABLE map_sizes (
+    map   INTEGER NOT NULL PRIMARY KEY,
+    bytes INTEGER NOT NULL
+) WITHOUT ROWID;

@@ -14,7 +14,9 @@ CREATE TABLE intervals (
     memory_bytes BIGINT NOT NULL CHECK (memory_bytes >= 0),
     started_at   BIGINT NOT NULL,
     ended_at     BIGINT CHECK (ended_at >= started_at),  -- null: held still
-    last_seen_at BIGINT NOT NULL
+    last_seen_at BIGINT NOT NULL,
+    devices      TEXT    NOT NULL,  -- ids of its GPUs as the kubelet names them, with commas; empty: it does not
+    work         TEXT    NOT NULL  -- a hash of what it ran: see decide.runs.forecast.work_of; empty: not known
 );
 
 CREATE INDEX intervals_ended ON intervals (ended_at, started_at);

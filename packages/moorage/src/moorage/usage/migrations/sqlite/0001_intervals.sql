@@ -14,7 +14,9 @@ CREATE TABLE intervals (
     memory_bytes INTEGER NOT NULL CHECK (memory_bytes >= 0),
     started_at   INTEGER NOT NULL,
     ended_at     INTEGER CHECK (ended_at >= started_at),  -- null: held still
-    last_seen_at INTEGER NOT NULL
+    last_seen_at INTEGER NOT NULL,
+    devices      TEXT    NOT NULL,  -- ids of its GPUs as the kubelet names them, with commas; empty: it does not
+    work         TEXT    NOT NULL  -- a hash of what it ran: see decide.runs.forecast.work_of; empty: not known
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX intervals_ended ON intervals (ended_at, started_at);

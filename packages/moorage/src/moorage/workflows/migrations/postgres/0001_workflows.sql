@@ -29,6 +29,9 @@ CREATE TABLE workflow_nodes (
     PRIMARY KEY (uid, id)
 );
 
+-- A report of a pod without a node is refused.
+CREATE INDEX workflow_nodes_by_pod ON workflow_nodes (uid, pod);
+
 CREATE TABLE workflow_reports (
     uid    TEXT NOT NULL,
     pod    TEXT NOT NULL,
@@ -42,7 +45,30 @@ CREATE TABLE workflow_memos (
     name      TEXT    NOT NULL,
     kept_at   BIGINT  NOT NULL,
     memo      TEXT    NOT NULL,  -- JSON: Memo
+    bytes     BIGINT  NOT NULL,
     PRIMARY KEY (namespace, cache, name)
 );
 
 CREATE INDEX workflow_memos_by_time ON workflow_memos (kept_at);
+CREATE INDEX workflow_memos_sizes ON workflow_memos (namespace, bytes);
+
+-- Metrics that workflows define: a row for each set of labels in a namespace.
+CREATE TABLE workflow_metrics (
+    namespace  TEXT   NOT NULL,
+    name       TEXT   NOT NULL,
+    labels     TEXT   NOT NULL,  -- SHA-256 of the labels
+    changed_at BIGINT NOT NULL,
+    uid        TEXT   NOT NULL,  -- of the run that a value in real time is of; else empty
+    series     TEXT   NOT NULL,  -- JSON: MetricSeries
+    PRIMARY KEY (namespace, name, labels)
+);
+
+CREATE INDEX workflow_metrics_by_run ON workflow_metrics (uid);
+
+-- Bytes of each run's records: see _make_room in store.py.
+CREATE TABLE workflow_sizes (
+    uid       TEXT   NOT NULL PRIMARY KEY,
+    namespace TEXT   NOT NULL,
+    bytes     BIGINT NOT NULL
+);
+CREATE INDEX workflow_sizes_by_namespace ON workflow_sizes (namespace, bytes);

@@ -30,7 +30,30 @@ CREATE TABLE audit_log (
     path text NOT NULL,
     what text NOT NULL,
     address text NOT NULL,
-    status bigint NOT NULL
+    status bigint NOT NULL,
+    client text NOT NULL
 );
 CREATE INDEX audit_log_by_time ON audit_log (at);
 CREATE INDEX audit_log_by_person ON audit_log (person, number);
+CREATE TABLE login_places (
+    person text NOT NULL,
+    address text NOT NULL,
+    used_at bigint NOT NULL,
+    PRIMARY KEY (person, address)
+);
+CREATE INDEX login_places_by_time ON login_places (used_at);
+CREATE TABLE page_sessions (
+    token_hash bytea NOT NULL PRIMARY KEY,
+    page_hash bytea NOT NULL,
+    created_at bigint NOT NULL,
+    used_at bigint NOT NULL
+);
+CREATE INDEX page_sessions_by_time ON page_sessions (used_at);
+CREATE TABLE shared_values (
+    kind text NOT NULL,
+    name text NOT NULL,
+    body bytea NOT NULL,
+    expires_at bigint NOT NULL,
+    PRIMARY KEY (kind, name)
+);
+CREATE INDEX shared_values_by_end ON shared_values (kind, expires_at);

@@ -30,7 +30,30 @@ CREATE TABLE audit_log (
     path TEXT NOT NULL,
     what TEXT NOT NULL,
     address TEXT NOT NULL,
-    status INTEGER NOT NULL
+    status INTEGER NOT NULL,
+    client TEXT NOT NULL
 );
 CREATE INDEX audit_log_by_time ON audit_log (at);
 CREATE INDEX audit_log_by_person ON audit_log (person, number);
+CREATE TABLE login_places (
+    person TEXT NOT NULL,
+    address TEXT NOT NULL,
+    used_at INTEGER NOT NULL,
+    PRIMARY KEY (person, address)
+) WITHOUT ROWID;
+CREATE INDEX login_places_by_time ON login_places (used_at);
+CREATE TABLE page_sessions (
+    token_hash BLOB NOT NULL PRIMARY KEY,
+    page_hash BLOB NOT NULL,
+    created_at INTEGER NOT NULL,
+    used_at INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX page_sessions_by_time ON page_sessions (used_at);
+CREATE TABLE shared_values (
+    kind TEXT NOT NULL,
+    name TEXT NOT NULL,
+    body BLOB NOT NULL,
+    expires_at INTEGER NOT NULL,
+    PRIMARY KEY (kind, name)
+) WITHOUT ROWID;
+CREATE INDEX shared_values_by_end ON shared_values (kind, expires_at);

@@ -10,8 +10,6 @@ CREATE TABLE sample_pods (
     last_at   BIGINT NOT NULL  -- of the last reading that is summed up; at least `first_at`
 );
 
-CREATE INDEX sample_pods_last ON sample_pods (last_at);
-
 -- The newest reading of each pod of the last day.
 CREATE TABLE sample_latest (
     pod     INTEGER NOT NULL PRIMARY KEY,
@@ -88,7 +86,53 @@ CREATE TABLE sample_hours (
     power_count     SMALLINT NOT NULL,
     gpus            SMALLINT NOT NULL,
     busy_gpus       SMALLINT NOT NULL,
+    windows         BIGINT NOT NULL,  -- of its five minutes: those with readings
+    gpu_low         BIGINT NOT NULL,  -- the least `gpu_peak` of these
+    cpu_high        BIGINT NOT NULL,  -- the highest mean of CPU of any
     PRIMARY KEY (pod, at)
+);
+
+-- Rows of one pod stand together, as decide.usage.packed makes them: a row's header and key cost as much as what is
+-- in it. The tables above hold what is not packed yet.
+
+-- The readings of five minutes, when these are summed up: (slot's number, read_at, measures).
+CREATE TABLE sample_packed_slots (
+    pod    INTEGER NOT NULL,
+    at     BIGINT  NOT NULL,  -- the beginning of the five minutes
+    packed BYTEA   NOT NULL,
+    PRIMARY KEY (pod, at)
+);
+
+-- The sums of five minutes of an hour, when that is summed up: (number in the hour, measures).
+CREATE TABLE sample_packed_windows (
+    pod    INTEGER NOT NULL,
+    at     BIGINT  NOT NULL,  -- the beginning of the hour
+    packed BYTEA   NOT NULL,
+    PRIMARY KEY (pod, at)
+);
+
+-- What all pods used together in a slot, five minutes or an hour: `level` is its length in seconds.
+CREATE TABLE sample_sums (
+    at              BIGINT   NOT NULL,  -- the beginning of the slot, window or hour
+    slots           BIGINT   NOT NULL,
+    cpu_count       BIGINT   NOT NULL,
+    cpu_sum         BIGINT   NOT NULL,
+    cpu_peak        BIGINT   NOT NULL,
+    memory_count    BIGINT   NOT NULL,
+    memory_sum      BIGINT   NOT NULL,
+    memory_peak     BIGINT   NOT NULL,
+    gpu_count       BIGINT   NOT NULL,
+    gpu_sum         BIGINT   NOT NULL,
+    gpu_peak        BIGINT   NOT NULL,
+    gpu_memory_sum  BIGINT   NOT NULL,
+    gpu_memory_peak BIGINT   NOT NULL,
+    power_count     BIGINT   NOT NULL,
+    power_sum       BIGINT   NOT NULL,
+    power_peak      BIGINT   NOT NULL,
+    gpus            BIGINT   NOT NULL,
+    busy_gpus       BIGINT   NOT NULL,
+    level           SMALLINT NOT NULL,
+    PRIMARY KEY (level, at)
 );
 
 -- How far the tables above are summed up and forgotten: see decide.usage.samples.Marks.
