@@ -417,6 +417,7 @@ RUNS = [
         rest=("GET", f"/api/v1/jobs?namespace={NAMESPACE}&selector=project%3D-", None),
         sdk=lambda client: list(client.jobs.list(selector="project=-")),
         code="bad_request",
+        needs_server=True,
         message="'project=-' is not a label requirement",
     ),
     Case(
@@ -425,6 +426,7 @@ RUNS = [
         rest=("GET", f"/api/v1/jobs?namespace={NAMESPACE}&since=yesterday", None),
         sdk=lambda client: list(client.jobs.list(since="yesterday")),
         code="bad_request",
+        needs_server=True,
         message="invalid since 'yesterday': use a span, a day or a time",
     ),
     submitting(

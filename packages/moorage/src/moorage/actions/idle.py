@@ -9,19 +9,17 @@ from moorage.api.errors import ErrorCode
 from moorage.api.idle import IdleWork
 from moorage.decide.idle.notices import outlook
 from moorage.decide.idle.plan import snooze
-from moorage.decide.idle.states import Record, State, read_record, write_record
+from moorage.decide.idle.states import State, read_record, write_record
 from moorage.decide.idle.work import RESOURCES, Held, HeldWork
 from moorage.model.idle import Policy, policy_for
 from moorage.model.names import IDLE_ANNOTATION
+from moorage.present.idlemarks import mark_of
 from moorage_kube.api import Api
 from moorage_kube.changes import change_as_read
 from moorage_kube.clock import SYSTEM, Clock
 from moorage_kube.errors import NotFound, UsageError
 from moorage_kube.meta import annotations_of
-from moorage_kube.moments import format_duration
 from moorage_kube.resources import Obj
-
-_NEXT = {"warn": "warned", "remind": "reminded", "suspend": "suspended"}
 
 
 def idle_work(held: Iterable[Held], policies: Sequence[Policy]) -> tuple[IdleWork, ...]:
@@ -114,17 +112,3 @@ def idle_mark(obj: Obj, now: datetime) -> str:
     """A few words for a list: "idle 3h, suspended in 2h"; "" for work that is in use."""
     record = read_record(annotations_of(obj).get(IDLE_ANNOTATION))
     return mark_of(record, now)
-
-
-def mark_of(record: Record, now: datetime) -> str:
-    """As `idle_mark`, of a record."""
-    if record.state in (State.ACTIVE, State.EXEMPT):
-        return ""
-    if record.state is State.SUSPENDED:
-        return "suspended: idle"
-    if record.state is State.SNOOZED and record.snoozed_until is not None:
-        return f"snoozed for {format_duration(max(timedelta(), record.snoozed_until - now))}"
-    words = f"idle {format_duration(now - record.since)}" if record.since is not None else str(record.state)
-    if record.next in _NEXT and record.next_at is not None:
-        return f"{words}, {_NEXT[record.next]} in {format_duration(max(timedelta(), record.next_at - now))}"
-    return words

@@ -11,7 +11,7 @@ from typing import Any
 
 from moorage.actions.kept import Kept, NothingKept, kept_of
 from moorage.api.errors import ErrorCode
-from moorage.api.jobs import Attempt, Job, JobSummary, RunPod
+from moorage.api.jobs import SORTS, Attempt, Job, JobSummary, RunPod
 from moorage.decide.runs.events import RunEvent, merge_events
 from moorage.decide.runs.kept import kept_pods_of, view_deleted
 from moorage.decide.runs.state import (
@@ -22,7 +22,6 @@ from moorage.decide.runs.state import (
     State,
     attempt_of,
     view_run,
-    view_runs,
 )
 from moorage.decide.usage.gpus import gpu_type
 from moorage.model.names import ENDED_ANNOTATION, NAME_COMPARED, RUN_LABEL, RUN_NAME_MAX, is_dns_label, label_value
@@ -51,24 +50,11 @@ class Cancelled:
         return not self.jobs
 
 
-# -- reading
-
-
 AskTypes = Callable[[set[str]], Awaitable[Mapping[str, str]]]
 """Node name → GPU type, for these nodes at least, from who knows; for callers who may not list nodes."""
 
 
-async def list_runs(api: Api, namespace: str | None, ask_types: AskTypes | None = None) -> tuple[RunView, ...]:
-    """The runs of a namespace (None: of all), newest first. Raises ApiError."""
-    jobs, pods, types = await asyncio.gather(
-        api.list(JOBS, namespace, label_selector=RUN_LABEL),
-        api.list(PODS, namespace, label_selector=RUN_LABEL),
-        node_types(api),
-    )
-    runs = view_runs(jobs.items, pods.items, node_types=types)
-    if types is None and (asked := await _asked_types(runs, ask_types)):
-        return view_runs(jobs.items, pods.items, node_types=asked)
-    return runs
+# -- reading
 
 
 async def get_run(
@@ -184,9 +170,6 @@ def missing_attempt(run: RunView, attempt: int) -> NotFound:
 def is_run_name(name: str) -> bool:
     """Whether a run may have this name; others would be read as a selector."""
     return is_dns_label(name) and len(name) <= RUN_NAME_MAX
-
-
-SORTS = ("age", "gpus", "name")  # newest first, most GPUs first, from a to z
 
 
 def select_runs(
@@ -305,6 +288,7 @@ def job_of(run: RunView, now: datetime, *, private: bool = True, notes: Iterable
         command=run.command if private else "",
         requests=dict(run.requests) if private else {},
         labels=dict(run.labels) if private else {},
+        deadline=run.deadline if private else None,
         time_left_seconds=None if left is None else int(left.total_seconds()),
         notes=tuple(notes),
     )

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from moorage.actions.idle import mark_of
 from moorage.actions.objects import Kind, create_object, get_object, refuse
 from moorage.api.errors import ErrorCode
 from moorage.api.workspaces import NewWorkspace, WaitingFor, Workspace
@@ -36,6 +35,7 @@ from moorage.model.workspace import (
     parse_workspace,
     templates_of,
 )
+from moorage.present.idlemarks import mark_of
 from moorage_kube.api import Api
 from moorage_kube.clock import SYSTEM
 from moorage_kube.errors import ApiError, Conflict, Forbidden, NotFound, UsageError

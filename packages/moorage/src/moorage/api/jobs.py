@@ -7,10 +7,12 @@ from typing import Annotated
 
 import msgspec
 
-from moorage.api.fields import PAGE_MOST, Answer, Name, Query, Request, Text, Time, about
+from moorage.api.fields import Answer, Name, Query, Request, Text, Time, about
 from moorage_kube.integers import INT32_MAX
 
+SORTS = ("age", "gpus", "name")  # newest first, most GPUs first, from a to z
 ENDED = ("Succeeded", "Failed", "OOMKilled", "Cancelled", "Deleted")  # states of a run that do not change any more
+STATES = ("Waiting", "Running", "Restarting", "Suspended", *ENDED)
 WORDS_MAX = 4096  # of a command
 
 
@@ -81,6 +83,8 @@ class JobChoice(Query):
 
     namespace: Annotated[Text | None, about("Only runs of this namespace.")] = None
     owner: Annotated[Text | None, about("Only runs of this user.")] = None
+    mine: Annotated[bool, about("Only your runs.")] = False
+    active: Annotated[bool, about("Only runs that have not ended.")] = False
     state: Annotated[Text | None, about("Only runs in this state, such as Running.")] = None
     gpu_type: Annotated[Text | None, about("Only runs that have, or ask for, GPUs of this type.")] = None
     selector: Annotated[
@@ -93,8 +97,11 @@ class JobChoice(Query):
     ] = None
     sort: Annotated[Text | None, about("age (newest first), gpus (most first) or name.")] = None
     limit: Annotated[
-        Annotated[int, msgspec.Meta(ge=1, le=PAGE_MOST)] | None, about("At most this number of runs.")
+        Annotated[int, msgspec.Meta(ge=1, le=INT32_MAX)] | None, about("At most this number of runs.")
     ] = None
+    attempts: Annotated[
+        bool, about("Each run as it is shown alone, with its attempts; only where you may list Jobs.")
+    ] = False
 
 
 class JobEnd(Query):
@@ -218,6 +225,9 @@ class Job(JobSummary, frozen=True):
     time_left_seconds: Annotated[
         int | None, about("Seconds until its time limit; null: no limit, or hidden as `command`.")
     ] = None
+    deadline: Annotated[
+        Time | None, about("When its time limit ends it; null: no limit, it does not run, or hidden as `command`.")
+    ] = None
     notes: Annotated[tuple[str, ...], about("After a submit: what was filled in, and advice.")] = ()
 
 
@@ -226,3 +236,9 @@ class JobList(Answer, frozen=True):
 
     now: Annotated[Time, about("Moment that the answer describes.")]
     jobs: Annotated[tuple[JobSummary, ...], about("Runs, newest first.")] = ()
+
+
+class JobDetails(JobList, frozen=True):
+    """Runs at a moment, each as it is shown alone."""
+
+    jobs: tuple[Job, ...] = ()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     ("Runs", "run", "moorage.cli.run:run", "Run a command as a Job, with limits"),
     ("Runs", "rerun", "moorage.cli.run:rerun", "Run again what a run ran, with other options"),
-    ("Runs", "jobs", "moorage.cli.jobs:jobs", "List runs and their states"),
+    ("Runs", "jobs", "moorage.cli.joblist:jobs", "List runs and their states"),
     ("Runs", "show", "moorage.cli.jobs:show", "Show the details of a run"),
     ("Runs", "logs", "moorage.cli.logs:logs", "Print or follow the logs of a run, all its pods in one view"),
     ("Runs", "wait", "moorage.cli.wait:wait", "Wait until runs or maps have ended, or run"),

@@ -1,4 +1,4 @@
-"""`moor jobs`, `moor show`, `moor cancel`: runs as they stand."""
+"""`moor show`, `moor cancel`: one run as it stands, and its end."""
 
 from __future__ import annotations
 
@@ -13,134 +13,30 @@ from urllib.parse import quote
 import click
 import msgspec
 
-from moorage.actions.idle import mark_of
-from moorage.actions.runs import SORTS, cancel_run, get_run, job_of, list_runs, select_runs
+from moorage.actions.runs import cancel_run, get_run, job_of
 from moorage.api.gpus import Gpus
 from moorage.api.use import Use
 from moorage.cli import console
 from moorage.cli.hints import as_typed
-from moorage.cli.kept import AskedKept, erase_kept, with_kept
+from moorage.cli.kept import AskedKept, erase_kept
 from moorage.cli.names import complete
 from moorage.cli.rightsize import advice_lines, advice_of_run
 from moorage.cli.session import Problems, Session, Target, in_session, target_options
 from moorage.cli.use import ask_use, use_lines
-from moorage.cli.watching import Listing, Source, follow, watch_option
 from moorage.decide.explain.mounts import failed_mount
 from moorage.decide.runs.state import PodView, RunView, State, checkpoint_warning
 from moorage.decide.runs.timelimit import format_seconds
-from moorage.decide.since import moment_before
-from moorage.model.names import RUN_LABEL
 from moorage.present.explanation import mount_text
+from moorage.present.idlemarks import mark_of
 from moorage.present.missing import way_to_mount
 from moorage_kube.errors import ApiError, MoorageError, NotFound
 from moorage_kube.moments import format_duration, rfc3339
 from moorage_kube.quantity import format_bytes
-from moorage_kube.resources import EVENTS, JOBS, PODS, Obj
+from moorage_kube.resources import EVENTS, Obj
 from moorage_kube.texts import as_lines
 
 EVENTS_SHOWN = 8
 LOST = "unknown: no kubelet reported the end of the pod: its node was lost, or the pod was removed by force"
-HEADERS = (
-    "NAME",
-    "OWNER",
-    "STATE",
-    "GPUS",
-    "TYPE",
-    "NODE",
-    "AGE",
-    "TIME-LEFT",
-    "RESTARTS",
-    "RETRIES",
-    "CHECKPOINT",
-)
-
-CHOICES = ("active", "state", "gpu_type", "selector")  # options that leave runs out
-
-
-@console.command(
-    examples={
-        "moor jobs --mine --active --watch": "your runs that have not ended, kept up to date",
-        "moor jobs --all-namespaces --state running --sort gpus": "who uses the cluster most",
-        "moor jobs --since 24h --state failed": "what failed in the last day",
-        "moor jobs -l 'project=vision,stage!=test'": "the runs with, and without, a label",
-    }
-)
-@click.option("-A", "--all-namespaces", is_flag=True, help="Runs of all namespaces.")
-@click.option("--mine", is_flag=True, help="Only your runs.")
-@click.option("--owner", "--user", default=None, help="Only runs of this user.")
-@click.option("--active", is_flag=True, help="Only runs that have not ended.")
-@click.option(
-    "--state",
-    type=click.Choice([str(state) for state in State], case_sensitive=False),
-    default=None,
-    help="Only runs in this state.",
-)
-@click.option(
-    "--gpu-type",
-    default=None,
-    help="Only runs that have, or ask for, GPUs of this type.",
-    shell_complete=complete("gpu_types"),
-)
-@click.option(
-    "-l",
-    "--selector",
-    default=None,
-    metavar="SELECTOR",
-    help="Only runs whose labels match, such as project=vision,stage!=test.",
-)
-@click.option(
-    "--since",
-    default=None,
-    help="Only runs created since: 2h or 7d ago, a day such as 2026-01-31, or an RFC 3339 time.",
-)
-@click.option("--sort", type=click.Choice(SORTS), default="age", show_default=True, help="Order of the runs.")
-@click.option("--limit", type=click.IntRange(1), default=None, help="At most this number of runs.")
-@watch_option
-@console.output_option
-@target_options
-def jobs(
-    target: Target,
-    all_namespaces: bool,
-    mine: bool,
-    owner: str | None,
-    since: str | None,
-    watch: bool,
-    output: str,
-    **choice: Any,
-) -> int:
-    """List the runs of a namespace, newest first."""
-
-    types: dict[str, str] = {}  # GPU types of nodes, as the server told them
-
-    async def read(session: Session) -> Listing:
-        namespace = None if all_namespaces else session.namespace
-        start = None if since is None else moment_before(since, session.clock.now(), "since")
-        runs = await list_runs(session.api, namespace, partial(_types_of_server, session, types))
-        runs = select_runs(runs, owner=await session.user() if mine else owner, since=start, **choice)
-        runs = await with_kept(session, namespace, runs)
-        is_chosen = any((mine, owner, since, *(choice[name] for name in CHOICES)))
-        where = "in any namespace" if all_namespaces else f"in namespace {session.namespace}"
-        now = session.clock.now
-        return Listing(
-            headers=(("NAMESPACE", *HEADERS) if all_namespaces else HEADERS),
-            rows=lambda: [([run.namespace] if all_namespaces else []) + _row(run, now()) for run in runs],
-            items=[_as_json(run, now()) for run in runs],
-            names=[run.name for run in runs],
-            nothing=f"no run {where} matches"
-            if is_chosen
-            else f"no runs {where}; start one: moor run -- python train.py",
-            keys=[f"{run.namespace}/{run.name}" for run in runs],
-        )
-
-    async def work(session: Session) -> int:
-        if watch:
-            namespace = None if all_namespaces else session.namespace
-            sources = [Source(resource, namespace, RUN_LABEL) for resource in (JOBS, PODS)]
-            return await follow(session, sources, lambda: read(session), output=output)
-        (await read(session)).show(output)
-        return 0
-
-    return in_session(target, work)
 
 
 @console.command(
@@ -352,28 +248,6 @@ async def _types_of_server(session: Session, known: dict[str, str], nodes: set[s
             known.update({node.name: node.type for node in answer.nodes})
             known.update({node: "" for node in nodes - known.keys()})
     return known
-
-
-def _row(run: RunView, now: datetime) -> list[str]:
-    left = ""
-    if run.deadline is not None and not run.state.ended:
-        left = format_duration(run.deadline - now)
-    checkpoint = ""
-    if run.checkpoint:
-        checkpoint = f"{format_duration(now - run.checkpoint_at)} ago" if run.checkpoint_at else "none yet"
-    return [
-        run.name,
-        run.owner,
-        f"{run.state} ({mark})" if (mark := _idle(run, now)) else str(run.state),
-        str(run.gpus),
-        run.gpu_type,
-        run.node,
-        format_duration(now - run.created) if run.created else "",
-        left,
-        str(run.restarts),
-        str(run.retries),
-        checkpoint,
-    ]
 
 
 def _idle(run: RunView, now: datetime) -> str:

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from urllib.parse import quote
 
-from moorage.api.jobs import JobList
 from moorage.api.kept import Erased, KeptLog, KeptPod, KeptRun, KeptSteps
 from moorage.cli import console
 from moorage.cli.session import Session
-from moorage.decide.runs.kept import needs_kept
-from moorage.decide.runs.state import RunView
 from moorage_kube.errors import Forbidden, MoorageError, NotFound, NotReady
 
 
@@ -64,33 +59,6 @@ class AskedKept:
         if not self._noted:
             console.note(text)
         self._noted = True
-
-
-async def with_kept(session: Session, namespace: str | None, runs: Sequence[RunView]) -> tuple[RunView, ...]:
-    """Runs of a list, each without a pod with what the server keeps of its pods: one question for all of them.
-
-    `namespace` None: of all. Where there is no server, or it gives no answer, the runs as they are.
-    """
-    if not any(needs_kept(run, peaks=False) for run in runs):
-        return tuple(runs)
-    try:
-        listed = await session.server.ask(JobList, "GET", "/api/v1/jobs", params={"namespace": namespace})
-    except MoorageError:
-        return tuple(runs)
-    known = {(job.namespace, job.name, job.created): job for job in listed.jobs}
-    return tuple(
-        replace(
-            run,
-            node=job.node,
-            gpu_type=job.gpu_type,
-            started=job.started,
-            exit_code=job.exit_code,
-            reason=job.reason,
-        )
-        if needs_kept(run, peaks=False) and (job := known.get((run.namespace, run.name, run.created))) is not None
-        else run
-        for run in runs
-    )
 
 
 async def erase_kept_steps(session: Session, workflow: str) -> int:

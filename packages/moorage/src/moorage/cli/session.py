@@ -22,7 +22,7 @@ from moorage.client.cluster import open_cluster, user_of
 from moorage.client.connection import Connection
 from moorage_kube.api import PodApi
 from moorage_kube.clock import SYSTEM, Clock
-from moorage_kube.errors import Forbidden, MoorageError
+from moorage_kube.errors import BadRequest, Forbidden, MoorageError, NotReady, ServerError, UsageError
 from moorage_kube.errors import Problems as Problems
 
 if TYPE_CHECKING:
@@ -85,6 +85,22 @@ class Session:
         await self.server.address()
         ca = (await self.server.site()).ca if isinstance(self.server, Connection) else ""
         return map_client(self.server.address, ca=ca, clock=self.clock)
+
+
+async def ask_server(
+    session: Session, kind: type[R], path: str, params: Mapping[str, object] | None = None, *, kubectl: str
+) -> R:
+    """An answer of the server. Where none comes, the error names the kubectl command that reads the same."""
+    try:
+        return await session.server.ask(kind, "GET", path, params=params)
+    except BadRequest as error:
+        raise UsageError(error.message, hint=error.hint, code=error.code, field=error.field) from error
+    except NotReady as error:
+        raise NotReady(error.message, hint=f"without Moorage's server: {kubectl}") from error
+    except ServerError as error:
+        if error.status == 0:
+            error.hint = f"without Moorage's server: {kubectl}"
+        raise
 
 
 Opener = Callable[[Target], AbstractAsyncContextManager[Session]]

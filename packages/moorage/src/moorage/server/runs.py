@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from moorage.actions.runs import get_deleted, job_of, jobs_of_run, missing_run, select_runs, summary_of
-from moorage.api.jobs import Job, JobChoice, JobList
+from moorage.api.jobs import Job, JobChoice, JobDetails, JobList
 from moorage.api.kept import KeptPod, KeptRun
 from moorage.decide.runs.kept import kept_pods_of, needs_kept
 from moorage.decide.runs.state import RunView
@@ -36,7 +36,10 @@ class RunReader:
     user: User
 
     async def list(self, choice: JobChoice) -> JobList:
-        """The runs that match all of a choice. Raises UsageError for what cannot be read in it."""
+        """The runs that match all of a choice. Raises UsageError for what cannot be read in it, and Forbidden for
+        attempts where the user may not list Jobs."""
+        if choice.attempts:
+            await self._check_listing(choice.namespace)
         cluster, now = await self.context.ready(), self.context.now()
         since = None if choice.since is None else moment_before(choice.since, now, "since")
         known = cluster.runs()
@@ -45,7 +48,8 @@ class RunReader:
         chosen = select_runs(
             known,
             namespace=choice.namespace,
-            owner=choice.owner,
+            owner=self.user.name if choice.mine else choice.owner,
+            active=choice.active,
             state=choice.state,
             gpu_type=choice.gpu_type,
             since=since,
@@ -53,7 +57,9 @@ class RunReader:
             sort=choice.sort,
             limit=choice.limit,
         )
-        shown = await self.complete(chosen)
+        shown = await self.complete(chosen, peaks=choice.attempts)
+        if choice.attempts:
+            return JobDetails(now=now.replace(microsecond=0), jobs=tuple(job_of(run, now) for run in shown))
         return JobList(now=now.replace(microsecond=0), jobs=tuple(summary_of(run) for run in shown))
 
     async def show(self, namespace: str, name: str) -> RunView:
@@ -120,6 +126,12 @@ class RunReader:
             return await auth.may(self.user, "get", JOBS.plural, group=JOBS.group, namespace=namespace)
         except ApiError:
             return False
+
+    async def _check_listing(self, namespace: str | None) -> None:
+        """Raises Forbidden, as the Kubernetes API says it."""
+        auth, kind = self.context.auth, JOBS
+        if not await auth.may(self.user, "list", kind.plural, group=kind.group, namespace=namespace or ""):
+            await self.context.acting(self.user).list(kind, namespace, limit=1)  # a right that is new counts
 
     async def _readable(self, runs: Iterable[RunView]) -> tuple[RunView, ...]:
         """The runs whose labels the user may read: a selector tells what the labels are."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import socket
+import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -12,9 +16,14 @@ import pytest
 
 from moorage.cli.main import main
 from moorage.cli.session import Session, Target
+from moorage.client.connection import Connection, at_url
+from moorage.decide.rates import Rate
+from moorage.server.service import ServerService
 from moorage_kube.clock import SYSTEM, Clock, rfc3339
 from moorage_kube.errors import ApiError, NotFound, NotReady
 from moorage_kube.resources import NODES, Obj, Resource
+from moorage_kube.serving import serve
+from moorage_kube.testing.clock import FakeClock
 from moorage_local.testing.fakeapi import FakeApi
 
 T = TypeVar("T")
@@ -29,6 +38,9 @@ class CliApi(FakeApi):
         self.pod_logs: dict[str, list[str]] = {}
         self.on_call: Callable[[str, str, str], None] | None = None
         self.user = "ada"
+
+    def with_token(self, *_: str) -> CliApi:
+        return self
 
     @property
     def objects(self) -> dict[tuple[str, str, str], Obj]:
@@ -119,10 +131,11 @@ class CliApi(FakeApi):
 
 
 class FakeServer:
-    """Moorage's server: answers by path, or is not there."""
+    """Moorage's server: answers by path, or is not there. With `serves` it lists the runs of that cluster."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {}
+        self.serves: CliApi | None = None
         self.asked: list[tuple[str, Any]] = []
 
     async def ask(
@@ -135,12 +148,39 @@ class FakeServer:
         body: object = None,
     ) -> T:
         self.asked.append((path, params if method == "GET" else msgspec.to_builtins(body)))
+        if path not in self.answers and self.serves is not None and path == "/api/v1/jobs":
+            async with served(self.serves) as server:
+                return await server.ask(kind, method, path, params=params)
         if path not in self.answers:
             raise NotReady("this cluster has no Moorage server")
         return msgspec.convert(self.answers[path], kind)
 
     async def address(self) -> tuple[str, dict[str, str]]:
         raise NotReady("this cluster has no Moorage server")
+
+
+@contextlib.asynccontextmanager
+async def served(api: CliApi) -> AsyncIterator[Connection]:
+    """A server over a cluster, on loopback, at noon."""
+    api.users["kube-token"] = api.user
+    api.readers |= {(api.user, namespace) for namespace in ("default", "other")}
+    with tempfile.TemporaryDirectory() as folder:
+        service = ServerService(
+            api, usage_db=Path(folder) / "usage.db", page_token="page", clock=FakeClock(), rate=Rate(per_second=0)
+        )
+        sock = socket.create_server(("127.0.0.1", 0))
+        sock.setblocking(False)
+        stop = asyncio.Event()
+        tasks = [asyncio.create_task(service.run()), asyncio.create_task(serve(service.app, sock, stop=stop))]
+        connection = Connection(at_url(f"http://127.0.0.1:{sock.getsockname()[1]}", "kube-token"))
+        try:
+            yield connection
+        finally:
+            await connection.close()
+            stop.set()
+            await tasks[1]
+            tasks[0].cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @dataclass

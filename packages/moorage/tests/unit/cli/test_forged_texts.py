@@ -72,6 +72,7 @@ def forged(moor):
     entry = {"number": 1, "at": WHEN, "person": FORGED, "address": FORGED, "client": FORGED, "namespace": FORGED}
     entry |= {"what": "", "method": "POST", "path": f"/a{FORGED}", "status": 401}
     moor.server.answers["/api/v1/audit"] = {"entries": [entry, entry | {"status": 0, "what": FORGED}]}
+    moor.server.serves = moor.api
     return moor
 
 

@@ -48,7 +48,8 @@ PARTIAL: dict[str, dict[str, set[str]]] = {
     "A dataset": {"key": {PYTHON}},
     "A list of runs": {
         "all_namespaces": {CLI, PYTHON},  # no namespace over REST
-        **dict.fromkeys(("mine", "active"), {CLI}),
+        **dict.fromkeys(("mine", "active"), {CLI, REST}),
+        "attempts": {REST},  # the command line always asks for them, Python for one run
     },
     "The logs of a run": dict.fromkeys(("since", "prefix"), {CLI}),
     "The wait for a run": {"for": {CLI}},

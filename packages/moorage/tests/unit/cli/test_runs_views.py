@@ -109,6 +109,7 @@ def a_pod(name: str = "train-abc", phase: str = "Running", *, run: str = "train"
 def at_noon(moor):
     moor.clock = FakeClock()
     moor.node("node-1", gpus=2)
+    moor.server.serves = moor.api
     return moor
 
 
@@ -456,18 +457,21 @@ def test_explain_without_a_server_reads_the_cluster_itself(at_noon):
 
 
 def test_who_may_not_list_nodes_sees_the_gpu_type_that_the_server_tells(moor, at_noon):
-    moor.api.refuse["list", "nodes"] = Forbidden("nodes is forbidden")
     moor.api.put(JOBS, a_job())
     moor.api.put(PODS, a_pod())
-
-    def types() -> tuple[str, str]:
-        listed, shown = moor("jobs", "-o", "json"), moor("show", "train", "-o", "json")
-        assert (listed.code, shown.code) == (0, 0), listed.err + shown.err
-        return json.loads(listed.out)[0]["gpuType"], json.loads(shown.out)["gpuType"]
-
-    assert types() == ("", "")  # there is no server either
+    moor.api.refuse["list", "nodes"] = Forbidden("nodes is forbidden")
     moor.server.answers["/api/v1/gpus"] = {
         "now": "2026-01-05T12:00:00Z",
         "nodes": [{"name": "node-1", "type": "a100"}],
     }
-    assert types() == ("a100", "a100")
+    shown = moor("show", "train", "-o", "json")
+    assert (shown.code, json.loads(shown.out)["gpuType"]) == (0, "a100"), shown.err
+
+
+def test_a_list_without_the_server_names_the_kubectl_command(moor):
+    done = moor("jobs")
+    assert (done.code, done.out) == (1, "")
+    assert done.err == (
+        "error: this cluster has no Moorage server\n"
+        "hint: without Moorage's server: kubectl get jobs -n default -l moorage.dev/run\n"
+    )

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from moorage.actions.idle import mark_of
 from moorage.decide.runs.events import RunEvent
 from moorage.decide.runs.state import AttemptView, PodView, RunView, State, checkpoint_warning
 from moorage.model.names import HOST_IMAGE
+from moorage.present.idlemarks import mark_of
 from moorage.server.pages.board import When, ago, owner_hues, run_tone, span, time_left, type_name, why_words
 from moorage.server.pages.texts import N_, say
 from moorage_kube.moments import rfc3339
