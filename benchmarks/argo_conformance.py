@@ -51,16 +51,15 @@ import yaml
 from moorage.controllers.workflow.checks import faults_of
 from moorage.decide.workflows.normalise import normalise
 from moorage.decide.workflows.templates import TemplateKey, missing
-from moorage.model.manifests import RBAC, ROLEBINDINGS
-from moorage.model.workflow import (
+from moorage.model.argo import (
     CLUSTER_WORKFLOW_TEMPLATES,
     CRON_WORKFLOWS,
-    RESUME_ANNOTATION,
     WORKFLOW_LABEL,
     WORKFLOW_TEMPLATES,
     WORKFLOWS,
-    NodeRecord,
 )
+from moorage.model.manifests import RBAC, ROLEBINDINGS
+from moorage.model.workflow import RESUME_ANNOTATION, NodeRecord
 from moorage.workflows.records import LocalRecords
 from moorage_kube.errors import AlreadyExists, ApiError, MoorageError, NotFound
 from moorage_kube.remote.client import KubeClient

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from moorage.model.workflow import CRON_WORKFLOWS, WORKFLOWS
+from moorage.model.argo import CRON_WORKFLOWS, WORKFLOWS
 from moorage_kube.clock import SYSTEM
 from moorage_kube.remote.client import KubeClient
 from moorage_kube.resources import NAMESPACES

@@ -46,11 +46,11 @@ from moorage.decide.rates import Rate
 from moorage.decide.usage.intervals import Interval, Open
 from moorage.decide.usage.nodelives import Begin, life_of
 from moorage.decide.usage.readings import MEMORY_FREE, MEMORY_USED, POWER, UTILISATION
+from moorage.model.argo import WORKFLOWS
 from moorage.model.budget import BUDGETS
 from moorage.model.names import IDLE_ANNOTATION, PRICES_CONFIGMAP, PRICES_KEY, RUN_LABEL, SYSTEM_NAMESPACE
 from moorage.model.reservation import RESERVATIONS
 from moorage.model.tenant import TENANTS
-from moorage.model.workflow import WORKFLOWS
 from moorage.server.service import ServerService
 from moorage.server.usagesources import SourceSettings
 from moorage_kube.clock import SYSTEM, rfc3339

@@ -24,8 +24,8 @@ from pathlib import Path
 import aiohttp
 
 from moorage.cluster.serverurl import server_url
+from moorage.model.argo import WORKFLOWS
 from moorage.model.names import HOST_IMAGE
-from moorage.model.workflow import WORKFLOWS
 from moorage_kube.errors import ApiError
 from moorage_kube.remote.client import KubeClient
 from moorage_kube.resources import NAMESPACES, PODS, Obj, Resource

@@ -44,8 +44,8 @@ from moorage.actions.submit import create_run
 from moorage.cluster.serverurl import server_url
 from moorage.decide.runs.job import plan_run
 from moorage.decide.runs.request import Caller, ClusterFacts, RunRequest
+from moorage.model.argo import WORKFLOWS
 from moorage.model.names import HOST_IMAGE
-from moorage.model.workflow import WORKFLOWS
 from moorage_kube.errors import MoorageError, NotFound, ServerError
 from moorage_kube.informer import Informer, wait_synced
 from moorage_kube.meta import is_condition_true

@@ -35,8 +35,8 @@ from pathlib import Path
 from typing import Any
 
 from moorage.cli.datafolder import DataFolder
+from moorage.model.argo import WORKFLOW_LABEL, WORKFLOWS
 from moorage.model.names import HOST_IMAGE
-from moorage.model.workflow import WORKFLOW_LABEL, WORKFLOWS
 from moorage_kube.clock import SYSTEM
 from moorage_kube.informer import Informer
 from moorage_kube.remote.client import KubeClient

@@ -26,12 +26,13 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
+from moorage.model.argo import CRON_LABEL, CRON_WORKFLOWS, SCHEDULED_ANNOTATION, WORKFLOWS
 from moorage.model.budget import BUDGETS
 from moorage.model.idle import IDLE_POLICIES
 from moorage.model.machine import MACHINES
 from moorage.model.names import CATCH_UP_ANNOTATION, GUARD_LABEL, HOST_ENV_ANNOTATION
 from moorage.model.tenant import TENANTS
-from moorage.model.workflow import CRON_LABEL, CRON_WORKFLOWS, ENDED_PHASES, SCHEDULED_ANNOTATION, WORKFLOWS
+from moorage.model.workflow import ENDED_PHASES
 from moorage_kube.clock import SYSTEM
 from moorage_kube.errors import AlreadyExists, ApiError
 from moorage_kube.informer import wait_synced

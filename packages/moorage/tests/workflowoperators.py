@@ -16,8 +16,8 @@ from moorage.controllers.base import Shared
 from moorage.controllers.workflow.checks import faults_of
 from moorage.controllers.workflow.controller import WorkflowController
 from moorage.decide.workflows.pods import StepRuntime
+from moorage.model.argo import WORKFLOWS
 from moorage.model.names import HOST_IMAGE
-from moorage.model.workflow import WORKFLOWS
 from moorage.workflows.records import LocalRecords
 from moorage_kube.clock import SYSTEM, Clock
 from moorage_kube.informer import wait_synced

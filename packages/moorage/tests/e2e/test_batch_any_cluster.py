@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
+from moorage.model.argo import CRON_LABEL, CRON_WORKFLOWS, WORKFLOW_LABEL, WORKFLOW_TEMPLATES, WORKFLOWS
 from moorage.model.cronworkflow import parse_cron, slot_of
 from moorage.model.names import HOST_ENV_ANNOTATION
-from moorage.model.workflow import CRON_LABEL, CRON_WORKFLOWS, WORKFLOW_LABEL, WORKFLOW_TEMPLATES, WORKFLOWS
 from moorage_kube.meta import is_deleting
 from moorage_kube.remote.client import KubeClient
 from moorage_kube.resources import PODS, PVCS, SECRETS, Obj

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from moorage.actions import people
+from moorage.model.argo import WORKFLOW_TEMPLATES, WORKFLOWS
 from moorage.model.budget import BUDGETS
 from moorage.model.people import LOCAL, account_user
 from moorage.model.tenant import TENANTS
-from moorage.model.workflow import WORKFLOW_TEMPLATES, WORKFLOWS
 from moorage_kube.access import service_account_groups
 from moorage_kube.errors import Conflict, Invalid
 from moorage_kube.meta import condition

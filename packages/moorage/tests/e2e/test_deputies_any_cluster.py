@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from moorage.actions import people
+from moorage.model.argo import WORKFLOWS
 from moorage.model.people import LOCAL, account_user
 from moorage.model.tenant import TENANTS
-from moorage.model.workflow import WORKFLOWS
 from moorage_kube.access import service_account_groups
 from moorage_kube.meta import condition
 from moorage_kube.remote.client import KubeClient

@@ -11,8 +11,8 @@ import aiohttp
 import pytest
 
 from moorage.cluster.serverurl import server_url
+from moorage.model.argo import CRON_WORKFLOWS, WORKFLOWS
 from moorage.model.names import HOST_IMAGE
-from moorage.model.workflow import CRON_WORKFLOWS, WORKFLOWS
 from moorage_kube.errors import ApiError
 from moorage_kube.remote.client import KubeClient
 from moorage_kube.resources import NAMESPACES, PODS, Obj, Resource

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
+from moorage.model.argo import WORKFLOW_LABEL, WORKFLOWS
 from moorage.model.names import HOST_ENV_ANNOTATION
-from moorage.model.workflow import WORKFLOW_LABEL, WORKFLOWS
 from moorage_kube.errors import Forbidden, NotFound
 from moorage_kube.remote.client import KubeClient
 from moorage_kube.resources import JOBS, NODES, PODS, Obj, Resource

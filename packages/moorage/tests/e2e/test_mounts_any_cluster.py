@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from moorage.model.argo import WORKFLOWS
 from moorage.model.names import HOST_ENV_ANNOTATION
-from moorage.model.workflow import WORKFLOWS
 from moorage_kube.remote.client import KubeClient
 from moorage_kube.resources import CONFIGMAPS, PODS, SECRETS, Obj
 from moorage_kube.testing.waiting import until

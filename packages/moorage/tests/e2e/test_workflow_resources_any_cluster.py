@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from moorage.model.argo import WORKFLOW_LABEL, WORKFLOW_TEMPLATES, WORKFLOWS
 from moorage.model.names import HOST_ENV_ANNOTATION
-from moorage.model.workflow import WORKFLOW_LABEL, WORKFLOW_TEMPLATES, WORKFLOWS
 from moorage_kube.errors import NotFound
 from moorage_kube.remote.client import KubeClient
 from moorage_kube.resources import CONFIGMAPS, PODS, SERVICEACCOUNTS, Obj, Resource

@@ -14,8 +14,8 @@ import yaml
 from aiohttp import ClientSession
 
 from moorage.cluster.serverurl import server_url
+from moorage.model.argo import INSTANCE_LABEL, WORKFLOW_LABEL, WORKFLOWS
 from moorage.model.names import HOST_ENV_ANNOTATION
-from moorage.model.workflow import INSTANCE_LABEL, WORKFLOW_LABEL, WORKFLOWS
 from moorage.sdk.aio import AsyncClient
 from moorage_kube.clock import SYSTEM
 from moorage_kube.errors import Conflict, NotFound

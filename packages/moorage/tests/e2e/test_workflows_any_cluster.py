@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from moorage.cluster.serverurl import server_url
+from moorage.model.argo import WORKFLOW_LABEL, WORKFLOWS
 from moorage.model.names import HOST_ENV_ANNOTATION
-from moorage.model.workflow import WORKFLOW_LABEL, WORKFLOWS
 from moorage_kube.errors import NotFound
 from moorage_kube.meta import is_deleting
 from moorage_kube.remote.client import KubeClient

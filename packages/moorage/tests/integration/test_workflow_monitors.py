@@ -13,8 +13,8 @@ from aiohttp import web
 
 from moorage.controllers.base import Shared
 from moorage.controllers.monitor.controller import RunMonitorController, SlotMonitorController
+from moorage.model.argo import CRON_LABEL, CRON_WORKFLOWS, WORKFLOWS
 from moorage.model.names import BEATS_FINALIZER
-from moorage.model.workflow import CRON_LABEL, CRON_WORKFLOWS, WORKFLOWS
 from moorage.notify import Outbound
 from moorage_kube.errors import Conflict
 from moorage_kube.informer import wait_synced

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from moorage.model.workflow import NODE_NAME_ANNOTATION, WORKFLOWS
+from moorage.model.argo import NODE_NAME_ANNOTATION, WORKFLOWS
 from moorage_kube.errors import NotFound
 from moorage_kube.moments import rfc3339
 from moorage_kube.resources import PODS, Obj

@@ -12,7 +12,8 @@ import pytest
 
 from moorage.controllers.workflow.podline import LEAST
 from moorage.decide.workflows.waiting import IN_LINE
-from moorage.model.workflow import STRICT_ANNOTATION, WORKFLOWS, NodeRecord, NodeType
+from moorage.model.argo import WORKFLOWS
+from moorage.model.workflow import STRICT_ANNOTATION, NodeRecord, NodeType
 from moorage.workflows.records import LocalRecords
 from moorage_kube.errors import Forbidden
 from moorage_kube.resources import NODES, PODS, Obj, Resource

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 import yaml
 
-from moorage.model.workflow import ARTIFACT_FINALIZER, ORDER_ANNOTATION, WORKFLOWS, Artifact, Outputs, StepReport
+from moorage.model.argo import ARTIFACT_FINALIZER, WORKFLOWS
+from moorage.model.workflow import ORDER_ANNOTATION, Artifact, Outputs, StepReport
 from moorage.workflows.artifacts import Artifacts, open_artifacts
 from moorage.workflows.records import LocalRecords
 from moorage_kube.errors import NotFound

@@ -20,13 +20,11 @@ import pytest
 import yaml
 
 from moorage.decide.workflows.graph.validity import violations
+from moorage.model.argo import NODE_NAME_ANNOTATION, WORKFLOW_TEMPLATES, WORKFLOWS
 from moorage.model.workflow import (
-    NODE_NAME_ANNOTATION,
     RESUME_ANNOTATION,
     RETRY_ANNOTATION,
     TAKE_OVER_ANNOTATION,
-    WORKFLOW_TEMPLATES,
-    WORKFLOWS,
     Memo,
     Outputs,
     StepReport,

@@ -24,14 +24,8 @@ import yaml
 from moorage.controllers.workflow.controller import WorkflowController
 from moorage.decide.workflows.graph.validity import violations
 from moorage.decide.workflows.graph.workflow import LEFT_OVER
-from moorage.model.workflow import (
-    ENDED_PHASES,
-    NODE_NAME_ANNOTATION,
-    POD_FINALIZER,
-    WORKFLOW_LABEL,
-    WORKFLOWS,
-    NodeRecord,
-)
+from moorage.model.argo import NODE_NAME_ANNOTATION, POD_FINALIZER, WORKFLOW_LABEL, WORKFLOWS
+from moorage.model.workflow import ENDED_PHASES, NodeRecord
 from moorage.workflows.records import LocalRecords
 from moorage.workflows.store import WorkflowStore, open_workflows
 from moorage_kube.clock import rfc3339

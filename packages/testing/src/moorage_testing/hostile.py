@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from moorage.model.workflow import CRON_WORKFLOWS, WORKFLOWS
+from moorage.model.argo import CRON_WORKFLOWS, WORKFLOWS
 from moorage_kube.resources import Obj, Resource
 
 _ONES = "1" * 60

@@ -36,19 +36,19 @@ from moorage.decide.workflows.schedules import (
 )
 from moorage.decide.workflows.submission import Additions
 from moorage.decide.workflows.views import WorkflowView, view_workflow
-from moorage.model.cronworkflow import BACKFILL_MAX, Backfill, CronView, parse_cron, run_name
-from moorage.model.machine import Fault
-from moorage.model.names import CRON_BACKFILL_ANNOTATION, is_dns_label
-from moorage.model.workflow import (
+from moorage.model.argo import (
     COMPLETED_LABEL,
     CRON_LABEL,
-    CRON_NAME_MAX,
     CRON_WORKFLOWS,
     INSTANCE_LABEL,
     OUR_INSTANCE,
     WORKFLOWS,
     is_ours,
 )
+from moorage.model.cronworkflow import BACKFILL_MAX, Backfill, CronView, parse_cron, run_name
+from moorage.model.machine import Fault
+from moorage.model.names import CRON_BACKFILL_ANNOTATION, is_dns_label
+from moorage.model.workflow import CRON_NAME_MAX
 from moorage_kube.api import Api
 from moorage_kube.changes import write_as_read
 from moorage_kube.errors import AlreadyExists, Conflict, NotFound, UsageError

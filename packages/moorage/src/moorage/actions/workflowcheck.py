@@ -23,8 +23,8 @@ from moorage.decide.workflows.lint import KINDS, check
 from moorage.decide.workflows.normalise import normalise, old_spellings
 from moorage.decide.workflows.support import unsupported
 from moorage.decide.workflows.templates import TemplateKey
+from moorage.model.argo import GROUP, VERSION
 from moorage.model.names import NAME_COMPARED
-from moorage.model.workflow import GROUP, VERSION
 from moorage_kube.documents import NodeLoader, check_yaml, parse_yaml_documents
 from moorage_kube.errors import DocumentError
 from moorage_kube.resources import Obj

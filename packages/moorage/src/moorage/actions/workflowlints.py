@@ -14,7 +14,7 @@ from moorage.decide.workflows.normalise import normalise
 from moorage.decide.workflows.semaphores import limit_findings, semaphore_limits
 from moorage.decide.workflows.templates import TemplateKey, missing
 from moorage.evaluator.pool import Evaluation
-from moorage.model.workflow import CLUSTER_WORKFLOW_TEMPLATES, WORKFLOW_TEMPLATES, WORKFLOWS
+from moorage.model.argo import CLUSTER_WORKFLOW_TEMPLATES, WORKFLOW_TEMPLATES, WORKFLOWS
 from moorage_kube.api import Api
 from moorage_kube.errors import ApiError, Forbidden, NotFound, Problems
 from moorage_kube.resources import CONFIGMAPS, Obj

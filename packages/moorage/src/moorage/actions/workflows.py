@@ -38,18 +38,15 @@ from moorage.decide.workflows.views import (
     matching_nodes,
     view_workflow,
 )
+from moorage.model.argo import CLUSTER_WORKFLOW_TEMPLATES, WORKFLOW_TEMPLATES, WORKFLOWS, is_ours
 from moorage.model.names import NAME_COMPARED, is_dns_label
 from moorage.model.workflow import (
-    CLUSTER_WORKFLOW_TEMPLATES,
     RESUME_ANNOTATION,
     RETRY_ANNOTATION,
     TAKE_OVER_ANNOTATION,
-    WORKFLOW_TEMPLATES,
-    WORKFLOWS,
     NodePhase,
     Resume,
     Retry,
-    is_ours,
 )
 from moorage_kube.api import Api
 from moorage_kube.changes import change_as_read

@@ -8,8 +8,8 @@ from typing import Any
 
 from moorage.actions.workflows import INSTALL, Check, missing, no_check
 from moorage.api.errors import ErrorCode
+from moorage.model.argo import CLUSTER_WORKFLOW_TEMPLATES, WORKFLOW_TEMPLATES
 from moorage.model.names import is_dns_label
-from moorage.model.workflow import CLUSTER_WORKFLOW_TEMPLATES, WORKFLOW_TEMPLATES
 from moorage_kube.api import Api
 from moorage_kube.changes import write_as_read
 from moorage_kube.errors import AlreadyExists, Conflict, NotFound, NotReady, UsageError

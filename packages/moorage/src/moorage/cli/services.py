@@ -349,7 +349,7 @@ def _works(
 
 async def set_aside(api: Api, resource: Resource, obj: Obj, message: str) -> Obj:
     """Suspend an object that hung a controller, where its kind can be suspended; tell of it by an event."""
-    from moorage.model.workflow import CRON_WORKFLOWS, WORKFLOWS
+    from moorage.model.argo import CRON_WORKFLOWS, WORKFLOWS
     from moorage_kube.meta import with_condition
     from moorage_kube.remote.events import EventRecorder
 

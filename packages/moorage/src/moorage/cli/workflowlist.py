@@ -11,7 +11,7 @@ from moorage.cli.watching import Listing, Source, follow, watch_option
 from moorage.cli.workflowsession import ServerRecords, span_text
 from moorage.decide.since import moment_before
 from moorage.decide.workflows.views import ENDED, PENDING, PHASES, RUNNING, WorkflowView
-from moorage.model.workflow import WORKFLOWS
+from moorage.model.argo import WORKFLOWS
 from moorage_kube.errors import UsageError
 from moorage_kube.moments import format_duration, rfc3339
 

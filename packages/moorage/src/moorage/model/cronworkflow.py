@@ -13,6 +13,14 @@ from typing import Any
 
 import msgspec
 
+from moorage.model.argo import (
+    COMPLETED_LABEL,
+    CRON_LABEL,
+    CRON_WORKFLOWS,
+    INSTANCE_LABEL,
+    SCHEDULED_ANNOTATION,
+    WORKFLOWS,
+)
 from moorage.model.names import (
     BEATS_FINALIZER,
     CATCH_UP_ANNOTATION,
@@ -26,15 +34,7 @@ from moorage.model.names import (
     OWNER_LABEL,
     SERVICE_MARKS,
 )
-from moorage.model.workflow import (
-    COMPLETED_LABEL,
-    CRON_LABEL,
-    CRON_WORKFLOWS,
-    ENDED_PHASES,
-    INSTANCE_LABEL,
-    SCHEDULED_ANNOTATION,
-    WORKFLOWS,
-)
+from moorage.model.workflow import ENDED_PHASES
 from moorage_kube.meta import annotations_of, controller_ref, is_deleting, labels_of, owner_reference
 from moorage_kube.moments import moment, rfc3339
 from moorage_kube.resources import Obj

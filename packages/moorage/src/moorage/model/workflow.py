@@ -1,4 +1,4 @@
-"""Workflows in Argo's format: kinds, labels, and the records that the server keeps of each run of one.
+"""Workflows in Argo's format: their annotations, and the records that the server keeps of each run of one.
 
 The kinds are Argo's own (`argoproj.io/v1alpha1`). Their specs are read as plain documents: Argo defines its
 templates by substituting text in them. docs/design/0021-workflows.md
@@ -13,35 +13,14 @@ from typing import Any
 
 import msgspec
 
-from moorage.model.names import GROUP as OWN_GROUP
-from moorage_kube.meta import annotations_of, labels_of
+from moorage.model.argo import VERSION
+from moorage.model.names import GROUP
+from moorage_kube.meta import annotations_of
 from moorage_kube.resources import Resource
 
-GROUP, VERSION = "argoproj.io", "v1alpha1"
-WORKFLOWS = Resource(GROUP, VERSION, "workflows", "Workflow")
-WORKFLOW_TEMPLATES = Resource(GROUP, VERSION, "workflowtemplates", "WorkflowTemplate")
-CLUSTER_WORKFLOW_TEMPLATES = Resource(
-    GROUP, VERSION, "clusterworkflowtemplates", "ClusterWorkflowTemplate", namespaced=False
-)
-CRON_WORKFLOWS = Resource(GROUP, VERSION, "cronworkflows", "CronWorkflow")
-RECORDS_RIGHT = Resource(OWN_GROUP, VERSION, "workflownodes", "WorkflowNode", namespaced=False)
+RECORDS_RIGHT = Resource(GROUP, VERSION, "workflownodes", "WorkflowNode", namespaced=False)
 """No kind, only a name in RBAC: whoever may `update` these writes the records that the server keeps."""
 
-
-KINDS = (WORKFLOWS, WORKFLOW_TEMPLATES, CLUSTER_WORKFLOW_TEMPLATES, CRON_WORKFLOWS)
-
-# Argo's own words, on workflows and their pods
-INSTANCE_LABEL = (
-    "workflows.argoproj.io/controller-instanceid"  # whose a Workflow is; Argo leaves those of others alone
-)
-OUR_INSTANCE = "moorage"
-WORKFLOW_LABEL = "workflows.argoproj.io/workflow"  # on a pod: its Workflow
-PHASE_LABEL = "workflows.argoproj.io/phase"
-COMPLETED_LABEL = "workflows.argoproj.io/completed"  # "true" when it has ended
-CRON_LABEL = "workflows.argoproj.io/cron-workflow"  # on a Workflow: the CronWorkflow it is of
-SCHEDULED_ANNOTATION = "workflows.argoproj.io/scheduled-time"  # beside it, RFC 3339: its slot
-NODE_NAME_ANNOTATION = "workflows.argoproj.io/node-name"
-NODE_ID_ANNOTATION = "workflows.argoproj.io/node-id"
 
 # what people ask of a run that is under way; the operator does it and removes the annotation
 RESUME_ANNOTATION = "moorage.dev/workflow-resume"  # on a Workflow: JSON, a list of `Resume`
@@ -56,10 +35,6 @@ ORDER_ANNOTATION = "moorage.dev/workflow-order"  # JSON: what the executor fetch
 SOURCE_ANNOTATION = "moorage.dev/workflow-source"  # the source of a script
 REPORTS_ANNOTATION = "moorage.dev/workflow-reports"  # "true": the container main reports what it found
 
-POD_FINALIZER = "moorage.dev/workflow"  # on a step's pod, until its end is recorded
-FINALIZER = "moorage.dev/workflow"  # on a Workflow, until its pods are released
-ARTIFACT_FINALIZER = "workflows.argoproj.io/artifact-gc"  # Argo's, on a Workflow until its artifacts are deleted
-
 ENDED_PHASES = ("Succeeded", "Failed", "Error")  # of a Workflow
 
 NAME_MAX = 63  # of a Workflow
@@ -68,19 +43,9 @@ RECURSION_MAX = 100  # templates within templates, as Argo's controller allows
 RESULT_BYTES = 256 * 1024  # of `outputs.result`: the last ones of what the step printed
 
 
-def is_ours(obj: Mapping[str, Any]) -> bool:
-    """Whether a Workflow or CronWorkflow was adopted by Moorage: Argo's controller leaves it alone then."""
-    return labels_of(obj).get(INSTANCE_LABEL) == OUR_INSTANCE
-
-
 def is_strict(obj: Mapping[str, Any]) -> bool:
     """Whether a Workflow asks for what Argo does everywhere. docs/explanation/workflows.md"""
     return str(annotations_of(obj).get(STRICT_ANNOTATION, "")).lower() == "true"
-
-
-def is_free(obj: Mapping[str, Any]) -> bool:
-    """Whether nobody has adopted it: Argo's controller takes it where it runs, Moorage where it does not."""
-    return not labels_of(obj).get(INSTANCE_LABEL)
 
 
 class NodeType(StrEnum):

@@ -10,13 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from moorage.model.workflow import (
-    CLUSTER_WORKFLOW_TEMPLATES,
-    CRON_WORKFLOWS,
-    KINDS,
-    WORKFLOW_TEMPLATES,
-    WORKFLOWS,
-)
+from moorage.model.argo import CLUSTER_WORKFLOW_TEMPLATES, CRON_WORKFLOWS, KINDS, WORKFLOW_TEMPLATES, WORKFLOWS
 from moorage_kube.resources import Obj, Resource
 
 OWN_LABELS = {"app.kubernetes.io/managed-by": "moorage", "app.kubernetes.io/part-of": "moorage"}

@@ -11,8 +11,8 @@ from datetime import datetime
 from moorage.api.errors import ErrorCode
 from moorage.api.kept import KeptLog, KeptPod, KeptRun
 from moorage.decide.runs.kept import has_own_log
+from moorage.model.argo import WORKFLOWS
 from moorage.model.names import is_dns_label
-from moorage.model.workflow import WORKFLOWS
 from moorage.server.context import Context
 from moorage.server.identity.auth import User
 from moorage.server.namespaces import is_too_old, oldest_for

@@ -24,10 +24,10 @@ from moorage.decide.rates import Rate
 from moorage.decide.usage.readings import is_sampled
 from moorage.evaluator.pool import Evaluation, InPlace
 from moorage.metrics.requests import RequestTimes
+from moorage.model.argo import WORKFLOWS
 from moorage.model.idle import IDLE_POLICIES
 from moorage.model.retention import USAGE_DAYS
 from moorage.model.targets import Target
-from moorage.model.workflow import WORKFLOWS
 from moorage.notify.delivery import Delivery
 from moorage.notify.outbound import outbound_of
 from moorage.notify.send import send

@@ -31,6 +31,8 @@ from moorage.decide.admission.hosts import KINDS as HOST_KINDS
 from moorage.decide.admission.operators import OF_TENANTS, PLATFORM, PLATFORM_WORKLOADS
 from moorage.decide.admission.review import OPERATOR
 from moorage.decide.audit.changes import COMPONENTS
+from moorage.model.argo import GROUP as ARGO
+from moorage.model.argo import VERSION as ARGO_VERSION
 from moorage.model.names import (
     AUDIT_CONFIGURATION,
     GROUP,
@@ -41,8 +43,6 @@ from moorage.model.names import (
     WEBHOOK_CONFIGURATION,
     WEBHOOK_SERVICE,
 )
-from moorage.model.workflow import GROUP as ARGO
-from moorage.model.workflow import VERSION as ARGO_VERSION
 from moorage_kube.resources import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, Obj
 
 AUDIT_TIMEOUT_SECONDS = 1  # the least that Kubernetes takes; a webhook that hangs delays each request by this much

@@ -10,11 +10,12 @@ import pytest
 from moorage.actions import backups, crons, datasets, tenants
 from moorage.actions.workflows import resume_workflow, retry_workflow
 from moorage.actions.workflowtemplates import Applied, apply_template
+from moorage.model.argo import CRON_WORKFLOWS, WORKFLOW_TEMPLATES, WORKFLOWS
 from moorage.model.dataset import DATASETS
 from moorage.model.people import PEOPLE_NAMESPACE
 from moorage.model.tenant import TENANTS
 from moorage.model.volumebackup import BACKUPS
-from moorage.model.workflow import CRON_WORKFLOWS, WORKFLOW_TEMPLATES, WORKFLOWS, Resume, Retry
+from moorage.model.workflow import Resume, Retry
 from moorage.server.identity.sessions import KEYS_SECRET, load_keys, rotate_keys
 from moorage_kube.changes import TRIES, change_as_read
 from moorage_kube.errors import Conflict

@@ -11,7 +11,7 @@ import pytest
 from moorage.actions import crons
 from moorage.actions.objects import InvalidObject
 from moorage.decide.workflows.controllers import Controller
-from moorage.model.workflow import CRON_WORKFLOWS
+from moorage.model.argo import CRON_WORKFLOWS
 from moorage_kube.moments import rfc3339
 from moorage_kube.testing.clock import NOON
 

@@ -27,7 +27,8 @@ from moorage.actions.workflowtemplates import Applied, apply_template, create_te
 from moorage.decide.workflows.controllers import Controller
 from moorage.decide.workflows.submission import Additions
 from moorage.decide.workflows.views import view_workflow
-from moorage.model.workflow import CLUSTER_WORKFLOW_TEMPLATES, WORKFLOW_TEMPLATES, WORKFLOWS, Resume, Retry
+from moorage.model.argo import CLUSTER_WORKFLOW_TEMPLATES, WORKFLOW_TEMPLATES, WORKFLOWS
+from moorage.model.workflow import Resume, Retry
 from moorage_kube.errors import AlreadyExists, Conflict, Forbidden, NotFound, Problems, UsageError
 from moorage_kube.moments import rfc3339, rfc3339_micro
 from moorage_kube.resources import DEPLOYMENTS, LEASES

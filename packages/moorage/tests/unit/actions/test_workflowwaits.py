@@ -7,7 +7,7 @@ import pytest
 from moorage.actions.workflows import NoRecords
 from moorage.actions.workflowwaits import explain_workflow
 from moorage.decide.explain.types import Explanation
-from moorage.model.workflow import WORKFLOWS
+from moorage.model.argo import WORKFLOWS
 from moorage_kube.errors import NotFound
 from moorage_kube.testing.clock import NOON
 from moorage_local.testing.fakeapi import FakeApi

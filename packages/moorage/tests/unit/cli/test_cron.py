@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from moorage.model.workflow import CRON_WORKFLOWS, WORKFLOWS
+from moorage.model.argo import CRON_WORKFLOWS, WORKFLOWS
 from moorage_kube.moments import rfc3339, rfc3339_micro
 from moorage_kube.resources import LEASES
 from moorage_kube.testing.clock import NOON, FakeClock

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from moorage.model.argo import WORKFLOWS
 from moorage.model.cronworkflow import CRON_WORKFLOWS
 from moorage.model.dataset import DATASETS
 from moorage.model.mapjob import MAPJOBS
 from moorage.model.reservation import RESERVATIONS
 from moorage.model.tenant import TENANTS
-from moorage.model.workflow import WORKFLOWS
 from moorage.model.workspace import WORKSPACES
 from moorage_kube.resources import EVENTS, JOBS, NODES, PODS, PVCS, Resource
 from moorage_kube.texts import hidden_characters

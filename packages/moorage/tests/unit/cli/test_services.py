@@ -13,8 +13,8 @@ import pytest
 from moorage.cli.datafolder import DataFolder
 from moorage.cli.services import LOCAL_API_WAIT_SECONDS, login_settings, set_aside, unless, wait_for_api
 from moorage.cli.up import GIVE_UP_SECONDS
+from moorage.model.argo import WORKFLOWS
 from moorage.model.retention import AUDIT_DAYS, USAGE_DAYS
-from moorage.model.workflow import WORKFLOWS
 from moorage.settings import USAGE_KEPT_DAYS
 from moorage_kube.errors import NotReady, ServerError, UsageError
 from moorage_kube.resources import EVENTS, JOBS

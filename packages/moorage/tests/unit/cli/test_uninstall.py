@@ -13,9 +13,9 @@ import pytest
 from moorage.cli.main import main
 from moorage.cli.session import Session, Target
 from moorage.decide.install.kept import parse_kept
+from moorage.model.argo import FINALIZER, INSTANCE_LABEL, OUR_INSTANCE, WORKFLOWS
 from moorage.model.dataset import DATASETS
 from moorage.model.names import BEATS_FINALIZER, CRON_FINALIZER, SYSTEM_NAMESPACE
-from moorage.model.workflow import FINALIZER, INSTANCE_LABEL, OUR_INSTANCE, WORKFLOWS
 from moorage_kube.resources import (
     CONFIGMAPS,
     CRDS,

@@ -9,16 +9,8 @@ import pytest
 import yaml
 
 from moorage.decide.workflows.views import argo_nodes
-from moorage.model.workflow import (
-    CLUSTER_WORKFLOW_TEMPLATES,
-    WORKFLOW_TEMPLATES,
-    WORKFLOWS,
-    Artifact,
-    NodePhase,
-    NodeRecord,
-    NodeType,
-    Outputs,
-)
+from moorage.model.argo import CLUSTER_WORKFLOW_TEMPLATES, WORKFLOW_TEMPLATES, WORKFLOWS
+from moorage.model.workflow import Artifact, NodePhase, NodeRecord, NodeType, Outputs
 from moorage_kube.clock import SYSTEM, rfc3339_micro
 from moorage_kube.resources import EVENTS, LEASES, PODS
 from moorage_kube.testing.clock import FakeClock

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from moorage.controllers.base import Shared
 from moorage.controllers.cronworkflow.controller import CronWorkflowController
+from moorage.model.argo import CRON_WORKFLOWS, WORKFLOWS
 from moorage.model.names import CRON_FINALIZER
-from moorage.model.workflow import CRON_WORKFLOWS, WORKFLOWS
 from moorage_kube.errors import Conflict, Invalid, NotFound
 from moorage_kube.informer import wait_synced
 from moorage_kube.meta import Key

@@ -27,7 +27,8 @@ from moorage.controllers.workflow.registry import (
     credentials_of,
 )
 from moorage.decide.workflows.pods import StepRuntime
-from moorage.model.workflow import WORKFLOWS, NodeType
+from moorage.model.argo import WORKFLOWS
+from moorage.model.workflow import NodeType
 from moorage.workflows.records import LocalRecords
 from moorage_kube.clock import SYSTEM
 from moorage_kube.errors import Forbidden

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 
-from moorage.model.workflow import KINDS
+from moorage.model.argo import KINDS
 from moorage.model.workflowcrds import is_anothers, is_own_crd, is_workflow_crd, workflow_crds
 
 OURS = {crd["metadata"]["name"]: crd for crd in workflow_crds()}

@@ -7,7 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from moorage.model.workflow import CRON_WORKFLOWS, WORKFLOWS, WorkflowRecord
+from moorage.model.argo import CRON_WORKFLOWS, WORKFLOWS
+from moorage.model.workflow import WorkflowRecord
 from moorage_kube.clock import rfc3339
 from moorage_kube.testing.clock import NOON
 

@@ -12,15 +12,7 @@ import pytest
 from moorage.api.maps import NewItem
 from moorage.decide.maps.leasing import Policy
 from moorage.decide.usage.intervals import Interval
-from moorage.model.workflow import (
-    Memo,
-    MetricPoint,
-    NodePhase,
-    NodeRecord,
-    NodeType,
-    Outputs,
-    WorkflowRecord,
-)
+from moorage.model.workflow import Memo, MetricPoint, NodePhase, NodeRecord, NodeType, Outputs, WorkflowRecord
 from moorage.server.namespaces import by_namespace, is_too_old, records_since
 from moorage_kube.clock import rfc3339
 from moorage_kube.resources import NAMESPACES

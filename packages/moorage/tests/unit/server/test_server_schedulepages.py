@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moorage.api.crons import Cron, CronRun
-from moorage.model.workflow import CRON_LABEL, CRON_WORKFLOWS, SCHEDULED_ANNOTATION, WORKFLOWS
+from moorage.model.argo import CRON_LABEL, CRON_WORKFLOWS, SCHEDULED_ANNOTATION, WORKFLOWS
 from moorage.server.pages.scheduleboard import LATE, cron_row, local, overdue_slot
 from moorage_kube.moments import rfc3339
 from moorage_kube.resources import NAMESPACES

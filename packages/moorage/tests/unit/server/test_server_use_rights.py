@@ -9,11 +9,11 @@ import pytest
 from moorage.decide.idle.states import Record, State, write_record
 from moorage.decide.usage.intervals import Open
 from moorage.decide.usage.nodelives import Begin
+from moorage.model.argo import WORKFLOWS
 from moorage.model.budget import BUDGETS
 from moorage.model.mapjob import MAPJOBS
 from moorage.model.names import IDLE_ANNOTATION, PRICES_CONFIGMAP, SUSPENDED_ANNOTATION, SYSTEM_NAMESPACE
 from moorage.model.tenant import TENANTS
-from moorage.model.workflow import WORKFLOWS
 from moorage.model.workspace import WORKSPACES
 from moorage_kube.errors import Forbidden
 from moorage_kube.resources import CONFIGMAPS, JOBS, NAMESPACES

@@ -14,15 +14,11 @@ from urllib.parse import urlencode
 import msgspec
 import pytest
 
+from moorage.model.argo import INSTANCE_LABEL, NODE_NAME_ANNOTATION, OUR_INSTANCE, WORKFLOW_LABEL, WORKFLOWS
 from moorage.model.workflow import (
-    INSTANCE_LABEL,
-    NODE_NAME_ANNOTATION,
-    OUR_INSTANCE,
     RESUME_ANNOTATION,
     RETRY_ANNOTATION,
     TAKE_OVER_ANNOTATION,
-    WORKFLOW_LABEL,
-    WORKFLOWS,
     Artifact,
     NodePhase,
     NodeRecord,

@@ -31,11 +31,11 @@ from moorage.decide.install.removal import (
 )
 from moorage.decide.install.steps import needed_rights
 from moorage.decide.install.values import adopted, merged
+from moorage.model.argo import CRON_WORKFLOWS, INSTANCE_LABEL, OUR_INSTANCE, WORKFLOWS
 from moorage.model.crds import KINDS
 from moorage.model.dataset import DATASET_OF_LABEL
 from moorage.model.manifests import ALL, CLUSTERROLEBINDINGS, OPERATOR_LEASE, PART_OF
 from moorage.model.names import INFO_CONFIGMAP, SYSTEM_NAMESPACE
-from moorage.model.workflow import CRON_WORKFLOWS, INSTANCE_LABEL, OUR_INSTANCE, WORKFLOWS
 from moorage.model.workflowcrds import is_anothers
 from moorage_kube.access import Right
 from moorage_kube.api import Api

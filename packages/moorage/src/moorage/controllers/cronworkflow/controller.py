@@ -25,6 +25,15 @@ from moorage.controllers.cronworkflow.plan import (
     plan,
     status_of,
 )
+from moorage.model.argo import (
+    COMPLETED_LABEL,
+    CRON_WORKFLOWS,
+    INSTANCE_LABEL,
+    OUR_INSTANCE,
+    WORKFLOWS,
+    is_free,
+    is_ours,
+)
 from moorage.model.cronworkflow import (
     SCHEDULE_ANNOTATION,
     cron_of,
@@ -39,15 +48,6 @@ from moorage.model.names import (
     CRON_BACKFILL_LABEL,
     CRON_FINALIZER,
     CRON_STATE_ANNOTATION,
-)
-from moorage.model.workflow import (
-    COMPLETED_LABEL,
-    CRON_WORKFLOWS,
-    INSTANCE_LABEL,
-    OUR_INSTANCE,
-    WORKFLOWS,
-    is_free,
-    is_ours,
 )
 from moorage_kube.errors import AlreadyExists, BadRequest, Conflict, Forbidden, Invalid, NotFound
 from moorage_kube.meta import Key, key_of

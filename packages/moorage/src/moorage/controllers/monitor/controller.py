@@ -25,9 +25,9 @@ from moorage.decide.workflows.monitors import (
     parse_monitor,
     usual_time,
 )
+from moorage.model.argo import CRON_WORKFLOWS, WORKFLOWS, is_ours
 from moorage.model.cronworkflow import Beats, cron_of, is_monitor_key, parse_cron
 from moorage.model.names import BEATS_ANNOTATION, BEATS_FINALIZER
-from moorage.model.workflow import CRON_WORKFLOWS, WORKFLOWS, is_ours
 from moorage.notify.delivery import NotDelivered
 from moorage.notify.heartbeat import beat as send_beat
 from moorage.notify.send import send

@@ -6,7 +6,8 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from moorage.model.workflow import WORKFLOW_LABEL, WorkflowRecord
+from moorage.model.argo import WORKFLOW_LABEL
+from moorage.model.workflow import WorkflowRecord
 from moorage_kube.resources import PDBS, Obj
 
 

@@ -27,7 +27,8 @@ from moorage.decide.workflows.collection import (
 )
 from moorage.decide.workflows.podpatch import PatchError
 from moorage.decide.workflows.pods import StepRuntime
-from moorage.model.workflow import ARTIFACT_FINALIZER, WORKFLOWS, WorkflowRecord
+from moorage.model.argo import ARTIFACT_FINALIZER, WORKFLOWS
+from moorage.model.workflow import WorkflowRecord
 from moorage_kube.errors import AlreadyExists, BadRequest, Forbidden, Invalid, NotFound
 from moorage_kube.meta import Key
 from moorage_kube.moments import moment

@@ -69,30 +69,32 @@ from moorage.decide.workflows.templates import (
 from moorage.decide.workflows.text.errors import TextError
 from moorage.decide.workflows.text.tags import substitute
 from moorage.decide.workflows.waiting import IN_LINE
-from moorage.model.names import GUARD_LABEL, OWNER_ANNOTATION, TENANT_LABEL
-from moorage.model.people import account_user
-from moorage.model.workflow import (
+from moorage.model.argo import (
     CLUSTER_WORKFLOW_TEMPLATES,
     CRON_LABEL,
-    ENDED_PHASES,
     INSTANCE_LABEL,
     NODE_ID_ANNOTATION,
     OUR_INSTANCE,
     POD_FINALIZER,
-    RESUME_ANNOTATION,
-    RETRY_ANNOTATION,
-    TAKE_OVER_ANNOTATION,
     WORKFLOW_LABEL,
     WORKFLOW_TEMPLATES,
     WORKFLOWS,
+    is_free,
+    is_ours,
+)
+from moorage.model.names import GUARD_LABEL, OWNER_ANNOTATION, TENANT_LABEL
+from moorage.model.people import account_user
+from moorage.model.workflow import (
+    ENDED_PHASES,
+    RESUME_ANNOTATION,
+    RETRY_ANNOTATION,
+    TAKE_OVER_ANNOTATION,
     Memo,
     NodeRecord,
     Outputs,
     Resume,
     Retry,
     WorkflowRecord,
-    is_free,
-    is_ours,
     is_strict,
 )
 from moorage_kube.access import SERVICE_ACCOUNT

@@ -9,13 +9,8 @@ from typing import Any
 from moorage.decide.interruptions import stop_time
 from moorage.decide.workflows.graph.events import ContainerSeen, PodSeen
 from moorage.decide.workflows.pods import INIT, MAIN, WAIT
-from moorage.model.workflow import (
-    NODE_ID_ANNOTATION,
-    POD_FINALIZER,
-    REPORTS_ANNOTATION,
-    WORKFLOW_LABEL,
-    StepReport,
-)
+from moorage.model.argo import NODE_ID_ANNOTATION, POD_FINALIZER, WORKFLOW_LABEL
+from moorage.model.workflow import REPORTS_ANNOTATION, StepReport
 from moorage_kube.errors import QuantityError
 from moorage_kube.meta import annotations_of, condition, controller_ref, is_condition_true, is_deleting
 from moorage_kube.moments import moment

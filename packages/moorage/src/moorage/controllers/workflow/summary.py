@@ -9,14 +9,8 @@ from typing import Any
 from moorage.decide.workflows.linttext import PARAMETER_NAME
 from moorage.decide.workflows.text.durations import parse_duration
 from moorage.decide.workflows.text.errors import TextError
-from moorage.model.workflow import (
-    COMPLETED_LABEL,
-    ENDED_PHASES,
-    PHASE_LABEL,
-    NodePhase,
-    NodeRecord,
-    WorkflowRecord,
-)
+from moorage.model.argo import COMPLETED_LABEL, PHASE_LABEL
+from moorage.model.workflow import ENDED_PHASES, NodePhase, NodeRecord, WorkflowRecord
 from moorage_kube.meta import labels_of
 from moorage_kube.moments import moment, span_of
 from moorage_kube.selectors import label_selector_of

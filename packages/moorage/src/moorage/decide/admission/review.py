@@ -13,12 +13,12 @@ from moorage.decide.admission.fields import at, field_of
 from moorage.decide.admission.gpufacts import Facts
 from moorage.decide.admission.templates import is_guest, templates_of
 from moorage.decide.runs.killanswer import Known
+from moorage.model.argo import WORKFLOW_LABEL
 from moorage.model.budget import Budget
 from moorage.model.machine import Pool
 from moorage.model.names import RUN_LABEL, SYSTEM_NAMESPACE
 from moorage.model.policy import Policy
 from moorage.model.tenant import TenantDefaults
-from moorage.model.workflow import WORKFLOW_LABEL
 from moorage_kube.resources import Obj
 
 OPERATOR = f"system:serviceaccount:{SYSTEM_NAMESPACE}:moorage-operator"

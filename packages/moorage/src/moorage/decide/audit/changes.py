@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from moorage.decide.runs.state import CANCELLED
+from moorage.model.argo import GROUP as ARGO
 from moorage.model.names import ENDED_ANNOTATION, GROUP, RUN_LABEL, SYSTEM_NAMESPACE
-from moorage.model.workflow import GROUP as ARGO
 from moorage_kube.meta import annotations_of, labels_of
 from moorage_kube.resources import Obj
 

@@ -17,6 +17,7 @@ from moorage.decide.idle.states import Record, read_record
 from moorage.decide.runs.kueue import queue_of
 from moorage.decide.runs.state import attempt_of
 from moorage.decide.usage.gpus import device_ids
+from moorage.model.argo import WORKFLOW_LABEL, WORKFLOWS
 from moorage.model.idle import MAP, RUN, WORKFLOW, WORKSPACE
 from moorage.model.labels import user_labels
 from moorage.model.mapjob import MAPJOBS
@@ -32,7 +33,6 @@ from moorage.model.names import (
     WORKSPACE_LABEL,
 )
 from moorage.model.tenant import tenant_names
-from moorage.model.workflow import WORKFLOW_LABEL, WORKFLOWS
 from moorage.model.workspace import WORKSPACES
 from moorage_kube.errors import MoorageError
 from moorage_kube.meta import annotations_of, is_deleting, labels_of

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from moorage.decide.install.kept import KEPT_CONFIGMAP, Ref
 from moorage.decide.install.steps import REGISTRATIONS
+from moorage.model.argo import ARTIFACT_FINALIZER, POD_FINALIZER
+from moorage.model.argo import FINALIZER as WORKFLOW_FINALIZER
 from moorage.model.dataset import DATASET_FINALIZER
 from moorage.model.manifests import USAGE_CLAIM
 from moorage.model.names import (
@@ -27,8 +29,6 @@ from moorage.model.names import (
     SYSTEM_NAMESPACE,
 )
 from moorage.model.people import PEOPLE_NAMESPACE
-from moorage.model.workflow import ARTIFACT_FINALIZER, POD_FINALIZER
-from moorage.model.workflow import FINALIZER as WORKFLOW_FINALIZER
 from moorage_kube.meta import annotations_of, is_deleting, labels_of
 from moorage_kube.resources import Obj
 

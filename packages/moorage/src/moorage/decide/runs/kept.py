@@ -15,6 +15,7 @@ import msgspec
 
 from moorage.api.kept import KeptAttempt, KeptPod, KeptRun
 from moorage.decide.runs.state import AttemptView, PodView, RunView, State, attempt_of, higher, view_pod, view_run
+from moorage.model.argo import NODE_NAME_ANNOTATION, WORKFLOW_LABEL, WORKFLOWS
 from moorage.model.labels import user_labels
 from moorage.model.names import (
     ATTEMPT_LABEL,
@@ -30,7 +31,6 @@ from moorage.model.names import (
     RUN_LABEL,
     STOPPED_ANNOTATION,
 )
-from moorage.model.workflow import NODE_NAME_ANNOTATION, WORKFLOW_LABEL, WORKFLOWS
 from moorage_kube.meta import annotations_of, controller_ref, labels_of
 from moorage_kube.moments import moment
 from moorage_kube.resources import Obj

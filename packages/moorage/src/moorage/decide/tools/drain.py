@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from moorage.model.argo import WORKFLOW_LABEL
 from moorage.model.dataset import DATASET_LABEL
 from moorage.model.names import MAP_LABEL, RUN_LABEL, WORKSPACE_LABEL
-from moorage.model.workflow import WORKFLOW_LABEL
 from moorage_kube.meta import Key, annotations_of, controller_ref, key_of, labels_of
 from moorage_kube.resources import Obj
 

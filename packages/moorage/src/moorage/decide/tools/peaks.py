@@ -9,8 +9,8 @@ from moorage.api.kept import KeptPod
 from moorage.decide.admission.fields import mapping, sequence
 from moorage.decide.runs.state import view_pod
 from moorage.decide.tools.targetrules import Peaks
+from moorage.model.argo import CRON_LABEL, WORKFLOW_LABEL
 from moorage.model.names import RUN_LABEL
-from moorage.model.workflow import CRON_LABEL, WORKFLOW_LABEL
 from moorage_kube.meta import labels_of
 from moorage_kube.resources import Obj
 

@@ -17,6 +17,7 @@ from enum import StrEnum
 from typing import Any
 
 from moorage.decide.workflows.views import bare_path, step_path
+from moorage.model.argo import NODE_NAME_ANNOTATION, WORKFLOW_LABEL
 from moorage.model.names import (
     EXPECTED_SECONDS_ANNOTATION,
     GPU_TYPE_LABELS,
@@ -28,7 +29,6 @@ from moorage.model.names import (
     RUN_LABEL,
     SYSTEM_NAMESPACE,
 )
-from moorage.model.workflow import NODE_NAME_ANNOTATION, WORKFLOW_LABEL
 from moorage_kube.moments import moment
 from moorage_kube.quantity import parse_count
 from moorage_kube.resources import Obj

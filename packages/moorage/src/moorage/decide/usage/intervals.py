@@ -22,6 +22,7 @@ from moorage.decide.usage.gpus import (
     place_of,
     started_at,
 )
+from moorage.model.argo import WORKFLOW_LABEL
 from moorage.model.names import (
     ATTEMPT_LABEL,
     MACHINE_GROUP_LABEL,
@@ -30,7 +31,6 @@ from moorage.model.names import (
     RUN_LABEL,
     WORKSPACE_LABEL,
 )
-from moorage.model.workflow import WORKFLOW_LABEL
 from moorage_kube.moments import moment
 from moorage_kube.scheduling import PodInfo, parse_pod
 

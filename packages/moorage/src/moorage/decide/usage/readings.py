@@ -14,8 +14,8 @@ from typing import Any
 
 from moorage.decide.usage.gpus import NOBODY, device_ids, is_reservation, owner_of
 from moorage.decide.usage.samples import GpuReading, Reading
+from moorage.model.argo import WORKFLOW_LABEL
 from moorage.model.names import CONTAINER_LABEL, MAP_LABEL, RUN_LABEL, WORKSPACE_LABEL
-from moorage.model.workflow import WORKFLOW_LABEL
 from moorage_kube.errors import MoorageError
 from moorage_kube.meta import Key, key_of, labels_of
 from moorage_kube.moments import moment

@@ -20,18 +20,10 @@ from moorage.decide.workflows.orders import numbered_secrets
 from moorage.decide.workflows.podpatch import PatchError, patched_spec
 from moorage.decide.workflows.repository import REPOSITORY
 from moorage.decide.workflows.templates import STORED
+from moorage.model.argo import WORKFLOW_LABEL, WORKFLOWS
 from moorage.model.manifests import USER_ID, container_security
 from moorage.model.names import OWNER_ANNOTATION, OWNER_LABEL, PRIVATE_ROOT_ANNOTATION
-from moorage.model.workflow import (
-    ORDER_ANNOTATION,
-    WORKFLOW_LABEL,
-    WORKFLOWS,
-    Artifact,
-    ArtifactName,
-    NodeRecord,
-    NodeType,
-    Outputs,
-)
+from moorage.model.workflow import ORDER_ANNOTATION, Artifact, ArtifactName, NodeRecord, NodeType, Outputs
 from moorage_kube.resources import PODS, Obj
 
 ON_COMPLETION, ON_DELETION, NEVER = "OnWorkflowCompletion", "OnWorkflowDeletion", "Never"

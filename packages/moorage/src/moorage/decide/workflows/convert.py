@@ -15,7 +15,7 @@ from moorage.decide.admission.templates import WORKFLOWS
 from moorage.decide.workflows.changes import Converted, Ledger
 from moorage.decide.workflows.cronjobs import API_VERSIONS, convert_cronjob
 from moorage.decide.workflows.support import unsupported
-from moorage.model.workflow import GROUP, VERSION
+from moorage.model.argo import GROUP, VERSION
 from moorage_kube.resources import Obj
 
 _LISTS = {"mutex": "mutexes", "semaphore": "semaphores"}  # of `synchronization`: v3's word → v4's

@@ -16,8 +16,9 @@ from moorage.decide.admission.shape import misshapen
 from moorage.decide.workflows.changes import Converted, Fields, Ledger
 from moorage.decide.workflows.schedules import ScheduleError, parse_schedule
 from moorage.decide.workflows.submits import NotConverted, Submit, parse_submit
+from moorage.model.argo import CRON_WORKFLOWS
 from moorage.model.schedule import problem_of_zone
-from moorage.model.workflow import CRON_NAME_MAX, CRON_WORKFLOWS
+from moorage.model.workflow import CRON_NAME_MAX
 from moorage_kube.resources import Obj
 
 API_VERSIONS = ("batch/v1", "batch/v1beta1", "batch/v2alpha1")

@@ -23,6 +23,14 @@ from moorage.decide.workflows.podpatch import PatchError, patched_spec
 from moorage.decide.workflows.resources.steps import ANSWERS_PATH, account_of, as_container, order_of
 from moorage.decide.workflows.text.durations import parse_duration
 from moorage.decide.workflows.text.errors import TextError
+from moorage.model.argo import (
+    COMPLETED_LABEL,
+    NODE_ID_ANNOTATION,
+    NODE_NAME_ANNOTATION,
+    POD_FINALIZER,
+    WORKFLOW_LABEL,
+    WORKFLOWS,
+)
 from moorage.model.manifests import HOSTNAME, USER_ID, container_security
 from moorage.model.names import (
     ATTEMPT_LABEL,
@@ -36,15 +44,9 @@ from moorage.model.names import (
     WORKSPACE_LABEL,
 )
 from moorage.model.workflow import (
-    COMPLETED_LABEL,
-    NODE_ID_ANNOTATION,
-    NODE_NAME_ANNOTATION,
     ORDER_ANNOTATION,
-    POD_FINALIZER,
     REPORTS_ANNOTATION,
     SOURCE_ANNOTATION,
-    WORKFLOW_LABEL,
-    WORKFLOWS,
     Artifact,
     NodeRecord,
     is_strict,

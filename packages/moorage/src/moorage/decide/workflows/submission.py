@@ -14,6 +14,18 @@ from difflib import get_close_matches
 from typing import Any
 
 from moorage.api.errors import ErrorCode
+from moorage.model.argo import (
+    CLUSTER_WORKFLOW_TEMPLATES,
+    COMPLETED_LABEL,
+    CRON_WORKFLOWS,
+    INSTANCE_LABEL,
+    OUR_INSTANCE,
+    PHASE_LABEL,
+    SCHEDULED_ANNOTATION,
+    WORKFLOW_TEMPLATES,
+    WORKFLOWS,
+    is_ours,
+)
 from moorage.model.cronworkflow import metadata_of_runs
 from moorage.model.names import (
     BEATS_ANNOTATION,
@@ -25,22 +37,7 @@ from moorage.model.names import (
     SERVICE_MARKS,
     is_dns_label,
 )
-from moorage.model.workflow import (
-    CLUSTER_WORKFLOW_TEMPLATES,
-    COMPLETED_LABEL,
-    CRON_WORKFLOWS,
-    INSTANCE_LABEL,
-    NAME_MAX,
-    OUR_INSTANCE,
-    PHASE_LABEL,
-    RESUME_ANNOTATION,
-    RETRY_ANNOTATION,
-    SCHEDULED_ANNOTATION,
-    TAKE_OVER_ANNOTATION,
-    WORKFLOW_TEMPLATES,
-    WORKFLOWS,
-    is_ours,
-)
+from moorage.model.workflow import NAME_MAX, RESUME_ANNOTATION, RETRY_ANNOTATION, TAKE_OVER_ANNOTATION
 from moorage_kube.errors import Conflict, UsageError
 from moorage_kube.meta import annotations_of, labels_of, owner_reference
 from moorage_kube.resources import Obj, Resource

@@ -19,19 +19,9 @@ from typing import Any
 
 import msgspec
 
+from moorage.model.argo import CRON_LABEL, SCHEDULED_ANNOTATION, WORKFLOWS, is_ours
 from moorage.model.names import OWNER_ANNOTATION
-from moorage.model.workflow import (
-    CRON_LABEL,
-    SCHEDULED_ANNOTATION,
-    WORKFLOWS,
-    Artifact,
-    NodePhase,
-    NodeRecord,
-    NodeType,
-    Outputs,
-    WorkflowRecord,
-    is_ours,
-)
+from moorage.model.workflow import Artifact, NodePhase, NodeRecord, NodeType, Outputs, WorkflowRecord
 from moorage_kube.documents import parse_json
 from moorage_kube.errors import DocumentError
 from moorage_kube.meta import annotations_of, labels_of

@@ -18,7 +18,8 @@ from moorage.decide.workflows.graph.tasks import locks_of, positive
 from moorage.decide.workflows.text.durations import parse_duration
 from moorage.decide.workflows.text.errors import TextError
 from moorage.decide.workflows.views import WorkflowView, is_step, is_suspended_node, step_path
-from moorage.model.workflow import INSTANCE_LABEL, OUR_INSTANCE, NodePhase, NodeRecord, NodeType
+from moorage.model.argo import INSTANCE_LABEL, OUR_INSTANCE
+from moorage.model.workflow import NodePhase, NodeRecord, NodeType
 from moorage_kube.moments import format_duration, moment
 
 IN_LINE = "many pods of this template wait for a node already"  # the message of a step whose pod is made later

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from moorage.model.argo import CRON_WORKFLOWS, WORKFLOW_TEMPLATES, WORKFLOWS
+from moorage.model.argo import GROUP as ARGO
+from moorage.model.argo import KINDS as WORKFLOW_KINDS
 from moorage.model.kueue import KUEUE
 from moorage.model.manifests.parts import (
     CLUSTERROLEBINDINGS,
@@ -21,9 +24,6 @@ from moorage.model.manifests.parts import (
 from moorage.model.names import FORWARD_ROLE, GROUP, KUBELETS_ACCOUNT, METRICS_ROLE, SYSTEM_NAMESPACE
 from moorage.model.people import PEOPLE_NAMESPACE, account_name
 from moorage.model.proofs import PROOF_ROLE
-from moorage.model.workflow import CRON_WORKFLOWS, WORKFLOW_TEMPLATES, WORKFLOWS
-from moorage.model.workflow import GROUP as ARGO
-from moorage.model.workflow import KINDS as WORKFLOW_KINDS
 from moorage.model.workspace import OPEN_VERB
 from moorage_kube.resources import SERVICEACCOUNTS, Obj
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from moorage.model.argo import GROUP as ARGO
 from moorage.model.kueue import KUEUE
 from moorage.model.manifests.parts import LIST, READ, Rule, Service
 from moorage.model.names import (
@@ -19,7 +20,6 @@ from moorage.model.names import (
     WEBHOOK_CONFIGURATION,
     WEBHOOK_TLS_SECRET,
 )
-from moorage.model.workflow import GROUP as ARGO
 from moorage.model.workflow import RECORDS_RIGHT
 from moorage.model.workspace import GATEWAY_SECRET
 from moorage_kube.meta import variable_of

@@ -25,6 +25,7 @@ from moorage.decide.idle.successors import Taker, is_unclaimed, next_holder, tak
 from moorage.decide.idle.work import RESOURCES, Held, HeldWork, WorkKey
 from moorage.decide.maps.notices import Notice
 from moorage.decide.usage.samples import Point
+from moorage.model.argo import WORKFLOW_LABEL, WORKFLOWS
 from moorage.model.idle import (
     BUILT_IN,
     RUN,
@@ -36,7 +37,6 @@ from moorage.model.idle import (
 )
 from moorage.model.names import IDLE_ANNOTATION
 from moorage.model.targets import Target, parse_target
-from moorage.model.workflow import WORKFLOW_LABEL, WORKFLOWS
 from moorage.notify.delivery import Delivery
 from moorage_kube.api import Api
 from moorage_kube.changes import change_as_read

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from moorage.model.argo import CRON_WORKFLOWS, WORKFLOWS
 from moorage.model.dataset import DATASETS
 from moorage.model.machine import MACHINES
 from moorage.model.mapjob import MAPJOBS
@@ -21,7 +22,6 @@ from moorage.model.people import PEOPLE_NAMESPACE
 from moorage.model.reservation import RESERVATIONS
 from moorage.model.tenant import TENANTS
 from moorage.model.volumebackup import BACKUPS
-from moorage.model.workflow import CRON_WORKFLOWS, WORKFLOWS
 from moorage.model.workspace import OPEN_VERB, WORKSPACES
 from moorage.server.identity.auth import Auth, User
 from moorage.server.pages.refusals import is_htmx, wants_page

@@ -13,7 +13,7 @@ from moorage.actions import crons
 from moorage.actions.argocontroller import controller_of
 from moorage.actions.workflowlints import checks_of
 from moorage.api.crons import Cron, CronStart
-from moorage.model.workflow import CRON_WORKFLOWS
+from moorage.model.argo import CRON_WORKFLOWS
 from moorage.server.idempotency import mark_of
 from moorage.server.pages.clusterpages import fragment
 from moorage.server.pages.desk import Desk, Page, Question, done, key_in, problem_to_show, read_form

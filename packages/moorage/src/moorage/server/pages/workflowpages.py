@@ -30,8 +30,9 @@ from moorage.decide.workflows.orders import LOGS
 from moorage.decide.workflows.templates import Library, TemplateMissing
 from moorage.decide.workflows.views import WorkflowView, view_workflow, workflow_object
 from moorage.decide.workflows.waiting import waits_of
+from moorage.model.argo import WORKFLOWS
 from moorage.model.names import is_dns_label
-from moorage.model.workflow import WORKFLOWS, NodeRecord, WorkflowRecord
+from moorage.model.workflow import NodeRecord, WorkflowRecord
 from moorage.server.context import Context
 from moorage.server.identity.auth import User
 from moorage.server.kept import KeptForUser

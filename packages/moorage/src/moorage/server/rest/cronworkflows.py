@@ -9,7 +9,7 @@ from moorage.actions.objects import get_object
 from moorage.actions.workflowlints import checks_of
 from moorage.api.errors import ErrorCode
 from moorage.api.workflows import CronWorkflow, CronWorkflowBody, CronWorkflowList, Done, Named, as_cron_workflow
-from moorage.model.workflow import CRON_WORKFLOWS
+from moorage.model.argo import CRON_WORKFLOWS
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.rest.workflows import BODY_BYTES, controller_known
 from moorage_kube.errors import UsageError

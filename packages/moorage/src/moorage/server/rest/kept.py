@@ -6,7 +6,7 @@ from typing import Any
 
 from moorage.api.errors import ErrorCode
 from moorage.api.kept import Erased, KeptLog, KeptRun, KeptSteps, WhichLog, WhichPods
-from moorage.model.workflow import WORKFLOWS
+from moorage.model.argo import WORKFLOWS
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.kept import KeptForUser
 from moorage.server.namespaces import oldest_for

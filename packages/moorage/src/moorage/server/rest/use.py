@@ -10,8 +10,8 @@ from typing import Any
 from moorage.actions.workflows import get_workflow
 from moorage.actions.workspaces import get_workspace
 from moorage.api.use import Use, UseNow, UseQuery
+from moorage.model.argo import WORKFLOW_LABEL
 from moorage.model.names import WORKSPACE_LABEL
-from moorage.model.workflow import WORKFLOW_LABEL
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.poduse import names_of, use_now, use_of_pods
 from moorage.server.rest.workflows import records_of

@@ -15,7 +15,8 @@ from starlette.responses import Response, StreamingResponse
 
 from moorage.api.errors import ErrorCode
 from moorage.api.workflowartifacts import WhichRun, WorkflowArtifact, WorkflowArtifactList
-from moorage.model.workflow import WORKFLOWS, Artifact, NodeRecord, WorkflowRecord
+from moorage.model.argo import WORKFLOWS
+from moorage.model.workflow import Artifact, NodeRecord, WorkflowRecord
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.namespaces import oldest_for
 from moorage.server.problems import Problem

@@ -7,7 +7,8 @@ from datetime import datetime
 
 from moorage.actions.workflows import Choice
 from moorage.decide.workflows.views import workflow_object
-from moorage.model.workflow import WORKFLOWS, NodeRecord, WorkflowRecord
+from moorage.model.argo import WORKFLOWS
+from moorage.model.workflow import NodeRecord, WorkflowRecord
 from moorage.server.context import Context
 from moorage.server.identity.auth import User
 from moorage.server.namespaces import oldest_for

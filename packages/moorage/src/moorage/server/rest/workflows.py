@@ -48,8 +48,9 @@ from moorage.decide.since import moment_before
 from moorage.decide.workflows.controllers import Controller
 from moorage.decide.workflows.submission import Additions, pairs_of
 from moorage.decide.workflows.views import ENDED, PENDING, RUNNING, WorkflowView
+from moorage.model.argo import CRON_LABEL
 from moorage.model.names import OWNER_ANNOTATION
-from moorage.model.workflow import CRON_LABEL, Resume, Retry
+from moorage.model.workflow import Resume, Retry
 from moorage.server.context import Context
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.identity.auth import User

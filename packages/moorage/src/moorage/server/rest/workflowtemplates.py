@@ -8,7 +8,7 @@ from moorage.actions import workflowtemplates
 from moorage.actions.workflowlints import checks_of
 from moorage.api.errors import ErrorCode
 from moorage.api.workflows import Done, NewTemplate, WorkflowTemplate, WorkflowTemplateList, as_template
-from moorage.model.workflow import CLUSTER_WORKFLOW_TEMPLATES, WORKFLOW_TEMPLATES
+from moorage.model.argo import CLUSTER_WORKFLOW_TEMPLATES, WORKFLOW_TEMPLATES
 from moorage.server.endpoint import Call, Endpoint
 from moorage_kube.errors import UsageError
 

@@ -10,7 +10,7 @@ from moorage.actions.workflowwaits import ExplainPod, FindHolders, explain_workf
 from moorage.api.explain import LockHolder, StepQuery, WorkflowExplanation
 from moorage.decide.explain.types import Explanation
 from moorage.decide.workflows.views import step_path
-from moorage.model.workflow import WORKFLOWS
+from moorage.model.argo import WORKFLOWS
 from moorage.server.context import Context
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.identity.auth import User

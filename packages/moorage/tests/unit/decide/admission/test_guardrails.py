@@ -16,10 +16,10 @@ from moorage.decide.admission.review import OPERATOR, TEMPLATES, Request, Verdic
 from moorage.decide.admission.rulebook import RULES
 from moorage.decide.runs.job import plan_run
 from moorage.decide.runs.request import Caller, ClusterFacts, RunRequest
+from moorage.model.argo import WORKFLOW_LABEL
 from moorage.model.names import ATTEMPT_LABEL, RESTART_LIMIT_ANNOTATION, label_value
 from moorage.model.policy import Policy
 from moorage.model.tenant import TenantDefaults
-from moorage.model.workflow import WORKFLOW_LABEL
 from moorage_kube.scheduling import NodeInfo, Taint
 
 JOB_CONTROLLER = "system:serviceaccount:kube-system:job-controller"

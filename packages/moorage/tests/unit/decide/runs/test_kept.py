@@ -23,8 +23,8 @@ from moorage.decide.runs.kept import (
     view_deleted,
 )
 from moorage.decide.runs.state import State, view_run
+from moorage.model.argo import NODE_NAME_ANNOTATION, WORKFLOW_LABEL
 from moorage.model.names import RUN_LABEL
-from moorage.model.workflow import NODE_NAME_ANNOTATION, WORKFLOW_LABEL
 from moorage_kube.moments import rfc3339
 from moorage_kube.testing.clock import NOON
 

@@ -21,7 +21,7 @@ from moorage.decide.usage.intervals import (
     top,
     use_of,
 )
-from moorage.model.workflow import WORKFLOW_LABEL
+from moorage.model.argo import WORKFLOW_LABEL
 
 TEN = datetime(2026, 1, 5, 10, tzinfo=UTC)
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)

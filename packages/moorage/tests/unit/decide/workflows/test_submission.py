@@ -20,7 +20,7 @@ from moorage.decide.workflows.submission import (
     with_additions,
     workflow_from,
 )
-from moorage.model.workflow import CLUSTER_WORKFLOW_TEMPLATES, CRON_WORKFLOWS, WORKFLOW_TEMPLATES
+from moorage.model.argo import CLUSTER_WORKFLOW_TEMPLATES, CRON_WORKFLOWS, WORKFLOW_TEMPLATES
 from moorage_kube.errors import Conflict, UsageError
 
 INSTANCE = "workflows.argoproj.io/controller-instanceid"

@@ -14,7 +14,8 @@ from moorage.decide.workflows.graph.events import Controls
 from moorage.decide.workflows.graph.locks import LIMITS_CONFIGMAP, lock_name
 from moorage.decide.workflows.views import view_workflow, workflow_object
 from moorage.decide.workflows.waiting import IN_LINE, RunningStep, WaitKind, saving_note, waits_of
-from moorage.model.workflow import NODE_NAME_ANNOTATION, WORKFLOW_LABEL, NodePhase, NodeRecord, NodeType
+from moorage.model.argo import NODE_NAME_ANNOTATION, WORKFLOW_LABEL
+from moorage.model.workflow import NodePhase, NodeRecord, NodeType
 from moorage.present.workflowwaits import Explained, make_workflow_explanation
 from moorage.server.pages.workflowboard import WaitRow, wait_rows
 from moorage_kube.moments import rfc3339

@@ -20,14 +20,7 @@ from moorage.decide.workflows.views import (
     view_workflow,
     workflow_object,
 )
-from moorage.model.workflow import (
-    Artifact,
-    NodePhase,
-    NodeRecord,
-    NodeType,
-    Outputs,
-    WorkflowRecord,
-)
+from moorage.model.workflow import Artifact, NodePhase, NodeRecord, NodeType, Outputs, WorkflowRecord
 from moorage_kube.errors import SelectorError
 
 BEGAN = "2026-11-23T14:00:00Z"

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from moorage.decide.workflows.graph.events import Locks
-from moorage.model.workflow import WORKFLOWS, NodeRecord, WorkflowRecord
+from moorage.model.argo import WORKFLOWS
+from moorage.model.workflow import NodeRecord, WorkflowRecord
 
 # kinds of locks: what their names begin with
 MUTEX, SEMAPHORE = "Mutex/", "Semaphore/"

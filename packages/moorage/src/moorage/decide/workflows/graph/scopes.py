@@ -13,14 +13,8 @@ from typing import Any
 import msgspec
 
 from moorage.decide.workflows.text.errors import TextError
-from moorage.model.workflow import (
-    SCHEDULED_ANNOTATION,
-    Artifact,
-    NodePhase,
-    NodeRecord,
-    Outputs,
-    WorkflowRecord,
-)
+from moorage.model.argo import SCHEDULED_ANNOTATION
+from moorage.model.workflow import Artifact, NodePhase, NodeRecord, Outputs, WorkflowRecord
 from moorage_kube.moments import moment
 
 _STRFTIME = "aAbBcCdDeFHIjklmMnprRStTuUVwWxXyYzZ"  # letters that `{{workflow.creationTimestamp.X}}` may end with

@@ -1,0 +1,48 @@
+"""Argo's kinds and labels: what the platform meets on pods and their owners. How workflows run is not known here.
+
+The kinds are `argoproj.io/v1alpha1`: https://argo-workflows.readthedocs.io/en/latest/fields/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from moorage_kube.meta import labels_of
+from moorage_kube.resources import Resource
+
+GROUP, VERSION = "argoproj.io", "v1alpha1"
+WORKFLOWS = Resource(GROUP, VERSION, "workflows", "Workflow")
+WORKFLOW_TEMPLATES = Resource(GROUP, VERSION, "workflowtemplates", "WorkflowTemplate")
+CLUSTER_WORKFLOW_TEMPLATES = Resource(
+    GROUP, VERSION, "clusterworkflowtemplates", "ClusterWorkflowTemplate", namespaced=False
+)
+CRON_WORKFLOWS = Resource(GROUP, VERSION, "cronworkflows", "CronWorkflow")
+KINDS = (WORKFLOWS, WORKFLOW_TEMPLATES, CLUSTER_WORKFLOW_TEMPLATES, CRON_WORKFLOWS)
+
+# Argo's own words, on workflows and their pods
+INSTANCE_LABEL = (
+    "workflows.argoproj.io/controller-instanceid"  # whose a Workflow is; Argo leaves those of others alone
+)
+OUR_INSTANCE = "moorage"
+WORKFLOW_LABEL = "workflows.argoproj.io/workflow"  # on a pod: its Workflow
+PHASE_LABEL = "workflows.argoproj.io/phase"
+COMPLETED_LABEL = "workflows.argoproj.io/completed"  # "true" when it has ended
+CRON_LABEL = "workflows.argoproj.io/cron-workflow"  # on a Workflow: the CronWorkflow it is of
+SCHEDULED_ANNOTATION = "workflows.argoproj.io/scheduled-time"  # beside it, RFC 3339: its slot
+NODE_NAME_ANNOTATION = "workflows.argoproj.io/node-name"
+NODE_ID_ANNOTATION = "workflows.argoproj.io/node-id"
+
+POD_FINALIZER = "moorage.dev/workflow"  # on a step's pod, until its end is recorded
+FINALIZER = "moorage.dev/workflow"  # on a Workflow, until its pods are released
+ARTIFACT_FINALIZER = "workflows.argoproj.io/artifact-gc"  # Argo's, on a Workflow until its artifacts are deleted
+
+
+def is_ours(obj: Mapping[str, Any]) -> bool:
+    """Whether a Workflow or CronWorkflow was adopted by Moorage: Argo's controller leaves it alone then."""
+    return labels_of(obj).get(INSTANCE_LABEL) == OUR_INSTANCE
+
+
+def is_free(obj: Mapping[str, Any]) -> bool:
+    """Whether nobody has adopted it: Argo's controller takes it where it runs, Moorage where it does not."""
+    return not labels_of(obj).get(INSTANCE_LABEL)
