@@ -20,4 +20,4 @@ def test_all_features_of_the_project_are_installed() -> None:
 
 def test_each_reference_of_a_feature_leads_somewhere() -> None:
     references = [value for feature in features() for name, value in asdict(feature).items() if name != "name"]
-    assert all(callable(resolve_name(reference)) for reference in references if reference)
+    assert all(resolve_name(reference) for reference in references if reference)

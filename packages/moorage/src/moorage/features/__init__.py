@@ -14,20 +14,24 @@ from typing import Any, Literal
 
 GROUP = "moorage.features"
 
-Field = Literal["parts", "routes"]
+Field = Literal["parts", "routes", "pages", "metrics"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
     """Each field but the name is a reference "module:name"; "" adds nothing.
 
-    `parts` is a function of `server.parts.Base` that returns `server.parts.Parts`: what the server holds for the
-    feature. `routes` is a function of the server's `Context` that returns routes.
+    - `parts`: a function of `server.parts.Base` that returns `server.parts.Parts`: what the server holds for it.
+    - `routes`: a function of the server's `Context` that returns routes.
+    - `pages`: a sequence of `Page`, for the pages that work through the Desk.
+    - `metrics`: a coroutine function of the `Context`: bytes for Prometheus.
     """
 
     name: str
     parts: str = ""
     routes: str = ""
+    pages: str = ""
+    metrics: str = ""
 
 
 @functools.cache

@@ -31,18 +31,15 @@ from moorage.server.pages import (
     nodeadmin,
     nodepages,
     rightsizepages,
-    schedulepages,
     tenantpages,
     userpages,
     volumepage,
     volumepages,
-    workflowchanges,
-    workflowpages,
     workspacepage,
     workspacepages,
 )
 from moorage.server.pages.clusterpages import Board, page_routes
-from moorage.server.pages.desk import Desk
+from moorage.server.pages.desk import Desk, Page
 from moorage.server.pages.looks import Looks
 from moorage.server.pages.refusals import Refuse
 from moorage.server.pages.rights import AdminLinks
@@ -55,8 +52,6 @@ from moorage.server.rest import (
     budgets,
     checkpoint,
     costs,
-    crons,
-    cronworkflows,
     datasets,
     explain,
     gpus,
@@ -71,13 +66,8 @@ from moorage.server.rest import (
     top,
     use,
     volumes,
-    workflowartifacts,
-    workflows,
-    workflowtemplates,
-    workflowwaits,
     workspaces,
 )
-from moorage.server.workflows import records, steps
 from moorage_kube.errors import MoorageError
 
 ENDPOINTS = (
@@ -98,19 +88,13 @@ ENDPOINTS = (
     *health.ENDPOINTS,
     *workspaces.ENDPOINTS,
     *maps.ENDPOINTS,
-    *workflowartifacts.ENDPOINTS,
-    *workflows.ENDPOINTS,
-    *workflowwaits.ENDPOINTS,
-    *crons.ENDPOINTS,
-    *cronworkflows.ENDPOINTS,
-    *workflowtemplates.ENDPOINTS,
     *loginroutes.ENDPOINTS,
     *accountroutes.ENDPOINTS,
     *auditroutes.ENDPOINTS,
     *backup.ENDPOINTS,
 )
 
-# modules whose pages work through the Desk, one a line
+# the platform's own modules whose pages work through the Desk, one a line
 DESK_PAGES = (
     glancepages,
     mappages,
@@ -125,9 +109,6 @@ DESK_PAGES = (
     newdataset,
     newmap,
     mapchanges,
-    workflowpages,
-    workflowchanges,
-    schedulepages,
     nodepages,
     userpages,
     tenantpages,
@@ -137,13 +118,16 @@ DESK_PAGES = (
 )
 
 
+def desk_pages() -> list[Page]:
+    """The pages of the platform and of all features that work through the Desk."""
+    return [page for pages in (*(pages.PAGES for pages in DESK_PAGES), *load_all("pages")) for page in pages]
+
+
 def create_app(context: Context) -> Starlette:
     """Make the server. Somebody else runs the parts of `context`."""
     board, desk, refuse = Board(context), Desk(context), Refuse(context.auth)
     routes: list[BaseRoute] = [
         *work.routes(context),
-        *records.routes(context),
-        *steps.routes(context),
         *(endpoint.route(context) for endpoint in ENDPOINTS),
         *(route for routes in load_all("routes") for route in routes(context)),
         tunnel.websocket_route(context.gateway, clock=context.clock),
@@ -152,7 +136,7 @@ def create_app(context: Context) -> Starlette:
         *events.routes(context, board),
         *page_routes(board),
         *looks.routes(),
-        *(route for pages in DESK_PAGES for route in desk.routes(pages.PAGES)),
+        *desk.routes(desk_pages()),
         Mount("/static", StaticFolder()),
     ]
     every = [*openapi.routes(routes), *routes]

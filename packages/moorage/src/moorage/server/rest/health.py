@@ -24,11 +24,10 @@ from moorage.decide.measures.use import FAMILIES as USE_FAMILIES
 from moorage.decide.measures.use import measure_use, pod_gpus
 from moorage.decide.measures.work import FAMILIES as WORK_FAMILIES
 from moorage.decide.measures.work import measure_maps, measure_runs, measure_workspaces
-from moorage.decide.runs.kept import is_of_step, uid_of
+from moorage.decide.runs.kept import uid_of
 from moorage.decide.usage.gpus import GpuView
 from moorage.decide.usage.intervals import By
-from moorage.decide.workflows.metrics import exposition as of_workflows
-from moorage.decide.workflows.metrics import gauges
+from moorage.features import load_all
 from moorage.metrics.copies import FAMILIES as COPIES
 from moorage.metrics.copies import measure_copies
 from moorage.metrics.families import Family, Measured, measured
@@ -131,12 +130,13 @@ async def metrics(call: Call[None, None]) -> Response:
         )
     rows = await _measure(context)
     body = await asyncio.to_thread(exposition, rows, process=True)
-    body += await _of_workflows(context)
+    for more in load_all("metrics"):
+        body += await more(context)
     return Response(body, media_type=MEDIA_TYPE)
 
 
 async def _measure(context: Context) -> list[Measured]:
-    """All but what workflows define. What a database says is missing while it cannot be read."""
+    """All but what features add. What a database says is missing while it cannot be read."""
     cluster = await context.ready()
     now, tenant_of = context.now(), await _tenants(context)
     hours = await use(context, since=now - USE_WINDOW, until=now, by=By.USER)
@@ -218,18 +218,6 @@ async def _of_maps(context: Context, tenant_of: TenantOf) -> list[Measured]:
         for known in stored
     ]
     return measure_maps(maps, tenant_of)
-
-
-async def _of_workflows(context: Context) -> bytes:
-    """What workflows define, and what Argo's controller has; none while their records cannot be read."""
-    steps = filter(is_of_step, context.cluster.pods.all())
-    pods = [str((pod.get("status") or {}).get("phase") or "Pending") for pod in steps]
-    try:
-        series = [*await context.workflows.metrics(), *gauges(await context.workflows.phases(), pods)]
-    except StorageError as error:
-        log.warning("metrics of workflows cannot be read", extra={"error": error.message})
-        return b""
-    return (await asyncio.to_thread(of_workflows, series, context.now())).encode()
 
 
 ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (

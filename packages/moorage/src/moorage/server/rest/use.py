@@ -1,4 +1,4 @@
-"""What pods use: /api/v1/use now, and over the life of a run, a workspace or a workflow.
+"""What pods use: /api/v1/use now, and over the life of a run or a workspace.
 
 Who holds a GPU and how well it is used is for everybody who may look.
 """
@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from moorage.actions.workflows import get_workflow
 from moorage.actions.workspaces import get_workspace
 from moorage.api.use import Use, UseNow, UseQuery
-from moorage.model.argo import WORKFLOW_LABEL
 from moorage.model.names import WORKSPACE_LABEL
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.poduse import names_of, use_now, use_of_pods
-from moorage.server.rest.workflows import records_of
 from moorage.server.runs import RunReader
 from moorage_kube.meta import key_of, labels_of
 
@@ -34,16 +31,11 @@ async def get_use_of_job(call: Call[None, UseQuery]) -> Use:
 async def get_use_of_workspace(call: Call[None, UseQuery]) -> Use:
     """Show what the pod of a workspace used since it started."""
     await get_workspace(call.context.api, call.namespace, call.name)
-    return await _use_by_label(call, WORKSPACE_LABEL)
+    return await use_by_label(call, WORKSPACE_LABEL)
 
 
-async def get_use_of_workflow(call: Call[None, UseQuery]) -> Use:
-    """Show what the pods of a workflow's steps used that are not gone."""
-    await get_workflow(call.context.api, call.namespace, call.name, records_of(call.context, call.user))
-    return await _use_by_label(call, WORKFLOW_LABEL)
-
-
-async def _use_by_label(call: Call[None, UseQuery], label: str) -> Use:
+async def use_by_label(call: Call[None, UseQuery], label: str) -> Use:
+    """What the pods used whose label has the name in the path, and that are not gone."""
     cluster = await call.context.ready()
     pods = [
         pod
@@ -66,13 +58,6 @@ ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
         method="GET",
         path="/api/v1/workspaces/{namespace}/{name}/use",
         handler=get_use_of_workspace,
-        query=UseQuery,
-        answer=Use,
-    ),
-    Endpoint(
-        method="GET",
-        path="/api/v1/workflows/{namespace}/{name}/use",
-        handler=get_use_of_workflow,
         query=UseQuery,
         answer=Use,
     ),

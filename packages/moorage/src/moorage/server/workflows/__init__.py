@@ -3,3 +3,12 @@
 Belongs here: these routes, and who may use them. Does not belong here: what people ask (`server.rest`), and how it
 is kept (`workflows`).
 """
+
+from moorage.features import Feature
+
+FEATURE = Feature(
+    name="workflows",
+    routes="moorage.server.workflows.feature:routes",
+    pages="moorage.server.workflows.feature:PAGES",
+    metrics="moorage.server.workflows.measures:measure",
+)
