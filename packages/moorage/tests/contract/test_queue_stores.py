@@ -221,6 +221,18 @@ def test_failures_keep_their_last_output_whatever_its_bytes(store, outcome):
     assert pairs(ask(store, of, request=3, want=1)) == [(0, 2)]
 
 
+def test_items_that_users_add_or_retry_are_ready_or_large_by_their_memory(store):
+    of = a_map(store, retries=0, memory_bytes=GIB)
+    store.add_items(of, [an_item(0), an_item(1, memory=2 * GIB)])
+    assert (counts(store).ready, counts(store).large) == (1, 1)
+    for session in ("v", "w"):
+        ((item, lease),) = pairs(ask(store, of, session, request=1, want=1, memory=2 * GIB))
+        ask(store, of, session, request=2, reports=[Report(item=item, lease=lease, outcome=Outcome.ERROR)])
+    assert counts(store).dead == 2
+    assert store.retry(of) == 2
+    assert (counts(store).ready, counts(store).large) == (1, 1)
+
+
 def test_backed_off_items_come_back_when_their_time_has_come(store):
     of = a_map(store, items=1, backoff_seconds=10)
     ask(store, of, request=1, want=1)

@@ -24,7 +24,15 @@ from moorage.decide.workflows.graph.tasks import stamp
 from moorage.decide.workflows.graph.validity import violations
 from moorage.decide.workflows.normalise import normalise
 from moorage.decide.workflows.templates import TemplateKey, stored
-from moorage.model.workflow import Artifact, MetricPoint, NodeRecord, Outputs, StepReport, WorkflowRecord
+from moorage.model.workflow import (
+    Artifact,
+    MetricPoint,
+    NodePhase,
+    NodeRecord,
+    Outputs,
+    StepReport,
+    WorkflowRecord,
+)
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 UID = "0a1b"
@@ -92,6 +100,7 @@ class Player:
             created_at="2026-03-01T12:00:00Z",
         )
         self.nodes: dict[str, NodeRecord] = {}
+        self.moves: set[tuple[NodePhase | None, NodePhase]] = set()  # as stored
         self.pods: dict[str, PodSeen] = {}
         self.ends: dict[str, tuple[datetime, Ends]] = {}
         self.created: list[CreatePod] = []
@@ -152,6 +161,7 @@ class Player:
             before = self.nodes.get(record.id)
             assert before is None or not before.phase.is_fulfilled, f"{record.name} was final"
             self.nodes[record.id] = record
+            self.moves.add((before.phase if before is not None else None, record.phase))
         if decision.workflow is not None:
             self.workflow = decision.workflow
         assert violations(self.workflow, self.nodes.values()) == []

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from moorage.model.argo import VERSION
+from moorage.model.moves import Moves
 from moorage.model.names import GROUP
 from moorage_kube.meta import annotations_of
 from moorage_kube.resources import Resource
@@ -69,7 +70,7 @@ class NodeType(StrEnum):
 
 
 class NodePhase(StrEnum):
-    """Where a node is; those after RUNNING are final."""
+    """Where a node is; `NODE_MOVES` has the moves between them."""
 
     PENDING = "Pending"
     RUNNING = "Running"
@@ -87,7 +88,28 @@ class NodePhase(StrEnum):
     @property
     def is_fulfilled(self) -> bool:
         """Nothing more happens to it."""
-        return self not in (NodePhase.PENDING, NodePhase.RUNNING)
+        return NODE_MOVES.is_final(self)
+
+
+NODE_MOVES = Moves(
+    "a node",
+    {
+        (None, NodePhase.PENDING): "a step with a pod, or one that waits for locks",
+        (None, NodePhase.RUNNING): "a node without a pod",
+        (None, NodePhase.SUCCEEDED): "its outputs are memoized",
+        (None, NodePhase.SKIPPED): "when is false, or there are no items",
+        (None, NodePhase.OMITTED): "depends is false",
+        (None, NodePhase.ERROR): "it cannot begin",
+        (NodePhase.PENDING, NodePhase.RUNNING): "its pod runs, or its locks are free",
+        (NodePhase.PENDING, NodePhase.SUCCEEDED): "its pod ended before it was seen running",
+        (NodePhase.PENDING, NodePhase.FAILED): "a deadline, a shutdown, or its pod failed",
+        (NodePhase.PENDING, NodePhase.ERROR): "the pod is refused, or its locks cannot be had",
+        (NodePhase.RUNNING, NodePhase.PENDING): "its node took the pod away",
+        (NodePhase.RUNNING, NodePhase.SUCCEEDED): "",
+        (NodePhase.RUNNING, NodePhase.FAILED): "",
+        (NodePhase.RUNNING, NodePhase.ERROR): "",
+    },
+)
 
 
 class Artifact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

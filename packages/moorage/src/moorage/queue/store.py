@@ -84,12 +84,11 @@ WHERE w.waits_until > ? AND w.weight <= l.capacity
 ORDER BY w.waits_since, w.map"""
 _TURN = "UPDATE map_limits SET waits_since = ?, waits_until = ? WHERE map = ? AND name = ?"
 _COUNT = f"UPDATE maps SET {', '.join(f'{counter} = {counter} + ?' for counter in COUNTERS)} WHERE id = ?"
+_READY_AGAIN = "state = CASE WHEN memory_bytes > 0 THEN 5 ELSE 1 END"  # as `leasing.ready_state`
 _DUE = """
 SELECT map, CASE WHEN memory_bytes > 0 THEN 5 ELSE 1 END AS next, COUNT(*) FROM items
 WHERE state = 0 AND ready_at <= ? GROUP BY map, next"""
-_PROMOTE = """
-UPDATE items SET state = CASE WHEN memory_bytes > 0 THEN 5 ELSE 1 END, ready_at = 0
-WHERE map = ? AND state = 0 AND ready_at <= ?"""
+_PROMOTE = f"UPDATE items SET {_READY_AGAIN}, ready_at = 0 WHERE map = ? AND state = 0 AND ready_at <= ?"
 _EXPIRED = f"SELECT {', '.join(SESSIONS.columns)} FROM sessions WHERE expires_at < ? ORDER BY map, name LIMIT ?"
 _OF_ITEM = """
 SELECT i.seq, n.key, i.state, i.tries, i.losses, i.memory_bytes, i.ready_at, i.fence, n.value,
@@ -101,9 +100,7 @@ WHERE i.map = ?"""
 _RESULTS = """
 SELECT r.seq, n.key, r.value, r.path, r.seconds, r.memory, r.at FROM results AS r
 JOIN inputs AS n ON n.map = r.map AND n.seq = r.seq WHERE r.map = ? AND r.seq > ? ORDER BY r.seq LIMIT ?"""
-_RETRY = """
-UPDATE items SET state = CASE WHEN memory_bytes > 0 THEN 5 ELSE 1 END, tries = 0, losses = 0, ready_at = 0
-WHERE map = ? AND state = 4"""
+_RETRY = f"UPDATE items SET {_READY_AGAIN}, tries = 0, losses = 0, ready_at = 0 WHERE map = ? AND state = 4"
 _WORKING = "items", "inputs", "sessions", "results", "failures", "additions", "map_limits", "map_sizes"
 
 
@@ -495,7 +492,7 @@ class Store:
             rows: list[Row] = []
             inputs: list[Row] = []
             for seq, item in enumerate(fresh, total):
-                state = State.LARGE if item.memory else State.READY
+                state = leasing.ready_state(item.memory)
                 large += item.memory > 0
                 if item.seconds is not None:
                     hinted += 1

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from moorage_kube.errors import MoorageError
+from moorage.model.moves import Moves
 
 HISTORY = 8  # moves that are kept in a record
 
@@ -41,7 +41,8 @@ MEANINGS: Mapping[State, str] = {
     State.EXEMPT: "The policy exempts it.",
 }
 
-MOVES: Mapping[tuple[State, State], str] = {
+MOVES: Moves[State] = Moves("work", {
+    (None, State.ACTIVE): "",
     (State.ACTIVE, State.IDLE): "two windows without use",
     (State.ACTIVE, State.SNOOZED): "its owner snoozes it",
     (State.ACTIVE, State.EXEMPT): "the policy exempts it",
@@ -66,11 +67,7 @@ MOVES: Mapping[tuple[State, State], str] = {
     (State.SNOOZED, State.EXEMPT): "the policy exempts it",
     (State.SUSPENDED, State.ACTIVE): "somebody resumes it",
     (State.EXEMPT, State.ACTIVE): "the policy exempts it no more",
-}
-
-
-class IllegalMove(MoorageError):
-    """A move that is not in `MOVES`; the message has the last moves of the work."""
+})  # fmt: skip
 
 
 class Record(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -105,9 +102,7 @@ class Record(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 def move(record: Record, to: State, now: datetime, **changes: Any) -> Record:
     """The record after a move. Raises IllegalMove."""
-    if (record.state, to) not in MOVES:
-        past = ", ".join(record.history) or "none"
-        raise IllegalMove(f"work cannot go from {record.state} to {to}; its last moves: {past}")
+    MOVES.check(record.state, to, record.history)
     entry = f"{to} {now:%Y-%m-%dT%H:%M:%SZ}"
     history = (*record.history, entry)[-HISTORY:]
     return msgspec.structs.replace(record, state=to, at=now, history=history, **changes)
@@ -128,10 +123,3 @@ def write_record(record: Record) -> str | None:
     if record.state is State.ACTIVE and not record.snoozes and not record.pending:
         return None
     return msgspec.json.encode(record).decode()
-
-
-def diagram() -> str:
-    """The moves as a Mermaid diagram."""
-    lines = ["stateDiagram-v2", "    [*] --> active"]
-    lines += [f"    {start} --> {end}: {why}" for (start, end), why in MOVES.items()]
-    return "\n".join(lines)

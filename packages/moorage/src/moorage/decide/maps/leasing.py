@@ -36,6 +36,7 @@ from moorage.api.fields import Seconds
 from moorage.api.fields import Text64 as Text64
 from moorage.api.maps import BATCH_ITEMS
 from moorage.api.maps import MapState as MapState
+from moorage.model.moves import Moves
 from moorage_kube.backoff import DoublingDelay
 
 RESULT_BYTES = 256 * 1024  # a longer result goes by path
@@ -68,6 +69,26 @@ class State(IntEnum):
     DONE = 3
     DEAD = 4
     LARGE = 5  # ready, but for workers with more memory than the map's own
+
+
+ITEM_MOVES = Moves(
+    "an item",
+    {
+        (None, State.READY): "added",
+        (None, State.LARGE): "added, and needs more memory",
+        (State.READY, State.LEASED): "a lease",
+        (State.LARGE, State.LEASED): "a lease of a worker with the memory",
+        (State.LEASED, State.DONE): "answered",
+        (State.LEASED, State.WAITING): "an error or a time-out, with tries left",
+        (State.LEASED, State.DEAD): "no tries left, too many workers lost, or no more memory to have",
+        (State.LEASED, State.READY): "handed back, preempted, or the worker is silent",
+        (State.LEASED, State.LARGE): "killed for memory, or as for ready",
+        (State.WAITING, State.READY): "its time comes",
+        (State.WAITING, State.LARGE): "its time comes, and it needs more memory",
+        (State.DEAD, State.READY): "a user's retry",
+        (State.DEAD, State.LARGE): "a user's retry, and it needs more memory",
+    },
+)
 
 
 class Outcome(StrEnum):
@@ -786,9 +807,15 @@ class _Book:
     def _put(self, of: int, tally: Counts, before: Item, after: Item) -> None:
         self.changes.items[of, after.seq] = after
         if before.state is not after.state:
+            ITEM_MOVES.check(before.state, after.state, (before,))
             old, new = _COUNTER_OF[before.state], _COUNTER_OF[after.state]
             setattr(tally, old, getattr(tally, old) - 1)
             setattr(tally, new, getattr(tally, new) + 1)
+
+
+def ready_state(memory_bytes: int) -> State:
+    """The state of an item that may be leased, by the memory that it needs; 0: the map's own."""
+    return State.LARGE if memory_bytes else State.READY
 
 
 def item_done(item: Item, fence: int) -> Item:
@@ -802,7 +829,7 @@ def _unleased(item: Item, fence: int, *, settled: int | None = None, lost: bool 
     losses = item.losses + lost
     if other:
         return msgspec.structs.replace(item, holder=other, twin=0, settled=settled, losses=losses)
-    state = State.LARGE if item.memory_bytes else State.READY
+    state = ready_state(item.memory_bytes)
     return msgspec.structs.replace(item, state=state, holder=0, twin=0, settled=settled, losses=losses)
 
 

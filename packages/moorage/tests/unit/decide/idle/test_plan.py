@@ -27,15 +27,14 @@ from moorage.decide.idle.plan import (
 from moorage.decide.idle.states import (
     MEANINGS,
     MOVES,
-    IllegalMove,
     Record,
     State,
-    diagram,
     move,
     read_record,
     write_record,
 )
 from moorage.model.idle import Exemptions, Policy, QuietTimes
+from moorage.model.moves import IllegalMove
 from moorage_kube.errors import UsageError
 
 NOW = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)  # a Monday
@@ -311,14 +310,12 @@ def test_every_state_can_be_reached_and_left():
     for state in State:
         assert any(start is state for start, _ in MOVES)
         assert any(end is state for _, end in MOVES)
-    assert diagram().count("-->") == len(MOVES) + 1
 
 
 def test_a_record_that_somebody_wrote_by_hand_is_no_record():
     assert read_record("{") == read_record('{"state": "gone"}') == read_record("") == Record()
 
 
-def test_the_page_of_idle_work_has_the_states_and_the_moves():
+def test_the_page_of_idle_work_has_the_states():
     page = (Path(__file__).parents[6] / "docs" / "explanation" / "idle.md").read_text()
-    assert f"```mermaid\n{diagram()}\n```" in page
     assert "".join(f"| {state} | {meaning} |\n" for state, meaning in MEANINGS.items()) in page

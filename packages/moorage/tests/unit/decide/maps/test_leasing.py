@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import msgspec
@@ -14,6 +15,7 @@ from moorage.api.maps import PRIORITY_LIMIT
 from moorage.decide.maps import leasing
 from moorage.decide.maps.leasing import (
     COUNTERS,
+    ITEM_MOVES,
     Call,
     Candidate,
     Counts,
@@ -573,6 +575,32 @@ def test_a_map_that_does_not_run_gives_nothing_out_but_takes_answers(state):
     reply = world.ask(reports=[done(0, 1)], want=1)
     assert (reply.items, reply.refused, reply.state) == ([], [], state.value)
     world.validate()
+
+
+def test_every_move_that_leasing_makes_is_reached():
+    draw, seen = random.Random(7), set()
+    world = World(a=Policy(retries=1, loss_limit=1, lease_seconds=60, memory_bytes=1, max_memory_bytes=4))
+    world.add(items=40)
+    for _ in range(200):
+        before = dict(world.items)
+        outcomes = [draw.choice(list(Outcome)) for _ in range(2)]
+        leases = world.claim("w", want=2, slots=2, memory=4)
+        if draw.random() < 0.3:
+            world.now += 400_000  # the worker is silent, and back-offs end
+            seen |= {(before[key].state, item.state) for key, item in world.items.items()}
+            before = dict(world.items)
+            world.tick()
+        else:
+            seen |= {(before[key].state, item.state) for key, item in world.items.items()}
+            before = dict(world.items)
+            reports = [
+                Report(item=item, lease=lease, outcome=outcome, value=msgspec.Raw(b"1"))
+                for (item, lease), outcome in zip(leases, outcomes, strict=False)
+            ]
+            world.ask("w", reports=reports)
+        seen |= {(before[key].state, item.state) for key, item in world.items.items()}
+    of_users = {(start, end) for start, end in ITEM_MOVES if start in (None, State.DEAD)}
+    assert {(start, end) for start, end in seen if start is not end} == set(ITEM_MOVES) - of_users
 
 
 class Play(RuleBasedStateMachine):

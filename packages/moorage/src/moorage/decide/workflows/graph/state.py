@@ -20,7 +20,16 @@ from moorage.decide.workflows.graph.tasks import Limits, stamp
 from moorage.decide.workflows.graph.timers import Timers
 from moorage.decide.workflows.templates import Library, Resolved
 from moorage.decide.workflows.text.limits import Budget
-from moorage.model.workflow import MetricPoint, NodePhase, NodeRecord, NodeType, Outputs, Resume, WorkflowRecord
+from moorage.model.workflow import (
+    NODE_MOVES,
+    MetricPoint,
+    NodePhase,
+    NodeRecord,
+    NodeType,
+    Outputs,
+    Resume,
+    WorkflowRecord,
+)
 from moorage_kube.moments import moment
 
 
@@ -159,6 +168,8 @@ class State:
         before = self.records.get(record.id)
         if before == record:
             return record
+        if before is None or before.phase is not record.phase:
+            NODE_MOVES.check(before.phase if before else None, record.phase, (before,) if before else ())
         self._count(before, record)
         self.records[record.id] = record
         if record.pod_name:

@@ -1,0 +1,51 @@
+"""The legal moves between the states of a thing: one table, which code obeys and from which the docs are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
+from typing import Generic, TypeVar
+
+from moorage_kube.errors import MoorageError
+
+S = TypeVar("S", bound=Enum)
+
+
+class IllegalMove(MoorageError):
+    """A move that is not in the table; the message has the last moves of the thing."""
+
+
+class Moves(Generic[S]):
+    """`table`: why a thing goes from one state to another; None is before its creation, and after its end."""
+
+    def __init__(self, thing: str, table: Mapping[tuple[S | None, S | None], str]) -> None:
+        self._thing, self._table = thing, table
+        self._final = {end for _, end in table} - {start for start, end in table if end is not None}
+
+    def __iter__(self) -> Iterator[tuple[S | None, S | None]]:
+        return iter(self._table)
+
+    def is_final(self, state: S) -> bool:
+        """Whether it goes to no other state."""
+        return state in self._final
+
+    def check(self, before: S | None, after: S | None, history: Iterable[object] = ()) -> None:
+        """Raise IllegalMove unless the table has the move. `history`: what is known of the thing, oldest first."""
+        if (before, after) not in self._table:
+            past = ", ".join(map(str, history)) or "none"
+            raise IllegalMove(
+                f"{self._thing} cannot go from {_word(before)} to {_word(after)}; its last moves: {past}"
+            )
+
+    def diagram(self) -> str:
+        """The moves as a Mermaid diagram."""
+        lines = ["stateDiagram-v2"]
+        for (start, end), why in self._table.items():
+            lines.append(f"    {_word(start)} --> {_word(end)}" + (f": {why}" if why else ""))
+        return "\n".join(lines)
+
+
+def _word(state: Enum | None) -> str:
+    if state is None:
+        return "[*]"
+    return state.value if isinstance(state.value, str) else state.name.lower()
