@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
+from typing import Protocol
 
 from moorage.controllers.loop import MANY_WORKERS, WORKERS, Loop, LoopMetrics, shared_out
 from moorage.decide.runs.restarts import LOST_AFTER
@@ -41,6 +42,30 @@ class Shared:
     @cached_property
     def events(self) -> EventRecorder:
         return EventRecorder(self.api, component=COMPONENT, clock=self.clock)
+
+
+class OperatorApi(Api, Protocol):
+    """The operator's own connection: `KubeClient` is one."""
+
+    async def authorization(self) -> str:
+        """The header by which it says who it is."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """One operator while it works: what features make their controllers from.
+
+    `api`: its own connection. `guard` is asked before each write; None: all may be written.
+    `identity` differs between processes. `registries`: those that are asked for commands of images, beside
+    public ones.
+    """
+
+    shared: Shared
+    api: OperatorApi
+    guard: Callable[[], None] | None
+    identity: str
+    registries: Sequence[str] = ()
 
 
 class Controller:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
-import secrets
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Literal, Protocol
 
-from moorage.controllers.base import Controller, Shared
-from moorage.controllers.cronworkflow.controller import CronWorkflowController
+from moorage.controllers.base import Controller, Operator, OperatorApi, Shared
 from moorage.controllers.dataset.controller import DatasetController
 from moorage.controllers.host.controller import HostController
 from moorage.controllers.loop import LoopMetrics, note_write
@@ -19,22 +16,15 @@ from moorage.controllers.machine.controller import MachineController
 from moorage.controllers.machinenodepool.controller import MachineNodePoolController
 from moorage.controllers.mapjob.controller import MapJobController
 from moorage.controllers.memorykill.controller import MemoryKillController
-from moorage.controllers.monitor.controller import RunMonitorController, SlotMonitorController
 from moorage.controllers.priorityclass.controller import PriorityClassController
 from moorage.controllers.reservation.controller import ReservationController
 from moorage.controllers.run.controller import RunController
 from moorage.controllers.tenant.controller import TenantController
 from moorage.controllers.volumebackup.controller import VolumeBackupController
-from moorage.controllers.workflow.checks import faults_of
-from moorage.controllers.workflow.commands import ImageCommands
-from moorage.controllers.workflow.controller import WorkflowController
-from moorage.controllers.workflow.records import RecordStore
-from moorage.controllers.workflow.registry import Registries
-from moorage.controllers.workflow.remote import OperatorApi, RemoteStore
-from moorage.controllers.workflow.runtime import read_runtime
 from moorage.controllers.workspace.controller import WorkspaceController
 from moorage.decide.runs.restarts import LOST_AFTER
 from moorage.evaluator.pool import Evaluation, InPlace
+from moorage.features import load_all
 from moorage.model.names import SYSTEM_NAMESPACE
 from moorage.notify.outbound import Outbound
 from moorage_kube.api import Api
@@ -91,8 +81,8 @@ async def run_operator(
             evaluation=evaluation or InPlace(),
             outbound=outbound or Outbound(),
         )
-        async with contextlib.aclosing(RemoteStore(api, guard=guard, clock=clock)) as records:
-            await _run_controllers(shared, records, identity, certificates, registries)
+        operator = Operator(shared=shared, api=api, guard=guard, identity=identity, registries=registries)
+        await _run_controllers(operator, certificates)
 
     if not leader_elect:
         await work(api.guarded(note_write), informers or Informers())
@@ -106,12 +96,10 @@ async def run_operator(
     await elector.run(lambda: work(api.guarded(check), Informers(), elector.check))
 
 
-async def _run_controllers(
-    shared: Shared, records: RecordStore, identity: str, certificates: Certificates, registries: Sequence[str]
-) -> None:
+async def _run_controllers(operator: Operator, certificates: Certificates) -> None:
+    shared = operator.shared
     api, clock, metrics = shared.api, shared.clock, shared.metrics
     machines = MachineController(shared)
-    commands = ImageCommands(api, Registries(registries), clock=clock)
     controllers: list[Controller] = [
         RunController(shared),
         machines,
@@ -124,23 +112,13 @@ async def _run_controllers(
         HostController(shared),
         DatasetController(shared),
         VolumeBackupController(shared),
-        CronWorkflowController(shared),
-        RunMonitorController(shared),
-        SlotMonitorController(shared),
         WorkspaceController(shared, machines),
-        WorkflowController(
-            shared,
-            records,
-            holder=f"{identity}-{secrets.token_hex(4)}",
-            runtime=functools.partial(read_runtime, api),
-            check=faults_of,
-            commands=commands,
-        ),
     ]
     awake = Awake(clock)
-    informers = {informer for controller in controllers for informer in controller.informers}
     async with contextlib.AsyncExitStack() as stack:
-        await stack.enter_async_context(contextlib.aclosing(commands))
+        for make in load_all("controllers"):
+            controllers += await stack.enter_async_context(make(operator))
+        informers = {informer for controller in controllers for informer in controller.informers}
         if metrics is not None:
             metrics.began([controller.loop for controller in controllers], list(informers))
             stack.callback(metrics.ended)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 GROUP = "moorage.features"
 
-Field = Literal["parts", "routes", "pages", "metrics"]
+Field = Literal["parts", "routes", "pages", "metrics", "controllers"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +25,7 @@ class Feature:
     - `routes`: a function of the server's `Context` that returns routes.
     - `pages`: a sequence of `Page`, for the pages that work through the Desk.
     - `metrics`: a coroutine function of the `Context`: bytes for Prometheus.
+    - `controllers`: a function of `controllers.base.Operator`; an async context manager of `Controller`s.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Feature:
     routes: str = ""
     pages: str = ""
     metrics: str = ""
+    controllers: str = ""
 
 
 @functools.cache

@@ -6,7 +6,7 @@ import logging
 import random
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import aiohttp
 import msgspec
@@ -31,8 +31,8 @@ from moorage.api.workflowrecords import (
     Uids,
 )
 from moorage.cluster.serverurl import server_url
+from moorage.controllers.base import OperatorApi
 from moorage.model.workflow import ArtifactName, Loaded, Memo, MetricPoint, NodeRecord, StepReport, WorkflowRecord
-from moorage_kube.api import Api
 from moorage_kube.backoff import DoublingDelay
 from moorage_kube.clock import SYSTEM, Clock
 from moorage_kube.errors import (
@@ -57,14 +57,6 @@ ERROR_BYTES = 64 * 1024
 
 T = TypeVar("T")
 _REFUSALS: dict[int, type[ApiError]] = {404: NotFound, 409: Conflict, 413: TooLarge, 422: BadRequest}
-
-
-class OperatorApi(Api, Protocol):
-    """The operator's own connection: `KubeClient` is one."""
-
-    async def authorization(self) -> str:
-        """The header by which it says who it is."""
-        ...
 
 
 class RemoteStore:

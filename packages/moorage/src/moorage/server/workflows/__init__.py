@@ -11,4 +11,5 @@ FEATURE = Feature(
     routes="moorage.server.workflows.feature:routes",
     pages="moorage.server.workflows.feature:PAGES",
     metrics="moorage.server.workflows.measures:measure",
+    controllers="moorage.controllers.workflow.feature:controllers",
 )
