@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from moorage.controllers.workflow.controller import MISSING_EVERY
+from moorage.controllers.workflow.locks import MISSING_EVERY
 from moorage.decide.workflows.graph.locks import LIMITS_CONFIGMAP
 from moorage.model.names import GUARD_LABEL, OWNER_ANNOTATION, TENANT_LABEL
 from moorage.model.people import account_user

@@ -13,7 +13,7 @@ import hashlib
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, assert_never
@@ -27,6 +27,8 @@ from moorage.controllers.run.plan import is_lost
 from moorage.controllers.workflow.budget import make_budget
 from moorage.controllers.workflow.collecting import Collector
 from moorage.controllers.workflow.commands import Asked, ImageCommands, architectures_of, names_of
+from moorage.controllers.workflow.live import Live
+from moorage.controllers.workflow.locks import LIMITS_EVERY, RunLocks
 from moorage.controllers.workflow.observe import has_executor, is_held, is_of, keep_pod, pod_seen
 from moorage.controllers.workflow.podline import PodLine
 from moorage.controllers.workflow.records import RecordStore
@@ -44,14 +46,7 @@ from moorage.decide.workflows.graph.events import (
     Refusal,
 )
 from moorage.decide.workflows.graph.locks import (
-    SEMAPHORE,
-    Limit,
-    LockTable,
-    limit_of,
-    lock_name,
-    lock_namespace,
     locks_held,
-    right_to_hold,
 )
 from moorage.decide.workflows.graph.run import Run
 from moorage.decide.workflows.graph.scopes import globals_of
@@ -82,8 +77,7 @@ from moorage.model.argo import (
     is_free,
     is_ours,
 )
-from moorage.model.names import GUARD_LABEL, OWNER_ANNOTATION, TENANT_LABEL
-from moorage.model.people import account_user
+from moorage.model.names import OWNER_ANNOTATION
 from moorage.model.workflow import (
     ENDED_PHASES,
     RESUME_ANNOTATION,
@@ -97,7 +91,6 @@ from moorage.model.workflow import (
     WorkflowRecord,
     is_strict,
 )
-from moorage_kube.access import SERVICE_ACCOUNT
 from moorage_kube.errors import (
     AlreadyExists,
     ApiError,
@@ -111,7 +104,6 @@ from moorage_kube.errors import (
 from moorage_kube.informer import index_by_label
 from moorage_kube.meta import Key, annotations_of, is_deleting, key_of, labels_of, owner_reference
 from moorage_kube.remote.objects import EventType
-from moorage_kube.remote.reviews import account_may
 from moorage_kube.resources import CONFIGMAPS, LEASES, NAMESPACES, NODES, PDBS, PODS, PVCS, SECRETS, Obj
 
 log = logging.getLogger(__name__)
@@ -121,8 +113,6 @@ CHOICES_MAX = 200  # WorkflowTemplates that a tag may name: a run keeps them all
 NO_ROOM = "quota exceeded"  # of a run whose records found no room, so that nothing is kept of it
 QUOTA_EVERY = timedelta(seconds=5)  # between two tries to create a pod that a quota refused
 GOING_EVERY = timedelta(seconds=10)  # between two looks at a pod whose node has not confirmed its deletion
-MISSING_EVERY = timedelta(seconds=2)  # between two looks for a limit that is missing
-LIMITS_EVERY = timedelta(seconds=10)  # between two looks at the ConfigMaps of semaphores that somebody waits for
 RUNTIME_EVERY = timedelta(minutes=1)  # between two looks at what pods need of the installation
 DIGEST_CHARACTERS = 12  # of a token's digest, in the name of its Secret
 NOT_OF_NODES = "metadata.namespace!=kube-node-lease"  # kubelets renew theirs every ten seconds
@@ -130,24 +120,6 @@ AT_ONCE = 16  # writes to the API server
 
 Check = Callable[[Mapping[str, Any], Mapping[TemplateKey, Mapping[str, Any]]], Sequence[str]]
 """Faults of a document with the templates that it refers to, each as one sentence; none where it may run."""
-
-
-@dataclass(slots=True)
-class _Live:
-    """A run in memory. `held`: pods that the API server refused for now."""
-
-    run: Run
-    uid: str
-    line: PodLine
-    changed: set[str]  # names of pods to look at
-    held: dict[str, CreatePod] = field(default_factory=dict)
-    held_until: float = 0.0
-    reported_at: float = -1e9
-    reported: Mapping[str, Any] | None = None
-    deletions: dict[str, datetime] = field(default_factory=dict)  # by `podGC`: name of a pod → when
-    granted: list[Locks] = field(default_factory=list)
-    resumed: list[Resume] = field(default_factory=list)  # done, and still asked for by the object
-    controls: Controls = field(default_factory=Controls)
 
 
 class WorkflowController(Controller):
@@ -181,17 +153,16 @@ class WorkflowController(Controller):
         self._nodes = self._follow(NODES)
         self._leases = self._follow(LEASES, field_selector=NOT_OF_NODES)
         self._namespaces = self._follow(NAMESPACES)
-        self._live: dict[Key, _Live] = {}
-        self._changed: dict[Key, set[str]] = {}  # as in `_Live`, from before the pods of a run are listed
-        self._deletions: dict[Key, tuple[str, dict[str, datetime]]] = {}  # of ended ones: uid, and as in `_Live`
+        self._live: dict[Key, Live] = {}
+        self._changed: dict[Key, set[str]] = {}  # as in `Live`, from before the pods of a run are listed
+        self._deletions: dict[Key, tuple[str, dict[str, datetime]]] = {}  # of ended ones: uid, and as in `Live`
         self._gone: dict[Key, set[str]] = {}  # uids of objects that were deleted, until the records know it
         self._runtime: StepRuntime | None = None
         self._runtime_read_at = 0.0
         self._collector = Collector(shared, records, holder=holder, runtime=self._step_runtime)
-        self._locks = LockTable()
-        self._locks_ready = False
-        self._restoring = asyncio.Lock()
-        self._limits: dict[str, tuple[Limit, float]] = {}  # of semaphores that somebody waits for, and when read
+        self._locks = RunLocks(
+            shared, records, holder=holder, namespaces=self._namespaces, live=self._live, look=self.loop.queue.add
+        )
         self._pods.on_change(self._note_pod)  # before the loop hears of it
         self._workflows.on_change(self._note_gone)
         self.loop.hear(self._workflows, lambda obj: [key_of(obj)])
@@ -217,7 +188,7 @@ class WorkflowController(Controller):
     async def reconcile(self, key: Key) -> timedelta | None:
         """Bring one workflow a step further; return when to look again."""
         obj = self._workflows.get(key.name, key.namespace)
-        await self._restore_locks()
+        await self._locks.restore()
         if obj is None or is_deleting(obj):
             await self._leave(key, obj)
             if obj is None or not is_ours(obj):
@@ -289,7 +260,7 @@ class WorkflowController(Controller):
             self._drop(key)
         for gone in sorted(self._gone.get(key, ())):
             await self._records.gone(gone, self._clock.now())
-            self._unlock(gone)
+            self._locks.release(gone)
         for pod in self._pods_of(key):
             if not is_held(pod) or (uid and is_of(pod, uid)):
                 continue  # not ours to end: the pods of another controller, or those of a new workflow
@@ -318,7 +289,7 @@ class WorkflowController(Controller):
 
     # --- the beginning
 
-    async def _begin(self, key: Key, obj: Obj) -> _Live | None:
+    async def _begin(self, key: Key, obj: Obj) -> Live | None:
         """Load the run, or make it; None: it cannot be made, and its object says why."""
         uid = obj["metadata"]["uid"]
         now = self._clock.now()
@@ -379,13 +350,13 @@ class WorkflowController(Controller):
         seen = await self._see(record.uid, pods)
         run = Run(record, nodes=nodes, pods=seen, now=self._clock.now())
         for holder, locks in locks_held(record, nodes):
-            self._locks.restore(uid, holder, locks)
+            self._locks.table.restore(uid, holder, locks)
         recorded = {node.pod_name for node in nodes if node.phase.is_fulfilled and node.pod_name}
         for pod in pods:
             if is_held(pod) and pod["metadata"]["name"] in recorded:
                 await self._release(pod["metadata"]["name"], key.namespace)
         line = PodLine(bounded=not is_strict(record.document))
-        live = self._live[key] = _Live(run, uid, line, changed)
+        live = self._live[key] = Live(run, uid, line, changed)
         for each in seen:
             _note_place(live, each)
         changed |= {pod["metadata"]["name"] for pod in pods if is_deleting(pod)}
@@ -592,7 +563,7 @@ class WorkflowController(Controller):
 
     # --- on the way
 
-    async def _go_on(self, key: Key, obj: Obj, live: _Live) -> timedelta | None:
+    async def _go_on(self, key: Key, obj: Obj, live: Live) -> timedelta | None:
         run = live.run
         changed = live.changed | (await self._forgotten(key, live) if is_full_look() else set())
         live.changed.clear()
@@ -602,12 +573,12 @@ class WorkflowController(Controller):
             live.controls = controls
             run.control(controls)
         asked = await self._resume(key, live) if RESUME_ANNOTATION in annotations_of(obj) else None
-        if self._locks.wanted():
-            await self._grant()
+        if self._locks.table.wanted():
+            await self._locks.grant()
         look_again: timedelta | None = None
         limits = LIMITS_EVERY
         while True:
-            limits = self._explain_locks(live) or LIMITS_EVERY
+            limits = self._locks.explain(live) or LIMITS_EVERY
             for granted in live.granted:
                 run.answer(granted, None)
             live.granted = []
@@ -618,7 +589,7 @@ class WorkflowController(Controller):
         if asked is not None and await self._take_off(key, RESUME_ANNOTATION, asked):
             live.resumed = []
         if run.is_done:
-            self._unlock(live.uid)
+            self._locks.release(live.uid)
             # before the object says that it has ended: afterwards nobody looks for what is left
             await self._end(key, run.workflow, run.nodes_by_pod)
             await self._report(key, obj, run.workflow, live=live, force=True)
@@ -626,11 +597,11 @@ class WorkflowController(Controller):
             return None
         wait = await self._create_held(key, live)
         reported = await self._report(key, obj, run.workflow, live=live)
-        locks = limits if self._locks.is_waiting(live.uid) else None
+        locks = limits if self._locks.table.is_waiting(live.uid) else None
         delays = (look_again, wait, reported, locks, going, await self._delete_due(key, live.deletions))
         return min((delay for delay in delays if delay is not None), default=None)
 
-    async def _forgotten(self, key: Key, live: _Live) -> set[str]:
+    async def _forgotten(self, key: Key, live: Live) -> set[str]:
         """Names of the run's pods, and of those that it waits for and that exist no more."""
         names = {pod["metadata"]["name"] for pod in self._pods_of(key)}
         for name in live.run.awaited_pods - names - live.held.keys():
@@ -642,13 +613,13 @@ class WorkflowController(Controller):
                 names.add(name)
         return names
 
-    async def _decide(self, key: Key, live: _Live) -> Decision:
+    async def _decide(self, key: Key, live: Live) -> Decision:
         """Let the run decide, beside the loop; the nodes of its namespace are counted."""
         others = sum(other.run.node_count for each, other in self._live.items() if each.namespace == key.namespace)
         decide = partial(live.run.decide, self._clock.now(), other_nodes=others - live.run.node_count)
         return await self._evaluation.think(key.namespace, f"Workflow {key}", decide)
 
-    async def _resume(self, key: Key, live: _Live) -> str | None:
+    async def _resume(self, key: Key, live: Live) -> str | None:
         """Let suspended nodes go on as the object asks now; the annotation's text, None where there is none.
 
         The copy at hand may still have what was done and taken off.
@@ -667,7 +638,7 @@ class WorkflowController(Controller):
         live.resumed = asked
         return text
 
-    async def _tell_of_pods(self, key: Key, live: _Live, names: set[str]) -> timedelta | None:
+    async def _tell_of_pods(self, key: Key, live: Live, names: set[str]) -> timedelta | None:
         """Tell the run what became of these pods; when to look again at those that do not go.
 
         Their node may have fallen silent, which changes no pod.
@@ -718,7 +689,7 @@ class WorkflowController(Controller):
                 lost[host] = state[1]
         return lost
 
-    async def _carry_out(self, key: Key, live: _Live, decision: Decision) -> bool:
+    async def _carry_out(self, key: Key, live: Live, decision: Decision) -> bool:
         """Do what was decided, in its order; whether it is worth to decide again at once."""
         again = False
         ended: list[str] = []  # pods to delete
@@ -758,9 +729,9 @@ class WorkflowController(Controller):
         await _at_once([partial(self._delete_pod, name, key.namespace) for name in ended])
         await _at_once([partial(self._let_go, name, key, live) for name in decision.release])
         for node in decision.unlock:
-            self._locks.release(live.uid, node)
+            self._locks.table.release(live.uid, node)
         if decision.unlock:
-            await self._grant()
+            await self._locks.grant()
         for question in decision.questions:
             match question:
                 case ConfigMapValue():
@@ -770,18 +741,18 @@ class WorkflowController(Controller):
                     live.run.answer(question, await self._recalled(key, question))
                     again = True
                 case Locks():
-                    if (refusal := await self._refuse_locks(key, live.run.workflow, question)) is not None:
+                    if (refusal := await self._locks.refusal_of(key, live.run.workflow, question)) is not None:
                         live.run.answer(question, refusal)
                         again = True
                         continue
-                    self._locks.ask(live.uid, question)
-                    await self._grant()
-                    again |= self._explain_locks(live) is not None
+                    self._locks.table.ask(live.uid, question)
+                    await self._locks.grant()
+                    again |= self._locks.explain(live) is not None
                 case _:
                     assert_never(question)
         return again or bool(live.granted)
 
-    async def _create(self, key: Key, live: _Live, order: CreatePod, runtime: StepRuntime) -> bool:
+    async def _create(self, key: Key, live: Live, order: CreatePod, runtime: StepRuntime) -> bool:
         """Create one pod; whether the run was told something."""
         name = order.record.pod_name
         if not live.run.waits_for(name):
@@ -861,11 +832,11 @@ class WorkflowController(Controller):
             live.held_until = 0.0
             self.loop.queue.add(key)
 
-    def _hold(self, live: _Live, order: CreatePod) -> None:
+    def _hold(self, live: Live, order: CreatePod) -> None:
         live.held[order.record.pod_name] = order
         live.held_until = self._clock.monotonic() + QUOTA_EVERY.total_seconds()
 
-    async def _create_held(self, key: Key, live: _Live) -> timedelta | None:
+    async def _create_held(self, key: Key, live: Live) -> timedelta | None:
         """Try again what a quota refused; when to try the next time."""
         if not live.held:
             return None
@@ -899,7 +870,7 @@ class WorkflowController(Controller):
         with contextlib.suppress(NotFound):
             await self._api.delete(PODS, name, namespace)
 
-    async def _let_go(self, name: str, key: Key, live: _Live) -> None:
+    async def _let_go(self, name: str, key: Key, live: Live) -> None:
         """The pod's end is recorded: it may go, and goes when `podGC` says so."""
         await self._release(name, key.namespace)
         node = live.run.node_of_pod(name)
@@ -951,104 +922,13 @@ class WorkflowController(Controller):
             self._runtime, self._runtime_read_at = await self._find_runtime(), now
         return self._runtime
 
-    # --- locks
-
-    async def _restore_locks(self) -> None:
-        """What is held by the records of every run, once, before anybody gets a lock."""
-        async with self._restoring:
-            if self._locks_ready:
-                return
-            for uid in await self._records.unfinished():
-                with contextlib.suppress(NotFound):
-                    loaded = await self._records.load(uid, self._holder)
-                    for holder, locks in locks_held(loaded.workflow, loaded.nodes):
-                        self._locks.restore(uid, holder, locks)
-            self._locks_ready = True
-
-    async def _refuse_locks(self, key: Key, record: WorkflowRecord, asked: Locks) -> Refusal | None:
-        """Why a run may not hold locks of other namespaces; None: it may.
-
-        The operator itself reads all ConfigMaps, so the right is that of the submitter, or of the account as
-        which the steps run. Webhooks set the owner for sure in namespaces of tenants alone; elsewhere the
-        submitter is unknown.
-        """
-        others = [lock for lock in asked.locks if lock_namespace(lock) != key.namespace]
-        if not others:
-            return None
-        labels = labels_of(self._namespaces.get(key.namespace) or {"metadata": {}})
-        owner = record.owner if labels.get(GUARD_LABEL) == "enabled" and labels.get(TENANT_LABEL) else ""
-        steps = str((record.document.get("spec") or {}).get("serviceAccountName") or "default")
-        accounts = [f"{SERVICE_ACCOUNT}{key.namespace}:{steps}"]
-        if owner:
-            accounts.append(owner if owner.startswith(SERVICE_ACCOUNT) else account_user(owner))
-        for lock in others:
-            right = right_to_hold(lock)
-            if not any([await account_may(self._api, account, right) for account in accounts]):
-                what = " ".join((right["verb"], right["resource"], right.get("name", ""))).strip()
-                submitter = owner or "the submitter, who is unknown,"
-                return Refusal(
-                    f"{lock_name(lock)} is of another namespace: {submitter} and the ServiceAccount {steps}"
-                    f" may not {what} in {right['namespace']}: use a lock of {key.namespace}"
-                )
-        return None
-
-    def _unlock(self, uid: str) -> None:
-        self._locks.release(uid)
-        if self._locks.wanted():
-            for key in self._live:
-                self.loop.queue.add(key)
-
-    async def _grant(self) -> None:
-        """Give locks that are free to those who wait; their runs go on."""
-        wanted = {lock for lock in self._locks.wanted() if lock.startswith(SEMAPHORE)}
-        self._limits = {lock: known for lock, known in self._limits.items() if lock in wanted}
-        now = self._clock.monotonic()
-        for lock in wanted:
-            limit, read_at = self._limits.get(lock, (None, 0.0))
-            every = MISSING_EVERY if limit is not None and limit.fault else LIMITS_EVERY
-            if limit is None or now - read_at >= every.total_seconds():
-                self._limits[lock] = (await self._limit(lock), now)
-        for waiting in self._locks.grant({lock: limit.count for lock, (limit, _) in self._limits.items()}):
-            for key, live in self._live.items():
-                if live.uid == waiting.workflow:
-                    live.granted.append(waiting.asked)
-                    self.loop.queue.add(key)
-
-    async def _limit(self, lock: str) -> Limit:
-        """How many may hold a semaphore, by its ConfigMap."""
-        _, namespace, name, entry = lock.split("/", 3)
-        try:
-            config = await self._api.get(CONFIGMAPS, name, namespace)
-        except NotFound:
-            return limit_of(name, entry, None)
-        except Forbidden as error:
-            return Limit(0, error.message)
-        return limit_of(name, entry, config.get("data") or {})
-
-    def _explain_locks(self, live: _Live) -> timedelta | None:
-        """Tell a run of limits that are missing; when to look at them again.
-
-        A strict run does not wait for them, as with Argo.
-        """
-        is_waiting = False
-        for asked in self._locks.asked_by(live.uid):
-            limits = [self._limits[lock][0] for lock in asked.locks if lock in self._limits]
-            reason = "; ".join(limit.fault for limit in limits if limit.fault)
-            if reason and is_strict(live.run.workflow.document):
-                self._locks.release(live.uid, asked.node)
-                live.run.answer(asked, Refusal(reason))
-            else:
-                live.run.lock_waits(asked, reason)
-            is_waiting |= bool(reason)
-        return MISSING_EVERY if is_waiting else None
-
     # --- what people see
 
     async def _report(
-        self, key: Key, obj: Obj, record: WorkflowRecord, *, live: _Live | None = None, force: bool = False
+        self, key: Key, obj: Obj, record: WorkflowRecord, *, live: Live | None = None, force: bool = False
     ) -> timedelta | None:
         """Write the summary into the object when it changed; when to write it later."""
-        locks = self._locks.status_of(record.uid) if record.phase not in ENDED_PHASES else {}
+        locks = self._locks.table.status_of(record.uid) if record.phase not in ENDED_PHASES else {}
         patch = summary_patch(obj, record, locks)
         if patch is None or (live is not None and patch == live.reported):
             return None
@@ -1143,7 +1023,7 @@ class WorkflowController(Controller):
         return None
 
 
-def _note_place(live: _Live, pod: PodSeen) -> None:
+def _note_place(live: Live, pod: PodSeen) -> None:
     """Note whether the pod still waits for a node."""
     if pod.is_ended:
         live.line.forget(pod.name)
