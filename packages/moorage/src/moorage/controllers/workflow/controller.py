@@ -27,6 +27,7 @@ from moorage.controllers.run.plan import is_lost
 from moorage.controllers.workflow.budget import make_budget
 from moorage.controllers.workflow.collecting import Collector
 from moorage.controllers.workflow.commands import Asked, ImageCommands, architectures_of, names_of
+from moorage.controllers.workflow.documents import Check, Documents
 from moorage.controllers.workflow.live import Live
 from moorage.controllers.workflow.locks import LIMITS_EVERY, RunLocks
 from moorage.controllers.workflow.observe import has_executor, is_held, is_of, keep_pod, pod_seen
@@ -50,29 +51,17 @@ from moorage.decide.workflows.graph.locks import (
 )
 from moorage.decide.workflows.graph.run import Run
 from moorage.decide.workflows.graph.scopes import globals_of
-from moorage.decide.workflows.normalise import normalise
 from moorage.decide.workflows.pods import CommandMissing, PodError, PodRequest, StepRuntime, make_pod
-from moorage.decide.workflows.repository import REPOSITORY, read_repository, reference_of
-from moorage.decide.workflows.templates import (
-    TemplateKey,
-    TemplateMissing,
-    choices_of,
-    missing,
-    named_by_tags,
-    stored,
-)
 from moorage.decide.workflows.text.errors import TextError
 from moorage.decide.workflows.text.tags import substitute
 from moorage.decide.workflows.waiting import IN_LINE
 from moorage.model.argo import (
-    CLUSTER_WORKFLOW_TEMPLATES,
     CRON_LABEL,
     INSTANCE_LABEL,
     NODE_ID_ANNOTATION,
     OUR_INSTANCE,
     POD_FINALIZER,
     WORKFLOW_LABEL,
-    WORKFLOW_TEMPLATES,
     WORKFLOWS,
     is_free,
     is_ours,
@@ -97,7 +86,6 @@ from moorage_kube.errors import (
     BadRequest,
     Forbidden,
     Invalid,
-    MoorageError,
     NotFound,
     QuotaExceeded,
 )
@@ -109,7 +97,6 @@ from moorage_kube.resources import CONFIGMAPS, LEASES, NAMESPACES, NODES, PDBS, 
 log = logging.getLogger(__name__)
 
 STATUS_EVERY = timedelta(seconds=2)
-CHOICES_MAX = 200  # WorkflowTemplates that a tag may name: a run keeps them all
 NO_ROOM = "quota exceeded"  # of a run whose records found no room, so that nothing is kept of it
 QUOTA_EVERY = timedelta(seconds=5)  # between two tries to create a pod that a quota refused
 GOING_EVERY = timedelta(seconds=10)  # between two looks at a pod whose node has not confirmed its deletion
@@ -117,9 +104,6 @@ RUNTIME_EVERY = timedelta(minutes=1)  # between two looks at what pods need of t
 DIGEST_CHARACTERS = 12  # of a token's digest, in the name of its Secret
 NOT_OF_NODES = "metadata.namespace!=kube-node-lease"  # kubelets renew theirs every ten seconds
 AT_ONCE = 16  # writes to the API server
-
-Check = Callable[[Mapping[str, Any], Mapping[TemplateKey, Mapping[str, Any]]], Sequence[str]]
-"""Faults of a document with the templates that it refers to, each as one sentence; none where it may run."""
 
 
 class WorkflowController(Controller):
@@ -141,7 +125,7 @@ class WorkflowController(Controller):
         commands: ImageCommands | None = None,
     ) -> None:
         super().__init__(shared, "workflow", by_namespace=True)
-        self._records, self._holder, self._find_runtime, self._check = records, holder, runtime, check
+        self._records, self._holder, self._find_runtime = records, holder, runtime
         self._commands, self._lost_after, self._evaluation = commands, shared.lost_after, shared.evaluation
         self._workflows = self._follow(WORKFLOWS)
         self._pods = self._follow(
@@ -160,6 +144,7 @@ class WorkflowController(Controller):
         self._runtime: StepRuntime | None = None
         self._runtime_read_at = 0.0
         self._collector = Collector(shared, records, holder=holder, runtime=self._step_runtime)
+        self._documents = Documents(shared, check)
         self._locks = RunLocks(
             shared, records, holder=holder, namespaces=self._namespaces, live=self._live, look=self.loop.queue.add
         )
@@ -297,7 +282,7 @@ class WorkflowController(Controller):
             loaded = await self._records.load(uid, self._holder)
             record = loaded.workflow
         except NotFound:
-            document, faults = await self._document(key, obj)
+            document, faults = await self._documents.read(key, obj)
             record = WorkflowRecord(
                 uid=uid,
                 namespace=key.namespace,
@@ -387,64 +372,6 @@ class WorkflowController(Controller):
             return f"the workflow to take results from, {name}, has not ended: wait for it, and resubmit it then"
         nodes = nodes_taken_over(earlier.nodes, earlier=name, name=record.name, now=now)
         return with_exports_of(record, earlier.workflow), nodes
-
-    async def _document(self, key: Key, obj: Obj) -> tuple[Obj, Sequence[str]]:
-        """(all that the run needs in one document, what is wrong with it)."""
-        own = {"apiVersion": WORKFLOWS.api_version, "kind": WORKFLOWS.kind} | {
-            name: value for name, value in obj.items() if name in ("metadata", "spec")
-        }
-        own["metadata"] = {name: value for name, value in own["metadata"].items() if name != "managedFields"}
-        own = normalise(own)
-        others: dict[TemplateKey, Mapping[str, Any]] = {}
-        faults: list[str] = []
-        looked: set[TemplateKey] = set()
-        while wanted := missing(own, others) - looked:
-            for template in sorted(wanted):
-                looked.add(template)
-                resource = CLUSTER_WORKFLOW_TEMPLATES if template.cluster else WORKFLOW_TEMPLATES
-                with contextlib.suppress(NotFound):
-                    others[template] = normalise(
-                        await self._api.get(resource, template.name, None if template.cluster else key.namespace)
-                    )
-        document = own
-        try:
-            faults += await self._evaluation.call(key.namespace, f"Workflow {key}", self._check, own, others)
-            document = stored(own, others, await self._choices(key, own, others))
-            reference = reference_of(document.get("spec") or {})
-            config = await self._config_map(reference.config_map, key.namespace)
-            if (repository := read_repository(reference, config)) is not None:
-                document[REPOSITORY] = repository
-        except ApiError:
-            raise
-        except (MoorageError, TemplateMissing) as error:
-            faults.append(error.message)
-        return document, faults
-
-    async def _choices(
-        self, key: Key, own: Mapping[str, Any], others: Mapping[TemplateKey, Mapping[str, Any]]
-    ) -> Mapping[TemplateKey, Mapping[str, Any]]:
-        """What a `templateRef` that is named by tags may mean: all that is there now and can be run."""
-        pool: dict[TemplateKey, Mapping[str, Any]] = {}
-        for cluster in set().union(*(named_by_tags(document) for document in (own, *others.values()))):
-            resource = CLUSTER_WORKFLOW_TEMPLATES if cluster else WORKFLOW_TEMPLATES
-            listed = await self._api.list(resource, None if cluster else key.namespace)
-            for item in listed.items:
-                document = normalise({**item, "apiVersion": resource.api_version, "kind": resource.kind})
-                pool[TemplateKey(cluster, item["metadata"]["name"])] = document
-        if len(pool) > CHOICES_MAX:
-            raise TemplateMissing(
-                ("spec", "templates"), "", f"a templateRef is named by tags, and there are {len(pool)} templates:"
-                f" at most {CHOICES_MAX} may be chosen from"
-            )  # fmt: skip
-        what = f"the templates of Workflow {key}"
-        return await self._evaluation.call(key.namespace, what, choices_of, pool, others, self._check)
-
-    async def _config_map(self, name: str, namespace: str) -> Obj | None:
-        """None: there is none of this name."""
-        try:
-            return await self._api.get(CONFIGMAPS, name, namespace)
-        except NotFound:
-            return None
 
     async def _token_digest(self, key: Key, obj: Obj) -> str:
         """The digest of a new token by which the run's pods report. It is in a Secret that is made here.
