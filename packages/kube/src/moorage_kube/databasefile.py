@@ -58,7 +58,6 @@ _SCHEMA = (
     "id INTEGER PRIMARY KEY CHECK (id = 1), identity TEXT NOT NULL, count INTEGER NOT NULL)"
 )
 _MAGIC = "moorage-database-1"
-_OLD_MAGIC = "moorage-mark-1"  # of older versions: a file `x.db-mark` beside each database
 _WAL_MODE = b"\x02\x02"  # bytes 18 and 19 of a database: it is written with a log
 
 
@@ -83,11 +82,6 @@ class Manifest:
     def names(self) -> set[str]:
         """The databases that have acknowledged something and were not taken away."""
         return {name for name, mark in self.marks.items() if mark.count >= 0}
-
-
-def old_mark_path(database: Path) -> Path:
-    """Where older versions kept the mark of a database."""
-    return database.with_name(f"{database.name}-mark")
 
 
 def log_files(database: Path) -> tuple[Path, ...]:
@@ -166,21 +160,9 @@ def _parse(content: bytes) -> Manifest:
 
 
 def read_mark(database: Path) -> Mark | None:
-    """What the manifest says of a database, or the mark of an older version; None: nothing.
-
-    Raises StorageError when it cannot be read.
-    """
-    if (mark := read_manifest(database.parent).marks.get(database.name)) is not None:
-        return mark if mark.count > REMOVED else None
-    try:
-        content = old_mark_path(database).read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise unreadable(old_mark_path(database), error) from error
-    parsed = (_parse_line(content[at : at + LINE_BYTES], _OLD_MAGIC) for at in (0, LINE_BYTES))
-    marks = [mark for line in parsed if line is not None for mark in (_mark_of(*line),) if mark is not None]
-    return max(marks, key=lambda mark: mark.count, default=Mark("", 0))  # it was here: more is not known
+    """What the manifest says of a database; None: nothing. Raises StorageError when it cannot be read."""
+    mark = read_manifest(database.parent).marks.get(database.name)
+    return mark if mark is not None and mark.count > REMOVED else None
 
 
 def unreadable(path: Path, error: OSError) -> StorageError:
@@ -198,12 +180,12 @@ def _line(name: str, mark: Mark) -> bytes:
     return f"{text} {zlib.crc32(text.encode()):08x}\n".encode().ljust(LINE_BYTES, b"\0")
 
 
-def _parse_line(line: bytes, magic: str) -> list[str] | None:
-    """The words between the first, which is `magic`, and the checksum; None: it is damaged."""
+def _parse_line(line: bytes) -> list[str] | None:
+    """The words between the first and the checksum; None: it is damaged."""
     text, _, _ = line.partition(b"\n")
     content, _, checksum = text.rpartition(b" ")
     words = content.decode("utf-8", "replace").split(" ")
-    if words[0] != magic or checksum != b"%08x" % zlib.crc32(content):
+    if words[0] != _MAGIC or checksum != b"%08x" % zlib.crc32(content):
         return None
     return words[1:]
 
@@ -219,7 +201,7 @@ def _parse_entry(entry: bytes) -> tuple[str, Mark] | None:
     """The name and mark of the newer whole line of an entry; None: both are damaged."""
     marks = []
     for at in (0, LINE_BYTES):
-        words = _parse_line(entry[at : at + LINE_BYTES], _MAGIC)
+        words = _parse_line(entry[at : at + LINE_BYTES])
         if words is not None and len(words) == 3 and (mark := _mark_of(*words[1:])) is not None:
             marks.append((words[0], mark))
     return max(marks, key=lambda pair: pair[1].count, default=None)
@@ -266,7 +248,7 @@ def _enter(descriptor: int, name: str, mark: Mark) -> int:
 
 
 def _counted(folder: Path) -> Iterator[tuple[str, Mark]]:
-    """The sound databases of a folder whose manifest is damaged or gone, or that is of an older version."""
+    """The sound databases of a folder whose manifest is damaged or gone."""
     for database in sorted(folder.glob("[!.]*.db")):
         with contextlib.suppress(StorageError, sqlite3.Error):
             if find_problem(database, deep=False) is None and (mark := read_mark(database) or _own_mark(database)):
@@ -301,7 +283,6 @@ def forget(database: Path) -> None:
     try:
         if database.name in read_manifest(database.parent).marks:
             write_mark(database, Mark("-", REMOVED))
-        old_mark_path(database).unlink(missing_ok=True)
     except OSError as error:
         raise StorageError(f"could not write {database.with_name(MANIFEST)}: {error.strerror}") from error
 
@@ -347,7 +328,6 @@ class HighWater:
         self._at = self._write(seen)
         try:
             self._file = os.open(self._database.with_name(MANIFEST), os.O_WRONLY | os.O_CLOEXEC)
-            old_mark_path(self._database).unlink(missing_ok=True)
         except OSError as error:
             raise self._error(error) from error
         return counted

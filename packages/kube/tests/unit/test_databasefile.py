@@ -9,7 +9,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,7 +27,6 @@ from moorage_kube.databasefile import (
     close_database,
     find_problem,
     forget,
-    old_mark_path,
     read_manifest,
     read_mark,
     reading,
@@ -277,24 +275,6 @@ def test_a_database_that_was_taken_away_on_purpose_is_not_missed_and_may_come_ba
     path.write_bytes(content)
     assert find_problem(path, deep=True) is None
     assert write(path, 1, "close") == 4
-
-
-def test_an_old_mark_is_taken_over_and_its_file_goes(tmp_path: Path) -> None:
-    path = tmp_path / "x.db"
-    write(path, 20, "close")
-    mark = read_mark(path)
-    assert mark is not None
-    (tmp_path / MANIFEST).unlink()
-    text = f"moorage-mark-1 {mark.identity} {mark.count + 1}"
-    line = f"{text} {zlib.crc32(text.encode()):08x}\n".encode().ljust(LINE_BYTES, b"\0")
-    old_mark_path(path).write_bytes(line * 2)
-    assert "but change 21 was acknowledged" in str(find_problem(path, deep=True))
-    text = f"moorage-mark-1 {mark.identity} {mark.count}"
-    line = f"{text} {zlib.crc32(text.encode()):08x}\n".encode().ljust(LINE_BYTES, b"\0")
-    old_mark_path(path).write_bytes(line * 2)
-    assert write(path, 1, "close") == mark.count + 1
-    assert read_manifest(tmp_path).marks == {"x.db": Mark(mark.identity, mark.count + 1)}
-    assert not old_mark_path(path).exists()
 
 
 @pytest.mark.parametrize("end", ["close", "kill"])

@@ -97,10 +97,9 @@ def _readable_copies(path: Path) -> Iterator[Copy]:
 
 def _databases(path: Path, manifest: Manifest, copied: Copy | None) -> Iterator[tuple[str, str]]:
     """What is wrong with databases: by the manifest, and by the newest copy for those that it does not know."""
-    old = {mark.name.removesuffix("-mark") for mark in path.glob("*.db-mark")}
-    known = manifest.marks.keys() | old
+    known = manifest.marks.keys()
     copies = {name for name in copied.files if name.endswith(".db")} - known if copied is not None else set()
-    names = {database.name for database in path.glob("[!.]*.db")} | manifest.names() | old | copies
+    names = {database.name for database in path.glob("[!.]*.db")} | manifest.names() | copies
     if not known and copied is None and is_counted(path / CLUSTER):  # so there was a manifest
         names |= _kept_by_every_server()
     for name in sorted(names):

@@ -16,7 +16,7 @@ import pytest
 from moorage.cli.datafolder import DataFolder
 from moorage.cli.folderhealth import find_damage
 from moorage.cli.main import main
-from moorage_kube.databasefile import LINE_BYTES, MANIFEST, read_manifest, read_mark
+from moorage_kube.databasefile import MANIFEST, read_manifest
 from moorage_local.copies import list_copies, take_copy
 from moorage_local.storage.sqlite import read_records
 from tests.damagedfolder import (
@@ -335,14 +335,3 @@ def test_a_file_that_may_not_be_read_is_one_clear_error(
     assert [line.partition(":")[0] for line in err.splitlines()] == ["error", "hint"], err
     assert file in err
     assert "chmod" in err
-
-
-def test_a_mark_of_an_older_version_that_cannot_be_read_says_that_its_database_was_here(
-    data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    gone_with_side_files(data / "queue.db")
-    shutil.rmtree(data / "copies")
-    (data / MANIFEST).unlink()
-    (data / "queue.db-mark").write_bytes(bytes(2 * LINE_BYTES))
-    assert " queue.db is gone" in refused(data, capsys)
-    assert read_mark(data / "queue.db") is not None

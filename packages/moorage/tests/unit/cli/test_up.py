@@ -12,6 +12,7 @@ import pytest
 from moorage.cli.datafolder import Config, DataFolder
 from moorage.cli.main import main
 from moorage.cli.up import GIVE_UP_SECONDS, SLOW_SECONDS, stopping_line, wait_ready
+from moorage_kube.databasefile import Mark, write_mark
 
 
 class Start:
@@ -109,7 +110,7 @@ def test_a_folder_is_looked_at_and_cleared_under_its_lock(tmp_path: Path, comman
     folder = DataFolder(tmp_path / "data")
     folder.prepare()
     folder.save_config(Config(nodes=[{"name": "n"}], user="ada"))
-    (folder.path / "cluster.db-mark").touch()  # a cluster has run here, and its store is gone
+    write_mark(folder.path / "cluster.db", Mark("an-id", 1))  # a cluster has run here, and its store is gone
     pipe = folder.run / "services.pid"
     os.mkfifo(pipe)  # the first thing that is read of what a supervisor left
     with ThreadPoolExecutor(1) as pool:
@@ -126,7 +127,7 @@ def test_a_second_start_while_the_folder_is_held_changes_nothing(
 ) -> None:
     folder = DataFolder(tmp_path / "data")
     folder.prepare()
-    (folder.path / "cluster.db-mark").touch()
+    write_mark(folder.path / "cluster.db", Mark("an-id", 1))
     with folder.locked():
         assert main(["up", "--data", str(folder.path)]) == 1
     assert "is running already" in capsys.readouterr().err
