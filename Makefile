@@ -71,7 +71,7 @@ types: setup ## mypy --strict on src
 	@.venv/bin/mypy
 
 docs: setup ## Write the generated pages of docs/reference anew
-	@$(PY) -m moorage.cli.reference --write docs/reference
+	@$(PY) -m moorage_testing.reference.pages --write docs/reference
 
 pictures: setup ## Draw the pictures of the README anew from real output; the pages need Chromium
 	@$(PY) docs/pictures/make.py

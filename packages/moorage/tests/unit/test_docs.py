@@ -10,14 +10,14 @@ from pathlib import Path
 import grimp
 import pytest
 
-from moorage.cli import reference
 from moorage.cli.commands import COMMANDS, load
-from moorage.cli.referencekinds import fields_of
 from moorage.decide.runs.runfile import parse_run_file
 from moorage.model.crds import KINDS
 from moorage.model.info import PAUSE_IMAGE
 from moorage.model.workspace import BUILT_IN
 from moorage_kube.documents import parse_yaml
+from moorage_testing.reference import pages as reference
+from moorage_testing.reference.kinds import fields_of
 
 ROOT = Path(__file__).parents[4]
 PAGES = sorted([*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")])

@@ -1,5 +1,5 @@
-"""For tests, ours and our users': clusters to run against, nodes without machines, a clock that stands still.
+"""What only this repository needs: clusters to run tests against, nodes without machines, load, the reference pages.
 
-Belongs here: what several suites share and what somebody who extends Moorage would want too.
-Does not belong here: builders that one test file needs.
+Belongs here: what several suites share, and what `make docs` runs. Does not belong here: builders that one test file
+needs, and what helps with tests of others (`moorage_kube.testing`, `moorage_local.testing`).
 """

@@ -14,11 +14,11 @@ import pytest
 import moorage.api
 from moorage.api.fields import Query, Request
 from moorage.cli.commands import COMMANDS, load
-from moorage.cli.referenceoptions import CLI, FILE, PYTHON, REST, SUBJECTS, name_of, options_of, ways_of
 from moorage.sdk import aio
 from moorage.sdk.aiocontainers import AsyncContainers
 from moorage.sdk.group import Group
 from moorage.sdk.mapoptions import Options
+from moorage_testing.reference.options import CLI, FILE, PYTHON, REST, SUBJECTS, name_of, options_of, ways_of
 
 OF_A_TERMINAL = {"output", "watch", "once", "wait", "follow", "yes"}  # only the command line has them
 

@@ -7,10 +7,10 @@ from typing import Annotated
 import pytest
 
 from moorage.api.fields import Answer, Page, Query, Request, Time, about
-from moorage.cli.referencehttp import type_section
 from moorage.server.endpoint import Endpoint
 from moorage.server.inputs import decode_query
 from moorage.server.rest.openapi import describe
+from moorage_testing.reference.http import type_section
 
 
 class Berth(Answer, frozen=True):

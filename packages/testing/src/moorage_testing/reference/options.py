@@ -26,7 +26,6 @@ from moorage.api.volumes import NewVolume
 from moorage.api.workflows import NewWorkflow, RetryWorkflow, SetNode, WorkflowChoice, WorkflowLogs
 from moorage.api.workspaces import Deletion, NewWorkspace
 from moorage.cli.commands import COMMANDS, load
-from moorage.cli.referencekinds import cell
 from moorage.cli.session import target_options
 from moorage.decide.runs.runfile import FIELDS
 from moorage.model.dataset import DatasetSource, DatasetSpec
@@ -34,6 +33,7 @@ from moorage.model.workspace import Home, Resources, Schedule, WorkspaceSpec
 from moorage.sdk.aio import AsyncClient, AsyncDatasets, AsyncJobs, AsyncVolumes, AsyncWorkflows, AsyncWorkspaces
 from moorage.sdk.mapoptions import Options
 from moorage_kube.texts import camel
+from moorage_testing.reference.kinds import cell
 
 UNITS = ("_seconds", "_bytes")
 CLI, FILE, REST, PYTHON = WAYS = ("command line", "file", "REST API", "Python")

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from moorage.cli.referencekinds import cell
 from moorage.metrics.families import Family
 from moorage_kube.api import Api
+from moorage_testing.reference.kinds import cell
 
 SCHEMAS = "#/components/schemas/"
 
