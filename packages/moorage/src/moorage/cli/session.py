@@ -19,7 +19,7 @@ from moorage.cli.hints import remember
 from moorage.cli.names import complete
 from moorage.client.cluster import Target as Target
 from moorage.client.cluster import open_cluster, user_of
-from moorage.client.connection import Connection
+from moorage.client.connection import REPLICA_SECONDS, Connection
 from moorage_kube.api import PodApi
 from moorage_kube.clock import SYSTEM, Clock
 from moorage_kube.errors import BadRequest, Forbidden, MoorageError, NotReady, ServerError, UsageError
@@ -42,8 +42,12 @@ class Server(Protocol):
         *,
         params: Mapping[str, object] | None = None,
         body: object = None,
+        patience: float = 0.0,
     ) -> R:
-        """The answer as a Struct of `moorage.api`. Raises ApiError; NotReady when this cluster has no server."""
+        """The answer as a Struct of `moorage.api`. Raises ApiError; NotReady when this cluster has no server.
+
+        `patience`: for how many seconds a GET is repeated while no answer comes.
+        """
         ...
 
     def stream(
@@ -90,9 +94,9 @@ class Session:
 async def ask_server(
     session: Session, kind: type[R], path: str, params: Mapping[str, object] | None = None, *, kubectl: str
 ) -> R:
-    """An answer of the server. Where none comes, the error names the kubectl command that reads the same."""
+    """An answer of the server, which may be starting. Where none comes, the error names the kubectl command."""
     try:
-        return await session.server.ask(kind, "GET", path, params=params)
+        return await session.server.ask(kind, "GET", path, params=params, patience=REPLICA_SECONDS)
     except BadRequest as error:
         raise UsageError(error.message, hint=error.hint, code=error.code, field=error.field) from error
     except NotReady as error:

@@ -146,6 +146,7 @@ class FakeServer:
         *,
         params: Mapping[str, object] | None = None,
         body: object = None,
+        patience: float = 0.0,
     ) -> T:
         self.asked.append((path, params if method == "GET" else msgspec.to_builtins(body)))
         if path not in self.answers and self.serves is not None and path == "/api/v1/jobs":
