@@ -89,7 +89,7 @@ def _answer(operation: Mapping[str, Any]) -> str:
 
 
 def _linked(name: str) -> str:
-    return f"[{name}](#{name.lower()})" if name else ""
+    return f"[{name}](#{name.lower().replace('.', '')})" if name else ""
 
 
 def _refs(value: Any) -> Iterator[str]:
