@@ -87,8 +87,9 @@ def test_each_wheel_has_every_file_of_its_package_and_the_licence(wheels):
     for name, wheel in wheels.items():
         with zipfile.ZipFile(wheel) as archive:
             files = {file for file in archive.namelist() if not file.endswith("/")}
+            (licence,) = (file for file in files if file.endswith(".dist-info/licenses/LICENSE"))
+            assert archive.read(licence) == (ROOT / "LICENSE").read_bytes()
         assert {file for file in files if ".dist-info/" not in file} == files_of(SOURCES[name])
-        assert any(file.endswith(".dist-info/licenses/LICENSE") for file in files)
 
 
 @pytest.mark.xdist_group("wheel")
