@@ -154,7 +154,10 @@ class FakeServer:
                 return await server.ask(kind, method, path, params=params)
         if path not in self.answers:
             raise NotReady("this cluster has no Moorage server")
-        return msgspec.convert(self.answers[path], kind)
+        answer = self.answers[path]
+        if isinstance(answer, Exception):
+            raise answer
+        return msgspec.convert(answer, kind)
 
     async def address(self) -> tuple[str, dict[str, str]]:
         raise NotReady("this cluster has no Moorage server")

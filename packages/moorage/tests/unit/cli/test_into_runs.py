@@ -134,6 +134,7 @@ NO_TEAM = (
 )
 def test_a_refusal_names_what_was_typed(moor, words, doing):
     moor.api.refuse["list", "jobs"] = Forbidden(RBAC)
+    moor.server.answers["/api/v1/jobs"] = Forbidden(RBAC)
     done = moor(*words)
     assert (done.code, done.err) == (1, f"error: ada may not {doing} in namespace default\n{NO_TEAM}")
 
