@@ -1,7 +1,7 @@
 """The object in work, noted where a kill -9 leaves it: one that hangs its process twice is set aside.
 
 Three files beside each other: `NAME.work` holds the name of the object whose pass runs at this moment, and since
-when; `NAME.hang` the stacks at SIGTERM; `NAME.hung` which objects hung how often. A process hung in an object if
+when; `NAME.hang` the stack of the main thread at SIGTERM; `NAME.hung` which objects hung how often. A process hung in an object if
 it ended with that in work, and was asked to end (by `moor up`, or by a kubelet that got no answer) when
 that had run for LEAST_SECONDS without a pause. One that was killed at once did not: it left no stacks.
 """
@@ -59,8 +59,9 @@ class InWork:
             with work.open("w+b") as file:
                 os.posix_fallocate(file.fileno(), 0, NOTE_BYTES)  # a full disk refuses here, not below
                 self._memory = mmap.mmap(file.fileno(), NOTE_BYTES)
-            self._stacks = hang.open("w")
-            faulthandler.register(signal.SIGTERM, self._stacks, chain=True)
+            self._stack = hang.open("w")
+            # Of the event loop's thread alone: faulthandler may crash while it reads the frames of threads that run.
+            faulthandler.register(signal.SIGTERM, self._stack, all_threads=False, chain=True)
         except OSError as error:
             log.warning("the object in work is not noted", extra={"path": str(work), "error": str(error)})
 
@@ -78,8 +79,8 @@ class InWork:
             if name and status.st_size and seconds >= self._least_seconds:
                 hung = self._hung.setdefault(name, {"times": 0, "at": now, "marks": []})
                 hung |= {"times": hung["times"] + 1, "at": now}
-                stacks = hang.read_text(errors="replace")
-                log.error("hung", extra={"work": name, "times": hung["times"], "stacks": stacks})
+                stack = hang.read_text(errors="replace")
+                log.error("hung", extra={"work": name, "times": hung["times"], "stack": stack})
                 self._write()
 
     def _write(self) -> None:
