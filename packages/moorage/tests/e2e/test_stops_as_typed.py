@@ -63,7 +63,8 @@ class Scene:
 
     def until_finished(self, name: str) -> dict[str, Any]:
         run = self.until_state(name, "Succeeded")
-        assert self.cluster.moor("logs", "--no-prefix", name).stdout.splitlines()[-1] == "finished"
+        logs = self.cluster.moor("logs", "--no-prefix", name)
+        assert logs.stdout.endswith("finished\n"), (run, logs.stdout, logs.stderr)
         return run
 
 
