@@ -39,6 +39,16 @@ def data(tmp_path) -> Iterator[Path]:
         assert moor("down", data=folder).returncode == 0
 
 
+@pytest.fixture(scope="module")
+def started(tmp_path_factory) -> Iterator[tuple[Path, str]]:
+    """The data folder of a cluster that tests leave running, and what `moor up` said."""
+    folder = tmp_path_factory.mktemp("up") / "d"
+    done = up(folder, "--nodes", "1", "--ingress-port", "0")
+    assert done.returncode == 0, done.stderr
+    yield folder, done.stdout
+    assert moor("down", data=folder).returncode == 0
+
+
 def up(data: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return moor("up", "--port", "0", "--api-port", "0", *options, data=data)
 
@@ -62,8 +72,8 @@ def test_up_status_down_and_up_again_keep_nodes_and_addresses(data):
 
 
 @pytest.mark.xdist_group("up")
-def test_a_second_up_is_refused_and_leaves_the_first_alone(data):
-    assert up(data).returncode == 0
+def test_a_second_up_is_refused_and_leaves_the_first_alone(started):
+    data, _ = started
     second = up(data)
     assert second.returncode == 1
     assert "running already" in second.stderr
@@ -226,8 +236,8 @@ def test_nobody_else_can_read_what_is_in_the_data_folder(data):
 
 
 @pytest.mark.xdist_group("up")
-def test_a_child_that_dies_is_started_again(data):
-    assert up(data).returncode == 0
+def test_a_child_that_dies_is_started_again(started):
+    data, _ = started
     pid = json.loads(moor("status", "-o", "json", data=data).stdout)["processes"]["services"]
     os.kill(pid, 9)
 
@@ -276,9 +286,9 @@ def test_up_status_and_down_say_what_comes_next_and_erase_removes_all(data):
 
 
 @pytest.mark.xdist_group("up")
-def test_commands_without_data_are_told_where_the_cluster_runs(data, tmp_path):
-    started = up(data, "--nodes", "1", "--ingress-port", "0")
-    assert f"commands:   export MOORAGE_DATA={data}, or add --data {data} to each\n" in started.stdout
+def test_commands_without_data_are_told_where_the_cluster_runs(started, tmp_path):
+    data, said = started
+    assert f"commands:   export MOORAGE_DATA={data}, or add --data {data} to each\n" in said
     home = tmp_path / "home"
     home.mkdir()
     hidden = ("KUBE", "MOORAGE_", "XDG_")
@@ -296,8 +306,8 @@ def test_commands_without_data_are_told_where_the_cluster_runs(data, tmp_path):
 
 
 @pytest.mark.xdist_group("up")
-def test_a_run_from_a_folder_in_the_data_folder_says_why_it_cannot_start(data):
-    assert up(data, "--nodes", "1", "--ingress-port", "0").returncode == 0
+def test_a_run_from_a_folder_in_the_data_folder_says_why_it_cannot_start(started):
+    data, _ = started
     project = data / "project"
     project.mkdir()
     env = os.environ | {"NO_COLOR": "1", "MOORAGE_DATA": str(data), "MOORAGE_KUBECONFIG": str(data / "kubeconfig")}
