@@ -1,9 +1,9 @@
 """The object in work, noted where a kill -9 leaves it: one that hangs its process twice is set aside.
 
 Three files beside each other: `NAME.work` holds the name of the object whose pass runs at this moment, and since
-when; `NAME.hang` the stack of the main thread at SIGTERM; `NAME.hung` which objects hung how often. A process hung in an object if
-it ended with that in work, and was asked to end (by `moor up`, or by a kubelet that got no answer) when
-that had run for LEAST_SECONDS without a pause. One that was killed at once did not: it left no stacks.
+when; `NAME.hang` the main thread's stack at SIGTERM; `NAME.hung` which objects hung how often. A process hung in
+an object if it ended with that in work, and was asked to end (by `moor up`, or by a kubelet that got no answer)
+when that had run for LEAST_SECONDS without a pause. One that was killed at once did not: it left no stack.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class InWork:
                 os.posix_fallocate(file.fileno(), 0, NOTE_BYTES)  # a full disk refuses here, not below
                 self._memory = mmap.mmap(file.fileno(), NOTE_BYTES)
             self._stack = hang.open("w")
-            # Of the event loop's thread alone: faulthandler may crash while it reads the frames of threads that run.
+            # of the event loop's thread alone: reading the frames of threads that run may crash CPython
             faulthandler.register(signal.SIGTERM, self._stack, all_threads=False, chain=True)
         except OSError as error:
             log.warning("the object in work is not noted", extra={"path": str(work), "error": str(error)})
