@@ -17,10 +17,12 @@ from moorage_kube.scheduling import NodeInfo, PodInfo, parse_node, parse_pod, re
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
+STEP = 5 * MINUTE  # of the hours on a fake clock
 RULE = Rule(guaranteed=2 * HOUR, half_life=24 * HOUR, fresh=15 * MINUTE)
 GPU = "nvidia.com/gpu"
 
 
+@functools.cache
 def a_node(name: str = "n1", gpus: int = 1) -> NodeInfo:
     sizes = {"cpu": "64", "memory": "512Gi", "pods": "100", GPU: str(gpus)}
     ready = [{"type": "Ready", "status": "True"}]
@@ -161,7 +163,7 @@ def test_use_fades_and_adds_up(first, second, age):
 
 @dataclass
 class Site:
-    """Runs of several owners on few GPUs: a scheduler that takes who waited longest, and the plan each minute."""
+    """Runs of several owners on few GPUs: a scheduler that takes who waited longest, and the plan at each step."""
 
     gpus: int
     owners: dict[str, str]  # run → owner
@@ -169,18 +171,18 @@ class Site:
     running: dict[str, datetime] = field(default_factory=dict)  # since
     queue: list[str] = field(default_factory=list)
     promised: list[str] = field(default_factory=list)  # whose turn it is
-    minutes: Counter[str] = field(default_factory=Counter)  # in which a run ran
+    steps: Counter[str] = field(default_factory=Counter)  # in which a run ran
     faded: dict[str, float] = field(default_factory=dict)  # run → seconds as they count now
     turns: list[timedelta] = field(default_factory=list)
 
-    def pass_a_minute(self) -> None:
+    def pass_time(self) -> None:
         """Use adds up and fades, as `test_use_fades_and_adds_up` holds."""
-        self.now += MINUTE
-        seconds = faded_seconds(1, self.now - MINUTE, self.now, now=self.now, half_life=RULE.half_life)
-        self.faded = {run: used * 0.5 ** (MINUTE / RULE.half_life) for run, used in self.faded.items()}
+        self.now += STEP
+        seconds = faded_seconds(1, self.now - STEP, self.now, now=self.now, half_life=RULE.half_life)
+        self.faded = {run: used * 0.5 ** (STEP / RULE.half_life) for run, used in self.faded.items()}
         for run in self.running:
             self.faded[run] = self.faded.get(run, 0.0) + seconds
-        self.minutes.update(list(self.running))
+        self.steps.update(list(self.running))
 
     def use_of_owner(self) -> dict[str, float]:
         sums: dict[str, float] = {}
@@ -197,7 +199,7 @@ class Site:
 
     def step(self) -> None:
         self.place()
-        self.pass_a_minute()
+        self.pass_time()
         holdings = [
             holds(run, self.owners[run], since=since, checkpoint_at=self.now)
             for run, since in self.running.items()
@@ -217,8 +219,8 @@ class Site:
 
     def hours(self, key: dict[str, str]) -> dict[str, float]:
         sums = dict.fromkeys(key.values(), 0.0)
-        for run, minutes in self.minutes.items():
-            sums[key[run]] += minutes / 60
+        for run, steps in self.steps.items():
+            sums[key[run]] += steps * STEP / HOUR
         return sums
 
 
@@ -229,7 +231,7 @@ def test_shares_of_owners_become_equal_whatever_many_runs_they_have(gpus, owners
     names = {f"run-{number}-{copy}": f"owner-{number}" for number in range(owners) for copy in range(gpus)}
     names |= {f"more-{number}": "owner-0" for number in range(extra)}
     site = Site(gpus=gpus, owners=names, queue=list(names))
-    for _ in range(96 * 60):
+    for _ in range(96 * HOUR // STEP):
         site.step()
         assert len(site.running) <= gpus
         assert sorted([*site.running, *site.queue]) == sorted(names)  # none is lost, none runs twice
@@ -242,7 +244,7 @@ def test_shares_of_owners_become_equal_whatever_many_runs_they_have(gpus, owners
 def test_two_runs_of_one_owner_take_turns():
     names = {"a": "ada", "b": "ada"}
     site = Site(gpus=1, owners=names, queue=["a", "b"])
-    for _ in range(24 * 60):
+    for _ in range(24 * HOUR // STEP):
         site.step()
     hours = site.hours({run: run for run in names})
     assert abs(hours["a"] - hours["b"]) <= 2.1
