@@ -12,23 +12,14 @@ import pytest
 from moorage.api.kept import KeptAttempt, KeptPod, KeptRun
 from moorage.attempts.store import AttemptStore, open_attempts
 from moorage.queue.store import open_store
-from moorage_kube.errors import NotReady
 from moorage_kube.testing.clock import NOON
-from moorage_testing.postgres import new_database, throwaway_postgres
 
 DAY = timedelta(days=1)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def where(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path | str]:
-    if request.param == "sqlite":
-        yield tmp_path / "attempts.db"
-        return
-    try:
-        with throwaway_postgres() as server:
-            yield new_database(server.url)
-    except NotReady as error:
-        pytest.skip(f"{error.message}: {error.hint}")
+@pytest.fixture
+def where(database: Path | str) -> Path | str:
+    return database
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -20,26 +19,17 @@ from moorage.server.identity.logins import Logins
 from moorage.server.identity.pagesessions import PageSessions
 from moorage.server.identity.people import People
 from moorage.server.identity.sessions import AuditEntry, Session, SessionDesk, open_sessions
-from moorage_kube.errors import NotReady
 from moorage_kube.resources import CONFIGMAPS
 from moorage_kube.testing.clock import NOON, FakeClock
 from moorage_local.testing.fakeapi import FakeApi
-from moorage_testing.postgres import new_database, throwaway_postgres
 
 HOUR = timedelta(hours=1)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def where(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path | str]:
+@pytest.fixture
+def where(database: Path | str) -> Path | str:
     """One database for the queue and for people."""
-    if request.param == "sqlite":
-        yield tmp_path / "both.db"
-        return
-    try:
-        with throwaway_postgres() as server:
-            yield new_database(server.url)
-    except NotReady as error:
-        pytest.skip(f"{error.message}: {error.hint}")
+    return database
 
 
 def a_session(identity: str, *, login: str = "l", person: str = "ada") -> Session:
