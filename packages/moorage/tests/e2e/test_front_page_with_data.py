@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 
@@ -10,7 +11,7 @@ import pytest
 from moorage_kube.testing.waiting import read_until
 from moorage_testing.cluster import find_kubectl
 from tests.e2e.test_cost_as_typed import PRICES
-from tests.e2e.test_pages_in_browser import DOUBLED, LOOKS, OUTSIDE, SERIOUS, Person, axe_source, kubectl
+from tests.e2e.test_pages_in_browser import DOUBLED, LOOKS, OUTSIDE, SERIOUS, WIDTHS, Person, axe_source, kubectl
 
 pytestmark = [
     pytest.mark.browser,
@@ -56,7 +57,7 @@ def test_idle_work_cost_budgets_and_utilisation_have_their_places(own_cluster, b
     read_until(over, bool, patience=300.0)
     person = Person(own_cluster, browser)
     page, axe = person.page, axe_source()
-    for scheme, width, language in LOOKS:
+    for (scheme, language), width in itertools.product(LOOKS, WIDTHS):
         where = f"{scheme} {width} {language}"
         page.emulate_media(color_scheme=scheme)
         page.set_viewport_size({"width": width, "height": 800})
