@@ -111,8 +111,14 @@ def folder(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
         cwd="/",
     )
     yield tmp_path
+    write_objects(tmp_path, hangs=False)
+    kill_service(tmp_path)  # one that hangs would be waited for a minute
     process.terminate()
     process.wait()
+
+
+def kill_service(folder: Path) -> None:
+    subprocess.run(["kill", "-9", (folder / "run" / "service.pid").read_text().strip()], check=False)
 
 
 def lines(path: Path) -> list[str]:
@@ -140,7 +146,7 @@ def test_a_service_that_is_killed_at_its_work_blames_no_object(folder: Path) -> 
     """kill -9 leaves the object in work too, and no stacks: nobody had waited for an answer."""
     for kill in (1, 2, 3):
         wait_until(f"hang {kill}", lambda kill=kill: len(lines(folder / "hangs")) >= kill)
-        subprocess.run(["kill", "-9", (folder / "run" / "service.pid").read_text().strip()], check=False)
+        kill_service(folder)
     wait_until("another hang", lambda: len(lines(folder / "hangs")) >= 4)
     assert lines(folder / "told") == []
 
