@@ -25,16 +25,17 @@ def catalogue(tag):
 @pytest.fixture(scope="module")
 def said(source_trees):
     """All texts of the sources, one after another."""
-    nodes = (node for tree in source_trees.values() for node in ast.walk(tree) if isinstance(node, ast.Constant))
-    return "\n".join({node.value.lower(): None for node in nodes if isinstance(node.value, str)})
+    nodes = (node for tree in source_trees.values() for node in ast.walk(tree))
+    texts = (node.value for node in nodes if isinstance(node, ast.Constant))
+    return "\n".join(text for text in texts if isinstance(text, str)).lower()
 
 
 def stands(words, said, most=3):
     """Whether the sources have these words, put together of at most so many texts."""
-    for at in range(len(words)):
-        if " ".join(words[: at + 1]) not in said:
-            return most > 1 and any(stands(words[split:], said, most - 1) for split in range(at, 0, -1))
-    return True
+    if " ".join(words) in said:
+        return True
+    splits = (at for at in range(len(words) - 1, 0, -1) if " ".join(words[:at]) in said)
+    return most > 1 and any(stands(words[at:], said, most - 1) for at in splits)
 
 
 @pytest.mark.xdist_group("source")
