@@ -57,7 +57,7 @@ def test_idle_work_cost_budgets_and_utilisation_have_their_places(own_cluster, b
     read_until(over, bool, patience=300.0)
     person = Person(own_cluster, browser)
     page, axe = person.page, axe_source()
-    for (scheme, language), width in itertools.product(LOOKS, WIDTHS):
+    for (scheme, _, language), width in itertools.product(LOOKS, WIDTHS):
         where = f"{scheme} {width} {language}"
         page.emulate_media(color_scheme=scheme)
         page.set_viewport_size({"width": width, "height": 800})

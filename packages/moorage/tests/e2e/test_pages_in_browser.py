@@ -65,7 +65,7 @@ spec:
     - {name: wait, suspend: {}}
 """
 STEPS = "import time\nfor i in range(3600): print('step', i, flush=True); time.sleep(1)"
-LOOKS = (("light", "en"), ("dark", "ja"))
+LOOKS = (("light", 1200, "en"), ("dark", 360, "ja"))  # in which a page is loaded; it is laid out in both widths
 WIDTHS = (1200, 360)
 OPEN_ALL = "document.querySelectorAll('details').forEach(fold => { fold.open = true; })"
 SERIOUS = """async () => (await axe.run(document, {resultTypes: ['violations']})).violations
@@ -258,10 +258,11 @@ def test_pages_of_jobs_volumes_and_datasets_serve_everybody(own_cluster, browser
 
     # every page, in both schemes, wide and narrow
     axe = axe_source()
-    for scheme, language in LOOKS:
+    for scheme, loaded_at, language in LOOKS:
         page.emulate_media(color_scheme=scheme)
         person.context.add_cookies([{"name": "moorage_language", "value": language, "url": person.base}])
         for path in PAGES:
+            page.set_viewport_size({"width": loaded_at, "height": 800})
             answer = person.go(path)
             where = f"{path} {scheme} {language}"
             assert answer.status == 200, where
@@ -285,6 +286,7 @@ def test_pages_of_jobs_volumes_and_datasets_serve_everybody(own_cluster, browser
                     page.screenshot(path=f"{folder}/{scheme}-{width}-{language}-{name}.png", full_page=True)
         for path in ("/jobs/default/nothing", "/nowhere"):  # what is refused is a page, too
             where = f"{path} {scheme} {language}"
+            page.set_viewport_size({"width": loaded_at, "height": 800})
             assert person.go(path).status == 404, where
             page.evaluate(axe)
             assert page.evaluate(SERIOUS) == [], where
