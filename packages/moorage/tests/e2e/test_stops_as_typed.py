@@ -64,7 +64,7 @@ class Scene:
     def until_finished(self, name: str) -> dict[str, Any]:
         run = self.until_state(name, "Succeeded")
         logs = self.cluster.moor("logs", "--no-prefix", name)
-        assert logs.stdout.endswith("finished\n"), (run, logs.stdout, logs.stderr)
+        assert logs.stdout.splitlines()[-1:] == ["finished"], (run, logs.stdout, logs.stderr)
         return run
 
 

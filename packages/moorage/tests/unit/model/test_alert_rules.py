@@ -25,7 +25,7 @@ class Case:
 
     fires: dict[str, str]
     quiet: dict[str, str]
-    at: str = "2h"
+    at: str = "3h"
     labels: dict[str, str] = field(default_factory=dict)
 
 
@@ -267,4 +267,6 @@ def test_each_alert_fires_or_is_quiet(tmp_path, fires):
 def test_a_wrong_expectation_is_noticed(tmp_path):
     name, case = next(iter(CASES.items()))
     wrong = a_test(name, Case(fires=case.quiet, quiet=case.fires, labels=case.labels), fires=True)
-    assert "exp:" in judged(tmp_path, {name: [wrong]}).stderr
+    tested = judged(tmp_path, {name: [wrong]})
+    assert tested.returncode
+    assert "exp:" in tested.stderr
