@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from moorage.decide.sharing.plan import Holding, Observed, Rule, Waiting, Yield, plan, rule_of
 from moorage.decide.sharing.use import faded_seconds
 from moorage_kube.scheduling import NodeInfo, PodInfo, parse_node, parse_pod, refusals
+from moorage_kube.testing.examples import examples
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
-STEP = 5 * MINUTE  # of the hours on a fake clock
+STEP = examples(5 * MINUTE, full=MINUTE)  # of the hours on a fake clock
 RULE = Rule(guaranteed=2 * HOUR, half_life=24 * HOUR, fresh=15 * MINUTE)
 GPU = "nvidia.com/gpu"
 
