@@ -3,7 +3,7 @@ UV_VERSION := 0.13.8
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 PY := .venv/bin/python
 PYTEST := $(PY) -m pytest --dist loadgroup
-WORKERS ?= 3# more than two cores: end-to-end tests wait for a cluster; with five each took twice as long, and the whole no less
+WORKERS ?= 3# most end-to-end tests wait for a cluster; five make each slower, and the whole no faster
 DEMO := .moorage-demo
 CORPUS ?= ../shared/data/argo# Argo's manifests, with what must come out of them
 
