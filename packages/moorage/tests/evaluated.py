@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from moorage.decide.evaluation import current
 from moorage.decide.workflows.text.errors import UnresolvedTag
-from moorage.decide.workflows.text.limits import current
 
 
 def double(number: int) -> tuple[int, int]:

@@ -13,8 +13,8 @@ from moorage.actions.workflows import Records, get_workflow
 from moorage.api.errors import ErrorCode
 from moorage.decide.runs.kept import shown_container
 from moorage.decide.workflows.pods import MAIN
-from moorage.decide.workflows.views import ENDED, WorkflowView, is_step, step_path, view_workflow
-from moorage.model.argo import NODE_NAME_ANNOTATION, WORKFLOW_LABEL, WORKFLOWS
+from moorage.decide.workflows.views import ENDED, WorkflowView, view_workflow
+from moorage.model.argo import NODE_NAME_ANNOTATION, WORKFLOW_LABEL, WORKFLOWS, is_step, step_path
 from moorage_kube.api import PodApi
 from moorage_kube.clock import Clock
 from moorage_kube.errors import ApiError, NotFound, ServerError

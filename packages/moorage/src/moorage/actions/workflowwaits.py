@@ -16,8 +16,9 @@ from moorage.api.errors import ErrorCode
 from moorage.api.explain import LockHolder, WorkflowExplanation
 from moorage.decide.explain.starting import starting_of
 from moorage.decide.explain.types import Explanation
-from moorage.decide.workflows.views import WorkflowView, step_path, view_workflow
+from moorage.decide.workflows.views import WorkflowView, view_workflow
 from moorage.decide.workflows.waiting import Wait, WaitKind, Waits, saving_note, step_names, waits_of
+from moorage.model.argo import step_path
 from moorage.model.names import NAME_COMPARED
 from moorage.model.workflow import NodePhase
 from moorage.present.workflowwaits import Explained, make_workflow_explanation

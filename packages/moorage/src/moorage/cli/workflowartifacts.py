@@ -15,7 +15,8 @@ from moorage.cli.names import complete
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.cli.workflowsession import ServerRecords
 from moorage.client.files import replacing
-from moorage.decide.workflows.views import WorkflowView, is_step, step_path, view_workflow
+from moorage.decide.workflows.views import WorkflowView, view_workflow
+from moorage.model.argo import is_step, step_path
 from moorage.model.workflow import Artifact, NodeRecord
 from moorage.present.sizes import bytes_text
 from moorage_kube.errors import NotFound, UsageError

@@ -13,14 +13,8 @@ from moorage.api.workflows import ArgoInfo, Workflow, WorkflowList
 from moorage.cli import console
 from moorage.cli.session import Session
 from moorage.decide.workflows.controllers import Controller
-from moorage.decide.workflows.views import (
-    TreeRow,
-    WorkflowView,
-    is_suspended_node,
-    step_path,
-    tree_of,
-    with_step_names,
-)
+from moorage.decide.workflows.views import TreeRow, WorkflowView, is_suspended_node, tree_of, with_step_names
+from moorage.model.argo import step_path
 from moorage.model.workflow import NodePhase, NodeRecord
 from moorage_kube.errors import Forbidden, MoorageError, NotFound, NotReady
 from moorage_kube.moments import format_duration, moment, rfc3339

@@ -13,7 +13,7 @@ import resource
 import signal
 import sys
 
-from moorage.decide.workflows.text.limits import shared
+from moorage.decide.evaluation import shared
 from moorage.evaluator.wire import LENGTH, MEMORY_BYTES, Answer, Request, error_of, frame
 from moorage_kube.errors import MoorageError
 from moorage_kube.parent import end_with_parent

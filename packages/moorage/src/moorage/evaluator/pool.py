@@ -17,9 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
-from moorage.decide.workflows.text.errors import TooMuchWork
-from moorage.decide.workflows.text.expressions import elsewhere, evaluate
-from moorage.decide.workflows.text.limits import Budget, current, shared
+from moorage.decide.evaluation import Budget, TooMuchWork, current, elsewhere, shared
 from moorage.evaluator.wire import ANSWER_BYTES, LENGTH, MEMORY_BYTES, Answer, Request, frame, made_again
 
 P = ParamSpec("P")
@@ -46,7 +44,7 @@ class Evaluation(Protocol):
         ...
 
     async def think(self, tenant: str, what: str, function: Callable[..., T], /, *args: Any) -> T:
-        """Run a function on live state. Of users' text no expression is evaluated in this process."""
+        """Run a function on live state; what it has evaluated `elsewhere` is evaluated by another process."""
         ...
 
     def is_full(self, tenant: str) -> bool:
@@ -98,8 +96,8 @@ class Evaluators:
     async def think(self, tenant: str, what: str, function: Callable[..., T], /, *args: Any) -> T:
         loop = asyncio.get_running_loop()
 
-        def ask(text: str, values: Any, now: Any) -> Any:
-            asked = self._ask(what, current(), evaluate, (text, values), {"now": now})
+        def ask(evaluate: Callable[..., Any], /, *args: Any, **named: Any) -> Any:
+            asked = self._ask(what, current(), evaluate, args, named)
             return asyncio.run_coroutine_threadsafe(asked, loop).result()
 
         def work() -> T:

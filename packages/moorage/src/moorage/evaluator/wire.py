@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from moorage.decide.workflows.text.limits import Budget
+from moorage.decide.evaluation import Budget
 from moorage_kube.errors import MoorageError
 
 LENGTH = struct.Struct(">I")

@@ -97,7 +97,7 @@ def _http(step: Path, order: Order, env: Mapping[str, str], retrying: Retrying, 
 
 
 def _resource(order: Path, account: Path, env: Mapping[str, str], retrying: Retrying) -> None:
-    from moorage.decide.workflows.text.errors import TextError
+    from moorage.decide.evaluation import TextError
     from moorage.executor.resource.actions import Actions
     from moorage.executor.resource.cluster import Cluster
     from moorage.executor.resource.step import carry_out, read_resource_order

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from moorage.decide.workflows.text.errors import TextError
+from moorage.decide.evaluation import Budget, TextError
 from moorage.decide.workflows.text.expressions import evaluate
-from moorage.decide.workflows.text.limits import Budget
 from moorage.decide.workflows.text.values import json_text
 from moorage.executor.errors import StepError
 from moorage.executor.order import Order

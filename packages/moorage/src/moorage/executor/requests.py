@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from moorage.decide.workflows.text.errors import TextError
+from moorage.decide.evaluation import TextError
 from moorage.decide.workflows.text.expressions import evaluate
 from moorage.executor.errors import StepError
 from moorage.executor.order import Order

@@ -5,6 +5,7 @@ The kinds are `argoproj.io/v1alpha1`: https://argo-workflows.readthedocs.io/en/l
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,6 +39,9 @@ FINALIZER = "moorage.dev/workflow"  # on a Workflow, until its pods are released
 ARTIFACT_FINALIZER = "workflows.argoproj.io/artifact-gc"  # Argo's, on a Workflow until its artifacts are deleted
 
 
+_GROUP = re.compile(r"\[\d+\]$")  # of steps that begin together, in the name of a node
+
+
 def is_ours(obj: Mapping[str, Any]) -> bool:
     """Whether a Workflow or CronWorkflow was adopted by Moorage: Argo's controller leaves it alone then."""
     return labels_of(obj).get(INSTANCE_LABEL) == OUR_INSTANCE
@@ -46,3 +50,35 @@ def is_ours(obj: Mapping[str, Any]) -> bool:
 def is_free(obj: Mapping[str, Any]) -> bool:
     """Whether nobody has adopted it: Argo's controller takes it where it runs, Moorage where it does not."""
     return not labels_of(obj).get(INSTANCE_LABEL)
+
+
+def step_path(node_name: str, workflow: str) -> str:
+    """A node's name as people write it: without the workflow's name and the numbers of groups of steps.
+
+    `train-x7[0].fit(1:b)[0].eval` of `train-x7` is `fit(1:b).eval`; the workflow's own node has its name.
+    """
+    parts = [_GROUP.sub("", part) for part in _parts(node_name.removeprefix(workflow))]
+    return ".".join(part for part in parts if part) or node_name
+
+
+def is_step(path: str, wanted: str) -> bool:
+    """Whether a step's path is meant: the whole of it, its last part, or these without their parentheses."""
+    last = _parts(path)[-1]
+    return wanted in (path, last) or wanted in (bare_path(path), bare_path(last))
+
+
+def _parts(path: str) -> list[str]:
+    """The parts between dots; a dot in parentheses belongs to the item of a loop."""
+    parts, depth = [""], 0
+    for character in path:
+        depth += (character == "(") - (character == ")")
+        if character == "." and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
+
+
+def bare_path(path: str) -> str:
+    """A step's path without the items of loops, and without the numbers of attempts."""
+    return ".".join(part.partition("(")[0] for part in _parts(path))

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from moorage.decide.rates import Bucket, Rate, take
-from moorage.server.identity.auth import OPEN_PATHS, OPEN_PREFIX, RECORDS_PREFIX, Refuses, has_own_auth
+from moorage.server.identity.auth import OPEN_PATHS, OPEN_PREFIX, OPERATOR_PREFIX, Refuses, has_own_auth
 from moorage.server.problems import Problem
 from moorage.settings import RATE_BURST, RATE_LIMIT
 from moorage_kube.addresses import client_network
@@ -76,7 +76,7 @@ class RateLimit:
 
 
 def is_exempt(path: str) -> bool:
-    return path in OPEN_PATHS or path.startswith((OPEN_PREFIX, RECORDS_PREFIX)) or has_own_auth(path)
+    return path in OPEN_PATHS or path.startswith((OPEN_PREFIX, OPERATOR_PREFIX)) or has_own_auth(path)
 
 
 def rate_settings(env: Mapping[str, str]) -> Rate:

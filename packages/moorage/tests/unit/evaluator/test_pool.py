@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from moorage.decide.workflows.text.errors import TooMuchWork, UnresolvedTag
+from moorage.decide.evaluation import STEPS, Budget, TooMuchWork, current, shared
+from moorage.decide.workflows.text.errors import UnresolvedTag
 from moorage.decide.workflows.text.expressions import evaluate
-from moorage.decide.workflows.text.limits import STEPS, Budget, current, shared
 from moorage.decide.workflows.text.tags import substitute
 from moorage.evaluator.pool import Evaluators
 from moorage.evaluator.wire import Request, frame

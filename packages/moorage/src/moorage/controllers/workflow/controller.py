@@ -34,6 +34,7 @@ from moorage.controllers.workflow.observe import has_executor, is_held, is_of, k
 from moorage.controllers.workflow.podline import PodLine
 from moorage.controllers.workflow.records import RecordStore
 from moorage.controllers.workflow.summary import collect_at, pod_delete_at, summary_patch
+from moorage.decide.evaluation import TextError
 from moorage.decide.workflows.collection import collects
 from moorage.decide.workflows.graph.again import nodes_taken_over, nodes_to_forget, with_exports_of
 from moorage.decide.workflows.graph.events import (
@@ -52,7 +53,6 @@ from moorage.decide.workflows.graph.locks import (
 from moorage.decide.workflows.graph.run import Run
 from moorage.decide.workflows.graph.scopes import globals_of
 from moorage.decide.workflows.pods import CommandMissing, PodError, PodRequest, StepRuntime, make_pod
-from moorage.decide.workflows.text.errors import TextError
 from moorage.decide.workflows.text.tags import substitute
 from moorage.decide.workflows.waiting import IN_LINE
 from moorage.model.argo import (

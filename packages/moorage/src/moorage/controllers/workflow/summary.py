@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from moorage.decide.evaluation import TextError
 from moorage.decide.workflows.linttext import PARAMETER_NAME
 from moorage.decide.workflows.text.durations import parse_duration
-from moorage.decide.workflows.text.errors import TextError
 from moorage.model.argo import COMPLETED_LABEL, PHASE_LABEL
 from moorage.model.workflow import ENDED_PHASES, NodePhase, NodeRecord, WorkflowRecord
 from moorage_kube.meta import labels_of

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from moorage.decide.admission.fields import at
 from moorage.decide.admission.review import Draft, Refusal
-from moorage.decide.workflows.text.limits import SCHEDULES
+
+SCHEDULES = 100  # of one CronWorkflow
 
 
 def judge_schedules(draft: Draft) -> None:

@@ -16,8 +16,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from moorage.decide.workflows.views import bare_path, step_path
-from moorage.model.argo import NODE_NAME_ANNOTATION, WORKFLOW_LABEL
+from moorage.model.argo import NODE_NAME_ANNOTATION, WORKFLOW_LABEL, bare_path, step_path
 from moorage.model.names import (
     EXPECTED_SECONDS_ANNOTATION,
     GPU_TYPE_LABELS,

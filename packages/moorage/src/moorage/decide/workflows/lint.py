@@ -14,6 +14,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from moorage.decide.admission.fields import Path, field_of, mapping, sequence
+from moorage.decide.admission.schedules import SCHEDULES
+from moorage.decide.evaluation import OBJECT_NODES
 from moorage.decide.workflows import scopes
 from moorage.decide.workflows.findings import Finding, Gathered
 from moorage.decide.workflows.graph.loops import literal_count
@@ -61,7 +63,6 @@ from moorage.decide.workflows.templates import (
     steps_of,
     uses_of,
 )
-from moorage.decide.workflows.text.limits import OBJECT_NODES, SCHEDULES
 from moorage.model.workflow import CRON_NAME_MAX, NAME_MAX
 
 KINDS = ("Workflow", "WorkflowTemplate", "ClusterWorkflowTemplate", "CronWorkflow")

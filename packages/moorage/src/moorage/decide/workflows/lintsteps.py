@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from moorage.decide.admission.fields import Path, mapping, sequence
+from moorage.decide.evaluation import TextError
 from moorage.decide.workflows import scopes
 from moorage.decide.workflows.findings import Gathered
 from moorage.decide.workflows.linttemplate import beyond, cycle_in
@@ -25,7 +26,6 @@ from moorage.decide.workflows.linttext import (
 from moorage.decide.workflows.scopes import Scope, has_tag
 from moorage.decide.workflows.templates import Library, Resolved, TemplateMissing
 from moorage.decide.workflows.text.depends import OK, parse_depends
-from moorage.decide.workflows.text.errors import TextError
 from moorage.decide.workflows.text.expressions import names_in
 
 TASKS_MAX = 200  # of one DAG, in Argo v4's CRDs

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from moorage.decide.admission.fields import Path, mapping, sequence
+from moorage.decide.evaluation import TextError
 from moorage.decide.workflows.findings import Gathered
 from moorage.decide.workflows.scopes import (
     Scope,
@@ -20,7 +21,7 @@ from moorage.decide.workflows.scopes import (
 )
 from moorage.decide.workflows.templates import LOCATIONS, places_of
 from moorage.decide.workflows.text.durations import parse_duration, parse_go_duration
-from moorage.decide.workflows.text.errors import SyntaxProblem, TextError
+from moorage.decide.workflows.text.errors import SyntaxProblem
 from moorage.decide.workflows.text.expressions import names_in
 from moorage.decide.workflows.text.when import holds
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from moorage.decide.workflows.text.errors import TextError
+from moorage.decide.evaluation import TextError
 from moorage.decide.workflows.text.tags import substitute, substitute_text
 from moorage.decide.workflows.text.when import holds
 from moorage.metrics.text import braced, escaped_help, labels_text

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
+from moorage.decide.evaluation import TextError
 from moorage.decide.workflows.builtins import BuiltIn, built_in, is_built_in
 from moorage.decide.workflows.orders import Ordered, OrderError, make_order
 from moorage.decide.workflows.podpatch import PatchError, patched_spec
 from moorage.decide.workflows.resources.steps import ANSWERS_PATH, account_of, as_container, order_of
 from moorage.decide.workflows.text.durations import parse_duration
-from moorage.decide.workflows.text.errors import TextError
 from moorage.model.argo import (
     COMPLETED_LABEL,
     NODE_ID_ANNOTATION,

@@ -21,7 +21,8 @@ from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from itertools import takewhile
 from typing import assert_never
 
-from moorage.decide.workflows.text.limits import SCHEDULE_CHARACTERS, SCHEDULES
+from moorage.decide.admission.schedules import SCHEDULES
+from moorage.decide.workflows.text.limits import SCHEDULE_CHARACTERS
 from moorage.model.schedule import zone_named
 from moorage_kube.errors import UsageError
 

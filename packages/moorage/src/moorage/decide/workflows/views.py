@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from moorage.model.argo import CRON_LABEL, SCHEDULED_ANNOTATION, WORKFLOWS, is_ours
+from moorage.model.argo import CRON_LABEL, SCHEDULED_ANNOTATION, WORKFLOWS, is_ours, step_path
 from moorage.model.names import OWNER_ANNOTATION
 from moorage.model.workflow import Artifact, NodePhase, NodeRecord, NodeType, Outputs, WorkflowRecord
 from moorage_kube.documents import parse_json
@@ -36,7 +36,6 @@ NODES_BYTES_MAX = 64 * 1024 * 1024  # of unpacked nodes; etcd holds 1.5 MB of pa
 CREATOR_LABEL = "workflows.argoproj.io/creator"  # set by Argo's server
 NO_OUTPUTS = Outputs()
 _WITHIN = frozenset({NodeType.STEP_GROUP})  # nodes that the tree does not show: their children take their place
-_GROUP = re.compile(r"\[\d+\]$")
 _IN_GROUP = re.compile(r"\[(\d+)\]\.[^\[\]]*$")
 _ITEM = re.compile(r"\((?:[^()]|\([^()]*\))*\)$")
 _NUMBERS = re.compile(r"(\d+)")
@@ -488,38 +487,6 @@ def _base(name: str) -> str:
 def _natural(text: str) -> tuple[object, ...]:
     """Numbers in it in the order of their size."""
     return tuple(int(part[:18]) if at % 2 else part for at, part in enumerate(_NUMBERS.split(text)))
-
-
-def step_path(node_name: str, workflow: str) -> str:
-    """A node's name as people write it: without the workflow's name and the numbers of groups of steps.
-
-    `train-x7[0].fit(1:b)[0].eval` of `train-x7` is `fit(1:b).eval`; the workflow's own node has its name.
-    """
-    parts = [_GROUP.sub("", part) for part in _parts(node_name.removeprefix(workflow))]
-    return ".".join(part for part in parts if part) or node_name
-
-
-def is_step(path: str, wanted: str) -> bool:
-    """Whether a step's path is meant: the whole of it, its last part, or these without their parentheses."""
-    last = _parts(path)[-1]
-    return wanted in (path, last) or wanted in (bare_path(path), bare_path(last))
-
-
-def _parts(path: str) -> list[str]:
-    """The parts between dots; a dot in parentheses belongs to the item of a loop."""
-    parts, depth = [""], 0
-    for character in path:
-        depth += (character == "(") - (character == ")")
-        if character == "." and depth <= 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return parts
-
-
-def bare_path(path: str) -> str:
-    """A step's path without the items of loops, and without the numbers of attempts."""
-    return ".".join(part.partition("(")[0] for part in _parts(path))
 
 
 def with_step_names(text: str, view: WorkflowView) -> str:

@@ -13,12 +13,12 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+from moorage.decide.evaluation import TextError
 from moorage.decide.workflows.graph.locks import LIMITS_CONFIGMAP
 from moorage.decide.workflows.graph.tasks import locks_of, positive
 from moorage.decide.workflows.text.durations import parse_duration
-from moorage.decide.workflows.text.errors import TextError
-from moorage.decide.workflows.views import WorkflowView, is_step, is_suspended_node, step_path
-from moorage.model.argo import INSTANCE_LABEL, OUR_INSTANCE
+from moorage.decide.workflows.views import WorkflowView, is_suspended_node
+from moorage.model.argo import INSTANCE_LABEL, OUR_INSTANCE, is_step, step_path
 from moorage.model.workflow import NodePhase, NodeRecord, NodeType
 from moorage_kube.moments import format_duration, moment
 

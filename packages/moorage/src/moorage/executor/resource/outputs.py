@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from moorage.decide.evaluation import TextError
 from moorage.decide.workflows.resources import jsonpath
-from moorage.decide.workflows.text.errors import TextError
 from moorage.executor.errors import StepError
 from moorage_kube.resources import Obj
 

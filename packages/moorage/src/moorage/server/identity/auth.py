@@ -23,7 +23,6 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from moorage.api.auditrecords import RECORDS_PATH
-from moorage.api.workflowrecords import RECORDS_PATH as WORKFLOW_RECORDS_PATH
 from moorage.api.workspaces import TUNNEL_PATH
 from moorage.model.names import GROUP
 from moorage.model.people import account_user, is_account, is_disabled, person_in
@@ -78,7 +77,7 @@ LOOKS = frozenset({"GET", "HEAD", "OPTIONS"})  # methods that change nothing
 LOOKING_PATHS = frozenset({"/api/v1/explain", "/api/v1/cost", "/api/v1/cost/compare"})  # nor does a POST to these
 OWN_AUTH_PATHS = frozenset({"/api/v1/work", "/api/v1/work/output"})  # check the map's own token
 TUNNEL_SUFFIX = TUNNEL_PATH.rpartition("}")[2]
-RECORDS_PREFIX = f"{WORKFLOW_RECORDS_PATH}/"
+OPERATOR_PREFIX = "/api/v1/internal/"  # what the operator asks, hundreds of times in a second
 STEPS_PREFIX = "/api/v1/steps/"  # checks the workflow's own token
 OWN_AUTH_PREFIX, OWN_AUTH_SUFFIX = "/api/v1/runs/", "/checkpoint"  # that route checks the run's own token
 
@@ -368,8 +367,8 @@ class Gate:
             return
         if path == RECORDS_PATH and status < 400:
             return  # records are entries themselves
-        if path.startswith(RECORDS_PREFIX) and status not in (401, 403):
-            return  # of the operator, hundreds in a second
+        if path.startswith(OPERATOR_PREFIX) and status not in (401, 403):
+            return
         if path.endswith(TUNNEL_SUFFIX) and status == 101:
             return  # a browser opens dozens; that the person came in is an entry
         user = state.get("user")

@@ -9,8 +9,7 @@ from typing import Any
 from moorage.actions.workflowwaits import ExplainPod, FindHolders, explain_workflow
 from moorage.api.explain import LockHolder, StepQuery, WorkflowExplanation
 from moorage.decide.explain.types import Explanation
-from moorage.decide.workflows.views import step_path
-from moorage.model.argo import WORKFLOWS
+from moorage.model.argo import WORKFLOWS, step_path
 from moorage.server.context import Context
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.identity.auth import User

@@ -10,14 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moorage.decide.evaluation import OBJECT_NODES, TENANT_NODES, Budget, TextError, TooMuchWork, shared
 from moorage.decide.workflows.graph.run import Run
 from moorage.decide.workflows.lint import check
 from moorage.decide.workflows.normalise import normalise
 from moorage.decide.workflows.schedules import ScheduleError, parse_schedule, parse_timetable
 from moorage.decide.workflows.templates import stored
-from moorage.decide.workflows.text.errors import TextError, TooMuchWork
 from moorage.decide.workflows.text.expressions import evaluate
-from moorage.decide.workflows.text.limits import OBJECT_NODES, TENANT_NODES, Budget, shared
 from moorage.decide.workflows.text.tags import substitute
 from moorage.decide.workflows.text.when import holds
 from moorage.model.workflow import WorkflowRecord

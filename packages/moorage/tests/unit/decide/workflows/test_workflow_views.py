@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 
 from moorage.decide.workflows.views import (
     argo_nodes,
-    is_step,
     matching_nodes,
     nodes_of,
-    step_path,
     tree_of,
     view_workflow,
     workflow_object,
 )
+from moorage.model.argo import is_step, step_path
 from moorage.model.workflow import Artifact, NodePhase, NodeRecord, NodeType, Outputs, WorkflowRecord
 from moorage_kube.errors import SelectorError
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from moorage.decide.evaluation import TextError
 from moorage.decide.workflows.graph.coroutines import Future
 from moorage.decide.workflows.graph.frames import Call, Cut, Frame
 from moorage.decide.workflows.graph.hooks import run_exit_hook, watch_hooks
@@ -20,7 +21,6 @@ from moorage.decide.workflows.graph.scopes import Seen, aggregated, all_paramete
 from moorage.decide.workflows.graph.state import State
 from moorage.decide.workflows.graph.stops import check_cut, while_suspended
 from moorage.decide.workflows.graph.tasks import Scope, resolve_step, without_absent
-from moorage.decide.workflows.text.errors import TextError
 from moorage.decide.workflows.text.tags import substitute, substitute_text
 from moorage.decide.workflows.text.when import holds
 from moorage.model.workflow import NodePhase, NodeRecord, NodeType, Outputs

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from moorage.decide.evaluation import TextError
 from moorage.decide.workflows.graph.children import child_call, way_of
 from moorage.decide.workflows.graph.coroutines import Channel
 from moorage.decide.workflows.graph.frames import Cut, Frame
@@ -22,7 +23,6 @@ from moorage.decide.workflows.graph.tasks import (
     words_of,
 )
 from moorage.decide.workflows.text.depends import Depends
-from moorage.decide.workflows.text.errors import TextError
 from moorage.model.workflow import NodePhase
 
 

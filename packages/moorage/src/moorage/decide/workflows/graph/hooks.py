@@ -6,13 +6,13 @@ import functools
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from moorage.decide.evaluation import TextError
 from moorage.decide.workflows.graph.coroutines import Future
 from moorage.decide.workflows.graph.frames import Call, Cut, Frame
 from moorage.decide.workflows.graph.outputs import given_artifacts
 from moorage.decide.workflows.graph.results import scope_among, seen_of
 from moorage.decide.workflows.graph.state import State
 from moorage.decide.workflows.graph.tasks import Scope, is_true, without_absent, without_artifacts
-from moorage.decide.workflows.text.errors import TextError
 from moorage.decide.workflows.text.tags import substitute
 from moorage.model.workflow import NodeRecord
 

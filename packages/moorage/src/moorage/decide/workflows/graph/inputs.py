@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from moorage.decide.evaluation import TextError
 from moorage.decide.workflows.graph.scopes import as_document, inputs_scope
 from moorage.decide.workflows.templates import places_of
-from moorage.decide.workflows.text.errors import TextError
 from moorage.decide.workflows.text.expressions import evaluate
 from moorage.decide.workflows.text.tags import substitute, substitute_text
 from moorage.model.workflow import Artifact

@@ -7,8 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from moorage.decide.workflows.text.errors import TextError
-from moorage.decide.workflows.text.limits import OBJECT_NODES, current
+from moorage.decide.evaluation import OBJECT_NODES, TextError, current
 
 _VERB = re.compile(r"%(%|[-+ 0#]*[0-9]{0,3}(?:\.[0-9]{1,3})?[dxXo])")
 

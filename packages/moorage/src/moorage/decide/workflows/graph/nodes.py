@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from moorage.decide.evaluation import TextError
 from moorage.decide.workflows.graph.coroutines import Future, Slots
 from moorage.decide.workflows.graph.dags import run_dag
 from moorage.decide.workflows.graph.events import ConfigMapValue, Refusal, Remember
@@ -27,7 +28,6 @@ from moorage.decide.workflows.graph.stops import check_cut
 from moorage.decide.workflows.graph.suspensions import wait_suspended
 from moorage.decide.workflows.graph.tasks import locks_of, positive, results_used, stamp, type_of, waiting_for
 from moorage.decide.workflows.templates import Resolved, TemplateMissing
-from moorage.decide.workflows.text.errors import TextError
 from moorage.decide.workflows.text.expressions import evaluate
 from moorage.decide.workflows.text.tags import substitute, substitute_text
 from moorage.model.workflow import RECURSION_MAX, NodePhase, NodeRecord, NodeType, Outputs, is_strict

@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
+from moorage.decide.evaluation import TextError
 from moorage.decide.workflows.graph.frames import Frame
 from moorage.decide.workflows.graph.inputs import artifact_of
 from moorage.decide.workflows.graph.results import scope_among
 from moorage.decide.workflows.graph.state import State
 from moorage.decide.workflows.graph.tasks import Scope, asked_for, output_value
-from moorage.decide.workflows.text.errors import TextError
 from moorage.model.workflow import Artifact, NodeRecord, Outputs
 
 

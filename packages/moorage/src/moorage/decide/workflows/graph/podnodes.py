@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from moorage.decide.evaluation import TextError
 from moorage.decide.workflows.collection import with_collection
 from moorage.decide.workflows.graph.coroutines import Future
 from moorage.decide.workflows.graph.events import CreatePod, EndPod
@@ -23,7 +24,6 @@ from moorage.decide.workflows.graph.tasks import stamp, type_of, whole_number, w
 from moorage.decide.workflows.repository import REPOSITORY, with_location
 from moorage.decide.workflows.templates import Resolved
 from moorage.decide.workflows.text.durations import parse_duration
-from moorage.decide.workflows.text.errors import TextError
 from moorage.decide.workflows.text.tags import substitute
 from moorage.model.workflow import NodePhase, NodeRecord, NodeType, is_strict
 from moorage_kube.moments import moment, span_of

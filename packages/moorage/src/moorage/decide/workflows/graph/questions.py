@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
+from moorage.decide.evaluation import TextError
 from moorage.decide.workflows.graph.events import Locks, Question, Recall, Refusal
 from moorage.decide.workflows.graph.state import State
 from moorage.decide.workflows.graph.stops import check_cut
 from moorage.decide.workflows.graph.tasks import waiting_for
 from moorage.decide.workflows.text.durations import parse_duration
-from moorage.decide.workflows.text.errors import TextError
 
 
 async def ask(state: State, question: Question) -> Any:

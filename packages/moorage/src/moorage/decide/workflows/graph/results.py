@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from moorage.decide.evaluation import TextError
 from moorage.decide.workflows.graph.frames import Frame
 from moorage.decide.workflows.graph.scopes import Seen
 from moorage.decide.workflows.graph.state import State
 from moorage.decide.workflows.graph.tasks import Scope, ends_of
 from moorage.decide.workflows.templates import TemplateMissing
 from moorage.decide.workflows.text.depends import Depends
-from moorage.decide.workflows.text.errors import TextError
 from moorage.model.workflow import NodeRecord, NodeType
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from moorage.decide.evaluation import TextError
 from moorage.decide.workflows.graph.tasks import whole_number
 from moorage.decide.workflows.text.durations import parse_duration
-from moorage.decide.workflows.text.errors import TextError
 from moorage.model.workflow import NodePhase, NodeRecord
 from moorage_kube.moments import moment
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from datetime import datetime, timedelta
 from typing import Any
 
+from moorage.decide.evaluation import TextError, shared
 from moorage.decide.workflows.graph.events import Controls, Decision, Locks, PodSeen, Question
 from moorage.decide.workflows.graph.measures import note_problems
 from moorage.decide.workflows.graph.nodes import run_node
@@ -23,8 +24,6 @@ from moorage.decide.workflows.graph.state import Draft, State
 from moorage.decide.workflows.graph.suspensions import resume
 from moorage.decide.workflows.graph.validity import violations
 from moorage.decide.workflows.graph.workflow import cut_short, run_workflow
-from moorage.decide.workflows.text.errors import TextError
-from moorage.decide.workflows.text.limits import shared
 from moorage.decide.workflows.text.tags import substitute
 from moorage.model.workflow import NodeRecord, Resume, WorkflowRecord
 

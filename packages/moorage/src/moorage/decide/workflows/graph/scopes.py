@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from moorage.decide.workflows.text.errors import TextError
+from moorage.decide.evaluation import TextError
 from moorage.model.argo import SCHEDULED_ANNOTATION
 from moorage.model.workflow import Artifact, NodePhase, NodeRecord, Outputs, WorkflowRecord
 from moorage_kube.moments import moment

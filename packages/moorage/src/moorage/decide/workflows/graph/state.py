@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from moorage.decide.evaluation import Budget
 from moorage.decide.workflows.graph.coroutines import Future, Scheduler, Slots
 from moorage.decide.workflows.graph.events import Controls, CreatePod, EndPod, PodSeen, Question, Remember
 from moorage.decide.workflows.graph.frames import Awaited, Call
@@ -19,7 +20,6 @@ from moorage.decide.workflows.graph.scopes import globals_of
 from moorage.decide.workflows.graph.tasks import Limits, stamp
 from moorage.decide.workflows.graph.timers import Timers
 from moorage.decide.workflows.templates import Library, Resolved
-from moorage.decide.workflows.text.limits import Budget
 from moorage.model.workflow import (
     NODE_MOVES,
     MetricPoint,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from moorage.decide.evaluation import TextError
 from moorage.decide.workflows.graph.children import way_of
 from moorage.decide.workflows.graph.frames import Call, Cut, Frame
 from moorage.decide.workflows.graph.results import scope_among
 from moorage.decide.workflows.graph.scopes import Seen
 from moorage.decide.workflows.graph.state import State
 from moorage.decide.workflows.graph.tasks import continues, ends_of
-from moorage.decide.workflows.text.errors import TextError
 from moorage.model.workflow import NodePhase, NodeRecord, NodeType
 
 

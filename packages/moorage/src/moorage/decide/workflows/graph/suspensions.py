@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from moorage.decide.evaluation import TextError
 from moorage.decide.workflows.graph.coroutines import Future
 from moorage.decide.workflows.graph.frames import Call
 from moorage.decide.workflows.graph.inputs import Inputs
@@ -16,7 +17,6 @@ from moorage.decide.workflows.graph.stops import reason_to_end
 from moorage.decide.workflows.graph.tasks import is_meant
 from moorage.decide.workflows.templates import Resolved
 from moorage.decide.workflows.text.durations import parse_duration
-from moorage.decide.workflows.text.errors import TextError
 from moorage.model.workflow import NodePhase, NodeRecord, NodeType, Outputs, Resume
 from moorage_kube.moments import moment
 

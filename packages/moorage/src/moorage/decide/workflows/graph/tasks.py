@@ -12,11 +12,12 @@ from typing import Any
 import msgspec
 
 from moorage.decide.admission.fields import shown_value
+from moorage.decide.evaluation import TextError
 from moorage.decide.workflows.graph.frames import Frame
 from moorage.decide.workflows.graph.locks import DATABASE_MUTEX, LIMITS_CONFIGMAP, MUTEX, SEMAPHORE, lock_name
 from moorage.decide.workflows.graph.scopes import Seen
 from moorage.decide.workflows.text.depends import Depends, parse_depends
-from moorage.decide.workflows.text.errors import TextError, UnresolvedTag
+from moorage.decide.workflows.text.errors import UnresolvedTag
 from moorage.decide.workflows.text.expressions import evaluate, expression_text
 from moorage.decide.workflows.text.tags import substitute, substitute_text
 from moorage.model.workflow import Artifact, NodePhase, NodeRecord, NodeType, Outputs

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from moorage.decide.evaluation import TextError
 from moorage.decide.workflows.graph.coroutines import Slots
 from moorage.decide.workflows.graph.events import Locks, Refusal
 from moorage.decide.workflows.graph.frames import Call, Cut
@@ -19,7 +20,6 @@ from moorage.decide.workflows.graph.scopes import failures_of
 from moorage.decide.workflows.graph.state import State
 from moorage.decide.workflows.graph.stops import check_cut, reason_to_end
 from moorage.decide.workflows.graph.tasks import limits_of, locks_of, stamp
-from moorage.decide.workflows.text.errors import TextError
 from moorage.decide.workflows.text.tags import substitute
 from moorage.model.workflow import NodePhase, Resume
 from moorage_kube.moments import moment

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from moorage.decide.workflows.text.errors import TextError
+from moorage.decide.evaluation import TextError
 
 ACTIONS = ("get", "create", "apply", "delete", "replace", "patch")
 _ALL = frozenset(ACTIONS)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, TypeAlias, assert_never
 
-from moorage.decide.workflows.text.errors import TextError
+from moorage.decide.evaluation import TextError
 
 CHARACTERS_MAX = 16 * 1024
 NESTING_MAX = 20  # range in range, filter in filter

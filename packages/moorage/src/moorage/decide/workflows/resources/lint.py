@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from moorage.decide.admission.fields import Path, mapping, sequence
+from moorage.decide.evaluation import TextError
 from moorage.decide.workflows.findings import Gathered
 from moorage.decide.workflows.linttext import check_choice
 from moorage.decide.workflows.resources import jsonpath
@@ -13,7 +14,6 @@ from moorage.decide.workflows.resources.conditions import parse_condition
 from moorage.decide.workflows.resources.flags import ACTIONS, read_flags
 from moorage.decide.workflows.resources.steps import STRATEGIES
 from moorage.decide.workflows.scopes import has_tag
-from moorage.decide.workflows.text.errors import TextError
 from moorage_kube.documents import parse_yaml_documents
 from moorage_kube.errors import DocumentError, SelectorError
 

@@ -6,11 +6,11 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+from moorage.decide.evaluation import TextError
 from moorage.decide.workflows.orders import OrderError
 from moorage.decide.workflows.resources import jsonpath
 from moorage.decide.workflows.resources.conditions import parse_condition
 from moorage.decide.workflows.resources.flags import ACTIONS, read_flags
-from moorage.decide.workflows.text.errors import TextError
 from moorage.model.argo import WORKFLOWS
 from moorage_kube.errors import SelectorError
 from moorage_kube.resources import Obj

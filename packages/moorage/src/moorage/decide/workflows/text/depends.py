@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias, assert_never
 
+from moorage.decide.evaluation import current
 from moorage.decide.workflows.text.errors import SyntaxProblem
-from moorage.decide.workflows.text.limits import DEPTH, TEXT_CHARACTERS, current
+from moorage.decide.workflows.text.limits import DEPTH, TEXT_CHARACTERS
 
 RESULTS = ("Succeeded", "Failed", "Errored", "Skipped", "Omitted", "Daemoned", "AnySucceeded", "AllFailed")
 OK = "Ok"  # a task's name alone: it ended so that those who depend on it start

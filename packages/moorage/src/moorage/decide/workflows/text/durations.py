@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 
-from moorage.decide.workflows.text.errors import TextError
+from moorage.decide.evaluation import TextError
 
 NANOSECONDS = {
     "ns": 1,

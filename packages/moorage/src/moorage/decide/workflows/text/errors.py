@@ -1,19 +1,14 @@
 """Errors of the text in a workflow's manifest.
 
-TextError           a tag, expression, condition or duration that cannot be read or evaluated
+TextError           a tag, expression, condition or duration that cannot be read or evaluated (`decide.evaluation`)
 ├── UnresolvedTag   it names a variable that is not in scope
 ├── SyntaxProblem   it breaks the rules of its language, whatever is in scope
-├── AbsentValue     it names an output that its step did not leave, with no default
-└── TooMuchWork     its evaluation passes a limit of `limits`
+└── AbsentValue     it names an output that its step did not leave, with no default
 """
 
 from __future__ import annotations
 
-from moorage_kube.errors import MoorageError
-
-
-class TextError(MoorageError):
-    """A tag, expression, condition or duration that cannot be read or evaluated."""
+from moorage.decide.evaluation import TextError
 
 
 class SyntaxProblem(TextError):
@@ -44,7 +39,3 @@ class AbsentValue(TextError):
             hint="give the output a `valueFrom.default`, the input a `default`, or write `??` in an expression",
         )
         self.tag = tag
-
-
-class TooMuchWork(TextError):
-    """The evaluation passes a limit on steps or sizes."""

@@ -6,17 +6,15 @@ https://expr-lang.org/docs/language-definition, https://argo-workflows.readthedo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, TypeAlias, assert_never
 
+from moorage.decide.evaluation import Budget, TextError, current, where
 from moorage.decide.workflows.text import functions, patterns, values
-from moorage.decide.workflows.text.errors import SyntaxProblem, TextError, UnresolvedTag
+from moorage.decide.workflows.text.errors import SyntaxProblem, UnresolvedTag
 from moorage.decide.workflows.text.functions import BUILTINS, Call, Signature, items
-from moorage.decide.workflows.text.limits import Budget, current
 from moorage.decide.workflows.text.methods import call_method
 from moorage.decide.workflows.text.sprig import REFUSED, SPRIG
 from moorage.decide.workflows.text.syntax import (
@@ -205,22 +203,6 @@ def names_in(expression: str) -> set[str]:
     return set(compile_expression(expression).names)
 
 
-Elsewhere: TypeAlias = Callable[[str, Mapping[str, Any], datetime | None], Any]
-"""Evaluates an expression, with the variables that it needs and the moment, as `evaluate` does."""
-
-_ELSEWHERE: ContextVar[Elsewhere | None] = ContextVar("elsewhere", default=None)
-
-
-@contextmanager
-def elsewhere(evaluates: Elsewhere) -> Iterator[None]:
-    """Have all expressions within evaluated by another: a service has a process for it."""
-    token = _ELSEWHERE.set(evaluates)
-    try:
-        yield
-    finally:
-        _ELSEWHERE.reset(token)
-
-
 def compile_expression(text: str) -> Program:
     """Read an expression. Raises SyntaxProblem, naming the text and the position."""
     return _compiled(text) if len(text) <= _KEPT_CHARACTERS else _compiled.__wrapped__(text)
@@ -242,8 +224,8 @@ def _compiled(text: str) -> Program:
         raise SyntaxProblem(f"invalid expression {text[:120]!r}: {exc.message}", position=exc.position) from exc
 
     def run(scope: Scope, now: datetime | None) -> Any:
-        if (there := _ELSEWHERE.get()) is not None:
-            return there(text, scope.flat if "$env" in text else scope.needed(names), now)
+        if (call := where()) is not None:
+            return call(evaluate, text, scope.flat if "$env" in text else scope.needed(names), now=now)
         try:
             return compiled(_Frame(scope, Call(current(), now), {}))
         except _Nil:

@@ -14,11 +14,11 @@ from datetime import datetime, tzinfo
 from functools import cmp_to_key
 from typing import Any
 
+from moorage.decide.evaluation import Budget, TextError
 from moorage.decide.workflows.text import moments, values
 from moorage.decide.workflows.text.durations import go_nanoseconds
-from moorage.decide.workflows.text.errors import TextError
 from moorage.decide.workflows.text.jsonpath import query
-from moorage.decide.workflows.text.limits import DEPTH, Budget
+from moorage.decide.workflows.text.limits import DEPTH
 from moorage.decide.workflows.text.values import Duration, is_list, is_map, is_number, shown
 
 DATE_LAYOUTS = (

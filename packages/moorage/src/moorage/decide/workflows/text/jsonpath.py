@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias, assert_never
 
+from moorage.decide.evaluation import Budget, TextError
 from moorage.decide.workflows.text import patterns
-from moorage.decide.workflows.text.errors import SyntaxProblem, TextError
-from moorage.decide.workflows.text.limits import DEPTH, TEXT_CHARACTERS, Budget
+from moorage.decide.workflows.text.errors import SyntaxProblem
+from moorage.decide.workflows.text.limits import DEPTH, TEXT_CHARACTERS
 from moorage.decide.workflows.text.values import (
     add,
     divide,

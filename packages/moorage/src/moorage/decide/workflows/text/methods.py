@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from typing import Any
 
+from moorage.decide.evaluation import TextError
 from moorage.decide.workflows.text.durations import format_go_duration
-from moorage.decide.workflows.text.errors import TextError
 from moorage.decide.workflows.text.functions import Call, text
 from moorage.decide.workflows.text.moments import format_moment, weekday
 from moorage.decide.workflows.text.values import Duration, add, is_integer, shifted, shown, subtract, type_name

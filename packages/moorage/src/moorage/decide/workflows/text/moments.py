@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
-from moorage.decide.workflows.text.errors import TextError, TooMuchWork
+from moorage.decide.evaluation import TextError, TooMuchWork
 from moorage.decide.workflows.text.limits import LAYOUT_CHARACTERS
 
 MONTHS = (

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from moorage.decide.workflows.text.errors import TextError
+from moorage.decide.evaluation import TextError
 from moorage.decide.workflows.text.values import shown
 
 _PARTS = (

@@ -11,9 +11,9 @@ from datetime import UTC, datetime, tzinfo
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from moorage.decide.evaluation import TextError
 from moorage.decide.workflows.text import moments, values
 from moorage.decide.workflows.text.durations import format_go_duration, go_nanoseconds
-from moorage.decide.workflows.text.errors import TextError
 from moorage.decide.workflows.text.functions import Call, Signature, moment_now, text
 from moorage.decide.workflows.text.methods import unix_nanoseconds
 from moorage.decide.workflows.text.semver import compare

@@ -12,10 +12,10 @@ from datetime import datetime
 from decimal import Context, Decimal, DecimalException
 from typing import Any
 
+from moorage.decide.evaluation import Budget, TextError
 from moorage.decide.workflows.text import functions, values
-from moorage.decide.workflows.text.errors import TextError
 from moorage.decide.workflows.text.functions import Call, Signature, items, text
-from moorage.decide.workflows.text.limits import DEPTH, Budget
+from moorage.decide.workflows.text.limits import DEPTH
 from moorage.decide.workflows.text.sprigtexts import sprig_text
 from moorage.decide.workflows.text.values import Duration, is_list, is_map, is_number, shown, wrapped
 

@@ -11,8 +11,8 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from moorage.decide.evaluation import TextError
 from moorage.decide.workflows.text import functions, patterns, values
-from moorage.decide.workflows.text.errors import TextError
 from moorage.decide.workflows.text.functions import Call, Signature, text
 from moorage.decide.workflows.text.values import is_list, shown
 

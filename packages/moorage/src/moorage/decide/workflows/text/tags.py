@@ -15,15 +15,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from moorage.decide.workflows.text.errors import (
-    AbsentValue,
-    SyntaxProblem,
-    TextError,
-    TooMuchWork,
-    UnresolvedTag,
-)
+from moorage.decide.evaluation import STRING_CHARACTERS, TextError, TooMuchWork, current
+from moorage.decide.workflows.text.errors import AbsentValue, SyntaxProblem, UnresolvedTag
 from moorage.decide.workflows.text.expressions import Scope, compile_expression, expression_text
-from moorage.decide.workflows.text.limits import STRING_CHARACTERS, current
 from moorage.decide.workflows.text.values import type_name
 
 T = TypeVar("T")

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeGuard
 
+from moorage.decide.evaluation import Budget, TextError
 from moorage.decide.workflows.text.durations import format_go_duration
-from moorage.decide.workflows.text.errors import TextError
-from moorage.decide.workflows.text.limits import DEPTH, Budget
+from moorage.decide.workflows.text.limits import DEPTH
 from moorage.decide.workflows.text.moments import format_moment, rfc3339
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,30}")

@@ -14,9 +14,10 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, TypeAlias
 
+from moorage.decide.evaluation import STRING_CHARACTERS, TextError, current
 from moorage.decide.workflows.text import moments, patterns
-from moorage.decide.workflows.text.errors import SyntaxProblem, TextError
-from moorage.decide.workflows.text.limits import DEPTH, STRING_CHARACTERS, TEXT_CHARACTERS, current
+from moorage.decide.workflows.text.errors import SyntaxProblem
+from moorage.decide.workflows.text.limits import DEPTH, TEXT_CHARACTERS
 from moorage.decide.workflows.text.values import go_float
 
 

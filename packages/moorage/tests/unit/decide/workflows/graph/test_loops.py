@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from moorage.decide.evaluation import TextError
 from moorage.decide.workflows.graph.loops import item_scope, items_of
-from moorage.decide.workflows.text.errors import TextError
 
 
 @pytest.mark.parametrize(

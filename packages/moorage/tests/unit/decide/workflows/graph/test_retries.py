@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from moorage.decide.evaluation import TextError
 from moorage.decide.workflows.graph.retries import Again, GiveUp, backoff_of, last_retry, next_attempt
-from moorage.decide.workflows.text.errors import TextError
 from moorage.model.workflow import NodePhase, NodeRecord, NodeType, Outputs
 from moorage_testing.workflowplayer import Ends, Player
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moorage.decide.evaluation import TextError
 from moorage.decide.workflows.resources.flags import ACTIONS, Flags, read_flags
-from moorage.decide.workflows.text.errors import TextError
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moorage.decide.evaluation import TextError
 from moorage.decide.workflows.text.durations import (
     NANOSECONDS,
     format_go_duration,
@@ -16,7 +17,6 @@ from moorage.decide.workflows.text.durations import (
     parse_duration,
     parse_go_duration,
 )
-from moorage.decide.workflows.text.errors import TextError
 
 
 @pytest.mark.parametrize(

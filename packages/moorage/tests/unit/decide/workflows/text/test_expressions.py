@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moorage.decide.workflows.text.errors import SyntaxProblem, TextError, TooMuchWork, UnresolvedTag
+from moorage.decide.evaluation import TextError, TooMuchWork
+from moorage.decide.workflows.text.errors import SyntaxProblem, UnresolvedTag
 from moorage.decide.workflows.text.expressions import Scope, evaluate, expression_text, names_in
 from moorage.decide.workflows.text.functions import BUILTINS
 from moorage.decide.workflows.text.sprig import REFUSED, SPRIG

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moorage.decide.workflows.text.errors import SyntaxProblem, TextError, TooMuchWork
+from moorage.decide.evaluation import Budget, TextError, TooMuchWork
+from moorage.decide.workflows.text.errors import SyntaxProblem
 from moorage.decide.workflows.text.jsonpath import query
-from moorage.decide.workflows.text.limits import Budget
 
 STAFF = {
     "company": {"name": "Moor"},

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moorage.decide.evaluation import TextError
 from moorage.decide.workflows.text import moments
-from moorage.decide.workflows.text.errors import TextError
 from moorage.decide.workflows.text.moments import format_moment, parse_moment
 
 MOMENT = datetime(2024, 2, 5, 7, 8, 9, 120000, tzinfo=UTC)

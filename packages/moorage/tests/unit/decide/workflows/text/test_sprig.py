@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage.decide.workflows.text.errors import SyntaxProblem, TextError
+from moorage.decide.evaluation import TextError
+from moorage.decide.workflows.text.errors import SyntaxProblem
 from moorage.decide.workflows.text.expressions import evaluate
 from moorage.decide.workflows.text.semver import compare
 from moorage.decide.workflows.text.sprig import REFUSED, SPRIG

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage.decide.workflows.text.errors import AbsentValue, SyntaxProblem, TextError, TooMuchWork, UnresolvedTag
+from moorage.decide.evaluation import TextError, TooMuchWork
+from moorage.decide.workflows.text.errors import AbsentValue, SyntaxProblem, UnresolvedTag
 from moorage.decide.workflows.text.tags import Reference, references, substitute, substitute_text
 
 SCOPE = {

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moorage.decide.workflows.text.errors import TextError
+from moorage.decide.evaluation import TextError
 from moorage.decide.workflows.text.when import holds
 
 
