@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from enum import Enum
 from typing import Generic, TypeVar
 
@@ -20,14 +20,17 @@ class Moves(Generic[S]):
 
     def __init__(self, thing: str, table: Mapping[tuple[S | None, S | None], str]) -> None:
         self._thing, self._table = thing, table
-        self._final = {end for _, end in table} - {start for start, end in table if end is not None}
+        self._after: dict[S | None, set[S]] = {}
+        for start, end in table:
+            if end is not None:
+                self._after.setdefault(start, set()).add(end)
 
     def __iter__(self) -> Iterator[tuple[S | None, S | None]]:
         return iter(self._table)
 
-    def is_final(self, state: S) -> bool:
-        """Whether it goes to no other state."""
-        return state in self._final
+    def after(self, state: S | None) -> Set[S]:
+        """The states that come next; empty: it is final."""
+        return self._after.get(state, set())
 
     def check(self, before: S | None, after: S | None, history: Iterable[object] = ()) -> None:
         """Raise IllegalMove unless the table has the move. `history`: what is known of the thing, oldest first."""

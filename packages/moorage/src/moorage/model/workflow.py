@@ -88,7 +88,7 @@ class NodePhase(StrEnum):
     @property
     def is_fulfilled(self) -> bool:
         """Nothing more happens to it."""
-        return NODE_MOVES.is_final(self)
+        return not NODE_MOVES.after(self)
 
 
 NODE_MOVES = Moves(

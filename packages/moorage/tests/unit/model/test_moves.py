@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from moorage.decide.idle.states import MOVES as IDLE_MOVES
+from moorage.decide.machines.moves import PLACE_MOVES, STAY_MOVES
 from moorage.decide.maps.leasing import ITEM_MOVES
+from moorage.decide.runs.state import RUN_MOVES
 from moorage.model.moves import IllegalMove, Moves
 from moorage.model.workflow import NODE_MOVES
 
@@ -42,7 +44,7 @@ def test_a_move_that_is_not_in_the_table_is_an_error_with_the_history():
 
 
 def test_a_state_is_final_when_it_leads_to_no_other():
-    assert [state for state in Lamp if LAMP_MOVES.is_final(state)] == [Lamp.BROKEN]
+    assert [state for state in Lamp if not LAMP_MOVES.after(state)] == [Lamp.BROKEN]
 
 
 def test_a_diagram_has_a_line_for_each_move():
@@ -62,6 +64,9 @@ def test_a_diagram_has_a_line_for_each_move():
         ("explanation/idle.md", IDLE_MOVES),
         ("explanation/workflows.md", NODE_MOVES),
         ("design/0005-map.md", ITEM_MOVES),
+        ("explanation/runs.md", RUN_MOVES),
+        ("explanation/machines.md", PLACE_MOVES),
+        ("explanation/machines.md", STAY_MOVES),
     ],
 )
 def test_a_page_draws_the_moves_of_the_table(page, moves):

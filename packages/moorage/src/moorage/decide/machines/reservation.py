@@ -26,6 +26,7 @@ from datetime import datetime, timedelta
 from moorage.decide.machines.bookings import in_force, judge, next_change
 from moorage.decide.machines.calendar import look_again_in
 from moorage.decide.machines.eligibility import Eligibility, HeldBack
+from moorage.decide.machines.moves import PLACE_MOVES, STAY_MOVES, Place, Stay
 from moorage.model.machine import FAIR, MachineType, Pool
 from moorage.model.names import MACHINE_TYPE_PREFIX, PLACE_PREFIX
 from moorage.model.reservation import Booking
@@ -51,6 +52,14 @@ class Reservation:
     preempted: bool = False  # the scheduler announced that it takes its place away
     image: str = ""
     trouble: str = ""  # why its container does not start, a reason and a sentence; empty: it does, or is about to
+
+    @property
+    def state(self) -> Place:
+        if self.promised_to:
+            return Place.PROMISED
+        if self.node:
+            return Place.RESERVED
+        return Place.UNPLACED if self.unschedulable else Place.PENDING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +93,12 @@ class Guest:
     def managed(self) -> bool:
         """Whether it passed our webhook: it waits behind the gate, or was let through by us."""
         return self.gated or bool(self.place)
+
+    @property
+    def state(self) -> Stay:
+        if self.gated:
+            return Stay.WAITING
+        return Stay.USING if self.node else Stay.LET_THROUGH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,6 +287,8 @@ def plan(seen: Seen) -> Plan:
     ]
     counts = {draft.kind.name: draft.count() for draft in drafts}
     steps = [step for draft in drafts for step in draft.steps]
+    for step in (*strays, *steps):
+        _check(step)
     waits = [draft.look_again for draft in drafts if draft.look_again is not None]
     line = sorted(
         (guest for draft in drafts for guest in draft.waiting), key=lambda guest: _turn(guest, seen.pool, shares)
@@ -286,6 +303,19 @@ def plan(seen: Seen) -> Plan:
         shares=shares,
         look_again_in=min(waits) if waits else None,
     )
+
+
+def _check(step: Action) -> None:
+    """Raise IllegalMove for a step that a machine or a guest cannot take from where it stands."""
+    match step:
+        case Drop(place):
+            PLACE_MOVES.check(place.state, None, (place,))
+        case Keep(Reservation(promised_to=uid) as place) if uid:
+            PLACE_MOVES.check(place.state, Place.RESERVED, (place,))
+        case HandOver(place, guest) | MoveOn(place, guest):
+            if place.promised_to != guest.uid:
+                PLACE_MOVES.check(place.state, Place.USED if place.alone else Place.PROMISED, (place,))
+            STAY_MOVES.check(guest.state, Stay.LET_THROUGH, (guest,))
 
 
 def reservation_name(pool: str, kind: str, number: int) -> str:

@@ -24,6 +24,7 @@ from moorage.decide.runs.lastwords import split_last_words
 from moorage.decide.runs.restarts import INTERRUPTED, AttemptSeen, Cause, PodSeen, Yielding, cause_of, turns_of
 from moorage.decide.usage.gpus import owner_of
 from moorage.model.labels import user_labels
+from moorage.model.moves import Moves
 from moorage.model.names import (
     ATTEMPT_LABEL,
     CANCELLED_ANNOTATION,
@@ -67,7 +68,49 @@ class State(StrEnum):
 
     @property
     def ended(self) -> bool:
-        return self not in (State.WAITING, State.RUNNING, State.RESTARTING, State.SUSPENDED)
+        return RUN_MOVES.after(self) <= {State.DELETED}
+
+
+RUN_MOVES = Moves(
+    "a run",
+    {
+        (None, State.WAITING): "moor run",
+        (State.WAITING, State.RUNNING): "scheduled and started",
+        (State.WAITING, State.RESTARTING): "disrupted before it started",
+        (State.WAITING, State.SUSPENDED): "moor suspend",
+        (State.WAITING, State.CANCELLED): "moor cancel",
+        (State.WAITING, State.FAILED): "its pod is refused, or it ended before it was seen running",
+        (State.WAITING, State.SUCCEEDED): "it ended before it was seen running",
+        (State.WAITING, State.OOM_KILLED): "it ended before it was seen running",
+        (State.WAITING, State.DELETED): "its Jobs are deleted",
+        (State.RUNNING, State.WAITING): "Kubernetes makes another pod (--retries)",
+        (State.RUNNING, State.RESTARTING): "disrupted, or the turn of another run",
+        (State.RUNNING, State.SUSPENDED): "moor suspend, or an IdlePolicy",
+        (State.RUNNING, State.CANCELLED): "moor cancel",
+        (State.RUNNING, State.SUCCEEDED): "exit code 0",
+        (State.RUNNING, State.OOM_KILLED): "killed for memory",
+        (State.RUNNING, State.FAILED): "any other end",
+        (State.RUNNING, State.DELETED): "its Jobs are deleted",
+        (State.RESTARTING, State.WAITING): "next attempt",
+        (State.RESTARTING, State.RUNNING): "next attempt",
+        (State.RESTARTING, State.SUSPENDED): "moor suspend",
+        (State.RESTARTING, State.CANCELLED): "moor cancel",
+        (State.RESTARTING, State.FAILED): "restart limit reached",
+        (State.RESTARTING, State.SUCCEEDED): "it ended by itself before it was stopped",
+        (State.RESTARTING, State.OOM_KILLED): "killed for memory while it was stopped",
+        (State.RESTARTING, State.DELETED): "its Jobs are deleted",
+        (State.SUSPENDED, State.WAITING): "moor resume",
+        (State.SUSPENDED, State.RUNNING): "moor resume",
+        (State.SUSPENDED, State.CANCELLED): "moor cancel",
+        (State.SUSPENDED, State.FAILED): "it ended by itself before it was stopped",
+        (State.SUSPENDED, State.SUCCEEDED): "it ended by itself before it was stopped",
+        (State.SUSPENDED, State.DELETED): "its Jobs are deleted",
+        (State.SUCCEEDED, State.DELETED): "its Jobs are deleted",
+        (State.FAILED, State.DELETED): "its Jobs are deleted",
+        (State.OOM_KILLED, State.DELETED): "its Jobs are deleted",
+        (State.CANCELLED, State.DELETED): "its Jobs are deleted",
+    },
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,7 @@ from moorage.decide.runs.restarts import (
     plan,
     used_seconds,
 )
+from moorage.decide.runs.state import RUN_MOVES, State, view_run
 from moorage_kube.moments import rfc3339
 from moorage_kube.resources import Obj
 from moorage_kube.testing.clock import NOON
@@ -389,6 +390,7 @@ class World:
             },
         }
         self.jobs: dict[str, Obj] = {}
+        self.states: list[State] = []
         self.create(first)
 
     def create(self, job: Obj) -> None:
@@ -399,18 +401,31 @@ class World:
         stored["metadata"]["uid"] = f"uid-{len(self.made)}"
         self.jobs[name] = stored
         self.made.append(name)
+        self.start(stored)
+
+    def start(self, stored: Obj) -> None:
         self.pods.append(
             {
                 "metadata": {
-                    "name": f"{name}-pod",
+                    "name": f"{stored['metadata']['name']}-pod",
                     "namespace": "lab",
                     "uid": f"pod-{len(self.made)}",
+                    "labels": stored["metadata"]["labels"],
                     "ownerReferences": [{"controller": True, "uid": stored["metadata"]["uid"]}],
                 },
                 "spec": {"nodeName": "n1"},
                 "status": {"phase": "Running", "startTime": rfc3339(self.now)},
             }
         )
+        self.look()
+
+    def look(self) -> None:
+        """Show the run: it only ever makes a legal move."""
+        state = view_run(list(self.jobs.values()), self.pods).state
+        before = self.states[-1] if self.states else State.WAITING
+        if state is not before:
+            RUN_MOVES.check(before, state, self.states)
+        self.states.append(state)
 
     def active(self) -> list[Obj]:
         return [job for job in self.jobs.values() if not (job.get("status") or {}).get("conditions")]
@@ -441,6 +456,29 @@ class World:
         done = {"type": "Complete", "status": "True"}
         condition = (done if what == "succeeds" else failed) | {"lastTransitionTime": rfc3339(self.now)}
         job["status"] = {"conditions": [condition], "failed": 0 if what == "succeeds" else 1}
+        self.look()
+
+    def switch(self, what: str) -> None:
+        """Its user suspends, resumes or cancels it, as `moor` does."""
+        job, first = self.jobs[self.made[-1]], self.jobs["train"]
+        notes = job["metadata"].setdefault("annotations", {})
+        if what == "resume":
+            if "moorage.dev/suspended" not in notes or "moorage.dev/ended" in first["metadata"]["annotations"]:
+                return
+            del notes["moorage.dev/suspended"], job["spec"]["suspend"], job["status"]
+            self.start(job)
+            return
+        if not self.active() and not job["spec"].get("suspend"):
+            return
+        if what == "suspend":
+            notes["moorage.dev/suspended"] = "{}"
+        else:
+            first["metadata"]["annotations"]["moorage.dev/ended"] = "Cancelled by ada"
+        job["spec"]["suspend"] = True
+        job["status"] = {"conditions": [{"type": "Suspended", "status": "True"}]}
+        self.look()
+        self.pods = [pod for pod in self.pods if pod["metadata"]["name"] != f"{self.made[-1]}-pod"]
+        self.look()
 
     def give_place(self, name: str) -> None:
         """Two writes; an operator that is killed between them does the other at its next pass."""
@@ -449,6 +487,7 @@ class World:
             pod["status"]["conditions"] = [{"type": "DisruptionTarget", "status": "True", "reason": "TurnOver"}]
         else:
             pod["metadata"]["deletionTimestamp"] = rfc3339(self.now)
+        self.look()
 
     def turn(self, interruptions: list[int]) -> None:
         """The running attempt is asked for its place and gives it, whatever happens to the operator meanwhile."""
@@ -481,6 +520,7 @@ class World:
                 self.create(next_job("train", self.jobs["train"], last, action))
             case _:
                 raise AssertionError(action)
+        self.look()
 
     def pass_over(self, steps: int | None = None) -> bool:
         """One pass, cut off after so many steps; whether there was anything to do."""
@@ -591,3 +631,22 @@ def test_planning_on_a_settled_run_gives_nothing(story: list[tuple[str, list[int
         seen = world.observe()
         assert seen is not None
         assert plan(seen).actions == ()
+
+
+HAPPENINGS = st.sampled_from((*OUTCOMES, *("suspend", "resume", "preempted") * 4, "cancel"))
+
+
+@settings(deadline=None, max_examples=examples(100, full=1000))
+@given(
+    st.lists(
+        st.sampled_from((*OUTCOMES, *("suspend", "resume", "preempted") * 4, "cancel")), min_size=6, max_size=12
+    )
+)
+def test_a_run_makes_moves_of_the_table_alone_whatever_happens(story: list[str]) -> None:
+    world = World(limit=2, time_limit=None, backoff=0)
+    for what in story:
+        if what in ("suspend", "resume", "cancel"):
+            world.switch(what)
+        elif world.active():
+            world.outcome(what)
+        world.settle()
