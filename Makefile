@@ -10,7 +10,7 @@ CORPUS ?= ../shared/data/argo# Argo's manifests, with what must come out of them
 # Bytecode is kept whatever the shell says: without it each of the many processes of the suite compiles its imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo quick unit test bytecode explore test-all argo-conformance lint types docs pictures site manifests
+.PHONY: help setup demo quick unit test bytecode explore test-all argo-conformance bench lint types docs pictures site manifests
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -60,6 +60,9 @@ test-all: setup lint types bytecode ## The whole suite with all examples, on the
 argo-conformance: setup ## Run Argo's manifests of CORPUS on a local cluster; what passed, failed and was refused
 	@test -f "$(CORPUS)/expected.json" || { echo "no manifests in $(CORPUS): make argo-conformance CORPUS=FOLDER" >&2; exit 2; }
 	@$(PY) benchmarks/argo_conformance.py --corpus "$(CORPUS)" $(ARGS)
+
+bench: setup ## Run the benchmarks, or those of ARGS, such as ARGS=cold_start; hours, and a table at the end
+	@$(PY) benchmarks $(ARGS)
 
 lint: setup ## Style, formatting and the import rules
 	@.venv/bin/ruff check packages benchmarks examples docs hatch_build.py
