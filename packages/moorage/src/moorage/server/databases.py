@@ -11,7 +11,7 @@ from moorage.queue.tables import QUEUE
 from moorage.server.identity import sessions
 from moorage.sql import leases
 from moorage.sql.migrations import Schema
-from moorage.usage import nodetable, samples
+from moorage.usage import samples
 from moorage.usage import store as usage
 from moorage.workflows import store as workflows
 
@@ -57,10 +57,7 @@ DATABASES = (
         schema=sessions.SCHEMA,
         tables=("login_sessions", "login_places", "login_codes", "page_sessions", "shared_values", "audit_log"),
     ),
-    ServerDatabase(name="usage", file="usage.db", schema=usage.SCHEMA, tables=("intervals",)),
-    ServerDatabase(
-        name="nodes", file=nodetable.FILE, schema=nodetable.SCHEMA, tables=("node_lives", "pod_amounts")
-    ),
+    ServerDatabase(name="usage", file="usage.db", schema=usage.SCHEMA, tables=("intervals", "node_lives")),
     ServerDatabase(
         name="samples",
         file="samples.db",

@@ -14,7 +14,6 @@ from moorage.attempts.logs import LogFolder, Logs
 from moorage.decide.usage.intervals import Open
 from moorage.decide.usage.nodelives import Begin
 from moorage.server.databases import LOGS_FOLDER
-from moorage.usage import nodetable
 from moorage.usage.store import UsageStore
 from moorage.workflows.store import WorkflowStore, open_workflows
 from moorage_kube.databasefile import forget
@@ -40,7 +39,6 @@ def move_usage(folder: Path, to: UsageStore) -> int:
     for life in lives:
         to.apply_nodes([Begin(life)], now=life.last_seen_at)
     _set_aside(path)
-    _set_aside(path.with_name(nodetable.FILE))
     log.info("moved the history of GPU use into PostgreSQL", extra={"intervals": len(intervals)})
     return len(intervals)
 

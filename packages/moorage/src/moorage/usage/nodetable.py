@@ -1,35 +1,13 @@
-"""`nodes.db`, or tables in PostgreSQL: lives of nodes, and what the table of intervals does not say of pods.
-
-The file of intervals is one that the last release reads and writes, so it keeps its columns.
-"""
+"""The table of lives of nodes, beside that of intervals."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import Any, assert_never
 
 from moorage.decide.usage.devices import counts_text, read_counts
-from moorage.decide.usage.intervals import Interval
 from moorage.decide.usage.nodelives import Amend, Begin, End, NodeLife, NodeStep, Resume
-from moorage.sql.database import Database, Row, Table
-from moorage.sql.migrations import Schema
+from moorage.sql.database import Database, Row
 from moorage.sql.moments import from_microseconds, to_microseconds
-
-SCHEMA = Schema("moorage.usage", "usage_nodes.", folder="node_migrations")
-FILE = "nodes.db"  # beside usage.db
-AMOUNTS = Table(
-    "pod_amounts",
-    ("pod_uid", "started_at", "gpu_counts", "storage_bytes", "reserved_for", "part_of"),
-    types=("text", "bigint", "text", "bigint", "text", "text"),
-    keys=1,
-)
-NO_AMOUNTS = ("", 0, "", "")
-_INSERT_AMOUNTS = (
-    f"INSERT INTO pod_amounts ({', '.join(AMOUNTS.columns)}) VALUES (?, ?, ?, ?, ?, ?)"
-    " ON CONFLICT (pod_uid) DO NOTHING"
-)
-OLD_AMOUNTS = "SELECT pod_uid FROM pod_amounts WHERE started_at < ?"
-FORGET_AMOUNTS = "DELETE FROM pod_amounts WHERE pod_uid = ?"
 
 COLUMNS = (
     "node_uid",
@@ -111,29 +89,3 @@ def life_in(row: Row) -> NodeLife:
     for column in ("started_at", "ended_at", "first_seen_at", "last_seen_at"):
         fields[column] = None if fields[column] is None else from_microseconds(fields[column])
     return NodeLife(**fields)
-
-
-def add_amounts(database: Database, intervals: Sequence[Interval]) -> None:
-    """Insert what there is to say of these pods, inside a transaction; a row that is there stays."""
-    rows = (
-        (interval.pod_uid, to_microseconds(interval.started_at), *_amounts(interval)) for interval in intervals
-    )
-    database.run_each(_INSERT_AMOUNTS, (row for row in rows if row[2:] != NO_AMOUNTS))
-
-
-def amounts_of(database: Database, uids: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """By pod, the fields of its interval that the table of intervals has not; only where there is something."""
-    rows = database.by_keys(AMOUNTS, [(uid,) for uid in uids])
-    return {
-        uid: {
-            "gpu_counts": read_counts(counts)[0],
-            "storage_bytes": storage,
-            "reserved_for": reserved,
-            "part_of": part,
-        }
-        for uid, _, counts, storage, reserved, part in rows
-    }
-
-
-def _amounts(interval: Interval) -> Row:
-    return (counts_text(interval.gpu_counts), interval.storage_bytes, interval.reserved_for, interval.part_of)

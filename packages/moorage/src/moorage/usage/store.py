@@ -7,11 +7,12 @@ moment leaves the history as it was before or after a whole step, and doing a st
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import Any, assert_never
 
+from moorage.decide.usage.devices import counts_text, read_counts
 from moorage.decide.usage.intervals import Close, Interval, Open, Reopen, Step
 from moorage.decide.usage.nodelives import NodeLife, NodeStep
 from moorage.sql.database import Database, Row, Table
@@ -22,8 +23,6 @@ from moorage.usage import nodetable
 
 SCHEMA = Schema("moorage.usage", "usage.")
 _TEXT, _NUMBER = "text", "bigint"
-# In the place of a run: a step is of none. No run has a slash in its name, and the last release reads it as one.
-_OF_WORKFLOW = "workflow/"
 INTERVALS = Table(
     "intervals",
     (
@@ -43,8 +42,13 @@ INTERVALS = Table(
         "last_seen_at",
         "devices",
         "work",
+        "workflow",
+        "gpu_counts",
+        "storage_bytes",
+        "reserved_for",
+        "part_of",
     ),
-    types=(*(_TEXT,) * 4, _NUMBER, *(_TEXT,) * 3, *(_NUMBER,) * 6, *(_TEXT,) * 2),
+    types=(*(_TEXT,) * 4, _NUMBER, *(_TEXT,) * 3, *(_NUMBER,) * 6, *(_TEXT,) * 4, _NUMBER, *(_TEXT,) * 2),
     keys=1,
 )
 
@@ -62,7 +66,7 @@ _REOPEN = "UPDATE intervals SET ended_at = NULL WHERE pod_uid = ?"
 _TOUCH = "UPDATE intervals SET last_seen_at = ? WHERE pod_uid = ? AND ended_at IS NULL AND last_seen_at < ?"
 _FORGET = "DELETE FROM intervals WHERE ended_at < ?"
 _OPEN = "WHERE ended_at IS NULL"
-_COUNTED = "(gpus > 0 OR run <> '')"  # `Interval.is_counted`
+_COUNTED = "(gpus > 0 OR run <> '' OR workflow <> '')"  # `Interval.is_counted`
 _ENDED = f"WHERE ended_at > ? AND {_COUNTED} ORDER BY ended_at DESC LIMIT ?"
 _OVERLAPPING = "WHERE started_at < ? AND (ended_at IS NULL OR ended_at > ?)"
 
@@ -80,8 +84,6 @@ class UsageStore:
     def __init__(self, where: Path | str) -> None:
         self._lock = threading.Lock()
         self._database = LateDatabase(where, SCHEMA, name="the history of GPU use")
-        beside = where if is_postgres(where) else Path(where).with_name(nodetable.FILE)
-        self._nodes = LateDatabase(beside, nodetable.SCHEMA, name="the history of nodes")
         if not is_postgres(where):
             self._database.use()
 
@@ -92,20 +94,10 @@ class UsageStore:
     def close(self) -> None:
         with self._lock:
             self._database.close()
-            self._nodes.close()
 
     def apply(self, steps: Iterable[Step], *, seen: Iterable[str] = (), now: datetime | None = None) -> None:
         """Do all steps, and mark the open intervals of `seen` as seen at `now`, or do nothing (on an error)."""
-        steps = tuple(steps)
-        opened = [step.interval for step in steps if isinstance(step, Open)]
-        with self._lock:
-            if opened:  # before the intervals: a process killed between the two adds these again, to no effect
-                with self._nodes.use().transaction():
-                    nodetable.add_amounts(self._nodes.use(), opened)
-            self._apply(steps, seen, now)
-
-    def _apply(self, steps: Iterable[Step], seen: Iterable[str], now: datetime | None) -> None:
-        with self._db.transaction():
+        with self._lock, self._db.transaction():
             for step in steps:
                 match step:
                     case Open(interval):
@@ -123,25 +115,18 @@ class UsageStore:
 
     def apply_nodes(self, steps: Iterable[NodeStep], *, seen: Iterable[str] = (), now: datetime) -> None:
         """Do all steps, and mark the open lives of the nodes `seen` as seen at `now`; on an error, nothing."""
-        with self._lock, self._nodes.use().transaction():
-            database = self._nodes.use()
+        with self._lock, self._db.transaction():
             for step in steps:
-                nodetable.carry_out(database, step)
+                nodetable.carry_out(self._db, step)
             at = to_microseconds(now)
-            database.run_each(nodetable.TOUCH, ((at, uid, at) for uid in seen))
+            self._db.run_each(nodetable.TOUCH, ((at, uid, at) for uid in seen))
 
     def forget(self, older: datetime) -> int:
         """Drop intervals, and lives of nodes, that ended before a moment; returns how many intervals."""
         at = to_microseconds(older)
-        with self._lock:
-            forgotten = self._db.run(_FORGET, at)
-            kept = {uid for (uid,) in self._db.rows("SELECT pod_uid FROM intervals WHERE started_at < ?", at)}
-            nodes = self._nodes.use()
-            old = [row for row in nodes.rows(nodetable.OLD_AMOUNTS, at) if row[0] not in kept]
-            with nodes.transaction():
-                nodes.run_each(nodetable.FORGET_AMOUNTS, old)
-                nodes.run(nodetable.FORGET, at)
-            return forgotten
+        with self._lock, self._db.transaction():
+            self._db.run(nodetable.FORGET, at)
+            return self._db.run(_FORGET, at)
 
     def open_lives(self) -> list[NodeLife]:
         """The nodes that are there."""
@@ -161,17 +146,17 @@ class UsageStore:
     def nodes_recorded_since(self) -> datetime | None:
         """When the first node was recorded: of the time before, nobody knows which nodes there were."""
         with self._lock:
-            ((began,),) = self._nodes.use().rows(nodetable.BEGAN)
+            ((began,),) = self._db.rows(nodetable.BEGAN)
         return None if began is None else from_microseconds(began)
 
     def _read_lives(self, where: str, *values: Any) -> list[NodeLife]:
         with self._lock:
-            rows = self._nodes.use().rows(f"{nodetable.SELECT} {where}", *values)
+            rows = self._db.rows(f"{nodetable.SELECT} {where}", *values)
         return [nodetable.life_in(row) for row in rows]
 
     def everything(self) -> list[Interval]:
         """Every interval, the oldest first."""
-        return self._read_whole("ORDER BY started_at, pod_uid")
+        return self._read("ORDER BY started_at, pod_uid")
 
     def open_intervals(self) -> list[Interval]:
         return self._read(_OPEN)
@@ -187,24 +172,13 @@ class UsageStore:
             return [_interval(row) for row in self._db.by_keys(INTERVALS, [(uid,) for uid in sorted(set(uids))])]
 
     def overlapping(self, since: datetime, until: datetime, *, every_pod: bool = False) -> list[Interval]:
-        """Intervals of which some part lies in [since, until): those that are counted, or of every pod.
-
-        `gpu_counts`, `storage_bytes`, `reserved_for` and `part_of` are there for every pod alone.
-        """
-        window = to_microseconds(until), to_microseconds(since)
-        if not every_pod:
-            return self._read(f"{_OVERLAPPING} AND {_COUNTED}", *window)
-        return self._read_whole(_OVERLAPPING, *window)
+        """Intervals of which some part lies in [since, until): those that are counted, or of every pod."""
+        where = _OVERLAPPING if every_pod else f"{_OVERLAPPING} AND {_COUNTED}"
+        return self._read(where, to_microseconds(until), to_microseconds(since))
 
     def ended(self, since: datetime, *, limit: int) -> list[Interval]:
         """Intervals that are counted and ended after `since`, the newest first, at most so many."""
         return self._read(_ENDED, to_microseconds(since), limit)
-
-    def _read_whole(self, where: str, *values: Any) -> list[Interval]:
-        with self._lock:
-            rows = self._db.rows(f"{_SELECT} {where}", *values)
-            amounts = nodetable.amounts_of(self._nodes.use(), [row[0] for row in rows])
-        return [_interval(row, amounts.get(row[0])) for row in rows]
 
     def _read(self, where: str, *values: Any) -> list[Interval]:
         with self._lock:
@@ -216,7 +190,7 @@ def _row(interval: Interval) -> Row:
         interval.pod_uid,
         interval.namespace,
         interval.pod,
-        f"{_OF_WORKFLOW}{interval.workflow}" if interval.workflow else interval.run,
+        interval.run,
         interval.attempt,
         interval.owner,
         interval.node,
@@ -229,15 +203,19 @@ def _row(interval: Interval) -> Row:
         to_microseconds(interval.last_seen_at),
         ",".join(interval.devices),
         interval.work,
+        interval.workflow,
+        counts_text(interval.gpu_counts),
+        interval.storage_bytes,
+        interval.reserved_for,
+        interval.part_of,
     )
 
 
-def _interval(row: Row, amounts: Mapping[str, Any] | None = None) -> Interval:
+def _interval(row: Row) -> Interval:
     fields: dict[str, Any] = dict(zip(INTERVALS.columns, row, strict=True))
-    if fields["run"].startswith(_OF_WORKFLOW):
-        fields["run"], fields["workflow"] = "", fields["run"].removeprefix(_OF_WORKFLOW)
     fields["started_at"] = from_microseconds(fields["started_at"])
     fields["ended_at"] = None if fields["ended_at"] is None else from_microseconds(fields["ended_at"])
     fields["last_seen_at"] = from_microseconds(fields["last_seen_at"])
     fields["devices"] = tuple(fields["devices"].split(",")) if fields["devices"] else ()
-    return Interval(**fields, **(amounts or {}))
+    fields["gpu_counts"] = read_counts(fields["gpu_counts"])[0]
+    return Interval(**fields)
