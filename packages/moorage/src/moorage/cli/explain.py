@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import quote
 
 import click
 import msgspec
 
-from moorage.api.explain import Explanation, WorkflowExplanation
+from moorage.api.explain import Explanation
 from moorage.cli import console
 from moorage.cli.hints import as_typed
 from moorage.cli.kept import AskedKept
 from moorage.cli.names import complete
 from moorage.cli.session import Session, Target, in_session, target_options
+from moorage.features import load_all
 from moorage_kube.errors import Forbidden, NotFound, NotReady, ServerError, Unauthorized
 
 
@@ -37,16 +37,15 @@ def explain(target: Target, name: str, output: str) -> int:
     """
 
     async def work(session: Session) -> int:
-        explanation: Explanation | WorkflowExplanation
-        workflow, _, step = name.partition("/")
-        if step or workflow.startswith("@"):
-            explanation = await _explain_workflow(session, workflow, step)
+        whole, _, part = name.partition("/")
+        if part or whole.startswith("@"):
+            explanation = await _explain_by_feature(session, whole, part)
         else:
             try:
                 explanation = await _explain_run(session, name)
             except NotFound as missing:
                 try:
-                    explanation = await _explain_workflow(session, name, "")
+                    explanation = await _explain_by_feature(session, name, "")
                 except (NotFound, NotReady, Forbidden):
                     raise missing from None
         if output == "text":
@@ -75,28 +74,15 @@ async def _explain_run(session: Session, name: str) -> Explanation:
             raise missing from None
 
 
-async def _explain_workflow(session: Session, name: str, step: str) -> WorkflowExplanation:
-    """Raises NotFound."""
-    path = f"/api/v1/workflows/{session.namespace}/{quote(name, safe='')}/explain"
-    try:
-        return await session.server.ask(WorkflowExplanation, "GET", path, params={"step": step or None})
-    except (NotReady, ServerError, Unauthorized):
-        return await _explain_workflow_here(session, name, step)
-
-
-async def _explain_workflow_here(session: Session, name: str, step: str) -> WorkflowExplanation:
-    """The same answer from what this user may read; without the server no step is known. Raises NotFound."""
-    from moorage.actions.explain import explain_run
-    from moorage.actions.workflows import NoRecords
-    from moorage.actions.workflowwaits import explain_workflow
-
-    async def explain_pod(pod: str) -> Any:
-        return await explain_run(session.api, session.namespace, pod, session.clock.now)
-
-    now = session.clock.now()
-    return await explain_workflow(
-        session.api, session.namespace, name, step, records=NoRecords(), explain_pod=explain_pod, now=now
-    )
+async def _explain_by_feature(session: Session, name: str, part: str) -> Any:
+    """An answer of `api` with a `text`. Raises NotFound."""
+    missing = NotFound(f"no object {name} was found")
+    for explain_object in load_all("explain"):
+        try:
+            return await explain_object(session, name, part)
+        except NotFound as error:
+            missing = error
+    raise missing
 
 
 async def _explain_here(session: Session, name: str) -> Explanation:

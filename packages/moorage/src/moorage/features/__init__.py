@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 GROUP = "moorage.features"
 
-Field = Literal["parts", "routes", "pages", "metrics", "controllers"]
+Field = Literal["parts", "routes", "pages", "glance", "metrics", "controllers", "explain"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,16 +24,21 @@ class Feature:
     - `parts`: a function of `server.parts.Base` that returns `server.parts.Parts`: what the server holds for it.
     - `routes`: a function of the server's `Context` that returns routes.
     - `pages`: a sequence of `Page`, for the pages that work through the Desk.
+    - `glance`: a coroutine function of the `Desk` and a request: a part of the front page, as HTML.
     - `metrics`: a coroutine function of the `Context`: bytes for Prometheus.
     - `controllers`: a function of `controllers.base.Operator`; an async context manager of `Controller`s.
+    - `explain`: for `moor explain`, a coroutine function of its `Session`, an object's name and the name of a part
+      of it ("": of none): an answer of `api` with a `text`. Raises NotFound.
     """
 
     name: str
     parts: str = ""
     routes: str = ""
     pages: str = ""
+    glance: str = ""
     metrics: str = ""
     controllers: str = ""
+    explain: str = ""
 
 
 @functools.cache

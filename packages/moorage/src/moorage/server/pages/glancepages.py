@@ -18,17 +18,17 @@ from moorage.actions.idle import idle_work
 from moorage.actions.reservations import list_reservations
 from moorage.api.budgets import BudgetRow
 from moorage.api.idle import IdleWork
+from moorage.features import load_all
 from moorage.model.reservation import EXPIRED, REFUSED, RESERVATIONS, Booking, bookings_of
 from moorage.server.context import Context
 from moorage.server.identity.auth import User
-from moorage.server.pages import mappages, workflowpages
+from moorage.server.pages import mappages
 from moorage.server.pages.board import owner_hues
 from moorage.server.pages.clusterpages import fragment
 from moorage.server.pages.desk import Desk, Page
 from moorage.server.pages.mapboard import MapRow
 from moorage.server.pages.refusals import is_htmx
 from moorage.server.pages.texts import N_, say
-from moorage.server.pages.workflowboard import WorkflowRow
 from moorage.server.problems import Problem
 from moorage.server.rest.budgets import budgets_for
 from moorage_kube.errors import ApiError, MoorageError, NotFound
@@ -68,7 +68,6 @@ class WorkModel:
 
     idle: tuple[IdleWork, ...] | None
     maps: tuple[MapRow, ...] | None
-    workflows: tuple[WorkflowRow, ...] | None
     bookings: tuple[BookingRow, ...] | None
 
 
@@ -85,10 +84,11 @@ async def show_work(desk: Desk, request: Request) -> Response:
     model = WorkModel(
         idle=await _idle(desk),
         maps=await _maps(desk, request),
-        workflows=await _workflows(desk, request),
         bookings=await _bookings(desk, request),
     )
     part = fragment("glance_work.html", work=model, places=PLACES, days=CALENDAR_DAYS)
+    for tile in load_all("glance"):
+        part += await tile(desk, request)
     return _answer(desk, request, say("Reservations, maps and workflows"), part)
 
 
@@ -152,14 +152,6 @@ async def _maps(desk: Desk, request: Request) -> tuple[MapRow, ...] | None:
     try:
         shown = await mappages.listed(desk.context, request)
     except (Problem, MoorageError):
-        return None
-    return shown.rows[:ROWS]
-
-
-async def _workflows(desk: Desk, request: Request) -> tuple[WorkflowRow, ...] | None:
-    try:
-        shown = await workflowpages.listed(desk, request)
-    except (Problem, ApiError, MoorageError):
         return None
     return shown.rows[:ROWS]
 

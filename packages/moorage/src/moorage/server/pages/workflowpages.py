@@ -61,12 +61,13 @@ from moorage.server.problems import Problem, as_problem
 from moorage.server.rest.workflows import records_of
 from moorage.server.rest.workflowwaits import holders_for, pods_of
 from moorage_kube.api import Api, PodApi
-from moorage_kube.errors import ApiError, BadRequest, NotFound, ServerError, StorageError
+from moorage_kube.errors import ApiError, BadRequest, MoorageError, NotFound, ServerError, StorageError
 from moorage_kube.resources import PODS, Obj
 
 HERE = "/workflows"
 ONE = f"{HERE}/{{namespace}}/{{name}}"
 CONTROLS = ("create workflow", "change workflow", "delete workflow")
+GLANCE_ROWS = 5  # on the front page
 BOXES_MAX = 40  # opened and closed ones that an address may name
 PODS_EXPLAINED = 3  # at each look at a page: every one looks at all nodes of the cluster
 ATTEMPTS_ASKED = 10  # of the chosen step, for their use of memory
@@ -137,6 +138,15 @@ async def log(desk: Desk, request: Request) -> Response:
         return HTMLResponse("", STOP_ASKING if has_ended(seen.view) else 200)
     text, is_over = await _log(desk.context, request.state.user, seen.view, node)
     return HTMLResponse(escape(text), STOP_ASKING if is_over else 200)
+
+
+async def glance(desk: Desk, request: Request) -> str:
+    """The newest workflows that the caller may see, for the front page."""
+    try:
+        rows = (await listed(desk, request)).rows[:GLANCE_ROWS]
+    except (Problem, ApiError, MoorageError):
+        rows = None
+    return fragment("workflows_glance.html", rows=rows)
 
 
 PAGES = (

@@ -10,6 +10,8 @@ FEATURE = Feature(
     name="workflows",
     routes="moorage.server.workflows.feature:routes",
     pages="moorage.server.workflows.feature:PAGES",
+    glance="moorage.server.pages.workflowpages:glance",
     metrics="moorage.server.workflows.measures:measure",
     controllers="moorage.controllers.workflow.feature:controllers",
+    explain="moorage.cli.workflowexplain:explain",
 )
