@@ -5,7 +5,6 @@ Everything that depends on time takes a `Clock`, so that a test can hold it stil
 
 from __future__ import annotations
 
-import asyncio
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
@@ -45,6 +44,8 @@ class SystemClock:
         return time.clock_gettime(_ELAPSED)
 
     async def sleep(self, seconds: float) -> None:
+        import asyncio  # slow to import, and a command that asks once does not wait
+
         end = self.monotonic() + seconds
         while True:
             left = end - self.monotonic()

@@ -11,19 +11,17 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from moorage_kube.documents import (
+from moorage_kube.documentbounds import NESTING_MAX
+from moorage_kube.documents import parse_document, parse_json, without_depth
+from moorage_kube.errors import DocumentError
+from moorage_kube.yamldocuments import (
     ALIASED_MAX,
-    NESTING_MAX,
     VALUES_MAX,
     check_yaml,
-    parse_document,
-    parse_json,
     parse_yaml,
     parse_yaml_documents,
     plain_scalar,
-    without_depth,
 )
-from moorage_kube.errors import DocumentError
 
 scalars = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(-1e300, 1e300) | st.text()
 documents = st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=30)

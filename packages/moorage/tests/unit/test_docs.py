@@ -15,7 +15,7 @@ from moorage.decide.runs.runfile import parse_run_file
 from moorage.model.crds import KINDS
 from moorage.model.info import PAUSE_IMAGE
 from moorage.model.workspace import BUILT_IN
-from moorage_kube.documents import parse_yaml
+from moorage_kube.yamldocuments import parse_yaml
 from moorage_testing.reference import pages as reference
 from moorage_testing.reference.kinds import fields_of
 

@@ -16,7 +16,8 @@ from typing import Annotated, Any, BinaryIO, Literal, NotRequired, TypedDict
 from msgspec import Meta
 
 from moorage_kube.clock import parse_rfc3339
-from moorage_kube.documents import BYTES_MAX, parse_json
+from moorage_kube.documentbounds import BYTES_MAX
+from moorage_kube.documents import parse_json
 from moorage_kube.errors import DocumentError
 from moorage_kube.resources import Obj
 

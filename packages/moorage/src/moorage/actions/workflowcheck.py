@@ -25,9 +25,9 @@ from moorage.decide.workflows.support import unsupported
 from moorage.decide.workflows.templates import TemplateKey
 from moorage.model.argo import GROUP, VERSION
 from moorage.model.names import NAME_COMPARED
-from moorage_kube.documents import NodeLoader, check_yaml, parse_yaml_documents
 from moorage_kube.errors import DocumentError
 from moorage_kube.resources import Obj
+from moorage_kube.yamldocuments import NodeLoader, check_yaml, parse_yaml_documents
 
 BYTES_MAX = 64 * 1024 * 1024  # of one file
 

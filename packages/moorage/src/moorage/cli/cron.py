@@ -364,7 +364,7 @@ def delete(target: Target, names: tuple[str, ...], yes: bool) -> int:
 
 def _documents(file: Path) -> list[Mapping[str, Any]]:
     from moorage.cli.lint import read_text
-    from moorage_kube.documents import parse_yaml_documents
+    from moorage_kube.yamldocuments import parse_yaml_documents
 
     name, text = read_text(file)
     try:

@@ -124,7 +124,7 @@ def _no_image(message: str, version: str) -> NoReturn:
 
 def read_values(file: Path) -> dict[str, Any]:
     """Raises UsageError for a file that cannot be read, Problems for what cannot be values."""
-    from moorage_kube.documents import parse_yaml
+    from moorage_kube.yamldocuments import parse_yaml
 
     try:
         with click.open_file(str(file), encoding="utf-8") as stream:

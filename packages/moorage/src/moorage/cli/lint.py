@@ -206,7 +206,7 @@ def _decoded(name: str, data: bytes) -> str:
 def _policy(name: str) -> Policy:
     """The policy in a file, or the ready-made one. Raises UsageError for what the API server would refuse."""
     from moorage.model.policy import Policy, gpu_cluster_policy
-    from moorage_kube.documents import parse_yaml_documents
+    from moorage_kube.yamldocuments import parse_yaml_documents
 
     if name == READY_MADE and not Path(name).exists():
         return Policy(gpu_cluster_policy()["spec"]["rules"])

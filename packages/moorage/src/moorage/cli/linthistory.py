@@ -11,9 +11,9 @@ from moorage.decide.tools.lint import BYTES_MAX
 from moorage.decide.tools.peaks import peaks_of
 from moorage.decide.tools.runfiles import is_run_file
 from moorage.decide.tools.targetrules import Peaks
-from moorage_kube.documents import parse_yaml_documents
 from moorage_kube.errors import DocumentError
 from moorage_kube.resources import PODS
+from moorage_kube.yamldocuments import parse_yaml_documents
 
 NAMES_MAX = 500  # runs that the server is asked for, one question each
 

@@ -26,7 +26,6 @@ from moorage.decide.runs.names import generated_name
 from moorage.decide.runs.request import RunPlan, RunRequest
 from moorage.decide.runs.runfile import parse_run_file
 from moorage.present.sizes import bytes_text
-from moorage_kube.documents import parse_yaml
 from moorage_kube.errors import (
     Forbidden,
     MethodNotAllowed,
@@ -39,6 +38,7 @@ from moorage_kube.errors import (
 )
 from moorage_kube.quantity import counted
 from moorage_kube.resources import Obj
+from moorage_kube.yamldocuments import parse_yaml
 
 if TYPE_CHECKING:
     from moorage.actions.runfacts import RunFacts

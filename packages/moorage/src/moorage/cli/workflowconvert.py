@@ -63,7 +63,7 @@ def convert(files: tuple[Path, ...], explain: bool, time_zone: str, output: str)
 
 def _documents(file: Path) -> list[object]:
     from moorage.cli.lint import read_text
-    from moorage_kube.documents import parse_yaml_documents
+    from moorage_kube.yamldocuments import parse_yaml_documents
 
     name, text = read_text(file)
     try:

@@ -14,9 +14,9 @@ from moorage.cli.names import complete
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.decide.workflows.controllers import Controller
 from moorage.decide.workflows.submission import Additions, parameter_values
-from moorage_kube.documents import parse_yaml_documents
 from moorage_kube.errors import DocumentError, UsageError
 from moorage_kube.resources import Obj
+from moorage_kube.yamldocuments import parse_yaml_documents
 
 R = TypeVar("R", bound=Callable[..., Any])
 TEMPLATES = ("WorkflowTemplate", "ClusterWorkflowTemplate")

@@ -6,9 +6,9 @@ from moorage.actions.workflowlints import checks_of
 from moorage.api.errors import ErrorCode
 from moorage.evaluator.pool import InPlace
 from moorage.model.argo import WORKFLOW_TEMPLATES
-from moorage_kube.documents import parse_yaml
 from moorage_kube.errors import Problems
 from moorage_kube.resources import CONFIGMAPS
+from moorage_kube.yamldocuments import parse_yaml
 from moorage_local.testing.fakeapi import FakeApi
 
 pytestmark = pytest.mark.anyio

@@ -8,9 +8,9 @@ from typing import Any
 from moorage.decide.admission.fields import Path, at
 from moorage.decide.tools.lint import BYTES_MAX, LintFinding
 from moorage.decide.tools.yamledits import Add, Edit, Patch, Remove, nodes_of, patched, patches_of
-from moorage_kube.documents import parse_yaml_documents
 from moorage_kube.errors import DocumentError
 from moorage_kube.quantity import amount
+from moorage_kube.yamldocuments import parse_yaml_documents
 
 
 def fixed_text(text: str, findings: Iterable[LintFinding]) -> str:

@@ -25,10 +25,10 @@ from moorage.decide.tools.targets import Place
 from moorage.decide.tools.yamledits import Edit, nodes_of, patches_of
 from moorage.model.policy import Policy
 from moorage.model.tenant import is_reserved
-from moorage_kube.documents import NodeLoader, check_yaml
 from moorage_kube.errors import DocumentError
 from moorage_kube.podsecurity import BASELINE
 from moorage_kube.resources import Obj
+from moorage_kube.yamldocuments import NodeLoader, check_yaml
 
 BYTES_MAX = 64 * 1024 * 1024  # of one file
 EXTENSIONS = (".yaml", ".yml", ".json")

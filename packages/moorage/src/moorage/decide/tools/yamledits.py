@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from moorage.decide.admission.fields import Path
-from moorage_kube.documents import NodeLoader
+from moorage_kube.yamldocuments import NodeLoader
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")  # a key or value that needs no quotes; numbers get some
 _ALIAS = re.compile(r"[ ]*:[ ]+\*[^\s,\[\]{}]+")  # behind a key

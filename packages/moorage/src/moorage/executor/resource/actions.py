@@ -17,9 +17,9 @@ from moorage.executor.errors import Passing, StepError
 from moorage.executor.resource.cluster import Asks, Lost, Refused
 from moorage.executor.resource.kinds import Kinds
 from moorage.executor.retrying import Retrying
-from moorage_kube.documents import parse_yaml_documents
 from moorage_kube.errors import DocumentError
 from moorage_kube.resources import Obj, Resource
+from moorage_kube.yamldocuments import parse_yaml_documents
 
 MARK = "moorage.dev/created-by-step"  # annotation: which attempt of which step created the object
 FIELD_MANAGER = "moorage-workflow"

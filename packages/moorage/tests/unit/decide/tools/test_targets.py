@@ -18,9 +18,9 @@ from moorage.decide.tools.lint import Report, lint
 from moorage.decide.tools.peaks import peaks_of
 from moorage.decide.tools.targetrules import CHECKS, Peaks
 from moorage.decide.tools.targets import FARGATE, TARGETS, billed_size, parse_target
-from moorage_kube.documents import parse_yaml_documents
 from moorage_kube.errors import UsageError
 from moorage_kube.quantity import amount
+from moorage_kube.yamldocuments import parse_yaml_documents
 
 MIB = 2**20
 EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from moorage.decide.admission.fields import at
 from moorage.decide.tools.yamledits import Add, Edit, Remove, nodes_of, patched, patches_of
-from moorage_kube.documents import parse_yaml_documents
+from moorage_kube.yamldocuments import parse_yaml_documents
 
 CPU = Add(path=("c", "requests"), values={"cpu": "500m"})
 

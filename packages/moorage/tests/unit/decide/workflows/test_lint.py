@@ -12,7 +12,7 @@ from moorage.decide.workflows.lint import check
 from moorage.decide.workflows.normalise import normalise
 from moorage.decide.workflows.support import unsupported
 from moorage.decide.workflows.templates import TemplateKey
-from moorage_kube.documents import parse_yaml
+from moorage_kube.yamldocuments import parse_yaml
 
 VALID = parse_yaml("""
 apiVersion: argoproj.io/v1alpha1

@@ -14,8 +14,8 @@ from moorage.decide.workflows.resources.conditions import parse_condition
 from moorage.decide.workflows.resources.flags import ACTIONS, read_flags
 from moorage.decide.workflows.resources.steps import STRATEGIES
 from moorage.decide.workflows.scopes import has_tag
-from moorage_kube.documents import parse_yaml_documents
 from moorage_kube.errors import DocumentError, SelectorError
+from moorage_kube.yamldocuments import parse_yaml_documents
 
 RULE = "resource"
 
