@@ -21,9 +21,9 @@ import msgspec
 from moorage.cli import console
 from moorage.cli.datafolder import DataFolder
 from moorage.cli.session import Session, Target, in_session, target_options
-from moorage.client.cluster import choose_kubeconfig
 from moorage.client.datafolder import default_folder
 from moorage.client.files import replacing
+from moorage.client.target import choose_kubeconfig
 from moorage.present.sizes import bytes_text
 from moorage.server.backup.archive import FOLDER, Manifest, pack
 from moorage.server.backup.store import Place, collect, scratch

@@ -7,9 +7,9 @@ import msgspec
 
 from moorage.api.budgets import BudgetRow, Budgets
 from moorage.cli import console
+from moorage.cli.listing import Listing
 from moorage.cli.names import complete
 from moorage.cli.session import Session, Target, in_session, target_options
-from moorage.cli.watching import Listing
 from moorage_kube.errors import NotFound
 from moorage_kube.moments import rfc3339
 

@@ -12,9 +12,10 @@ import msgspec
 from moorage.api.gpus import Gpu, GpuCounts, GpuNode, Gpus, GpuUser
 from moorage.api.usage import Top
 from moorage.cli import console
+from moorage.cli.listing import Listing, watch_option
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.cli.toplive import follow_use, is_live
-from moorage.cli.watching import Listing, Source, can_watch, follow, watch_option
+from moorage.cli.watching import Source, can_watch, follow
 from moorage.decide.usage.gpus import GpuState, view_gpus
 from moorage.present.gpusanswer import make_gpus
 from moorage_kube.errors import Forbidden, NotReady, ServerError, Unauthorized

@@ -12,8 +12,8 @@ import msgspec
 
 from moorage.api.idle import IdleList, IdleWork, Report
 from moorage.cli import console
+from moorage.cli.listing import Listing
 from moorage.cli.session import Session, Target, in_session, target_options
-from moorage.cli.watching import Listing
 from moorage.model.idle import MAP, RUN, WORK, WORKFLOW, WORKSPACE
 from moorage_kube.documents import parse_document
 from moorage_kube.errors import UsageError

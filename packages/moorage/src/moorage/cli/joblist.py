@@ -10,9 +10,9 @@ import msgspec
 
 from moorage.api.jobs import SORTS, STATES, Job, JobDetails
 from moorage.cli import console
+from moorage.cli.listing import Listing, watch_option
 from moorage.cli.names import complete
 from moorage.cli.session import Session, Target, ask_server, in_session, target_options
-from moorage.cli.watching import Listing, follow, watch_option
 from moorage.model.names import RUN_LABEL
 from moorage.present.idlemarks import mark_of_run
 from moorage_kube.moments import format_duration
@@ -106,11 +106,13 @@ def jobs(
 
     async def work(session: Session) -> int:
         if watch:
+            from moorage.cli.watching import follow
+
             return await follow(session, (), lambda: read(session), output=output)
         (await read(session)).show(output)
         return 0
 
-    return in_session(target, work)
+    return in_session(target, work, asks_once=not watch)
 
 
 def row(run: Job, now: datetime) -> list[str]:

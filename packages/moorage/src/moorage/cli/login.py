@@ -12,7 +12,6 @@ import sys
 import threading
 import webbrowser
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -23,18 +22,16 @@ from moorage.cli import console
 from moorage.client.datafolder import default_folder, running_kubeconfig
 from moorage.client.logins import Known, Saved, known_logins
 from moorage.model.names import INFO_CONFIGMAP, SYSTEM_NAMESPACE
-from moorage_kube.clock import SYSTEM, parse_rfc3339, rfc3339
+from moorage_kube.clock import SYSTEM, rfc3339
 from moorage_kube.errors import Forbidden, MoorageError, NotReady, Unauthorized, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from datetime import datetime
 
     from moorage.api.logins import ClusterAddress, Person
 
 ANSWER_SECONDS = 30.0  # patience with one answer
 BROWSER_SECONDS = 300  # for a person to find the page and the button
-EARLY = timedelta(seconds=90)  # a token is renewed this long before its end
 PLUGIN_SECONDS = 900
 ENV_KUBECONFIGS = ("KUBECONFIG", "MOORAGE_KUBECONFIG")
 API_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
@@ -386,11 +383,11 @@ def _no_address(saved: Saved) -> NotReady:
 def cluster_token(url: str | None, seconds: int = PLUGIN_SECONDS) -> tuple[str, str]:
     """A token for the cluster and when it ends (RFC 3339): the one kept, or a new one shortly before its end."""
     saved = _saved(url)
-    if _is_fresh(saved, SYSTEM.now()):
+    if saved.has_fresh_token(SYSTEM.now()):
         return saved.kube_token, saved.kube_expires
     with known_logins() as known:  # one at a time: the others find what the first has fetched
         saved = known.find(saved.url)
-        if not _is_fresh(saved, SYSTEM.now()):
+        if not saved.has_fresh_token(SYSTEM.now()):
             answer = _ask(saved, "POST", "/api/v1/login/token", {"expirationSeconds": seconds})
             saved = saved.with_kube(answer["token"], answer["expires"])
             known.put(saved)
@@ -419,10 +416,6 @@ def _ask(saved: Saved, method: str, path: str, body: dict[str, Any] | None = Non
             await connection.close()
 
     return asyncio.run(ask())
-
-
-def _is_fresh(saved: Saved, now: datetime) -> bool:
-    return bool(saved.kube_token) and now < parse_rfc3339(saved.kube_expires) - EARLY
 
 
 def _saved(url: str | None) -> Saved:

@@ -12,10 +12,11 @@ import click
 
 from moorage import settings
 from moorage.cli import console
+from moorage.cli.listing import Listing, watch_option
 from moorage.cli.nodes import list_nodes, read_nodes
 from moorage.cli.plan import load_sheet
 from moorage.cli.session import Session, Target, in_session, target_options
-from moorage.cli.watching import Listing, Source, can_watch, follow, watch_option
+from moorage.cli.watching import Source, can_watch, follow
 from moorage.decide.machines.listing import booked_of, complaints, rows_of
 from moorage.decide.machines.offers import MachineOffer, how_to_ask, offers_of, price_of
 from moorage.decide.machines.quota import quota_words

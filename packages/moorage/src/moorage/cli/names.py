@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from moorage_kube.clock import SYSTEM
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from moorage.api.nodes import Node
     from moorage.client.cluster import Cluster
     from moorage_kube.resources import Resource
@@ -26,13 +27,15 @@ if TYPE_CHECKING:
 KEPT_SECONDS = 5.0  # names of this age are given again without asking
 CACHE_FILE = "completion.json"
 
-Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+Completer = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
 
 
 def complete(kind: str) -> Completer:
     """`shell_complete` of an argument or option that takes the name of a thing of this kind."""
 
     def completer(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
         taken = ctx.params.get(param.name or "") if param.nargs == -1 else ()
         names = names_for(kind, ctx.params)
         return [
@@ -66,7 +69,8 @@ def names_for(kind: str, params: Mapping[str, Any]) -> list[str]:
 async def _ask(kind: str, target: Mapping[str, Any]) -> list[str]:
     import asyncio
 
-    from moorage.client.cluster import Target, open_cluster
+    from moorage.client.cluster import open_cluster
+    from moorage.client.target import Target
     from moorage.settings import COMPLETION_SECONDS
 
     def ignore(text: str) -> None:

@@ -11,9 +11,10 @@ import msgspec
 
 from moorage.api.nodes import Node, Nodes
 from moorage.cli import console
+from moorage.cli.listing import Listing, watch_option
 from moorage.cli.names import complete
 from moorage.cli.session import Session, Target, in_session, target_options
-from moorage.cli.watching import Listing, Source, can_watch, follow, watch_option
+from moorage.cli.watching import Source, can_watch, follow
 from moorage.decide.usage.nodes import view_nodes
 from moorage.present.nodesanswer import make_nodes
 from moorage_kube.errors import Forbidden, NotFound, NotReady, ServerError, Unauthorized

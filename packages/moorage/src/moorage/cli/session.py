@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import click
 
 from moorage.cli import console
 from moorage.cli.hints import remember
 from moorage.cli.names import complete
-from moorage.client.cluster import Target as Target
-from moorage.client.cluster import open_cluster, user_of
-from moorage.client.connection import REPLICA_SECONDS, Connection
-from moorage_kube.api import PodApi
+from moorage.client.target import Target as Target
 from moorage_kube.clock import SYSTEM, Clock
 from moorage_kube.errors import BadRequest, Forbidden, MoorageError, NotReady, ServerError, UsageError
 from moorage_kube.errors import Problems as Problems
 
 if TYPE_CHECKING:
     from moorage.client.maps import MapClient
+    from moorage_kube.api import PodApi
 
 R = TypeVar("R")
 
@@ -80,10 +76,13 @@ class Session:
 
     async def user(self) -> str:
         """Who the API server takes us for, as a person; where it cannot say, this machine's user."""
+        from moorage.client.cluster import user_of
+
         return await user_of(self.api, self.as_user, server=self.server)
 
     async def maps(self) -> MapClient:
         """The server's maps, as the session's user. Raises NotReady where this cluster has no server."""
+        from moorage.client.connection import Connection
         from moorage.client.maps import map_client
 
         await self.server.address()
@@ -95,6 +94,8 @@ async def ask_server(
     session: Session, kind: type[R], path: str, params: Mapping[str, object] | None = None, *, kubectl: str
 ) -> R:
     """An answer of the server, which may be starting. Where none comes, the error names the kubectl command."""
+    from moorage.client.connection import REPLICA_SECONDS
+
     try:
         return await session.server.ask(kind, "GET", path, params=params, patience=REPLICA_SECONDS)
     except BadRequest as error:
@@ -158,18 +159,21 @@ def target_options(command: Callable[..., R]) -> Callable[..., R]:
     return with_target
 
 
-def in_session(target: Target, work: Callable[[Session], Awaitable[R]]) -> R:
-    """Open the cluster, do the work, close it; the opener is the command line's, or a test's."""
+def in_session(target: Target, work: Callable[[Session], Awaitable[R]], *, asks_once: bool = False) -> R:
+    """Open the cluster, do the work, close it; the opener is the command line's, or a test's.
+
+    `asks_once`: the work asks the server alone, one thing after the other, and changes nothing before its last
+    question. Where the server's address is known, it needs no event loop then.
+    """
     current_context = click.get_current_context(silent=True)
     opener: Opener = (
         current_context.obj if current_context is not None and current_context.obj is not None else open_session
     )
 
     command = current_context.command_path.removeprefix("moor ") if current_context is not None else ""
-    logging.getLogger("moorage").addHandler(logging.NullHandler())  # what matters is said, not logged
 
-    async def whole() -> R:
-        async with opener(target) as session:
+    async def whole(opened: AbstractAsyncContextManager[Session]) -> R:
+        async with opened as session:
             try:
                 return await work(session)
             except Forbidden as error:
@@ -177,7 +181,16 @@ def in_session(target: Target, work: Callable[[Session], Awaitable[R]]) -> R:
             except Problems as error:
                 raise await _plain_problems(session, error, command) from error
 
-    return asyncio.run(whole())
+    if asks_once and opener is open_session:
+        from moorage.client.blocking import NeedsLoop, run_at_once
+
+        with contextlib.suppress(NeedsLoop):
+            return run_at_once(whole(_session_without_loop(target)))
+    import asyncio
+    import logging
+
+    logging.getLogger("moorage").addHandler(logging.NullHandler())  # what matters is said, not logged
+    return asyncio.run(whole(opener(target)))
 
 
 async def _plain_problems(session: Session, error: Problems, command: str) -> Problems:
@@ -222,9 +235,34 @@ async def plain_refusal(session: Session, error: Forbidden, command: str = "") -
 @asynccontextmanager
 async def open_session(target: Target) -> AsyncIterator[Session]:
     """Connect as the options say."""
+    from moorage.client.cluster import open_cluster
 
     def warned(text: str) -> None:
         console.say(f"warning: {text}")
 
     async with open_cluster(target, warned=warned) as cluster:
         yield Session(api=cluster.api, namespace=cluster.namespace, server=cluster.server, as_user=target.as_user)
+
+
+@asynccontextmanager
+async def _session_without_loop(target: Target) -> AsyncIterator[Session]:
+    """The server at the address where it was found before. Raises NeedsLoop where that is not known."""
+    from moorage.client.blocking import known_server
+    from moorage.client.target import chosen_connection
+
+    connection = chosen_connection(target)
+    yield Session(
+        api=cast("PodApi", _NoApi()),
+        namespace=target.namespace or connection.namespace,
+        server=known_server(connection),
+        as_user=target.as_user,
+    )
+
+
+class _NoApi:
+    """The Kubernetes API of a session without an event loop: it cannot be read there."""
+
+    def __getattr__(self, name: str) -> Any:
+        from moorage.client.blocking import NeedsLoop
+
+        raise NeedsLoop

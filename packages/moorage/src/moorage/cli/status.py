@@ -107,7 +107,8 @@ def kubeconfig_facts() -> dict[str, Any]:
 
 
 async def _server_of_kubeconfig() -> dict[str, Any]:
-    from moorage.client.cluster import Target, open_cluster
+    from moorage.client.cluster import open_cluster
+    from moorage.client.target import Target
     from moorage_kube.remote.client import KubeClient
 
     async with open_cluster(Target()) as cluster:

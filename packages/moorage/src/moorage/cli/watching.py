@@ -16,9 +16,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import click
-
 from moorage.cli import console
+from moorage.cli.listing import Listing
 from moorage.cli.session import Session
 from moorage.cli.tables import SEPARATOR, text_width
 from moorage_kube.errors import Forbidden, Unauthorized
@@ -36,35 +35,6 @@ VOLATILE = frozenset(  # columns that time alone changes
     }
 )
 ENTER, LEAVE, REDRAW = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l", "\x1b[H\x1b[J"
-
-watch_option = click.option("-w", "--watch", is_flag=True, help="Keep the output up to date until Ctrl-C.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
-    """A listing at a moment: the arguments of `console.print_listing`. `keys` are unique, one for each row."""
-
-    headers: Sequence[str]
-    rows: Callable[[], Sequence[Sequence[str]]]
-    items: Sequence[Mapping[str, Any]]
-    names: Sequence[str]
-    nothing: str
-    keys: Sequence[str] | None = None
-
-    def show(self, output: str) -> None:
-        console.print_listing(
-            output, headers=self.headers, rows=self.rows, items=self.items, names=self.names, nothing=self.nothing
-        )
-
-    def rows_by_key(self) -> dict[str, list[str]]:
-        rows = [[visible(cell) or "-" for cell in row] for row in self.rows()]
-        return dict(zip(self._keys(), rows, strict=True))
-
-    def items_by_key(self) -> dict[str, Mapping[str, Any]]:
-        return dict(zip(self._keys(), self.items, strict=True))
-
-    def _keys(self) -> Sequence[str]:
-        return self.names if self.keys is None else self.keys
 
 
 @dataclass(frozen=True, slots=True)

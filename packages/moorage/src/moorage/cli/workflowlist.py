@@ -6,8 +6,9 @@ import click
 
 from moorage.actions.workflows import Choice, list_workflows
 from moorage.cli import console
+from moorage.cli.listing import Listing, watch_option
 from moorage.cli.session import Session, Target, in_session, target_options
-from moorage.cli.watching import Listing, Source, follow, watch_option
+from moorage.cli.watching import Source, follow
 from moorage.cli.workflowsession import ServerRecords, span_text
 from moorage.decide.since import moment_before
 from moorage.decide.workflows.views import ENDED, PENDING, PHASES, RUNNING, WorkflowView

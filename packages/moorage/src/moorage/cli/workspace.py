@@ -17,11 +17,12 @@ from moorage.api.explain import Explanation
 from moorage.api.workspaces import Address, NewWorkspace, Workspace, WorkspaceList
 from moorage.cli import console
 from moorage.cli.browser import open_browser
+from moorage.cli.listing import Listing, watch_option
 from moorage.cli.names import complete
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.cli.tunnel import open_through
 from moorage.cli.use import ask_use, use_lines
-from moorage.cli.watching import Listing, Source, follow, watch_option
+from moorage.cli.watching import Source, follow
 from moorage.model.names import PROCESS_RUNTIME
 from moorage.model.workspace import DEFAULT_CPU, DEFAULT_MEMORY, FAILED, RUNNING, STOPPED, WAITING, WORKSPACES
 from moorage_kube.errors import ApiError, Forbidden, MoorageError, NotReady, ServerError, Unauthorized, UsageError

@@ -8,17 +8,17 @@ import logging
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from moorage.client.addresses import Address, forget_address, keep_address
 from moorage.client.connection import NAMESPACE, QUICK, Connection, Finder, Site
-from moorage.client.datafolder import default_folder, running_folders, running_kubeconfig, way_to
-from moorage.client.logins import Known, Saved, logins_file
+from moorage.client.logins import Known, Saved
+from moorage.client.target import Target, chosen_connection
 from moorage.model.names import INFO_CONFIGMAP, SYSTEM_NAMESPACE
 from moorage.model.people import is_account
-from moorage.settings import KUBECONFIG
 from moorage_kube.api import Api, PodApi
+from moorage_kube.clock import SYSTEM
 from moorage_kube.errors import ApiError, MoorageError, NotReady
 from moorage_kube.resources import Resource
 
@@ -32,17 +32,6 @@ R = TypeVar("R")
 SELF_SUBJECT_REVIEWS = Resource(
     "authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", namespaced=False
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """The options that choose the cluster, the namespace and the user."""
-
-    context: str | None = None
-    kubeconfig: Path | None = None
-    namespace: str | None = None
-    as_user: str | None = None
-    data: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,26 +92,6 @@ def _login() -> str:
         return f"uid-{os.getuid()}"
 
 
-def choose_kubeconfig(target: Target, env: Mapping[str, str]) -> Path | None:
-    """The kubeconfig file to use; None means what kubectl would use.
-
-    `--kubeconfig`, then `--data`, then $MOORAGE_KUBECONFIG; then, when neither a context nor $KUBECONFIG is
-    set, the local cluster of the default data folder while it runs. Raises NotReady for a `--data` folder
-    without a running cluster.
-    """
-    if target.kubeconfig is not None:
-        return target.kubeconfig
-    if target.data is not None:
-        folder = target.data.absolute()
-        kubeconfig = running_kubeconfig(folder)
-        if kubeconfig is None:
-            raise NotReady(f"no cluster is running in {folder}", hint=f"start it: moor up --data {target.data}")
-        return kubeconfig
-    if KUBECONFIG.read(env) or env.get("KUBECONFIG") or target.context is not None:
-        return None
-    return running_kubeconfig(default_folder())
-
-
 FIELD_MANAGER = "moor"  # as which the command line marks what it creates and changes
 
 
@@ -134,17 +103,8 @@ def _log_warning(text: str) -> None:
 async def open_cluster(target: Target, *, warned: Callable[[str], None] = _log_warning) -> AsyncIterator[Cluster]:
     """Connect as the options say. `warned` gets each warning of the API server once."""
     from moorage_kube.remote.client import KubeClient
-    from moorage_kube.remote.config import load_connection
 
-    try:
-        connection = load_connection(choose_kubeconfig(target, os.environ), context=target.context)
-    except NotReady as error:
-        saved = None if target.context or target.data else last_login()
-        if saved is None:
-            raise _with_clusters_here(error, target) from error
-        connection = saved
-    if target.as_user:
-        connection = replace(connection, impersonate_user=target.as_user)
+    connection = chosen_connection(target)
     known: set[str] = set()
 
     def warn(text: str) -> None:
@@ -157,28 +117,6 @@ async def open_cluster(target: Target, *, warned: Callable[[str], None] = _log_w
         server = server_of(api, connection)
         stack.push_async_callback(server.close)
         yield Cluster(api=api, namespace=target.namespace or connection.namespace or NAMESPACE, server=server)
-
-
-def _with_clusters_here(error: NotReady, target: Target) -> NotReady:
-    """The error, with how to reach the local clusters that run in folders of their own."""
-    way = "" if target.data else way_to(running_folders())
-    return NotReady(error.message, hint="\n".join(filter(None, (error.hint, way)))) if way else error
-
-
-def last_login() -> KubeConnection | None:
-    """The cluster of the last login on this machine; None: nobody is logged in, or its server names no cluster."""
-    known = Known.read()
-    saved = known.logins.get(known.current)
-    if saved is None or not saved.cluster.get("server"):
-        return None
-    from moorage.api.logins import ClusterAddress
-    from moorage.client.kubeconfig import make_kubeconfig, token_plugin
-    from moorage_kube.remote.config import connection_of
-
-    namespaces = [saved.namespace] if saved.namespace else []
-    user = {"exec": token_plugin(saved.url)}
-    made = make_kubeconfig(saved.name, ClusterAddress(**saved.cluster), user, namespaces)
-    return connection_of(made, str(logins_file()))
 
 
 def server_of(api: Api, connection: KubeConnection) -> Connection:
@@ -201,7 +139,12 @@ def find_in_cluster(api: Api, connection: KubeConnection) -> Finder:
             way = await _way(api, connection, stack)
         except NotReady as error:
             failure = error
+            forget_address(connection)
             raise
+        if way.pod:
+            forget_address(connection)
+        else:
+            keep_address(connection, Address(url=way.url, ca=way.ca, by_login=bool(way.token), found=SYSTEM.now()))
 
         async def address() -> tuple[str, Mapping[str, str]]:
             if way.token:

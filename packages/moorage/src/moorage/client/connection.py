@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -19,6 +18,8 @@ from moorage_kube.errors import ApiError, ServerError, Unauthorized
 from moorage_kube.integers import integer_or
 
 if TYPE_CHECKING:
+    import asyncio
+
     import aiohttp
 
     from moorage.client.reach import Way
@@ -108,11 +109,11 @@ class Backoff:
 
 
 class Connection:
-    """Requests to one server. Opened by its first request, on the loop that makes it; `close` it."""
+    """Requests to one server, found and opened by the first of them on the loop that makes it; `close` it."""
 
     def __init__(
         self,
-        find: Finder,
+        find: Finder | tuple[Site, Transport],
         *,
         patience: Patience = USUAL,
         clock: Clock = SYSTEM,
@@ -263,6 +264,10 @@ class Connection:
             await backoff.wait(error, least=_seconds(asked))
 
     async def _open(self) -> tuple[Site, Transport]:
+        if isinstance(self._find, tuple):  # what is known needs no lock, which would need an event loop
+            return self._find
+        import asyncio
+
         if self._opening is None:
             self._opening = asyncio.Lock()
         async with self._opening:

@@ -8,13 +8,19 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from moorage.client.files import write_private
-from moorage.model.people import account_user
 from moorage.settings import CONFIG
 from moorage_kube.errors import NotReady
+from moorage_kube.moments import parse_rfc3339
+
+if TYPE_CHECKING:
+    from moorage_kube.remote.config import Connection as KubeConnection
+
+EARLY = timedelta(seconds=90)  # a token is renewed this long before its end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +42,10 @@ class Saved:
 
     def with_kube(self, token: str, expires: str) -> Saved:
         return replace(self, kube_token=token, kube_expires=expires)
+
+    def has_fresh_token(self, now: datetime) -> bool:
+        """Whether the token for the cluster need not be renewed yet."""
+        return bool(self.kube_token) and now < parse_rfc3339(self.kube_expires) - EARLY
 
 
 @dataclass(slots=True)
@@ -76,6 +86,8 @@ class Known:
 
     def person_of(self, username: str) -> str:
         """Who logged in here and is known to the API server by that name; empty: nobody."""
+        from moorage.model.people import account_user
+
         names = {login.name for login in self.logins.values() if login.name}
         return next((name for name in sorted(names) if account_user(name) == username), "")
 
@@ -100,3 +112,11 @@ def known_logins() -> Iterator[Known]:
         yield known
         table = {url: asdict(login) for url, login in known.logins.items()}
         write_private(path, json.dumps({"current": known.current, "logins": table}, indent=2) + "\n")
+
+
+def issuer_of(connection: KubeConnection) -> str:
+    """The server that the kubeconfig's plugin, `moor token --server URL`, gets its tokens from; empty: another."""
+    args = connection.exec_plugin.args if connection.exec_plugin is not None else ()
+    if "token" in args and "--server" in args[:-1]:
+        return args[args.index("--server") + 1].rstrip("/")
+    return ""

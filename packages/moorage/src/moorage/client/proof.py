@@ -185,6 +185,12 @@ def kept_tokens() -> dict[str, Token]:
         return {}
 
 
+def kept_token(connection: KubeConnection, url: str, now: datetime) -> str:
+    """The token that an earlier command got from the server at an address; empty: none that holds."""
+    token = kept_tokens().get(_key(connection, url))
+    return token.text if token is not None and token.holds(now) else ""
+
+
 def _keep(key: str, token: Token, now: datetime) -> None:
     tokens = {other: kept for other, kept in kept_tokens().items() if kept.holds(now)}
     _write(dict([*tokens.items(), (key, token)][-KEPT:]))

@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
-from moorage.client.logins import Saved
+from moorage.client.logins import Saved, issuer_of
 from moorage.client.transport import LOOPBACK, HttpTransport
 from moorage.model.info import Info, host_of, is_internal
 from moorage.model.names import FORWARD_ROLE, INFO_CONFIGMAP, SYSTEM_NAMESPACE
@@ -82,14 +82,6 @@ def ways(info: Info, connection: KubeConnection, logins: Mapping[str, Saved], *,
     else:
         candidates += [*public, *(way for way in inside if not is_internal(way.url))]
     return list({way.url: way for way in reversed(candidates)}.values())[::-1]
-
-
-def issuer_of(connection: KubeConnection) -> str:
-    """The server that the kubeconfig's plugin, `moor token --server URL`, gets its tokens from; empty: another."""
-    args = connection.exec_plugin.args if connection.exec_plugin is not None else ()
-    if "token" in args and "--server" in args[:-1]:
-        return args[args.index("--server") + 1].rstrip("/")
-    return ""
 
 
 def logins_of(connection: KubeConnection, logins: Mapping[str, Saved]) -> list[Saved]:

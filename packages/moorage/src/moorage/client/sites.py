@@ -66,7 +66,8 @@ async def _at(url: str, token: str, chosen: str, stack: AsyncExitStack, ca: str 
 
 
 async def _of_cluster(given: Given, stack: AsyncExitStack) -> Site:
-    from moorage.client.cluster import Target, open_cluster
+    from moorage.client.cluster import open_cluster
+    from moorage.client.target import Target
 
     kubeconfig = None if given.kubeconfig is None else Path(given.kubeconfig)
     target = Target(context=given.context, kubeconfig=kubeconfig, namespace=given.namespace)

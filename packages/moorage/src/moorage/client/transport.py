@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Protocol
@@ -13,6 +11,8 @@ from moorage.client.errors import decode_error, no_answer
 from moorage_kube.errors import ServerError
 
 if TYPE_CHECKING:
+    import asyncio
+
     import aiohttp
 
 CONNECT_SECONDS = 10.0
@@ -130,6 +130,8 @@ class HttpTransport:
 
     async def _session(self) -> aiohttp.ClientSession:
         """The session of the running loop; a new one where the former was closed with its loop."""
+        import asyncio
+
         loop = asyncio.get_running_loop()
         if self._http is None or self._http.closed or self._loop is not loop:
             self._kept, self._loop = _session_of(self._ca), loop
@@ -142,6 +144,8 @@ async def _session_of(ca: str) -> AsyncGenerator[aiohttp.ClientSession, None]:
 
     The event loop closes a generator that is forgotten, and all that are left when it ends.
     """
+    import ssl
+
     import aiohttp
 
     trust = ssl.create_default_context(cadata=ca) if ca else True

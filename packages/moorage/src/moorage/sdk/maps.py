@@ -37,7 +37,8 @@ from moorage_kube.clock import SYSTEM
 from moorage_kube.errors import ApiError, MoorageError, NotFound, UsageError
 
 if TYPE_CHECKING:
-    from moorage.client.cluster import Cluster, Target
+    from moorage.client.cluster import Cluster
+    from moorage.client.target import Target
 
     Opener = Callable[[Target], AbstractAsyncContextManager[Cluster]]
 
@@ -237,7 +238,7 @@ class AsyncMap(Generic[R]):
 
     async def _open(self) -> Cluster:
         """The connection to the cluster that the options name."""
-        from moorage.client.cluster import Target
+        from moorage.client.target import Target
 
         given = self._options
         kubeconfig = None if given.kubeconfig is None else Path(given.kubeconfig)

@@ -269,7 +269,7 @@ def test_a_full_disk_is_one_error(words):
 
 def test_the_kubeconfig_of_a_running_local_cluster_is_used_unless_another_is_named(monkeypatch, tmp_path):
     from moorage.cli.datafolder import DataFolder
-    from moorage.client.cluster import Target, choose_kubeconfig
+    from moorage.client.target import Target, choose_kubeconfig
     from moorage_kube.errors import NotReady
 
     monkeypatch.setenv("MOORAGE_DATA", str(tmp_path))

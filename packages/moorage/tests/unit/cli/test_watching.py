@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
+from moorage.cli.listing import Listing
 from moorage.cli.session import Session
-from moorage.cli.watching import Listing, Source, can_watch, changed_rows, follow
+from moorage.cli.watching import Source, can_watch, changed_rows, follow
 from moorage_kube.errors import Forbidden
 from moorage_kube.resources import PODS
 from moorage_kube.testing.clock import FakeClock

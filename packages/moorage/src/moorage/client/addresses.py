@@ -1,0 +1,79 @@
+"""Addresses at which servers were found, kept for the next commands.
+
+To find a server, the Kubernetes API is asked for its ConfigMap, and addresses are tried. A command that asks the
+server once does without. Tokens are not kept here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from moorage.client.files import write_private
+from moorage.client.logins import logins_file
+
+if TYPE_CHECKING:
+    from moorage_kube.remote.config import Connection as KubeConnection
+
+HOLDS = timedelta(hours=1)  # then the cluster is asked again: a better address may have come
+KEPT_MAX = 20
+
+
+class Address(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the server of a kubeconfig was found. `ca`: PEM; `by_login`: the login there says who asks."""
+
+    url: str
+    ca: str = ""
+    by_login: bool = False
+    found: datetime
+
+
+def kept_address(connection: KubeConnection, now: datetime) -> Address | None:
+    """Where the server of a kubeconfig was found in the last hour; None: nothing is kept, or it cannot be read."""
+    address = _read().get(_key(connection))
+    return address if address is not None and timedelta() <= now - address.found < HOLDS else None
+
+
+def keep_address(connection: KubeConnection, address: Address) -> None:
+    """Keep an address, in place of the one that was kept. The file is not written for the time alone."""
+    known, key = _read(), _key(connection)
+    before = known.pop(key, None)
+    if (
+        before is None
+        or msgspec.structs.replace(before, found=address.found) != address
+        or address.found - before.found > HOLDS / 2
+    ):
+        _write(dict([*known.items(), (key, address)][-KEPT_MAX:]))
+
+
+def forget_address(connection: KubeConnection) -> None:
+    known = _read()
+    if known.pop(_key(connection), None) is not None:
+        _write(known)
+
+
+def _key(connection: KubeConnection) -> str:
+    """Tells kubeconfigs apart: all that they say but their secrets."""
+    return hashlib.sha256(repr(connection).encode()).hexdigest()
+
+
+def _file() -> Path:
+    return logins_file().with_name("servers.json")
+
+
+def _read() -> dict[str, Address]:
+    try:
+        return msgspec.json.decode(_file().read_bytes(), type=dict[str, Address])
+    except (OSError, ValueError):
+        return {}
+
+
+def _write(known: dict[str, Address]) -> None:
+    with contextlib.suppress(OSError):  # the next command looks for the server again
+        _file().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_private(_file(), msgspec.json.encode(known).decode() + "\n")

@@ -1,0 +1,78 @@
+"""The options that choose a cluster, and the kubeconfig that they mean."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from moorage.client.datafolder import default_folder, running_folders, running_kubeconfig, way_to
+from moorage.client.logins import Known, logins_file
+from moorage.settings import KUBECONFIG
+from moorage_kube.errors import NotReady
+from moorage_kube.remote.config import Connection, connection_of, load_connection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The options that choose the cluster, the namespace and the user."""
+
+    context: str | None = None
+    kubeconfig: Path | None = None
+    namespace: str | None = None
+    as_user: str | None = None
+    data: Path | None = None
+
+
+def choose_kubeconfig(target: Target, env: Mapping[str, str]) -> Path | None:
+    """The kubeconfig file to use; None means what kubectl would use.
+
+    `--kubeconfig`, then `--data`, then $MOORAGE_KUBECONFIG; then, when neither a context nor $KUBECONFIG is
+    set, the local cluster of the default data folder while it runs. Raises NotReady for a `--data` folder
+    without a running cluster.
+    """
+    if target.kubeconfig is not None:
+        return target.kubeconfig
+    if target.data is not None:
+        folder = target.data.absolute()
+        kubeconfig = running_kubeconfig(folder)
+        if kubeconfig is None:
+            raise NotReady(f"no cluster is running in {folder}", hint=f"start it: moor up --data {target.data}")
+        return kubeconfig
+    if KUBECONFIG.read(env) or env.get("KUBECONFIG") or target.context is not None:
+        return None
+    return running_kubeconfig(default_folder())
+
+
+def chosen_connection(target: Target) -> Connection:
+    """How the Kubernetes API is reached, and as whom. Raises NotReady where no cluster is configured."""
+    try:
+        connection = load_connection(choose_kubeconfig(target, os.environ), context=target.context)
+    except NotReady as error:
+        saved = None if target.context or target.data else last_login()
+        if saved is None:
+            raise _with_clusters_here(error, target) from error
+        connection = saved
+    return replace(connection, impersonate_user=target.as_user) if target.as_user else connection
+
+
+def _with_clusters_here(error: NotReady, target: Target) -> NotReady:
+    """The error, with how to reach the local clusters that run in folders of their own."""
+    way = "" if target.data else way_to(running_folders())
+    return NotReady(error.message, hint="\n".join(filter(None, (error.hint, way)))) if way else error
+
+
+def last_login() -> Connection | None:
+    """The cluster of the last login on this machine; None: nobody is logged in, or its server names no cluster."""
+    known = Known.read()
+    saved = known.logins.get(known.current)
+    if saved is None or not saved.cluster.get("server"):
+        return None
+    from moorage.api.logins import ClusterAddress
+    from moorage.client.kubeconfig import make_kubeconfig, token_plugin
+
+    namespaces = [saved.namespace] if saved.namespace else []
+    user = {"exec": token_plugin(saved.url)}
+    made = make_kubeconfig(saved.name, ClusterAddress(**saved.cluster), user, namespaces)
+    return connection_of(made, str(logins_file()))
