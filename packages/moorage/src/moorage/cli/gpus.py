@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import datetime
 from typing import Any
 
@@ -13,14 +12,8 @@ from moorage.api.gpus import Gpu, GpuCounts, GpuNode, Gpus, GpuUser
 from moorage.api.usage import Top
 from moorage.cli import console
 from moorage.cli.listing import Listing, watch_option
-from moorage.cli.session import Session, Target, in_session, target_options
-from moorage.cli.toplive import follow_use, is_live
-from moorage.cli.watching import Source, can_watch, follow
-from moorage.decide.usage.gpus import GpuState, view_gpus
-from moorage.present.gpusanswer import make_gpus
-from moorage_kube.errors import Forbidden, NotReady, ServerError, Unauthorized
+from moorage.cli.session import Session, Target, ask_server, in_session, target_options
 from moorage_kube.moments import format_duration
-from moorage_kube.resources import NODES, PODS
 
 GPU_HEADERS = ("NODE", "GPU", "TYPE", "STATE", "OWNER", "RUN", "SINCE", "EXPECTED-UNTIL")
 VIEWS = ("gpu", "node", "type", "user")
@@ -63,12 +56,12 @@ def gpus(target: Target, free: bool, by: str, watch: bool, output: str) -> int:
     if free and by != "gpu":
         raise click.UsageError("--free can only be used with --by gpu")
 
-    async def read(session: Session, *, direct: bool) -> tuple[Gpus, Listing]:
-        answer = await (_list_gpus(session) if direct else _read_gpus(session))
+    async def read(session: Session) -> tuple[Gpus, Listing]:
+        answer = await ask_server(session, Gpus, "/api/v1/gpus", kubectl="kubectl describe nodes")
         if by != "gpu":
             return answer, _summed(answer, by)
         gpus_of_nodes = [(node.name, gpu) for node in answer.nodes for gpu in node.gpus]
-        shown = [(node, gpu) for node, gpu in gpus_of_nodes if gpu.state == GpuState.FREE or not free]
+        shown = [(node, gpu) for node, gpu in gpus_of_nodes if gpu.state == "free" or not free]
         now = session.clock.now
         return answer, Listing(
             headers=GPU_HEADERS,
@@ -80,20 +73,19 @@ def gpus(target: Target, free: bool, by: str, watch: bool, output: str) -> int:
 
     async def work(session: Session) -> int:
         if watch:
-            sources = [Source(NODES), Source(PODS)]
-            direct = await can_watch(session, sources)  # the server may be behind what is watched
+            from moorage.cli.watching import follow
 
             async def read_again() -> Listing:
-                return (await read(session, direct=direct))[1]
+                return (await read(session))[1]
 
-            return await follow(session, sources, read_again, output=output)
-        answer, listing = await read(session, direct=False)
+            return await follow(session, (), read_again, output=output)
+        answer, listing = await read(session)
         listing.show(output)
         if by == "gpu" and output in console.TABLES and any(node.gpus for node in answer.nodes):
             console.say(_totals(answer.totals))
         return 0
 
-    return in_session(target, work)
+    return in_session(target, work, asks_once=not watch)
 
 
 @console.command(
@@ -124,6 +116,9 @@ def top(context: click.Context, target: Target, since: str, by: str, once: bool,
     On a terminal without options: GPUs, their utilisation, CPU and memory of each pod, refreshed until q. Sort
     with g, u, c, m and o. With an option, or in a pipe: the sums of a period.
     """
+    from moorage.cli.toplive import follow_use, is_live
+    from moorage.cli.watching import follow
+
     chosen = watch or any(
         context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT for name in ("since", "by")
     )
@@ -214,19 +209,6 @@ def _without_gpus(node: GpuNode) -> dict[str, Any]:
 def _hours(value: float) -> str:
     """Two decimals, and four for what would otherwise read as nothing."""
     return f"{value:.4f}" if 0 < value < 0.1 else f"{value:.2f}"
-
-
-async def _read_gpus(session: Session) -> Gpus:
-    """What the server says; where there is none, the same from the nodes and pods this user may list."""
-    try:
-        return await session.server.ask(Gpus, "GET", "/api/v1/gpus")
-    except (NotReady, ServerError, Unauthorized, Forbidden):
-        return await _list_gpus(session)
-
-
-async def _list_gpus(session: Session) -> Gpus:
-    nodes, pods = await asyncio.gather(session.api.list(NODES), session.api.list(PODS))
-    return make_gpus(view_gpus(nodes.items, pods.items), now=session.clock.now())
 
 
 def _gpu_row(node: str, gpu: Gpu, now: datetime) -> list[str]:

@@ -149,7 +149,7 @@ class FakeServer:
         patience: float = 0.0,
     ) -> T:
         self.asked.append((path, params if method == "GET" else msgspec.to_builtins(body)))
-        if path not in self.answers and self.serves is not None and path == "/api/v1/jobs":
+        if path not in self.answers and self.serves is not None and path in ("/api/v1/jobs", "/api/v1/gpus"):
             async with served(self.serves) as server:
                 return await server.ask(kind, method, path, params=params)
         if path not in self.answers:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from moorage_kube.errors import Forbidden, TooManyRequests
+from moorage_kube.errors import TooManyRequests
 from moorage_kube.resources import NODES, PODS, PVCS, STORAGECLASSES
 from moorage_kube.testing.clock import NOON, FakeClock
 
@@ -41,10 +41,11 @@ def two(moor):
     moor.node("node-1", gpus=1)
     moor.node("node-2", gpus=1)
     moor.api.put(PODS, a_pod())
+    moor.server.serves = moor.api
     return moor
 
 
-def test_every_gpu_is_shown_free_or_whose_even_without_a_server(two):
+def test_every_gpu_is_shown_free_or_whose(two):
     done = two("gpus")
     assert done.code == 0
     assert done.out == (
@@ -56,11 +57,18 @@ def test_every_gpu_is_shown_free_or_whose_even_without_a_server(two):
     assert two("gpus", "--free", "-o", "name").out == "node-2/0\n"
 
 
-def test_the_server_is_asked_first_for_gpus(two):
-    two.server.answers["/api/v1/gpus"] = {"now": "2026-01-05T12:00:00Z"}
-    two.api.refuse["list", "nodes"] = Forbidden("no")
-    done = two("gpus")
+def test_a_cluster_may_have_no_gpus(moor):
+    moor.server.answers["/api/v1/gpus"] = {"now": "2026-01-05T12:00:00Z"}
+    done = moor("gpus")
     assert (done.code, done.out, done.err) == (0, "", "no node of this cluster has GPUs\n")
+
+
+def test_gpus_without_a_server_are_kubectls_to_show(moor):
+    done = moor("gpus")
+    assert (done.code, done.out) == (1, "")
+    assert done.err == (
+        "error: this cluster has no Moorage server\nhint: without Moorage's server: kubectl describe nodes\n"
+    )
 
 
 def test_top_shows_gpu_hours(moor):
