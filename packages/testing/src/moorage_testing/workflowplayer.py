@@ -244,14 +244,16 @@ class Player:
             report=report,
         )
 
-    def _next_end(self) -> tuple[datetime, str] | None:
-        """(when, which) of the pods that run, the one that ends first; None: none ends by itself."""
-        return min(
-            ((at, name) for name, (at, _) in self.ends.items() if not self.pods[name].is_ended), default=None
-        )
+    def _ends_left(self) -> list[tuple[datetime, str]]:
+        """(when, which) of the pods that run and end by themselves."""
+        return [(at, name) for name, (at, _) in self.ends.items() if not self.pods[name].is_ended]
 
-    def step(self, *, writes: int | None = None) -> bool:
-        """One thing happens; False when nothing can happen any more. `writes`: see `decide`."""
+    def _next_end(self) -> tuple[datetime, str] | None:
+        """(when, which) of the one that ends first; None: none ends by itself."""
+        return min(self._ends_left(), default=None)
+
+    def step(self, *, writes: int | None = None, together: bool = False) -> bool:
+        """One thing happens; False when nothing can happen any more. For the options see `decide`, `play`."""
         wait = self.decide(writes=writes)
         if wait == timedelta(0):
             return True
@@ -260,13 +262,15 @@ class Player:
         if not moments or self.run.is_done:
             return False
         self.now = max(self.now, min(moments))
-        if due is not None and due[0] <= self.now:
-            self.end(due[1], self.ends[due[1]][1])
+        for at, name in self._ends_left() if together else filter(None, [due]):
+            if at <= self.now:
+                self.end(name, self.ends[name][1])
         return True
 
-    def play(self, *, most: int = 10_000) -> Player:
+    def play(self, *, most: int = 10_000, together: bool = False) -> Player:
+        """`together`: the operator sees all pods that end at one moment before it decides; else one by one."""
         for _ in range(most):
-            if not self.step():
+            if not self.step(together=together):
                 return self
         raise AssertionError("the run does not end")
 

@@ -67,7 +67,7 @@ class Reader:
         }
         player = Player(manifest, *([table] if table else []), name=name)
         if steps is None and plays:
-            player.play()
+            player.play(together=True)
         for _ in range(steps or 0):
             player.step()
         record = msgspec.structs.replace(
