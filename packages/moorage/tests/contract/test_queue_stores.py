@@ -611,7 +611,7 @@ def test_a_restart_of_postgresql_loses_nothing_and_is_over_when_it_is_over(opene
 WRITER = """
 import sys, msgspec
 from moorage.decide.maps.leasing import Call, Exchange, Outcome, Policy, Report
-from moorage.server.service import open_store
+from moorage.queue.store import open_store
 store = open_store(sys.argv[1])
 ONE = msgspec.Raw(b"1")
 of, turn, held = int(sys.argv[2]), 0, []
