@@ -12,12 +12,15 @@ T = TypeVar("T")
 PATIENCE_SECONDS = 180.0  # generous: shared machines are slow at times; nothing is asserted about it
 POLL_SECONDS = 0.05
 SHARE = 4  # a probe takes a quarter of the time, as several tests wait at once on few processors…
-LONGEST_PAUSE_SECONDS = 0.5  # …but half of it where it is slow
+LONGEST_PAUSE_SECONDS = 0.5  # …but half of it where it is slow…
+LONG_SHARE, LONG_PAUSE_SECONDS = 10, 2.0  # …and a tenth in a long wait, which gets at most a tenth longer by that
 
 
-def pause_after(took: float) -> float:
+def pause_after(took: float, *, waited: float) -> float:
     """Seconds to wait after a probe of so many, so that probes leave the processor to what they wait for."""
-    return max(POLL_SECONDS, took, min((SHARE - 1) * took, LONGEST_PAUSE_SECONDS))
+    pause = max(took, min((SHARE - 1) * took, LONGEST_PAUSE_SECONDS))
+    long_pause = min((LONG_SHARE - 1) * took, waited / LONG_SHARE, LONG_PAUSE_SECONDS)
+    return max(POLL_SECONDS, pause, long_pause)
 
 
 def wait_until(what: str, probe: Callable[[], T | None], *, patience: float = PATIENCE_SECONDS) -> T:
@@ -30,16 +33,16 @@ def wait_until(what: str, probe: Callable[[], T | None], *, patience: float = PA
 
 async def until(what: str, read: Callable[[], Awaitable[Any]], *, patience: float = PATIENCE_SECONDS) -> Any:
     """As `wait_until`, of a coroutine function."""
-    deadline = time.monotonic() + patience
+    start = time.monotonic()
     while True:
         began = time.monotonic()
         answer = await read()
         ended = time.monotonic()
         if answer:
             return answer
-        if ended > deadline:
+        if ended - start > patience:
             raise AssertionError(f"waited {patience:g} s for {what}; last seen: {answer!r}")
-        await asyncio.sleep(pause_after(ended - began))
+        await asyncio.sleep(pause_after(ended - began, waited=ended - start))
 
 
 def read_until(read: Callable[[], T], is_wanted: Callable[[T], Any], *, patience: float = PATIENCE_SECONDS) -> T:
@@ -48,13 +51,13 @@ def read_until(read: Callable[[], T], is_wanted: Callable[[T], Any], *, patience
 
 
 def _poll(what: str, read: Callable[[], T], is_wanted: Callable[[T], Any], patience: float) -> T:
-    deadline = time.monotonic() + patience
+    start = time.monotonic()
     while True:
         began = time.monotonic()
         value = read()
         ended = time.monotonic()
         if is_wanted(value):
             return value
-        if ended > deadline:
+        if ended - start > patience:
             raise AssertionError(f"waited {patience:g} s{what}; last seen: {value!r}")
-        time.sleep(pause_after(ended - began))
+        time.sleep(pause_after(ended - began, waited=ended - start))
