@@ -84,10 +84,13 @@ def rows_of(database: Path) -> int:
         return int(db.execute("SELECT COUNT(*) FROM more").fetchone()[0])
 
 
-def all_there(data: Path, like: Path, *, but: str = "") -> bool:
-    """Whether a folder has all rows, objects and settings, opened as by a cluster. `but`: one file less."""
+def all_there(data: Path, like: Path, *, but: str = "", only: str = "") -> bool:
+    """Whether a folder has all rows, objects and settings, opened as by a cluster. `but`: one file less.
+
+    `only`: of the server's databases no other is opened, for a folder where all other files are as they were.
+    """
     for name, made in SERVER_DATABASES.items():
-        if name != but:
+        if name != but and only in ("", name):
             open_database(data / name, made.schema, durable=name != "outputs.db").close()
             if rows_of(data / name) != ROWS:
                 return False
