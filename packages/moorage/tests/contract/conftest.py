@@ -14,9 +14,10 @@ from moorage_testing.postgres import Postgres, new_database, throwaway_postgres
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[Postgres]:
+    """Without autovacuum, which starts a process for each of its many databases, again and again."""
     with ExitStack() as stack:
         try:
-            yield stack.enter_context(throwaway_postgres())
+            yield stack.enter_context(throwaway_postgres(cleans=False))
         except NotReady as error:
             pytest.skip(f"{error.message}: {error.hint}")
 

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -28,22 +28,13 @@ from moorage.server.identity.sessions import AuditEntry, Session, open_sessions
 from moorage.usage.samples import SampleStore
 from moorage.usage.store import UsageStore
 from moorage.workflows.store import open_workflows
-from moorage_kube.errors import Conflict, MoorageError, NotReady
+from moorage_kube.errors import Conflict, MoorageError
 from moorage_kube.testing.clock import NOON
-from moorage_testing.postgres import new_database, throwaway_postgres
+from moorage_testing.postgres import new_database
 from moorage_testing.readings import a_reading
 
 NOON_MS = int(NOON.timestamp() * 1000)
 ITEMS = 8
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[str]:
-    try:
-        with throwaway_postgres() as server:
-            yield server.url
-    except NotReady as error:
-        pytest.skip(f"{error.message}: {error.hint}")
 
 
 @pytest.fixture
@@ -55,7 +46,7 @@ def new_place(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str],
         folder.mkdir()
         if kind == "sqlite":
             return Place(folder=folder)
-        return Place(folder=folder, url=new_database(request.getfixturevalue("postgres")))
+        return Place(folder=folder, url=new_database(request.getfixturevalue("postgres_server").url))
 
     return make
 

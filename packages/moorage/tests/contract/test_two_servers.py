@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
@@ -29,11 +29,9 @@ from moorage.server.identity.shared import Key, Kind, Value
 from moorage.server.problems import Problem
 from moorage.server.service import ServerService
 from moorage_kube.clock import rfc3339
-from moorage_kube.errors import NotReady
 from moorage_kube.resources import PODS
 from moorage_kube.testing.clock import NOON, FakeClock
 from moorage_local.testing.fakeapi import FakeApi
-from moorage_testing.postgres import Postgres, new_database, throwaway_postgres
 
 pytestmark = pytest.mark.anyio
 
@@ -48,22 +46,13 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Postgres]:
-    with ExitStack() as stack:
-        try:
-            yield stack.enter_context(throwaway_postgres())
-        except NotReady as error:
-            pytest.skip(f"{error.message}: {error.hint}")
-
-
 @pytest.fixture(params=["sqlite", "postgres"])
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
     """An empty database."""
     if request.param == "sqlite":
         return tmp_path / "people.db"
-    server: Postgres = request.getfixturevalue("postgres")
-    return new_database(server.url)
+    url: str = request.getfixturevalue("postgres_url")
+    return url
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -27,26 +27,22 @@ from moorage.workflows import metrics
 from moorage.workflows.query import RunQuery
 from moorage.workflows.store import WorkflowStore, open_workflows
 from moorage_kube.clock import rfc3339
-from moorage_kube.errors import BadRequest, Conflict, NotFound, NotReady, QuotaExceeded
+from moorage_kube.errors import BadRequest, Conflict, NotFound, QuotaExceeded
 from moorage_kube.selectors import parse_label_selector
 from moorage_kube.testing.clock import NOON
-from moorage_testing.postgres import new_database, throwaway_postgres
+from moorage_testing.postgres import new_database
 
 DAY = timedelta(days=1)
 HOUR = timedelta(hours=1)
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def places(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+def places(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path | str]:
     """Call it for a new place of a database."""
     if request.param == "sqlite":
-        yield lambda: tmp_path_factory.mktemp("workflows") / "workflows.db"
-        return
-    try:
-        with throwaway_postgres() as server:
-            yield lambda: new_database(server.url)
-    except NotReady as error:
-        pytest.skip(f"{error.message}: {error.hint}")
+        return lambda: tmp_path_factory.mktemp("workflows") / "workflows.db"
+    server = request.getfixturevalue("postgres_server")
+    return lambda: new_database(server.url)
 
 
 @pytest.fixture

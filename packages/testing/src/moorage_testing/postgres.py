@@ -39,8 +39,9 @@ def new_database(url: str) -> str:
 class Postgres:
     """A server in `folder`. `url` is its database; `stop` and `start` keep what it stored."""
 
-    def __init__(self, programs: Path, folder: Path, *, connections: int = 50) -> None:
+    def __init__(self, programs: Path, folder: Path, *, connections: int = 50, cleans: bool = True) -> None:
         self.folder = folder
+        self._cleans = cleans
         self._connections = connections
         self.url = f"postgresql://moorage@/postgres?host={folder}"
         self._programs = programs
@@ -54,6 +55,7 @@ class Postgres:
         options = (
             f"-c listen_addresses= -c unix_socket_directories={self.folder}"
             f" -c max_connections={self._connections} -c superuser_reserved_connections=3"
+            f" -c autovacuum={self._cleans}"
         )
         log = self.folder / "log"
         self._call("pg_ctl", f"--log={log}", "-w", f"-t{START_SECONDS}", f"-o{options}", "start")
@@ -103,10 +105,10 @@ class Postgres:
 
 
 @contextlib.contextmanager
-def throwaway_postgres(*, connections: int = 50) -> Iterator[Postgres]:
+def throwaway_postgres(*, connections: int = 50, cleans: bool = True) -> Iterator[Postgres]:
     """A running server in a temporary folder. Raises NotReady where there are no programs for it.
 
-    It allows so many `connections`, of which three are for its superuser.
+    It allows so many `connections`, of which three are for its superuser. `cleans`: it has autovacuum.
     """
     programs = find_programs()
     if programs is None:
@@ -116,7 +118,7 @@ def throwaway_postgres(*, connections: int = 50) -> Iterator[Postgres]:
         )
     folder = Path(tempfile.mkdtemp(prefix="moorage-pg-", dir="/tmp"))  # a socket's path has at most 107 characters
     try:
-        server = Postgres(programs, folder, connections=connections)
+        server = Postgres(programs, folder, connections=connections, cleans=cleans)
         server.start()
         try:
             yield server
