@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, Literal
 
+import msgspec
+
 from moorage_kube.api import ObjList, PatchKind, WatchEvent
 from moorage_kube.clock import SYSTEM, Clock, rfc3339
 from moorage_kube.errors import (
@@ -79,7 +81,7 @@ class FakeApi:
 
     def put(self, resource: Resource, obj: Obj) -> Obj:
         """Create or replace without being asked through the API, as other parties of a cluster do."""
-        obj = json.loads(json.dumps(obj))
+        obj = _given(obj)
         key = self._key(resource, obj)
         known = self._objects.setdefault(resource, {}).get(key)
         obj.setdefault("apiVersion", resource.api_version)
@@ -170,7 +172,7 @@ class FakeApi:
             wanted = spec.get("resourceAttributes") or {"name": spec["nonResourceAttributes"]["path"]}
             key = (obj["spec"]["user"], wanted.get("namespace") or wanted.get("name"))
             return {**obj, "status": {"allowed": key in self.readers}}
-        obj = _copy(obj)
+        obj = _given(obj)
         meta = obj["metadata"]
         if namespace and meta.setdefault("namespace", namespace) != namespace:
             raise BadRequest(f"namespace {meta['namespace']!r} of the object, {namespace!r} of the request")
@@ -185,7 +187,7 @@ class FakeApi:
     async def update(self, resource: Resource, obj: Obj, *, subresource: str | None = None) -> Obj:
         self._called("update", resource, obj["metadata"]["name"], obj["metadata"].get("namespace"), obj)
         known = self._stored(resource, obj["metadata"]["name"], obj["metadata"].get("namespace"))
-        return self._write(resource, known, _copy(obj), subresource)
+        return self._write(resource, known, _given(obj), subresource)
 
     async def patch(
         self,
@@ -210,7 +212,7 @@ class FakeApi:
             obj = strategic_merge(_copy(known), patch, builtin.codec.patch_type)
         else:
             raise MethodNotAllowed(f"this fake has no {kind} patch of {resource}: use merge or json")
-        return self._write(resource, known, _copy(obj), subresource)
+        return self._write(resource, known, _given(obj), subresource)
 
     async def delete(
         self,
@@ -340,6 +342,13 @@ def _event(change: _Change, matches: Callable[[Obj], bool]) -> WatchEvent | None
     return WatchEvent(("MODIFIED" if was else "ADDED") if now else "DELETED", _copy(change.shown))
 
 
-def _copy(obj: Obj) -> Obj:
+def _given(obj: Obj) -> Obj:
+    """A copy of what a caller gives. Raises TypeError for what is not JSON."""
     copied: Obj = json.loads(json.dumps(obj))
+    return copied
+
+
+def _copy(obj: Obj) -> Obj:
+    """A copy of what is stored, in a tenth of the time."""
+    copied: Obj = msgspec.json.decode(msgspec.json.encode(obj))
     return copied
