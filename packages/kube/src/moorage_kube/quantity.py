@@ -6,29 +6,32 @@ https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
 from __future__ import annotations
 
 import re
-from fractions import Fraction
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from moorage_kube.errors import QuantityError
 
+if TYPE_CHECKING:
+    from fractions import Fraction
+
 _FORM = re.compile(r"([+-]?)([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:([numkMGTPE]|[KMGTPE]i)|([eE][+-]?[0-9]+))?")
 _DIGITS_MAX = 100  # beyond any amount there is; far below what int() itself refuses
-_SUFFIX: dict[str, Fraction] = {
-    "n": Fraction(1, 10**9),
-    "u": Fraction(1, 10**6),
-    "m": Fraction(1, 1000),
-    "k": Fraction(10**3),
-    "M": Fraction(10**6),
-    "G": Fraction(10**9),
-    "T": Fraction(10**12),
-    "P": Fraction(10**15),
-    "E": Fraction(10**18),
-    "Ki": Fraction(2**10),
-    "Mi": Fraction(2**20),
-    "Gi": Fraction(2**30),
-    "Ti": Fraction(2**40),
-    "Pi": Fraction(2**50),
-    "Ei": Fraction(2**60),
+_SUFFIX: dict[str, tuple[int, int]] = {  # numerator and denominator
+    "n": (1, 10**9),
+    "u": (1, 10**6),
+    "m": (1, 1000),
+    "k": (10**3, 1),
+    "M": (10**6, 1),
+    "G": (10**9, 1),
+    "T": (10**12, 1),
+    "P": (10**15, 1),
+    "E": (10**18, 1),
+    "Ki": (2**10, 1),
+    "Mi": (2**20, 1),
+    "Gi": (2**30, 1),
+    "Ti": (2**40, 1),
+    "Pi": (2**50, 1),
+    "Ei": (2**60, 1),
 }
 
 
@@ -38,13 +41,15 @@ def parse_quantity(text: str | int | float) -> Fraction:
 
     Raises QuantityError, naming the text, for anything the API server itself would refuse.
     """
+    from fractions import Fraction  # slow to import: a command that asks once does without
+
     match = _FORM.fullmatch(str(text))
     if not match or len(match[0]) > _DIGITS_MAX:
         raise QuantityError(f"invalid quantity {text!r}: use a number with a unit, such as 500m or 2Gi")
     sign, digits, suffix, exponent = match.groups()
     value = Fraction(digits if not digits.endswith(".") else digits[:-1])
     if suffix:
-        value *= _SUFFIX[suffix]
+        value *= Fraction(*_SUFFIX[suffix])
     elif exponent:
         power = int(exponent[1:])
         if abs(power) > 30:
@@ -87,7 +92,7 @@ def format_bytes(count: int) -> str:
     1610612736 → "1.5Gi", 8589934592 → "8Gi", 1000 → "1000".
     """
     for suffix in ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki"):
-        unit = int(_SUFFIX[suffix])
+        unit, _ = _SUFFIX[suffix]
         if count >= unit:
             whole, tenths = divmod(count * 10 // unit, 10)
             return f"{whole}.{tenths}{suffix}" if tenths else f"{whole}{suffix}"

@@ -7,7 +7,6 @@ forges no line: its control characters are shown as escapes. `raw` alone passes 
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
@@ -221,11 +220,15 @@ def has_colour(stream: TextIO) -> bool:
 
 def terminal_width(stream: TextIO) -> int | None:
     """Columns of the terminal behind a stream; None where there is none, as in a pipe: then nothing is cut."""
+    import shutil
+
     return max(1, shutil.get_terminal_size().columns) if stream.isatty() else None
 
 
 def terminal_height() -> int:
     """Lines of the terminal behind stdout."""
+    import shutil
+
     return max(3, shutil.get_terminal_size().lines)
 
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import stat
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -34,6 +32,9 @@ def replacing(path: Path, *, private: bool = False, new: bool = False) -> Iterat
     if new and os.path.lexists(target):
         raise FileExistsError(f"{path} exists")
     if _is_stream(target):
+        import shutil
+        import tempfile
+
         with tempfile.TemporaryFile() as content, open(target, "wb", buffering=0) as stream:
             yield content
             content.seek(0)
