@@ -21,6 +21,7 @@ from moorage.decide.installcheck.facts import (
     Site,
     Unread,
 )
+from moorage.features import feature_crds
 from moorage.model.info import parse_info
 from moorage.model.machine import MACHINES
 from moorage.model.manifests import EXTENDER, PART_OF, SERVER, Service
@@ -119,7 +120,8 @@ async def read_facts(
     return Facts(
         now=now, round_trip=now - began, cli_version=cli_version, server_date=server_date, kubernetes=kubernetes,
         rights=rights, nodes=nodes, pods=pods, leases=leases, storage_classes=storage, priority_classes=priorities,
-        ingress_classes=ingress, daemonsets=daemonsets, crds=crds, signing_requests=requests, kubelets=kubelets,
+        ingress_classes=ingress, daemonsets=daemonsets, crds=crds, added_crds=tuple(feature_crds()),
+        signing_requests=requests, kubelets=kubelets,
         namespace=namespace, info=info, deployments=deployments, claims=claims, secrets=names, webhooks=webhooks,
         webhook_refusal=refusal, server=server, extenders=extenders, public=public, workspace_host=host,
         workspace_addresses=addresses, probe=probe,

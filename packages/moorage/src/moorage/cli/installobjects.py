@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from moorage import __version__
-from moorage.cli.manifests import objects, workflow_objects
+from moorage.cli.manifests import feature_definitions, objects
 from moorage.decide.install.overlay import overlay
 from moorage.decide.install.values import InstallValues
 from moorage.model.manifests import make_ingress
@@ -20,7 +20,7 @@ def wanted_objects(values: InstallValues, kubernetes: str = "") -> list[Obj]:
     Argo's kinds, which an installation leaves out where they are another's.
     `kubernetes`: the version of the cluster, for a second scheduler.
     """
-    shipped = [obj for objs in (objects() | workflow_objects()).values() for obj in objs]
+    shipped = [obj for objs in (objects() | feature_definitions()).values() for obj in objs]
     if values.public_url and values.ingress_class:
         shipped.append(make_ingress(values.public_url, values.ingress_class, values.tls_secret))
     if values.scheduler == "second":

@@ -90,11 +90,11 @@ def objects() -> dict[str, list[Obj]]:
     }
 
 
-def workflow_objects() -> dict[str, list[Obj]]:
-    """Definitions of Argo's kinds, by their files: only for clusters where Argo is not installed."""
-    from moorage.model.workflowcrds import workflow_crds
+def feature_definitions() -> dict[str, list[Obj]]:
+    """Definitions of kinds that features add, by their files: only for clusters where nobody else defines them."""
+    from moorage.features import feature_crds
 
-    return {f"{crd['metadata']['name']}.yaml": [crd] for crd in workflow_crds()}
+    return {f"{crd['metadata']['name']}.yaml": [crd] for crd in feature_crds()}
 
 
 def tree() -> dict[str, str]:
@@ -102,7 +102,7 @@ def tree() -> dict[str, str]:
     from moorage.model.chart import make_chart
 
     shipped = objects()
-    argo = workflow_objects()
+    argo = feature_definitions()
     base = {f"base/{path}": NOTE + dump(objs) for path, objs in shipped.items()}
     kustomizations = {
         "base/kustomization.yaml": _kustomization(shipped),

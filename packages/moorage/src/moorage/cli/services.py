@@ -448,7 +448,9 @@ async def wait_for_api(api: _Answers, stop: asyncio.Event, *, patience: float, c
 async def _install(api: Api, settings: Settings) -> None:
     """Make what the services stand on. Beside a local cluster only; elsewhere `kubectl apply -k deploy` does."""
     from moorage.actions.people import ensure_account
+    from moorage.features import feature_crds
     from moorage.model.crds import all_crds
+    from moorage.model.definitions import is_anothers
     from moorage.model.manifests import (
         ALL,
         CLUSTERROLEBINDINGS,
@@ -467,14 +469,15 @@ async def _install(api: Api, settings: Settings) -> None:
         make_workflow_roles,
         make_workspace_roles,
     )
-    from moorage.model.workflowcrds import is_anothers, workflow_crds
 
     await asyncio.gather(
         *(_ensure(api, NAMESPACES, namespace) for namespace in (make_namespace(), make_people_namespace()))
     )
     there = {obj["metadata"]["name"]: obj for obj in (await api.list(CRDS)).items}
-    argo = [crd for crd in workflow_crds() if not is_anothers(there.get(crd["metadata"]["name"]))]
-    await _ensure_all(api, ((CRDS, crd) for crd in (*all_crds(), *argo)))
+    crds = (*all_crds(), *feature_crds())
+    await _ensure_all(
+        api, ((CRDS, crd) for crd in crds if not is_anothers(there.get(crd["metadata"]["name"]), crd))
+    )
     address = f"http://{settings.address or '127.0.0.1'}:{settings.sockets['server'].getsockname()[1]}"
     domain, by = "", ""
     if settings.ingress_port is not None:

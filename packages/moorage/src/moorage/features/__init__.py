@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 GROUP = "moorage.features"
 
-Field = Literal["parts", "routes", "pages", "glance", "metrics", "controllers", "explain"]
+Field = Literal["parts", "routes", "pages", "glance", "metrics", "controllers", "explain", "crds"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +29,7 @@ class Feature:
     - `controllers`: a function of `controllers.base.Operator`; an async context manager of `Controller`s.
     - `explain`: for `moor explain`, a coroutine function of its `Session`, an object's name and the name of a part
       of it ("": of none): an answer of `api` with a `text`. Raises NotFound.
+    - `crds`: a function that returns CustomResourceDefinitions. Where another made them, they are left alone.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Feature:
     metrics: str = ""
     controllers: str = ""
     explain: str = ""
+    crds: str = ""
 
 
 @functools.cache
@@ -52,3 +54,8 @@ def load_all(field: Field) -> list[Any]:
     """What the features refer to in a field."""
     references = (getattr(feature, field) for feature in features())
     return [pkgutil.resolve_name(reference) for reference in references if reference]
+
+
+def feature_crds() -> list[dict[str, Any]]:
+    """The definitions of all kinds that features add."""
+    return [crd for make in load_all("crds") for crd in make()]

@@ -11,11 +11,11 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from moorage.model.definitions import is_shared
 from moorage.model.info import INFO_VALUES
 from moorage.model.manifests import ALL, IMAGE, QUEUE_SECRET, SERVER, USAGE_CLAIM, make_ingress
 from moorage.model.manifests.deployments import share_server
 from moorage.model.names import INFO_CONFIGMAP, SYSTEM_NAMESPACE
-from moorage.model.workflowcrds import is_workflow_crd
 from moorage_kube.resources import Obj
 
 Dump = Callable[[Sequence[Any]], str]
@@ -62,7 +62,7 @@ def _template(obj: Obj, dump: Dump) -> str:
         case "PersistentVolumeClaim" if name == USAGE_CLAIM:
             storage = "  {{- with .Values.storageClass }}\n  storageClassName: {{ . | quote }}\n  {{- end }}\n"
             return _either("databaseSecret", "", _plain(_keep(obj), dump) + storage)
-        case "CustomResourceDefinition" if is_workflow_crd(obj):
+        case "CustomResourceDefinition" if is_shared(obj):
             return _either("workflowDefinitions", _plain(_keep(obj), dump), "")
         case "CustomResourceDefinition" | "Namespace":
             return _plain(_keep(obj), dump)

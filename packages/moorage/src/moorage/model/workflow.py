@@ -13,15 +13,8 @@ from typing import Any
 
 import msgspec
 
-from moorage.model.argo import VERSION
 from moorage.model.moves import Moves
-from moorage.model.names import GROUP
 from moorage_kube.meta import annotations_of
-from moorage_kube.resources import Resource
-
-RECORDS_RIGHT = Resource(GROUP, VERSION, "workflownodes", "WorkflowNode", namespaced=False)
-"""No kind, only a name in RBAC: whoever may `update` these writes the records that the server keeps."""
-
 
 # what people ask of a run that is under way; the operator does it and removes the annotation
 RESUME_ANNOTATION = "moorage.dev/workflow-resume"  # on a Workflow: JSON, a list of `Resume`

@@ -7,9 +7,6 @@ https://github.com/argoproj/argo-workflows/tree/main/manifests/base/crds/minimal
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from moorage.model.argo import CLUSTER_WORKFLOW_TEMPLATES, CRON_WORKFLOWS, KINDS, WORKFLOW_TEMPLATES, WORKFLOWS
 from moorage_kube.resources import Obj, Resource
 
@@ -44,27 +41,6 @@ _COLUMNS = {
 def workflow_crds() -> list[Obj]:
     """The four definitions, ready to create, in the order of their names. Their status is no subresource."""
     return sorted((_crd(resource) for resource in KINDS), key=lambda crd: str(crd["metadata"]["name"]))
-
-
-def is_workflow_crd(obj: Mapping[str, Any]) -> bool:
-    """Whether it is a definition of one of these kinds, whoever made it."""
-    name = str((obj.get("metadata") or {}).get("name") or "")
-    return obj.get("kind", "CustomResourceDefinition") == "CustomResourceDefinition" and name in _NAMES
-
-
-def is_own_crd(crd: Mapping[str, Any]) -> bool:
-    """Whether such a definition is ours. Argo's, applied over ours, may keep our labels, not our schema."""
-    labels = (crd.get("metadata") or {}).get("labels") or {}
-    versions = (crd.get("spec") or {}).get("versions") or ()
-    schemas = [((version.get("schema") or {}).get("openAPIV3Schema") or {}) for version in versions]
-    return labels.get("app.kubernetes.io/part-of") == "moorage" and any(
-        schema.get("description") == OWN_DESCRIPTION for schema in schemas
-    )
-
-
-def is_anothers(live: Mapping[str, Any] | None) -> bool:
-    """Whether it is a definition of one of these kinds that somebody else made: it is left alone."""
-    return live is not None and is_workflow_crd(live) and not is_own_crd(live)
 
 
 def _crd(resource: Resource) -> Obj:
@@ -117,6 +93,3 @@ def _schema(resource: Resource) -> Obj:
         "properties": parts,
         "x-kubernetes-preserve-unknown-fields": True,
     }
-
-
-_NAMES = frozenset(f"{resource.plural}.{resource.group}" for resource in KINDS)

@@ -7,10 +7,14 @@ import copy
 import pytest
 
 from moorage.model.argo import KINDS
-from moorage.model.workflowcrds import is_anothers, is_own_crd, is_workflow_crd, workflow_crds
+from moorage.model.crds import all_crds
+from moorage.model.definitions import is_anothers, is_shared
+from moorage.model.workflowcrds import workflow_crds
 
 OURS = {crd["metadata"]["name"]: crd for crd in workflow_crds()}
 WORKFLOW = OURS["workflows.argoproj.io"]
+WITHOUT_LABELS = WORKFLOW | {"metadata": {"name": "workflows.argoproj.io"}}
+DEPLOYMENT = {"kind": "Deployment", "metadata": {"name": "workflows.argoproj.io"}}
 
 
 def changed(**spec):
@@ -39,20 +43,29 @@ def test_workflows_are_shown_as_argo_shows_them():
 
 
 @pytest.mark.parametrize(
-    ("live", "anothers"),
+    ("live", "shipped", "anothers"),
     [
-        pytest.param(None, False, id="none is there"),
-        pytest.param(WORKFLOW, False, id="ours"),
-        pytest.param(WORKFLOW | {"metadata": {"name": "workflows.argoproj.io"}}, True, id="without our labels"),
-        pytest.param(changed(versions=[{"name": "v1alpha1", "schema": {}}]), True, id="Argo's, applied over ours"),
-        pytest.param(WORKFLOW | {"metadata": {"name": "x.argoproj.io"}}, False, id="another kind"),
-        pytest.param({"kind": "Deployment", "metadata": {"name": "workflows.argoproj.io"}}, False, id="no kind"),
+        pytest.param(None, WORKFLOW, False, id="none is there"),
+        pytest.param(WORKFLOW, WORKFLOW, False, id="ours"),
+        pytest.param(WITHOUT_LABELS, WORKFLOW, True, id="without our labels"),
+        pytest.param(
+            changed(versions=[{"name": "v1alpha1", "schema": {}}]), WORKFLOW, True, id="Argo's, applied over ours"
+        ),
+        pytest.param(WITHOUT_LABELS, None, False, id="another kind"),
+        pytest.param(WITHOUT_LABELS, DEPLOYMENT, False, id="no kind"),
+        pytest.param(changed(group="moorage.dev"), changed(group="moorage.dev"), False, id="of our own group"),
+        pytest.param(WITHOUT_LABELS, changed(group="moorage.dev"), False, id="of our own group, changed by hand"),
     ],
 )
-def test_a_definition_that_somebody_else_made_is_known(live, anothers):
-    assert is_anothers(live) is anothers
+def test_a_definition_that_somebody_else_made_is_known(live, shipped, anothers):
+    assert is_anothers(live, shipped) is anothers
 
 
 def test_ours_are_known_as_ours_after_the_api_server_has_stored_them():
-    stored = [crd | {"status": {"acceptedNames": {}}} for crd in workflow_crds()]
-    assert all(is_workflow_crd(crd) and is_own_crd(crd) for crd in stored)
+    stored = [(crd | {"status": {"acceptedNames": {}}}, crd) for crd in workflow_crds()]
+    assert not any(is_anothers(live, shipped) for live, shipped in stored)
+
+
+def test_only_kinds_of_other_groups_are_shared():
+    assert all(is_shared(crd) for crd in workflow_crds())
+    assert not any(is_shared(crd) for crd in all_crds())

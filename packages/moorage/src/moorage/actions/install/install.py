@@ -39,10 +39,10 @@ from moorage.decide.install.steps import (
     to_apply,
 )
 from moorage.decide.install.values import InstallValues, adopted
+from moorage.model.definitions import is_anothers
 from moorage.model.manifests import USAGE_CLAIM, make_admin_binding
 from moorage.model.names import INFO_CONFIGMAP, SYSTEM_NAMESPACE
 from moorage.model.people import LOCAL
-from moorage.model.workflowcrds import is_anothers
 from moorage_kube.clock import SYSTEM, Clock
 from moorage_kube.errors import Conflict, NotFound, Problems
 from moorage_kube.meta import annotations_of
@@ -107,7 +107,7 @@ async def prepare(
     plurals = {kind: resource.plural for kind, resource in RESOURCES.items()}
     await check_rights(api, needed_rights(wanted, plurals, removing=False))
     live = await read(api, (*refs_of(wanted), *standing.written))
-    wanted = [obj for obj in wanted if not is_anothers(live.get(Ref.of(obj)))]
+    wanted = [obj for obj in wanted if not is_anothers(live.get(Ref.of(obj)), obj)]
     await _check_cluster(api, wanted, values, live)
     objects = [to_apply(obj, live.get(Ref.of(obj)), values.replicas) for obj in wanted]
     tried = await try_all(api, [obj for obj in objects if Ref.of(obj) in live], force=force)

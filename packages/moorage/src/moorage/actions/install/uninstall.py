@@ -34,9 +34,9 @@ from moorage.decide.install.values import adopted, merged
 from moorage.model.argo import CRON_WORKFLOWS, INSTANCE_LABEL, OUR_INSTANCE, WORKFLOWS
 from moorage.model.crds import KINDS
 from moorage.model.dataset import DATASET_OF_LABEL
+from moorage.model.definitions import is_anothers
 from moorage.model.manifests import ALL, CLUSTERROLEBINDINGS, OPERATOR_LEASE, PART_OF
 from moorage.model.names import INFO_CONFIGMAP, SYSTEM_NAMESPACE
-from moorage.model.workflowcrds import is_anothers
 from moorage_kube.access import Right
 from moorage_kube.api import Api
 from moorage_kube.clock import Clock
@@ -73,7 +73,8 @@ async def look_at_present(api: InstallApi, shipped: Sequence[Obj]) -> tuple[Pres
     kept = await read_kept(api)
     lease = Ref(LEASES.api_version, LEASES.kind, SYSTEM_NAMESPACE, OPERATOR_LEASE)
     written = await read(api, (*refs_of(shipped), *(kept.objects if kept else ()), lease))
-    written = {ref: obj for ref, obj in written.items() if not is_anothers(obj)}
+    ours_by_ref = {Ref.of(obj): obj for obj in shipped}
+    written = {ref: obj for ref, obj in written.items() if not is_anothers(obj, ours_by_ref.get(ref))}
     if not written:
         raise NotFound("Moorage is not installed on this cluster: nothing of it is there")
     ours = [obj for kind in OURS.values() for obj in await _listed(api, kind)]

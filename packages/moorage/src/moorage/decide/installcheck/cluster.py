@@ -9,10 +9,10 @@ from typing import Any
 
 from moorage.decide.installcheck.facts import Facts, Unread
 from moorage.decide.installcheck.results import Result, in_order, missing, some, unknown, unread, wrong
+from moorage.model.definitions import is_anothers
 from moorage.model.manifests import ALL, make_deployment
 from moorage.model.names import DEFAULT_PRIORITY, POD_SECURITY, SYSTEM_NAMESPACE
 from moorage.model.storageclass import ACCESS_MODES_ANNOTATION, DEFAULT_CLASS_ANNOTATION, RWX, parse_class
-from moorage.model.workflowcrds import is_own_crd, is_workflow_crd
 from moorage_kube.access import EVERYTHING
 from moorage_kube.meta import condition, labels_of
 from moorage_kube.resources import Obj
@@ -342,7 +342,12 @@ def _signed(config: Mapping[str, Any]) -> bool:
 def neighbours(facts: Facts) -> Result | None:
     if isinstance(facts.crds, Unread):
         return unread("CustomResourceDefinitions", facts.crds)
-    others = [obj for obj in facts.crds if not (is_workflow_crd(obj) and is_own_crd(obj))]
+    added = {str(crd["metadata"]["name"]): crd for crd in facts.added_crds}
+    others = [
+        obj
+        for obj in facts.crds
+        if (shipped := added.get(str(obj["metadata"]["name"]))) is None or is_anothers(obj, shipped)
+    ]
     groups = {str((obj.get("spec") or {}).get("group") or "") for obj in others}
     names = [name for group, name in NEIGHBOURS.items() if group in groups]
     return in_order(f"installed here: {', '.join(names)}") if names else None

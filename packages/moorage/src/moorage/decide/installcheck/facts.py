@@ -97,6 +97,7 @@ class Facts:
     ingress_classes: Objects = ()
     daemonsets: Objects = ()  # of all namespaces
     crds: Objects = ()
+    added_crds: tuple[Obj, ...] = ()  # as this version defines the kinds that features add
     signing_requests: Objects = ()
     kubelets: Mapping[str, Reading[Obj]] = field(default_factory=dict)  # node → its kubelet's configuration
     namespace: Reading[Obj | None] = None

@@ -10,6 +10,7 @@ from typing import Any
 from moorage.decide.installcheck.facts import Facts, Unread
 from moorage.decide.installcheck.results import Result, in_order, missing, some, unknown, unread, wrong
 from moorage.model.crds import all_crds
+from moorage.model.definitions import is_anothers
 from moorage.model.manifests import ALL, QUEUE_SECRET, SERVER
 from moorage.model.names import (
     EXTENDER_SECRET,
@@ -19,7 +20,6 @@ from moorage.model.names import (
     WEBHOOK_TLS_SECRET,
 )
 from moorage.model.secondscheduler import NAME as SECOND_SCHEDULER
-from moorage.model.workflowcrds import is_anothers, is_workflow_crd, workflow_crds
 from moorage_kube.meta import is_condition_true, labels_of
 from moorage_kube.resources import Obj
 
@@ -92,13 +92,13 @@ def workflow_kinds(facts: Facts) -> Result:
     """Argo's kinds: ours, or another's, which are left as they are."""
     if isinstance(facts.crds, Unread):
         return unread("CustomResourceDefinitions", facts.crds)
-    there = {str(obj["metadata"]["name"]): obj for obj in facts.crds if is_workflow_crd(obj)}
-    names = [str(crd["metadata"]["name"]) for crd in workflow_crds()]
-    if absent := [name for name in names if name not in there]:
+    there = {str(obj["metadata"]["name"]): obj for obj in facts.crds}
+    added = {str(crd["metadata"]["name"]): crd for crd in facts.added_crds}
+    if absent := [name for name in added if name not in there]:
         return missing(f"there is no {some(absent)}", APPLY)
-    if others := [name for name in names if is_anothers(there[name])]:
+    if others := [name for name, crd in added.items() if is_anothers(there[name], crd)]:
         return in_order(f"not made by Moorage, and left as they are: {some(others)}")
-    return in_order(f"{len(names)} definitions are made by Moorage")
+    return in_order(f"{len(added)} definitions are made by Moorage")
 
 
 def versions(facts: Facts) -> Result:

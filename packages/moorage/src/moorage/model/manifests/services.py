@@ -17,12 +17,13 @@ from moorage.model.names import (
     SCHEDULER_CONFIGMAP,
     SCHEDULER_SECRET,
     SYSTEM_NAMESPACE,
+    VERSION,
     WEBHOOK_CONFIGURATION,
     WEBHOOK_TLS_SECRET,
 )
-from moorage.model.workflow import RECORDS_RIGHT
 from moorage.model.workspace import GATEWAY_SECRET
 from moorage_kube.meta import variable_of
+from moorage_kube.resources import Resource
 
 OPERATOR_LEASE = "moorage-operator"
 LEASES = "coordination.k8s.io"
@@ -30,6 +31,8 @@ SERVER_SERVICE = "moorage-server"
 EXTENDER_SERVICE = "moorage-extender"
 USAGE_CLAIM = "moorage-usage"
 QUEUE_SECRET = "moorage-queue"  # in SYSTEM_NAMESPACE, may be missing; its `url`: postgresql://…
+RECORDS_RIGHT = Resource(GROUP, VERSION, "workflownodes", "WorkflowNode", namespaced=False)
+"""No kind, only a name in RBAC: whoever may `update` these writes the records that the server keeps."""
 
 
 def host_names(service: str) -> tuple[str, ...]:

@@ -14,4 +14,5 @@ FEATURE = Feature(
     metrics="moorage.server.workflows.measures:measure",
     controllers="moorage.controllers.workflow.feature:controllers",
     explain="moorage.cli.workflowexplain:explain",
+    crds="moorage.model.workflowcrds:workflow_crds",
 )

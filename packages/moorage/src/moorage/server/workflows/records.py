@@ -35,7 +35,7 @@ from moorage.api.workflowrecords import (
     Saved,
     Uids,
 )
-from moorage.model.workflow import RECORDS_RIGHT
+from moorage.model.manifests.services import RECORDS_RIGHT
 from moorage.server.context import Context
 from moorage.server.inputs import decode, read_bytes
 from moorage.server.namespaces import records_since

@@ -129,6 +129,7 @@ WHOLE = replace(
         }
     },
     crds=our_crds(),
+    added_crds=tuple(workflow_crds()),
     deployments=our_deployments(),
     pods=tuple(a_pod_of(service.full_name) for service in ALL),
     secrets=SECRETS,

@@ -1,0 +1,32 @@
+"""Whose a CustomResourceDefinition is: kinds that features add may be defined by another, such as Argo."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from moorage.model.names import GROUP
+from moorage_kube.resources import CRDS
+
+
+def is_shared(shipped: Mapping[str, Any]) -> bool:
+    """Whether an object that we ship defines a kind that another may define too."""
+    return shipped["kind"] == CRDS.kind and shipped["spec"]["group"] != GROUP
+
+
+def is_anothers(live: Mapping[str, Any] | None, shipped: Mapping[str, Any] | None) -> bool:
+    """Whether somebody else made what is there: it is left alone. `shipped`: ours of that name.
+
+    Another's, applied over ours, may keep our labels, not the description of our schema.
+    """
+    if live is None or shipped is None or not is_shared(shipped):
+        return False
+    labels = (live.get("metadata") or {}).get("labels") or {}
+    of_ours = _descriptions(shipped)
+    return labels.get("app.kubernetes.io/part-of") != "moorage" or not of_ours & _descriptions(live)
+
+
+def _descriptions(crd: Mapping[str, Any]) -> set[str]:
+    versions = (crd.get("spec") or {}).get("versions") or ()
+    schemas = [((version.get("schema") or {}).get("openAPIV3Schema") or {}) for version in versions]
+    return {schema["description"] for schema in schemas if "description" in schema}
