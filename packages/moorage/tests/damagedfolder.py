@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from moorage.cli.datafolder import Config, DataFolder
-from moorage.server.databases import DATABASES
+from moorage.server.databases import databases
 from moorage.sql.opening import open_database
 from moorage_kube.databasefile import read_mark, write_mark
 from moorage_local.apiserver.pki import ensure_pki
@@ -25,7 +25,7 @@ NODES = [{"name": "node-1", "gpus": 2}]
 PORTS = {"api": 7001, "server": 7002, "ingress": 7003, "extender": 7004, "webhook": 7005}
 OBJECTS = 300
 ROWS = 100
-SERVER_DATABASES = {database.file: database for database in DATABASES if database.file}
+SERVER_DATABASES = {database.file: database for database in databases() if database.file}
 COPIED_DATABASES = ("cluster.db", *(name for name in SERVER_DATABASES if name != "outputs.db"))
 SMALL = ("VERSION", "config.json", "tokens.json", "pki/ca.crt", "pki/ca.key", "pki/tokens.key")
 

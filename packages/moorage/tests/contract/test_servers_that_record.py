@@ -22,7 +22,6 @@ from moorage.server.moving import move_logs, move_usage
 from moorage.server.service import RECORDING, ServerService
 from moorage.sql.leases import LEASE_SECONDS
 from moorage.usage.store import UsageStore
-from moorage.workflows.artifacts import open_artifacts
 from moorage.workflows.records import LocalRecords
 from moorage.workflows.store import open_workflows
 from moorage_kube.clock import rfc3339, rfc3339_micro
@@ -264,9 +263,11 @@ async def test_records_of_workflows_are_moved_before_anybody_reads_them(scene: S
     run = WorkflowRecord(uid="u1", namespace="lab", name="train", document={"spec": {}}, phase="Running")
     with closing(open_workflows(folder / "workflows.db")) as files:
         files.begin(run)
-    artifacts = open_artifacts(folder / "artifacts", most_bytes=1)
-    with closing(ServerService._open_records(scene.url, folder, artifacts)) as records:
-        assert await records.unfinished() == ("u1",)
+    service = ServerService(
+        scene.api, usage_db=folder / "usage.db", database=scene.url, page_token="page", clock=scene.clock
+    )
+    async with scene.running(service):
+        assert await service.context.part(LocalRecords).unfinished() == ("u1",)
     assert (folder / "workflows.db.moved").exists()
 
 

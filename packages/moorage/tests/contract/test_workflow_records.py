@@ -31,7 +31,6 @@ from moorage.model.workflow import (
     WorkflowRecord,
 )
 from moorage.server.service import ServerService
-from moorage.workflows.keeping import Keeping
 from moorage.workflows.records import LocalRecords
 from moorage_kube.clock import rfc3339
 from moorage_kube.errors import BadRequest, Conflict, LeaseLost, NotFound, QuotaExceeded, StorageError
@@ -77,7 +76,7 @@ class Served:
             self.api,
             usage_db=folder / "usage.db",
             page_token="page",
-            keeping=Keeping(record_bytes=QUOTA),
+            env={"MOORAGE_WORKFLOW_BYTES_PER_NAMESPACE": str(QUOTA)},
             clock=FakeClock(),
         )
         self.socket = socket.create_server(("127.0.0.1", 0))
@@ -96,7 +95,7 @@ class Served:
             await store.aclose()
             stop.set()
             await serving
-            self.service.workflows.close()
+            self.service.context.part(LocalRecords).close()
 
 
 Opener = Callable[[], AbstractAsyncContextManager[RecordStore]]
@@ -240,7 +239,7 @@ async def test_reports_of_steps_reach_the_operator(tmp_path: Path) -> None:
     async with site.running() as store:
         await store.begin(a_run())
         report = StepReport(pod="p", outputs=Outputs(result="1"))
-        await site.service.workflows.report("u1", "p", report)
+        await site.service.context.part(LocalRecords).report("u1", "p", report)
         assert await store.reports("u1", ["p", "q"]) == (report,)
 
 
@@ -275,7 +274,7 @@ async def test_whoever_may_not_update_the_records_is_refused(tmp_path: Path) -> 
         site.api.token = "unknown"
         with pytest.raises(StorageError, match="no valid token"):
             await store.begin(a_run())
-        assert await site.service.workflows.unfinished() == ()
+        assert await site.service.context.part(LocalRecords).unfinished() == ()
 
 
 async def test_what_the_operator_does_is_not_in_the_audit_log_and_what_strangers_try_is(tmp_path: Path) -> None:
@@ -309,7 +308,7 @@ async def test_a_server_that_is_away_is_a_storage_error_after_some_tries(tmp_pat
         await store.unfinished()
     assert 0.9 < clock.monotonic() - before < 3
     await store.aclose()
-    site.service.workflows.close()
+    site.service.context.part(LocalRecords).close()
 
 
 async def test_a_server_that_comes_back_at_another_address_is_found(tmp_path: Path) -> None:

@@ -115,9 +115,9 @@ def _databases(path: Path, manifest: Manifest, copied: Copy | None) -> Iterator[
 
 
 def _kept_by_every_server() -> set[str]:
-    from moorage.server.databases import DATABASES
+    from moorage.server.databases import databases
 
-    return {database.file for database in DATABASES if database.needed and database.file}
+    return {database.file for database in databases() if database.needed and database.file}
 
 
 def refuse_damage(folder: DataFolder, *, clock: Clock = SYSTEM) -> None:

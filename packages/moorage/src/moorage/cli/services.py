@@ -65,7 +65,6 @@ if TYPE_CHECKING:
     from moorage.server.identity.oidc import ProviderSettings
     from moorage.server.service import ServerService
     from moorage.webhooks.trail import Send
-    from moorage.workflows.keeping import Keeping
     from moorage_kube.remote.client import KubeClient
     from moorage_kube.remote.config import Connection
 
@@ -382,14 +381,15 @@ def _audit_token(settings: Settings) -> Callable[[str], bool]:
 
 def _server(api: KubeClient, settings: Settings, informers: Informers, evaluation: Evaluation) -> ServerService:
     """The server with its settings. Raises MoorageError without a folder for its data."""
-    from moorage.attempts.keeper import limit_settings
-    from moorage.queue.quota import quota_settings
-    from moorage.server.ratelimit import rate_settings
+    from moorage.server.databases import ARTIFACTS_FOLDER
     from moorage.server.service import ServerService
     from moorage.server.usagesources import SourceSettings
 
     if settings.data is None:
         raise MoorageError("the server needs a folder for usage.db", hint="give it with --data")
+    env = dict(os.environ)
+    if settings.install and not table.ARTIFACTS.read(env):  # one server: it keeps them in its folder in any case
+        env[table.ARTIFACTS.name] = f"file://{settings.data.absolute() / ARTIFACTS_FOLDER}"
     return ServerService(
         api,
         hosts=settings.hosts,
@@ -400,10 +400,8 @@ def _server(api: KubeClient, settings: Settings, informers: Informers, evaluatio
         logins=settings.logins,
         provider=settings.provider,
         usage_days=settings.usage_days,
-        rate=settings.rate or rate_settings(os.environ),
-        kept=limit_settings(os.environ),
-        keeping=_keeping(settings),
-        quota=quota_settings(os.environ),
+        rate=settings.rate,
+        env=env,
         sources=SourceSettings(
             namespaces=table.GPU_EXPORTER_NAMESPACES.read(os.environ),
             prometheus=table.PROMETHEUS_URL.read(os.environ),
@@ -412,16 +410,6 @@ def _server(api: KubeClient, settings: Settings, informers: Informers, evaluatio
         informers=informers,
         evaluation=evaluation,
     )
-
-
-def _keeping(settings: Settings) -> Keeping:
-    """As the environment says. The one server of a local cluster keeps artifacts in its folder in any case."""
-    from moorage.workflows.keeping import keep_settings
-
-    keeping = keep_settings(os.environ)
-    if settings.install and settings.data is not None and not keeping.artifacts:
-        return dataclasses.replace(keeping, artifacts=f"file://{settings.data.absolute() / 'artifacts'}")
-    return keeping
 
 
 async def _set(event: asyncio.Event) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 GROUP = "moorage.features"
 
-Field = Literal["parts", "routes", "pages", "glance", "metrics", "controllers", "explain", "crds"]
+Field = Literal["parts", "routes", "pages", "glance", "metrics", "controllers", "explain", "crds", "databases"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +30,7 @@ class Feature:
     - `explain`: for `moor explain`, a coroutine function of its `Session`, an object's name and the name of a part
       of it ("": of none): an answer of `api` with a `text`. Raises NotFound.
     - `crds`: a function that returns CustomResourceDefinitions. Where another made them, they are left alone.
+    - `databases`: a sequence of `server.databases.ServerDatabase`, for backups and checks too.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Feature:
     controllers: str = ""
     explain: str = ""
     crds: str = ""
+    databases: str = ""
 
 
 @functools.cache

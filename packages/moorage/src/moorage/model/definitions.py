@@ -11,7 +11,7 @@ from moorage_kube.resources import CRDS
 
 def is_shared(shipped: Mapping[str, Any]) -> bool:
     """Whether an object that we ship defines a kind that another may define too."""
-    return shipped["kind"] == CRDS.kind and shipped["spec"]["group"] != GROUP
+    return bool(shipped["kind"] == CRDS.kind and shipped["spec"]["group"] != GROUP)
 
 
 def is_anothers(live: Mapping[str, Any] | None, shipped: Mapping[str, Any] | None) -> bool:

@@ -335,8 +335,6 @@ def _app(queue: Any) -> ASGIApp:
         past=nothing,
         rightsizing=nothing,
         reports=nothing,
-        workflows=nothing,
-        artifacts=nothing,
         times=nothing,
         records=nothing,
     )

@@ -18,7 +18,7 @@ from moorage.server.runindex import RunIndex
 from moorage_kube.api import Api
 from moorage_kube.clock import SYSTEM, Clock
 from moorage_kube.errors import ApiError
-from moorage_kube.informer import Informer, index_by_controller, index_by_label
+from moorage_kube.informer import index_by_controller, index_by_label
 from moorage_kube.informers import Informers
 from moorage_kube.meta import Key, is_condition_true, key_of, labels_of
 from moorage_kube.resources import EVENTS, JOBS, NODES, PODS, PVCS, PVS, STORAGECLASSES, Obj, Resource
@@ -33,24 +33,13 @@ BY_CONTROLLER = "controller"
 class Cluster:
     """Nodes, pods and Jobs by list-and-watch. `run` keeps them and `version` current."""
 
-    def __init__(
-        self,
-        api: Api,
-        *,
-        clock: Clock = SYSTEM,
-        nodes: Informer | None = None,
-        pods: Informer | None = None,
-        jobs: Informer | None = None,
-        informers: Informers | None = None,
-    ) -> None:
-        """Informers that are given are run by the giver."""
+    def __init__(self, api: Api, *, clock: Clock = SYSTEM, informers: Informers | None = None) -> None:
         shared = informers or Informers()
         self._api = api
         self._clock = clock
-        self._own = [(NODES, nodes), (PODS, pods), (JOBS, jobs)]
-        self.nodes = nodes or shared.of(api, NODES)
-        self.pods = pods or shared.of(api, PODS)
-        self.jobs = jobs or shared.of(api, JOBS)
+        self.nodes = shared.of(api, NODES)
+        self.pods = shared.of(api, PODS)
+        self.jobs = shared.of(api, JOBS)
         for informer in (self.pods, self.jobs):
             informer.add_index(BY_RUN, index_by_label(RUN_LABEL))
             informer.add_index(BY_CONTROLLER, index_by_controller)
@@ -77,9 +66,8 @@ class Cluster:
         """Keep current until cancelled; then every stream that waits for changes ends."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                for (_, given), informer in zip(self._own, (self.nodes, self.pods, self.jobs), strict=True):
-                    if given is None:
-                        tasks.create_task(informer.run())
+                for informer in (self.nodes, self.pods, self.jobs):
+                    tasks.create_task(informer.run())
                 tasks.create_task(self._count())
         finally:
             self.close()

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from moorage.server.volumeuse import VolumeUse
     from moorage.usage.samples import SampleStore
     from moorage.usage.store import UsageStore
-    from moorage.workflows.artifacts import Artifacts
-    from moorage.workflows.records import LocalRecords
 
 Part = TypeVar("Part")
 
@@ -72,8 +70,6 @@ class Context:
     volume_use: VolumeUse
     tenants: KnownTenants
     keeper: Keeper
-    workflows: LocalRecords
-    artifacts: Artifacts
     past: PastRuns
     rightsizing: Rightsizing
     reports: CheckpointReports

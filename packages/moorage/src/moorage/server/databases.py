@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from moorage.attempts import logtable
 from moorage.attempts import store as attempts
+from moorage.features import load_all
 from moorage.queue import outputs
 from moorage.queue.tables import QUEUE
 from moorage.server.identity import sessions
@@ -13,7 +15,6 @@ from moorage.sql import leases
 from moorage.sql.migrations import Schema
 from moorage.usage import samples
 from moorage.usage import store as usage
-from moorage.workflows import store as workflows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +34,7 @@ class ServerDatabase:
     needed: bool = True
 
 
-DATABASES = (
+_OF_THE_PLATFORM = (
     ServerDatabase(
         name="maps",
         file="queue.db",
@@ -81,23 +82,17 @@ DATABASES = (
     ),
     ServerDatabase(name="logs", file="", schema=logtable.SCHEMA, tables=("kept_logs", "kept_log_parts")),
     ServerDatabase(
-        name="workflows",
-        file="workflows.db",
-        schema=workflows.SCHEMA,
-        tables=(
-            "workflow_runs",
-            "workflow_nodes",
-            "workflow_reports",
-            "workflow_memos",
-            "workflow_metrics",
-            "workflow_sizes",
-        ),
-    ),
-    ServerDatabase(
         name="outputs", file="outputs.db", schema=outputs.SCHEMA, tables=("output_sizes", "outputs"), needed=False
     ),
     ServerDatabase(name="leases", file="", schema=leases.SCHEMA, tables=("server_leases",), needed=False),
 )
+
+
+@functools.cache
+def databases() -> tuple[ServerDatabase, ...]:
+    """Those of the platform and of all features."""
+    return (*_OF_THE_PLATFORM, *(database for added in load_all("databases") for database in added))
+
 
 ARTIFACTS_FOLDER = "artifacts"  # beside the files: artifacts of workflows, where they are in no bucket
 LOGS_FOLDER = "attempts"  # beside the files: the kept ends of logs, where they are not in PostgreSQL

@@ -1,6 +1,6 @@
 """What a server kept in files before it had a PostgreSQL: moved into it once, when the server starts.
 
-Only what people miss is moved: the history of GPU use, the ends of kept logs, and records of workflows. A file
+Only what people miss is moved: the history of GPU use, the ends of kept logs, and what features keep. A file
 that was moved gets `.moved` at the end of its name and is left for whoever wants it back. A server killed half-way
 begins again: rows that are there stay as they are, and a log is moved whole.
 """
@@ -15,7 +15,6 @@ from moorage.decide.usage.intervals import Open
 from moorage.decide.usage.nodelives import Begin
 from moorage.server.databases import LOGS_FOLDER
 from moorage.usage.store import UsageStore
-from moorage.workflows.store import WorkflowStore, open_workflows
 from moorage_kube.databasefile import forget
 
 log = logging.getLogger(__name__)
@@ -38,30 +37,13 @@ def move_usage(folder: Path, to: UsageStore) -> int:
         to.apply([Open(interval) for interval in intervals[at : at + _BATCH]])
     for life in lives:
         to.apply_nodes([Begin(life)], now=life.last_seen_at)
-    _set_aside(path)
+    set_aside(path)
     log.info("moved the history of GPU use into PostgreSQL", extra={"intervals": len(intervals)})
     return len(intervals)
 
 
-def move_workflows(folder: Path, to: WorkflowStore) -> int:
-    """Move `workflows.db` of a folder; how many runs. Raises StorageError, and then nothing is renamed.
-
-    It is moved before anybody reads or writes records: a run that went on without its own would begin again.
-    """
-    path = folder / "workflows.db"
-    if not path.exists():
-        return 0
-    before = open_workflows(path)
-    try:
-        runs = to.take_over(before)
-    finally:
-        before.close()
-    _set_aside(path)
-    log.info("moved the records of workflows into PostgreSQL", extra={"runs": runs})
-    return runs
-
-
-def _set_aside(database: Path) -> None:
+def set_aside(database: Path) -> None:
+    """Rename a database that was moved."""
     database.rename(database.with_name(database.name + MOVED))
     forget(database)
 

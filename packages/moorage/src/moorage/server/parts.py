@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from moorage.features import load_all
+from moorage.server.backup.store import Place
 from moorage.server.identity.sessions import SessionDesk
+from moorage_kube.api import Api
 from moorage_kube.clock import Clock
 
 
@@ -14,15 +17,23 @@ from moorage_kube.clock import Clock
 class Base:
     """What parts of features are made from."""
 
+    api: Api
     clock: Clock
+    env: Mapping[str, str]  # the settings
+    place: Place  # where the server keeps its data
     sessions: SessionDesk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """`values`: what the feature's routes get from `Context.part`, one of each type."""
+    """`values`: what the feature's routes get from `Context.part`, one of each type.
+
+    `recording`: endless tasks that one server on a database does at a time. `close`: called at the end.
+    """
 
     values: tuple[object, ...] = ()
+    recording: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = ()
+    close: tuple[Callable[[], None], ...] = ()
 
 
 def make_parts(base: Base) -> tuple[Parts, ...]:

@@ -7,14 +7,14 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import cast
 
 from starlette.applications import Starlette
 
-from moorage.attempts.keeper import Keeper, Limits
+from moorage.attempts.keeper import Keeper, Limits, limit_settings
 from moorage.attempts.logs import LogFolder, Logs
 from moorage.attempts.logtable import LogTable
 from moorage.attempts.store import AttemptStore, open_attempts
@@ -24,7 +24,6 @@ from moorage.decide.rates import Rate
 from moorage.decide.usage.readings import is_sampled
 from moorage.evaluator.pool import Evaluation, InPlace
 from moorage.metrics.requests import RequestTimes
-from moorage.model.argo import WORKFLOWS
 from moorage.model.idle import IDLE_POLICIES
 from moorage.model.retention import USAGE_DAYS
 from moorage.model.targets import Target
@@ -33,7 +32,7 @@ from moorage.notify.outbound import outbound_of
 from moorage.notify.send import send
 from moorage.queue.manager import Queue
 from moorage.queue.outputs import Outputs
-from moorage.queue.quota import Quota
+from moorage.queue.quota import quota_settings
 from moorage.queue.store import open_store
 from moorage.server.app import create_app
 from moorage.server.backup.store import Place, finish_restore
@@ -42,7 +41,6 @@ from moorage.server.cluster import Cluster
 from moorage.server.collector import Collector
 from moorage.server.context import Context
 from moorage.server.costmeasures import CostOfDay
-from moorage.server.databases import ARTIFACTS_FOLDER
 from moorage.server.gateway.gateway import Gateway
 from moorage.server.identity.audit import AuditLog
 from moorage.server.identity.auth import Auth
@@ -54,10 +52,10 @@ from moorage.server.identity.people import People
 from moorage.server.identity.sessions import SessionDesk
 from moorage.server.idle.loop import IdleLoop, Sources
 from moorage.server.memoryuse import MemoryUse
-from moorage.server.moving import move_logs, move_usage, move_workflows
+from moorage.server.moving import move_logs, move_usage
 from moorage.server.parts import Base, make_parts, values_of
 from moorage.server.queue.maps import MapBridge
-from moorage.server.ratelimit import Limiter
+from moorage.server.ratelimit import Limiter, rate_settings
 from moorage.server.rest.checkpointreports import CheckpointReports
 from moorage.server.rest.past import PastRuns
 from moorage.server.rightsizing import Rightsizing
@@ -73,14 +71,9 @@ from moorage.sql.thread import StoreThread
 from moorage.usage.recorder import Recorder
 from moorage.usage.samples import Kept, SampleStore
 from moorage.usage.store import UsageStore
-from moorage.workflows.artifacts import Artifacts, open_artifacts
-from moorage.workflows.keeping import Keeping, sweep
-from moorage.workflows.records import LocalRecords
-from moorage.workflows.store import WorkflowStore
 from moorage_kube.api import Api, LogApi
 from moorage_kube.clock import SYSTEM, Clock
-from moorage_kube.errors import MoorageError, NotFound, StorageError
-from moorage_kube.informer import Informer
+from moorage_kube.errors import MoorageError, StorageError
 from moorage_kube.informers import Informers
 from moorage_kube.remote.client import KubeClient
 from moorage_kube.remote.events import EventRecorder
@@ -88,7 +81,6 @@ from moorage_kube.remote.events import EventRecorder
 log = logging.getLogger(__name__)
 
 RECORDING = "recording"  # the task of the server that records: use, attempts, logs
-LISTED_AT_ONCE = 100  # Workflows, of at most some MB each
 SWEEP_SECONDS = 600.0  # between two looks for output of maps that are gone
 
 
@@ -110,12 +102,10 @@ class ServerService:
     and an outage of it stops nothing but maps.
     `page_person` acts by the page's token; without one it only looks.
     `people_db` likewise, for sessions and the audit log (`people.db`); `provider` is where people log in.
-    `attempts_db` likewise, for facts of runs' pods (`attempts.db`); their logs are in the folder `attempts` beside
-    `usage_db`, or in PostgreSQL with them; `kept`: how much of both.
-    Records of workflows are in `workflows.db` or in PostgreSQL; `keeping`: for how long, and where artifacts are.
-    `rate`: how often one person may ask. `usage_days`: how long is kept who used which GPUs.
-    `quota`: what the maps of one namespace may take. `sources`: where readings of GPUs come from.
-    Informers that are given are run by the giver. `hosts` are names it answers to beside loopback.
+    Facts of runs' pods are in `attempts.db`, their logs in the folder `attempts` beside it, or both in PostgreSQL.
+    `env`: the settings. `rate`: how often one person may ask; None: as `env` says.
+    `usage_days`: how long is kept who used which GPUs. `sources`: where readings of GPUs come from.
+    `hosts` are names it answers to beside loopback.
     """
 
     def __init__(
@@ -132,27 +122,21 @@ class ServerService:
         provider: ProviderSettings | None = None,
         rate: Rate | None = None,
         usage_days: int = USAGE_DAYS,
-        attempts_db: Path | str | None = None,
-        kept: Limits | None = None,
-        keeping: Keeping | None = None,
-        quota: Quota | None = None,
+        env: Mapping[str, str] | None = None,
         sources: SourceSettings | None = None,
         hosts: Iterable[str] = (),
         clock: Clock = SYSTEM,
-        nodes: Informer | None = None,
-        pods: Informer | None = None,
-        jobs: Informer | None = None,
         informers: Informers | None = None,
         evaluation: Evaluation | None = None,
     ) -> None:
-        shared = informers or Informers()
+        shared, env = informers or Informers(), env or {}
         place = Place(folder=usage_db.parent, url=database or "")
         if not place.url:
             finish_restore(place.folder)
         self.usage = UsageStore(database or usage_db)
         kept_samples = Kept(hours=timedelta(days=usage_days))
         self.samples = SampleStore(database or usage_db.with_name("samples.db"), kept=kept_samples)
-        self.cluster = Cluster(api, clock=clock, nodes=nodes, pods=pods, jobs=jobs, informers=shared)
+        self.cluster = Cluster(api, clock=clock, informers=shared)
         self.recorder = Recorder(
             self.usage,
             pods=self.cluster.pods,
@@ -161,19 +145,17 @@ class ServerService:
             keep=timedelta(days=usage_days),
         )
         self._files = usage_db.parent if database is not None else None  # of a server that had no PostgreSQL
-        attempts = database or attempts_db or usage_db.with_name("attempts.db")
+        attempts = database or usage_db.with_name("attempts.db")
         self._attempts = StoreThread("attempts", lambda: open_attempts(attempts))
+        limits = limit_settings(env)
         self._leases, self.leader = _leader(database, clock)
-        self._logs = self._make_logs(attempts, usage_db.with_name("attempts"), kept or Limits(), clock)
-        self.keeper = self._make_keeper(api, kept or Limits(), clock)
+        self._logs = self._make_logs(attempts, usage_db.with_name("attempts"), limits, clock)
+        self.keeper = self._make_keeper(api, limits, clock)
         where = database or (usage_db.with_name("queue.db") if queue_db is None else queue_db)
-        self._quota = quota or Quota()
+        self._quota = quota_settings(env)
         self.queue = Queue(lambda: open_store(where, self._quota), clock=clock)
         self.outputs = Outputs(database or usage_db.with_name("outputs.db"))
-        self._clock, self._api = clock, api
-        self._keeping = keeping or Keeping()
-        self.artifacts = self._open_artifacts(usage_db.parent, is_shared=database is not None)
-        self.workflows = self._open_records(database, usage_db.parent, self.artifacts, self._keeping.record_bytes)
+        self._clock = clock
         self.maps = MapBridge(api, self.queue, clock=clock, informers=shared)
         self.people = People(api, informers=shared)
         self.desk = SessionDesk(database or (usage_db.with_name("people.db") if people_db is None else people_db))
@@ -193,6 +175,7 @@ class ServerService:
         self.collector = self._make_collector(api, sources or SourceSettings(), clock)
         self.logins.addresses.allow(hosts)
         self.gateway.info.on_change(self.logins.addresses.follow)
+        self._parts = make_parts(Base(api=api, clock=clock, env=env, place=place, sessions=self.desk))
         self.context = Context(
             evaluation=evaluation or InPlace(),
             api=api,
@@ -211,17 +194,15 @@ class ServerService:
             changes=self.changes,
             own_writes=self.own_writes,
             gateway=self.gateway,
-            limiter=Limiter(rate, clock=clock),
+            limiter=Limiter(rate or rate_settings(env), clock=clock),
             volume_use=VolumeUse(self.cluster, self._kubelets, clock=clock),
             tenants=KnownTenants(api, clock=clock),
             idle=self.idle,
             keeper=self.keeper,
-            workflows=self.workflows,
-            artifacts=self.artifacts,
             past=PastRuns(self.usage, clock=clock),
             rightsizing=Rightsizing(api, self.usage, self.keeper, self.samples.use_of, clock=clock),
             reports=CheckpointReports(clock=clock),
-            parts=values_of(make_parts(Base(clock=clock, sessions=self.desk))),
+            parts=values_of(self._parts),
             times=RequestTimes(clock=clock),
             records=lambda: self.leader.term is not None,
             cost_of_day=lambda: self.cost_of_day.cost,
@@ -284,24 +265,6 @@ class ServerService:
             clock=clock,
         )
 
-    @staticmethod
-    def _open_records(database: str | None, folder: Path, artifacts: Artifacts, quota: int = 0) -> LocalRecords:
-        def prepare(store: WorkflowStore) -> None:
-            if database is not None:
-                move_workflows(folder, store)
-
-        where = database or folder / "workflows.db"
-        return LocalRecords(where, prepare=prepare, artifacts=artifacts, quota=quota)
-
-    def _open_artifacts(self, folder: Path, *, is_shared: bool) -> Artifacts:
-        """`is_shared`: other servers have other folders, and would not find what is in this one."""
-        keeping = self._keeping
-        if is_shared and not keeping.artifacts:
-            hint = "servers that share a database keep artifacts in a bucket: set MOORAGE_ARTIFACTS"
-            return Artifacts(None, most_bytes=keeping.artifact_bytes, refusal=hint)
-        where = keeping.artifacts or folder / ARTIFACTS_FOLDER
-        return open_artifacts(where, most_bytes=keeping.artifact_bytes, namespace_bytes=keeping.namespace_bytes)
-
     def _make_keeper(self, api: Api, limits: Limits, clock: Clock) -> Keeper:
         return Keeper(
             self._attempts,
@@ -333,7 +296,9 @@ class ServerService:
             self.cluster.close()
             self.outputs.close()
             self._attempts.close()
-            self.workflows.close()
+            for part in self._parts:
+                for close in part.close:
+                    close()
             self._logs.close()
             self.usage.close()
             self.samples.close()
@@ -367,22 +332,9 @@ class ServerService:
             tasks.create_task(self._sweep_outputs())
             tasks.create_task(self.idle.run())
             tasks.create_task(self._budgets.run())
-            tasks.create_task(
-                sweep(self.workflows, self.artifacts, self._keeping, present=self._present, clock=self._clock)
-            )
-
-    async def _present(self) -> frozenset[str]:
-        """Uids of all Workflows."""
-        uids: set[str] = set()
-        cont: str | None = None
-        try:
-            while True:  # they are large: a page at a time
-                page = await self._api.list(WORKFLOWS, limit=LISTED_AT_ONCE, cont=cont)
-                uids.update(str(workflow["metadata"]["uid"]) for workflow in page.items)
-                if not (cont := page.cont):
-                    return frozenset(uids)
-        except NotFound:  # no such kind here
-            return frozenset()
+            for part in self._parts:
+                for work in part.recording:
+                    tasks.create_task(work())
 
     async def _sweep_outputs(self) -> None:
         """Forget what deleted maps have printed."""

@@ -6,13 +6,13 @@ import re
 
 import pytest
 
-from moorage.server.databases import DATABASES, ServerDatabase
+from moorage.server.databases import ServerDatabase, databases
 from moorage.sql.migrations import migrations
 
 _TABLE = re.compile(r"create table (?:if not exists )?(\w+)|drop table (?:if exists )?(\w+)", re.IGNORECASE)
 
 
-@pytest.mark.parametrize("database", DATABASES, ids=lambda database: database.name)
+@pytest.mark.parametrize("database", databases(), ids=lambda database: database.name)
 @pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
 def test_every_table_of_a_schema_is_in_the_list(database: ServerDatabase, dialect: str) -> None:
     if dialect == "sqlite" and not database.file:
@@ -26,7 +26,7 @@ def test_every_table_of_a_schema_is_in_the_list(database: ServerDatabase, dialec
 
 
 def test_every_file_and_schema_is_in_the_list_once() -> None:
-    files = [database.file for database in DATABASES if database.file]
+    files = [database.file for database in databases() if database.file]
     assert sorted(files) == sorted(set(files))
-    schemas = [(database.schema.package, database.schema.prefix) for database in DATABASES]
+    schemas = [(database.schema.package, database.schema.prefix) for database in databases()]
     assert len(schemas) == len(set(schemas))

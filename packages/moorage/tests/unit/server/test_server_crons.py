@@ -9,6 +9,7 @@ import pytest
 
 from moorage.model.argo import CRON_WORKFLOWS, WORKFLOWS
 from moorage.model.workflow import WorkflowRecord
+from moorage.workflows.records import LocalRecords
 from moorage_kube.clock import rfc3339
 from moorage_kube.testing.clock import NOON
 
@@ -68,7 +69,7 @@ async def test_a_backfill_passes_over_runs_whose_objects_are_gone(site, ask):
     site.api.put(CRON_WORKFLOWS, MANIFEST | {"metadata": meta})
     gone = f"nightly-{SLOT - 3600}"
     record = WorkflowRecord(uid="w1", namespace="lab", name=gone, document={}, cron="nightly", phase="Succeeded")
-    await site.service.context.workflows.begin(record)
+    await site.service.context.part(LocalRecords).begin(record)
     body = {"begin": rfc3339(NOON - 2 * HOUR), "end": rfc3339(NOON), "parallel": 2, "dryRun": True}
     status, answer = await ask("POST", f"{ONE}/backfill", body)
     assert (status, answer["skipped"]) == (200, [rfc3339(NOON - HOUR)])

@@ -14,6 +14,8 @@ from moorage.decide.maps.leasing import Policy
 from moorage.decide.usage.intervals import Interval
 from moorage.model.workflow import Memo, MetricPoint, NodePhase, NodeRecord, NodeType, Outputs, WorkflowRecord
 from moorage.server.namespaces import by_namespace, is_too_old, records_since
+from moorage.workflows.artifacts import Artifacts
+from moorage.workflows.records import LocalRecords
 from moorage_kube.clock import rfc3339
 from moorage_kube.resources import NAMESPACES
 from moorage_kube.testing.clock import NOON
@@ -51,16 +53,20 @@ class Old:
             namespace="lab", name="old-squares", owner="eve", policy=Policy(), request="r"
         )
         await queue.add_items(stored.map.id, [NewItem(value=msgspec.Raw(b'"old-value"'))])
-        artifact = await self.service.artifacts.put(parts(b"old-artifact"), "lab/m.txt", name="model")
+        artifact = await self.service.context.part(Artifacts).put(
+            parts(b"old-artifact"), "lab/m.txt", name="model"
+        )
         artifact = msgspec.structs.replace(artifact, key="m.txt")
-        await self.service.workflows.begin(a_record())
-        await self.service.workflows.load("u1", "me")
+        await self.service.context.part(LocalRecords).begin(a_record())
+        await self.service.context.part(LocalRecords).load("u1", "me")
         node = NodeRecord(
             id="n1", name="old-train", display_name="old-train", type=NodeType.POD, phase=NodePhase.SUCCEEDED,
             outputs=Outputs(artifacts=(artifact,), parameters={"x": "old-value"}),
         )  # fmt: skip
-        await self.service.workflows.save("u1", "me", [node])
-        await self.service.workflows.remember("lab", "cache", "key", Memo(outputs=Outputs(), at=rfc3339(NOON)))
+        await self.service.context.part(LocalRecords).save("u1", "me", [node])
+        await self.service.context.part(LocalRecords).remember(
+            "lab", "cache", "key", Memo(outputs=Outputs(), at=rfc3339(NOON))
+        )
 
     async def seen(self):
         """Of the reads that show something of the old records."""
@@ -145,17 +151,19 @@ async def test_a_member_deletes_nothing_that_is_older(old, path):
 
 async def test_a_step_reads_no_older_artifact_and_an_older_workflow_saves_none(old):
     digest = "sha256:" + hashlib.sha256(b"step").hexdigest()
-    await old.service.workflows.begin(
+    await old.service.context.part(LocalRecords).begin(
         a_record("u2", name="now", phase="Running", created_at=rfc3339(LATER), token_digest=digest)
     )
-    await old.service.workflows.begin(a_record("u0", name="then", phase="Running", token_digest=digest))
+    await old.service.context.part(LocalRecords).begin(
+        a_record("u0", name="then", phase="Running", token_digest=digest)
+    )
     step = {"authorization": "Bearer step"}
     fetch = "/api/v1/steps/{}/artifacts?key=m.txt"
     assert (await old.site.ask(fetch.format("u2"), headers=step, token=False)).text == "old-artifact"
     written = datetime.now(UTC) + timedelta(days=1)  # the file's own time is the disk's
     old.namespace(written)
     assert (await old.site.ask(fetch.format("u0"), headers=step, token=False)).status == 410
-    await old.service.workflows.begin(
+    await old.service.context.part(LocalRecords).begin(
         a_record("u3", name="new", phase="Running", created_at=rfc3339(written), token_digest=digest)
     )
     assert (await old.site.ask(fetch.format("u3"), headers=step, token=False)).status == 404
@@ -165,9 +173,9 @@ async def test_a_step_reads_no_older_artifact_and_an_older_workflow_saves_none(o
 
 async def test_outputs_and_metrics_of_the_old_namespace_are_not_reused(old):
     point = MetricPoint(name="made", help="h", kind="counter", value=5.0)
-    await old.service.workflows.begin(running := a_record("u5", name="metered", phase="Running"))
-    await old.service.workflows.load("u5", "me")
-    await old.service.workflows.save("u5", "me", (), running, (point,))
+    await old.service.context.part(LocalRecords).begin(running := a_record("u5", name="metered", phase="Running"))
+    await old.service.context.part(LocalRecords).load("u5", "me")
+    await old.service.context.part(LocalRecords).save("u5", "me", (), running, (point,))
     old.site.api.readers |= {("ada", None)}
     body = json.dumps({"namespace": "lab", "cache": "cache", "key": "key"}).encode()
 
@@ -177,13 +185,13 @@ async def test_outputs_and_metrics_of_the_old_namespace_are_not_reused(old):
         return (await old.site.ask(path, method="POST", headers=headers, body=body, token=False)).json
 
     assert (await ask("recall", body)).get("memo")
-    made = [each.name for each in await old.service.workflows.metrics()]
+    made = [each.name for each in await old.service.context.part(LocalRecords).metrics()]
     assert "made" in made
     old.namespace(datetime.now(UTC) + timedelta(days=1))
     assert not (await ask("recall", body)).get("memo")
     began = msgspec.json.encode({"record": a_record("u9", name="new")})
     await ask("begin", began)
-    assert "made" not in [each.name for each in await old.service.workflows.metrics()]
+    assert "made" not in [each.name for each in await old.service.context.part(LocalRecords).metrics()]
 
 
 def an_interval(**fields):

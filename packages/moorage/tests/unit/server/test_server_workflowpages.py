@@ -28,6 +28,8 @@ from moorage.model.workflow import (
 )
 from moorage.server.pages.jobpages import STOP_ASKING
 from moorage.server.pages.refusals import SIGN_IN
+from moorage.workflows.artifacts import Artifacts
+from moorage.workflows.records import LocalRecords
 from moorage_kube.clock import rfc3339
 from moorage_kube.resources import NAMESPACES, PODS
 from moorage_kube.testing.clock import NOON
@@ -44,7 +46,7 @@ class Reader:
     """ada, who may do everything with workflows of namespace team."""
 
     def __init__(self, site):
-        self.site, self.api, self.store = site, site.api, site.service.workflows
+        self.site, self.api, self.store = site, site.api, site.service.context.part(LocalRecords)
         site.api.with_token = lambda token, *_: site.api
         site.api.readers |= {("ada", "team"), ("ada", None)}
         site.api.put(NAMESPACES, {"metadata": {"name": "team"}})
@@ -422,7 +424,7 @@ async def test_a_folder_of_files_is_downloaded_as_one_tar_file(ada):
         yield data
 
     for name, data in files.items():
-        await ada.site.service.artifacts.put(stream(data), f"team/train/p/dir/{name}", name="dir")
+        await ada.site.service.context.part(Artifacts).put(stream(data), f"team/train/p/dir/{name}", name="dir")
     folder = Artifact(name="dir", key="train/p/dir", archive="none", files=2, size_bytes=1001)
     await add(ada, a_node(outputs=Outputs(artifacts=(folder,))))
     page = (await ada.get("/workflows/team/train", at="id-a")).text

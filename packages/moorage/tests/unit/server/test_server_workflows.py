@@ -14,6 +14,7 @@ from moorage.model.workflow import NodePhase, NodeRecord, NodeType, WorkflowReco
 from moorage.server.identity.auth import User
 from moorage.server.rest.workflowrecords import StoreRecords
 from moorage.server.rest.workflows import choice_of
+from moorage.workflows.records import LocalRecords
 from moorage_kube.errors import UsageError
 from moorage_kube.moments import rfc3339
 from moorage_kube.testing.clock import NOON
@@ -32,20 +33,20 @@ def a_record(uid="u1", name="train", phase="Succeeded"):
 
 async def kept(site, *records):
     for record in records:
-        await site.service.workflows.begin(record)
+        await site.service.context.part(LocalRecords).begin(record)
     return StoreRecords(site.service.context, User("ada"))
 
 
 async def test_records_are_read_with_all_their_nodes(site):
     async with site.running():
         records = await kept(site, a_record())
-        await site.service.workflows.load("u1", "me")
+        await site.service.context.part(LocalRecords).load("u1", "me")
         nodes = [
             NodeRecord(id=f"n{at}", name=f"train.{at}", display_name=str(at), type=NodeType.POD,
                        phase=NodePhase.SUCCEEDED)
             for at in range(3)
         ]  # fmt: skip
-        await site.service.workflows.save("u1", "me", nodes)
+        await site.service.context.part(LocalRecords).save("u1", "me", nodes)
         obj = await records.read("lab", "train", None)
         assert sorted(obj["status"]["nodes"]) == ["n0", "n1", "n2"]
         assert await records.read("lab", "none", None) is None
@@ -139,7 +140,7 @@ async def test_a_step_reports_under_the_name_of_a_pod_of_its_workflow(site):
         return await site.ask(path, method="POST", headers=headers, body=b'{"pod": "x"}', token=False)
 
     async with site.running():
-        workflows = site.service.workflows
+        workflows = site.service.context.part(LocalRecords)
         await workflows.begin(msgspec.structs.replace(a_record(phase="Running"), token_digest=digest))
         await workflows.load("u1", "me")
         refused = await report("train-1")

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moorage.queue.tables import QUEUE
-from moorage.server.databases import DATABASES, ServerDatabase
+from moorage.server.databases import ServerDatabase, databases
 from moorage.sql.migrations import Migration, Schema, Version, migrate, migrations
 from moorage.sql.sqlite import SqliteDatabase, statements
 from moorage_kube.errors import StorageError
@@ -112,7 +112,7 @@ def test_the_first_schemas_are_those_of_0_1_0() -> None:
 
 
 @pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
-@pytest.mark.parametrize("database", DATABASES, ids=lambda database: database.name)
+@pytest.mark.parametrize("database", databases(), ids=lambda database: database.name)
 def test_every_migration_is_numbered_and_the_first_is_recorded(database: ServerDatabase, dialect: str) -> None:
     if dialect == "sqlite" and not database.file:
         pytest.skip("kept in no file")

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from importlib import resources
 
-from moorage.server.databases import DATABASES
+from moorage.server.databases import databases
 from moorage.sql.migrations import Schema, migrations
 
 _TABLE = re.compile(r"CREATE TABLE (?:IF NOT EXISTS )?(\w+)")
@@ -39,7 +39,7 @@ class Part:
 _NOT_KEPT = ("leases",)  # which server records now
 PARTS = tuple(
     Part(name=database.name, schema=database.schema, file=database.file, passing=database.passing)
-    for database in DATABASES
+    for database in databases()
     if database.name not in _NOT_KEPT
 )
 MAPS = "maps"  # the part with the queue

@@ -60,6 +60,7 @@ from moorage.server.pages.workflowdrawing import Links, draw, is_waiting
 from moorage.server.problems import Problem, as_problem
 from moorage.server.rest.workflows import records_of
 from moorage.server.rest.workflowwaits import holders_for, pods_of
+from moorage.workflows.records import LocalRecords
 from moorage_kube.api import Api, PodApi
 from moorage_kube.errors import ApiError, BadRequest, MoorageError, NotFound, ServerError, StorageError
 from moorage_kube.resources import PODS, Obj
@@ -218,9 +219,9 @@ async def _record(
     context: Context, user: User, namespace: str, name: str, live: Obj | None
 ) -> WorkflowRecord | None:
     if live is not None:
-        return await context.workflows.by_uid(str(live["metadata"].get("uid") or ""))
+        return await context.part(LocalRecords).by_uid(str(live["metadata"].get("uid") or ""))
     since = await oldest_for(context, user, "get", WORKFLOWS, namespace)
-    return await context.workflows.get(namespace, name, since)
+    return await context.part(LocalRecords).get(namespace, name, since)
 
 
 def _has_own_nodes(live: Obj | None) -> bool:
@@ -233,7 +234,7 @@ async def _nodes(context: Context, uid: str) -> tuple[NodeRecord, ...]:
     nodes: list[NodeRecord] = []
     after = ""
     while True:
-        page = await context.workflows.nodes(uid, after=after)
+        page = await context.part(LocalRecords).nodes(uid, after=after)
         nodes += page.nodes
         if not (after := page.after):
             return tuple(nodes)

@@ -20,6 +20,8 @@ from moorage.model.workflow import Artifact, NodeRecord, WorkflowRecord
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.namespaces import oldest_for
 from moorage.server.problems import Problem
+from moorage.workflows.artifacts import Artifacts
+from moorage.workflows.records import LocalRecords
 from moorage_kube.errors import NotFound, StorageError
 
 PATH = "/api/v1/workflows/{namespace}/{name}/artifacts"
@@ -92,7 +94,7 @@ async def _download(call: Call[None, WhichRun], run: WorkflowRecord, artifact: A
     if artifact.files:
         return await _download_folder(call, run, artifact)
     try:
-        content = await call.context.artifacts.open(f"{run.namespace}/{artifact.key}", await _oldest(call))
+        content = await call.context.part(Artifacts).open(f"{run.namespace}/{artifact.key}", await _oldest(call))
     except StorageError as error:
         raise Problem(503, ErrorCode.UNAVAILABLE, error.message, error.hint) from error
     file = quote(artifact.name + _SUFFIXES.get(artifact.archive, ""))
@@ -108,7 +110,7 @@ async def _download(call: Call[None, WhichRun], run: WorkflowRecord, artifact: A
 
 async def _download_folder(call: Call[None, WhichRun], run: WorkflowRecord, artifact: Artifact) -> Response:
     """The files of a folder as one tar file."""
-    store, key = call.context.artifacts, f"{run.namespace}/{artifact.key}"
+    store, key = call.context.part(Artifacts), f"{run.namespace}/{artifact.key}"
     try:
         names = await store.below(key, await _oldest(call))
     except StorageError as error:
@@ -149,7 +151,7 @@ async def _check(call: Call[None, WhichRun]) -> None:
 async def _run(call: Call[None, WhichRun]) -> WorkflowRecord:
     """Raises NotFound, and Problem 503."""
     try:
-        runs = await call.context.workflows.history(call.namespace, call.name, await _oldest(call))
+        runs = await call.context.part(LocalRecords).history(call.namespace, call.name, await _oldest(call))
     except StorageError as error:
         raise Problem(503, ErrorCode.UNAVAILABLE, error.message, error.hint) from error
     for run in runs:
@@ -171,7 +173,7 @@ async def _nodes(call: Call[None, WhichRun], run: WorkflowRecord) -> list[NodeRe
     after = ""
     try:
         while True:
-            page = await call.context.workflows.nodes(run.uid, after=after)
+            page = await call.context.part(LocalRecords).nodes(run.uid, after=after)
             nodes += page.nodes
             if not (after := page.after):
                 return nodes

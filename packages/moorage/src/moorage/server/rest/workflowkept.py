@@ -11,6 +11,7 @@ from moorage.server.endpoint import Call, Endpoint
 from moorage.server.kept import KeptForUser
 from moorage.server.namespaces import oldest_for
 from moorage.server.rest.kept import check_right
+from moorage.workflows.records import LocalRecords
 from moorage_kube.errors import NotFound, ServerError, StorageError
 
 STEPS = "/api/v1/workflows/{namespace}/{name}/kept"
@@ -54,7 +55,7 @@ async def _newest(call: Call[None, Any]) -> str:
     """The uid of the newest workflow of the name. Raises NotFound."""
     try:
         since = await oldest_for(call.context, call.user, "get", WORKFLOWS, call.namespace)
-        record = await call.context.workflows.get(call.namespace, call.name, since)
+        record = await call.context.part(LocalRecords).get(call.namespace, call.name, since)
     except StorageError as error:
         raise ServerError(f"the records of workflows cannot be read: {error.message}", status=503) from error
     if record is None:

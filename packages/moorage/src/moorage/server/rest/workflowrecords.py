@@ -13,6 +13,7 @@ from moorage.server.context import Context
 from moorage.server.identity.auth import User
 from moorage.server.namespaces import oldest_for
 from moorage.workflows.query import PAGE_MAX, RunQuery
+from moorage.workflows.records import LocalRecords
 from moorage_kube.errors import ServerError, StorageError
 from moorage_kube.moments import moment
 from moorage_kube.resources import Obj
@@ -26,7 +27,7 @@ class StoreRecords:
     """
 
     def __init__(self, context: Context, user: User) -> None:
-        self._context, self._user, self._store = context, user, context.workflows
+        self._context, self._user, self._store = context, user, context.part(LocalRecords)
 
     async def read(self, namespace: str, name: str, live: Obj | None) -> Obj | None:
         try:

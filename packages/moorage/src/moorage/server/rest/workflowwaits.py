@@ -16,6 +16,7 @@ from moorage.server.identity.auth import User
 from moorage.server.namespaces import is_too_old, oldest_for
 from moorage.server.rest.explain import explained
 from moorage.server.rest.workflows import ONE, records_of
+from moorage.workflows.records import LocalRecords
 from moorage_kube.errors import StorageError
 from moorage_kube.moments import moment, whole_seconds
 
@@ -52,7 +53,7 @@ def holders_for(context: Context, user: User) -> FindHolders:
 
     async def find(locks: Sequence[str]) -> Sequence[LockHolder]:
         try:
-            held = await context.workflows.holders(locks)
+            held = await context.part(LocalRecords).holders(locks)
         except StorageError:
             return ()
         since: dict[str, datetime | None] = {}  # of the namespaces whose workflows the user may get

@@ -8,6 +8,7 @@ from moorage.features import Feature
 
 FEATURE = Feature(
     name="workflows",
+    parts="moorage.server.workflows.parts:make_parts",
     routes="moorage.server.workflows.feature:routes",
     pages="moorage.server.workflows.feature:PAGES",
     glance="moorage.server.pages.workflowpages:glance",
@@ -15,4 +16,5 @@ FEATURE = Feature(
     controllers="moorage.controllers.workflow.feature:controllers",
     explain="moorage.cli.workflowexplain:explain",
     crds="moorage.model.workflowcrds:workflow_crds",
+    databases="moorage.server.workflows.databases:DATABASES",
 )

@@ -8,6 +8,7 @@ import logging
 from moorage.decide.runs.kept import is_of_step
 from moorage.decide.workflows.metrics import exposition, gauges
 from moorage.server.context import Context
+from moorage.workflows.records import LocalRecords
 from moorage_kube.errors import StorageError
 
 log = logging.getLogger(__name__)
@@ -15,10 +16,11 @@ log = logging.getLogger(__name__)
 
 async def measure(context: Context) -> bytes:
     """What workflows define, and what Argo's controller has; none while their records cannot be read."""
+    records = context.part(LocalRecords)
     steps = filter(is_of_step, context.cluster.pods.all())
     pods = [str((pod.get("status") or {}).get("phase") or "Pending") for pod in steps]
     try:
-        series = [*await context.workflows.metrics(), *gauges(await context.workflows.phases(), pods)]
+        series = [*await records.metrics(), *gauges(await records.phases(), pods)]
     except StorageError as error:
         log.warning("metrics of workflows cannot be read", extra={"error": error.message})
         return b""

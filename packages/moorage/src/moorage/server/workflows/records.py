@@ -40,6 +40,7 @@ from moorage.server.context import Context
 from moorage.server.inputs import decode, read_bytes
 from moorage.server.namespaces import records_since
 from moorage.server.problems import Problem, as_problem
+from moorage.workflows.records import LocalRecords
 from moorage_kube.errors import ApiError, StorageError
 
 LARGE = 256 * 1024  # bytes of a body that is read, or of an answer that is written, in a thread
@@ -55,54 +56,58 @@ class Verb(Generic[B]):
 
 async def _begin(context: Context, asked: Begin) -> Any:
     since = await records_since(context.api, asked.record.namespace)
-    return await context.workflows.begin(asked.record, since)
+    return await context.part(LocalRecords).begin(asked.record, since)
 
 
 async def _load(context: Context, asked: Load) -> Any:
-    return await context.workflows.load(asked.uid, asked.holder)
+    return await context.part(LocalRecords).load(asked.uid, asked.holder)
 
 
 async def _save(context: Context, asked: Save) -> Any:
-    problems = await context.workflows.save(asked.uid, asked.holder, asked.nodes, asked.workflow, asked.metrics)
+    problems = await context.part(LocalRecords).save(
+        asked.uid, asked.holder, asked.nodes, asked.workflow, asked.metrics
+    )
     return Saved(problems=problems)
 
 
 async def _forget_nodes(context: Context, asked: ForgetNodes) -> Any:
-    await context.workflows.forget_nodes(asked.uid, asked.holder, asked.ids, asked.workflow)
+    await context.part(LocalRecords).forget_nodes(asked.uid, asked.holder, asked.ids, asked.workflow)
     return Nothing()
 
 
 async def _delete_artifacts(context: Context, asked: DeleteArtifacts) -> Any:
-    return Left(failures=await context.workflows.delete_artifacts(asked.uid, asked.holder, asked.artifacts))
+    return Left(
+        failures=await context.part(LocalRecords).delete_artifacts(asked.uid, asked.holder, asked.artifacts)
+    )
 
 
 async def _mark_deleted(context: Context, asked: DeleteArtifacts) -> Any:
-    await context.workflows.mark_deleted(asked.uid, asked.holder, asked.artifacts)
+    await context.part(LocalRecords).mark_deleted(asked.uid, asked.holder, asked.artifacts)
     return Nothing()
 
 
 async def _reports(context: Context, asked: AskReports) -> Any:
-    return Reports(reports=await context.workflows.reports(asked.uid, asked.pods))
+    return Reports(reports=await context.part(LocalRecords).reports(asked.uid, asked.pods))
 
 
 async def _unfinished(context: Context, _asked: Nothing) -> Any:
-    return Uids(uids=await context.workflows.unfinished())
+    return Uids(uids=await context.part(LocalRecords).unfinished())
 
 
 async def _gone(context: Context, asked: Gone) -> Any:
-    await context.workflows.gone(asked.uid, asked.at)
+    await context.part(LocalRecords).gone(asked.uid, asked.at)
     return Nothing()
 
 
 async def _remember(context: Context, asked: Remember) -> Any:
-    await context.workflows.remember(asked.namespace, asked.cache, asked.key, asked.memo)
+    await context.part(LocalRecords).remember(asked.namespace, asked.cache, asked.key, asked.memo)
     return Nothing()
 
 
 async def _recall(context: Context, asked: Recall) -> Any:
     bounds = (asked.since, await records_since(context.api, asked.namespace))
     since = max((bound for bound in bounds if bound is not None), default=None)
-    memo = await context.workflows.recall(asked.namespace, asked.cache, asked.key, since=since)
+    memo = await context.part(LocalRecords).recall(asked.namespace, asked.cache, asked.key, since=since)
     return Recalled(memo=memo)
 
 

@@ -25,7 +25,8 @@ from moorage.server.identity.auth import STEPS_PREFIX, bearer_of, same
 from moorage.server.inputs import decode, decode_query, read_bytes
 from moorage.server.namespaces import is_too_old, records_since
 from moorage.server.problems import Json, Problem, as_problem
-from moorage.workflows.artifacts import make_key
+from moorage.workflows.artifacts import Artifacts, make_key
+from moorage.workflows.records import LocalRecords
 from moorage_kube.bodies import BodyTooLong
 from moorage_kube.cache import BoundedCache
 from moorage_kube.errors import ApiError, QuotaExceeded, StorageError, StorageFull
@@ -77,7 +78,7 @@ class Steps:
         asked = decode_query(request.query_params.multi_items(), Put)
         key = asked.key or make_key(run.name, pod, name, asked.archive)
         key += f"/{asked.below}" if asked.below else ""
-        artifacts = self._context.artifacts
+        artifacts = self._context.part(Artifacts)
         try:
             stored = await artifacts.put(
                 _body(request), f"{run.namespace}/{key}", name=name, archive=asked.archive
@@ -106,8 +107,8 @@ class Steps:
         try:
             if asked.below:
                 within = f"{run.namespace}/{asked.key}" if asked.key else run.namespace
-                return Json(await self._context.artifacts.below(within, since))
-            content = await self._context.artifacts.open(f"{run.namespace}/{asked.key}", since)
+                return Json(await self._context.part(Artifacts).below(within, since))
+            content = await self._context.part(Artifacts).open(f"{run.namespace}/{asked.key}", since)
         except (ApiError, StorageError) as error:
             raise _problem(error) from error
         return StreamingResponse(
@@ -123,7 +124,7 @@ class Steps:
         report = decode(await read_bytes(request, REPORT_BYTES) or b"{}", StepReport)
         check_report(report)
         try:
-            await self._context.workflows.report(run.uid, pod, report)
+            await self._context.part(LocalRecords).report(run.uid, pod, report)
         except (ApiError, StorageError) as error:
             raise _problem(error) from error
         return Response(status_code=204)
@@ -135,7 +136,7 @@ class Steps:
         """
         pod = _named(request, "pod", _POD)
         try:
-            is_known = await self._context.workflows.has_pod(run.uid, pod)
+            is_known = await self._context.part(LocalRecords).has_pod(run.uid, pod)
         except StorageError as error:
             raise _problem(error) from error
         if not is_known:
@@ -155,7 +156,7 @@ class Steps:
         run = self._runs.get(uid)
         if run is None or not same(run.token_digest, digest) or _is_over(run):
             try:
-                run = await self._context.workflows.run(uid)
+                run = await self._context.part(LocalRecords).run(uid)
             except StorageError as error:
                 raise _problem(error) from error
             if run is not None:
