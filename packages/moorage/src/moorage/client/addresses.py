@@ -30,13 +30,13 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     ca: str = ""
     by_login: bool = False
-    found: datetime
+    found_at: datetime
 
 
 def kept_address(connection: KubeConnection, now: datetime) -> Address | None:
     """Where the server of a kubeconfig was found in the last hour; None: nothing is kept, or it cannot be read."""
     address = _read().get(_key(connection))
-    return address if address is not None and timedelta() <= now - address.found < HOLDS else None
+    return address if address is not None and timedelta() <= now - address.found_at < HOLDS else None
 
 
 def keep_address(connection: KubeConnection, address: Address) -> None:
@@ -45,8 +45,8 @@ def keep_address(connection: KubeConnection, address: Address) -> None:
     before = known.pop(key, None)
     if (
         before is None
-        or msgspec.structs.replace(before, found=address.found) != address
-        or address.found - before.found > HOLDS / 2
+        or msgspec.structs.replace(before, found_at=address.found_at) != address
+        or address.found_at - before.found_at > HOLDS / 2
     ):
         _write(dict([*known.items(), (key, address)][-KEPT_MAX:]))
 

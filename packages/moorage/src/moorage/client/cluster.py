@@ -144,7 +144,8 @@ def find_in_cluster(api: Api, connection: KubeConnection) -> Finder:
         if way.pod:
             forget_address(connection)
         else:
-            keep_address(connection, Address(url=way.url, ca=way.ca, by_login=bool(way.token), found=SYSTEM.now()))
+            now = SYSTEM.now()
+            keep_address(connection, Address(url=way.url, ca=way.ca, by_login=bool(way.token), found_at=now))
 
         async def address() -> tuple[str, Mapping[str, str]]:
             if way.token:

@@ -67,7 +67,7 @@ def ask(kube: Connection, method: str = "GET", **sent: Any) -> Person:
 
 
 def keep(kube: Connection, url: str, **fields: Any) -> None:
-    keep_address(kube, Address(url=url, found=SYSTEM.now(), **fields))
+    keep_address(kube, Address(url=url, found_at=SYSTEM.now(), **fields))
 
 
 def test_a_kept_address_is_asked_as_the_kubeconfig_says(ours):
@@ -143,7 +143,7 @@ def test_a_login_says_who_asks(ours):
 
 def test_an_address_is_kept_for_an_hour_for_one_kubeconfig_and_without_its_token(ours, tmp_path):
     now = SYSTEM.now()
-    address = Address(url="https://m.example", ca="PEM", found=now)
+    address = Address(url="https://m.example", ca="PEM", found_at=now)
     keep_address(KUBE, address)
     assert kept_address(KUBE, now + HOUR - timedelta(seconds=1)) == address
     assert kept_address(KUBE, now + HOUR) is None
