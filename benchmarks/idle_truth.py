@@ -12,8 +12,10 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, time, timedelta
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from moorage.decide.idle.evidence import Connection, Facts, Idle, Kernels, judge
 from moorage.decide.idle.plan import Act, Observed, Work, after_notice, after_suspension, plan
@@ -31,8 +33,7 @@ POLICY = Policy(name="truth", warn_after=4 * HOUR, remind_after=2 * HOUR, suspen
 SEEDS = range(3)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class Sample(Struct, frozen=True, kw_only=True):
     """What a program does in a slot. `gpu` None: no reading of it."""
 
     gpu: float | None = 0.0
@@ -48,8 +49,7 @@ class Sample:
 Program = Callable[[float, random.Random], Sample]  # hours since the start
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
+class Trace(Struct, frozen=True, kw_only=True):
     """A program with its truth: `suspend`: "must", "may" or "never"."""
 
     name: str
@@ -196,8 +196,7 @@ TRACES = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(Struct, frozen=True, kw_only=True):
     """What became of a trace: hours of its warnings, and of its suspension (None: never)."""
 
     trace: Trace

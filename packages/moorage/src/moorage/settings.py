@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
+
+from msgspec import Struct
 
 from moorage.model.retention import (
     ARTIFACT_BYTES,
@@ -51,16 +52,14 @@ COMMANDS = "commands"
 FILLER = "filler"
 
 
-@dataclass(frozen=True, slots=True)
-class Kind(Generic[T_co]):
+class Kind(Struct, Generic[T_co], frozen=True):
     """How a text becomes a value. `allowed`: the end of "use …". `parse` raises MoorageError or ValueError."""
 
     allowed: str
     parse: Callable[[str], T_co]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting(Generic[T]):
+class Setting(Struct, Generic[T], frozen=True, kw_only=True):
     """One variable. `default` is its value when it is not set; `usual` says so where the value does not."""
 
     name: str

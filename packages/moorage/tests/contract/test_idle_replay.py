@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from contextlib import closing
 from datetime import timedelta
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import asdict
 
 from moorage.decide.idle.readings import windows_of
 from moorage.decide.idle.spans import spans_of
@@ -58,10 +58,7 @@ def readings_of(pod, hours):
 
 def rounded(outcomes):
     return [
-        {
-            key: round(value, 6) if isinstance(value, float) else value
-            for key, value in dataclasses.asdict(each).items()
-        }
+        {key: round(value, 6) if isinstance(value, float) else value for key, value in asdict(each).items()}
         for each in outcomes
     ]
 

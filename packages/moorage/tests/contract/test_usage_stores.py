@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from fractions import Fraction
 
 import pytest
+from msgspec.structs import replace
 
 from moorage.decide.usage.intervals import Close, Open, Reopen
 from moorage.decide.usage.nodelives import Amend, Begin, End, NodeLife, Resume

@@ -8,11 +8,12 @@ import email
 import email.policy
 import ipaddress
 import ssl
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from aiohttp import web
+from msgspec.structs import replace
 
 from moorage.decide.maps.notices import MapState, NoticeRules, due
 from moorage.notify import Command, Email, MailServer, Outbound, Webhook, send

@@ -14,11 +14,12 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from moorage.decide.workflows.entrypoints import entrypoints_of
 from moorage.decide.workflows.pods import PodRequest, StepRuntime, make_pod

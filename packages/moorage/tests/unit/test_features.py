@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import asdict
 from pathlib import Path
 from pkgutil import resolve_name
+
+from msgspec.structs import asdict
 
 from moorage.features import GROUP, features
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import yaml
+from msgspec.structs import replace
 
 from moorage.decide.workflows.graph.events import (
     ConfigMapValue,

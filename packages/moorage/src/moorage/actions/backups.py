@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
 
 import msgspec
+from msgspec import Struct
 
 from moorage.actions.objects import Kind, get_object, refuse
 from moorage.actions.volumes import VOLUME
@@ -24,8 +24,7 @@ LIST = "moor volume backups"  # the command
 _ID_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewBackup:
+class NewBackup(Struct, frozen=True, kw_only=True):
     """Backups to make of a volume. `schedule` (cron, UTC) empty: one, now; no `name`: made from the volume's."""
 
     namespace: str
@@ -57,8 +56,7 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True):
     state: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """How a backup or a restore ended; `error` empty: well."""
 
     message: str = ""

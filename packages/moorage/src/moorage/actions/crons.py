@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from moorage.actions.objects import InvalidObject, Kind, create_object, get_object
 from moorage.actions.workflows import (
@@ -61,8 +61,7 @@ HISTORY_MAX = 500  # runs in one answer
 _SERVERS = ("uid", "resourceVersion", "creationTimestamp", "managedFields", "selfLink", "generation")
 
 
-@dataclass(frozen=True, slots=True)
-class BackfillPlan:
+class BackfillPlan(Struct, frozen=True):
     """Slots to run, and those passed over: they have a Workflow, or had one."""
 
     slots: tuple[datetime, ...]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from moorage.actions.objects import Kind, create_object, get_object, refuse
 from moorage.actions.volumes import PodsEnded, end_pods, pods_that_hold, pods_with
@@ -41,8 +41,7 @@ SHARED = "Shared"  # reason of a dataset that another namespace shares
 SHARED_PAGE = "shared/"  # begins the token of a page of shared datasets; those of Kubernetes are base64
 
 
-@dataclass(frozen=True, slots=True)
-class Users:
+class Users(Struct, frozen=True):
     """Who mounts a dataset now: runs and pods in its own namespace, and of its readers `elsewhere`."""
 
     here: tuple[str, ...] = ()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, TypeVar
 from urllib.parse import quote
+
+from msgspec import Struct
 
 from moorage.actions.siteprobe import look_at_site, resolve
 from moorage.decide.installcheck.facts import (
@@ -74,8 +75,7 @@ class InstallApi(Api, Protocol):
     async def date(self) -> datetime: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Wide:
+class _Wide(Struct, frozen=True, kw_only=True):
     """What is read of the whole cluster, whether or not Moorage is installed."""
 
     nodes: Reading[tuple[Obj, ...]]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 
 import msgspec
+from msgspec.structs import replace
 
 from moorage.actions.maps import name_taken
 from moorage.actions.objects import is_of

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from moorage.decide.tools.drain import DrainOptions, DrainPlan, plan_drain
 from moorage_kube.api import Api
@@ -61,8 +62,7 @@ async def drain_node(
     return len(plan.evict)
 
 
-@dataclass(frozen=True, slots=True)
-class BegunDrain:
+class BegunDrain(Struct, frozen=True):
     """What a drain that nobody waits for has done: pods that go, and why others do not go yet."""
 
     evicted: int

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from moorage.api.errors import ErrorCode
 from moorage.model.machine import Fault
@@ -16,8 +17,7 @@ from moorage_kube.resources import Obj, Resource
 INSTALL = "install Moorage's CustomResourceDefinitions: moor manifests"
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(Struct, frozen=True):
     """A kind of object as users know it: `noun` is also the command, as in `moor volume`."""
 
     resource: Resource

@@ -13,8 +13,9 @@ import hmac
 import json
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec import Struct
 
 from moorage.api.errors import ErrorCode
 from moorage.api.people import Account, AccountChange, NewAccount
@@ -54,8 +55,7 @@ class NotYours(MoorageError):
     """The name belongs to somebody else: another way of login, or another subject of the provider."""
 
 
-@dataclass(frozen=True, slots=True)
-class KubeToken:
+class KubeToken(Struct, frozen=True):
     """A token for the Kubernetes API."""
 
     token: str

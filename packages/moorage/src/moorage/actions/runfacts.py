@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import TypeVar
+
+from msgspec import Struct, field
 
 from moorage.api.errors import ErrorCode
 from moorage.cluster.deviceclaims import read_claim_templates
@@ -43,8 +44,7 @@ DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Around:
+class Around(Struct, frozen=True, kw_only=True):
     """Nodes, and the pods on them, by whichever way they could be learnt.
 
     `nodes` None: they may not be listed; then `gpu_nodes` and `held` are what the server tells everybody, or none.
@@ -58,8 +58,7 @@ class Around:
     tenants: tuple[Obj, ...] = ()  # as the server tells them, for those who may not list them
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFacts:
+class RunFacts(Struct, frozen=True, kw_only=True):
     """The facts, and the objects they were read from, for the explanation of a dry run."""
 
     facts: ClusterFacts

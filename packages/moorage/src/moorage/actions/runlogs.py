@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Protocol, cast
+
+from msgspec import Struct
 
 from moorage.actions.kept import Kept, NothingKept, kept_of, lines_of
 from moorage.actions.runs import jobs_of_run, missing_attempt, pods_of_run
@@ -24,24 +25,21 @@ APPEAR_SECONDS = 10.0  # so long after its start a run may be unknown to a watch
 AHEAD = 256  # events that are read before somebody takes them
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """A line, without its end."""
 
     pod: str
     text: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Began:
+class Began(Struct, frozen=True):
     """The lines of this pod come next."""
 
     run: RunView
     pod: PodView
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(Struct, frozen=True):
     """Of the log of a pod that is gone, only so many bytes at its end are kept; they come next."""
 
     pod: str
@@ -52,37 +50,32 @@ class Cut:
         return f"earlier lines of {self.pod} were dropped: the last {format_bytes(self.most_bytes)} are kept"
 
 
-@dataclass(frozen=True, slots=True)
-class Gone:
+class Gone(Struct, frozen=True):
     """The log of a pod went with it, and nothing is kept of it."""
 
     pod: str
 
 
-@dataclass(frozen=True, slots=True)
-class Unreadable:
+class Unreadable(Struct, frozen=True):
     """The log of a pod cannot be read."""
 
     pod: str
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Broke:
+class Broke(Struct, frozen=True):
     """A connection broke; it is taken up again where it was."""
 
     pod: str
 
 
-@dataclass(frozen=True, slots=True)
-class Waits:
+class Waits(Struct, frozen=True):
     """Nothing is printed: the run waits for a pod to start."""
 
     run: RunView
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(Struct, frozen=True):
     """All is printed; the run as it is now. None: it was deleted."""
 
     run: RunView | None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from moorage.actions.objects import get_object
 from moorage.actions.runs import jobs_of_run, missing_attempt, pods_of_run
@@ -19,8 +19,7 @@ from moorage_kube.resources import PODS, Obj
 NAMES_SHOWN = 5  # in a hint
 
 
-@dataclass(frozen=True, slots=True)
-class PodPlace:
+class PodPlace(Struct, frozen=True):
     """A pod that runs, and its main container; empty: the pod has no container of a known name."""
 
     pod: str

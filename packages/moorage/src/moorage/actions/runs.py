@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Any
+
+from msgspec import Struct
 
 from moorage.actions.kept import Kept, NothingKept, kept_of
 from moorage.api.errors import ErrorCode
@@ -38,8 +39,7 @@ EVENT_OBJECTS = 8  # newest Jobs and pods of a run whose events are read
 Now = Callable[[], datetime]
 
 
-@dataclass(frozen=True, slots=True)
-class Cancelled:
+class Cancelled(Struct, frozen=True):
     """What became of a run. `outcome`: "cancelled", "deleted" or "had ended already"."""
 
     outcome: str

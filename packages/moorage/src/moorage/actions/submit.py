@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from moorage.actions.objects import is_of
 from moorage.actions.runfacts import Around, RunFacts, check_problems, env_words, read_facts
@@ -25,8 +27,7 @@ from moorage_kube.resources import JOBS, PVCS, SECRETS, Obj
 OWN_TRIES = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Submitted:
+class Submitted(Struct, frozen=True, kw_only=True):
     """A run as stored: the Job that was created, or all Jobs of the run that the same request made before."""
 
     jobs: tuple[Obj, ...]
@@ -163,8 +164,7 @@ def _taken(run: str, namespace: str) -> UsageError:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Again:
+class Again(Struct, frozen=True):
     """What made a run. `directory`: where it was typed, on a local cluster; empty: not known."""
 
     request: RunRequest

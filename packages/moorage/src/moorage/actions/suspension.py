@@ -6,9 +6,8 @@ caller decides whether a run has a checkpoint to resume from.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import msgspec
+from msgspec import Struct
 
 from moorage.actions.runs import jobs_of_run
 from moorage.api.errors import ErrorCode
@@ -30,8 +29,7 @@ from moorage_kube.meta import annotations_of, is_condition_true
 from moorage_kube.resources import JOBS, Obj
 
 
-@dataclass(frozen=True, slots=True)
-class Switched:
+class Switched(Struct, frozen=True):
     """What became of a run. `changed` False: it was so already. `checkpoint_at`: what it resumes from, if any."""
 
     changed: bool

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from fractions import Fraction
+
+from msgspec import Struct, field
 
 from moorage.actions.objects import Kind, check_name, create_object, get_object
 from moorage.api.errors import ErrorCode
@@ -29,8 +30,7 @@ Used = Mapping[tuple[str, str], int]
 """(namespace, claim) → bytes in use, of the volumes that a node reported."""
 
 
-@dataclass(frozen=True, slots=True)
-class PodsEnded:
+class PodsEnded(Struct, frozen=True):
     """What became of the pods that held a deleted object: the names, and why some stay."""
 
     ended: tuple[str, ...] = ()

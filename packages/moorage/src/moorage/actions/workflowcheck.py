@@ -10,11 +10,11 @@ import difflib
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import yaml
+from msgspec import Struct
 
 from moorage.decide.admission.fields import Path, at, mapping, sequence
 from moorage.decide.tools.lint import line_of, repeated_keys
@@ -59,8 +59,7 @@ _TYPES: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Located:
+class Located(Struct, frozen=True, kw_only=True):
     """A finding in a file. `line` counts from 1; `kind` and `name` of the document are empty where it has none."""
 
     file: str
@@ -70,8 +69,7 @@ class Located:
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(Struct, frozen=True, kw_only=True):
     """What is wrong with some files. `checked`: documents of Argo's kinds; `skipped`: others."""
 
     findings: tuple[Located, ...] = ()
@@ -82,8 +80,7 @@ class Report:
         return sum(located.finding.severity is severity for located in self.findings)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Read:
+class _Read(Struct, frozen=True, kw_only=True):
     """A document of a file, as it was written. `node`: its YAML, for lines; `path`: where in it the object is."""
 
     file: str

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec import Struct
 
 from moorage.actions.kept import KeptOfSteps, NothingKept, lines_of
 from moorage.actions.workflows import Records, get_workflow
@@ -29,8 +30,7 @@ GONE = "the pod is gone"
 AHEAD = 256  # lines that are read before somebody takes them
 
 
-@dataclass(frozen=True, slots=True)
-class StepLine:
+class StepLine(Struct, frozen=True):
     """A line without its end, of a step's pod."""
 
     step: str
@@ -38,8 +38,7 @@ class StepLine:
     text: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class StepUnread:
+class StepUnread(Struct, frozen=True):
     """What is to be said of the log of a step's pod: it cannot be read, or lacks lines."""
 
     step: str
@@ -50,8 +49,7 @@ class StepUnread:
 StepEvent = StepLine | StepUnread
 
 
-@dataclass(frozen=True, slots=True)
-class _Started:
+class _Started(Struct, frozen=True):
     """A kept pod whose container has started."""
 
     uid: str

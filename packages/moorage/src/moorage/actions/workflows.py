@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
 from typing import Any, Protocol
 
 import msgspec
+from msgspec import Struct
 
 from moorage.actions.objects import create_once
 from moorage.api.errors import ErrorCode
@@ -72,8 +72,7 @@ INSTALL = "install Moorage's definitions: moor manifests | kubectl apply -f -"
 LOOK_SECONDS = (0.2, 2.0)  # first and longest pause between two looks at what is waited for
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Choice(Struct, frozen=True, kw_only=True):
     """Which workflows are listed. `phases` empty: all; `since`: created then or later."""
 
     phases: tuple[str, ...] = ()
@@ -114,8 +113,7 @@ async def no_check(_document: Obj) -> Sequence[str]:
     return ()
 
 
-@dataclass(frozen=True, slots=True)
-class Submitted:
+class Submitted(Struct, frozen=True):
     """A Workflow as it was created. `notes`: what its user may want to know."""
 
     workflow: Obj

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from datetime import datetime
 from difflib import get_close_matches
 
 from msgspec import structs
+from msgspec.structs import replace
 
 from moorage.actions.workflows import Records, get_workflow
 from moorage.api.errors import ErrorCode

@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import contextlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from urllib.parse import quote
+
+from msgspec import Struct
 
 from moorage.actions.objects import Kind, create_object, get_object, refuse
 from moorage.api.errors import ErrorCode
@@ -47,8 +48,7 @@ WORKSPACE = Kind(WORKSPACES, "workspace")
 DELETING, PENDING = "Deleting", "Pending"  # phases that the operator does not write
 
 
-@dataclass(frozen=True, slots=True)
-class WayIn:
+class WayIn(Struct, frozen=True):
     """How a browser comes in. `by_login`: the platform's page at `url` asks who it is; `password`: the application
     asks for it."""
 

@@ -12,10 +12,11 @@ import contextlib
 import logging
 import math
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from typing import NamedTuple, cast
+
+from msgspec import Struct, field
 
 from moorage import settings
 from moorage.api.kept import KeptLog, KeptPod, KeptRun
@@ -55,8 +56,7 @@ BUFFER_BYTES = 64 * 1024  # of a log in memory; more goes to the disk at once
 YOUNG_SECONDS = 1.0  # before the log of a step is followed: one that ends sooner is read once, at its end
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     """What is kept, and how much is read at once. `total_bytes` 0: no limit."""
 
     log_bytes: int = LOG_BYTES
@@ -75,8 +75,7 @@ def limit_settings(env: Mapping[str, str]) -> Limits:
     )
 
 
-@dataclass(slots=True, eq=False)
-class _Log:
+class _Log(Struct, eq=False):
     """A log that is not read to its end."""
 
     key: str

@@ -15,9 +15,10 @@ import re
 import shutil
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+from msgspec import Struct
 
 from moorage_kube.errors import StorageError, StorageFull
 
@@ -39,16 +40,14 @@ def pod_of(key: str) -> str:
     return key.partition(_BESIDE)[0]
 
 
-@dataclass(frozen=True, slots=True)
-class LogEnd:
+class LogEnd(Struct, frozen=True):
     """The kept end of a log: whole lines. `cut`: there were lines before these."""
 
     data: bytes = b""
     cut: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LogSize:
+class LogSize(Struct, frozen=True):
     """What a log takes on the disk, and when it last grew, in seconds since 1970."""
 
     key: str

@@ -13,8 +13,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from msgspec import Struct
 
 from moorage_kube.moments import parse_rfc3339
 from moorage_kube.podlogs import is_kubelets_notice
@@ -26,8 +27,7 @@ TURNS_A_SECOND = 15  # of all logs that take turns: each costs some 4 ms of CPU
 _STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d{1,6})?\d*(Z|[+-]\d\d:\d\d) ?")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Wanted(Struct, frozen=True, kw_only=True):
     """A log that is not read to its end. Times are seconds of a monotonic clock."""
 
     key: str
@@ -38,16 +38,14 @@ class Wanted:
     not_before: float = 0.0  # after an error
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(Struct, frozen=True):
     """Begin to read a log; with `follow`, until its container ends."""
 
     key: str
     follow: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(Struct, frozen=True):
     """Stop following a log, for others to have their turn. It takes its turn among them."""
 
     key: str

@@ -14,9 +14,10 @@ import secrets
 import shutil
 import socket
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from moorage.cli.supervisor import CHILDREN
 from moorage.client.datafolder import is_running
@@ -45,8 +46,7 @@ OPTIONS = {"server": "--port", "api": "--api-port", "ingress": "--ingress-port"}
 _DAMAGED_HINT = "`moor restore` shows the copies that are kept of it and brings one back"
 
 
-@dataclass(slots=True)
-class Config:
+class Config(Struct):
     """What config.json holds. `nodes` are dicts with the fields of the local cluster's NodeSpec."""
 
     nodes: list[dict[str, Any]] = field(default_factory=list)
@@ -247,7 +247,7 @@ class DataFolder:
             raw = json.loads(path.read_bytes())
             if not isinstance(raw, dict):
                 raise TypeError("it holds no table of settings")
-            if unknown := raw.keys() - {setting.name for setting in fields(Config)}:
+            if unknown := raw.keys() - set(Config.__struct_fields__):
                 raise TypeError(f"it has no setting {min(unknown)!r}")
             config = Config(**raw)
             fault = _config_fault(config)

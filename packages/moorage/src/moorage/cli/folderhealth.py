@@ -6,10 +6,11 @@ What was there is known by the manifest of databases, and by the newest copy.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from moorage.cli.datafolder import PARTS, DataFolder, unusable
 from moorage.client.datafolder import default_folder
@@ -35,8 +36,7 @@ WITHOUT_COPY = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Damage:
+class Damage(Struct, frozen=True, kw_only=True):
     """A file, by its name in the folder, and what is wrong with it as the end of a sentence."""
 
     file: str

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import click
+from msgspec import Struct
 
 from moorage.cli.session import Target
 from moorage.decide.install.values import NAMES, SCHEDULERS, image_for, merged, parse_values
@@ -58,8 +58,7 @@ _OTHERS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
+class Chosen(Struct, frozen=True, kw_only=True):
     """What was typed. `options`: values by their name in YAML; an empty text takes one back to its default."""
 
     options: Mapping[str, Any]
@@ -108,7 +107,7 @@ def install_options(command: Callable[..., R]) -> Callable[..., R]:
         }
         chosen = Chosen(
             options={name: value for name, value in options.items() if value is not None},
-            **{name: kwargs.pop(name) for name in list(kwargs) if name in Chosen.__dataclass_fields__},
+            **{name: kwargs.pop(name) for name in list(kwargs) if name in Chosen.__struct_fields__},
         )
         return command(*args, chosen=chosen, **kwargs)
 

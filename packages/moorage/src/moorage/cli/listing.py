@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import click
+from msgspec import Struct
 
 from moorage.cli import console
 from moorage_kube.texts import visible
@@ -14,8 +14,7 @@ from moorage_kube.texts import visible
 watch_option = click.option("-w", "--watch", is_flag=True, help="Keep the output up to date until Ctrl-C.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
+class Listing(Struct, frozen=True, kw_only=True):
     """A listing at a moment: the arguments of `console.print_listing`. `keys` are unique, one for each row."""
 
     headers: Sequence[str]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
+from msgspec import Struct
 
 from moorage import settings
 from moorage.cli import console
@@ -88,8 +88,7 @@ def machines(target: Target, group: str | None, prices: Path | None, watch: bool
     return in_session(target, work)
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
+class _Answer(Struct, frozen=True):
     """A listing, and what is said below its table."""
 
     listing: Listing

@@ -8,10 +8,10 @@ import shlex
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import replace
 
 from moorage.actions import mapjobs, maps
 from moorage.actions.around import read_around, read_caller

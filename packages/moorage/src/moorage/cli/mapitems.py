@@ -11,9 +11,10 @@ import io
 import json
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
+
+from msgspec import Struct
 
 from moorage.client.itemspool import Spool, spool
 from moorage_kube.errors import UsageError
@@ -23,8 +24,7 @@ RANGE_MAX = 100_000_000
 STDIN = "-"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
+class Sources(Struct, frozen=True, kw_only=True):
     """The options that name items; exactly one of the first four, unless a map stays open."""
 
     file: str | None = None

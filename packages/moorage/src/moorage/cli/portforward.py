@@ -8,10 +8,10 @@ import errno
 import signal
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import cast
 
 import click
+from msgspec import Struct
 
 from moorage.actions.runpods import PodPlace, running_pod_of_run, running_pod_of_workspace
 from moorage.cli import console, terminal
@@ -28,8 +28,7 @@ PORT_MAX = 65535
 CONNECTIONS_MAX = 500  # at once; more wait to be accepted
 
 
-@dataclass(frozen=True, slots=True)
-class Forward:
+class Forward(Struct, frozen=True):
     """A port here (0: any free one) and the port in the pod that it leads to."""
 
     local: int

@@ -6,13 +6,13 @@ import contextlib
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import replace
 
 from moorage.actions.around import read_around, read_caller
 from moorage.actions.submit import read_request

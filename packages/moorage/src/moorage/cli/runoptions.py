@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import click
+from msgspec.structs import replace
 
 from moorage.cli.names import complete
 from moorage.decide.runs.request import RunRequest

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import dataclasses
 import functools
 import gc
 import json
@@ -19,9 +18,12 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
+
+import msgspec
+from msgspec import Struct, field
 
 from moorage import __version__
 from moorage import settings as table
@@ -81,8 +83,7 @@ QUARANTINED = "Quarantined"  # reason of condition and event of an object that h
 LOCAL_INGRESS = "moorage-local"  # the class of the local cluster's ingress
 
 
-@dataclass(slots=True, kw_only=True)
-class Settings:
+class Settings(Struct, kw_only=True):
     """What a process of services needs to know."""
 
     parts: tuple[str, ...] = PARTS
@@ -139,7 +140,7 @@ async def run_services(settings: Settings) -> None:
         apis: dict[str, KubeClient] = {}
         for part in settings.parts:
             token = settings.tokens.get(part)
-            mine = dataclasses.replace(connection, token=token, token_file=None) if token else connection
+            mine = replace(connection, token=token, token_file=None) if token else connection
             apis[part] = await stack.enter_async_context(KubeClient(mine))
         admin = await stack.enter_async_context(KubeClient(connection))
         await wait_for_api(admin, stop, patience=LOCAL_API_WAIT_SECONDS if settings.install else API_WAIT_SECONDS)
@@ -247,8 +248,7 @@ async def unless(stop: asyncio.Event, work: asyncio.Future[Any]) -> bool:
         await asyncio.gather(work, waiting, return_exceptions=True)
 
 
-@dataclass(frozen=True, slots=True)
-class _Signals:
+class _Signals(Struct, frozen=True):
     """`draining`: answer, and send clients elsewhere. `stop`: take no more."""
 
     stop: asyncio.Event
@@ -258,8 +258,7 @@ class _Signals:
 Work = tuple[str, Coroutine[Any, Any, None]]
 
 
-@dataclass(slots=True)
-class _Works:
+class _Works(Struct):
     """The endless coroutines of the parts, by name; what serves ends first.
 
     `ready`: what to wait for before they are of use; `end_streams`: end what is held open, before the end.
@@ -596,7 +595,7 @@ def with_cluster(settings: LoginSettings | None, connection: Connection) -> Logi
         known["insecure"] = True
     if connection.in_pod:
         known["internal"] = True
-    return dataclasses.replace(settings, cluster=known | dict(settings.cluster))
+    return msgspec.structs.replace(settings, cluster=known | dict(settings.cluster))
 
 
 def start(settings: Settings) -> None:

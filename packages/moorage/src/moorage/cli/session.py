@@ -6,11 +6,11 @@ import contextlib
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import click
+from msgspec import Struct
 
 from moorage.cli import console
 from moorage.cli.hints import remember
@@ -64,8 +64,7 @@ class Server(Protocol):
         ...
 
 
-@dataclass(slots=True, kw_only=True)
-class Session:
+class Session(Struct, kw_only=True):
     """One command's view of a cluster."""
 
     api: PodApi

@@ -11,8 +11,9 @@ import os
 import pwd
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from moorage.decide.runs.credentials import PATHS, SCANNED_BYTES, credential_in, is_of_many_projects
 from moorage.decide.runs.job import ARCHIVE_LIMIT_BYTES
@@ -45,8 +46,7 @@ HINT = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Shipment:
+class Shipment(Struct, frozen=True):
     """The archive, and what was left out: links that lead to folders outside, and files with credentials."""
 
     archive: bytes
@@ -56,8 +56,7 @@ class Shipment:
     credentials: Mapping[str, str]  # path → what it is, such as "a private key"
 
 
-@dataclass(frozen=True, slots=True)
-class _Member:
+class _Member(Struct, frozen=True):
     """One file (or link, with what it says) of the archive."""
 
     name: str

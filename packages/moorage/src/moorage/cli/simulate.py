@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from msgspec import Struct
 
 from moorage.cli import console
 from moorage.cli.console import output_option, plain_table_for_terminal, print_document, say, show, show_text
@@ -23,8 +23,7 @@ LEAST_HISTORY = 20  # pods with GPUs
 POLICY_NAMES = ("pack", "fragmentation", "spread", "none")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(Struct, frozen=True, kw_only=True):
     """The runs of one policy, one entry per seed."""
 
     policy: str

@@ -13,8 +13,9 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from moorage.cli import console
 from moorage.cli.listing import Listing
@@ -37,8 +38,7 @@ VOLATILE = frozenset(  # columns that time alone changes
 ENTER, LEAVE, REDRAW = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l", "\x1b[H\x1b[J"
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Struct, frozen=True):
     """Objects on which a listing depends."""
 
     resource: Resource

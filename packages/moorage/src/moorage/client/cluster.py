@@ -8,8 +8,9 @@ import logging
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from msgspec import Struct
 
 from moorage.client.addresses import Address, forget_address, keep_address
 from moorage.client.connection import NAMESPACE, QUICK, Connection, Finder, Site
@@ -34,8 +35,7 @@ SELF_SUBJECT_REVIEWS = Resource(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class Cluster(Struct, frozen=True, kw_only=True):
     """A cluster that is connected: its Kubernetes API, and its Moorage server."""
 
     api: PodApi

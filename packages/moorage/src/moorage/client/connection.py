@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 import msgspec
+from msgspec import Struct
 
 from moorage.client.errors import decode_error, is_transient
 from moorage.client.transport import Answer, HttpTransport, Transport
@@ -55,8 +56,7 @@ Finder = Callable[[AsyncExitStack], Awaitable[Site]]
 """Finds the server; what it opens for that is closed with the connection."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class Patience(Struct, frozen=True, kw_only=True):
     """`answer_seconds`: for one answer; `seconds`: for a server that is away, or asks us to wait, in all."""
 
     answer_seconds: float = 60.0

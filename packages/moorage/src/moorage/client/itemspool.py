@@ -9,16 +9,16 @@ import io
 import json
 import tempfile
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, BinaryIO
+
+from msgspec import Struct
 
 from moorage.api.errors import ErrorCode
 from moorage.decide.maps.leasing import VALUE_BYTES
 from moorage_kube.errors import UsageError
 
 
-@dataclass(slots=True)
-class Spool:
+class Spool(Struct):
     """The items as lines for the server, in a file that goes when it is closed."""
 
     file: BinaryIO

@@ -12,6 +12,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import msgspec
+
 from moorage.client.files import write_private
 from moorage.settings import CONFIG
 from moorage_kube.errors import NotReady
@@ -48,11 +50,10 @@ class Saved:
         return bool(self.kube_token) and now < parse_rfc3339(self.kube_expires) - EARLY
 
 
-@dataclass(slots=True)
-class Known:
+class Known(msgspec.Struct):
     """The logins by address, and the one last made."""
 
-    logins: dict[str, Saved] = field(default_factory=dict)
+    logins: dict[str, Saved] = msgspec.field(default_factory=dict)
     current: str = ""
 
     @classmethod

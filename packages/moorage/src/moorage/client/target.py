@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+
+from msgspec import Struct
 
 from moorage.client.datafolder import default_folder, running_folders, running_kubeconfig, way_to
 from moorage.client.logins import Known, logins_file
@@ -14,8 +16,7 @@ from moorage_kube.errors import NotReady
 from moorage_kube.remote.config import Connection, connection_of, load_connection
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class Target(Struct, frozen=True, kw_only=True):
     """The options that choose the cluster, the namespace and the user."""
 
     context: str | None = None

@@ -22,9 +22,10 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
+
+from msgspec import Struct
 
 from moorage.model.manifests import EXTENDER_SERVICE, extender_url
 from moorage.model.names import (
@@ -63,8 +64,7 @@ CHECK_SECONDS = 60.0  # so long may an `apply` that dropped the caBundle go unme
 TOKEN_BYTES = 24
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Issued:
+class Issued(Struct, frozen=True, kw_only=True):
     """A certificate with its key, and the authority that vouches for it; all PEM."""
 
     certificate: bytes

@@ -8,6 +8,8 @@ from datetime import timedelta
 from functools import cached_property
 from typing import Protocol
 
+from msgspec import Struct
+
 from moorage.controllers.loop import MANY_WORKERS, WORKERS, Loop, LoopMetrics, shared_out
 from moorage.decide.runs.restarts import LOST_AFTER
 from moorage.evaluator.pool import Evaluation, InPlace
@@ -52,8 +54,7 @@ class OperatorApi(Api, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operator:
+class Operator(Struct, frozen=True, kw_only=True):
     """One operator while it works: what features make their controllers from.
 
     `api`: its own connection. `guard` is asked before each write; None: all may be written.

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
 
+from msgspec import Struct
+
 from moorage_kube.clock import Clock
 from moorage_kube.controlloop import ControlLoop, Reconcile
 from moorage_kube.informer import Informer, wait_synced
@@ -37,8 +39,7 @@ ToKeys = Callable[[Obj], Iterable[Key]]
 """Which objects a change of this one concerns."""
 
 
-@dataclass(slots=True)
-class _Pass:
+class _Pass(Struct):
     is_full_look: bool
     has_written: bool = False
 

@@ -5,13 +5,12 @@ https://en.wikipedia.org/wiki/Token_bucket
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from moorage_kube.errors import UsageError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rate:
+class Rate(Struct, frozen=True, kw_only=True):
     """`per_second` requests in the long run, `burst` at once. Zero per second: no limit."""
 
     per_second: float = 50.0
@@ -25,8 +24,7 @@ class Rate:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Bucket:
+class Bucket(Struct, frozen=True):
     """So many tokens were left at that moment (monotonic seconds)."""
 
     tokens: float

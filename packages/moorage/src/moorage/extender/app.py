@@ -25,12 +25,12 @@ wishes may outvote them, and the best node is a guess, mended when the binding i
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from hmac import compare_digest
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -85,8 +85,7 @@ _stranger = PlainTextResponse(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arguments:
+class Arguments(Struct, frozen=True, kw_only=True):
     """ExtenderArgs: the pod, and the nodes by name or whole."""
 
     key: Key

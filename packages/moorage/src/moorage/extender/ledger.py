@@ -21,7 +21,8 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from moorage_kube.meta import Key
 
@@ -30,8 +31,7 @@ from moorage_kube.meta import Key
 ASSUME_SECONDS = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(Struct, frozen=True):
     """GPUs and CPU (millicores) that a pod holds, or was promised, on a node."""
 
     node: str
@@ -39,8 +39,7 @@ class Hold:
     cpu: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
+class Sight(Struct, frozen=True, kw_only=True):
     """A pod as the API showed it. `hold`: where it is bound or nominated; None: nowhere, or it has finished."""
 
     uid: str
@@ -51,8 +50,7 @@ class Sight:
     version: int = 0  # its resourceVersion; 0: unknown
 
 
-@dataclass(frozen=True, slots=True)
-class _Assumed:
+class _Assumed(Struct, frozen=True):
     uid: str
     hold: Hold
     version: int  # of the pod as it was asked about

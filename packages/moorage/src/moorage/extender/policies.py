@@ -5,8 +5,9 @@ What a placement is worth is decided in `decide.packing`; here is the memory tha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from moorage.decide.packing import fragmentation
 from moorage.decide.packing.fragmentation import PRIOR_GPUS, Mix, make_mix, make_prior
@@ -46,8 +47,7 @@ class Policy(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Plain:
+class Plain(Struct, frozen=True):
     """A policy that learns nothing: a function of request and room."""
 
     name: str

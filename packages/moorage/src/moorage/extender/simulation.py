@@ -29,6 +29,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from msgspec import Struct
+
 from moorage.decide.packing.fragmentation import Mix, make_mix
 from moorage.decide.packing.policies import WHOLE, Ask, Room, gpus_asked, take
 from moorage.decide.packing.winner import winner
@@ -47,8 +49,7 @@ FILLED = 1.0  # arrivals of GPUs per GPU at which allocation is read, averaged o
 AROUND = 0.005  # this of it: `allo_discrete[100]` of the paper's analysis
 
 
-@dataclass(frozen=True, slots=True)
-class TraceNode:
+class TraceNode(Struct, frozen=True):
     name: str
     cpu: int  # millicores
     memory: int  # MiB
@@ -57,8 +58,7 @@ class TraceNode:
     resource: str = GPU
 
 
-@dataclass(frozen=True, slots=True)
-class TracePod:
+class TracePod(Struct, frozen=True):
     name: str
     ask: Ask
     memory: int  # MiB
@@ -73,8 +73,7 @@ class TracePod:
         return self.devices * self.ask.milli
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scheduler:
+class Scheduler(Struct, frozen=True, kw_only=True):
     """kube-scheduler around the policy. `default_scores`: LeastAllocated and BalancedAllocation, by CPU and
     memory, stay on."""
 
@@ -105,8 +104,7 @@ class Extender(Protocol):
     def gone(self, uid: str) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Filled:
+class Filled(Struct, frozen=True, kw_only=True):
     """A fill run. Shares of all GPUs, 0 to 1."""
 
     allocated: float
@@ -117,8 +115,7 @@ class Filled:
     curve: tuple[tuple[float, float], ...]  # (arrived, allocated)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Churned:
+class Churned(Struct, frozen=True, kw_only=True):
     """A churn run, measured after the warm-up. Shares of the demand that came, 0 to 1."""
 
     refused: float
@@ -223,8 +220,7 @@ class _Node:
         self.room = Room(self.trace.gpus, free, self.cpu, self.trace.cpu, self.trace.kind)
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(Struct, frozen=True):
     node: int
     pod: TracePod
     devices: tuple[int, ...]

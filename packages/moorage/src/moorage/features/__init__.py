@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import functools
 import pkgutil
-from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any, Literal
+
+from msgspec import Struct
 
 GROUP = "moorage.features"
 
 Field = Literal["parts", "routes", "pages", "glance", "metrics", "controllers", "explain", "crds", "databases"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Feature:
+class Feature(Struct, frozen=True, kw_only=True):
     """Each field but the name is a reference "module:name"; "" adds nothing.
 
     - `parts`: a function of `server.parts.Base` that returns `server.parts.Parts`: what the server holds for it.

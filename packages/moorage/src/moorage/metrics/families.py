@@ -7,7 +7,8 @@ https://prometheus.io/docs/practices/naming/
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 OTHER = "other"  # the value of each label of what is beyond a bound
 SERIES_MAX = 10_000  # of a family whose labels are names of the cluster's objects
@@ -27,8 +28,7 @@ REQUEST_BOUNDS = (
 STATEMENT_BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.0, 10.0)  # seconds of an SQL statement
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class Family(Struct, frozen=True, kw_only=True):
     """`kind`: gauge, counter or histogram. `series_max`: label sets at most; what is beyond is summed as OTHER."""
 
     name: str  # of a counter: with `_total`
@@ -39,16 +39,14 @@ class Family:
     bounds: tuple[float, ...] = REQUEST_BOUNDS  # of a histogram's buckets, without the infinite
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(Struct, frozen=True):
     """What a histogram has of one label set: `counts` by bucket, the infinite one last, not summed up."""
 
     counts: tuple[int, ...]
     total: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class Measured(Struct, frozen=True, kw_only=True):
     """A family with its values, by the values of its labels in their order."""
 
     family: Family

@@ -6,7 +6,6 @@ What was used is computed by the server and kept in the status; admission judges
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any
@@ -110,8 +109,7 @@ class BudgetObject(Struct, frozen=True, rename="camel", omit_defaults=True):
 # --- as decisions read them
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
+class Use(Struct, frozen=True, kw_only=True):
     """What somebody has used in the period that is on."""
 
     name: str
@@ -120,8 +118,7 @@ class Use:
     warned: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class Budget(Struct, frozen=True, kw_only=True):
     """A Budget, parsed. Exactly one of `users` and `tenants` is not empty."""
 
     name: str

@@ -6,11 +6,11 @@ Controllers write them; the reference page of the kinds is made from this table,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class ConditionType:
+class ConditionType(Struct, frozen=True):
     """A condition: what it means when it is True, and what each reason means."""
 
     name: str

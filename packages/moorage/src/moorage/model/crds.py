@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from textwrap import dedent
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from moorage.model.budget import BUDGETS, BudgetObject
 from moorage.model.dataset import DATASETS, Dataset
@@ -27,8 +27,7 @@ from moorage.model.workspace import WORKSPACES, Workspace
 from moorage_kube.resources import Obj, Resource
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kind:
+class _Kind(Struct, frozen=True, kw_only=True):
     """One of our kinds and how kubectl shows it."""
 
     resource: Resource

@@ -6,12 +6,12 @@ https://argo-workflows.readthedocs.io/en/latest/cron-workflows/
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from moorage.model.argo import (
     COMPLETED_LABEL,
@@ -95,8 +95,7 @@ class Backfill(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     parallel: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CronView:
+class CronView(Struct, frozen=True, kw_only=True):
     """One CronWorkflow, read leniently. `problems`: why it cannot be run as it is, each with its path."""
 
     name: str

@@ -6,13 +6,12 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from moorage.model.machine import Fault
 from moorage.model.names import GROUP, OWNER_ANNOTATION, OWNER_LABEL, VERSION, is_dns_label
@@ -168,8 +167,7 @@ class BadDataset(MoorageError):
     """A Dataset that cannot be read; the schema keeps most of them out."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatasetView:
+class DatasetView(Struct, frozen=True, kw_only=True):
     """A Dataset, parsed."""
 
     namespace: str

@@ -6,13 +6,12 @@ What counts as idle, and the steps that follow, are decided in `moorage.decide.i
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import time, timedelta, tzinfo
 from decimal import Decimal
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from moorage.model.machine import Fault
 from moorage.model.names import GROUP, VERSION
@@ -172,16 +171,14 @@ class BadIdlePolicy(UsageError):
     """An IdlePolicy that cannot be read; the message begins with its field."""
 
 
-@dataclass(frozen=True, slots=True)
-class QuietTimes:
+class QuietTimes(Struct, frozen=True):
     """Quiet hours, read. `weekdays`: 0 is Monday; the days on which a span starts."""
 
     zone: tzinfo
     spans: tuple[tuple[frozenset[int], time, time], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     """An IdlePolicy, read."""
 
     name: str

@@ -9,8 +9,9 @@ import base64
 import ipaddress
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -32,8 +33,7 @@ INFO_VALUES = {  # keys of the ConfigMap that an installation writes → names o
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Info:
+class Info(Struct, frozen=True, kw_only=True):
     """What the ConfigMap says; what it does not say is empty."""
 
     server_url: str = ""  # as pods reach the server

@@ -6,10 +6,9 @@ An admin writes a Machine; the operator makes the MachineNodePool of the same na
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from moorage.model.names import GROUP, MACHINE_GROUP_LABEL, VERSION, is_dns_label
 from moorage.model.tenant import Condition, Quantity
@@ -189,8 +188,7 @@ class MachineNodePool(Struct, frozen=True, rename="camel", omit_defaults=True):
 # --- as decisions read them
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineType:
+class MachineType(Struct, frozen=True, kw_only=True):
     """A size and how many. `size` is in the scheduler's integers: millicores, bytes, devices."""
 
     name: str
@@ -205,8 +203,7 @@ class MachineType:
         return sum(count for name, count in self.size.items() if is_extended(name))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
+class Pool(Struct, frozen=True, kw_only=True):
     """A Machine, parsed."""
 
     name: str
@@ -273,8 +270,7 @@ def parse_type(entry: Mapping[str, Any]) -> MachineType:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """One thing wrong with an object of ours: where, what was found, and what is allowed."""
 
     field: str

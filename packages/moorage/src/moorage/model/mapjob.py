@@ -7,13 +7,12 @@ docs/design/0008-mapjob.md
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from moorage.model.kueue import QUEUE_LABEL
 from moorage.model.machine import Fault
@@ -292,8 +291,7 @@ class MapJob(Struct, frozen=True, rename="camel", omit_defaults=True):
 # --- as decisions read it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MapView:
+class MapView(Struct, frozen=True, kw_only=True):
     """A MapJob, parsed."""
 
     namespace: str

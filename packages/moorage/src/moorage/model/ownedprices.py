@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
+
+from msgspec import Struct
 
 from moorage.model.pricefields import list_of, mapping_of, money_of
 from moorage_kube.errors import UsageError
@@ -14,8 +15,7 @@ MONTHS_OF_YEAR = 12
 _OWNED = {"name", "nodes", "purchase", "years", "watts", "pricePerKWh", "hostingPerMonth"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Owned:
+class Owned(Struct, frozen=True, kw_only=True):
     """A kind of machine that was bought; money is for each node. `nodes`: patterns of names, as a shell's."""
 
     name: str

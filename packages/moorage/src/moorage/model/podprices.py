@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
+
+from msgspec import Struct, field
 
 from moorage.model.pricefields import list_of, mapping_of, money_of, quantity_of
 from moorage_kube.errors import UsageError
@@ -15,8 +16,7 @@ _PODS = _RATES | {"region", "spot", "minimum", "step", "default"}
 _AMOUNTS = {"cpu", "memory", "storage"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Amount:
+class Amount(Struct, frozen=True, kw_only=True):
     """CPU in millicores, memory and scratch disk in bytes."""
 
     cpu_milli: int = 0
@@ -24,8 +24,7 @@ class Amount:
     storage_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
+class Rates(Struct, frozen=True, kw_only=True):
     """Money per hour: for a CPU, a GiB of memory, a GiB of scratch disk, and a GPU by type."""
 
     cpu: Fraction = Fraction(0)
@@ -34,8 +33,7 @@ class Rates:
     gpus: Mapping[str, Fraction] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodPrices:
+class PodPrices(Struct, frozen=True, kw_only=True):
     """Prices of a region, and how pods are billed there. `spot` None: there is none."""
 
     region: str = ""  # "": everywhere
@@ -46,8 +44,7 @@ class PodPrices:
     default: Amount = Amount()  # what a pod is given that asks for none
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Weights:
+class Weights(Struct, frozen=True, kw_only=True):
     """How much of a node's price a CPU, a GiB of memory and a whole GPU bear, in proportion.
 
     By default a GPU weighs 30 CPUs and a CPU 8 GiB: the proportions of clouds' list prices, roughly.

@@ -52,10 +52,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import date
 from fractions import Fraction
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from moorage.model.ownedprices import Owned, parse_owned
 from moorage.model.podprices import PodPrices, Weights, parse_pod_prices, parse_weights
@@ -81,8 +83,7 @@ _MARKET_LABELS = {  # label of a node → its value for spot; others mean on dem
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class Machine(Struct, frozen=True, kw_only=True):
     """A type of node. What pods may use is the capacity less `reserved`. Bytes, millicores, seconds."""
 
     name: str
@@ -100,8 +101,7 @@ class Machine:
     network_bytes: float | None = None  # a second
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class Offer(Struct, frozen=True, kw_only=True):
     """A machine type in a region, spot or on demand, at a price for each node and hour."""
 
     machine: Machine
@@ -120,8 +120,7 @@ class Offer:
         return "/".join(part for part in (self.region, self.machine.name, self.market) if part)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quota:
+class Quota(Struct, frozen=True, kw_only=True):
     """A limit over all nodes of a map. `region` "": over all regions. `disk` in bytes."""
 
     resource: str
@@ -135,8 +134,7 @@ class Quota:
         return f"{'spot ' if self.spot else ''}{self.resource} quota{where}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PriceSheet:
+class PriceSheet(Struct, frozen=True, kw_only=True):
     """A price file as read. `transfer`: (from, to) → money for 10^9 bytes."""
 
     offers: tuple[Offer, ...]
@@ -232,8 +230,7 @@ def market_of(labels: Mapping[str, str]) -> str:
     return (SPOT if any(values) else ON_DEMAND) if values else ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeType:
+class NodeType(Struct, frozen=True, kw_only=True):
     """Nodes of one type and region in a cluster. `room`: what pods can use, on the least of them."""
 
     name: str

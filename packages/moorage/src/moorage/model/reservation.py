@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
@@ -117,8 +116,7 @@ class Reservation(Struct, frozen=True, rename="camel", omit_defaults=True):
 # --- as decisions read them
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class Terms(Struct, frozen=True, kw_only=True):
     """How many, and from when until when (the end is not part of it)."""
 
     count: int
@@ -126,8 +124,7 @@ class Terms:
     end: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Booking:
+class Booking(Struct, frozen=True, kw_only=True):
     """An entry of the calendar, parsed."""
 
     namespace: str

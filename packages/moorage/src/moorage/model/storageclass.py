@@ -8,8 +8,9 @@ https://kubernetes-csi.github.io/docs/drivers.html and the drivers' own pages.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from moorage_kube.meta import annotations_of
 from moorage_kube.resources import Obj
@@ -45,8 +46,7 @@ _PROVISIONERS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassView:
+class ClassView(Struct, frozen=True, kw_only=True):
     """One StorageClass. `modes` None: not known."""
 
     name: str

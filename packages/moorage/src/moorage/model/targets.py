@@ -7,6 +7,8 @@ import shlex
 from dataclasses import dataclass, field
 from urllib.parse import SplitResult, urlsplit
 
+from msgspec import Struct
+
 from moorage_kube.errors import UsageError
 
 RECIPIENTS_MAX = 20
@@ -31,8 +33,7 @@ class Webhook:
         return f"webhook at {split_address(self.url).hostname}"
 
 
-@dataclass(frozen=True, slots=True)
-class Email:
+class Email(Struct, frozen=True):
     to: tuple[str, ...]
 
     def __post_init__(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
@@ -204,8 +203,7 @@ ROLES = ("admin", "member", "viewer")
 """From the one that may do most."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Membership:
+class Membership(Struct, frozen=True, kw_only=True):
     """A person's place in one tenant: the highest role there. `admins`: who administers the tenant by name."""
 
     tenant: str

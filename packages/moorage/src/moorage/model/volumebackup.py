@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -110,8 +109,7 @@ class BadBackup(MoorageError):
     """A VolumeBackup that cannot be read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackupView:
+class BackupView(Struct, frozen=True, kw_only=True):
     """A VolumeBackup, parsed."""
 
     namespace: str

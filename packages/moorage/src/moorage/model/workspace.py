@@ -10,13 +10,12 @@ import hashlib
 import hmac
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from moorage.model.info import parse_info
 from moorage.model.kueue import QUEUE_LABEL
@@ -365,8 +364,7 @@ def templates_of(configmaps: Iterable[Mapping[str, Any]]) -> tuple[dict[str, App
 # --- where workspaces are reached
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Platform:
+class Platform(Struct, frozen=True, kw_only=True):
     """How this platform is reached from outside, by its ConfigMap; see `parse_platform`."""
 
     scheme: str = ""
@@ -449,8 +447,7 @@ def put_in(text: str, token: str) -> str:
 # --- as decisions read it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkspaceView:
+class WorkspaceView(Struct, frozen=True, kw_only=True):
     """A Workspace, parsed."""
 
     namespace: str

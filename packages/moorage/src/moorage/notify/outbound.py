@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
+from msgspec import Struct
+
 from moorage.model.targets import is_email, split_address
 from moorage.settings import NOTIFY_NETWORKS, SMTP_FROM, SMTP_URL
 from moorage_kube.errors import UsageError
@@ -44,8 +46,7 @@ class MailServer:
             raise UsageError(f"invalid sender {self.sender!r}: use an e-mail address, such as moorage@example.com")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outbound:
+class Outbound(Struct, frozen=True, kw_only=True):
     """What the administrator allows. The default suits a server whose users write the targets: https, public.
 
     `commands` lets users run programs where this runs: only for a person's own machine.

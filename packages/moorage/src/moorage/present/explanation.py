@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from msgspec import Struct
 
 from moorage.decide.explain.amounts import amount_text, gpus_text
 from moorage.decide.explain.mounts import FAILED_ATTACH, FailedMount
@@ -111,8 +112,7 @@ def _and_more(obstacles: Sequence[str]) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
+class Section(Struct, frozen=True, kw_only=True):
     """A part of an explanation: sentences, or the rows of a table under a heading."""
 
     heading: str = ""
@@ -121,8 +121,7 @@ class Section:
     more: str = ""  # below the rows: how many are left out
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExplanationView:
+class ExplanationView(Struct, frozen=True, kw_only=True):
     """An explanation, laid out: the answer first, then what somebody must do, then each reason."""
 
     headline: str

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from moorage.model.people import PEOPLE_NAMESPACE
 from moorage.model.tenant import Membership
@@ -55,8 +56,7 @@ _COMMANDS = {  # command → what it does, and the resources that it is about
 _VERBS = {"get": "read", "update": "change", "patch": "change", "deletecollection": "delete"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class Refusal(Struct, frozen=True, kw_only=True):
     """What RBAC refused. `namespace` is empty for what lives in none; `name`: of one object, where known."""
 
     user: str

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from datetime import datetime
 from typing import Any
+
+from msgspec.structs import asdict
 
 from moorage.api import gpus as wire
 from moorage.decide.usage.gpus import Counts, Gpu, GpuView, NodeGpus

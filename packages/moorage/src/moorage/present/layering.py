@@ -8,8 +8,9 @@ https://en.wikipedia.org/wiki/Layered_graph_drawing
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+
+from msgspec import Struct
 
 LAYER_GAP = 34.0  # in pixels, as all lengths here: room for lines
 ROW_GAP = 12.0  # between rows of one layer
@@ -20,16 +21,14 @@ SWEEPS = 3  # over the layers, to have less lines cross
 Point = tuple[float, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
+class Size(Struct, frozen=True):
     """Of a box, greater than 0."""
 
     width: float
     height: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class Line(Struct, frozen=True, kw_only=True):
     """From one box to another by their places; `points` go down, two for each part that is to be drawn."""
 
     start: int
@@ -37,8 +36,7 @@ class Line:
     points: tuple[Point, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class Layout(Struct, frozen=True, kw_only=True):
     """Upper left corners of the boxes, in their order, and the lines, within `width` × `height`."""
 
     corners: tuple[Point, ...]

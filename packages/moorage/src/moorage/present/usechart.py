@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 PLAIN = "12345678"  # where a terminal has no blocks
@@ -12,8 +13,7 @@ PLAIN_GAP = "."
 WIDTH = 60  # columns of a chart at most
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class Line(Struct, frozen=True, kw_only=True):
     """One measure. `values`: one for each window, None where nothing was measured; `most`: the top of the axis."""
 
     name: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec import Struct
 
 from moorage.api import explain as wire
 from moorage.decide.explain.types import Explanation
@@ -20,8 +21,7 @@ RUNNING_SHOWN = 10
 HOLDERS_SHOWN = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explained:
+class Explained(Struct, frozen=True, kw_only=True):
     """A wait with what was read about it. `explanation`: of the pod of the first step; None: it was not asked."""
 
     wait: Wait

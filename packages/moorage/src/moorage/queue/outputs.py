@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from moorage.sql.database import Database, Row
 from moorage.sql.migrations import Schema
@@ -33,8 +34,7 @@ ON CONFLICT (map) DO UPDATE SET bytes = output_sizes.bytes + excluded.bytes
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """Something that was printed. `at` is ms since 1970; the item is -1 for a note of the worker's own."""
 
     id: int

@@ -7,7 +7,8 @@ there are always kept; each is at most `leasing.RESULT_BYTES`. The defaults fit 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from moorage.settings import (
     BYTES_PER_NAMESPACE,
@@ -21,8 +22,7 @@ from moorage_kube.errors import QuotaExceeded
 ITEM_BYTES = 200  # of an item's rows and their indexes, beside its value and result
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quota:
+class Quota(Struct, frozen=True, kw_only=True):
     """Of one namespace. `bytes`: values, keys and results of all its maps, and ITEM_BYTES an item; `output_bytes`:
     of what its items have printed, beyond which the oldest goes. Zero: no limit. `hold_seconds`: for
     which an item holds tokens of a named limit while another map waits, at most."""
@@ -37,8 +37,7 @@ class Quota:
 NONE = Quota(maps=0, items=0, bytes=0, output_bytes=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Used:
+class Used(Struct, frozen=True, kw_only=True):
     """What the maps of a namespace take."""
 
     maps: int

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from moorage.api.errors import ErrorCode
 from moorage.api.maps import ItemFailure, MapItem, MapResult, NewItem
@@ -104,8 +105,7 @@ _RETRY = f"UPDATE items SET {_READY_AGAIN}, tries = 0, losses = 0, ready_at = 0 
 _WORKING = "items", "inputs", "sessions", "results", "failures", "additions", "map_limits", "map_sizes"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
+class Stored(Struct, frozen=True, kw_only=True):
     """A map and what the queue itself does not need to know of it."""
 
     map: Map
@@ -116,8 +116,7 @@ class Stored:
     created_at: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
+class Answered(Struct, frozen=True, kw_only=True):
     """What came of a group of calls, and whom of those who wait it concerns.
 
     `fresh` counts the items of each map that have become ready, `freed` the leases that ended in maps with limits.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
+
+from msgspec import Struct
 
 from moorage.api.explain import WorkflowExplanation
 from moorage.api.reading import read
@@ -16,8 +17,7 @@ from moorage.sdk.group import Group, lines_of, new_key
 LOOKS = (0.2, 2.0)  # first and longest pause between two looks at what is waited for
 
 
-@dataclass(frozen=True, slots=True)
-class StepLine:
+class StepLine(Struct, frozen=True):
     """A line that a step printed. `step`: its name without the workflow's."""
 
     step: str

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from moorage_kube.errors import UsageError
 
@@ -30,8 +32,7 @@ CLUSTER_ONLY = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(Struct, frozen=True, kw_only=True):
     """How a map is made; texts are those of `moor map create`.
 
     `retries` None: 3 on a cluster, none on this machine. `time`: of an item, such as 5m, or seconds. `keep`: the
@@ -76,12 +77,12 @@ class Options:
 
 
 def options_of(given: Mapping[str, Any]) -> Options:
-    known = Options.__dataclass_fields__
+    known = Options.__struct_fields__
     unknown = [name for name in given if name not in known]
     if unknown:
         from difflib import get_close_matches
 
-        near = get_close_matches(unknown[0], list(known), n=1)
+        near = get_close_matches(unknown[0], known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
         raise UsageError(f"unknown map option {unknown[0]!r}", hint=hint)
     made = Options(**given)

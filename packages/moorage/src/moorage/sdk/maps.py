@@ -13,10 +13,11 @@ import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
-from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
+
+from msgspec import Struct
 
 from moorage.api.maps import Map as MapAnswer
 from moorage.api.maps import MapChange, MapLimit, MapPolicy, MapState, NewMap
@@ -51,8 +52,7 @@ LOOK_SECONDS = {"local": (0.01, 0.1), "cluster": (0.2, 2.0)}  # first and longes
 LOOK_SHARE = 5.0  # a look that took long is not repeated before so many times its cost
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MapStatus:
+class MapStatus(Struct, frozen=True, kw_only=True):
     """How a map stands. `state`: running, paused, cancelled or finished; times in seconds, None: not known yet."""
 
     name: str

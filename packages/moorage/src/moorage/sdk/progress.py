@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import shutil
 import sys
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, TextIO
+
+from msgspec import Struct
 
 from moorage.present.sizes import bytes_text
 from moorage_kube.clock import SYSTEM, Clock, format_duration
@@ -89,8 +90,7 @@ def map_line(shown: Map) -> str:
     return "  ".join(parts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transfer:
+class Transfer(Struct, frozen=True, kw_only=True):
     """Files that go from one place to another, at a moment. None: not known."""
 
     bytes: int

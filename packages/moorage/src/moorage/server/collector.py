@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from moorage.decide.runs.kept import uid_of
 from moorage.decide.usage.readings import Measured, is_sampled, make_readings, measured_by_kubelet
@@ -26,8 +27,7 @@ log = logging.getLogger(__name__)
 DOWNSAMPLE_ROUNDS = 10  # of five minutes: a window is over
 
 
-@dataclass(slots=True, kw_only=True)
-class Counts:
+class Counts(Struct, kw_only=True):
     """Of this server, since it started."""
 
     readings: int = 0

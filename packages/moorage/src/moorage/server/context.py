@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar, cast
+
+from msgspec import Struct, field
 
 from moorage.evaluator.pool import Evaluation, InPlace
 from moorage.metrics.requests import RequestTimes
@@ -46,8 +47,7 @@ if TYPE_CHECKING:
 Part = TypeVar("Part")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
+class Context(Struct, frozen=True, kw_only=True):
     """The server's parts, as every route gets them."""
 
     api: Api

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from moorage.attempts import logtable
 from moorage.attempts import store as attempts
@@ -17,8 +18,7 @@ from moorage.usage import samples
 from moorage.usage import store as usage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerDatabase:
+class ServerDatabase(Struct, frozen=True, kw_only=True):
     """The tables of one schema, in the order in which rows can be inserted.
 
     On SQLite they are in `file` of the server's folder; "": there is no such file. On PostgreSQL all schemas are

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -32,8 +32,7 @@ P = TypeVar("P")
 Q = TypeVar("Q")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call(Generic[B, Q]):
+class Call(Struct, Generic[B, Q], frozen=True, kw_only=True):
     """One request, decoded.
 
     `mark` is of its Idempotency-Key, empty without one. `request` is for streams and sockets alone.
@@ -68,8 +67,7 @@ class Call(Generic[B, Q]):
 Handler = Callable[[Call[B, Q]], Awaitable[Any]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Described:
+class Described(Struct, frozen=True, kw_only=True):
     """What a route takes and answers, as OpenAPI says it. Without `answer` and `media_type` it answers 204."""
 
     query: type | None = None
@@ -80,8 +78,7 @@ class Described:
     media_type: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint(Generic[B, Q]):
+class Endpoint(Struct, Generic[B, Q], frozen=True, kw_only=True):
     """A row of the table. A handler returns an `answer` (None: 204), a (status, answer), or a Response.
 
     `body` and `query` None: the request has none. `once`: takes an Idempotency-Key.

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from datetime import datetime
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from moorage.decide.usage.intervals import Interval
 from moorage.model.names import RECORDS_SINCE_ANNOTATION

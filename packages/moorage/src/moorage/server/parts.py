@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from moorage.features import load_all
 from moorage.server.backup.store import Place
@@ -13,8 +14,7 @@ from moorage_kube.api import Api
 from moorage_kube.clock import Clock
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Base:
+class Base(Struct, frozen=True, kw_only=True):
     """What parts of features are made from."""
 
     api: Api
@@ -24,8 +24,7 @@ class Base:
     sessions: SessionDesk
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Parts(Struct, frozen=True, kw_only=True):
     """`values`: what the feature's routes get from `Context.part`, one of each type.
 
     `recording`: endless tasks that one server on a database does at a time. `close`: called at the end.

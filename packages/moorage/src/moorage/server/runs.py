@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from moorage.actions.runs import get_deleted, job_of, jobs_of_run, missing_run, select_runs, summary_of
 from moorage.api.jobs import Job, JobChoice, JobDetails, JobList
@@ -28,8 +29,7 @@ from moorage_kube.resources import JOBS, Obj
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class RunReader:
+class RunReader(Struct, frozen=True):
     """Runs as one user may see them."""
 
     context: Context

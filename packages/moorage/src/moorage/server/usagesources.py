@@ -9,10 +9,10 @@ import asyncio
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import aiohttp
+from msgspec import Struct
 
 from moorage.decide.usage.readings import (
     GPU_METRICS,
@@ -99,8 +99,7 @@ class Http:
             return bytes(body)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceSettings:
+class SourceSettings(Struct, frozen=True, kw_only=True):
     """Where GPUs are asked for. `namespaces`: whose exporters are believed; `prometheus`: its address, or "".
 
     `token`: what the local cluster's exporter asks for; Prometheus does not get it.

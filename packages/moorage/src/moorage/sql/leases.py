@@ -11,10 +11,11 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
+
+from msgspec import Struct
 
 from moorage.sql.database import Database
 from moorage.sql.migrations import Schema
@@ -33,8 +34,7 @@ WATCHED = timedelta(minutes=2)  # a server remembers so long what went while ano
 DIRTY_MOST = 10_000  # changes that such a server remembers
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(Struct, frozen=True):
     """A row. `term` grows with each holder, `beat` with each write."""
 
     name: str
@@ -43,8 +43,7 @@ class Lease:
     beat: int
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(Struct, frozen=True):
     """A row as last read (None: there is none), and since when, by our monotonic clock, it is known to be so."""
 
     lease: Lease | None

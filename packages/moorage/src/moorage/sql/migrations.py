@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from importlib import resources
 from typing import Protocol
+
+from msgspec import Struct
 
 from moorage_kube.errors import StorageError
 
@@ -20,15 +21,13 @@ _FILE = re.compile(r"(\d{4})_[a-z0-9_]+\.sql")
 _READABLE = re.compile(r"-- readable by: (\d+)")
 
 
-@dataclass(frozen=True, slots=True)
-class Migration:
+class Migration(Struct, frozen=True):
     number: int
     sql: str
     readable_by: int
 
 
-@dataclass(frozen=True, slots=True)
-class Schema:
+class Schema(Struct, frozen=True):
     """Whose tables are meant: several may stand in one database, each with migrations of its own."""
 
     package: str  # its folder {folder}/{dialect} holds the migrations
@@ -41,8 +40,7 @@ class Schema:
         return self.prefix.rstrip(".") or self.package.rpartition(".")[2]
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
+class Version(Struct, frozen=True):
     """What a database says of itself: zeros before its first migration."""
 
     number: int = 0

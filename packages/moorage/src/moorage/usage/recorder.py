@@ -12,8 +12,9 @@ import asyncio
 import logging
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+
+from msgspec import Struct, field
 
 from moorage.decide.usage.gpus import gpu_type
 from moorage.decide.usage.intervals import Interval, Step, end_of_deleted, next_step, stepped, use_of
@@ -34,8 +35,7 @@ HEARTBEAT_SECONDS = 30.0  # so a vanished pod is charged at most this much too l
 LOOK_SECONDS = 600.0  # between two passes over every pod; what changes is heard of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Seen(Struct, frozen=True, kw_only=True):
     """All that one pass decides on."""
 
     known: Mapping[str, Interval]  # stored intervals: the open ones, and those of the pods below

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from operator import add
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from moorage.decide.usage.packed import pack, unpack
 from moorage.decide.usage.samples import (
@@ -117,8 +118,7 @@ _AT_ONCE = 200  # pods in one statement
 _BY_KEYS = 30_000  # slots that are looked up each by its key; more are scanned
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class Kept(Struct, frozen=True, kw_only=True):
     """For how long readings are kept, and their sums over windows of five minutes and over hours."""
 
     slots: timedelta = timedelta(hours=SAMPLE_HOURS)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from moorage import __version__
 from moorage.metrics.copies import FAMILIES as COPIES
@@ -36,8 +37,7 @@ EXPIRES = Family(
 FAMILIES = (REVIEWS, EXPIRES, *COPIES, BUILD)
 
 
-@dataclass(slots=True)
-class Review:
+class Review(Struct):
     """One that is under way."""
 
     outcome: str = "invalid"

@@ -17,12 +17,13 @@ import secrets
 import shutil
 from collections import Counter
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, TypeVar
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from moorage.executor.folders import sum_of
 from moorage.model.workflow import Artifact
@@ -70,8 +71,7 @@ def check_key(key: str) -> str:
     return key
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Content:
+class Content(Struct, frozen=True, kw_only=True):
     """An artifact that is open: its bytes as they are stored. Read `parts` to the end, or close them."""
 
     size_bytes: int

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
+
+from msgspec import Struct
 
 from moorage import settings
 from moorage.model.retention import ARTIFACT_BYTES, ARTIFACT_DAYS, WORKFLOW_DAYS
@@ -21,8 +22,7 @@ SWEEP_SECONDS = 3600.0
 Uids = Callable[[], Awaitable[frozenset[str]]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Keeping:
+class Keeping(Struct, frozen=True, kw_only=True):
     """`artifacts`: where they are, as MOORAGE_ARTIFACTS has it; empty: in a folder beside the databases."""
 
     days: int = WORKFLOW_DAYS

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from datetime import datetime
+
+from msgspec import Struct, field
 
 from moorage.model.workflow import NodeRecord, WorkflowRecord
 from moorage_kube.selectors import LabelSelector, parse_label_selector
@@ -14,8 +15,7 @@ PAGE_MAX = 1000
 NODES_PAGE_MAX = 10_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunQuery:
+class RunQuery(Struct, frozen=True, kw_only=True):
     """All fields hold at once; an empty one holds for every run.
 
     `namespaces` None: all. `after`: the `after` of the page before, or empty. `documents`: with the documents,
@@ -34,16 +34,14 @@ class RunQuery:
     after: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunPage:
+class RunPage(Struct, frozen=True, kw_only=True):
     """Runs, the newest first. `after` is empty on the last page."""
 
     runs: tuple[WorkflowRecord, ...] = ()
     after: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodePage:
+class NodePage(Struct, frozen=True, kw_only=True):
     """Nodes of one run by their ids. `after` is empty on the last page."""
 
     nodes: tuple[NodeRecord, ...] = ()

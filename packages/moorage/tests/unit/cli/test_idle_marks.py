@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from moorage.actions.runs import job_of, summary_of
 from moorage.cli.joblist import row

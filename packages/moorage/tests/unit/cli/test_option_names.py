@@ -121,7 +121,7 @@ def names_of_python() -> Iterator[tuple[str, str]]:
                 if not method.startswith("_"):
                     where = f"{kind.__name__}.{method}"
                     yield from ((where, name_of(name)) for name in inspect.signature(function).parameters)
-    yield from (("moorage.map", name_of(name)) for name in Options.__dataclass_fields__)
+    yield from (("moorage.map", name_of(name)) for name in Options.__struct_fields__)
 
 
 def all_names() -> Iterator[tuple[str, str]]:

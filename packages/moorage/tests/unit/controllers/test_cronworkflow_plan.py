@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from moorage.controllers.cronworkflow.plan import Drop, Release, RunSeen, Save, Seen, Start, Tell, Terminate, plan
 from moorage.model.cronworkflow import make_run, parse_cron, run_name

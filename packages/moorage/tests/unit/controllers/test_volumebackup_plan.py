@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from moorage.controllers.volumebackup.plan import BringBack, Copy, DropJob, JobSeen, Seen, plan
 from moorage.model.volumebackup import (

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import json
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from moorage.controllers.workspace.objects import make_secret
 from moorage.controllers.workspace.plan import Seen, Verb, gpu_terms, merge_of, plan, schedule_hash

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from moorage.decide.idle.states import Record, State, write_record
 from moorage.decide.usage.intervals import Open

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from moorage.decide.runs.state import PodView, view_run
 from moorage.server.pages.jobboard import Fact, job_model

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from moorage.decide.usage.intervals import Interval, Open
 from moorage.server.pages.clusterpages import Board

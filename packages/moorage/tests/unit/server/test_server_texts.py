@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import re
 from functools import cache
 from importlib import resources
@@ -12,6 +11,7 @@ import polib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Struct
 
 from moorage.server.pages import auditpages, machinepages, nodeadmin, tenantpages, userpages
 from moorage.server.pages.adminlists import AdminList
@@ -95,10 +95,10 @@ def strings_in(value):
     elif isinstance(value, tuple):
         for each in value:
             yield from strings_in(each)
-    elif dataclasses.is_dataclass(value):
-        for field in dataclasses.fields(value):
-            if field.name not in ("id", "to", "here", "name", "kind", "value"):
-                yield from strings_in(getattr(value, field.name))
+    elif isinstance(value, Struct):
+        for name in value.__struct_fields__:
+            if name not in ("id", "to", "here", "name", "kind", "value"):
+                yield from strings_in(getattr(value, name))
 
 
 @pytest.mark.parametrize("tag", OTHERS)

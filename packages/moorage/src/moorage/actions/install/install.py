@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from moorage.actions.install.cluster import (
     RESOURCES,
@@ -59,8 +60,7 @@ DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 DEFINITION_SECONDS = 60.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class Standing(Struct, frozen=True, kw_only=True):
     """What is installed. `kept` None: not by `moor install`; `values` are then those of `kubectl apply`."""
 
     kubernetes: str
@@ -74,8 +74,7 @@ class Standing:
         return bool(self.version) and (self.kept is None or self.kept.state != REMOVED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FirstAdmin:
+class FirstAdmin(Struct, frozen=True, kw_only=True):
     """An account made for the first login."""
 
     name: str

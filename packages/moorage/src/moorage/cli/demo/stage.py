@@ -12,8 +12,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from moorage.cli import console
 from moorage.sdk.progress import Bar
@@ -30,8 +31,7 @@ WIDTH = 76  # of a printed command
 MARK = "demo.lock"  # a folder with this file is the demo's own: it may be removed
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """What a command printed, and its exit code; None: it was still at work when the patience ended."""
 
     text: str

@@ -8,11 +8,12 @@ slot is saved as started, so it cannot come, run and go unseen. Each save carrie
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from moorage.decide.workflows.crons import cron_scope, is_to_stop, is_wanted
 from moorage.decide.workflows.monitors import TIMES_KEPT
@@ -28,8 +29,7 @@ LOOK_AGAIN_MAX = timedelta(minutes=10)  # a clock that is set right moves the sl
 _SECOND = timedelta(seconds=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSeen:
+class RunSeen(Struct, frozen=True, kw_only=True):
     """One Workflow of the CronWorkflow. `is_held`: it bears our finalizer."""
 
     name: str
@@ -46,8 +46,7 @@ class RunSeen:
     is_deleting: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Seen(Struct, frozen=True, kw_only=True):
     """One CronWorkflow and what was read about it, at one moment.
 
     `refused`: why the API did not take the Workflow of a slot, by the Workflow's name.
@@ -60,8 +59,7 @@ class Seen:
     refused: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class Record(Struct, frozen=True, kw_only=True):
     """All that is written to a CronWorkflow: our own state, and the status in Argo's words."""
 
     state: CronState
@@ -76,44 +74,38 @@ class Record:
     has_backfill: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Save:
+class Save(Struct, frozen=True):
     """Write the record, provided that nobody else wrote since it was read."""
 
     record: Record
 
 
-@dataclass(frozen=True, slots=True)
-class Terminate:
+class Terminate(Struct, frozen=True):
     """End a run at once, as `moor workflow terminate` does."""
 
     run: RunSeen
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(Struct, frozen=True):
     """Create the Workflow of a slot."""
 
     slot: datetime
     backfill: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(Struct, frozen=True):
     """Remove our finalizer: the slot is recorded."""
 
     run: RunSeen
 
 
-@dataclass(frozen=True, slots=True)
-class Drop:
+class Drop(Struct, frozen=True):
     """Delete an old run."""
 
     run: RunSeen
 
 
-@dataclass(frozen=True, slots=True)
-class Tell:
+class Tell(Struct, frozen=True):
     """Write an event about the CronWorkflow."""
 
     is_warning: bool
@@ -124,8 +116,7 @@ class Tell:
 Action = Save | Terminate | Start | Release | Drop | Tell
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     actions: tuple[Action, ...] = ()
     look_again_in: timedelta | None = None
 

@@ -11,8 +11,9 @@ import os
 import socket
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, cast
+
+from msgspec import Struct
 
 from moorage.model.manifests import container_security, pod_security
 from moorage.model.names import HOST_IMAGE, MACHINE_GROUP_LABEL, PROCESS_RUNTIME, SYSTEM_NAMESPACE
@@ -30,8 +31,7 @@ CPU = "1"
 _SERVICES = "app.kubernetes.io/name in (moorage-operator,moorage-server)"
 
 
-@dataclass(frozen=True, slots=True)
-class Runtime:
+class Runtime(Struct, frozen=True):
     """What containers run. `image` empty: it is not known."""
 
     image: str

@@ -8,9 +8,11 @@ has failed. Only a Job that ended well makes a dataset Ready, and the filler end
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from moorage.model.dataset import (
     CLONE,
@@ -39,8 +41,7 @@ REFUSED_SECONDS = 30.0  # until what the API refused is tried again
 WAIT_SECONDS = 10.0  # for what no informer of ours tells of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimSeen:
+class ClaimSeen(Struct, frozen=True, kw_only=True):
     """A claim of the dataset's own, as far as it matters."""
 
     phase: str = "Pending"
@@ -49,8 +50,7 @@ class ClaimSeen:
     modes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptSeen:
+class AttemptSeen(Struct, frozen=True, kw_only=True):
     """One fill Job. `result`: the last that its filler wrote; `final`: trying again cannot help."""
 
     number: int
@@ -70,8 +70,7 @@ class AttemptSeen:
         return not (self.succeeded or self.failed)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReaderSeen:
+class ReaderSeen(Struct, frozen=True, kw_only=True):
     """A tenant that may read: its namespace ("" where there is no such tenant), and what stands for it."""
 
     tenant: str
@@ -82,8 +81,7 @@ class ReaderSeen:
     has_volume: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Seen(Struct, frozen=True, kw_only=True):
     """A dataset and all that was read about it at one moment."""
 
     dataset: DatasetView
@@ -100,51 +98,43 @@ class Seen:
     refused: str = ""  # why the API will not have the Job or the claim
 
 
-@dataclass(frozen=True, slots=True)
-class MakeClaim:
+class MakeClaim(Struct, frozen=True):
     mode: str
 
 
-@dataclass(frozen=True, slots=True)
-class MakeClone:
+class MakeClone(Struct, frozen=True):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class MakeJob:
+class MakeJob(Struct, frozen=True):
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class DropJob:
+class DropJob(Struct, frozen=True):
     attempt: AttemptSeen
 
 
-@dataclass(frozen=True, slots=True)
-class ShareWith:
+class ShareWith(Struct, frozen=True):
     """Make the volume and the claim of a reader, whichever is missing."""
 
     reader: ReaderSeen
 
 
-@dataclass(frozen=True, slots=True)
-class Unshare:
+class Unshare(Struct, frozen=True):
     """Remove a claim in another namespace, and the volume behind it."""
 
     namespace: str
     claim: str
 
 
-@dataclass(frozen=True, slots=True)
-class SetFinalizer:
+class SetFinalizer(Struct, frozen=True):
     present: bool
 
 
 Action = MakeClaim | MakeClone | MakeJob | DropJob | ShareWith | Unshare | SetFinalizer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Word:
+class Word(Struct, frozen=True, kw_only=True):
     """What a condition is to say."""
 
     status: bool
@@ -152,8 +142,7 @@ class Word:
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewStatus:
+class NewStatus(Struct, frozen=True, kw_only=True):
     """What the status is to say, conditions apart."""
 
     phase: str
@@ -173,8 +162,7 @@ class NewStatus:
     used_by: tuple[Use, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True):
     status: NewStatus
     ready: Word
     shared: Word | None = None

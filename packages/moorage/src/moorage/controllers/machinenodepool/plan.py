@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from moorage.model.machine import MAINTENANCE, NOT_READY, READY
 from moorage.model.names import (
@@ -22,16 +23,14 @@ _PREFIXES = (MACHINE_TYPE_PREFIX, PLACE_PREFIX)
 _LABELS = (MACHINE_GROUP_LABEL, MACHINE_MODE_LABEL)
 
 
-@dataclass(frozen=True, slots=True)
-class PatchNode:
+class PatchNode(Struct, frozen=True):
     """A merge patch for one node; with a resourceVersion where taints, a list, are replaced."""
 
     node: str
     patch: Obj
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True):
     """Patches, how each node of the pool stands, and whether all is well."""
 
     patches: tuple[PatchNode, ...] = ()

@@ -7,11 +7,12 @@ a round for each burst of losses, the status at most once in two seconds. Pods a
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
+
+import msgspec
 
 from moorage.cluster.kueue import read_queue_wait
 from moorage.controllers.base import Controller, Shared
@@ -97,7 +98,7 @@ class MapJobController(Controller):
         if any(step.verb is Verb.MAKE or _grows(step) for step in decided.steps):
             quotas = (await self._api.list(QUOTAS, key.namespace)).items
             if (allowed := quota_of(view, quotas)) is not None:
-                decided = plan(dataclasses.replace(seen, quota=allowed))
+                decided = plan(msgspec.structs.replace(seen, quota=allowed))
         for step in decided.steps:
             if not await self._act(view, obj, step):
                 decided = plan(self._observe(view, pods, queue))  # the API will not have it: say so instead

@@ -13,10 +13,11 @@ A worker is *lost* when its pod ended though the map goes on, unless it was stop
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from math import ceil
+
+from msgspec import Struct
 
 from moorage.decide.runs.kueue import QueueWait
 from moorage.model.mapjob import ACCEPTED, CANCELLED, COMPLETE, FAILED, FINISHED, PAUSED, RUNNING, MapView
@@ -50,8 +51,7 @@ _NO_START = frozenset(
 _START_CODES = frozenset({126, 127, 128})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodSeen:
+class PodSeen(Struct, frozen=True, kw_only=True):
     """A worker pod that still exists."""
 
     name: str
@@ -68,8 +68,7 @@ class PodSeen:
     ended: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobSeen:
+class JobSeen(Struct, frozen=True, kw_only=True):
     """One round."""
 
     round: int
@@ -103,8 +102,7 @@ class JobSeen:
         return self.parallelism if self.may_grow else min(self.parallelism, self.active)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Seen(Struct, frozen=True, kw_only=True):
     """One MapJob and all that was read about it at one moment. `jobs` are in the order of their rounds."""
 
     map: MapView
@@ -126,8 +124,7 @@ class Verb(StrEnum):
     DELETE = "delete"
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """MAKE round `round` with `parallelism`; SCALE or DELETE the Job `job`."""
 
     verb: Verb
@@ -136,8 +133,7 @@ class Step:
     job: JobSeen | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Word:
+class Word(Struct, frozen=True, kw_only=True):
     """What a condition is to say."""
 
     status: bool
@@ -145,8 +141,7 @@ class Word:
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workers:
+class Workers(Struct, frozen=True, kw_only=True):
     desired: int = 0
     active: int = 0
     ready: int = 0
@@ -156,8 +151,7 @@ class Workers:
     released: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True):
     """Steps in order, then what to report. `words` by condition."""
 
     steps: tuple[Step, ...] = ()

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from datetime import timedelta
 from typing import assert_never
+
+from msgspec.structs import replace
 
 from moorage.cluster.vanished import Vanished
 from moorage.controllers.base import Controller, Shared

@@ -8,23 +8,22 @@ https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from moorage.decide.admission.priority import pushes_out, stand_in_of
 from moorage.model.names import CLUSTER_DEFAULT_ANNOTATION, DEFAULT_PRIORITY
 from moorage_kube.meta import annotations_of
 
 
-@dataclass(frozen=True, slots=True)
-class SetDefault:
+class SetDefault(Struct, frozen=True):
     """Make ours the cluster's default, or no longer."""
 
     is_default: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Warn:
+class Warn(Struct, frozen=True):
     """Say that pods of this class, the cluster's default, push out reservations."""
 
     name: str

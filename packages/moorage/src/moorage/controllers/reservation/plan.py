@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from moorage.controllers.machine.plan import guest_of, is_finished, is_reservation
 from moorage.decide.machines.bookings import Hold
@@ -28,8 +29,7 @@ from moorage_kube.resources import Obj
 LEFT_REASON = "MachineReserved"  # of the condition DisruptionTarget on backfill that is asked to leave
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Struct, frozen=True):
     """An event: its type, reason and message."""
 
     type: Literal["Normal", "Warning"]

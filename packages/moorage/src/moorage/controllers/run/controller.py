@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, assert_never
+
+from msgspec.structs import replace
 
 from moorage.cluster.kueue import deactivate
 from moorage.controllers.base import Controller, Shared

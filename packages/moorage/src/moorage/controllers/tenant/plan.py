@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from moorage.model.manifests import RBAC, ROLEBINDINGS, TENANT_OBJECT, TENANT_ROLES
 from moorage.model.names import (
@@ -40,8 +41,7 @@ POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy
 OURS = TENANT_OBJECT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
+class Observed(Struct, frozen=True, kw_only=True):
     """A Tenant and all that was read about it."""
 
     tenant: Obj
@@ -52,29 +52,25 @@ class Observed:
     nodes: Sequence[Obj] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Create:
+class Create(Struct, frozen=True):
     resource: Resource
     obj: Obj
 
 
-@dataclass(frozen=True, slots=True)
-class Replace:
+class Replace(Struct, frozen=True):
     """Bring an object that is there to what it should be; `obj` is whole."""
 
     resource: Resource
     obj: Obj
 
 
-@dataclass(frozen=True, slots=True)
-class Remove:
+class Remove(Struct, frozen=True):
     resource: Resource
     name: str
     namespace: str
 
 
-@dataclass(frozen=True, slots=True)
-class Patch:
+class Patch(Struct, frozen=True):
     """A merge patch of a namespace, or of a node."""
 
     resource: Resource
@@ -85,8 +81,7 @@ class Patch:
 Action = Create | Replace | Remove | Patch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True):
     """Steps in order, and how the Tenant stands after them."""
 
     actions: tuple[Action, ...] = ()

@@ -7,9 +7,10 @@ the moments that passed while nobody looked, the last alone is made up for.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
+
+from msgspec import Struct
 
 from moorage.model.schedule import last_moment, next_moment
 from moorage.model.volumebackup import FAILED, IDLE, RUNNING, BackupView, Kept, backup_job, restore_job
@@ -20,8 +21,7 @@ LOOK_SECONDS = 3.0
 JOBS_KEPT = 3  # of those that ended, for their logs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobSeen:
+class JobSeen(Struct, frozen=True, kw_only=True):
     """One of its Jobs. `result`: what its process wrote last."""
 
     name: str
@@ -39,8 +39,7 @@ class JobSeen:
         return not (self.succeeded or self.failed)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Seen(Struct, frozen=True, kw_only=True):
     backup: BackupView
     now: datetime
     jobs: Sequence[JobSeen] = ()
@@ -48,28 +47,24 @@ class Seen:
     able: str = ""  # why no Job can be made on this cluster; empty: one can
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(Struct, frozen=True):
     """Make the backup that was due at this moment."""
 
     at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class BringBack:
+class BringBack(Struct, frozen=True):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class DropJob:
+class DropJob(Struct, frozen=True):
     job: JobSeen
 
 
 Action = Copy | BringBack | DropJob
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewStatus:
+class NewStatus(Struct, frozen=True, kw_only=True):
     """What the status is to say."""
 
     phase: str
@@ -84,8 +79,7 @@ class NewStatus:
     restore_message: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True):
     status: NewStatus
     actions: tuple[Action, ...] = ()
     look_again_in: timedelta | None = None

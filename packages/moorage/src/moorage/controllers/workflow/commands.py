@@ -11,8 +11,9 @@ import binascii
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from moorage.controllers.workflow.registry import Command, Credentials, RegistryError, credentials_of
 from moorage_kube.api import Api
@@ -39,8 +40,7 @@ class Source(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """An image of a step, with what its pod would pull it with, and for which of `architectures_of`."""
 
     namespace: str

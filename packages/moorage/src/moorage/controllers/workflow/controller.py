@@ -13,12 +13,12 @@ import hashlib
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, assert_never
 
 import msgspec
+from msgspec.structs import replace
 
 from moorage.cluster.argo import running_controller
 from moorage.controllers.base import Controller, Shared

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+
+from msgspec import Struct, field
 
 from moorage.controllers.workflow.podline import PodLine
 from moorage.decide.workflows.graph.events import (
@@ -19,8 +20,7 @@ from moorage.model.workflow import (
 )
 
 
-@dataclass(slots=True)
-class Live:
+class Live(Struct):
     """A run in memory. `held`: pods that the API server refused for now."""
 
     run: Run

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from moorage.decide.workflows.graph.events import CreatePod
 
 LEAST = 100  # pods of a template that may wait for a node, however few have one
 
 
-@dataclass(slots=True)
-class _Kind:
+class _Kind(Struct):
     """The pods of one template, by name. `unplaced`: created, or about to be, and without a node."""
 
     orders: dict[str, CreatePod] = field(default_factory=dict)

@@ -18,9 +18,10 @@ import json
 import re
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urljoin, urlsplit
+
+from msgspec import Struct
 
 from moorage.notify.outbound import Outbound
 from moorage_kube.cache import BoundedCache
@@ -53,16 +54,14 @@ class RegistryError(MoorageError):
     """An image's command cannot be had: why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(Struct, frozen=True):
     """What an image runs: its ENTRYPOINT and CMD."""
 
     entrypoint: tuple[str, ...] = ()
     cmd: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Credentials:
+class Credentials(Struct, frozen=True):
     """Of one registry."""
 
     user: str
@@ -145,8 +144,7 @@ def _guarded(trusted: set[str], refused: list[str]) -> Any:
     return Guarded()
 
 
-@dataclass(slots=True)
-class _Lookup:
+class _Lookup(Struct):
     """One image: its manifest, where need be by an index, and its configuration."""
 
     session: aiohttp.ClientSession

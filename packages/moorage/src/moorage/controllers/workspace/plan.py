@@ -9,10 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from moorage.controllers.workspace.objects import (
     is_like,
@@ -92,8 +94,7 @@ class Verb(Enum):
     SECRET = "secret"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Seen(Struct, frozen=True, kw_only=True):
     """One workspace and all that was read about it, at one moment."""
 
     view: WorkspaceView
@@ -120,8 +121,7 @@ class Seen:
     templates: tuple[str, ...] = ()  # names of those there are
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """One write. PATCH (merge) and DELETE bear the uid that was seen; REPLACE its version. Without a resource:
     the Workspace itself. A Deployment is deleted after its pods."""
 
@@ -132,8 +132,7 @@ class Step:
     uid: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Struct, frozen=True):
     """An event."""
 
     type: str
@@ -141,8 +140,7 @@ class Event:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(Struct, frozen=True):
     """How it stands."""
 
     phase: str
@@ -152,8 +150,7 @@ class Standing:
     is_ready: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """What to do, in order; then the status, None where it stands already; then what to tell."""
 
     steps: tuple[Step, ...] = ()

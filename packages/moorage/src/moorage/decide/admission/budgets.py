@@ -21,9 +21,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
+
+from msgspec import Struct
 
 from moorage.decide.admission.fields import at, mapping
 from moorage.decide.admission.ownership import put
@@ -68,8 +69,7 @@ class _Beginning(Enum):
     LARGER = auto()  # an update that asks for more CPU or memory, and for no more GPUs
 
 
-@dataclass(frozen=True, slots=True)
-class _Judged:
+class _Judged(Struct, frozen=True):
     beginning: _Beginning
     user: str  # whose budget it is
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from moorage.decide.admission.fields import Path, field_of
 from moorage.decide.admission.gpufacts import Facts
@@ -12,8 +13,7 @@ from moorage.decide.admission.templates import Template
 from moorage_kube.resources import Obj
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """A field that breaks a rule. `value`: what stands there, as text; empty: nothing does."""
 
     rule: str
@@ -30,16 +30,14 @@ class Finding:
         return f"{self.field}: {self.message}" + (f" (found {self.value})" if self.value else "")
 
 
-@dataclass(frozen=True, slots=True)
-class Filled:
+class Filled(Struct, frozen=True):
     """A value to be written at the finding's path."""
 
     finding: Finding
     value: Any
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class Subject(Struct, frozen=True, kw_only=True):
     """One template, with all that a rule may read."""
 
     template: Template

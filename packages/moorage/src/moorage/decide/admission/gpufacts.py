@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from moorage.decide.admission.amounts import is_quantity
 from moorage.decide.admission.fields import mapping
@@ -14,8 +15,7 @@ from moorage_kube.quantity import amount
 from moorage_kube.scheduling import NodeInfo, is_gpu
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuShape:
+class GpuShape(Struct, frozen=True, kw_only=True):
     """What some node offers: how many of one GPU resource, under which type labels."""
 
     labels: Mapping[str, str]
@@ -23,8 +23,7 @@ class GpuShape:
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(Struct, frozen=True, kw_only=True):
     """What of the cluster a rule may need."""
 
     gpu_types: Mapping[str, frozenset[str]] = field(default_factory=dict)  # by label

@@ -17,10 +17,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from moorage.decide.admission.fields import mapping, sequence
 from moorage.decide.admission.review import Refusal
@@ -134,8 +135,7 @@ _INSERTS = re.compile(r"[\x00-\x1f\x7f{};#'\"`\\]")  # what ends a value in a co
 _INSERTS_IN_PATH = re.compile(r"[\x00-\x20\x7f{};#'\"`]")  # regular expressions of paths may hold a backslash
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Claim:
+class Claim(Struct, frozen=True, order=True):
     """A host that an Ingress names; in order of age, and of name where two are of one second."""
 
     created: str  # RFC 3339
@@ -233,8 +233,7 @@ def _by_host(claims: Iterable[Claim]) -> dict[str, Claim]:
     return oldest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Rights:
+class _Rights(Struct, frozen=True, kw_only=True):
     """Whose hosts are whose, for one namespace. `others`: domain → tenant; `taken`: host → claim elsewhere."""
 
     mine: str

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from moorage.decide.admission.review import Draft, Refusal
 from moorage.decide.admission.templates import is_guest
@@ -47,8 +48,7 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _OURS = (PLACE_ANNOTATION, PLACE_AT_ANNOTATION)
 
 
-@dataclass(frozen=True, slots=True)
-class Injected:
+class Injected(Struct, frozen=True):
     """The pod as it should be; unchanged where it is refused."""
 
     pod: Obj

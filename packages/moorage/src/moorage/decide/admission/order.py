@@ -12,10 +12,11 @@ https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-con
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
 from typing import Any
+
+from msgspec import Struct
 
 from moorage.decide.admission.budgets import apply_budgets
 from moorage.decide.admission.guardednodes import judge_nodes
@@ -61,8 +62,7 @@ class Part(Enum):
     QUEUE = auto()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(Struct, frozen=True, kw_only=True):
     """A step of admission. `reads` and `sets`: parts, beside the fields that no step sets."""
 
     name: str

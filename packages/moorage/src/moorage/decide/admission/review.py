@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 import msgspec
+from msgspec import Struct, field
 
 from moorage.decide.admission.fields import at, field_of
 from moorage.decide.admission.gpufacts import Facts
@@ -53,8 +53,7 @@ TEMPLATES: Mapping[str, tuple[tuple[str, ...], ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(Struct, frozen=True, kw_only=True):
     """One admission request, and what of the cluster it is judged by."""
 
     kind: str  # one of TEMPLATES
@@ -111,8 +110,7 @@ class Request:
         return self.kind == "Pod" and self.user == OPERATOR and at(self.obj, _OF_WORKFLOW) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """A field that must not stand as it is. `value`: what stands there, as text; empty: nothing does."""
 
     field: str
@@ -124,8 +122,7 @@ class Refusal:
         return f"{self.field}: {self.message}{shown}"
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """Every refusal at once; with none, `patches` (RFC 6902) make the object what it should be."""
 
     patches: tuple[Obj, ...] = ()
@@ -133,8 +130,7 @@ class Verdict:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
-class Draft:
+class Draft(Struct):
     """The object in the making, with refusals and warnings."""
 
     request: Request

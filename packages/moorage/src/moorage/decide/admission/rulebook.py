@@ -9,7 +9,8 @@ Everything here is total: fields of a wrong type are passed over (`shape.misshap
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from moorage.decide.admission.fields import with_values
 from moorage.decide.admission.findings import Filled, Finding, Subject
@@ -38,8 +39,7 @@ from moorage.model.policy import Policy
 from moorage_kube.resources import Obj
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class Rule(Struct, frozen=True, kw_only=True):
     """A row of the table. `fill` yields the values that are missing; None: nobody can fill them in."""
 
     name: str
@@ -55,8 +55,7 @@ class Rule:
     argo: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class Judgement(Struct, frozen=True, kw_only=True):
     """What a policy says of a workload, in the order of the table."""
 
     denied: tuple[Finding, ...] = ()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from moorage.decide.admission.fields import Path, at, mapping, sequence
 from moorage.model.names import MACHINE_CONTAINER_LABEL, MACHINE_GROUP_LABEL, MACHINE_TYPE_LABEL
@@ -38,8 +39,7 @@ WORKFLOWS: Mapping[str, Path] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Template:
+class Template(Struct, frozen=True, kw_only=True):
     """A pod template in its workload; its parts are those of the object itself."""
 
     kind: str

@@ -7,8 +7,9 @@ objects and of fields are taken from an object: no value of a field but the size
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from moorage.decide.runs.state import CANCELLED
 from moorage.model.argo import GROUP as ARGO
@@ -62,8 +63,7 @@ FIELD_MAX = 40  # characters of a field's name
 CLIENT_MAX = 63
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class Change(Struct, frozen=True, kw_only=True):
     """What the API server asks about, as far as it is recorded. `operation`: CREATE, UPDATE, DELETE or CONNECT."""
 
     operation: str

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from decimal import ROUND_HALF_UP, Decimal
 from enum import StrEnum
 from zoneinfo import ZoneInfo
+
+from msgspec import Struct
 
 from moorage.decide.maps.notices import Notice
 from moorage.decide.usage.gpus import NOBODY
@@ -22,8 +23,7 @@ class BudgetEvent(StrEnum):
     SHARE = "budget-share"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class Standing(Struct, frozen=True, kw_only=True):
     """A budget, and what somebody has used of it."""
 
     budget: Budget

@@ -7,9 +7,10 @@ provider runs the first, and the second have no use there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from fractions import Fraction
+
+from msgspec import Struct
 
 from moorage.decide.cost.money import HOUR_US, microseconds
 from moorage.decide.cost.report import Facts, is_system, shares
@@ -21,8 +22,7 @@ from moorage.model.prices import SPOT, PriceSheet
 from moorage_kube.errors import UsageError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class Job(Struct, frozen=True, kw_only=True):
     """Work of which one pod was seen: what it asks for, how long it takes, and how often it runs."""
 
     name: str
@@ -37,8 +37,7 @@ class Job:
     spot: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Billed:
+class Billed(Struct, frozen=True, kw_only=True):
     """A job as a cluster that bills pods bills it. `asked`, `billed`: before and after minimums and steps."""
 
     job: Job
@@ -48,8 +47,7 @@ class Billed:
     money: Fraction  # for all its times
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Comparison(Struct, frozen=True, kw_only=True):
     """Money in the sheets' currency, not rounded."""
 
     nodes: Fraction
@@ -153,8 +151,7 @@ class Biller:
         return Billed(job=job, asked=hour.asked, billed=hour.billed, per_hour=hour.price, money=money)
 
 
-@dataclass(frozen=True, slots=True)
-class _Hour:
+class _Hour(Struct, frozen=True):
     """Of a job of some size: what it asks for, what is billed, and the price."""
 
     asked: Amount

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from fractions import Fraction
+
+from msgspec import Struct, field
 
 from moorage.decide.cost.money import rate_of
 from moorage.decide.usage.nodelives import NodeLife
 from moorage.model.prices import ON_DEMAND, PriceSheet
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PricedNode:
+class PricedNode(Struct, frozen=True, kw_only=True):
     """A stretch of a node's life as it is billed. `rate` None: the file has no price for it.
 
     From `since` to `until`, in which the time beyond `there_until` was billed by a minimum or a step.
@@ -26,8 +26,7 @@ class PricedNode:
     there_until: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Pricer:
+class Pricer(Struct, frozen=True):
     """Finds prices, and remembers them."""
 
     sheet: PriceSheet

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
 from fractions import Fraction
 from itertools import pairwise
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from moorage.decide.cost.money import HOUR_US, decimals_of, microseconds, rounded
 from moorage.decide.cost.nodes import Pricer
@@ -42,16 +44,14 @@ class By(StrEnum):
     TYPE = "type"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class Measured(Struct, frozen=True, kw_only=True):
     """What samples say of a pod, in millionths: for how much of its time, and how busy its GPUs were in it."""
 
     covered: int
     busy: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Booking:
+class Booking(Struct, frozen=True, kw_only=True):
     """A reservation of the calendar: so many machines of a type, from one moment to another, for somebody."""
 
     name: str
@@ -63,8 +63,7 @@ class Booking:
     until: datetime
 
 
-@dataclass(slots=True)
-class Sums:
+class Sums(Struct):
     """Money in grains, GPU time in whole GPUs × microseconds; it grows by `add`."""
 
     used: int = 0
@@ -118,8 +117,7 @@ class Sums:
         self.pods |= other.pods
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ledger:
+class Ledger(Struct, frozen=True, kw_only=True):
     """The money of a window before anybody reads it: `report_of` makes the report of each reader from one.
 
     `sums`: by the name of a row, and by (user, namespace) where that decides who may see the name; None: all may.
@@ -131,8 +129,7 @@ class Ledger:
     unpriced: Mapping[str, Fraction]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(Struct, frozen=True, kw_only=True):
     """All that a report depends on."""
 
     lives: Sequence[NodeLife]
@@ -144,8 +141,7 @@ class Facts:
     bookings: Sequence[Booking] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(Struct, frozen=True, kw_only=True):
     """Rounded money; the numbers of a row and of a column add up."""
 
     name: str
@@ -166,8 +162,7 @@ class Row:
         return self.allocated + self.idle
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(Struct, frozen=True, kw_only=True):
     """`unpriced`: nodes that the file has no price for → their hours; no row has anything of them."""
 
     rows: tuple[Row, ...]

@@ -8,11 +8,12 @@ neighbour changes it. Where pods ask for more than there is, as after a device w
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
 from itertools import pairwise
 from math import ceil, lcm
+
+from msgspec import Struct
 
 from moorage.decide.cost.money import microseconds, part_of
 from moorage.decide.cost.nodes import PricedNode
@@ -27,8 +28,7 @@ _NONE = Fraction(0)
 Parts = Mapping[str, Fraction]  # resource → part of a whole
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class Share(Struct, frozen=True, kw_only=True):
     """What a pod bore of a stretch of a node, in grains; `interval` None: nobody did, it was idle."""
 
     node: PricedNode
@@ -55,8 +55,7 @@ def parts_of(capacity: Parts, weights: Weights) -> dict[str, Fraction]:
     return {name: weight / whole if whole else Fraction(0) for name, weight in weighed.items()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _Asked(Struct, frozen=True, kw_only=True):
     """What pods of one size ask for on a node: whole numbers of its own units, and the part of its price."""
 
     units: tuple[int, ...]  # by RESOURCES
@@ -64,8 +63,7 @@ class _Asked:
     gpus: Fraction | int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Room:
+class _Room(Struct, frozen=True, kw_only=True):
     """A node in whole numbers: GPUs in parts of one, CPU in millicores, memory in bytes."""
 
     units: tuple[int, ...]  # by RESOURCES

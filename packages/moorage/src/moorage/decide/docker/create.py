@@ -12,8 +12,9 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from moorage.decide.docker.containers import (
     CONFIG_ANNOTATION,
@@ -87,8 +88,7 @@ _HOST_MODES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """Something that cannot be done: where in the body, what, and what to do instead."""
 
     field: str
@@ -96,8 +96,7 @@ class Fault:
     hint: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerPlan:
+class ContainerPlan(Struct, frozen=True, kw_only=True):
     """What to create; nothing of it where there are faults."""
 
     name: str
@@ -107,8 +106,7 @@ class ContainerPlan:
     faults: tuple[Fault, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Around:
+class Around(Struct, frozen=True, kw_only=True):
     """What a container gets where its maker does not say."""
 
     namespace: str

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+
+from msgspec import Struct
 
 from moorage.decide.docker.containers import MAIN, config_of, container_id, container_name, is_ended, is_gated
 from moorage.model.names import OWNER_ANNOTATION
@@ -22,8 +23,7 @@ from moorage_kube.resources import Obj
 _FILTERS = {"id", "name", "label", "status", "ancestor", "exited", "volume"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateView:
+class StateView(Struct, frozen=True, kw_only=True):
     """Docker's words for where a container stands."""
 
     status: str  # created, running, restarting, removing, exited

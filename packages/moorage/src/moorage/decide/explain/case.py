@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+
+from msgspec import Struct
 
 from moorage.decide.explain.lookup import Lookup
 from moorage.decide.explain.snapshot import ParsedPod, Snapshot
@@ -19,8 +20,7 @@ Used = Mapping[str, Mapping[str, int]]
 """What is used on each node, by resource."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Case(Struct, frozen=True, kw_only=True):
     """One pod without a node, among all others."""
 
     me: PodInfo

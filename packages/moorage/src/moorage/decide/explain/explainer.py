@@ -8,9 +8,10 @@ the scheduler's own sentence is passed on for them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
+
+from msgspec.structs import replace
 
 from moorage.decide.explain.case import Case, Used, make_case
 from moorage.decide.explain.line import line_ahead, play, scheduler_message, waiter

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import count
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from moorage.decide.explain.case import Case
 from moorage.decide.explain.line import end_of, span_of, waiter
@@ -34,8 +36,7 @@ from moorage_kube.resources import Obj
 from moorage_kube.scheduling import is_gpu
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GuestLine:
+class GuestLine(Struct, frozen=True, kw_only=True):
     """The machine type that a guest waits for, and all its other guests."""
 
     machine: MachineLine

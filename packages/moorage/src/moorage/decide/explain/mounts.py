@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+
+from msgspec import Struct
 
 from moorage.decide.runs.events import time_of
 
@@ -31,16 +32,14 @@ _KINDS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class Source(Struct, frozen=True, kw_only=True):
     """What a volume of a pod is made from."""
 
     kind: str  # Secret, ConfigMap or PersistentVolumeClaim
     name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailedMount:
+class FailedMount(Struct, frozen=True, kw_only=True):
     """The newest event that a volume cannot be mounted, or attached to the node."""
 
     reason: str  # FAILED_MOUNT or FAILED_ATTACH

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from moorage.decide.explain.starting import BEING_STARTED, Starting
 from moorage.decide.explain.storage import Trouble

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from moorage.decide.runs.forecast import History
 from moorage.decide.usage.gpus import Holder, gpu_type, holder_of
@@ -14,8 +15,7 @@ from moorage_kube.resources import Obj
 from moorage_kube.scheduling import NodeInfo, PodInfo, has_gate, parse_node, parse_pod, used_on
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedPod:
+class ParsedPod(Struct, frozen=True):
     """A pod, parsed. `holder` is set for unfinished pods that have a node."""
 
     pod: PodInfo
@@ -23,8 +23,7 @@ class ParsedPod:
     holder: Holder | None
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True):
     """Nodes and pods of a cluster, past runs, and the Machines that guests wait for."""
 
     nodes: tuple[NodeInfo, ...]  # by name

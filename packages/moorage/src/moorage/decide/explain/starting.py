@@ -6,8 +6,9 @@ https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#container-stat
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from moorage.decide.explain.mounts import FailedMount, failed_mount
 from moorage.decide.runs.lastwords import split_last_words
@@ -21,8 +22,7 @@ USUAL = frozenset({"ContainerCreating", "PodInitializing"})  # of every start; n
 BEING_STARTED = "being started"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Starting:
+class Starting(Struct, frozen=True, kw_only=True):
     """What the first container that hinders the start waits for, or all of them."""
 
     reason: str  # the kubelet's word, of a container or in an event; or BEING_STARTED

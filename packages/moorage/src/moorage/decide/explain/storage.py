@@ -8,7 +8,8 @@ https://kubernetes.io/docs/concepts/storage/persistent-volumes/#node-affinity
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from moorage_kube.meta import annotations_of, is_deleting
 from moorage_kube.resources import Obj
@@ -19,8 +20,7 @@ SELECTED_NODE = "volume.kubernetes.io/selected-node"  # a claim is being provisi
 NO_PROVISIONER = "kubernetes.io/no-provisioner"  # a class whose volumes an admin makes by hand
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Storage:
+class Storage(Struct, frozen=True, kw_only=True):
     """What was read; a None was not readable, so nothing is judged by it. Keyed by name, in one namespace."""
 
     claims: Mapping[str, Obj] | None = None
@@ -28,8 +28,7 @@ class Storage:
     classes: Mapping[str, Obj] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Trouble:
+class Trouble(Struct, frozen=True):
     """A claim that keeps the pod from every node."""
 
     claim: str
@@ -37,8 +36,7 @@ class Trouble:
     missing: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PodVolumes:
+class PodVolumes(Struct, frozen=True):
     """How a pod stands with its volumes."""
 
     troubles: tuple[Trouble, ...] = ()

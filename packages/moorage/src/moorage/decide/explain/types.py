@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
+
+from msgspec import Struct
 
 from moorage.decide.explain.starting import Starting
 from moorage.decide.explain.storage import Trouble
@@ -18,8 +19,7 @@ State = Literal["fits", "waiting", "gated", "never", "running", "finished"]
 Sure = Literal["limit", "usual", "unknown"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(Struct, frozen=True, kw_only=True):
     """One node: it fits, or every reason why not."""
 
     node: str
@@ -33,8 +33,7 @@ class Verdict:
         return not self.reasons
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Missing:
+class Missing(Struct, frozen=True, kw_only=True):
     """A resource of which no node that the pod may use has enough free."""
 
     resource: str
@@ -45,8 +44,7 @@ class Missing:
     free_in_total: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldBy:
+class HeldBy(Struct, frozen=True, kw_only=True):
     """Who holds what is missing. `sure`: the end is a limit that is enforced, what is usual, or nobody knows."""
 
     holder: Holder
@@ -63,8 +61,7 @@ class HeldBy:
         return usual_end(self.holder, self.usual)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Earliest:
+class Earliest(Struct, frozen=True, kw_only=True):
     """A forecast: when, where, and whose end makes the room (None: nobody's, there is room)."""
 
     at: datetime
@@ -73,8 +70,7 @@ class Earliest:
     usual: Usual | None = None  # the past that the end of `after` is forecast by; None: its limit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waiter:
+class Waiter(Struct, frozen=True, kw_only=True):
     """A pod before this one in the line."""
 
     owner: str
@@ -92,8 +88,7 @@ class Waiter:
         return self.run or self.step or self.pod
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Smaller:
+class Smaller(Struct, frozen=True, kw_only=True):
     """A lesser or other wish that would start now."""
 
     gpus: int
@@ -105,8 +100,7 @@ class Smaller:
     cost: float = 0.0  # how much of the wish is given up, 0 to 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class Refusal(Struct, frozen=True, kw_only=True):
     """Why the pod can never run on this cluster as it is."""
 
     code: str
@@ -114,8 +108,7 @@ class Refusal:
     hint: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineLine:
+class MachineLine(Struct, frozen=True, kw_only=True):
     """How the machine type stands whose guest the pod is."""
 
     group: str
@@ -128,8 +121,7 @@ class MachineLine:
     known: bool = True  # False: no such Machine exists
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+class Explanation(Struct, frozen=True, kw_only=True):
     """All that is known about the start of a pod, at `now`."""
 
     namespace: str

@@ -8,8 +8,9 @@ only show life.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+
+from msgspec import Struct
 
 from moorage.model.idle import Policy
 from moorage.model.spans import format_span
@@ -18,8 +19,7 @@ FRESH = 2  # windows: the newest measured one ended at most so long ago, and LAT
 LATE = timedelta(seconds=90)  # readings arrive, and are looked at, by then
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class Window(Struct, frozen=True, kw_only=True):
     """What was measured of all pods of a piece of work in a stretch of time.
 
     `gpu_peak`: the highest reading of any of its GPUs, 0 to 100; None: at least one GPU was not measured.
@@ -32,24 +32,21 @@ class Window:
     cpu_milli: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kernels:
+class Kernels(Struct, frozen=True, kw_only=True):
     """The Jupyter kernels and terminals of a workspace, as its server says."""
 
     last_activity: datetime | None = None  # of the newest; None: there never was any
     busy_since_output: datetime | None = None  # last activity of the newest busy kernel; None: none is busy
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Connection:
+class Connection(Struct, frozen=True, kw_only=True):
     """Browsers, as the gateway sees them."""
 
     seen_at: datetime | None = None  # when one was last connected; None: never
     acted_at: datetime | None = None  # when a person last did something in one; None: never
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(Struct, frozen=True, kw_only=True):
     """All that was read about a piece of work, at one moment. `windows`: oldest first."""
 
     started: datetime  # when it began to run, or was resumed
@@ -61,23 +58,20 @@ class Facts:
     unseen: str = ""  # why something that counts cannot be read: then it is in use
 
 
-@dataclass(frozen=True, slots=True)
-class InUse:
+class InUse(Struct, frozen=True):
     """It is used: `why`, in words with the measurement."""
 
     why: str
     since: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Unseen:
+class Unseen(Struct, frozen=True):
     """Nobody can say that it is idle: something was not measured. Treated as use."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Idle:
+class Idle(Struct, frozen=True):
     """It is idle since then: `why`, in words with the samples. `windows`: how many were measured since."""
 
     why: str

@@ -11,11 +11,11 @@ A suspension is done again, which changes nothing where it was done.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
 import msgspec
+from msgspec import Struct, field
 
 from moorage.decide.idle.evidence import Idle, InUse, Unseen, Verdict
 from moorage.decide.idle.quiet import add_loud, quiet_until
@@ -39,8 +39,7 @@ class Act(StrEnum):
     REPORT = "report"  # tell of a suspension that was done
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class Work(Struct, frozen=True, kw_only=True):
     """One piece of work: a workspace, a run, a map or a workflow."""
 
     kind: str  # of moorage.model.idle.WORK
@@ -63,8 +62,7 @@ class Work:
         return f"{self.kind} {self.namespace}/{self.name}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
+class Observed(Struct, frozen=True, kw_only=True):
     """One piece of work and all that its next step depends on. `verdict` None: it does not run."""
 
     work: Work
@@ -76,8 +74,7 @@ class Observed:
     reachable: bool = True  # whether a notice has anybody to go to beside marks and events
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """The record to write, and what to do after that. `changed`: whether it has to be written."""
 
     record: Record

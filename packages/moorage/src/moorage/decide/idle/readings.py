@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from msgspec import Struct
 
 from moorage.decide.idle.evidence import Window
 from moorage.decide.usage.samples import BUSY_PERCENT, NOTHING, SLOT_SECONDS, Point, Tally
@@ -12,8 +13,7 @@ from moorage.decide.usage.samples import BUSY_PERCENT, NOTHING, SLOT_SECONDS, Po
 SETTLED = timedelta(seconds=2 * SLOT_SECONDS)  # readings arrive by then; a window that ended later is no evidence
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldPod:
+class HeldPod(Struct, frozen=True, kw_only=True):
     """A pod that holds GPUs, or held them."""
 
     uid: str

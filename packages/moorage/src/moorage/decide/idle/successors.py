@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec import Struct
 
 from moorage.decide.idle.states import Record, State
 from moorage.decide.idle.work import WorkKey, devices_of, key_of_pod
@@ -14,8 +15,7 @@ from moorage_kube.resources import Obj
 from moorage_kube.scheduling import parse_pod
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Taker:
+class Taker(Struct, frozen=True, kw_only=True):
     """A pod that holds GPUs of a node, or held them since."""
 
     node: str

@@ -7,8 +7,9 @@ would have kept some of it, so what is said to be reclaimed is the most.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from msgspec import Struct
 
 from moorage.decide.idle.evidence import Facts, Idle, Verdict, Window, judge
 from moorage.decide.idle.plan import Act, Observed, Work, after_notice, plan
@@ -19,8 +20,7 @@ from moorage.decide.usage.intervals import Interval
 from moorage.model.idle import MAP, RUN, WORKFLOW, WORKSPACE, Policy
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
+class Past(Struct, frozen=True, kw_only=True):
     """A piece of work that held GPUs, its pods, and the policy that is tried on it."""
 
     work: Work
@@ -28,8 +28,7 @@ class Past:
     policy: Policy
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(Struct, frozen=True, kw_only=True):
     """What would have come of one piece of work. Hours are GPU-hours."""
 
     work: Work

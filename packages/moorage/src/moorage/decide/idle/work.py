@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from operator import is_
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from moorage.decide.idle.evidence import Connection
 from moorage.decide.idle.plan import Work
@@ -46,8 +46,7 @@ _LABELS = ((MAP_LABEL, MAP), (WORKFLOW_LABEL, WORKFLOW), (WORKSPACE_LABEL, WORKS
 WorkKey = tuple[str, str, str]  # kind, namespace, name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class Held(Struct, frozen=True, kw_only=True):
     """A piece of work, its object (of a run: the first Job) and its pods that hold GPUs and run."""
 
     work: Work
@@ -110,8 +109,7 @@ class HeldWork:
         return [held for key in sorted(after) if (held := after[key][1]) is not None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
+class _Seen(Struct, frozen=True):
     """All that a piece of work is read from."""
 
     objects: Sequence[Obj]
@@ -137,8 +135,7 @@ def _read(key: WorkKey, seen: _Seen) -> Held | None:
     return _held(key, ordered, pods, seen.tenant)
 
 
-@dataclass(frozen=True, slots=True)
-class _GpuPod:
+class _GpuPod(Struct, frozen=True):
     """A pod that asks for GPUs."""
 
     obj: Obj

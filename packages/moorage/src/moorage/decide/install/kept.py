@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Self
+
+from msgspec import Struct
 
 from moorage.model.manifests.parts import make_object
 from moorage.model.names import SYSTEM_NAMESPACE
@@ -17,8 +18,7 @@ KEPT_CONFIGMAP = "moorage-install"  # in SYSTEM_NAMESPACE; shipped by nothing, s
 DONE, UNDER_WAY, REMOVED = "done", "under way", "removed"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Ref:
+class Ref(Struct, frozen=True, order=True):
     """One object by its name. `namespace` is empty for what lives in none."""
 
     api_version: str
@@ -35,8 +35,7 @@ class Ref:
         return f"{self.kind} {self.namespace}/{self.name}" if self.namespace else f"{self.kind} {self.name}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class Kept(Struct, frozen=True, kw_only=True):
     """The last installation. `values`: as YAML has them; `state`: DONE, UNDER_WAY or REMOVED."""
 
     values: Mapping[str, Any]

@@ -7,7 +7,8 @@ finalizers guard is done here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from moorage.decide.install.kept import KEPT_CONFIGMAP, Ref
 from moorage.decide.install.steps import REGISTRATIONS
@@ -51,20 +52,17 @@ _SHOWN = 5  # names in a line
 # --- steps
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(Struct, frozen=True):
     """One object, by its name. Its dependents go by the garbage collector."""
 
     ref: Ref
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitServices:
+class AwaitServices(Struct, frozen=True):
     """Until none of our pods runs: they would put finalizers back."""
 
 
-@dataclass(frozen=True, slots=True)
-class LiftGates:
+class LiftGates(Struct, frozen=True):
     """A pod waits for a service that is gone; `left` are gates of others."""
 
     namespace: str
@@ -72,16 +70,14 @@ class LiftGates:
     left: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(Struct, frozen=True):
     """An object of ours, or a step's pod, gives up our finalizers; `left` are those of others."""
 
     ref: Ref
     left: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CleanNode:
+class CleanNode(Struct, frozen=True):
     """A node loses our labels and taints: its MachineNodePool goes."""
 
     name: str
@@ -90,8 +86,7 @@ class CleanNode:
 Step = Delete | AwaitServices | LiftGates | Release | CleanNode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Present:
+class Present(Struct, frozen=True, kw_only=True):
     """All that was read of a cluster before an uninstall."""
 
     written: Sequence[Ref]  # that are there, of what installations write
@@ -104,8 +99,7 @@ class Present:
     accounts: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Removal:
+class Removal(Struct, frozen=True, kw_only=True):
     """The steps, and lines for people."""
 
     steps: tuple[Step, ...]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from moorage.model.secondscheduler import NAME as SECOND_SCHEDULER
 from moorage_kube.meta import condition, is_deleting
@@ -13,8 +14,7 @@ PULL = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrIm
 STARTING = frozenset({"ContainerCreating", "PodInitializing"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rollout:
+class Rollout(Struct, frozen=True, kw_only=True):
     """One Deployment. `reasons`: what keeps its pods from being ready, for people; empty: nothing is known yet."""
 
     name: str

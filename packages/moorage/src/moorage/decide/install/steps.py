@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
+
+from msgspec import Struct
 
 from moorage.decide.install.changes import Change, changes
 from moorage.decide.install.kept import Ref
@@ -70,8 +71,7 @@ def rollout_groups(services: Sequence[Obj], made: Collection[Ref], *, rolling: b
     return groups + [[obj] for obj in services if Ref.of(obj) not in made]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstallPlan:
+class InstallPlan(Struct, frozen=True, kw_only=True):
     """What an installation does. `write` is all that is applied, in order: what is the same is written again."""
 
     write: tuple[Obj, ...]

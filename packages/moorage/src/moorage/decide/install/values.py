@@ -7,13 +7,13 @@ camelCase; the last installation's values are kept on the cluster in the ConfigM
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import urlsplit
+
+from msgspec import Struct, field
 
 from moorage.model.info import INFO_VALUES
 from moorage.model.names import is_dns_label
@@ -32,8 +32,7 @@ _IMAGE = re.compile(
 _WORKSPACE_URL = re.compile(r"https?://\*\.[a-z0-9]([-a-z0-9.]*[a-z0-9])?(:\d{1,5})?/?")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstallValues:
+class InstallValues(Struct, frozen=True, kw_only=True):
     """The choices of an installation. What is empty is left to the cluster, or to its admin."""
 
     image: str = ""  # of our services, with its tag; empty: the name `moorage`, for tools that replace it
@@ -59,10 +58,10 @@ class InstallValues:
         """As YAML has it; what has its default is left out, so that a later default holds."""
         default = InstallValues()
         document: Obj = {}
-        for each in dataclasses.fields(self):
-            value = getattr(self, each.name)
-            if value != getattr(default, each.name):
-                document[camel(each.name)] = _plain(value)
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if value != getattr(default, name):
+                document[camel(name)] = _plain(value)
         return document
 
     def info(self) -> dict[str, str]:
@@ -71,7 +70,7 @@ class InstallValues:
         return {key: value for key, value in entries.items() if value}
 
 
-NAMES = {camel(each.name): each.name for each in dataclasses.fields(InstallValues)}
+NAMES = {camel(name): name for name in InstallValues.__struct_fields__}
 
 
 def parse_values(document: Any, *, source: str = "values") -> InstallValues:

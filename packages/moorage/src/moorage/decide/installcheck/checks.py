@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from moorage.decide.installcheck import cluster, gpus, reach, services
 from moorage.decide.installcheck.facts import Facts
@@ -18,8 +19,7 @@ class Stage(StrEnum):
     AFTER = "after"  # once Moorage is installed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class Check(Struct, frozen=True, kw_only=True):
     """One check. `judge` gives None where it does not apply to this cluster."""
 
     name: str
@@ -30,8 +30,7 @@ class Check:
     on_local: bool = True  # False: a cluster of `moor up` needs nothing of it
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """One check and what it found. `required`: of this result; a check may find a fault that is bearable."""
 
     check: Check

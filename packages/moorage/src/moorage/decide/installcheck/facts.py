@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, TypeVar, Union
+
+from msgspec import Struct, field
 
 from moorage.model.names import GROUP, PROCESS_RUNTIME, SYSTEM_NAMESPACE
 from moorage_kube.access import Right
@@ -16,8 +17,7 @@ T = TypeVar("T")
 DAEMONSETS = Resource("apps", "v1", "daemonsets", "DaemonSet")
 
 
-@dataclass(frozen=True, slots=True)
-class Unread:
+class Unread(Struct, frozen=True):
     """What could not be read, and why."""
 
     why: str
@@ -56,8 +56,7 @@ NEEDED_RIGHTS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
+class Site(Struct, frozen=True, kw_only=True):
     """What a request to a URL gave. `status` 0: no answer. `expires`: the end of its certificate."""
 
     url: str
@@ -67,8 +66,7 @@ class Site:
     expires: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Probe:
+class Probe(Struct, frozen=True, kw_only=True):
     """What came of a pod that ran an image. `error` empty: the image was pulled."""
 
     image: str
@@ -79,8 +77,7 @@ class Probe:
 NOT_ASKED = Unread("not asked")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(Struct, frozen=True, kw_only=True):
     """One cluster, and what is installed of Moorage on it. None: it is not there."""
 
     now: datetime  # of this machine, when the API server's date was read

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from moorage.decide.installcheck.facts import Unread
 
@@ -17,8 +18,7 @@ class Outcome(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class Result(Struct, frozen=True, kw_only=True):
     """One result. `fix`: commands to type, or sentences. `bearable`: no failure, though the check is required."""
 
     outcome: Outcome

@@ -6,8 +6,9 @@ What was granted stays granted; places are promised to the bookings that were gr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec import Struct
 
 from moorage.decide.machines.guests import Guest
 from moorage.model.reservation import Booking, Terms
@@ -18,8 +19,7 @@ Clocked = Callable[[datetime], str]
 """How a message writes a moment."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(Struct, frozen=True):
     """A booking in force, on the terms that are in force."""
 
     booking: Booking
@@ -47,8 +47,7 @@ class Hold:
         return (self.since, self.booking.age)
 
 
-@dataclass(frozen=True, slots=True)
-class Ruling:
+class Ruling(Struct, frozen=True):
     """What is in force of a booking, and why it is not what was asked for."""
 
     booking: Booking

@@ -10,9 +10,10 @@ All of it is computed again from bookings, guests and the time: stopped anywhere
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Generic
+
+from msgspec import Struct, field
 
 from moorage.decide.machines.bookings import Clocked, Hold, Ruling, conflict, in_force, is_within, judge
 from moorage.decide.machines.eligibility import MARGIN, Moment, by_age, end_of, is_there
@@ -35,16 +36,14 @@ LOOK_AGAIN_AT_MOST = timedelta(minutes=15)  # delays stand still while the compu
 BLOCKERS_SHOWN = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Leave(Generic[G]):
+class Leave(Struct, Generic[G], frozen=True):
     """Ask a backfilling guest to leave: its place is needed for the booking."""
 
     guest: G
     hold: Hold
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
+class Condition(Struct, frozen=True):
     """A condition: its type, "True" or "False", a reason of the list in the docs, a sentence."""
 
     type: str
@@ -53,16 +52,14 @@ class Condition:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Blocking(Generic[G]):
+class Blocking(Struct, Generic[G], frozen=True):
     """A guest in the way of a booking; `until` None: nobody knows when it ends."""
 
     guest: G
     until: datetime | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report(Generic[G]):
+class Report(Struct, Generic[G], frozen=True, kw_only=True):
     """How a booking stands."""
 
     booking: Booking
@@ -76,8 +73,7 @@ class Report(Generic[G]):
     blocked_by: tuple[Blocking[G], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen(Generic[G]):
+class Seen(Struct, Generic[G], frozen=True, kw_only=True):
     """One machine type and the calendar over it, at one moment."""
 
     available: int | None  # machines offered; None: no such type exists
@@ -87,8 +83,7 @@ class Seen(Generic[G]):
     missing: int = 0  # of those offered, for which no node has room
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(Generic[G]):
+class Plan(Struct, Generic[G], frozen=True, kw_only=True):
     """What to do and to report, and when something will change by time alone."""
 
     leave: tuple[Leave[G], ...] = ()
@@ -147,8 +142,7 @@ def _leaving(
     return list(leaving.values()), wakes
 
 
-@dataclass(slots=True)
-class _Standing(Generic[G]):
+class _Standing(Struct, Generic[G]):
     """What a hold has got."""
 
     held: int = 0

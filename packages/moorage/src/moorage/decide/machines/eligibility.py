@@ -9,9 +9,10 @@ asked.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Generic
+
+from msgspec import Struct
 
 from moorage.decide.machines.bookings import Hold
 from moorage.decide.machines.guests import G, Guest
@@ -23,8 +24,7 @@ WORTH = timedelta(seconds=60)  # backfill that could stay for less is not let th
 WAITS_SEPARATOR = " "  # of moment and sentence in the annotation of a guest that is held back
 
 
-@dataclass(frozen=True, slots=True)
-class HeldBack(Generic[G]):
+class HeldBack(Struct, Generic[G], frozen=True):
     """A guest that would be let through now but for the calendar; `until`: the latest end of what it waits for."""
 
     guest: G

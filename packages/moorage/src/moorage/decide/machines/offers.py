@@ -7,7 +7,8 @@ free counts on nodes that take pods now.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from moorage.api.nodes import Node
 from moorage.decide.usage.gpus import UNKNOWN_TYPE
@@ -16,8 +17,7 @@ from moorage.model.names import MACHINE_GROUP_LABEL, TENANT_LABEL
 from moorage.model.prices import ON_DEMAND, Offer, PriceSheet
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineOffer:
+class MachineOffer(Struct, frozen=True, kw_only=True):
     """Nodes of one type and size. CPU in millicores, memory in bytes, both of one node."""
 
     type: str  # instance type; empty: the nodes bear none

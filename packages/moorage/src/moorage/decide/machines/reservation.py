@@ -20,8 +20,9 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+
+from msgspec import Struct, field
 
 from moorage.decide.machines.bookings import in_force, judge, next_change
 from moorage.decide.machines.calendar import look_again_in
@@ -37,8 +38,7 @@ SHARE_FORGOTTEN = 1  # machine-seconds: what is less no longer decides anything
 HOLDING_CHARGE = 60  # machine-seconds charged for each machine held now, so that ties go to who holds less
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reservation:
+class Reservation(Struct, frozen=True, kw_only=True):
     """A reservation pod as it stands."""
 
     name: str
@@ -62,8 +62,7 @@ class Reservation:
         return Place.UNPLACED if self.unschedulable else Place.PENDING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Guest:
+class Guest(Struct, frozen=True, kw_only=True):
     """A pod that asks for a machine type of the group; finished ones are left out."""
 
     namespace: str
@@ -101,16 +100,14 @@ class Guest:
         return Stay.USING if self.node else Stay.LET_THROUGH
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class Share(Struct, frozen=True, kw_only=True):
     """What an owner used lately, as of `Seen.shares_at`, and what they held from then on."""
 
     used: int  # machine-seconds × devices
     holding: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Seen(Struct, frozen=True, kw_only=True):
     """One Machine and all that was read about it, at one moment."""
 
     pool: Pool
@@ -126,48 +123,42 @@ class Seen:
     image: str = ""  # what reservations are to run; empty: as they do
 
 
-@dataclass(frozen=True, slots=True)
-class Unmark:
+class Unmark(Struct, frozen=True):
     """Take the label of a second place off a node."""
 
     node: str
     label: str
 
 
-@dataclass(frozen=True, slots=True)
-class Drop:
+class Drop(Struct, frozen=True):
     """Delete a reservation."""
 
     reservation: Reservation
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Keep:
+class Keep(Struct, frozen=True):
     """Nobody's again, under the budget or `alone`: whom it was promised to is gone or has a place."""
 
     reservation: Reservation
     alone: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class HandOver:
+class HandOver(Struct, frozen=True):
     """Promise the reservation to the guest, unless it is already or is alone, then lift the guest's gate."""
 
     reservation: Reservation
     guest: Guest
 
 
-@dataclass(frozen=True, slots=True)
-class MoveOn:
+class MoveOn(Struct, frozen=True):
     """A guest let through lost its place: promise it another, then mark that node for it."""
 
     reservation: Reservation
     guest: Guest
 
 
-@dataclass(frozen=True, slots=True)
-class Add:
+class Add(Struct, frozen=True):
     """Create a reservation of a type, of this name."""
 
     type: str
@@ -175,16 +166,14 @@ class Add:
     alone: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(Struct, frozen=True):
     """Note on a guest what of the calendar it waits for; empty: nothing any more."""
 
     guest: Guest
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeImage:
+class ChangeImage(Struct, frozen=True):
     """Let a reservation that does not start run another image. It keeps its place."""
 
     reservation: Reservation
@@ -193,8 +182,7 @@ class ChangeImage:
 Action = Unmark | Drop | Keep | MoveOn | HandOver | Add | Note | ChangeImage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Count:
+class Count(Struct, frozen=True, kw_only=True):
     """Machines of one type. maximum = reserved + used + pending."""
 
     maximum: int = 0
@@ -206,16 +194,14 @@ class Count:
     unplaced: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Misfit:
+class Misfit(Struct, frozen=True):
     """A guest that no place of its type can ever hold, and why."""
 
     guest: Guest
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
+class Condition(Struct, frozen=True):
     """A condition: its type, "True" or "False", a reason of the list in the docs, a sentence."""
 
     type: str
@@ -224,8 +210,7 @@ class Condition:
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True):
     """What to do, in this order, and what to report."""
 
     actions: tuple[Action, ...] = ()

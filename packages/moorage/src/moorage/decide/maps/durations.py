@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import NormalDist, fmean, pstdev
 
+from msgspec import Struct
+
 from moorage_kube.errors import UsageError
 
 NORMAL = NormalDist()
@@ -334,8 +336,7 @@ def _sigma_of(text: str, mean: float | None, z: float, value: float) -> float:
     return z - math.sqrt(root) if gap >= 0 else z + math.sqrt(root)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class Sample(Struct, frozen=True, kw_only=True):
     """Measured items. `peak_memory` in bytes, None when it was not measured; `cpu`: cores in use on average."""
 
     seconds: tuple[float, ...]

@@ -25,11 +25,11 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Annotated
 
 import msgspec
+from msgspec import Struct, field
 
 from moorage.api.fields import Natural as Natural
 from moorage.api.fields import Seconds
@@ -106,8 +106,7 @@ LOST = "lost"  # the cause of a death that no worker reported
 READY_STATES = (State.READY, State.LARGE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     """What a map asks of the queue."""
 
     retries: int = 3  # further tries after an error or a time-out
@@ -160,8 +159,7 @@ _COUNTER_OF = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Map:
+class Map(Struct, frozen=True, kw_only=True):
     """One map as it was read."""
 
     id: int
@@ -290,8 +288,7 @@ class Failure(msgspec.Struct, frozen=True):
     tries: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
+class Loaded(Struct, frozen=True, kw_only=True):
     """What `step` decides on. Keys are (map, session name) and (map, item).
 
     `ready` and `large` hold, in the order of rank, at least as many items as the calls want, or all there are.
@@ -307,8 +304,7 @@ class Loaded:
     hold_seconds: int = HOLD_SECONDS
 
 
-@dataclass(slots=True, kw_only=True)
-class Changes:
+class Changes(Struct, kw_only=True):
     """What to write, and what to answer to each call, in order. A session of None is deleted."""
 
     items: dict[tuple[int, int], Item] = field(default_factory=dict)

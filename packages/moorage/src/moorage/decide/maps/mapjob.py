@@ -6,8 +6,9 @@ import base64
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from moorage.decide.runs.job import plan_run
 from moorage.decide.runs.kueue import queue_of
@@ -32,8 +33,7 @@ PLACEHOLDER = re.compile(r"\{(item|index)((?:\.[A-Za-z0-9_]+)*)\}")  # as the wo
 ITEM_VARIABLES = ("MOORAGE_ITEM", "MOORAGE_INDEX")  # the worker sets them for each item
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MapRequest:
+class MapRequest(Struct, frozen=True, kw_only=True):
     """What is asked for; None: not given. `run` has what a map shares with a run."""
 
     run: RunRequest
@@ -58,8 +58,7 @@ class MapRequest:
     )  # further fields of the MapJob's policy, by their names
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MapJobPlan:
+class MapJobPlan(Struct, frozen=True, kw_only=True):
     """What to create: `secret` and `config_map` (owned later), then `mapjob`; with problems nothing."""
 
     name: str

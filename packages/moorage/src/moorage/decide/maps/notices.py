@@ -8,8 +8,9 @@ then a crash in between loses a notice rather than sending it again with every r
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from moorage_kube.errors import UsageError
 
@@ -23,8 +24,7 @@ class Event(StrEnum):
     ENDED = "ended"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoticeRules:
+class NoticeRules(Struct, frozen=True, kw_only=True):
     """What a user wants to hear. `failure_share`: of the items finished, above 0 to 1; None: never."""
 
     first_failure: bool = True
@@ -38,8 +38,7 @@ class NoticeRules:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MapState:
+class MapState(Struct, frozen=True, kw_only=True):
     """A map as it stands. `round` counts its starts, from 1: a retry is a new round, and may be reported again."""
 
     namespace: str
@@ -56,8 +55,7 @@ class MapState:
     address: str = ""  # of the list of items
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
+class Notice(Struct, frozen=True, kw_only=True):
     """Something to say. Plain text without control characters; senders escape it for where it goes."""
 
     event: StrEnum
@@ -71,8 +69,7 @@ class Notice:
         return "\n".join((self.title, *self.lines, *((self.address,) if self.address else ())))
 
 
-@dataclass(frozen=True, slots=True)
-class Due:
+class Due(Struct, frozen=True):
     """Notices to send, and the marks to keep before that: all those of before, and the new ones."""
 
     notices: tuple[Notice, ...]

@@ -17,7 +17,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from moorage.decide.maps.durations import Durations, WorkTime, constant, say
 from moorage.model.prices import SPOT, Machine, Offer, PriceSheet, Quota
@@ -32,8 +35,7 @@ NODES_MAX = 100_000  # a map has no more
 ITEMS_MAX = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
+class Limit(Struct, frozen=True, kw_only=True):
     """A named limit: so many tokens in all, and the share of an item's time for which it holds one."""
 
     name: str
@@ -41,8 +43,7 @@ class Limit:
     share: float = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class Work(Struct, frozen=True, kw_only=True):
     """What is to be done. Each item takes a pod's slot; a pod works on one item at a time."""
 
     items: int
@@ -62,8 +63,7 @@ class Work:
     rate_per_second: float | None = None  # items begun
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class Terms(Struct, frozen=True, kw_only=True):
     """How nodes come and go, what daemons take of each, and what is wanted."""
 
     node_start_seconds: float = 0.0  # where the machine type does not say
@@ -80,16 +80,14 @@ class Terms:
     quotas: tuple[Quota, ...] = ()  # besides those of the price file
 
 
-@dataclass(frozen=True, slots=True)
-class Bind:
+class Bind(Struct, frozen=True):
     """What keeps a choice from being faster or cheaper: one word or two, and a sentence."""
 
     what: str
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Choice(Struct, frozen=True, kw_only=True):
     """An offer with a number of nodes. Seconds from asking for the nodes; money in the file's currency."""
 
     offer: Offer
@@ -112,8 +110,7 @@ class Choice:
         return self.node_money + self.transfer_money
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MapPlan:
+class MapPlan(Struct, frozen=True, kw_only=True):
     """Choices, the best first; `best` is None when none keeps what is wanted; `impossible` says why, in figures.
 
     `refused`: (offer, reason) for each that cannot hold a single pod. `assumed`: sentences.
@@ -127,8 +124,7 @@ class MapPlan:
     assumed: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Packing:
+class Packing(Struct, frozen=True):
     """Pods on one node, and the resource that lets no more in."""
 
     pods: int

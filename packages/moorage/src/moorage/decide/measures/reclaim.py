@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
+
+from msgspec import Struct
 
 from moorage.decide.cost.report import IDLE, Report
 from moorage.decide.idle.states import State
@@ -57,8 +58,7 @@ BUDGETS = Family(
 FAMILIES = (IDLE_WORK, IDLE_GPUS, COST, UNPRICED, COMPUTED, BUDGETS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+class Cost(Struct, frozen=True, kw_only=True):
     """A report by tenant of the 24 hours before a moment."""
 
     report: Report

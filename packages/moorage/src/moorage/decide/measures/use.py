@@ -6,7 +6,8 @@ GPUs that nobody measures are counted apart: they are in no mean.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from moorage.decide.measures.gpus import PEOPLE_MAX, TenantOf, Values
 from moorage.decide.measures.work import TENANTS_MAX
@@ -58,8 +59,7 @@ TENANT_COUNT = Family(
 FAMILIES = (NODE_USE, NODE_COUNT, USER_USE, USER_COUNT, TENANT_USE, TENANT_COUNT)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodGpus:
+class PodGpus(Struct, frozen=True, kw_only=True):
     """The GPUs that a pod holds on its node. `known`: those with a reading, at most as many as it holds."""
 
     node: str

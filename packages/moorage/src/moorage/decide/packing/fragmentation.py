@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from moorage.decide.packing.policies import WHOLE, Ask, Room, Rooms, take
 
@@ -30,8 +31,7 @@ PRIOR_CPU = 8000  # millicores per GPU in the prior: what 8-GPU machines leave p
 PRIOR_GPUS = 64  # GPUs of evidence the prior stands for; outweighed after some 64 GPUs of real requests
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
+class _Shape(Struct, frozen=True):
     """Requests that differ in CPU only."""
 
     count: int
@@ -41,8 +41,7 @@ class _Shape:
     weights: tuple[float, ...]  # of the requests with at most that CPU; one longer than `cpus`, begins with 0
 
 
-@dataclass(frozen=True, slots=True)
-class Mix:
+class Mix(Struct, frozen=True):
     """Requests for one GPU resource, each weighted by the share of GPUs it stands for: see `make_mix`."""
 
     shapes: tuple[_Shape, ...]

@@ -12,8 +12,9 @@ resource with more devices.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from moorage_kube.scheduling import Amounts, is_gpu
 
@@ -21,8 +22,7 @@ MAX_SCORE = 10  # MaxExtenderPriority of kube-scheduler's extender protocol; `pa
 WHOLE = 1000  # thousandths of a GPU
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuNode:
+class GpuNode(Struct, frozen=True, kw_only=True):
     """GPUs of one node by resource name: how many there are, and how many are held or promised."""
 
     name: str

@@ -5,7 +5,7 @@ https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocat
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from moorage.model.names import is_dns_label
 from moorage_kube.resources import Obj
@@ -13,8 +13,7 @@ from moorage_kube.resources import Obj
 CLAIM = "gpu"  # its name in the pod
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimTemplates:
+class ClaimTemplates(Struct, frozen=True):
     """The ResourceClaimTemplates of a namespace.
 
     `names` None: the cluster has no DRA; not `known`: they may not be read.

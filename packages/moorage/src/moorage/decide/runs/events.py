@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+
+from msgspec import Struct
 
 from moorage_kube.integers import integer_or
 from moorage_kube.moments import readable_moment
@@ -15,8 +16,7 @@ EVENTS_SHOWN = 30
 _NEVER = datetime.min.replace(tzinfo=UTC)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunEvent:
+class RunEvent(Struct, frozen=True, kw_only=True):
     """What was reported about an object of a run, as often as `count` says; `at` is the newest time."""
 
     at: datetime | None

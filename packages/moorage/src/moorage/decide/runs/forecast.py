@@ -21,9 +21,10 @@ import math
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 SHARE = 0.8  # the share of its like that was done by the time of the forecast
 LEAST = 5  # past stays under a template before it is asked; 80 % of fewer says nothing
@@ -36,8 +37,7 @@ _ADDED = re.compile(r"(-[a-hj-km-np-z2-9]{4}|-[0-9]{1,10}|-(?=[a-z]*\d)[a-z0-9]{
 Likeness = Literal["work", "name", "owner", "type"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Like:
+class Like(Struct, frozen=True, kw_only=True):
     """What a pod is compared by."""
 
     owner: str
@@ -46,8 +46,7 @@ class Like:
     gpu_type: str = ""  # empty: holds no GPU
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stay:
+class Stay(Struct, frozen=True, kw_only=True):
     """One pod's time on its node, over and done."""
 
     like: Like
@@ -55,8 +54,7 @@ class Stay:
     took: timedelta
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usual:
+class Usual(Struct, frozen=True, kw_only=True):
     """`done` of `of` past stays, alike by `likeness`, that took longer than this one has run ended by `total`.
 
     `total` counts from its start; None: it has outlived so many of `known` like it that nobody can tell.
@@ -69,8 +67,7 @@ class Usual:
     likeness: Likeness
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+class History(Struct, frozen=True):
     """Past stays by template, sorted; made by `history_of`."""
 
     took: Mapping[tuple[str, ...], tuple[float, ...]] = field(default_factory=dict)  # template → seconds

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from moorage.model.names import GPU_TYPE_LABELS
 from moorage_kube.scheduling import Amounts, NodeInfo, PodInfo, is_gpu, used_on
@@ -13,8 +14,7 @@ DEFAULT_GPU_RESOURCE = "nvidia.com/gpu"
 _WORDS = re.compile(r"[a-z0-9]+")
 
 
-@dataclass(frozen=True, slots=True)
-class GpuType:
+class GpuType(Struct, frozen=True):
     """One GPU type of the cluster: the label it is known by, and its devices on nodes that are Ready."""
 
     label: str

@@ -16,8 +16,10 @@ import hashlib
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from moorage.decide.interruptions import DONE_FILE_ENV, STOPPED
 from moorage.decide.runs.credentials import credential_in
@@ -79,8 +81,7 @@ PASSED_ON = ("PATH", "VIRTUAL_ENV", "PYTHONPATH", "CONDA_PREFIX", "LD_LIBRARY_PA
 _ENV_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Settled:
+class _Settled(Struct, frozen=True, kw_only=True):
     """Every choice about one run, made."""
 
     request: RunRequest

@@ -7,11 +7,12 @@ from the objects that are there, so that everybody who can read them says the sa
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from moorage.api.kept import KeptAttempt, KeptPod, KeptRun
 from moorage.decide.runs.state import AttemptView, PodView, RunView, State, attempt_of, higher, view_pod, view_run
@@ -55,8 +56,7 @@ _ANNOTATIONS = (
 _COUNTS = ("active", "terminating", "succeeded", "failed", "startTime", "completionTime", "conditions")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Seen(Struct, frozen=True, kw_only=True):
     """All that one pass of the keeper decides on.
 
     `known`: what is stored of these objects; of a pass over everything, all that is stored as being there, too.
@@ -185,8 +185,7 @@ def shown_container(pod: Obj) -> str | None:
     return annotations_of(pod).get(DEFAULT_CONTAINER) or containers[0].get("name") or None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OtherLog:
+class OtherLog(Struct, frozen=True, kw_only=True):
     """The log of a container beside the one whose log is the pod's, once it has started."""
 
     container: str

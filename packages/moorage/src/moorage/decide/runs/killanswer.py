@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import ceil
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from moorage.decide.admission.fields import Path, with_values
 from moorage.decide.runs.memorykills import (
@@ -26,28 +27,24 @@ from moorage_kube.quantity import format_bytes
 from moorage_kube.resources import Obj
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class Known(Struct, frozen=True, kw_only=True):
     """What is known of a slot when a new pod of it comes: kills not forgiven, and how many pods are held."""
 
     kills: tuple[Kill, ...] = ()
     held: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Pass:
+class Pass(Struct, frozen=True):
     """The pod goes as it is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(Struct, frozen=True):
     """The pod waits behind the gate, for this kill."""
 
     kill: Kill
 
 
-@dataclass(frozen=True, slots=True)
-class Raise:
+class Raise(Struct, frozen=True):
     """The pod gets more memory: by container name, bytes of (request, limit)."""
 
     kill: Kill

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
+
+from msgspec import Struct, field
 
 from moorage.decide.runs.memorykills import (
     REVISION_LABEL,
@@ -31,8 +32,7 @@ LOOK_SECONDS = 5  # how often an unanswered kill is looked at while a replacemen
 # --- in the operator
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodSeen:
+class PodSeen(Struct, frozen=True, kw_only=True):
     """A pod of the owner that is not finished."""
 
     name: str
@@ -47,8 +47,7 @@ class PodSeen:
     grown: frozenset[str] = frozenset()  # kills, by uid, than which it has more memory
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Seen(Struct, frozen=True, kw_only=True):
     """One owner, and all that was read about it at one moment."""
 
     rule: BombRule
@@ -60,16 +59,14 @@ class Seen:
     now: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(Struct, frozen=True):
     """Keep this ledger on the owner, before anything else is done. `news`: the kills that were not in it."""
 
     ledger: Ledger
     news: tuple[Kill, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(Struct, frozen=True):
     """Lift the gate. `state` of the pod's label afterwards; None: no mark of ours is left on it."""
 
     pod: PodSeen
@@ -77,15 +74,13 @@ class Release:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Renew:
+class Renew(Struct, frozen=True):
     """Delete a held pod, which has never run, so that its StatefulSet makes it of the new revision."""
 
     pod: PodSeen
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(Struct, frozen=True):
     """Delete a replacement that slipped past the webhook; the next one will be held."""
 
     pod: PodSeen
@@ -95,14 +90,12 @@ class Stop:
 Action = Write | Release | Renew | Stop
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     actions: tuple[Action, ...] = ()
     look_again_in: timedelta | None = None
 
 
-@dataclass(slots=True)
-class _Work:
+class _Work(Struct):
     seen: Seen
     forgiven: set[str] = field(default_factory=set)
     stopped: set[str] = field(default_factory=set)

@@ -9,8 +9,9 @@ https://kueue.sigs.k8s.io/docs/concepts/workload/
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from moorage.model.kueue import (
     ADMISSION_GATE,
@@ -26,16 +27,14 @@ from moorage_kube.resources import Obj
 from moorage_kube.scheduling import has_gate
 
 
-@dataclass(frozen=True, slots=True)
-class QueueWait:
+class QueueWait(Struct, frozen=True):
     """A Job or a pod that Kueue holds: in which LocalQueue, and why, a sentence."""
 
     queue: str
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Queues:
+class Queues(Struct, frozen=True):
     """The LocalQueues of a namespace. `names` None: Kueue is not installed; not `known`: they may not be read."""
 
     names: frozenset[str] | None

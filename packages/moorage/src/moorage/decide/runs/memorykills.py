@@ -24,9 +24,10 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
+
+from msgspec import Struct
 
 from moorage.model.names import MEMORY_GATE, MEMORY_KILL_ANNOTATION, MEMORY_LABEL, RELEASED
 from moorage.model.policy import Policy
@@ -47,8 +48,7 @@ _OVER = re.compile(r"Container (\S+) was using (\S+), request is (\S+), has larg
 _FOR_MEMORY = re.compile(r"low on resource: memory|had condition: \[?MemoryPressure")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hit:
+class Hit(Struct, frozen=True, kw_only=True):
     """A container that went over its memory. Bytes; None: not stated, or not known."""
 
     container: str
@@ -62,8 +62,7 @@ class Hit:
         return f"container {self.container} ({amounts or 'no memory stated'})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kill:
+class Kill(Struct, frozen=True, kw_only=True):
     """One pod that was killed for its memory. `at`: RFC 3339; `by`: OOMKilled or Evicted."""
 
     pod: str
@@ -80,16 +79,14 @@ class Kill:
         return f"pod {self.pod} was {how} for memory{where}: {', '.join(map(str, self.hits))}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Escalation:
+class Escalation(Struct, frozen=True, kw_only=True):
     """More memory for the replacement: times `factor`, as often as it takes, up to `most` bytes."""
 
     factor: Fraction
     most: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BombRule:
+class BombRule(Struct, frozen=True, kw_only=True):
     """The rule `restartBomb` in one namespace. `allowed`: kills in a slot until a replacement is held."""
 
     level: str = "off"
@@ -101,8 +98,7 @@ class BombRule:
         return self.level in ("fill", "deny")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Owner:
+class Owner(Struct, frozen=True, kw_only=True):
     """The controlling owner of a pod."""
 
     api_version: str
@@ -241,8 +237,7 @@ def is_gated(pod: Mapping[str, Any]) -> bool:
     return has_gate(pod.get("spec") or {}, MEMORY_GATE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ledger:
+class Ledger(Struct, frozen=True, kw_only=True):
     """What is written on an owner: kills, those forgiven by people, those for which a pod was stopped (uids)."""
 
     kills: tuple[Kill, ...] = ()

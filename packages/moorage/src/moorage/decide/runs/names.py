@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 _SUFFIX_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"
 
@@ -49,8 +50,7 @@ def secret_name(run: str, owner: str, token: str) -> str:
     return f"{run}.of-{_digest(owner, 16)}-{_digest(token, 8)}"
 
 
-@dataclass(frozen=True, slots=True)
-class OwnedSecret:
+class OwnedSecret(Struct, frozen=True):
     """A Secret whose name was made by `secret_name`."""
 
     run: str

@@ -6,7 +6,8 @@ What no node offers is refused: an unknown type or resource, more GPUs, CPU or m
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from moorage.decide.admission.gpunodes import away_from_gpus, gpu_free
 from moorage.decide.runs.deviceclaims import claim_problem
@@ -20,8 +21,7 @@ from moorage_kube.resources import Obj
 from moorage_kube.scheduling import NodeInfo, is_gpu
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(Struct, frozen=True):
     """The node affinity of a run (None: any node), and the resource of which its GPUs are counted."""
 
     affinity: Obj | None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
+
+from msgspec import Struct, field
 
 from moorage.decide.runs.deviceclaims import UNKNOWN_TEMPLATES, ClaimTemplates
 from moorage.decide.runs.kueue import UNKNOWN_QUEUES, Queues
@@ -15,8 +16,7 @@ DEFAULT_CPU = "1"
 DEFAULT_MEMORY = "2Gi"  # where no Tenant says otherwise; seed 004's cluster default
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRequest:
+class RunRequest(Struct, frozen=True, kw_only=True):
     """The options of `moor run` as typed; None means not given."""
 
     command: tuple[str, ...]
@@ -48,8 +48,7 @@ class RunRequest:
     shown: tuple[str, ...] = ()  # the command for people, where another one was typed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
+class Caller(Struct, frozen=True, kw_only=True):
     """What the run takes from the place where the command was typed; nothing of one, where it came over REST."""
 
     user: str
@@ -63,8 +62,7 @@ class Caller:
     archive: bytes | None = None  # tar.gz of the shipped directory
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Defaults:
+class Defaults(Struct, frozen=True, kw_only=True):
     """What the namespace's tenant fills in. `origin` is how messages name it."""
 
     cpu: str = DEFAULT_CPU
@@ -75,8 +73,7 @@ class Defaults:
     origin: str = "the default"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointUse:
+class CheckpointUse(Struct, frozen=True, kw_only=True):
     """A run that keeps its checkpoints on a volume."""
 
     run: str
@@ -85,8 +82,7 @@ class CheckpointUse:
     has_ended: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterFacts:
+class ClusterFacts(Struct, frozen=True, kw_only=True):
     """What was read of the cluster. None: the caller may not read it, so nothing is judged by it."""
 
     nodes: tuple[NodeInfo, ...] | None = ()
@@ -108,8 +104,7 @@ class ClusterFacts:
     server_url: str = ""  # empty: no server is known, so no checkpoint is reported
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """One fault of the request. `field` is the field of `moorage.api.jobs.NewJob`; the message stands alone."""
 
     field: str
@@ -117,8 +112,7 @@ class Problem:
     hint: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunPlan:
+class RunPlan(Struct, frozen=True, kw_only=True):
     """What to create, in this order: `claims` (kept for ever), `secret` (owned by the Job later), `job`.
 
     With problems there is nothing to create. `notes` are shown to the user either way.

@@ -22,11 +22,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
 from math import ceil
 from typing import Literal
+
+from msgspec import Struct, field
 
 from moorage.decide.interruptions import STOPPED
 
@@ -52,8 +53,7 @@ class Cause(Enum):
     FAILED = "failed by itself"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodSeen:
+class PodSeen(Struct, frozen=True, kw_only=True):
     """A pod of an attempt that still exists."""
 
     name: str
@@ -74,8 +74,7 @@ class PodSeen:
         return self.phase in ("Succeeded", "Failed")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Yielding:
+class Yielding(Struct, frozen=True, kw_only=True):
     """Whether an attempt left its place without a disruption."""
 
     yields_to: str = ""  # NAMESPACE/RUN that its place is given to; empty: it keeps it
@@ -87,8 +86,7 @@ class Yielding:
         return bool(self.yields_to) or self.ended_suspended
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptSeen(Yielding):
+class AttemptSeen(Yielding, frozen=True, kw_only=True):
     """One Job of the run."""
 
     number: int
@@ -111,8 +109,7 @@ class AttemptSeen(Yielding):
     pods: tuple[PodSeen, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
+class Observed(Struct, frozen=True, kw_only=True):
     """One run and all that was read about it, at one moment. `attempts` are in the order of their numbers."""
 
     run: str
@@ -133,32 +130,28 @@ class Observed:
         return self.cancelled or (self.ended or "").startswith("Cancelled")
 
 
-@dataclass(frozen=True, slots=True)
-class NoteRunning:
+class NoteRunning(Struct, frozen=True):
     """Write on the attempt's Job since when it runs."""
 
     attempt: AttemptSeen
     since: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class NoteUsed:
+class NoteUsed(Struct, frozen=True):
     """Write on the attempt's Job how long it ran."""
 
     attempt: AttemptSeen
     seconds: int
 
 
-@dataclass(frozen=True, slots=True)
-class NoteStopped:
+class NoteStopped(Struct, frozen=True):
     """Write on the attempt's Job when its pod was told to stop: the pod is gone when the Job has ended."""
 
     attempt: AttemptSeen
     stopped_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class StartAttempt:
+class StartAttempt(Struct, frozen=True):
     """Create the Job of attempt `number`. `deadline_seconds`: what is left of the run's time; None: no limit."""
 
     number: int
@@ -167,15 +160,13 @@ class StartAttempt:
     cause: str
 
 
-@dataclass(frozen=True, slots=True)
-class NoteMade:
+class NoteMade(Struct, frozen=True):
     """Write on the first attempt's Job that attempt `number` was made: gone after this, it was deleted."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(Struct, frozen=True):
     """Write on the first attempt's Job why the run is not started again. `reason` is one CamelCase word of
     OutOfMemory, Evicted, RestartLimit, TimeLimit, Deleted, CannotRestart."""
 
@@ -183,29 +174,25 @@ class End:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Suspend:
+class Suspend(Struct, frozen=True):
     """Stop an attempt that was made while its run was being cancelled."""
 
     attempt: AttemptSeen
 
 
-@dataclass(frozen=True, slots=True)
-class FailPod:
+class FailPod(Struct, frozen=True):
     """Say in the pod's status that it failed, as pod garbage collection does: its node will not say it."""
 
     pod: PodSeen
 
 
-@dataclass(frozen=True, slots=True)
-class RemovePod:
+class RemovePod(Struct, frozen=True):
     """Delete the pod without waiting for its node."""
 
     pod: PodSeen
 
 
-@dataclass(frozen=True, slots=True)
-class GivePlace:
+class GivePlace(Struct, frozen=True):
     """End the pod with its grace period, as a disruption: another run has its turn."""
 
     pod: PodSeen
@@ -226,8 +213,7 @@ Action = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     actions: tuple[Action, ...] = ()
     look_again_in: timedelta | None = None  # None: wait for the next change
 

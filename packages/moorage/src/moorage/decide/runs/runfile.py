@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
 from difflib import get_close_matches
 from typing import Any
 
@@ -63,10 +62,11 @@ def options_of(request: RunRequest) -> str:
     Of variables only the names: the values are in the pod, and nowhere else.
     """
     options: dict[str, Any] = {}
-    for field in fields(RunRequest):
-        value = getattr(request, field.name)
-        if field.name not in NEVER_KEPT and (field.default is MISSING or value != field.default):
-            options[field.name] = list(value) if isinstance(value, tuple) else value
+    default = RunRequest(command=())
+    for name in RunRequest.__struct_fields__:
+        value = getattr(request, name)
+        if name not in NEVER_KEPT and value != getattr(default, name):
+            options[name] = list(value) if isinstance(value, tuple) else value
     if request.shown == request.command:
         options.pop("shown", None)
     if request.env:
@@ -92,7 +92,7 @@ def _kept_options(text: str) -> Any:
         options = json.loads(text)
     except ValueError:
         return None
-    known = {field.name for field in fields(RunRequest)} - set(NEVER_KEPT)
+    known = set(RunRequest.__struct_fields__) - set(NEVER_KEPT)
     if not isinstance(options, dict):
         return None
     if not options.get("command") or set(options) - known:

@@ -7,12 +7,13 @@ on a pod being there, only the details do. Kept pods (`decide.runs.kept`) give t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from moorage.decide.admission.templates import is_guest
 from moorage.decide.explain.snapshot import pod_of_job
@@ -113,8 +114,7 @@ RUN_MOVES = Moves(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodView:
+class PodView(Struct, frozen=True, kw_only=True):
     """One pod of a run. `exit_code` is None until its container ended (or when nobody knows)."""
 
     name: str
@@ -147,8 +147,7 @@ class PodView:
         return self.gone and self.started is not None and self.exit_code is None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptView(Yielding):
+class AttemptView(Yielding, frozen=True, kw_only=True):
     """One Job of a run."""
 
     number: int
@@ -163,8 +162,7 @@ class AttemptView(Yielding):
     misses_pods: bool = False  # pods that it made may be gone
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunView:
+class RunView(Struct, frozen=True, kw_only=True):
     """One run, at one moment."""
 
     namespace: str

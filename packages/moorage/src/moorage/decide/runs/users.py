@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from moorage.decide.runs.remarks import Remarks
 from moorage.decide.runs.request import ClusterFacts, RunRequest
@@ -16,8 +17,7 @@ HOME = {"HOME": "/tmp", "USER": "moorage", "LOGNAME": "moorage"}  # no image kno
 _FORM = re.compile(r"([0-9]{1,10})(?::([0-9]{1,10}))?")
 
 
-@dataclass(frozen=True, slots=True)
-class RunUser:
+class RunUser(Struct, frozen=True):
     """Numbers, as no cluster can look up names."""
 
     uid: int

@@ -11,10 +11,11 @@ Nothing here reads the clock or the cluster: all that the decision depends on is
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from moorage.model.tenant import TimeSharing
 from moorage_kube.resources import Obj
@@ -24,8 +25,7 @@ RunKey = tuple[str, str]
 """Namespace and name of a run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class Rule(Struct, frozen=True, kw_only=True):
     """A tenant's `spec.timeSharing`."""
 
     guaranteed: timedelta
@@ -33,8 +33,7 @@ class Rule:
     fresh: timedelta  # how old a checkpoint may be
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TenantRule:
+class TenantRule(Struct, frozen=True, kw_only=True):
     """`everybody`: all runs with a checkpoint share that do not say otherwise, not only those that ask for it."""
 
     rule: Rule
@@ -57,8 +56,7 @@ def rule_of(tenant: Obj) -> TenantRule | None:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
+class Holding(Struct, frozen=True, kw_only=True):
     """A run that runs on one pod. `yields_to`: it was asked already to give its place to that run."""
 
     run: RunKey
@@ -69,8 +67,7 @@ class Holding:
     yields_to: RunKey | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class Waiting(Struct, frozen=True, kw_only=True):
     """A run that waits, with a pod that no node takes now."""
 
     run: RunKey
@@ -79,8 +76,7 @@ class Waiting:
     since: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
+class Observed(Struct, frozen=True, kw_only=True):
     """Those of one tenant that share, and the whole cluster. Use is in GPU-seconds as they count now."""
 
     rule: Rule
@@ -93,8 +89,7 @@ class Observed:
     now: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Yield:
+class Yield(Struct, frozen=True):
     """`run` gives its place to `to`."""
 
     run: RunKey

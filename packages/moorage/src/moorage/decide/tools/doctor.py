@@ -10,8 +10,9 @@ https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from moorage.decide.tools.drain import MIRROR_ANNOTATION
 from moorage_kube.errors import SelectorError
@@ -32,8 +33,7 @@ THRESHOLD = 0.5  # --scale-down-utilization-threshold, and --scale-down-gpu-util
 REPLICATING = frozenset({"ReplicaSet", "ReplicationController", "StatefulSet", "Job"})  # controllers it trusts
 
 
-@dataclass(frozen=True, slots=True)
-class HoldRule:
+class HoldRule(Struct, frozen=True):
     """One row of the table: what it means, what to do, and where the autoscaler says so."""
 
     name: str
@@ -101,8 +101,7 @@ HOLD_RULES: Mapping[str, HoldRule] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(Struct, frozen=True):
     """One reason. `pod` None: the node's own. `why`: what breaks the rule."""
 
     rule: str
@@ -110,8 +109,7 @@ class Hold:
     pod: Key | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Utilisation:
+class Utilisation(Struct, frozen=True, kw_only=True):
     """The share that counts: of GPUs where the node has some, else the larger of CPU's and memory's."""
 
     resource: str
@@ -130,8 +128,7 @@ class Utilisation:
         return str(value) if self.resource == "gpu" else format_amount(self.resource, value)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeReport:
+class NodeReport(Struct, frozen=True, kw_only=True):
     """One node: whether the autoscaler could take it away now, and if not, why."""
 
     node: str

@@ -9,8 +9,9 @@ https://kubernetes.io/docs/tasks/administer-cluster/safely-drain-node/
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from moorage.model.argo import WORKFLOW_LABEL
 from moorage.model.dataset import DATASET_LABEL
@@ -22,8 +23,7 @@ _STARTED_AGAIN = (RUN_LABEL, MAP_LABEL, WORKFLOW_LABEL, WORKSPACE_LABEL, DATASET
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"  # the API's image of a static pod: only its file can end it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrainOptions:
+class DrainOptions(Struct, frozen=True, kw_only=True):
     """The options of `kubectl drain` that decide about pods."""
 
     ignore_daemonsets: bool = False
@@ -31,8 +31,10 @@ class DrainOptions:
     force: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+NO_OPTIONS = DrainOptions()
+
+
+class Refusal(Struct, frozen=True):
     """A pod that forbids the drain, and the option that would allow it."""
 
     pod: Key
@@ -40,8 +42,7 @@ class Refusal:
     option: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrainPlan:
+class DrainPlan(Struct, frozen=True, kw_only=True):
     """With `refused` pods nothing is evicted. `warnings` are shown before the first eviction."""
 
     evict: tuple[Obj, ...] = ()
@@ -52,7 +53,7 @@ class DrainPlan:
 
 
 def plan_drain(
-    pods: Iterable[Obj], daemonsets: frozenset[Key] | None, options: DrainOptions = DrainOptions()
+    pods: Iterable[Obj], daemonsets: frozenset[Key] | None, options: DrainOptions = NO_OPTIONS
 ) -> DrainPlan:
     """Sort the pods of one node.
 

@@ -7,10 +7,11 @@ object of Kubernetes, is a finding too.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import yaml
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from moorage.decide.admission.fields import Path, field_of, mapping, sequence
 from moorage.decide.admission.findings import Finding
@@ -50,8 +51,7 @@ API_VERSIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LintFinding:
+class LintFinding(Struct, frozen=True, kw_only=True):
     """One finding in a file. `line` counts from 1; `level` is warn, fill (what admission would write) or deny.
 
     Of a target: its name, where its rule was read, and the edit that fixes it, where the text allows one.
@@ -80,8 +80,7 @@ class LintFinding:
         return podsecurity.FIX if self.rule == podsecurity.RULE else FIXES.get(self.rule, "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(Struct, frozen=True, kw_only=True):
     """Everything of one run over some files."""
 
     findings: tuple[LintFinding, ...] = ()
@@ -93,8 +92,7 @@ class Report:
         return any(finding.level == "deny" for finding in self.findings)
 
 
-@dataclass(slots=True, kw_only=True)
-class _File:
+class _File(Struct, kw_only=True):
     name: str
     policy: Policy
     facts: Facts | None

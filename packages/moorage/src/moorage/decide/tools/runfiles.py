@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from moorage.decide.admission.fields import Path
 from moorage.decide.runs.request import DEFAULT_CPU, DEFAULT_MEMORY

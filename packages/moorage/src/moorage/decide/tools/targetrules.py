@@ -6,9 +6,10 @@ Everything here is total: fields of a wrong type are passed over (`shape.misshap
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
+
+from msgspec import Struct, field
 
 from moorage.decide.admission.amounts import is_quantity
 from moorage.decide.admission.fields import Path, at, mapping, sequence, shown_value
@@ -27,8 +28,7 @@ CPU_STEP = 50  # millicores: what we write is a multiple
 SPOT = "cloud.google.com/gke-spot"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetFinding:
+class TargetFinding(Struct, frozen=True, kw_only=True):
     """`level`: deny (the target refuses the pod, or it cannot work), warn, or fill (what the target sets itself).
 
     `edit`: what fixes it without a change of meaning; None: a person must decide.
@@ -40,8 +40,7 @@ class TargetFinding:
     edit: Edit | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peaks:
+class Peaks(Struct, frozen=True, kw_only=True):
     """The most memory that pods were seen to use, in bytes; what is not there was not measured.
 
     By (kind, name, template): the template's name of a workflow, empty for other kinds.
@@ -50,8 +49,7 @@ class Peaks:
     bytes_by_pod: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pod:
+class _Pod(Struct, frozen=True, kw_only=True):
     """One pod of an object, with the fields that a workflow has for all of its pods."""
 
     kind: str

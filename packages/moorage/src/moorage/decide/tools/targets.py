@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from fractions import Fraction
+
+from msgspec import Struct, field
 
 from moorage_kube.errors import UsageError
 
@@ -21,8 +22,7 @@ SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 GIB = 2**30
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class Target(Struct, frozen=True, kw_only=True):
     """What one place does with pods. Amounts are quantities; an empty table says nothing.
 
     `defaults`: what a container without a request gets; `are_defaults_shared`: all containers of a pod share it.
@@ -163,8 +163,7 @@ FARGATE = Target(
 TARGETS: Mapping[str, Target] = {target.name: target for target in (AUTOPILOT, FARGATE)}
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """A target, and the version of Kubernetes there; None: a recent one."""
 
     target: Target

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import yaml
+from msgspec import Struct
 
 from moorage.decide.admission.fields import Path
 from moorage_kube.yamldocuments import NodeLoader
@@ -23,16 +23,14 @@ _COMMENT = re.compile(r"#[^\n]*")
 _MERGE = "tag:yaml.org,2002:merge"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Add:
+class Add(Struct, frozen=True, kw_only=True):
     """Keys that are missing in a mapping, which may be missing itself. Values are texts."""
 
     path: Path  # of the mapping
     values: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remove:
+class Remove(Struct, frozen=True, kw_only=True):
     """Keys of a mapping that go, with the comments behind them."""
 
     path: Path  # of the mapping
@@ -42,8 +40,7 @@ class Remove:
 Edit = Add | Remove
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Patch:
+class Patch(Struct, frozen=True, order=True):
     """Characters `start` to `end` of the text, and what takes their place."""
 
     start: int
@@ -105,8 +102,7 @@ def _added(text: str, root: Any, edit: Add) -> list[Patch] | None:
     return _into_block(text, node, values)
 
 
-@dataclass(frozen=True, slots=True)
-class _Child:
+class _Child(Struct, frozen=True):
     key: Any
     node: Any
     is_alias: bool

@@ -11,10 +11,12 @@ and SHARE_MEMORY (what `moor run` asks for where nobody says more) for each free
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from moorage.model.argo import NODE_NAME_ANNOTATION, WORKFLOW_LABEL, bare_path, step_path
 from moorage.model.names import (
@@ -46,8 +48,7 @@ class GpuState(StrEnum):
     UNAVAILABLE = "unavailable"  # nobody holds it, and no pod can be placed there now
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
+class Holder(Struct, frozen=True, kw_only=True):
     """A pod that holds GPUs: the fields that everybody may see."""
 
     owner: str
@@ -64,8 +65,7 @@ class Holder:
         return self.run or self.step or self.pod
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
+class Gpu(Struct, frozen=True, kw_only=True):
     """One device of one node."""
 
     node: str
@@ -80,8 +80,7 @@ class Gpu:
     stranded: bool = False  # free, with nothing left beside it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
+class Counts(Struct, frozen=True, kw_only=True):
     """used + reserved + free + unavailable = total; fragmented and stranded ones are among the free."""
 
     total: int = 0
@@ -106,8 +105,7 @@ class Counts:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeGpus:
+class NodeGpus(Struct, frozen=True, kw_only=True):
     """A node that has GPUs."""
 
     name: str
@@ -118,8 +116,7 @@ class NodeGpus:
     counts: Counts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuView:
+class GpuView(Struct, frozen=True, kw_only=True):
     """Every GPU of every node, and the sums of them."""
 
     nodes: tuple[NodeGpus, ...] = ()

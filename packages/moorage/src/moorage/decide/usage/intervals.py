@@ -6,10 +6,12 @@ One pod is one interval, under the pod's uid, so nothing can be counted twice ho
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from moorage.decide.runs.forecast import Like, Stay, work_of
 from moorage.decide.usage.devices import Counts, counts_of
@@ -39,8 +41,7 @@ GIB = 2**30
 _PARTS = (("map", MAP_LABEL), ("workspace", WORKSPACE_LABEL))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
+class Interval(Struct, frozen=True, kw_only=True):
     """What one pod held, and when. `ended_at` None: it holds it still."""
 
     pod_uid: str
@@ -71,8 +72,7 @@ class Interval:
         return bool(self.gpus or self.run or self.workflow)
 
 
-@dataclass(frozen=True, slots=True)
-class Open:
+class Open(Struct, frozen=True):
     """Write a new interval (already ended, when the pod came and went unseen)."""
 
     interval: Interval
@@ -82,14 +82,12 @@ class Open:
         return self.interval.pod_uid
 
 
-@dataclass(frozen=True, slots=True)
-class Close:
+class Close(Struct, frozen=True):
     pod_uid: str
     ended_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Reopen:
+class Reopen(Struct, frozen=True):
     """The pod was taken for gone and is not."""
 
     pod_uid: str
@@ -207,8 +205,7 @@ class By(StrEnum):
     GPU = "gpu"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UsageRow:
+class UsageRow(Struct, frozen=True, kw_only=True):
     """What one user, namespace, run, workflow, type, or user of one GPU used in a window.
 
     The sums are exact; hours are for people.

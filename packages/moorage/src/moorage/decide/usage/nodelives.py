@@ -8,9 +8,11 @@ only when its drivers and the cloud's controller are done belongs to its first l
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from fractions import Fraction
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from moorage.decide.usage.devices import Counts, counts_of, gpus_of, share_of
 from moorage.decide.usage.gpus import gpu_type
@@ -24,8 +26,7 @@ from moorage_kube.scheduling import is_gpu, parse_node
 SETTLE = timedelta(minutes=15)  # device plugins install drivers for minutes before a new node shows its GPUs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeLife:
+class NodeLife(Struct, frozen=True, kw_only=True):
     """What one node offered to pods, and when. `ended_at` None: it is there still.
 
     CPU and memory are what pods can use (allocatable); GPUs are all it has, for a broken one is paid for, too.
@@ -56,26 +57,22 @@ class NodeLife:
         return gpus_of(self.devices, self.shares)
 
 
-@dataclass(frozen=True, slots=True)
-class Begin:
+class Begin(Struct, frozen=True):
     life: NodeLife
 
 
-@dataclass(frozen=True, slots=True)
-class Amend:
+class Amend(Struct, frozen=True):
     """A young node says what it is: its life has been that from its start."""
 
     life: NodeLife
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(Struct, frozen=True):
     key: tuple[str, datetime]
     ended_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Resume:
+class Resume(Struct, frozen=True):
     """The node was taken for gone and is not."""
 
     key: tuple[str, datetime]

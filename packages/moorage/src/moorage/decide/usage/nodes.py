@@ -6,9 +6,10 @@ Nothing here reads the clock or the network. The view holds only what everybody 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+
+from msgspec import Struct
 
 from moorage.decide.usage.gpus import gpu_type
 from moorage.model.names import RUN_LABEL
@@ -27,8 +28,7 @@ class NodeState(StrEnum):
     NOT_READY = "NotReady"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeView:
+class NodeView(Struct, frozen=True, kw_only=True):
     """One node. `used` is what its unfinished pods ask for; CPU in millicores, memory in bytes."""
 
     name: str

@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+
+from msgspec import Struct
 
 from moorage.decide.usage.gpus import NOBODY, device_ids, is_reservation, owner_of
 from moorage.decide.usage.samples import GpuReading, Reading
@@ -37,8 +38,7 @@ _LABEL = re.compile(r'(?<![A-Za-z0-9_])([A-Za-z_][A-Za-z0-9_]*)\s*=\s*"((?:[^"\\
 _RATE_SECONDS = 300.0  # between two readings of a counter, from which a rate is still made
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(Struct, frozen=True):
     """One value of a metric of Prometheus' format."""
 
     name: str
@@ -46,8 +46,7 @@ class Series:
     value: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class Measured(Struct, frozen=True, kw_only=True):
     """What a kubelet or the metrics API tells of a pod. None: it does not."""
 
     cpu_milli: int | None = None
@@ -56,8 +55,7 @@ class Measured:
     memory_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuUse:
+class GpuUse(Struct, frozen=True, kw_only=True):
     """One GPU as an exporter tells it; the pod may be named by the exporter, or be known by the device."""
 
     namespace: str

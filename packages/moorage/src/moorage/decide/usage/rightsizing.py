@@ -17,9 +17,11 @@ hence the margins. They are choices, no laws; `docs/howto/ask-for-the-right-size
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from moorage.decide.runs.forecast import base_of
 
@@ -69,8 +71,7 @@ RESOURCE = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Asked(Struct, frozen=True, kw_only=True):
     """What a pod asks for. 0: nothing, or no limit."""
 
     cpu_milli: int = 0
@@ -78,8 +79,7 @@ class Asked:
     gpus: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
+class Past(Struct, frozen=True, kw_only=True):
     """One pod of a run, over and done, and what was measured of it. None: not measured."""
 
     namespace: str
@@ -104,8 +104,7 @@ class Past:
         return max(timedelta(), self.ended - self.started)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
+class Advice(Struct, frozen=True, kw_only=True):
     """One change. Units: bytes, thousandths of a core, GPUs; `used` of LITTLE_USED_GPUS and NO_GPUS: percent."""
 
     kind: Kind
@@ -120,8 +119,7 @@ class Advice:
         return RESOURCE[self.kind]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class Work(Struct, frozen=True, kw_only=True):
     """Runs that do the same. `name` and `asked` are of the newest."""
 
     namespace: str

@@ -8,12 +8,14 @@ slots, whatever was summed up in between. A slot without a reading has no tally.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 from math import ceil
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 SLOT_SECONDS = 30  # between two readings of a pod; kubelets themselves measure every 10 to 20 s
 BUSY_PERCENT = 5.0  # a GPU that was used at least so much worked; an idle one reports 0 to 2 %
@@ -43,8 +45,7 @@ class Level(IntEnum):
     HOUR = 3600
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuReading:
+class GpuReading(Struct, frozen=True, kw_only=True):
     """One GPU of a pod at one moment."""
 
     device: str  # its id as the source names it: a UUID, or NODE/NUMBER
@@ -54,8 +55,7 @@ class GpuReading:
     power_watts: float | None = None  # None: not reported
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class Reading(Struct, frozen=True, kw_only=True):
     """What a pod used at one moment, all its containers together. None: not measured."""
 
     pod_uid: str
@@ -67,8 +67,7 @@ class Reading:
     namespace: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
+class Tally(Struct, frozen=True, kw_only=True):
     """Sums and peaks over slots of one pod, or of several. Whole numbers, so that sums are exact.
 
     Counts differ where a source did not tell everything. GPU counts and sums go over devices: two GPUs in one slot
@@ -160,15 +159,14 @@ class Tally:
 
 
 NOTHING = Tally()
-MEASURES = tuple(each.name for each in fields(Tally))
+MEASURES = Tally.__struct_fields__
 PEAKS = frozenset({"gpus", "busy_gpus", *(name for name in MEASURES if name.endswith("_peak"))})
 _VALUES = attrgetter(*MEASURES)
 _ARE_PEAKS = tuple(name in PEAKS for name in MEASURES)
 _GPU_PEAK, _CPU_SUM, _CPU_COUNT = map(MEASURES.index, ("gpu_peak", "cpu_sum", "cpu_count"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class Point(Struct, frozen=True, kw_only=True):
     """What one pod used in a window that begins at `start`. A window without a reading has no point."""
 
     pod_uid: str
@@ -177,8 +175,7 @@ class Point:
     tally: Tally
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodUse:
+class PodUse(Struct, frozen=True, kw_only=True):
     """What one pod used over its life, or over the part of it that was asked for."""
 
     pod_uid: str
@@ -189,8 +186,7 @@ class PodUse:
     tally: Tally
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     """What windows of time are compared with, to tell use from idleness."""
 
     gpu_percent: float  # of a GPU at its highest
@@ -263,8 +259,7 @@ class Hour(NamedTuple):
     windows: list[Seen]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sum:
+class Sum(Struct, frozen=True, kw_only=True):
     """What all pods of one owner used in a window; `owner` empty: of everybody, or of nobody known."""
 
     start: datetime
@@ -354,8 +349,7 @@ def moment_of(seconds: int) -> datetime:
     return _EPOCH + timedelta(seconds=seconds)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Marks:
+class Marks(Struct, frozen=True, kw_only=True):
     """How far measurements have been thinned out, in seconds since 1970. None: nothing was, yet.
 
     Slots before `slots_summed` stand in windows of five minutes too, and windows before `windows_summed` in hours.
@@ -368,8 +362,7 @@ class Marks:
     windows_from: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(Struct, frozen=True):
     """Read rows of this level that begin in [since, until)."""
 
     level: Level

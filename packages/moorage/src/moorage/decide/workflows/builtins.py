@@ -9,8 +9,9 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from moorage.decide.workflows.orders import OrderError, numbered_secrets, refuse_fields
 from moorage.decide.workflows.templates import LOCATIONS
@@ -21,8 +22,7 @@ LISTED = ("s3", "gcs")  # stores whose keys can be listed, beside our own
 REQUEST_BYTES = 200 * 1024  # of a request's body: it is in an annotation of the pod
 
 
-@dataclass(frozen=True, slots=True)
-class BuiltIn:
+class BuiltIn(Struct, frozen=True):
     """What the executor does in `main`. `word`: its part, and the key of `document` in the order."""
 
     word: str

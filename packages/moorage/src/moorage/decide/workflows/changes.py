@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct, field
 
 from moorage.decide.admission.fields import Path, field_of
 from moorage_kube.resources import Obj
@@ -27,8 +28,7 @@ class Outcome(StrEnum):
         return self in (Outcome.CHANGED, Outcome.LOST, Outcome.ADVICE, Outcome.REFUSED)
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """One field of the source. `becomes`: the field in the result; empty: there is none."""
 
     path: Path
@@ -41,8 +41,7 @@ class Change:
         return field_of(self.path)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Converted:
+class Converted(Struct, frozen=True, kw_only=True):
     """One document of the result. `document`: None where it was refused; `changes` then say why.
 
     `is_changed`: False for a document that is passed through as it is.
@@ -59,8 +58,7 @@ class Converted:
         return self.document is None
 
 
-@dataclass(slots=True)
-class Ledger:
+class Ledger(Struct):
     """Collects the changes of one document."""
 
     changes: list[Change] = field(default_factory=list)

@@ -11,10 +11,10 @@ import copy
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from msgspec import Struct, field
 
 from moorage.decide.workflows.orders import numbered_secrets
 from moorage.decide.workflows.podpatch import PatchError, patched_spec
@@ -38,8 +38,7 @@ _FOLDER, _ORDER = "moorage-step", "moorage-order"
 FOLDER_PATH, ORDER_PATH = "/moorage/step", "/moorage/order"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Doomed:
+class Doomed(Struct, frozen=True, kw_only=True):
     """An artifact that is to be deleted now."""
 
     node: str
@@ -51,8 +50,7 @@ class Doomed:
         return ArtifactName(node=self.node, name=self.artifact.name)
 
 
-@dataclass(frozen=True, slots=True)
-class Deleter:
+class Deleter(Struct, frozen=True):
     """A pod that deletes artifacts, and which."""
 
     name: str
@@ -268,8 +266,7 @@ def make_deleter_pod(
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Deletion:
+class Deletion(Struct, frozen=True):
     """What a pod that has ended did. `failure`: why some are left; empty: none is."""
 
     deleted: tuple[ArtifactName, ...]

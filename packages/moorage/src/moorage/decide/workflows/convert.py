@@ -7,8 +7,9 @@ Others are passed through. https://argo-workflows.readthedocs.io/en/latest/upgra
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from moorage.decide.admission.fields import Path, at, mapping, sequence
 from moorage.decide.admission.templates import WORKFLOWS

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct, field
 
 from moorage.decide.admission import findings
 from moorage.decide.admission.fields import Path, shown_value
@@ -17,8 +18,7 @@ class Severity(StrEnum):
     WARNING = "warning"
 
 
-@dataclass(frozen=True, slots=True)
-class Finding(findings.Finding):
+class Finding(findings.Finding, frozen=True):
     """A field of a manifest that is wrong. `rule`: one word for its kind, such as "tag"."""
 
     severity: Severity = Severity.ERROR
@@ -28,8 +28,7 @@ class Finding(findings.Finding):
         return self.severity is Severity.ERROR
 
 
-@dataclass(slots=True)
-class Gathered:
+class Gathered(Struct):
     """Findings, each once, in the order in which they were made."""
 
     items: dict[Finding, None] = field(default_factory=dict)

@@ -12,8 +12,9 @@ from __future__ import annotations
 import re
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
+
+from msgspec import Struct, field
 
 from moorage.model.workflow import NodePhase, NodeRecord, NodeType
 
@@ -33,8 +34,7 @@ _WORST = (
 Counts = Mapping[NodePhase, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Box:
+class Box(Struct, frozen=True, kw_only=True):
     """One box. `node` None: a group of boxes that no node stands for.
 
     `inside` and `edges` (pairs of places in it, each from an earlier step to a later one) are empty unless it is
@@ -123,8 +123,7 @@ class _Forest:
             done.update(path)
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
+class _Piece(Struct, frozen=True):
     """A box before it is decided whether it is open. `pieces`: of a group; a node's are found when needed."""
 
     id: str
@@ -134,8 +133,7 @@ class _Piece:
     edges: tuple[tuple[int, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Level:
+class _Level(Struct, frozen=True):
     """Pieces beside each other, and which comes after which."""
 
     pieces: tuple[_Piece, ...] = ()

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
+
+from msgspec.structs import replace
 
 from moorage.decide.admission.fields import Path, field_of, mapping, sequence
 from moorage.decide.admission.schedules import SCHEDULES

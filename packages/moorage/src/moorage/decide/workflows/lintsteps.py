@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from moorage.decide.admission.fields import Path, mapping, sequence
 from moorage.decide.evaluation import TextError
@@ -34,8 +36,7 @@ _HOLDERS = ("template", "templateRef", "inline")
 _OF_ITEMS = frozenset(("AnySucceeded", "AllFailed"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Place(Struct, frozen=True, kw_only=True):
     """Where steps are checked. `scope`: the list that names are looked up in; `seen`: what the template sees.
 
     `knows_others`: what is not in the library does not exist.
@@ -47,8 +48,7 @@ class Place:
     knows_others: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inline:
+class Inline(Struct, frozen=True, kw_only=True):
     """An inline template that has still to be checked."""
 
     template: Mapping[str, Any]

@@ -8,8 +8,9 @@ from __future__ import annotations
 import base64
 import posixpath
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from moorage.decide.admission.fields import Path, mapping, sequence
 from moorage.decide.workflows import metrics
@@ -49,8 +50,7 @@ _SOURCES_OF: Mapping[str, tuple[str, ...]] = {
 _RESULT_ONLY = ("http", "data")  # types without files
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class Surroundings(Struct, frozen=True, kw_only=True):
     """What of the workflow a template's checks read. `volumes` None: they are not known."""
 
     defaults: Mapping[str, Any]

@@ -11,12 +11,12 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import accumulate
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from moorage.decide.evaluation import TextError
 from moorage.decide.workflows.text.tags import substitute, substitute_text
@@ -38,8 +38,7 @@ TEXT_MAX = 1000  # characters of a help, or of a label's value
 _LIVE = re.compile(r"\{\{\s*(workflow\.duration|duration)\s*\}\}")
 
 
-@dataclass(frozen=True, slots=True)
-class BuiltIn:
+class BuiltIn(Struct, frozen=True):
     """A metric of Argo's controller that Moorage has, too."""
 
     name: str

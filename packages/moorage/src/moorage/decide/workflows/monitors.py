@@ -11,10 +11,11 @@ https://cronitor.io/docs/telemetry-api https://healthchecks.io/docs/http_api/
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from msgspec import Struct
 
 from moorage.decide.maps.notices import Notice, plain
 from moorage.decide.workflows.text.durations import parse_duration
@@ -49,8 +50,7 @@ class MonitorEvent(StrEnum):
     MISSED = "slot-missed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Monitor:
+class Monitor(Struct, frozen=True, kw_only=True):
     """Where beats of a run go. `addresses`: by beat; `after`: when it is overdue, None: as earlier runs tell."""
 
     address: str = ""
@@ -59,8 +59,7 @@ class Monitor:
     after: timedelta | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunState:
+class RunState(Struct, frozen=True, kw_only=True):
     """A run as it stands. `is_deleted`: its object is being deleted."""
 
     namespace: str
@@ -79,8 +78,7 @@ class RunState:
         return self.phase in ("Succeeded", "Failed", "Error") or self.is_deleted
 
 
-@dataclass(frozen=True, slots=True)
-class Due:
+class Due(Struct, frozen=True):
     """The next beat to send; None: none is due. `look_again_at`: when one may become due by time alone."""
 
     beat: Beat | None = None

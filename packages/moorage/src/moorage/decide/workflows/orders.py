@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
+
+from msgspec import Struct
 
 from moorage.decide.workflows.repository import place_of, placed
 from moorage.model.workflow import Artifact
@@ -40,8 +41,7 @@ class OrderError(MoorageError):
         self.path = path
 
 
-@dataclass(frozen=True, slots=True)
-class Input:
+class Input(Struct, frozen=True):
     """An artifact to be there before main starts. `mount`: the mount of main that its path lies in, if any."""
 
     field: str
@@ -49,8 +49,7 @@ class Input:
     mount: Mapping[str, Any] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Ordered:
+class Ordered(Struct, frozen=True):
     """The order, and what the pod needs to carry it out.
 
     Secrets are selectors; in the document each stands as its number.

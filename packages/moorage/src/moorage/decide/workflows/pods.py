@@ -13,9 +13,11 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from moorage.decide.evaluation import TextError
 from moorage.decide.workflows.builtins import BuiltIn, built_in, is_built_in
@@ -111,8 +113,7 @@ class CommandMissing(PodError):
         self.image = image
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepRuntime:
+class StepRuntime(Struct, frozen=True, kw_only=True):
     """What the pods of steps need of this installation.
 
     `image`: Moorage's own, which `init` and `wait` run with `python`. `entrypoints`: image → (ENTRYPOINT, CMD),
@@ -127,8 +128,7 @@ class StepRuntime:
     entrypoints: Mapping[str, tuple[Sequence[str], Sequence[str]]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodRequest:
+class PodRequest(Struct, frozen=True, kw_only=True):
     """One attempt of one step.
 
     `workflow`: the stored document, with metadata (uid) and the merged spec, globals substituted. `template`:

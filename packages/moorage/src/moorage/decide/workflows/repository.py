@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import yaml
+from msgspec import Struct
 
 from moorage_kube.errors import MoorageError
 from moorage_kube.meta import annotations_of
@@ -30,8 +30,7 @@ class RepositoryError(MoorageError):
     """A repository that is named cannot be used. Nothing of the ConfigMap's text is in the message."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
+class Reference(Struct, frozen=True):
     """`key`: the entry; empty: the default of the ConfigMap. `is_named`: the workflow asks for it."""
 
     config_map: str

@@ -16,10 +16,11 @@ from __future__ import annotations
 import heapq
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from itertools import takewhile
 from typing import assert_never
+
+from msgspec import Struct
 
 from moorage.decide.admission.schedules import SCHEDULES
 from moorage.decide.workflows.text.limits import SCHEDULE_CHARACTERS
@@ -51,8 +52,7 @@ class ScheduleError(UsageError, ValueError):
     """A text that is no schedule, or no time zone. The message names the text and what is allowed."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Bounds:
+class _Bounds(Struct, frozen=True):
     """One of the five fields."""
 
     name: str
@@ -70,8 +70,7 @@ _FIELDS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calendar:
+class Calendar(Struct, frozen=True, kw_only=True):
     """A schedule of five fields. Weekdays count from Sunday, which is 0.
 
     `any_day_matches`: both the day of month and the day of week are restricted, and either of them is enough.
@@ -92,8 +91,7 @@ class Calendar:
         return by_date or by_weekday if self.any_day_matches else by_date and by_weekday
 
 
-@dataclass(frozen=True, slots=True)
-class Every:
+class Every(Struct, frozen=True):
     """A slot each so many seconds after the anchor; the anchor itself is none."""
 
     seconds: int
@@ -102,8 +100,7 @@ class Every:
 Schedule = Calendar | Every
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timetable:
+class Timetable(Struct, frozen=True, kw_only=True):
     """All schedules of one CronWorkflow. `anchor`: aware, in whole seconds; `@every` counts from it."""
 
     schedules: tuple[Schedule, ...]

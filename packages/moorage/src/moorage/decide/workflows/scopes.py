@@ -8,8 +8,9 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from moorage.decide.admission.fields import Path, mapping, sequence
 from moorage.decide.workflows.templates import POD_TYPES, Resolved, type_of
@@ -32,8 +33,7 @@ _WORKFLOW = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Tag:
+class Tag(Struct, frozen=True):
     """A tag in a text at `path`. `text`: without braces and spaces; of an expression without its `=`."""
 
     path: Path
@@ -41,8 +41,7 @@ class Tag:
     is_expression: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(Struct, frozen=True):
     """Names that can be resolved. `open`: prefixes below which anything may be there."""
 
     names: frozenset[str]

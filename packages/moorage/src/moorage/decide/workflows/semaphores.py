@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from moorage.decide.admission.fields import Path, mapping, sequence
 from moorage.decide.workflows.findings import Finding, Severity
@@ -14,8 +15,7 @@ from moorage.decide.workflows.scopes import has_tag
 RULE = "lock"
 
 
-@dataclass(frozen=True, slots=True)
-class SemaphoreLimit:
+class SemaphoreLimit(Struct, frozen=True):
     """Where a semaphore's limit is. `namespace` empty: that of the workflow."""
 
     path: Path

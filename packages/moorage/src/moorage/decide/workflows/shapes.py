@@ -9,14 +9,14 @@ https://argo-workflows.readthedocs.io/en/latest/fields/
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from moorage.decide.admission.fields import Path
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """A field of another shape. `must`: what it must be."""
 
     path: Path

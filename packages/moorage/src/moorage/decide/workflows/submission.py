@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
+
+from msgspec import Struct, field
 
 from moorage.api.errors import ErrorCode
 from moorage.model.argo import (
@@ -78,8 +79,7 @@ _OF_A_RUN = (  # labels and annotations of one run, which another run of the sam
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Additions:
+class Additions(Struct, frozen=True, kw_only=True):
     """What a person adds to a manifest. `parameters` and `labels`: "name=value"; None and "": as it stands.
 
     `values`: parameters from a file; those in `parameters` win.

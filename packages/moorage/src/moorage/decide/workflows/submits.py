@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 SHELLS = ("sh", "bash", "dash", "ash", "zsh")
 _SHELL_OPTION = re.compile(r"-[a-z]*c")
@@ -47,8 +48,7 @@ _DATES: Mapping[str, str] = {  # letters of date(1) → Argo's tag of the moment
 _SHORTHANDS: Mapping[str, str] = {"F": "%Y-%m-%d", "T": "%H:%M:%S"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Submit:
+class Submit(Struct, frozen=True, kw_only=True):
     """One `argo submit --from TEMPLATE`. `monitor`: the key of `cronitor exec KEY` around it."""
 
     template: str
@@ -63,8 +63,7 @@ class Submit:
     has_dates: bool = False  # a parameter had the output of `date`, and has a tag now
 
 
-@dataclass(frozen=True, slots=True)
-class NotConverted:
+class NotConverted(Struct, frozen=True):
     """Why a command that calls `argo submit` must stay a command."""
 
     reason: str

@@ -7,8 +7,9 @@ Whoever builds one of them removes its row.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from moorage.decide.admission.fields import Path
 from moorage.decide.workflows.findings import Finding, Severity
@@ -17,8 +18,7 @@ RULE = "support"
 STRATEGIES = ("OnWorkflowCompletion", "OnWorkflowDeletion", "Never")  # of artifactGC
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """A field that is not run. `field`: dotted; `*` is an index.
 
     A row of OF_TEMPLATES begins at a template (also an inline one, and templateDefaults), one of OF_SPECS at the

@@ -10,8 +10,9 @@ https://argo-workflows.readthedocs.io/en/latest/template-defaults/
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from msgspec import Struct
 
 from moorage.decide.admission.fields import Path, field_of, mapping, sequence
 from moorage.decide.workflows.merging import merged_values
@@ -61,8 +62,7 @@ class TemplateMissing(MoorageError):
         self.problem = message  # without the path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resolved:
+class Resolved(Struct, frozen=True, kw_only=True):
     """A template with the workflow's defaults, and the scope in which names inside of it are looked up.
 
     `name`: empty for an inline template.

@@ -13,11 +13,11 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
+from msgspec import Struct, field
 
 from moorage.model.argo import CRON_LABEL, SCHEDULED_ANNOTATION, WORKFLOWS, is_ours, step_path
 from moorage.model.names import OWNER_ANNOTATION
@@ -48,8 +48,7 @@ FINISHED_ITEMS_SHOWN = 3  # the same of items that succeeded or were left out
 _WELL = (NodePhase.SUCCEEDED, NodePhase.SKIPPED, NodePhase.OMITTED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkflowView:
+class WorkflowView(Struct, frozen=True, kw_only=True):
     """One run of a workflow. `unreadable`: why its nodes cannot be shown; empty: they can."""
 
     namespace: str
@@ -97,8 +96,7 @@ class WorkflowView:
         return None if self.started is None or end is None else max(timedelta(), end - self.started)
 
 
-@dataclass(frozen=True, slots=True)
-class TreeRow:
+class TreeRow(Struct, frozen=True):
     """A node in the tree. `depth` 0: the workflow itself, or its exit handler; `guides`: drawn before the name.
 
     `more`: the row stands for so many nodes of one phase, which are like those before it. `node` is the first.

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct
 
 from moorage.decide.evaluation import TextError
 from moorage.decide.workflows.graph.locks import LIMITS_CONFIGMAP
@@ -43,8 +44,7 @@ class WaitKind(StrEnum):
     BEGINNING = "beginning"  # nobody has begun the workflow
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
+class Wait(Struct, frozen=True, kw_only=True):
     """What some steps wait for. `message`: a sentence without a full stop."""
 
     kind: WaitKind
@@ -57,8 +57,7 @@ class Wait:
     locks: tuple[str, ...] = ()  # as records name them
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunningStep:
+class RunningStep(Struct, frozen=True, kw_only=True):
     """A step whose pod runs."""
 
     step: str
@@ -68,8 +67,7 @@ class RunningStep:
     note: str = ""  # why it still runs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waits:
+class Waits(Struct, frozen=True, kw_only=True):
     """What runs of a workflow, or of one of its steps, and what waits. `ended`: those that are meant and final."""
 
     running: tuple[RunningStep, ...] = ()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from moorage.model.names import SYSTEM_NAMESPACE
 from moorage_kube.resources import Obj, Resource
@@ -24,8 +25,7 @@ LIST, READ = ("list", "watch"), ("get", "list", "watch")
 WRITE = ("create", "update", "patch", "delete", "deletecollection")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class Rule(Struct, frozen=True, kw_only=True):
     """Verbs on resources of one API group; `names` empty: all objects. Creation cannot be tied to a name."""
 
     group: str = ""
@@ -39,8 +39,7 @@ class Rule:
         return rule | ({"resourceNames": list(self.names)} if self.names else {})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Service:
+class Service(Struct, frozen=True, kw_only=True):
     """One of our processes as a Deployment. `args` follow `moor NAME`; without a port nothing listens."""
 
     name: str

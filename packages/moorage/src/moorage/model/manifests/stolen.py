@@ -6,13 +6,13 @@ Each statement is tried by packages/moorage/tests/e2e/test_stolen_tokens_any_clu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from moorage.model.names import KUBELETS_ACCOUNT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stolen:
+class Stolen(Struct, frozen=True, kw_only=True):
     """Statements that complete "With it a thief can …" and "… cannot …"."""
 
     can: tuple[str, ...]

@@ -6,8 +6,9 @@ https://grafana.com/docs/grafana/latest/dashboards/build-dashboards/view-dashboa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 SCHEMA_VERSION = 39  # Grafana 10.4; newer ones bring it up to date when they import it
 COLUMNS = 24  # of Grafana's grid
@@ -18,16 +19,14 @@ LINES, STAT, TABLE, BARS = "timeseries", "stat", "table", "bargauge"
 SIZES = {LINES: (12, 8), STAT: (4, 4), TABLE: (24, 9), BARS: (12, 8)}  # width and height
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
+class Query(Struct, frozen=True, kw_only=True):
     """`legend` may name labels: {{user}}."""
 
     expr: str
     legend: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Panel:
+class Panel(Struct, frozen=True, kw_only=True):
     """`unit`: Grafana's name of it. `wide`: columns of the grid; None: as its kind usually has."""
 
     title: str
@@ -39,8 +38,7 @@ class Panel:
     text: str = ""  # what it means
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Variable:
+class Variable(Struct, frozen=True, kw_only=True):
     """A choice at the top: values of a label, all of them at first."""
 
     name: str
@@ -48,8 +46,7 @@ class Variable:
     metric: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dashboard:
+class Dashboard(Struct, frozen=True, kw_only=True):
     uid: str
     title: str
     text: str

@@ -6,7 +6,7 @@ https://prometheus.io/docs/practices/rules/ (names of recorded series: level:met
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from moorage_kube.resources import Obj
 
@@ -18,16 +18,14 @@ EXPIRES_SECONDS = 7 * 86400
 SLOW_REVIEW_SECONDS = 2  # the API server waits 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recording:
+class Recording(Struct, frozen=True, kw_only=True):
     """A series that dashboards and alerts would otherwise compute each time."""
 
     record: str
     expr: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alert:
+class Alert(Struct, frozen=True, kw_only=True):
     """`wait`: for how long the expression holds before it is told. `severity`: critical, warning or info."""
 
     name: str

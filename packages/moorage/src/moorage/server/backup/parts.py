@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from importlib import resources
+
+from msgspec import Struct
 
 from moorage.server.databases import databases
 from moorage.sql.migrations import Schema, migrations
@@ -12,8 +13,7 @@ from moorage.sql.migrations import Schema, migrations
 _TABLE = re.compile(r"CREATE TABLE (?:IF NOT EXISTS )?(\w+)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(Struct, frozen=True, kw_only=True):
     """The tables of one schema. `file`: where they are without PostgreSQL; empty: they are there alone.
 
     Rows of `passing` tables are in no backup.

@@ -10,9 +10,10 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+
+from msgspec import Struct
 
 from moorage.server.backup import sqlite
 from moorage.server.backup.archive import DATABASES, LOGS, Manifest, check_schemas, new_manifest, unpack
@@ -26,8 +27,7 @@ SCRATCH = ".backup-"
 POSTGRES = "postgres"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Place(Struct, frozen=True, kw_only=True):
     """Where a server keeps its data. `url`: of PostgreSQL; empty: in files of `folder`."""
 
     folder: Path

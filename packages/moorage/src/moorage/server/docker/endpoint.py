@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
 
+from msgspec import Struct
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
@@ -25,8 +25,7 @@ NOTHING = Described()
 DOCKERS = ("", "/v{version:float}")  # Docker's clients put the version of its API in front, or nothing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DockerCall:
+class DockerCall(Struct, frozen=True, kw_only=True):
     """One request of a client of Docker's API."""
 
     context: Context
@@ -70,8 +69,7 @@ buffer and drops what comes in the same packet. https://github.com/docker/docker
 Handler = Callable[[DockerCall], Awaitable[Response]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DockerEndpoint:
+class DockerEndpoint(Struct, frozen=True, kw_only=True):
     """A row of the table. `ours` is its path under /api/v1, `dockers` that in Docker's API; empty: none.
 
     `described`: what `ours` takes and answers, in Docker's words.

@@ -10,11 +10,11 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import Struct
 
 from moorage.api.errors import ErrorCode
 from moorage.server.docker.streams import frame
@@ -59,8 +59,7 @@ class Exec(msgspec.Struct, frozen=True, kw_only=True):
         return not self.running and self.exit_code is None
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
+class Running(Struct, frozen=True):
     """A command that this server started."""
 
     exec: Exec

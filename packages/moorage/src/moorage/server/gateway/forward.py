@@ -10,10 +10,10 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
 from starlette.types import Message, Receive, Scope, Send
 
 from moorage_kube.clock import SYSTEM, Clock
@@ -60,8 +60,7 @@ class Unreachable(Exception):
     """The application does not answer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Destination:
+class Destination(Struct, frozen=True, kw_only=True):
     """Where an application is, and what it is shown with each request."""
 
     address: str

@@ -28,12 +28,12 @@ import html
 import logging
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 import msgspec
+from msgspec import Struct
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -127,8 +127,7 @@ class Ticket(msgspec.Struct, frozen=True, omit_defaults=True):
     tunnel_port: int = 0  # where the person's program listens; 0: it is no cookie of a tunnel
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tunnel:
+class Tunnel(Struct, frozen=True, kw_only=True):
     """Whose program carries a connection here, and the only workspace that it leads to."""
 
     account: str

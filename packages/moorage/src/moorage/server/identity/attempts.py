@@ -19,11 +19,11 @@ https://owasp.org/www-community/Slow_Down_Online_Guessing_Attacks_with_Device_Co
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from moorage.decide.rates import Bucket, Rate, give_back, take
 from moorage.server.identity.shared import Key, Kind, Value
@@ -61,8 +61,7 @@ class CountStore(Protocol):
     ) -> T: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
+class Origin(Struct, frozen=True, kw_only=True):
     """Where a try comes from. `device`: of one that this person logged in on before; empty: unknown.
 
     `known`: this person has logged in from this address before.
@@ -74,8 +73,7 @@ class Origin:
     known: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Failures:
+class Failures(Struct, frozen=True):
     """Wrong tries at a name from strange places: how many count, and when the last was (seconds since 1970)."""
 
     count: float
@@ -89,8 +87,7 @@ class Failures:
         return max(0.0, self.at + WAITS.after(round(self.count) - FREE_FAILURES + 1) - now)
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(Struct, frozen=True):
     """What counts against one try. Strangers have all three, others the place alone; None: nothing counts."""
 
     place: Bucket | None = None

@@ -12,12 +12,13 @@ import logging
 import math
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TypeVar
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from moorage.actions.people import (
     TOKEN_SECONDS_MIN,
@@ -70,8 +71,7 @@ T = TypeVar("T")
 _DEVICE, _FLOW = "device ", "flow "  # what a sealed text is of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoginSettings:
+class LoginSettings(Struct, frozen=True, kw_only=True):
     """What an administrator chose."""
 
     local: bool = True  # local accounts may log in

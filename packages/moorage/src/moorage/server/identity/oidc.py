@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode, urlsplit
 
+from msgspec import Struct
+
 from moorage_kube.clock import SYSTEM, Clock
 from moorage_kube.documents import parse_json
 from moorage_kube.errors import DocumentError, MoorageError, UsageError
@@ -73,8 +75,7 @@ class ProviderSettings:
         return self.client_secret
 
 
-@dataclass(frozen=True, slots=True)
-class Login:
+class Login(Struct, frozen=True):
     """What the provider said of a person."""
 
     subject: str

@@ -11,12 +11,12 @@ import base64
 import hashlib
 import secrets
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from moorage.model.people import PEOPLE_NAMESPACE
 from moorage.server.identity.shared import SharedValues
@@ -50,8 +50,7 @@ _SESSION = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
+class Session(Struct, frozen=True, kw_only=True):
     """One login of one person on one device."""
 
     id: str

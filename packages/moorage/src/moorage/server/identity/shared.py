@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
+
+from msgspec import Struct
 
 from moorage.sql.database import Database, Table
 from moorage.sql.moments import to_microseconds
@@ -23,16 +24,14 @@ _NEVER = 0  # the end of a row that only holds a lock
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(Struct, frozen=True):
     """A kind of values. `most`: how many are kept."""
 
     name: str
     most: int
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(Struct, frozen=True):
     """The name of one value. `text` may be anything: only its SHA-256 is stored."""
 
     kind: Kind
@@ -43,8 +42,7 @@ class Key:
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(Struct, frozen=True):
     """What is stored, and until when."""
 
     body: bytes

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
 import msgspec
+from msgspec import Struct
 
 from moorage.actions.suspension import suspend_run
 from moorage.decide.idle.evidence import Connection, Facts, Kernels, Verdict, judge
@@ -67,8 +67,7 @@ AskKernels = Callable[[str, str], Awaitable[Kernels | None]]
 """Of the workspace with this namespace and name; None: it is no Jupyter server. Raises ServerError."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
+class Sources(Struct, frozen=True, kw_only=True):
     """Where the loop reads."""
 
     pods: Informer

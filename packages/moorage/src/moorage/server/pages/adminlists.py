@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -16,8 +16,7 @@ from moorage.server.problems import Problem
 from moorage_kube.errors import Forbidden
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdminList:
+class AdminList(Struct, frozen=True, kw_only=True):
     """A kind of list. `title` is a plural with an s; `nothing` is said where the list is empty."""
 
     here: str

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from moorage.server.pages.board import When
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class Cell(Struct, frozen=True, kw_only=True):
     """A value of a table or a fact. `tone`: it is drawn as a pill; `note` stands small below it."""
 
     text: str = ""
@@ -19,8 +19,7 @@ class Cell:
     when: When | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Button:
+class Button(Struct, frozen=True, kw_only=True):
     """Something to do with a row or a thing. `is_form`: pressing it does it; else it leads to a page that asks."""
 
     id: str
@@ -31,8 +30,7 @@ class Button:
     fields: tuple[tuple[str, str], ...] = ()  # sent with the form
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class Line(Struct, frozen=True, kw_only=True):
     """A row of a table: its head, a cell for each of the other columns, and its buttons."""
 
     head: Cell
@@ -41,8 +39,7 @@ class Line:
     state: str = ""  # the list is filtered by it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class Table(Struct, frozen=True, kw_only=True):
     """`numbers`: columns that are aligned right, from 0, the head not counted."""
 
     caption: str
@@ -55,8 +52,7 @@ class Table:
         return self.headers[1:]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Input:
+class Input(Struct, frozen=True, kw_only=True):
     """A field of a form. With `options` it is a choice of (value, words)."""
 
     name: str
@@ -69,8 +65,7 @@ class Input:
     options: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
+class Form(Struct, frozen=True, kw_only=True):
     """A form that unfolds. `id` is unique on its page; names of inputs are unique within the form."""
 
     id: str
@@ -81,8 +76,7 @@ class Form:
     is_open: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
+class Section(Struct, frozen=True, kw_only=True):
     """A part of the page of one thing."""
 
     id: str

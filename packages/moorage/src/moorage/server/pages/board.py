@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from urllib.parse import quote
+
+from msgspec import Struct
 
 from moorage.decide.explain.types import Explanation
 from moorage.decide.runs.forecast import Usual
@@ -46,16 +47,14 @@ RUN_ORDER = {
 }  # what has ended comes after
 
 
-@dataclass(frozen=True, slots=True)
-class When:
+class When(Struct, frozen=True):
     """A moment as people read it, and as machines do."""
 
     words: str
     iso: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tile:
+class Tile(Struct, frozen=True, kw_only=True):
     """One GPU."""
 
     index: int
@@ -74,16 +73,14 @@ class Tile:
     ground: str = ""  # past runs that `left` is estimated by; empty: its limit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeCard:
+class NodeCard(Struct, frozen=True, kw_only=True):
     name: str
     status: str  # empty: all is well
     counts: Counts
     tiles: tuple[Tile, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TypeGroup:
+class TypeGroup(Struct, frozen=True, kw_only=True):
     """The nodes of one GPU type."""
 
     key: str  # for names of parts
@@ -92,16 +89,14 @@ class TypeGroup:
     nodes: tuple[str, ...]  # their names
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(Struct, frozen=True):
     """What waits for a place: why, as everybody may know it, and since when."""
 
     explanation: Explanation
     since: datetime | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueRow:
+class QueueRow(Struct, frozen=True, kw_only=True):
     pod: str
     name: str
     namespace: str
@@ -114,8 +109,7 @@ class QueueRow:
     start: str  # the forecast; empty: none
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRow:
+class RunRow(Struct, frozen=True, kw_only=True):
     name: str
     namespace: str
     state: str
@@ -133,8 +127,7 @@ class RunRow:
     restarts: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserRow:
+class UserRow(Struct, frozen=True, kw_only=True):
     name: str
     hue: int
     hours: str
@@ -142,8 +135,7 @@ class UserRow:
     running: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LegendRow:
+class LegendRow(Struct, frozen=True, kw_only=True):
     """An owner who holds GPUs now."""
 
     name: str  # empty: pods without an owner
@@ -152,8 +144,7 @@ class LegendRow:
     gpus: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoardModel:
+class BoardModel(Struct, frozen=True, kw_only=True):
     """What is below the tiles, beside the runs."""
 
     queue: tuple[QueueRow, ...]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+
+from msgspec import Struct
 
 from moorage_kube.moments import rfc3339
 
@@ -13,8 +14,7 @@ ROWS = 24  # of the table beside a chart
 _PAGE_DIGITS = 2  # after the point, of what is drawn
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
+class Series(Struct, frozen=True, kw_only=True):
     """One line. `values` stand at the chart's times; None: not measured then, which leaves a gap."""
 
     name: str
@@ -22,8 +22,7 @@ class Series:
     area: bool = False  # filled down to the axis
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chart:
+class Chart(Struct, frozen=True, kw_only=True):
     """Lines over time. `times` ascend; each series has a value for each of them.
 
     `least` and `most` bound the upright axis; None for `most`: as high as the values are.

@@ -12,12 +12,12 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from msgspec import Struct, field
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
@@ -80,8 +80,7 @@ REDRAW_SECONDS = 60.0  # then a node's ages are written anew for pages that are 
 Usuals = Mapping[tuple[str, str], Usual]
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
+class _Line(Struct, frozen=True):
     """What was found out of those who wait, and how long those who run usually take."""
 
     waiting: tuple[Waiting, ...] = ()
@@ -89,8 +88,7 @@ class _Line:
     usuals: Usuals = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class _Slow:
+class _Slow(Struct, frozen=True):
     """What takes long to find out, as of one moment."""
 
     number: int = 0
@@ -100,8 +98,7 @@ class _Slow:
     use: UseNow = field(default_factory=lambda: UseNow({}))
 
 
-@dataclass(slots=True)
-class _Drawn:
+class _Drawn(Struct):
     """A node's tiles as drawn, and what they were drawn from."""
 
     node: NodeGpus
@@ -110,8 +107,7 @@ class _Drawn:
     html: str
 
 
-@dataclass(frozen=True, slots=True)
-class _DrawnList:
+class _DrawnList(Struct, frozen=True):
     """A list as it is drawn: the parts of what is around the rows, and the rows by their numbers."""
 
     parts: dict[str, str]
@@ -502,8 +498,7 @@ def fragment(template: str, **model: Any) -> str:
     return str(templates().get_template(template).render(**model)).strip()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Who:
+class Who(Struct, frozen=True, kw_only=True):
     """Who looks at a page, as its head says it."""
 
     name: str  # empty: nobody knows

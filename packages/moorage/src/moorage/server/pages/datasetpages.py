@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import partial
 
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
@@ -34,8 +34,7 @@ CONTROLS = ("delete dataset",)  # of each row
 ONE = f"{HERE}/{{namespace}}/{{name}}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UseRow:
+class UseRow(Struct, frozen=True, kw_only=True):
     """Who mounts a dataset, or did. A run has a page."""
 
     namespace: str

@@ -7,10 +7,10 @@ import functools
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, urlencode
 
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
@@ -48,8 +48,7 @@ Row = TypeVar("Row")
 Handler = Callable[["Desk", Request], Awaitable[Response]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class Page(Struct, frozen=True, kw_only=True):
     """A row of a table of pages. `live`: a part that an open page asks for again and again.
 
     `controls`: the page only asks before something is done; who may press none of them gets no such page.
@@ -62,8 +61,7 @@ class Page:
     controls: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
+class Tick(Struct, frozen=True, kw_only=True):
     """A box to tick on a page that asks."""
 
     name: str
@@ -71,8 +69,7 @@ class Tick:
     ticked: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class Question(Struct, frozen=True, kw_only=True):
     """A page that asks before something is done, or for one value."""
 
     title: str

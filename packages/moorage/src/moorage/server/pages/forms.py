@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from moorage.api.errors import ErrorCode
 from moorage.server.problems import Problem
@@ -12,16 +14,14 @@ from moorage_kube.errors import MoorageError, NumberError
 from moorage_kube.integers import parse_integer
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(Struct, frozen=True):
     """A choice of a list: what is sent, and what is read."""
 
     value: str
     words: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
+class Field(Struct, frozen=True, kw_only=True):
     """One input. `kind`: text, number, area, choice, tick or hidden."""
 
     name: str
@@ -38,8 +38,7 @@ class Field:
     problems: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(Struct, frozen=True, kw_only=True):
     """What would happen: the sentence of the explanation, and more of it."""
 
     tone: str  # good, wait or bad
@@ -47,8 +46,7 @@ class Verdict:
     lines: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
+class Form(Struct, frozen=True, kw_only=True):
     """A page with one form. `folded` fields stand under "More"; they unfold where one of them has a problem."""
 
     title: str
@@ -74,8 +72,7 @@ class Form:
         return any(item.problems for item in (*self.fields, *self.folded))
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """What is wrong with one field; `field` as the request over REST names it."""
 
     field: str

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
@@ -46,8 +46,7 @@ PLACES = {"workspace": "workspaces", "run": "jobs", "map": "maps", "workflow": "
 CALENDAR_DAYS = 14
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BookingRow:
+class BookingRow(Struct, frozen=True, kw_only=True):
     """A reservation on the calendar. `left` and `width` are days from now, within the calendar."""
 
     namespace: str
@@ -62,8 +61,7 @@ class BookingRow:
     is_active: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkModel:
+class WorkModel(Struct, frozen=True, kw_only=True):
     """What is at work or to come, as far as somebody may see it; None: they may not, or it cannot be read."""
 
     idle: tuple[IdleWork, ...] | None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
+
+from msgspec import Struct
 
 from moorage.decide.runs.events import RunEvent
 from moorage.decide.runs.state import AttemptView, PodView, RunView, State, checkpoint_warning
@@ -22,8 +23,7 @@ UNKNOWN = "unknown"  # a time that nobody saw
 _ATTEMPT_TONES = {"Running": "good", "Waiting": "wait", "Suspended": "wait", "Succeeded": "done"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fact:
+class Fact(Struct, frozen=True, kw_only=True):
     """One line of a list of facts: a text, or a moment; with `href` it is a link."""
 
     name: str
@@ -34,8 +34,7 @@ class Fact:
     note: str = ""  # behind it, small
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodRow:
+class PodRow(Struct, frozen=True, kw_only=True):
     """A pod, as a row below its attempt."""
 
     name: str
@@ -51,8 +50,7 @@ class PodRow:
     is_gone: bool  # its object is not there: these are kept facts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptRow:
+class AttemptRow(Struct, frozen=True, kw_only=True):
     number: int
     state: str
     tone: str
@@ -61,8 +59,7 @@ class AttemptRow:
     pods: tuple[PodRow, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventRow:
+class EventRow(Struct, frozen=True, kw_only=True):
     when: When | None
     is_warning: bool
     reason: str
@@ -71,8 +68,7 @@ class EventRow:
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobModel:
+class JobModel(Struct, frozen=True, kw_only=True):
     """The page of one run. Without `private` it has what everybody may know."""
 
     namespace: str

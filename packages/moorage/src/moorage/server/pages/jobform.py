@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from moorage.api.jobs import NewJob
 from moorage.decide.explain.snapshot import pod_of_job
@@ -42,8 +43,7 @@ from moorage_kube.scheduling import is_gpu, parse_pod
 NUMBERS = ("gpus", "retries", "restartLimit", "gracePeriodSeconds")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Around:
+class Around(Struct, frozen=True, kw_only=True):
     """What a form offers and says: where its user may make things, and what is there."""
 
     namespaces: Sequence[str]

@@ -11,8 +11,9 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
 from itertools import count
+
+from msgspec import Struct
 
 # What the browser moves on by itself, or writes itself: ages, times that are left, bars of both.
 _PASSING = re.compile(r'(?<=>)[^<>]*(?=</time>)|value="\d+" aria-label="[^"]*"')
@@ -31,8 +32,7 @@ class RowNumbers:
         return list(self._numbers.values())
 
 
-@dataclass(slots=True)
-class _Row:
+class _Row(Struct):
     html: str
     face: str
     changed: int  # the number of the change that it was changed by last

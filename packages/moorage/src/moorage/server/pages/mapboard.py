@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from msgspec import Struct
 
 from moorage.api.maps import FINISHED, Map, MapItem, MapState
 from moorage.decide.maps.facts import MapFact, MapPlan
@@ -30,8 +31,7 @@ MAP_STATES = (*(str(state) for state in MapState), FINISHED)
 TROUBLES = (("Accepted", "False"), ("Working", "False"), ("Failed", "True"))  # conditions that the page tells
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MapRow:
+class MapRow(Struct, frozen=True, kw_only=True):
     """One map. Counts as the queue has them; `share` is of the items that ended, in percent, rounded down."""
 
     namespace: str
@@ -52,8 +52,7 @@ class MapRow:
     workers: int
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(Struct, frozen=True):
     """An item that failed for good; `output` is the end of what it printed last."""
 
     item: int
@@ -62,16 +61,14 @@ class Failed:
     output: str
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
+class Planned(Struct, frozen=True):
     """A plan, and what came of it so far."""
 
     plan: MapPlan
     fact: MapFact
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MapModel:
+class MapModel(Struct, frozen=True, kw_only=True):
     """The page of one map. `failed` is None for those who may not see its items."""
 
     row: MapRow

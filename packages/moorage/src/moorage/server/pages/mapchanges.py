@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from urllib.parse import urlencode
 
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -38,8 +38,7 @@ STATES = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ItemRow:
+class ItemRow(Struct, frozen=True, kw_only=True):
     """One item of a map."""
 
     item: int

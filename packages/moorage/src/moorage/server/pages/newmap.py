@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import dataclass, replace
 
+from msgspec import Struct
+from msgspec.structs import replace
 from msgspec.structs import replace as replace_fields
 from starlette.requests import Request
 from starlette.responses import Response
@@ -47,8 +48,7 @@ ITEMS_MAX = 100_000  # of a form; more come by `moor map create` or over REST
 INPUT_OF = {"image": "image", "time": "time", "parallelism": "parallelism"}
 
 
-@dataclass(frozen=True, slots=True)
-class Items:
+class Items(Struct, frozen=True):
     """The items of a form: the options of the command that name them, and their values."""
 
     options: tuple[str, ...]

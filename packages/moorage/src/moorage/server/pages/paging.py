@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 from urllib.parse import urlencode
+
+from msgspec import Struct
 
 PAGE_SIZE = 50
 TEXT_MAX = 200  # characters that are searched for
@@ -14,8 +15,7 @@ PAGES_MAX = 1_000_000
 Row = TypeVar("Row")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Wanted(Struct, frozen=True, kw_only=True):
     """What a reader wants of a list. `more`: other fields of the address that the links keep."""
 
     text: str = ""
@@ -24,8 +24,7 @@ class Wanted:
     more: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shown(Generic[Row]):
+class Shown(Struct, Generic[Row], frozen=True, kw_only=True):
     """One page of a list. `total` counts all rows, `matched` those that are wanted; `first` and `last` from 1."""
 
     rows: tuple[Row, ...]

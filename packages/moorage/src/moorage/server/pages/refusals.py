@@ -6,8 +6,8 @@ A browser asks for `text/html`, htmx sends `HX-Request`. Whoever does neither ge
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from msgspec import Struct
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -56,8 +56,7 @@ HOME = ("/", "All GPUs")
 SIGN_IN = ("/login", "Sign in with an account")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class Refusal(Struct, frozen=True, kw_only=True):
     """What a page says of a request that was refused. `links`: (address, words), the first one is the way back."""
 
     title: str

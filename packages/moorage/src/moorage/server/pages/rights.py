@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
+from msgspec import Struct
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -31,8 +31,7 @@ from moorage_kube.resources import JOBS, NODES, PODS, PVCS, SECRETS, SERVICEACCO
 ASKED_AT_ONCE = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Right:
+class Right(Struct, frozen=True):
     """What RBAC must allow. `namespace`: a fixed one; empty: that of the object, or none for the cluster's."""
 
     verb: str
@@ -100,8 +99,7 @@ CONTROLS: Mapping[str, tuple[Right, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Allowed:
+class Allowed(Struct, frozen=True):
     """Which controls somebody may press, each with the namespace; an empty namespace stands for all."""
 
     pairs: frozenset[tuple[str, str]] = frozenset()
@@ -110,8 +108,7 @@ class Allowed:
         return (control, "") in self.pairs or (control, namespace) in self.pairs
 
 
-@dataclass(frozen=True, slots=True)
-class AdminPage:
+class AdminPage(Struct, frozen=True):
     """A page for who administers the cluster, and the control that shows the link to it."""
 
     path: str

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, TypeVar
+
+from msgspec import Struct
 
 from moorage.actions.datasets import SHARED
 from moorage.api.datasets import Dataset, Progress
@@ -69,8 +70,7 @@ class Owned(Protocol):
 Thing = TypeVar("Thing", bound=Owned)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TypeRow:
+class TypeRow(Struct, frozen=True, kw_only=True):
     """One type of workspaces. `runs`: its image, or its program on a local cluster."""
 
     name: str
@@ -78,8 +78,7 @@ class TypeRow:
     runs: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkspaceRow:
+class WorkspaceRow(Struct, frozen=True, kw_only=True):
     """One workspace. `switch` is what may be done next: "start" or "stop"."""
 
     namespace: str
@@ -99,8 +98,7 @@ class WorkspaceRow:
     idle: bool = False  # it is idle, and may be snoozed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobRow:
+class JobRow(Struct, frozen=True, kw_only=True):
     """One run."""
 
     namespace: str
@@ -116,8 +114,7 @@ class JobRow:
     has_ended: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VolumeRow:
+class VolumeRow(Struct, frozen=True, kw_only=True):
     """One volume. `used` and `total` in bytes; `used` None: no node told."""
 
     namespace: str
@@ -145,8 +142,7 @@ class VolumeRow:
         return min(100, 100 * (self.used or 0) // self.total) if self.total else 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatasetRow:
+class DatasetRow(Struct, frozen=True, kw_only=True):
     """One dataset. `done` of `total` bytes are there."""
 
     namespace: str

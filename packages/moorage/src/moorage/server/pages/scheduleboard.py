@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from msgspec import Struct
 
 from moorage.api.crons import Cron, CronRun
 from moorage.decide.workflows.schedules import ScheduleError, latest_slot, parse_timetable
@@ -19,8 +20,7 @@ STATES = (ACTIVE, OVERDUE, SUSPENDED, STOPPED, BROKEN)
 _TONES = {ACTIVE: "good", SUSPENDED: "wait", STOPPED: "done", BROKEN: "bad", OVERDUE: "bad"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRow:
+class RunRow(Struct, frozen=True, kw_only=True):
     """One Workflow of a schedule. `slot` empty: it was started by hand."""
 
     name: str
@@ -34,8 +34,7 @@ class RunRow:
     is_gone: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CronRow:
+class CronRow(Struct, frozen=True, kw_only=True):
     """One schedule. `words`: each of its schedules as a phrase; `written`: as it is written."""
 
     namespace: str

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+
+from msgspec import Struct
 
 from moorage.decide.usage.held import held_over
 from moorage.server.context import Context
@@ -16,8 +17,7 @@ from moorage_kube.errors import StorageError
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Period:
+class Period(Struct, frozen=True, kw_only=True):
     """A chart of the use of GPUs."""
 
     id: str
@@ -39,8 +39,7 @@ PERIODS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Lines:
+class _Lines(Struct, frozen=True, kw_only=True):
     """GPUs held, and GPUs × their utilisation; None: no GPU was measured in that window."""
 
     times: tuple[datetime, ...] = ()

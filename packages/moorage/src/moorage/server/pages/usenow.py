@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from moorage.decide.usage.gpus import Gpu, GpuView, place_of
 from moorage.decide.usage.samples import Reading
 
 
-@dataclass(frozen=True, slots=True)
-class UseNow:
+class UseNow(Struct, frozen=True):
     """Percent by node and place, and the mean of those that were measured."""
 
     by_node: Mapping[str, tuple[int | None, ...]]

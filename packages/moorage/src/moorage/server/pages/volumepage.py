@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -27,8 +27,7 @@ CONTROLS = ("resize volume", "delete volume", "create backup", "restore backup",
 KEPT = 7  # backups, where nobody says how many
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackupRow:
+class BackupRow(Struct, frozen=True, kw_only=True):
     """One backup; without `backup` a plan of backups that has none yet, or whose last one failed."""
 
     backup: str
@@ -39,8 +38,7 @@ class BackupRow:
     schedule: str
 
 
-@dataclass(frozen=True, slots=True)
-class UserRow:
+class UserRow(Struct, frozen=True):
     """Who mounts a volume."""
 
     name: str

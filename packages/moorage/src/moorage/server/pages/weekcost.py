@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from msgspec import Struct
 
 from moorage.api.costs import Costs
 from moorage.decide.cost.report import By, Ledger, ledger, report_of
@@ -18,8 +19,7 @@ WINDOW = timedelta(days=7)
 FRESH_SECONDS = 300.0  # so long what was computed serves everybody, unless the prices change
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Week:
+class _Week(Struct, frozen=True, kw_only=True):
     sheet: PriceSheet
     ledger: Ledger
     namespaces: frozenset[str]

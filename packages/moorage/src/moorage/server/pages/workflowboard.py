@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import quote
+
+from msgspec import Struct
 
 from moorage.api.kept import KeptPod
 from moorage.decide.workflows.folding import Box, natural
@@ -44,8 +45,7 @@ STEPS_OF_TIME = 200  # so exactly a bar is drawn; what runs moves on in such ste
 SPANS = (10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 28800, 86400)  # seconds of an axis
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkflowRow:
+class WorkflowRow(Struct, frozen=True, kw_only=True):
     """One workflow in a list. `is_gone`: its object was deleted, and its record is kept."""
 
     namespace: str
@@ -65,8 +65,7 @@ class WorkflowRow:
     has_ended: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ready:
+class Ready(Struct, frozen=True, kw_only=True):
     """A button of the page of a workflow."""
 
     key: str
@@ -74,8 +73,7 @@ class Ready:
     asks: bool  # whether it leads to a page that asks first
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Value:
+class Value(Struct, frozen=True, kw_only=True):
     """A parameter. `is_cut`: only its beginning."""
 
     name: str
@@ -83,8 +81,7 @@ class Value:
     is_cut: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArtifactRow:
+class ArtifactRow(Struct, frozen=True, kw_only=True):
     """An artifact. `href` empty: it cannot be downloaded here, `why` says why."""
 
     name: str
@@ -94,8 +91,7 @@ class ArtifactRow:
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitRow:
+class WaitRow(Struct, frozen=True, kw_only=True):
     """What steps wait for. `href`: the page that explains the pod of the first one; empty: it waits otherwise."""
 
     text: str
@@ -103,8 +99,7 @@ class WaitRow:
     href: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeLink:
+class NodeLink(Struct, frozen=True, kw_only=True):
     """A node, or an attempt of one, as a row."""
 
     id: str
@@ -117,8 +112,7 @@ class NodeLink:
     pod: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Panel:
+class Panel(Struct, frozen=True, kw_only=True):
     """A box that was chosen. `node` is None for a group. `asks_for`: outputs that a person supplies."""
 
     id: str
@@ -143,8 +137,7 @@ class Panel:
     goes_on: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeRow:
+class TimeRow(Struct, frozen=True, kw_only=True):
     """A box on the time axis. `x` and `width` of STEPS_OF_TIME."""
 
     key: str
@@ -163,15 +156,13 @@ class TimeRow:
     since: When | None  # while it runs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timeline:
+class Timeline(Struct, frozen=True, kw_only=True):
     rows: tuple[TimeRow, ...]
     more: int
     ticks: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkflowModel:
+class WorkflowModel(Struct, frozen=True, kw_only=True):
     """The page of one workflow at one moment."""
 
     row: WorkflowRow

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec import Struct
 
 from moorage.decide.workflows.folding import Box
 from moorage.model.workflow import NodePhase, NodeRecord, NodeType
@@ -55,8 +56,7 @@ PART_WORDS: Mapping[NodePhase, str] = {
 SUSPENDED = "Waits for approval"
 
 
-@dataclass(frozen=True, slots=True)
-class Links:
+class Links(Struct, frozen=True):
     """Addresses of the page: with a box chosen, and with a box opened or closed."""
 
     choose: Callable[[str], str]
@@ -64,8 +64,7 @@ class Links:
     close: Callable[[str], str]
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """A part of a bar, in pixels."""
 
     tone: Tone
@@ -73,8 +72,7 @@ class Part:
     width: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class Shape(Struct, frozen=True, kw_only=True):
     """A box or a frame. Lengths in pixels; `toggle` empty: there is nothing in it to open."""
 
     key: str  # for the ids of elements
@@ -96,8 +94,7 @@ class Shape:
     parts: tuple[Part, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drawing:
+class Drawing(Struct, frozen=True, kw_only=True):
     """Parts in the order in which they are painted: a shape, or a line as path data of SVG."""
 
     width: float

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from datetime import datetime
 from html import escape
 from typing import Any, cast
 from urllib.parse import quote, urlencode
 
+from msgspec import Struct
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
@@ -78,8 +79,7 @@ GONE_LOG = "The pod is gone, and nothing is kept of its log."
 KEPT_LOG = f"The pod is gone. Its log is the artifact {LOGS} of this step."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Seen(Struct, frozen=True, kw_only=True):
     """A workflow as it was read. `document`: its manifest with the templates it was started with."""
 
     view: WorkflowView

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import dataclasses
 import logging
 import math
 import os
@@ -340,7 +339,7 @@ class MapBridge:
         failure = dead[0].failure
         text = output.strip() or (failure.message if failure is not None else "")
         key = dead[0].key or f"{dead[0].item}: {bytes(dead[0].value).decode('utf-8', 'replace')[:200]}"
-        return dataclasses.replace(state, first_failed_item=key, first_error=text)
+        return msgspec.structs.replace(state, first_failed_item=key, first_error=text)
 
     async def _send(self, view: MapView, notices: tuple[Notice, ...]) -> None:
         from moorage.model.targets import parse_target

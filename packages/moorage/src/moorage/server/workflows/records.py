@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import msgspec
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -48,8 +48,7 @@ LARGE = 256 * 1024  # bytes of a body that is read, or of an answer that is writ
 B = TypeVar("B")
 
 
-@dataclass(frozen=True, slots=True)
-class Verb(Generic[B]):
+class Verb(Struct, Generic[B], frozen=True):
     body: type[B]
     do: Callable[[Context, B], Awaitable[Any]]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -10,6 +9,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from moorage.decide.cost.compare import Biller, Job, compare
 from moorage.decide.cost.money import GRAINS, decimals_of, exact, microseconds, rate_of, rounded

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from moorage.decide.idle.notices import make_notice
 from moorage.decide.idle.plan import Act, Work

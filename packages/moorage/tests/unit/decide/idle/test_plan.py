@@ -1,7 +1,6 @@
 """From a warning to a suspension, step by step, and what must never happen on the way."""
 
 import random
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from moorage.decide.idle.evidence import Idle, InUse, Unseen
 from moorage.decide.idle.plan import (

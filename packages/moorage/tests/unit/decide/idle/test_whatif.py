@@ -1,11 +1,11 @@
 """What a policy would have done: GPU-hours from the suspension to the next use, at most."""
 
-from dataclasses import replace
 from datetime import UTC, datetime, time, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from moorage.decide.idle.evidence import Facts, Idle, is_idle, judge
 from moorage.decide.idle.plan import Act, Observed, after_notice, plan

@@ -48,7 +48,7 @@ def present(**fields: Any) -> Present:
 
 def after(seen: Present, step: Step) -> Present:
     """The world after one step, nobody else acting."""
-    world = {name: getattr(seen, name) for name in Present.__dataclass_fields__}
+    world = {name: getattr(seen, name) for name in Present.__struct_fields__}
     world = copy.deepcopy(world)
     match step:
         case Delete(ref):

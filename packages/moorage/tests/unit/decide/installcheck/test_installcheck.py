@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from moorage.cli.doctortext import verdicts_json, verdicts_text
 from moorage.decide.installcheck.checks import CHECKS, Stage, Verdict, judge
@@ -478,7 +478,7 @@ def test_a_local_cluster_is_not_asked_for_what_it_does_not_need():
     assert [verdict for verdict in judge(LOCAL) if verdict.failed] == []
 
 
-READ = [field.name for field in fields(Facts) if "Reading" in str(field.type) or "Objects" in str(field.type)]
+READ = [name for name, kind in Facts.__annotations__.items() if "Reading" in kind or "Objects" in kind]
 
 
 @given(st.sets(st.sampled_from(READ)))

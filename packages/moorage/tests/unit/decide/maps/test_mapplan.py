@@ -4,11 +4,11 @@ import heapq
 import math
 import random
 import statistics
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from moorage.decide.maps.durations import constant, lognormal, parse_durations
 from moorage.decide.maps.plan import (

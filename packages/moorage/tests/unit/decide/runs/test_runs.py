@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import json
 import os
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from moorage.decide.explain.snapshot import pod_of_job
 from moorage.decide.runs.deviceclaims import ClaimTemplates
@@ -1151,7 +1150,7 @@ def test_autoscalers_empty_no_node_of_a_run_that_would_lose_all(checkpoint: str 
 def test_a_slice_of_a_gpu_is_asked_for_by_the_name_of_its_resource(resource: str) -> None:
     name = resource if "/" in resource else f"nvidia.com/{resource}"
     nodes = (NodeInfo(name="n", allocatable={"cpu": 8000, "memory": 2**36, name: 7, "nvidia.com/gpu": 1}),)
-    plan = planned(dataclasses.replace(REAL, nodes=nodes), image="x", gpus=2, gpu_resource=resource)
+    plan = planned(replace(REAL, nodes=nodes), image="x", gpus=2, gpu_resource=resource)
     assert container(plan)["resources"]["limits"][name] == "2"
     assert "nvidia.com/gpu" not in container(plan)["resources"]["limits"]
 

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from moorage.decide.usage.nodelives import SETTLE, life_of, plan_nodes, stepped_nodes
 from moorage_kube.clock import rfc3339

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -79,7 +78,7 @@ def way_of(
         resolved = resolve_step(step, scope.with_absent, strict)
         if not state.has_begun(call.name):
             state.budget.add_nodes(1)
-        call = dataclasses.replace(call, step=resolved, artifacts=artifacts, absent=absent)
+        call = msgspec.structs.replace(call, step=resolved, artifacts=artifacts, absent=absent)
         return lambda: _run_child(state, frame, resolved, call)
     loop = {key: step[key] for key in ("withItems", "withParam", "withSequence") if step.get(key) is not None}
     items = items_of(substitute(loop, scope.with_absent, allow_unresolved=False))
@@ -116,7 +115,7 @@ async def _run_loop(
     ways = []
     try:
         for number, item in enumerate(items):
-            child = dataclasses.replace(
+            child = msgspec.structs.replace(
                 call,
                 name=f"{call.name}({number}:{item_text(item)})",
                 display_name=f"{call.display_name}({number}:{item_text(item)})",
@@ -171,7 +170,7 @@ def _way_of_item(
     """How one item of a loop is carried out, once its tags are resolved. Raises TextError."""
     strict = (f"{frame.prefix}.", "item")
     state.budget.spend(len(scope.values) // 16)
-    own = dataclasses.replace(scope, values={**scope.values, **item_scope(item)})
+    own = msgspec.structs.replace(scope, values={**scope.values, **item_scope(item)})
     values = own.with_absent
     stored = state.records.get(state.ids.of(call.name))
     if stored is not None and stored.type is NodeType.SKIPPED and stored.phase.is_fulfilled:
@@ -190,7 +189,7 @@ def _way_of_item(
     artifacts = given_artifacts(state, body.get("arguments") or {}, own)
     resolved = resolve_step(body, values, strict)
     return lambda: _run_child(
-        state, frame, resolved, dataclasses.replace(call, step=resolved, artifacts=artifacts)
+        state, frame, resolved, msgspec.structs.replace(call, step=resolved, artifacts=artifacts)
     )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from moorage.decide.evaluation import TextError
 from moorage.decide.workflows.graph.children import child_call, way_of
@@ -72,7 +73,7 @@ async def run_dag(state: State, frame: Frame) -> tuple[NodePhase, str]:
                 start(dependent)
             else:
                 call = child_call(frame, tasks[dependent], f"{frame.record.name}.{dependent}", dependent, ())
-                call = dataclasses.replace(call, parents=parents_of(frame, conditions[dependent]))
+                call = msgspec.structs.replace(call, parents=parents_of(frame, conditions[dependent]))
                 record = state.skip(call, NodePhase.OMITTED, "omitted: depends condition not met")
                 channel.put((dependent, seen_of(state, frame, tasks[dependent], record)))
     if cut:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
+
+from msgspec import Struct, field
 
 from moorage.model.workflow import Artifact, MetricPoint, NodeRecord, StepReport, WorkflowRecord
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerSeen:
+class ContainerSeen(Struct, frozen=True, kw_only=True):
     """A container of a pod. `exit_code`: None while it has not ended; times are RFC 3339."""
 
     name: str
@@ -24,8 +24,7 @@ class ContainerSeen:
     finished_at: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodSeen:
+class PodSeen(Struct, frozen=True, kw_only=True):
     """A step's pod, at one moment.
 
     `is_ended`: no process of it runs any more, and none will. `exit_code`: of the main container, if it has one.
@@ -65,8 +64,7 @@ class PodSeen:
         return self.is_running or self.exit_code is not None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreatePod:
+class CreatePod(Struct, frozen=True, kw_only=True):
     """A pod to create, after the node's record was saved."""
 
     record: NodeRecord
@@ -88,23 +86,20 @@ class CreatePod:
         return max(math.ceil(min(limits).total_seconds()), 1) if limits else None
 
 
-@dataclass(frozen=True, slots=True)
-class EndPod:
+class EndPod(Struct, frozen=True):
     """A pod that is to end before its work is done."""
 
     pod: str
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigMapValue:
+class ConfigMapValue(Struct, frozen=True):
     """A question: the value of a key of a ConfigMap of the workflow's namespace. Answer: text, or a Refusal."""
 
     name: str
     key: str
 
 
-@dataclass(frozen=True, slots=True)
-class Recall:
+class Recall(Struct, frozen=True):
     """A question: outputs that were remembered under a key. Answer: Outputs, or None."""
 
     cache: str
@@ -112,8 +107,7 @@ class Recall:
     max_age_seconds: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Locks:
+class Locks(Struct, frozen=True):
     """A question: may this node hold these locks? Answer: None, when it does. They are kept until it has ended."""
 
     node: str  # id
@@ -125,23 +119,20 @@ class Locks:
 Question = ConfigMapValue | Recall | Locks
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """An answer that ends a step: why."""
 
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Remember:
+class Remember(Struct, frozen=True):
     """Outputs to be remembered under a key."""
 
     memo: Recall
     node: NodeRecord
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Decision(Struct, frozen=True, kw_only=True):
     """What is to be done now, in this order. Doing a part of it, or doing it twice, does no harm."""
 
     remember: tuple[Remember, ...] = ()
@@ -156,8 +147,7 @@ class Decision:
     look_again_in: timedelta | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Controls:
+class Controls(Struct, frozen=True):
     """What the Workflow's object says of a run that is under way."""
 
     shutdown: str = ""  # "", Stop, Terminate

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 from moorage.decide.workflows.graph.coroutines import Future, Slots
 from moorage.decide.workflows.graph.inputs import Inputs
@@ -23,8 +24,7 @@ class Cut(Exception):
         self.message = message
 
 
-@dataclass(slots=True)
-class Frame:
+class Frame(Struct):
     """One steps or DAG template that is being carried out."""
 
     record: NodeRecord
@@ -41,8 +41,7 @@ class Frame:
     is_failing: bool = False  # with failFast: no further child starts
 
 
-@dataclass(slots=True)
-class Awaited:
+class Awaited(Struct):
     """A pod whose end, or whose readiness, a node waits for."""
 
     node: str  # id
@@ -52,8 +51,7 @@ class Awaited:
     members: tuple[str, ...] = ()  # of a container set: ids of its containers' nodes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class Attempt(Struct, frozen=True, kw_only=True):
     """What one attempt of a template has of those before it."""
 
     local: Mapping[str, str]  # of its tags: the number of retries, and how the last one ended
@@ -62,8 +60,7 @@ class Attempt:
     first: NodeRecord | None = None  # of the attempts, where there were others
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class Call(Struct, frozen=True, kw_only=True):
     """A template to carry out as a node."""
 
     name: str

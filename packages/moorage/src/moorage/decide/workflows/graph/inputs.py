@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from moorage.decide.evaluation import TextError
 from moorage.decide.workflows.graph.scopes import as_document, inputs_scope
@@ -20,8 +21,7 @@ _TAG = re.compile(r"^{{([^{}=][^{}]*)}}$")
 ConfigMapReader = Callable[[str, str], Awaitable[str]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inputs:
+class Inputs(Struct, frozen=True, kw_only=True):
     """A template's inputs with their values. `document`: `inputs` of the template, as a pod is made from it."""
 
     parameters: Mapping[str, str]

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from moorage.decide.workflows.graph.events import Locks
 from moorage.model.argo import WORKFLOWS
@@ -33,8 +34,7 @@ def locks_held(record: WorkflowRecord, nodes: Iterable[NodeRecord]) -> Iterator[
             yield node.id, node.locks
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(Struct, frozen=True):
     """How many may hold a semaphore. `fault`: why that is not known, or nobody may."""
 
     count: int
@@ -90,8 +90,7 @@ def lock_name(lock: str) -> str:
     return f"{namespace}/ConfigMap/{name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(Struct, frozen=True):
     """A node of a workflow, and the locks that it wants."""
 
     workflow: str  # uid

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -180,7 +179,7 @@ async def _run_attempts(
     while True:
         number = len(attempts)
         local = last_retry(attempts[-1] if attempts else None) | {"retries": str(number)}
-        again = dataclasses.replace(
+        again = msgspec.structs.replace(
             call,
             name=f"{call.name}({number})",
             display_name=f"{call.display_name}({number})",

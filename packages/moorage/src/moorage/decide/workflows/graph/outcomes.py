@@ -7,11 +7,12 @@ carry inputs and outputs. https://argo-workflows.readthedocs.io/en/latest/walk-t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from moorage.decide.interruptions import LONG_AGO, STOPPED, is_interruption
 from moorage.decide.workflows.graph.events import ContainerSeen, PodSeen
@@ -22,8 +23,7 @@ CLOCKS_DIFFER = timedelta(seconds=5)  # those of nodes and ours; the times of po
 NOT_RUN = 64  # exit code of a container of a set whose command does not exist, or waited for one that failed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class Ended(Struct, frozen=True, kw_only=True):
     """A pod's end. `is_lost`: its node took it away, whatever it did. `is_stuck`: it must be deleted."""
 
     phase: NodePhase
@@ -36,8 +36,7 @@ class Ended:
     resources_seconds: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(Struct, frozen=True):
     """A daemon that answers: what comes after it may start."""
 
     host: str

@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
+
+from msgspec import Struct
 
 from moorage.decide.evaluation import TextError
 from moorage.decide.workflows.graph.tasks import whole_number
@@ -26,15 +27,13 @@ _TRANSIENT = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Again:
+class Again(Struct, frozen=True):
     """Try again, not before this moment."""
 
     at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class GiveUp:
+class GiveUp(Struct, frozen=True):
     """The last attempt's phase is the node's. `message`: why there is no other; `at`: not before (None: now)."""
 
     message: str = ""

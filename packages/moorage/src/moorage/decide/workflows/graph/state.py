@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 import msgspec
+from msgspec import Struct, field
 
 from moorage.decide.evaluation import Budget
 from moorage.decide.workflows.graph.coroutines import Future, Scheduler, Slots
@@ -33,8 +33,7 @@ from moorage.model.workflow import (
 from moorage_kube.moments import moment
 
 
-@dataclass(slots=True)
-class Draft:
+class Draft(Struct):
     """What has been decided since the last decision was given out."""
 
     remember: list[Remember] = field(default_factory=list)
@@ -47,8 +46,7 @@ class Draft:
     questions: list[Question] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class Pods:
+class Pods(Struct):
     """The pods of a run, by their names."""
 
     seen: dict[str, PodSeen]
@@ -59,8 +57,7 @@ class Pods:
     daemon_metrics: dict[str, Callable[[NodeRecord], None]] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class Waits:
+class Waits(Struct):
     """What nodes wait for beside pods and moments."""
 
     answers: dict[Question, Future[Any]] = field(default_factory=dict)

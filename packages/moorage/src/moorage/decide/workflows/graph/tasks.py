@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from moorage.decide.admission.fields import shown_value
 from moorage.decide.evaluation import TextError
@@ -24,8 +24,7 @@ from moorage.model.workflow import Artifact, NodePhase, NodeRecord, NodeType, Ou
 from moorage_kube.moments import span_of
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(Struct, frozen=True):
     """What tags of a step stand for.
 
     `absent`: output parameters that a skipped step declares and did not write. `missing`: artifacts that need not
@@ -300,8 +299,7 @@ def stamp(at: datetime) -> str:
     return at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03d}Z"
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """The numbers of a workflow's own spec. None: there is no such limit."""
 
     parallelism: int | None = None

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
+
+from msgspec import Struct
 
 from moorage_kube.selectors import Requirement, parse_label_selector
 
@@ -20,8 +21,7 @@ SHOWN_CHARACTERS = 200  # of one field's value
 _ABSENT = object()
 
 
-@dataclass(frozen=True, slots=True)
-class Conditions:
+class Conditions(Struct, frozen=True):
     """What ends the wait for an object."""
 
     success: tuple[Requirement, ...] = ()

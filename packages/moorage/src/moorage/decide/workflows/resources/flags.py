@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from moorage.decide.evaluation import TextError
 
@@ -19,8 +20,7 @@ _FINDS = frozenset(("get", "delete"))
 _ENDS = frozenset(("delete", "replace", "apply"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Flag:
+class _Flag(Struct, frozen=True):
     """`alone`: its value where none is written; None: the next word is its value."""
 
     actions: frozenset[str]
@@ -56,8 +56,7 @@ _SHORT = {"n": "namespace", "l": "selector"}
 _SECONDS = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flags:
+class Flags(Struct, frozen=True, kw_only=True):
     """`words`: what stands beside the flags: a kind and names, or KIND/NAME. `values`: flags by their names."""
 
     words: tuple[str, ...] = ()

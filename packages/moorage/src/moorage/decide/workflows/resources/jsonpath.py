@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, TypeAlias, assert_never
+
+from msgspec import Struct
 
 from moorage.decide.evaluation import TextError
 
@@ -24,22 +25,19 @@ class JsonPathError(TextError):
     """A path that cannot be read, or that does not fit the object."""
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(Struct, frozen=True):
     """Text outside of braces, or in quotes."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(Struct, frozen=True):
     """`.name`, `['name']`; "*": every value."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """`[0]`, `[-1]`, `[1:3]`, `[*]`: `index`, or a slice."""
 
     index: int | None = None
@@ -48,20 +46,17 @@ class Part:
     step: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Union:
+class Union(Struct, frozen=True):
     """`[0,2]`, `['a','b']`."""
 
     steps: tuple[Field | Part, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Below:
+class Below(Struct, frozen=True):
     """`..`: this value and every value below it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
+class Filter(Struct, frozen=True):
     """`[?(@.a == "b")]`; without an operator: what `left` finds is there."""
 
     left: Operand
@@ -72,16 +67,14 @@ class Filter:
 Step: TypeAlias = Field | Part | Union | Below | Filter
 
 
-@dataclass(frozen=True, slots=True)
-class Path:
+class Path(Struct, frozen=True):
     """`from_root`: `$`; else from where the expression stands."""
 
     steps: tuple[Step, ...]
     from_root: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(Struct, frozen=True):
     """A text, number or truth value of a filter."""
 
     value: str | float | bool
@@ -90,8 +83,7 @@ class Value:
 Operand: TypeAlias = Path | Value
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+class Range(Struct, frozen=True):
     """`{range PATH}…{end}`."""
 
     path: Path

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias, assert_never
+
+from msgspec import Struct
 
 from moorage.decide.evaluation import current
 from moorage.decide.workflows.text.errors import SyntaxProblem
@@ -24,32 +25,27 @@ _TOKEN = re.compile(
 _WORDS = {"and": "&&", "or": "||", "not": "!"}  # expr-lang's other spelling of the operators
 
 
-@dataclass(frozen=True, slots=True)
-class _Is:
+class _Is(Struct, frozen=True):
     task: str
     result: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Not:
+class _Not(Struct, frozen=True):
     term: _Term
 
 
-@dataclass(frozen=True, slots=True)
-class _All:
+class _All(Struct, frozen=True):
     terms: tuple[_Term, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Any:
+class _Any(Struct, frozen=True):
     terms: tuple[_Term, ...]
 
 
 _Term: TypeAlias = _Is | _Not | _All | _Any
 
 
-@dataclass(frozen=True, slots=True)
-class Depends:
+class Depends(Struct, frozen=True):
     """A condition on tasks. `tasks`: those it names, each once, in the order they first stand in."""
 
     tasks: tuple[str, ...]

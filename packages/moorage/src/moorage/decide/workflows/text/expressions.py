@@ -6,10 +6,11 @@ https://expr-lang.org/docs/language-definition, https://argo-workflows.readthedo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, TypeAlias, assert_never
+
+from msgspec import Struct
 
 from moorage.decide.evaluation import Budget, TextError, current, where
 from moorage.decide.workflows.text import functions, patterns, values
@@ -152,8 +153,7 @@ def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-@dataclass(slots=True)
-class _Frame:
+class _Frame(Struct):
     """What an evaluation sees: the scope, what `let` made, and the element of the innermost predicate."""
 
     scope: Scope
@@ -167,8 +167,7 @@ class _Frame:
 _Compiled: TypeAlias = Callable[[_Frame], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(Struct, frozen=True):
     """An expression that can be evaluated often. `names`: the dotted variables it reads."""
 
     text: str
@@ -586,8 +585,7 @@ class _Compiler:
         return applied
 
 
-@dataclass(frozen=True, slots=True)
-class _Loop:
+class _Loop(Struct, frozen=True):
     """A function with a predicate at work."""
 
     frame: _Frame

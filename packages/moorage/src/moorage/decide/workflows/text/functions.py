@@ -9,10 +9,11 @@ import base64
 import binascii
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from functools import cmp_to_key
 from typing import Any
+
+from msgspec import Struct
 
 from moorage.decide.evaluation import Budget, TextError
 from moorage.decide.workflows.text import moments, values
@@ -32,8 +33,7 @@ DATE_LAYOUTS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """What a function gets beside its arguments. `now`: None where there is no clock."""
 
     budget: Budget
@@ -43,8 +43,7 @@ class Call:
 Function = Callable[[Call, Sequence[Any]], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(Struct, frozen=True):
     """A function, and how many arguments it takes; `most` is None where there is no limit."""
 
     function: Function

@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias, assert_never
+
+from msgspec import Struct
 
 from moorage.decide.evaluation import Budget, TextError
 from moorage.decide.workflows.text import patterns
@@ -33,22 +34,19 @@ from moorage.decide.workflows.text.values import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(Struct, frozen=True):
     """`.name`, `['name']`."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Index:
+class Index(Struct, frozen=True):
     """`[0]`, `[-1]`."""
 
     index: int
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+class Range(Struct, frozen=True):
     """`[start:stop:step]`."""
 
     start: int | None
@@ -56,37 +54,31 @@ class Range:
     step: int
 
 
-@dataclass(frozen=True, slots=True)
-class Union:
+class Union(Struct, frozen=True):
     """`[0,2]`, `['a','b']`."""
 
     steps: tuple[Key | Index, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Wildcard:
+class Wildcard(Struct, frozen=True):
     """`*`, `[*]`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recursive:
+class Recursive(Struct, frozen=True):
     """`..`: the rest of the path, from here and from everything below."""
 
 
-@dataclass(frozen=True, slots=True)
-class Length:
+class Length(Struct, frozen=True):
     """`.length`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
+class Filter(Struct, frozen=True):
     """`[?(condition)]`."""
 
     condition: Term
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Script(Struct, frozen=True):
     """`[(expression)]`: an index or key that is worked out."""
 
     expression: Term
@@ -95,23 +87,20 @@ class Script:
 Step: TypeAlias = Key | Index | Range | Union | Wildcard | Recursive | Length | Filter | Script
 
 
-@dataclass(frozen=True, slots=True)
-class Constant:
+class Constant(Struct, frozen=True):
     """A literal in a filter."""
 
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Path:
+class Path(Struct, frozen=True):
     """`@.a` or `$.a` in a filter; is_root: the latter."""
 
     is_root: bool
     steps: tuple[Step, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(Struct, frozen=True):
     """A sign and what it joins: one term for `!`, else two."""
 
     sign: str

@@ -6,8 +6,9 @@ https://github.com/Masterminds/semver#checking-version-constraints
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from moorage.decide.evaluation import TextError
 from moorage.decide.workflows.text.values import shown
@@ -24,8 +25,7 @@ _MAX_PARTS = 50
 Key: TypeAlias = tuple[int, int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
+class Version(Struct, frozen=True):
     """A version; `before`: the words of its prerelease, empty for a release."""
 
     key: Key

@@ -7,37 +7,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TypeAlias, assert_never
+
+from msgspec import Struct
 
 from moorage.decide.workflows.text.errors import SyntaxProblem
 from moorage.decide.workflows.text.limits import DEPTH, NODES, TEXT_CHARACTERS
 from moorage.decide.workflows.text.tokens import WORD_SIGNS, Kind, Token, tokens_of
 
 
-@dataclass(frozen=True, slots=True)
-class Literal:
+class Literal(Struct, frozen=True):
     """A number, string, bytes, bool or nil."""
 
     value: int | float | str | bytes | bool | None
 
 
-@dataclass(frozen=True, slots=True)
-class Name:
+class Name(Struct, frozen=True):
     """A variable, one that `let` made included."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Pointer:
+class Pointer(Struct, frozen=True):
     """`#` of a predicate, or `#acc`, `#index`: the name is empty for the element itself."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(Struct, frozen=True):
     """`owner.key`, `owner[key]`; is_optional: `owner?.key`, nil where the owner is nil."""
 
     owner: Node
@@ -45,15 +42,13 @@ class Member:
     is_optional: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Chain:
+class Chain(Struct, frozen=True):
     """Where a nil before `?.` ends up: the whole chain is nil."""
 
     node: Node
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(Struct, frozen=True):
     """`owner[start:stop]`."""
 
     owner: Node
@@ -61,16 +56,14 @@ class Slice:
     stop: Node | None
 
 
-@dataclass(frozen=True, slots=True)
-class Unary:
+class Unary(Struct, frozen=True):
     """`-x`, `+x`, `!x` (`not x`)."""
 
     sign: str
     node: Node
 
 
-@dataclass(frozen=True, slots=True)
-class Binary:
+class Binary(Struct, frozen=True):
     """Two values and a sign; `&&`, `||` and `**` stand for their other spellings too."""
 
     sign: str
@@ -78,16 +71,14 @@ class Binary:
     right: Node
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """`a < b`, or a row such as `a < b <= c`, where each neighbouring pair has to hold."""
 
     first: Node
     rest: tuple[tuple[str, Node], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Conditional:
+class Conditional(Struct, frozen=True):
     """`condition ? then : otherwise`, and `if`; then is None in `condition ?: otherwise`."""
 
     condition: Node
@@ -95,16 +86,14 @@ class Conditional:
     otherwise: Node
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """A call of a function in scope, or of a method."""
 
     callee: Node
     arguments: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Builtin:
+class Builtin(Struct, frozen=True):
     """A call of a function by its bare name; predicates are arguments of type `Predicate`."""
 
     name: str
@@ -112,15 +101,13 @@ class Builtin:
     position: int
 
 
-@dataclass(frozen=True, slots=True)
-class Predicate:
+class Predicate(Struct, frozen=True):
     """What a builtin evaluates for each element."""
 
     node: Node
 
 
-@dataclass(frozen=True, slots=True)
-class Let:
+class Let(Struct, frozen=True):
     """`let name = value; body`."""
 
     name: str
@@ -128,22 +115,19 @@ class Let:
     body: Node
 
 
-@dataclass(frozen=True, slots=True)
-class Sequence:
+class Sequence(Struct, frozen=True):
     """`a; b`: the value is the last one's."""
 
     nodes: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Array:
+class Array(Struct, frozen=True):
     """`[a, b]`."""
 
     nodes: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Map:
+class Map(Struct, frozen=True):
     """`{key: value}`."""
 
     pairs: tuple[tuple[Node, Node], ...]

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from moorage.decide.evaluation import STRING_CHARACTERS, TextError, TooMuchWork, current
 from moorage.decide.workflows.text.errors import AbsentValue, SyntaxProblem, UnresolvedTag
@@ -27,8 +27,7 @@ _END_OF_STRING = re.compile(r'(?<!\\)(?:\\\\)*(")')
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
+class Reference(Struct, frozen=True):
     """A tag of a document. `text`: what stands in it, trimmed, without `=`; `path`: such as spec.args[1]."""
 
     path: str

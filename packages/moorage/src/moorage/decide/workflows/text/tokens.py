@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import Enum, auto
+
+from msgspec import Struct
 
 from moorage.decide.workflows.text.errors import SyntaxProblem
 
@@ -20,8 +21,7 @@ class Kind(Enum):
     END = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(Struct, frozen=True):
     """`value`: the sign, the name, the number as written, the string without quotes and escapes."""
 
     kind: Kind

@@ -9,9 +9,10 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeGuard
+
+from msgspec import Struct
 
 from moorage.decide.evaluation import Budget, TextError
 from moorage.decide.workflows.text.durations import format_go_duration
@@ -25,8 +26,7 @@ _FLOAT = re.compile(
 _HTML = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"})
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Duration:
+class Duration(Struct, frozen=True, order=True):
     """A span of time, in nanoseconds."""
 
     nanoseconds: int

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, TypeAlias
+
+from msgspec import Struct
 
 from moorage.decide.evaluation import STRING_CHARACTERS, TextError, current
 from moorage.decide.workflows.text import moments, patterns
@@ -99,26 +100,22 @@ _LIKE_A_DATE = re.compile(r"\d{4}-\d|\d{1,2}:\d\d[ap]m|[a-z]{3} [a-z]{3} ", re.I
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
+class _Token(Struct, frozen=True):
     kind: _Kind
     value: Any
     position: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Value:
+class _Value(Struct, frozen=True):
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
-class _Prefixed:
+class _Prefixed(Struct, frozen=True):
     sign: str
     node: _Node
 
 
-@dataclass(frozen=True, slots=True)
-class _Joined:
+class _Joined(Struct, frozen=True):
     sign: str
     left: _Node
     right: _Node

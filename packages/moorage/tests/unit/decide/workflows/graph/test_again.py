@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import textwrap
 
 import msgspec
@@ -184,7 +183,7 @@ spec:
     while not player.run.is_done and player.step():
         for name, pod in list(player.pods.items()):
             if pod.is_running and not pod.is_ready:
-                player.pods[name] = dataclasses.replace(pod, is_ready=True)
+                player.pods[name] = msgspec.structs.replace(pod, is_ready=True)
                 player.run.pod_seen(player.pods[name])
     assert forgotten(player) == {"", "[0]", "[0].server", "[1]", "[1].bad"}
 

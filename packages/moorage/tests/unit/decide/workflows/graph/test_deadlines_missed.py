@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from moorage.decide.workflows.graph.events import Controls, PodSeen
 from moorage.decide.workflows.graph.outcomes import ended_by_itself
