@@ -48,9 +48,6 @@ from typing import Any
 
 import yaml
 
-from moorage.controllers.workflow.checks import faults_of
-from moorage.decide.workflows.normalise import normalise
-from moorage.decide.workflows.templates import TemplateKey, missing
 from moorage.model.argo import (
     CLUSTER_WORKFLOW_TEMPLATES,
     CRON_WORKFLOWS,
@@ -59,13 +56,16 @@ from moorage.model.argo import (
     WORKFLOWS,
 )
 from moorage.model.manifests import RBAC, ROLEBINDINGS
-from moorage.model.workflow import RESUME_ANNOTATION, NodeRecord
-from moorage.workflows.records import LocalRecords
 from moorage_kube.errors import AlreadyExists, ApiError, MoorageError, NotFound
 from moorage_kube.remote.client import KubeClient
 from moorage_kube.remote.config import load_connection
 from moorage_kube.resources import CONFIGMAPS, NODES, PODS, PRIORITYCLASSES, PVCS, SECRETS
 from moorage_testing.cluster import start_cluster
+from moorage_workflows.controllers.workflow.checks import faults_of
+from moorage_workflows.decide.workflows.normalise import normalise
+from moorage_workflows.decide.workflows.templates import TemplateKey, missing
+from moorage_workflows.model.workflow import RESUME_ANNOTATION, NodeRecord
+from moorage_workflows.workflows.records import LocalRecords
 
 HERE = Path(__file__).resolve().parent
 ARGOSAY = Path("/argosay")
@@ -396,7 +396,7 @@ def compare(
 def judge_invalid(site: Site, entry: str, expected: dict[str, Any]) -> Outcome:
     """Entries that must be refused: parsed and checked, never started."""
     outcome = Outcome(entry, 1, "passed")
-    from moorage.actions.workflowcheck import check_documents
+    from moorage_workflows.actions.workflowcheck import check_documents
 
     text = (site.corpus / "manifests" / entry).read_text()
     try:

@@ -30,9 +30,9 @@ from typing import Any
 import msgspec
 
 from moorage.cli.datafolder import DataFolder
-from moorage.workflows.records import LocalRecords
 from moorage_testing.browser import ARGS, chromium_path
 from moorage_testing.workflowplayer import Ends, Player
+from moorage_workflows.workflows.records import LocalRecords
 
 SAMPLES = 7
 STEP = {"name": "step", "container": {"image": "busybox", "command": ["true"]}}

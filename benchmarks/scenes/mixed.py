@@ -32,13 +32,13 @@ from moorage.model.idle import IDLE_POLICIES
 from moorage.model.machine import MACHINES
 from moorage.model.names import CATCH_UP_ANNOTATION, GUARD_LABEL, HOST_ENV_ANNOTATION
 from moorage.model.tenant import TENANTS
-from moorage.model.workflow import ENDED_PHASES
 from moorage_kube.clock import SYSTEM
 from moorage_kube.errors import AlreadyExists, ApiError
 from moorage_kube.informer import wait_synced
 from moorage_kube.remote.client import KubeClient
 from moorage_kube.resources import JOBS, NAMESPACES, Obj, Resource
 from moorage_testing.killing import EVERYTHING, LAUNCHER, Trouble, parent_of, pids_with, until_gone, until_so
+from moorage_workflows.model.workflow import ENDED_PHASES
 from scenes import guests
 from scenes.map import workers
 from scenes.outcome import Outcome, tell

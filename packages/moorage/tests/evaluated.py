@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from moorage.decide.evaluation import current
-from moorage.decide.workflows.text.errors import UnresolvedTag
+from moorage_workflows.decide.workflows.text.errors import UnresolvedTag
 
 
 def double(number: int) -> tuple[int, int]:

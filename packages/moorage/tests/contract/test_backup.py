@@ -20,18 +20,26 @@ import pytest
 from moorage.attempts.store import open_attempts
 from moorage.decide.maps.leasing import Call, Exchange, Outcome, Policy, Report
 from moorage.decide.usage.intervals import Interval, Open
-from moorage.model.workflow import Memo, NodePhase, NodeRecord, NodeType, Outputs, StepReport, WorkflowRecord
 from moorage.queue.store import NewItem, open_store
 from moorage.server.backup.archive import MANIFEST, BadArchive, Manifest, pack
 from moorage.server.backup.store import Place, collect, content_of, finish_restore, restore, scratch
 from moorage.server.identity.sessions import AuditEntry, Session, open_sessions
 from moorage.usage.samples import SampleStore
 from moorage.usage.store import UsageStore
-from moorage.workflows.store import open_workflows
 from moorage_kube.errors import Conflict, MoorageError
 from moorage_kube.testing.clock import NOON
 from moorage_testing.postgres import new_database
 from moorage_testing.readings import a_reading
+from moorage_workflows.model.workflow import (
+    Memo,
+    NodePhase,
+    NodeRecord,
+    NodeType,
+    Outputs,
+    StepReport,
+    WorkflowRecord,
+)
+from moorage_workflows.workflows.store import open_workflows
 
 NOON_MS = int(NOON.timestamp() * 1000)
 ITEMS = 8

@@ -17,18 +17,18 @@ from moorage.api.auditrecords import AuditRecord, AuditRecords
 from moorage.attempts.logs import LogFolder
 from moorage.attempts.logtable import LogTable
 from moorage.decide.usage.intervals import Interval, Open
-from moorage.model.workflow import StepReport, WorkflowRecord
 from moorage.server.moving import move_logs, move_usage
 from moorage.server.service import RECORDING, ServerService
 from moorage.sql.leases import LEASE_SECONDS
 from moorage.usage.store import UsageStore
-from moorage.workflows.records import LocalRecords
-from moorage.workflows.store import open_workflows
 from moorage_kube.clock import rfc3339, rfc3339_micro
 from moorage_kube.errors import Conflict
 from moorage_kube.resources import JOBS, NODES, PODS
 from moorage_kube.testing.clock import NOON, FakeClock
 from moorage_local.testing.fakeapi import FakeApi
+from moorage_workflows.model.workflow import StepReport, WorkflowRecord
+from moorage_workflows.workflows.records import LocalRecords
+from moorage_workflows.workflows.store import open_workflows
 
 pytestmark = pytest.mark.anyio
 

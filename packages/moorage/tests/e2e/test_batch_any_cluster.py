@@ -14,13 +14,13 @@ import pytest
 import yaml
 
 from moorage.model.argo import CRON_LABEL, CRON_WORKFLOWS, WORKFLOW_LABEL, WORKFLOW_TEMPLATES, WORKFLOWS
-from moorage.model.cronworkflow import parse_cron, slot_of
 from moorage.model.names import HOST_ENV_ANNOTATION
 from moorage_kube.meta import is_deleting
 from moorage_kube.remote.client import KubeClient
 from moorage_kube.resources import PODS, PVCS, SECRETS, Obj
 from moorage_kube.testing.waiting import until
 from moorage_testing.cluster import Cluster
+from moorage_workflows.model.cronworkflow import parse_cron, slot_of
 from tests.e2e.conftest import until_printed
 
 pytestmark = [

@@ -27,6 +27,7 @@ SOURCES = {  # distribution → its folder of modules; `moorage` has none, and r
     "moorage_kube": ROOT / "packages/kube/src/moorage_kube",
     "moorage_local": ROOT / "packages/local/src/moorage_local",
     "moorage_platform": ROOT / "packages/moorage/src/moorage",
+    "moorage_workflows": ROOT / "packages/workflows/src/moorage_workflows",
 }
 
 

@@ -12,8 +12,9 @@ import pytest
 import moorage
 import moorage_kube
 import moorage_local
+import moorage_workflows
 
-PACKAGES = (moorage, moorage_kube, moorage_local)
+PACKAGES = (moorage, moorage_kube, moorage_local, moorage_workflows)
 
 
 @pytest.fixture(scope="session")

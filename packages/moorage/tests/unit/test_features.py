@@ -10,11 +10,12 @@ from msgspec.structs import asdict
 
 from moorage.features import GROUP, features
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[4]
 
 
 def test_all_features_of_the_project_are_installed() -> None:
-    named = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"][GROUP]
+    files = [tomllib.loads(file.read_text())["project"] for file in ROOT.glob("packages/*/pyproject.toml")]
+    named = [name for project in files for name in project.get("entry-points", {}).get(GROUP, ())]
     installed = [feature.name for feature in features()]
     assert installed == sorted(named), "the installed package is older than pyproject.toml: run `make setup`"
 

@@ -17,7 +17,12 @@ import pytest
 ROOT = Path(__file__).parents[4]
 SRC = ROOT / "packages/moorage/src/moorage"
 PACKAGES = {path.name: path for path in ROOT.glob("packages/*/src/moorage*") if path.name != "moorage_testing"}
-MAY_IMPORT = {"moorage_kube": set(), "moorage_local": {"moorage_kube"}, "moorage": {"moorage_kube"}}
+MAY_IMPORT = {
+    "moorage_kube": set(),
+    "moorage_local": {"moorage_kube"},
+    "moorage": {"moorage_kube"},
+    "moorage_workflows": {"moorage", "moorage_kube"},
+}
 IO = {"aiohttp", "asyncio", "logging", "psycopg", "socket", "sqlite3", "ssl", "subprocess", "threading", "time"}
 
 

@@ -11,12 +11,14 @@ from typing import Any
 import click
 import pytest
 
+import moorage_workflows
 from moorage import settings
 from moorage.cli.commands import COMMANDS, load
 from moorage.settings import TABLE, Setting
 from moorage_kube.errors import UsageError
 
 SRC = Path(settings.__file__).parent
+FILES = [*SRC.rglob("*.py"), *Path(moorage_workflows.__file__).parent.rglob("*.py")]
 NAMES = {setting.name for setting in TABLE}
 LITERAL = re.compile(r"MOORAGE_[A-Z][A-Z0-9_]*[A-Z0-9]")
 
@@ -76,7 +78,7 @@ def test_every_default_is_one_that_may_be_written() -> None:
 
 def literals() -> Iterator[tuple[str, str]]:
     """(file, name) of each variable of ours that stands whole in a text of the source, docstrings left out."""
-    for file in SRC.rglob("*.py"):
+    for file in FILES:
         if file.name == "settings.py" or "testing" in file.parts:
             continue
         text = file.read_text()
@@ -84,7 +86,7 @@ def literals() -> Iterator[tuple[str, str]]:
             continue  # parsing all files takes seconds
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Constant) and LITERAL.fullmatch(str(node.value)):
-                yield str(file.relative_to(SRC)), str(node.value)
+                yield str(file), str(node.value)
 
 
 def test_every_variable_in_the_source_stands_in_the_table() -> None:
@@ -107,14 +109,14 @@ def test_every_variable_of_an_option_stands_in_the_table() -> None:
 
 def read_directly() -> Iterator[tuple[str, str]]:
     """(file, name) of each `os.environ.get("X")`, `os.environ["X"]` and `os.getenv("X")`."""
-    for file in SRC.rglob("*.py"):
-        parts = file.relative_to(SRC).parts
+    for file in FILES:
+        parts = file.relative_to(SRC).parts if SRC in file.parents else file.parts
         if parts[0] in ("testing", "worker", "localcluster"):
             continue  # they import nothing of ours above their room
         if parts[:3] == ("cli", "demo", "files"):
             continue  # programs of the demo's user: they run in pods
         for found in re.findall(r"(?:environ(?:\.get)?[(\[]|getenv\()\s*\"([A-Z_]+)\"", file.read_text()):
-            yield str(file.relative_to(SRC)), found
+            yield str(file), found
 
 
 def test_only_variables_of_other_tools_are_read_without_the_table() -> None:

@@ -1,4 +1,4 @@
-"""Fixtures of pytest: the cluster that the environment chooses, and a local one for a test alone."""
+"""Fixtures of pytest: the cluster that the environment chooses, a local one for a test alone, and databases."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from moorage_testing.cluster import Cluster, local_cluster, start_cluster
+from moorage_testing.databases import database as database
+from moorage_testing.databases import postgres_server as postgres_server
+from moorage_testing.databases import postgres_url as postgres_url
 
 
 @contextlib.contextmanager

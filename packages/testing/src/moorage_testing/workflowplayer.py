@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from msgspec.structs import replace
 
-from moorage.decide.workflows.graph.events import (
+from moorage_workflows.decide.workflows.graph.events import (
     ConfigMapValue,
     Controls,
     CreatePod,
@@ -20,12 +20,12 @@ from moorage.decide.workflows.graph.events import (
     Recall,
     Refusal,
 )
-from moorage.decide.workflows.graph.run import Run
-from moorage.decide.workflows.graph.tasks import stamp
-from moorage.decide.workflows.graph.validity import violations
-from moorage.decide.workflows.normalise import normalise
-from moorage.decide.workflows.templates import TemplateKey, stored
-from moorage.model.workflow import (
+from moorage_workflows.decide.workflows.graph.run import Run
+from moorage_workflows.decide.workflows.graph.tasks import stamp
+from moorage_workflows.decide.workflows.graph.validity import violations
+from moorage_workflows.decide.workflows.normalise import normalise
+from moorage_workflows.decide.workflows.templates import TemplateKey, stored
+from moorage_workflows.model.workflow import (
     Artifact,
     MetricPoint,
     NodePhase,

@@ -7,15 +7,12 @@ from datetime import timedelta
 
 import pytest
 
-from moorage.actions import backups, crons, datasets, tenants
-from moorage.actions.workflows import resume_workflow, retry_workflow
-from moorage.actions.workflowtemplates import Applied, apply_template
+from moorage.actions import backups, datasets, tenants
 from moorage.model.argo import CRON_WORKFLOWS, WORKFLOW_TEMPLATES, WORKFLOWS
 from moorage.model.dataset import DATASETS
 from moorage.model.people import PEOPLE_NAMESPACE
 from moorage.model.tenant import TENANTS
 from moorage.model.volumebackup import BACKUPS
-from moorage.model.workflow import Resume, Retry
 from moorage.server.identity.sessions import KEYS_SECRET, load_keys, rotate_keys
 from moorage_kube.changes import TRIES, change_as_read
 from moorage_kube.errors import Conflict
@@ -23,6 +20,10 @@ from moorage_kube.meta import annotations_of
 from moorage_kube.resources import CONFIGMAPS, PVCS, SECRETS
 from moorage_kube.testing.clock import NOON
 from moorage_local.testing.fakeapi import FakeApi
+from moorage_workflows.actions import crons
+from moorage_workflows.actions.workflows import resume_workflow, retry_workflow
+from moorage_workflows.actions.workflowtemplates import Applied, apply_template
+from moorage_workflows.model.workflow import Resume, Retry
 
 pytestmark = pytest.mark.anyio
 

@@ -8,12 +8,12 @@ import json
 import pytest
 import yaml
 
-from moorage.decide.workflows.views import argo_nodes
 from moorage.model.argo import CLUSTER_WORKFLOW_TEMPLATES, WORKFLOW_TEMPLATES, WORKFLOWS
-from moorage.model.workflow import Artifact, NodePhase, NodeRecord, NodeType, Outputs
 from moorage_kube.clock import SYSTEM, rfc3339_micro
 from moorage_kube.resources import EVENTS, LEASES, PODS
 from moorage_kube.testing.clock import FakeClock
+from moorage_workflows.decide.workflows.views import argo_nodes
+from moorage_workflows.model.workflow import Artifact, NodePhase, NodeRecord, NodeType, Outputs
 
 BEGAN = "2026-11-21T11:50:00Z"
 YESTERDAY = "2026-11-20T11:50:00Z"

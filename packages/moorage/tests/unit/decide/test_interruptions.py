@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from moorage.decide.interruptions import LONG_AGO, STOPPED, is_interruption, stop_time
-from moorage.executor import pack as executor_module
 from moorage.worker import runner
+from moorage_workflows.executor import pack as executor_module
 
 TOLD = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

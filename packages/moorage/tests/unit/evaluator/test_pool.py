@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from moorage.decide.evaluation import STEPS, Budget, TooMuchWork, current, shared
-from moorage.decide.workflows.text.errors import UnresolvedTag
-from moorage.decide.workflows.text.expressions import evaluate
-from moorage.decide.workflows.text.tags import substitute
 from moorage.evaluator.pool import Evaluators
 from moorage.evaluator.wire import Request, frame
+from moorage_workflows.decide.workflows.text.errors import UnresolvedTag
+from moorage_workflows.decide.workflows.text.expressions import evaluate
+from moorage_workflows.decide.workflows.text.tags import substitute
 from tests import evaluated as functions
 
 pytestmark = pytest.mark.anyio

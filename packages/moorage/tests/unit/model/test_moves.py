@@ -12,7 +12,7 @@ from moorage.decide.machines.moves import PLACE_MOVES, STAY_MOVES
 from moorage.decide.maps.leasing import ITEM_MOVES
 from moorage.decide.runs.state import RUN_MOVES
 from moorage.model.moves import IllegalMove, Moves
-from moorage.model.workflow import NODE_MOVES
+from moorage_workflows.model.workflow import NODE_MOVES
 
 DOCS = Path(__file__).parents[5] / "docs"
 

@@ -11,18 +11,23 @@ import pytest
 
 import moorage
 import moorage_kube
+import moorage_workflows
 from moorage.model.manifests import ALL
 from moorage.model.manifests.parts import Rule, Service
 from moorage.model.manifests.rights import KUBELETS_RULE, TENANT_RULES
 from moorage_kube.resources import Resource
 
-SOURCE, SITE = Path(moorage.__file__).parent, Path(moorage_kube.__file__).parent
+SOURCE = Path(moorage.__file__).parent
+OTHERS = {package.__name__: Path(package.__file__).parent for package in (moorage_kube, moorage_workflows)}
 KUBE = ("cluster", "moorage_kube/remote")
 ROOMS = {  # what of the code runs as that account
-    "operator": ("controllers", *KUBE),
+    "operator": ("controllers", "moorage_workflows/controllers", *KUBE),
     "webhook": ("webhooks", *KUBE),
     "extender": ("extender", *KUBE),
-    "server": ("server", "actions", *KUBE, "usage", "attempts", "notify"),
+    "server": (
+        *("server", "actions", *KUBE, "usage", "attempts", "notify"),
+        *("moorage_workflows/server", "moorage_workflows/actions"),
+    ),
 }
 CALLS = {
     "get": ("get",),
@@ -65,11 +70,12 @@ class Used:
         self._named: dict[Path, set[tuple[str, str]]] = defaultdict(set)  # folder → resources that it names
         self._verbs: dict[Path, set[tuple[str, str]]] = defaultdict(set)  # folder → verbs on any resource
         for room in rooms:
-            for path in sorted((SITE.parent / room if "/" in room else SOURCE / room).rglob("*.py")):
+            package, _, folder = room.rpartition("/")
+            for path in sorted((OTHERS.get(package, SOURCE) / folder).rglob("*.py")):
                 self._read(path)
 
     def _read(self, path: Path) -> None:
-        root = SOURCE if SOURCE in path.parents else SITE
+        root = next(root for root in (SOURCE, *OTHERS.values()) if root in path.parents)
         parts = path.relative_to(root.parent).with_suffix("").parts
         module = importlib.import_module(".".join(parts).removesuffix(".__init__"))
         for node in ast.walk(ast.parse(path.read_text())):

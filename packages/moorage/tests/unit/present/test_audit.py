@@ -10,7 +10,8 @@ import pytest
 from moorage.api.people import AuditEntry
 from moorage.present.audit import PAST, sentence
 
-SERVER = Path(__file__).parents[5] / "packages/moorage/src/moorage/server"
+PACKAGES = Path(__file__).parents[5] / "packages"
+SERVERS = (PACKAGES / "moorage/src/moorage/server", PACKAGES / "workflows/src/moorage_workflows/server")
 
 
 def an_entry(method: str, path: str, what: str = "", status: int = 200, **fields: str) -> AuditEntry:
@@ -92,7 +93,7 @@ def test_an_entry_is_a_sentence(entry, expected):
 
 def test_each_action_that_the_server_names_has_a_past():
     verbs = set()
-    for path in SERVER.rglob("*.py"):
+    for path in (file for server in SERVERS for file in server.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call) or getattr(node.func, "attr", "") != "audit":
                 continue

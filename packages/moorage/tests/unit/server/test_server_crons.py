@@ -8,10 +8,10 @@ from datetime import timedelta
 import pytest
 
 from moorage.model.argo import CRON_WORKFLOWS, WORKFLOWS
-from moorage.model.workflow import WorkflowRecord
-from moorage.workflows.records import LocalRecords
 from moorage_kube.clock import rfc3339
 from moorage_kube.testing.clock import NOON
+from moorage_workflows.model.workflow import WorkflowRecord
+from moorage_workflows.workflows.records import LocalRecords
 
 pytestmark = pytest.mark.anyio
 

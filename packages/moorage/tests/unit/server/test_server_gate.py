@@ -8,18 +8,18 @@ import hashlib
 import pytest
 from starlette.routing import Mount, Route, WebSocketRoute
 
-from moorage.model.workflow import MetricPoint, WorkflowRecord
 from moorage.server.identity.auth import WAY_IN, Auth, same
 from moorage.server.identity.pagesessions import TOUCH_SECONDS, PageSessions
 from moorage.server.identity.people import People
 from moorage.server.identity.sessions import SessionDesk
 from moorage.server.problems import problem_of
 from moorage.server.service import ServerService
-from moorage.workflows.records import LocalRecords
 from moorage_kube.databasefile import read_mark
 from moorage_kube.errors import ServerError
 from moorage_kube.testing.clock import FakeClock
 from moorage_local.testing.fakeapi import FakeApi
+from moorage_workflows.model.workflow import MetricPoint, WorkflowRecord
+from moorage_workflows.workflows.records import LocalRecords
 
 OPEN = {"/healthz", "/readyz"}
 PAGES = (

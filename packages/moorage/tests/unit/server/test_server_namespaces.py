@@ -12,14 +12,22 @@ import pytest
 from moorage.api.maps import NewItem
 from moorage.decide.maps.leasing import Policy
 from moorage.decide.usage.intervals import Interval
-from moorage.model.workflow import Memo, MetricPoint, NodePhase, NodeRecord, NodeType, Outputs, WorkflowRecord
 from moorage.server.namespaces import by_namespace, is_too_old, records_since
-from moorage.workflows.artifacts import Artifacts
-from moorage.workflows.records import LocalRecords
 from moorage_kube.clock import rfc3339
 from moorage_kube.resources import NAMESPACES
 from moorage_kube.testing.clock import NOON
 from moorage_local.testing.fakeapi import FakeApi
+from moorage_workflows.model.workflow import (
+    Memo,
+    MetricPoint,
+    NodePhase,
+    NodeRecord,
+    NodeType,
+    Outputs,
+    WorkflowRecord,
+)
+from moorage_workflows.workflows.artifacts import Artifacts
+from moorage_workflows.workflows.records import LocalRecords
 
 pytestmark = pytest.mark.anyio
 

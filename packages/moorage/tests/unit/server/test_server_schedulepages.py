@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from moorage.api.crons import Cron, CronRun
 from moorage.model.argo import CRON_LABEL, CRON_WORKFLOWS, SCHEDULED_ANNOTATION, WORKFLOWS
-from moorage.server.pages.scheduleboard import LATE, cron_row, local, overdue_slot
 from moorage_kube.moments import rfc3339
 from moorage_kube.resources import NAMESPACES
 from moorage_kube.testing.clock import NOON
+from moorage_workflows.server.pages.scheduleboard import LATE, cron_row, local, overdue_slot
 
 ADA = {"headers": {"authorization": "Bearer kube-token"}, "token": False}
 EVIL = "<script>alert(1)</script>"

@@ -30,17 +30,19 @@ from moorage.server.pages.texts import (
 )
 
 PAGES = resources.files("moorage.server.pages")
+FOLDERS = (PAGES, resources.files("moorage_workflows.server.pages"))
 OTHERS = [tag for tag in LANGUAGES if tag != ENGLISH]
 ALWAYS_ENGLISH = {'hx-ext="sse" sse-connect="/events/page?seen={{ mark }}"'}  # an attribute in a block of its own
 
 
 def templates():
-    folder = PAGES.joinpath("templates")
-    return {file.name: file.read_text("utf-8") for file in folder.iterdir() if file.name.endswith(".html")}
+    files = (file for folder in FOLDERS for file in folder.joinpath("templates").iterdir())
+    return {file.name: file.read_text("utf-8") for file in files if file.name.endswith(".html")}
 
 
 def modules():
-    return {file.name: ast.parse(file.read_text("utf-8")) for file in PAGES.iterdir() if file.name.endswith(".py")}
+    files = (file for folder in FOLDERS for file in folder.iterdir())
+    return {file: ast.parse(file.read_text("utf-8")) for file in files if file.name.endswith(".py")}
 
 
 @cache

@@ -15,7 +15,13 @@ import msgspec
 import pytest
 
 from moorage.model.argo import INSTANCE_LABEL, NODE_NAME_ANNOTATION, OUR_INSTANCE, WORKFLOW_LABEL, WORKFLOWS
-from moorage.model.workflow import (
+from moorage.server.pages.jobpages import STOP_ASKING
+from moorage.server.pages.refusals import SIGN_IN
+from moorage_kube.clock import rfc3339
+from moorage_kube.resources import NAMESPACES, PODS
+from moorage_kube.testing.clock import NOON
+from moorage_testing.workflowplayer import Ends, Player
+from moorage_workflows.model.workflow import (
     RESUME_ANNOTATION,
     RETRY_ANNOTATION,
     TAKE_OVER_ANNOTATION,
@@ -26,14 +32,8 @@ from moorage.model.workflow import (
     Outputs,
     WorkflowRecord,
 )
-from moorage.server.pages.jobpages import STOP_ASKING
-from moorage.server.pages.refusals import SIGN_IN
-from moorage.workflows.artifacts import Artifacts
-from moorage.workflows.records import LocalRecords
-from moorage_kube.clock import rfc3339
-from moorage_kube.resources import NAMESPACES, PODS
-from moorage_kube.testing.clock import NOON
-from moorage_testing.workflowplayer import Ends, Player
+from moorage_workflows.workflows.artifacts import Artifacts
+from moorage_workflows.workflows.records import LocalRecords
 
 pytestmark = pytest.mark.anyio
 EVIL = "<script>alert(1)</script>"

@@ -8,16 +8,16 @@ import json
 import msgspec
 import pytest
 
-from moorage.actions.workflows import Choice
 from moorage.api.workflows import ListedByArgo, as_workflow
-from moorage.model.workflow import NodePhase, NodeRecord, NodeType, WorkflowRecord
 from moorage.server.identity.auth import User
-from moorage.server.rest.workflowrecords import StoreRecords
-from moorage.server.rest.workflows import choice_of
-from moorage.workflows.records import LocalRecords
 from moorage_kube.errors import UsageError
 from moorage_kube.moments import rfc3339
 from moorage_kube.testing.clock import NOON
+from moorage_workflows.actions.workflows import Choice
+from moorage_workflows.model.workflow import NodePhase, NodeRecord, NodeType, WorkflowRecord
+from moorage_workflows.server.rest.workflowrecords import StoreRecords
+from moorage_workflows.server.rest.workflows import choice_of
+from moorage_workflows.workflows.records import LocalRecords
 
 pytestmark = pytest.mark.anyio
 

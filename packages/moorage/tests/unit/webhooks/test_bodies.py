@@ -10,6 +10,7 @@ import pytest
 
 import moorage
 import moorage_kube
+import moorage_workflows
 from moorage.extender.app import BODY_BYTES, create_app
 from moorage.extender.cache import ExtenderCache
 from moorage.webhooks.app import _BODY_MAX_BYTES, Webhook
@@ -72,7 +73,8 @@ async def test_the_extender_reads_no_arguments_that_are_too_long(verb):
 def test_nobody_reads_a_body_in_another_way():
     """`request.body()`, `.json()` and `.form()` measure what they have read; RawConnection has a bound."""
     source = Path(moorage.__file__).parent
-    rooms = [*(source / name for name in ("server", "webhooks", "extender")), Path(moorage_kube.__file__).parent]
+    rooms = [source / name for name in ("server", "webhooks", "extender")]
+    rooms += [Path(package.__file__).parent for package in (moorage_kube, moorage_workflows)]
     whole = re.compile(r"await (?!raw\.)\w+\.(body|json|form)\(\)")
     calls = {
         f"{path}: {line.strip()}"

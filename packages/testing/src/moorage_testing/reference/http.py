@@ -168,11 +168,11 @@ def codes_page(note: str) -> str:
 def metrics_page(note: str) -> str:
     """Every metric that our services offer to Prometheus."""
     from moorage.controllers import measures as operator
-    from moorage.decide.workflows.metrics import BUILT_IN, PREFIX
     from moorage.extender import app as extender
     from moorage.extender.cache import ExtenderCache
     from moorage.server.rest import health
     from moorage.webhooks import measures as webhook
+    from moorage_workflows.decide.workflows.metrics import BUILT_IN, PREFIX
 
     services = {
         "server": [_family_row(family) for family in health.FAMILIES],

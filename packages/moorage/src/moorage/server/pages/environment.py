@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from moorage.features import load_all
 from moorage.server.pages.sentences import in_words
 from moorage.server.pages.texts import ENGLISH, LANGUAGES, catalogue, is_prose, translated
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 def make_environment(tag: str) -> Environment:
     """Jinja's environment for one language: `_(…)` says a text, `in_english(…)` marks what it cannot say."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
     from jinja2.ext import Extension
     from markupsafe import Markup
 
@@ -28,9 +29,10 @@ def make_environment(tag: str) -> Environment:
         def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:  # noqa: ARG002
             return translated(source, texts)
 
+    packages = [package.__name__ for package in load_all("templates")]
     extensions: list[Any] = [Translate] if texts else []
     environment = Environment(
-        loader=PackageLoader("moorage.server.pages", "templates"),
+        loader=ChoiceLoader([PackageLoader(package) for package in ("moorage.server.pages", *packages)]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from moorage.decide.admission.order import admit, judge
 from moorage.decide.admission.review import OPERATOR, SERVER, Request
-from moorage.decide.workflows.submission import _OF_A_RUN
-from moorage.model.cronworkflow import metadata_of_runs
 from moorage.model.names import ENDED_ANNOTATION, OVER_BUDGET_ANNOTATION, SERVICE_MARKS, SUSPENDED_ANNOTATION
+from moorage_workflows.decide.workflows.submission import _OF_A_RUN
+from moorage_workflows.model.cronworkflow import metadata_of_runs
 
 FORGED = '{"state":"snoozed","snoozed_until":"2099-01-01T00:00:00Z"}'
 KINDS = ("Job", "MapJob", "Workspace", "Workflow", "CronWorkflow", "CronJob", "Pod", "Dataset", "VolumeBackup")

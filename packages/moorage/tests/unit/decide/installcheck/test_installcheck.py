@@ -19,8 +19,8 @@ from moorage.decide.installcheck.results import Outcome
 from moorage.model.crds import all_crds
 from moorage.model.manifests import ALL, make_service
 from moorage.model.secondscheduler import make_second_scheduler
-from moorage.model.workflowcrds import workflow_crds
 from moorage_kube.access import EVERYTHING
+from moorage_workflows.model.workflowcrds import workflow_crds
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
 GIB = 2**30

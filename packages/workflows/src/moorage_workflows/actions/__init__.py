@@ -1,0 +1,1 @@
+"""Use cases of workflows and schedules, once each: read, decide, write."""

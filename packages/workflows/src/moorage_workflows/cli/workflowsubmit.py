@@ -1,0 +1,294 @@
+"""`moor workflow submit` and `resubmit`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from moorage.cli import console
+from moorage.cli.lint import read_text
+from moorage.cli.names import complete
+from moorage.cli.session import Session, Target, in_session, target_options
+from moorage_kube.errors import DocumentError, UsageError
+from moorage_kube.resources import Obj
+from moorage_kube.yamldocuments import parse_yaml_documents
+from moorage_workflows.decide.workflows.controllers import Controller
+from moorage_workflows.decide.workflows.submission import Additions, parameter_values
+
+R = TypeVar("R", bound=Callable[..., Any])
+TEMPLATES = ("WorkflowTemplate", "ClusterWorkflowTemplate")
+
+ADDITIONS: tuple[Callable[[Any], Any], ...] = (
+    click.option(
+        "-p", "--parameter", "parameters", multiple=True, metavar="NAME=VALUE", help="Argument. Repeatable."
+    ),
+    click.option("--name", default="", help="Name of the workflow."),
+    click.option("--generate-name", default="", help="Beginning of its name; 5 characters are added."),
+    click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="Label of it. Repeatable."),
+    click.option("--entrypoint", default="", help="Template to begin with."),
+    click.option(
+        "--service-account", "--serviceaccount", "service_account", default="", help="ServiceAccount of its pods."
+    ),
+    click.option("--priority", type=int, default=None, help="Higher starts first among workflows that wait."),
+    click.option("--priority-class", default="", help="PriorityClass of its pods."),
+    click.option(
+        "--host-env", is_flag=True, help="On a local cluster: run images' commands in this machine's environment."
+    ),
+)
+AFTER: tuple[Callable[[Any], Any], ...] = (
+    click.option("--wait", is_flag=True, help="Wait until it has ended; exit with 1 if it did not succeed."),
+    click.option("--watch", is_flag=True, help="Show its steps until it has ended."),
+    click.option("--follow", "--log", "follow", is_flag=True, help="Print its logs until it has ended."),
+)
+
+
+def with_options(options: Sequence[Callable[[R], R]]) -> Callable[[R], R]:
+    """Give a command several options."""
+
+    def decorate(command: R) -> R:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+@console.command(
+    examples={
+        "moor workflow submit train.yaml": "submit a workflow; its name is printed",
+        "moor workflow submit train.yaml -p epochs=3 --watch": "with an argument, and watch its steps",
+        "moor workflow submit --from workflowtemplate/train -p epochs=3": "from a template that is stored",
+        "moor workflow submit train.yaml --follow": "print the logs of its steps until it has ended",
+    }
+)
+@click.argument("files", nargs=-1, metavar="[FILE...]", type=click.Path(path_type=Path))
+@click.option(
+    "--from",
+    "source",
+    default=None,
+    metavar="KIND/NAME",
+    help="Submit from workflowtemplate/NAME, clusterworkflowtemplate/NAME or cronworkflow/NAME.",
+)
+@click.option(
+    "--parameter-file",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="YAML or JSON file with arguments, a line NAME: VALUE for each. -p wins.",
+)
+@with_options(ADDITIONS)
+@with_options(AFTER)
+@click.option("--dry-run", is_flag=True, help="Check the workflow, print it; create nothing.")
+@click.option(
+    "-o", "--output", type=click.Choice(("name", "json", "yaml")), default="name", show_default=True,
+    help="Output format.",
+)  # fmt: skip
+@target_options
+def submit(
+    target: Target,
+    files: tuple[Path, ...],
+    source: str | None,
+    parameter_file: Path | None,
+    wait: bool,
+    watch: bool,
+    follow: bool,
+    dry_run: bool,
+    output: str,
+    **given: Any,
+) -> int:
+    """Submit workflows from files, or from a template.
+
+    FILE is a YAML or JSON file with any number of documents, or - for stdin. WorkflowTemplates in the files are
+    created first, or changed where they exist. Where Argo's controller runs, it runs the workflow.
+    """
+    if bool(files) == bool(source):
+        raise UsageError(
+            "submit needs a FILE, or --from KIND/NAME" if not files else "give a FILE or --from, not both",
+            hint="moor workflow submit train.yaml; or moor workflow submit --from workflowtemplate/train",
+        )
+    documents = [document for file in files for document in read_documents(file)]
+    templates, manifests = sorted_documents(documents)
+    if files and not manifests:
+        raise UsageError("the files have no Workflow", hint="create templates: moor workflow template create FILE")
+    values = parameter_values(_one_document(parameter_file)) if parameter_file else {}
+    additions = Additions(values=values, **given)
+    if len(manifests) > 1 and (additions.name or watch or follow):
+        raise UsageError(
+            f"the files have {len(manifests)} workflows: --name, --watch and --follow are for one",
+            hint="submit each on its own, or use --wait",
+        )
+
+    async def work(session: Session) -> int:
+        from moorage_workflows.actions.workflows import read_source
+
+        texts = [await read_source(session.api, session.namespace, source)] if source else manifests
+        if not dry_run:
+            await _apply(session, templates)
+        return await submit_all(
+            session,
+            texts,
+            additions,
+            templates=templates,
+            dry_run=dry_run,
+            output=output,
+            wait=wait,
+            watch=watch,
+            follow=follow,
+        )
+
+    return in_session(target, work)
+
+
+@console.command(
+    examples={
+        "moor workflow resubmit train-x7k2p": "run the same once more, as a workflow of its own",
+        "moor workflow resubmit @latest -p epochs=9 --watch": "the newest one, with another argument",
+        "moor workflow resubmit --memoized train-x7k2p": "one that failed: run only what did not succeed",
+    }
+)
+@click.argument("name", shell_complete=complete("workflows"))
+@click.option("-p", "--parameter", "parameters", multiple=True, metavar="NAME=VALUE", help="Argument. Repeatable.")
+@click.option(
+    "--memoized", is_flag=True, help="Take over what succeeded in a workflow that failed, with its outputs."
+)
+@with_options(AFTER)
+@target_options
+def resubmit(
+    target: Target,
+    name: str,
+    parameters: tuple[str, ...],
+    memoized: bool,
+    wait: bool,
+    watch: bool,
+    follow: bool,
+) -> int:
+    """Submit the spec of a workflow again, as a new one; also of one that is gone.
+
+    Every step runs, but for those that --memoized takes over. To go on with the same workflow, use
+    `moor workflow retry`.
+    """
+
+    async def work(session: Session) -> int:
+        from moorage_workflows.actions.workflows import get_workflow
+        from moorage_workflows.cli.workflowsession import ServerRecords
+        from moorage_workflows.decide.workflows.submission import resubmitted
+
+        earlier = await get_workflow(session.api, session.namespace, name, ServerRecords(session))
+        return await submit_all(
+            session,
+            [resubmitted(earlier, memoized=memoized)],
+            Additions(parameters=parameters),
+            dry_run=False,
+            output="name",
+            wait=wait,
+            watch=watch,
+            follow=follow,
+        )
+
+    return in_session(target, work)
+
+
+def read_documents(file: Path) -> list[Obj]:
+    """The documents of a file that are objects. Raises UsageError with the place of what cannot be read."""
+    name, text = read_text(file)
+    try:
+        documents = [document for document in parse_yaml_documents(text) if document is not None]
+    except DocumentError as error:
+        raise UsageError(f"{name}: {error.located}", hint=error.hint) from error
+    flat: list[Obj] = []
+    for document in documents:
+        items = document.get("items") if isinstance(document, dict) and document.get("kind") == "List" else None
+        flat += items if isinstance(items, list) else [document]
+    for at, document in enumerate(flat):
+        if not isinstance(document, dict):
+            raise UsageError(f"{name}: document {at + 1} is no object", hint="it needs apiVersion, kind and spec")
+    return flat
+
+
+def _one_document(file: Path) -> Any:
+    name, text = read_text(file)
+    try:
+        documents = parse_yaml_documents(text)
+    except DocumentError as error:
+        raise UsageError(f"{name}: {error.located}", hint=error.hint) from error
+    return documents[0] if documents else None
+
+
+def sorted_documents(documents: Sequence[Obj]) -> tuple[list[Obj], list[Obj]]:
+    """Templates, and all else: what that is, the submission says."""
+    templates = [document for document in documents if document.get("kind") in TEMPLATES]
+    return templates, [document for document in documents if document.get("kind") not in TEMPLATES]
+
+
+async def _apply(session: Session, templates: Sequence[Mapping[str, Any]]) -> None:
+    from moorage.evaluator.pool import InPlace
+    from moorage_workflows.actions.workflowlints import checks_of
+    from moorage_workflows.actions.workflowtemplates import Applied, apply_template
+
+    check = checks_of(session.api, session.namespace, templates, evaluation=InPlace())
+
+    for template in templates:
+        stored, what = await apply_template(session.api, session.namespace, template, check=check)
+        if what is not Applied.UNCHANGED:
+            console.say(f"{stored['kind']} {stored['metadata']['name']}: {what}")
+
+
+async def submit_all(
+    session: Session,
+    documents: Sequence[Mapping[str, Any]],
+    additions: Additions,
+    *,
+    templates: Sequence[Mapping[str, Any]] = (),
+    dry_run: bool,
+    output: str,
+    wait: bool,
+    watch: bool,
+    follow: bool,
+) -> int:
+    """Submit Workflows, print them, and follow them where that is asked for; the exit code."""
+    from moorage.evaluator.pool import InPlace
+    from moorage_workflows.actions.workflowlints import checks_of
+    from moorage_workflows.actions.workflows import submit_workflow
+    from moorage_workflows.cli.workflowsession import controller_here
+
+    controller = await controller_here(session)
+    check = checks_of(session.api, session.namespace, templates, evaluation=InPlace())
+    names: list[str] = []
+    for document in documents:
+        submitted = await submit_workflow(
+            session.api,
+            session.namespace,
+            document,
+            additions,
+            controller=controller,
+            check=check,
+            dry_run=dry_run,
+        )
+        for text in submitted.notes:
+            console.note(text)
+        names.append(str(submitted.workflow["metadata"]["name"]))
+        if dry_run or output != "name":
+            console.print_document(submitted.workflow, "json" if output == "json" else "yaml")
+        else:
+            console.show(names[-1])
+    if dry_run:
+        return 0
+    if controller is Controller.ARGO:
+        console.note("Argo's controller runs workflows on this cluster")
+    if follow or watch or wait:
+        return await _after(session, names, watch=watch, follow=follow)
+    console.say(f"look at it: moor workflow get {names[0]}; its logs: moor workflow logs {names[0]} --follow")
+    return 0
+
+
+async def _after(session: Session, names: Sequence[str], *, watch: bool, follow: bool) -> int:
+    from moorage_workflows.cli.workflowget import wait_for, watch_one
+    from moorage_workflows.cli.workflowlogs import follow_logs
+
+    if follow:
+        await follow_logs(session, names[0])
+    elif watch:
+        await watch_one(session, names[0])
+    return 0 if await wait_for(session, names) else 1

@@ -1,0 +1,1 @@
+"""The control loops of workflows, of their schedules and of their monitors."""

@@ -1,0 +1,22 @@
+"""What pods of steps need of this installation, read from the cluster."""
+
+from __future__ import annotations
+
+from moorage.cluster.serverurl import server_url
+from moorage.controllers.dataset.filler import find_runtime
+from moorage_kube.api import Api
+from moorage_kube.resources import NODES
+from moorage_workflows.decide.workflows.entrypoints import entrypoints_of
+from moorage_workflows.decide.workflows.pods import StepRuntime
+
+
+async def read_runtime(api: Api) -> StepRuntime:
+    """Raises ApiError while it cannot be read."""
+    runtime = await find_runtime(api)
+    return StepRuntime(
+        image=runtime.image,
+        python=runtime.python,
+        on_processes=runtime.on_processes,
+        server_url=await server_url(api),
+        entrypoints=entrypoints_of((await api.list(NODES)).items) if runtime.on_processes else {},
+    )

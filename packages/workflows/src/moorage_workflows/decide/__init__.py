@@ -1,0 +1,1 @@
+"""Decisions about workflows, as pure functions."""

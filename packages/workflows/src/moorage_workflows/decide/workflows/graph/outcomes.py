@@ -1,0 +1,196 @@
+"""What a step's pod means for its node: still running, ready as a daemon, or ended.
+
+The order of reasons is Argo's: a deadline or an eviction, the main container's exit code, then the containers that
+carry inputs and outputs. https://argo-workflows.readthedocs.io/en/latest/walk-through/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from moorage.decide.interruptions import LONG_AGO, STOPPED, is_interruption
+from moorage_kube.moments import moment
+from moorage_workflows.decide.workflows.graph.events import ContainerSeen, PodSeen
+from moorage_workflows.model.workflow import NodePhase, NodeRecord, Outputs
+
+CLOCKS_DIFFER = timedelta(seconds=5)  # those of nodes and ours; the times of pods are whole seconds besides
+NOT_RUN = 64  # exit code of a container of a set whose command does not exist, or waited for one that failed
+
+
+class Ended(Struct, frozen=True, kw_only=True):
+    """A pod's end. `is_lost`: its node took it away, whatever it did. `is_stuck`: it must be deleted."""
+
+    phase: NodePhase
+    message: str = ""
+    outputs: Outputs | None = None
+    host: str = ""
+    finished_at: str = ""
+    is_lost: bool = False
+    is_stuck: bool = False
+    resources_seconds: Mapping[str, int] = field(default_factory=dict)
+
+
+class Ready(Struct, frozen=True):
+    """A daemon that answers: what comes after it may start."""
+
+    host: str
+    address: str
+
+
+def outcome_of(
+    pod: PodSeen,
+    *,
+    cut: str = "",
+    is_daemon: bool = False,
+    is_request: bool = False,
+    members: Sequence[str] = (),
+) -> Ended | Ready | None:
+    """None: it goes on. `cut`: why its end was asked for. `members`: the containers of a set, which all count.
+
+    `is_request`: of an HTTP template. What its pod has reported counts, whatever became of the pod afterwards: a
+    request that was answered is not sent again. It has no exit code.
+    """
+    if not pod.is_ended:
+        if is_daemon and pod.is_ready:
+            return Ready(pod.host, pod.address)
+        return None
+    outputs = pod.report.outputs if pod.report is not None else Outputs()
+    if (
+        outputs.exit_code == "0"
+    ):  # what the script saw stands, whatever a node says later of processes that it lost
+        pod = replace(pod, exit_code=0, failure="", broken="", is_watched=True)
+    if pod.exit_code is not None and not is_request:
+        outputs = msgspec.structs.replace(outputs, exit_code=str(pod.exit_code))
+    if members:
+        pod = _as_a_whole(pod, members)
+    kept = None if outputs == Outputs() else outputs
+
+    def ended(phase: NodePhase, message: str = "", *, is_lost: bool = False) -> Ended:
+        return Ended(
+            phase=phase,
+            message=message,
+            outputs=kept,
+            host=pod.host,
+            finished_at=pod.finished_at,
+            is_lost=is_lost,
+            is_stuck=pod.is_stuck,
+            resources_seconds=pod.resources_seconds,
+        )
+
+    if cut:
+        return ended(NodePhase.FAILED, cut)
+    if is_request and pod.report is not None:
+        return ended(NodePhase.FAILED if pod.report.error else NodePhase.SUCCEEDED, pod.report.error)
+    is_interrupted = is_interruption(
+        exit_code=pod.exit_code,
+        ended=moment(pod.finished_at) if pod.finished_at else None,
+        stopped_at=pod.stopped_at or (LONG_AGO if pod.disrupted else None),
+        is_watched=pod.is_watched,
+    )
+    is_unsaved = bool(pod.broken) and pod.report is None  # what saves outputs was told to stop too
+    if pod.disrupted and (is_interrupted or is_unsaved):
+        return ended(NodePhase.FAILED, pod.disrupted, is_lost=True)
+    if pod.failure:
+        return ended(NodePhase.FAILED, pod.failure)
+    if pod.is_deleted and (pod.exit_code != 0 or is_interrupted):
+        return ended(NodePhase.ERROR, pod.broken or "pod deleted")
+    if pod.exit_code == STOPPED:
+        return ended(
+            NodePhase.FAILED, "interrupted: it was told to stop and did not say that it had finished", is_lost=True
+        )
+    if pod.exit_code is None:
+        return ended(NodePhase.ERROR, pod.broken or "the pod ended, and its main container never ran")
+    if pod.exit_code != 0:
+        words = pod.reason or "Error"
+        detail = f": {pod.message}" if pod.message else ""
+        return ended(NodePhase.FAILED, f"{words} (exit code {pod.exit_code}){detail}")
+    if pod.report is not None and pod.report.error:
+        return ended(NodePhase.ERROR, pod.report.error)
+    if pod.broken:
+        return ended(NodePhase.ERROR, pod.broken)
+    return ended(NodePhase.SUCCEEDED)
+
+
+def _as_a_whole(pod: PodSeen, members: Sequence[str]) -> PodSeen:
+    """The pod of a container set, as if one container had ended as the set did.
+
+    That is the first one that failed; a container that did not run because another failed comes after the others.
+    """
+    by_name = {container.name: container for container in pod.containers}
+    ends = [by_name.get(name) or ContainerSeen(name=name) for name in members]
+    failed = sorted((end for end in ends if end.exit_code), key=lambda end: end.exit_code == NOT_RUN)
+    if failed:
+        worst = failed[0]
+        name_first = f"{worst.name}: {worst.reason or 'Error'}"
+        pod = replace(pod, exit_code=worst.exit_code, reason=name_first, message=worst.message)
+    else:
+        is_whole = all(end.exit_code == 0 for end in ends)
+        pod = replace(pod, exit_code=0 if is_whole else None)
+    return replace(pod, finished_at=max((end.finished_at for end in ends), default=""))
+
+
+def ended_by_itself(pod: PodSeen, late_at: datetime | None) -> bool:
+    """Whether a pod that has to end by now ended for another reason, which then counts, as with Argo.
+
+    One that was deleted counts where it had ended before this moment; None: the moment is not known. One that
+    failed shortly before it may have ended because of it.
+    """
+    finished = moment(pod.finished_at) if pod.finished_at else None
+    slack = timedelta() if pod.exit_code == 0 else CLOCKS_DIFFER
+    was_in_time = late_at is not None and finished is not None and finished + slack <= late_at
+    return pod.is_ended and (was_in_time or not pod.is_deleted)
+
+
+def members_of(template: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of the containers of a container set; none for every other template."""
+    containers = (template.get("containerSet") or {}).get("containers") or ()
+    return tuple(str(container["name"]) for container in containers)
+
+
+def members_seen(
+    nodes: Sequence[NodeRecord], pod: PodSeen | None, ended: Ended | None, *, now: str
+) -> tuple[NodeRecord, ...]:
+    """The nodes of a set's containers, as their pod is. `ended`: None while it goes on.
+
+    They are final when the pod's own node is: until then the pod may be lost and start again.
+    """
+    by_name = {container.name: container for container in pod.containers} if pod is not None else {}
+    return tuple(_member(node, by_name.get(node.display_name), ended, now) for node in nodes)
+
+
+def _member(node: NodeRecord, seen: ContainerSeen | None, ended: Ended | None, now: str) -> NodeRecord:
+    seen = seen or ContainerSeen(name=node.display_name)
+    started = seen.started_at or node.started_at
+    if ended is None:
+        has_begun = seen.is_running or seen.exit_code is not None
+        phase = NodePhase.RUNNING if has_begun else NodePhase.PENDING
+        return msgspec.structs.replace(node, phase=phase, started_at=started)
+    outputs, message = None, ""
+    match seen.exit_code:
+        case None if ended.phase is NodePhase.SUCCEEDED:  # its state was not seen, and the pod's was
+            phase = NodePhase.SUCCEEDED
+        case None:
+            phase, message = NodePhase.FAILED, ended.message or "the pod ended before this container did"
+        case 0:
+            phase = NodePhase.SUCCEEDED
+        case code:
+            phase = NodePhase.ERROR if code == NOT_RUN else NodePhase.FAILED
+            detail = f": {seen.message}" if seen.message else ""
+            message = f"{seen.reason or 'Error'} (exit code {code}){detail}"
+    if seen.exit_code is not None:
+        outputs = Outputs(exit_code=str(seen.exit_code))
+    return msgspec.structs.replace(
+        node,
+        phase=phase,
+        message=message,
+        outputs=outputs,
+        host=ended.host or node.host,
+        started_at=started,
+        finished_at=seen.finished_at or ended.finished_at or now,
+    )

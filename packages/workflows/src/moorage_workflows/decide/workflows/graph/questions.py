@@ -1,0 +1,83 @@
+"""What a run asks the world, and waits for: values of ConfigMaps, outputs that are remembered, locks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from moorage.decide.evaluation import TextError
+from moorage_workflows.decide.workflows.graph.events import Locks, Question, Recall, Refusal
+from moorage_workflows.decide.workflows.graph.state import State
+from moorage_workflows.decide.workflows.graph.stops import check_cut
+from moorage_workflows.decide.workflows.graph.tasks import waiting_for
+from moorage_workflows.decide.workflows.text.durations import parse_duration
+
+
+async def ask(state: State, question: Question) -> Any:
+    """The answer; a question that others wait for too is asked once."""
+    future = state.waits.answers.get(question)
+    if future is None:
+        future = state.waits.answers[question] = state.scheduler.future()
+        state.draft.questions.append(question)
+    return await future
+
+
+def set_answer(state: State, question: Question, value: Any) -> None:
+    future = state.waits.answers.pop(question, None)
+    if future is not None:
+        future.set(value)
+
+
+async def take_locks(state: State, identity: str, locks: tuple[str, ...]) -> str:
+    """Wait for all of these locks; why they cannot be had, where the workflow is not to wait for that.
+
+    Raises Cut where the wait ends without them.
+    """
+    asked = Locks(node=identity, priority=state.limits.priority, created_at=state.workflow.created_at, locks=locks)
+    answer = await ask(state, asked)
+    state.locked.add(identity)
+    if isinstance(answer, Refusal):
+        release_locks(state, identity)  # it waits no longer
+        check_cut(state, is_exit=False)
+        return answer.message
+    if identity == state.workflow.name:
+        state.workflow = msgspec.structs.replace(state.workflow, locks=locks, message="")
+        if (record := state.records.get(identity)) is not None and not record.pod_name:
+            state.save(msgspec.structs.replace(record, message=""))
+    elif identity in state.records:
+        record = state.records[identity]
+        state.save(msgspec.structs.replace(record, locks=locks, message=""))
+    return ""
+
+
+def release_locks(state: State, identity: str) -> None:
+    if identity in state.locked:
+        state.locked.discard(identity)
+        state.draft.unlock.append(identity)
+
+
+def note_lock_wait(state: State, asked: Locks, reason: str) -> None:
+    """Why a lock cannot be had by anybody for now; empty: others have it."""
+    message = waiting_for(asked.locks, reason)
+    record = state.records.get(asked.node)
+    if record is None:  # the workflow's own lock comes before its first node, which has the same id
+        state.workflow = msgspec.structs.replace(state.workflow, message=message if reason else "")
+    elif not record.pod_name:
+        state.save(msgspec.structs.replace(record, message=message))
+
+
+def memo_of(template: Mapping[str, Any]) -> Recall | None:
+    """What a template that remembers its outputs asks for. Raises TextError."""
+    memoize = template.get("memoize")
+    if not memoize:
+        return None
+    cache = str(((memoize.get("cache") or {}).get("configMap") or {}).get("name") or "")
+    if not re.fullmatch(r"[A-Za-z0-9][-A-Za-z0-9_./:=]*", str(memoize.get("key") or "")):
+        raise TextError(
+            f"memoize.key must have letters, digits and -_./:= only, and is {str(memoize.get('key'))[:100]!r}"
+        )
+    age = parse_duration(str(memoize["maxAge"])) if memoize.get("maxAge") else None
+    return Recall(cache, str(memoize["key"]), None if age is None else int(age.total_seconds()))

@@ -1,0 +1,262 @@
+"""What one run of a workflow knows: its nodes' records, its pods, what they wait for, and what is said next."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from moorage.decide.evaluation import Budget
+from moorage_kube.moments import moment
+from moorage_workflows.decide.workflows.graph.coroutines import Future, Scheduler, Slots
+from moorage_workflows.decide.workflows.graph.events import (
+    Controls,
+    CreatePod,
+    EndPod,
+    PodSeen,
+    Question,
+    Remember,
+)
+from moorage_workflows.decide.workflows.graph.frames import Awaited, Call
+from moorage_workflows.decide.workflows.graph.inputs import Inputs
+from moorage_workflows.decide.workflows.graph.naming import Ids
+from moorage_workflows.decide.workflows.graph.places import places_held
+from moorage_workflows.decide.workflows.graph.scopes import globals_of
+from moorage_workflows.decide.workflows.graph.tasks import Limits, stamp
+from moorage_workflows.decide.workflows.graph.timers import Timers
+from moorage_workflows.decide.workflows.templates import Library, Resolved
+from moorage_workflows.model.workflow import (
+    NODE_MOVES,
+    MetricPoint,
+    NodePhase,
+    NodeRecord,
+    NodeType,
+    Outputs,
+    Resume,
+    WorkflowRecord,
+)
+
+
+class Draft(Struct):
+    """What has been decided since the last decision was given out."""
+
+    remember: list[Remember] = field(default_factory=list)
+    nodes: dict[str, NodeRecord] = field(default_factory=dict)  # by id
+    metrics: list[MetricPoint] = field(default_factory=list)
+    create: list[CreatePod] = field(default_factory=list)
+    end: dict[str, EndPod] = field(default_factory=dict)  # by the pod's name
+    release: list[str] = field(default_factory=list)
+    unlock: list[str] = field(default_factory=list)
+    questions: list[Question] = field(default_factory=list)
+
+
+class Pods(Struct):
+    """The pods of a run, by their names."""
+
+    seen: dict[str, PodSeen]
+    slots: Slots
+    awaited: dict[str, Awaited] = field(default_factory=dict)
+    refused: set[str] = field(default_factory=set)  # that the API server does not take for now
+    cut: dict[str, str] = field(default_factory=dict)  # that are being ended, and the message of their nodes
+    daemon_metrics: dict[str, Callable[[NodeRecord], None]] = field(default_factory=dict)
+
+
+class Waits(Struct):
+    """What nodes wait for beside pods and moments."""
+
+    answers: dict[Question, Future[Any]] = field(default_factory=dict)
+    # by node id; the bool: is_exit
+    suspended: dict[str, tuple[NodeRecord, bool, Future[Resume]]] = field(default_factory=dict)
+    resumed: dict[str, list[Resume]] = field(default_factory=dict)  # by node id: asked for before the node waited
+    go_on: list[Future[None]] = field(default_factory=list)  # while the workflow is suspended
+    backoffs: list[Future[None]] = field(default_factory=list)  # waits that a shutdown ends
+
+
+class State:
+    """All that one run knows, and what it says next. Every change of a node goes through `save`.
+
+    `execute`: carries out a call as a node. Templates call templates, so whoever makes the state brings it.
+    """
+
+    def __init__(
+        self,
+        workflow: WorkflowRecord,
+        *,
+        nodes: Iterable[NodeRecord],
+        pods: Iterable[PodSeen],
+        now: datetime,
+        execute: Callable[[State, Call], Awaitable[NodeRecord]],
+    ) -> None:
+        self.workflow = workflow
+        self.spec: Mapping[str, Any] = workflow.document.get("spec") or {}
+        self.library = Library.of_stored(workflow.document)
+        self.now = now
+        self.scheduler = Scheduler()
+        self.timers = Timers(self.scheduler)
+        self.records: dict[str, NodeRecord] = {node.id: node for node in nodes}
+        self.ids = Ids(workflow.name, self.records.values())
+        self.by_pod = {node.pod_name: node for node in self.records.values() if node.pod_name}
+        self.globals = globals_of(workflow)
+        # what nodes have exported, also those that stand in others that have ended and are not walked again
+        self.global_artifacts = {f"workflow.outputs.artifacts.{row.name}": row for row in workflow.artifacts}
+        self.parameters = dict(workflow.parameters)
+        self.globals |= {f"workflow.outputs.parameters.{name}": value for name, value in self.parameters.items()}
+        self.pods = Pods({pod.name: pod for pod in pods}, Slots(self.scheduler, None))
+        self.waits = Waits()
+        self.watched: dict[str, Callable[[NodeRecord], None]] = {}  # by node id
+        self.workflow_hooks: dict[str, Future[None]] = {}
+        self.controls = Controls()
+        self.limits = Limits()
+        self.deadline: datetime | None = None
+        self.is_late = False
+        self.is_exiting = False
+        self.places = places_held(self.records)  # of nodes that began before this run was made
+        self.locked: set[str] = set()  # ids of nodes
+        self.draft = Draft()
+        self.budget = Budget(nodes=len(self.records))
+        self._execute = execute
+        self._pods_done = 0
+        self._pods_total = 0
+        for node in self.records.values():
+            self._count(None, node)
+
+    @property
+    def is_done(self) -> bool:
+        return self.workflow.phase in ("Succeeded", "Failed", "Error")
+
+    def execute(self, call: Call) -> Awaitable[NodeRecord]:
+        """Carry out a template as a node; the node's final record. Raises Cut."""
+        return self._execute(self, call)
+
+    # --- nodes
+
+    def has_begun(self, name: str) -> bool:
+        """Whether there is a record of the node of this name: what led to it is not asked again."""
+        return self.ids.of(name) in self.records
+
+    def node(
+        self,
+        call: Call,
+        resolved: Resolved | None,
+        inputs: Inputs | None,
+        kind: NodeType,
+        phase: NodePhase,
+        message: str = "",
+    ) -> NodeRecord:
+        """The record of a node as it begins, or as it is stored."""
+        identity = self.ids.of(call.name)
+        stored = self.records.get(identity)
+        if stored is not None and stored.type is kind:
+            return stored
+        return NodeRecord(
+            id=identity,
+            name=call.name,
+            display_name=call.display_name,
+            type=kind,
+            phase=phase,
+            template=resolved.name if resolved is not None else str(call.step.get("template") or ""),
+            template_ref=resolved.scope if resolved is not None else call.scope,
+            boundary_id=call.frame.record.id if call.frame is not None else "",
+            parents=call.parents,
+            started_at=stamp(self.now),
+            finished_at=stamp(self.now) if phase.is_fulfilled else "",
+            message=message,
+            inputs=inputs.as_record() if inputs is not None else {},
+        )
+
+    def save(self, record: NodeRecord) -> NodeRecord:
+        """Keep the record, and say that it is to be stored where it is another one now."""
+        before = self.records.get(record.id)
+        if before == record:
+            return record
+        if before is None or before.phase is not record.phase:
+            NODE_MOVES.check(before.phase if before else None, record.phase, (before,) if before else ())
+        self._count(before, record)
+        self.records[record.id] = record
+        if record.pod_name:
+            self.by_pod[record.pod_name] = record
+        self.draft.nodes[record.id] = record
+        if (look := self.watched.get(record.id)) is not None:
+            look(record)
+        return record
+
+    def _count(self, before: NodeRecord | None, record: NodeRecord) -> None:
+        if not record.type.has_pod:
+            return
+        if before is None or not before.type.has_pod:
+            self._pods_total += 1
+            self._pods_done += record.phase.is_fulfilled
+        elif not before.phase.is_fulfilled and record.phase.is_fulfilled:
+            self._pods_done += 1
+
+    def end_node(
+        self, node: NodeRecord, phase: NodePhase, message: str = "", outputs: Outputs | None = None
+    ) -> NodeRecord:
+        """Give a node its last phase, unless it has one."""
+        current = self.records.get(node.id, node)
+        if current.phase.is_fulfilled:
+            return current
+        return self.save(
+            msgspec.structs.replace(
+                current,
+                phase=phase,
+                message=message,
+                finished_at=stamp(self.now) if phase.is_fulfilled else "",  # a daemon's goes on
+                outputs=outputs,
+            )
+        )
+
+    def fail(self, call: Call, message: str) -> NodeRecord:
+        """A node that could not begin."""
+        stored = self.records.get(self.ids.of(call.name))
+        if stored is not None:  # it began, and cannot go on
+            if not stored.phase.is_fulfilled:
+                self.forget_pod(stored)
+            return self.end_node(stored, NodePhase.ERROR, message)
+        record = self.node(call, None, None, NodeType.SKIPPED, NodePhase.ERROR, message)
+        record = msgspec.structs.replace(
+            record, phase=NodePhase.ERROR, message=message, finished_at=stamp(self.now)
+        )
+        return self.save(record)
+
+    def skip(self, call: Call, phase: NodePhase, message: str) -> NodeRecord:
+        """A node that is left out."""
+        stored = self.records.get(self.ids.of(call.name))
+        if stored is not None and stored.phase.is_fulfilled:
+            return stored
+        return self.save(self.node(call, None, None, NodeType.SKIPPED, phase, message))
+
+    def forget_pod(self, node: NodeRecord) -> None:
+        """Nobody waits for the node's pod any more: it ends."""
+        if node.pod_name:
+            self.pods.awaited.pop(node.pod_name, None)
+            self.draft.end[node.pod_name] = EndPod(node.pod_name)
+            self.draft.release.append(node.pod_name)
+
+    # --- the workflow
+
+    def note_progress(self) -> None:
+        """Bring the workflow's record up to what its nodes did."""
+        workflow = self.workflow
+        if (workflow.done, workflow.total) != (self._pods_done, self._pods_total):
+            self.workflow = msgspec.structs.replace(workflow, done=self._pods_done, total=self._pods_total)
+        artifacts = tuple(self.global_artifacts.values())
+        if self.workflow.parameters != self.parameters or self.workflow.artifacts != artifacts:
+            self.workflow = msgspec.structs.replace(
+                self.workflow, parameters=dict(self.parameters), artifacts=artifacts
+            )
+
+    # --- time
+
+    def seconds(self) -> float:
+        """How long the workflow runs by now."""
+        started = moment(self.workflow.started_at) or self.now
+        return max((self.now - started).total_seconds(), 0.0)
+
+    async def until(self, at: datetime) -> None:
+        """Wait for this moment, unless it is over."""
+        if at > self.now:
+            await self.timers.at(at)

@@ -1,0 +1,31 @@
+"""Whether what goes on must end, and whether anything new may start: shutdown, deadline, suspension."""
+
+from __future__ import annotations
+
+from moorage_workflows.decide.workflows.graph.coroutines import Future
+from moorage_workflows.decide.workflows.graph.frames import Cut
+from moorage_workflows.decide.workflows.graph.state import State
+
+LATE = "Step exceeded its deadline"  # Argo's words, as those for a shutdown
+
+
+def reason_to_end(state: State, *, is_exit: bool) -> str:
+    """Why what goes on is to end, and nothing new may start. Empty: it may. `is_exit`: of an exit handler."""
+    shutdown = state.controls.shutdown
+    if shutdown == "Terminate" or (shutdown and not is_exit):
+        return f"workflow shutdown with strategy: {shutdown}"
+    return LATE if state.is_late and not is_exit else ""
+
+
+def check_cut(state: State, *, is_exit: bool) -> None:
+    """Raises Cut where nothing new may start. What has begun is followed to its end all the same."""
+    if reason := reason_to_end(state, is_exit=is_exit):
+        raise Cut(reason)
+
+
+async def while_suspended(state: State, *, is_exit: bool) -> None:
+    while state.controls.is_suspended:
+        check_cut(state, is_exit=is_exit)
+        future: Future[None] = state.scheduler.future()
+        state.waits.go_on.append(future)
+        await future

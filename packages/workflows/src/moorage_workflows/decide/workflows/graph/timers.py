@@ -1,0 +1,37 @@
+"""Moments that coroutines wait for."""
+
+from __future__ import annotations
+
+import heapq
+from datetime import datetime
+
+from moorage_workflows.decide.workflows.graph.coroutines import Future, Scheduler
+
+
+class Timers:
+    """What is done at its moment, the earliest first; of one moment, the one that asked first."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._heap: list[tuple[datetime, int, Future[None]]] = []
+        self._number = 0
+
+    @property
+    def next_at(self) -> datetime | None:
+        """The earliest moment that somebody waits for."""
+        return self._heap[0][0] if self._heap else None
+
+    def at(self, moment: datetime) -> Future[None]:
+        """What is done at this moment."""
+        future: Future[None] = self._scheduler.future()
+        self._number += 1
+        heapq.heappush(self._heap, (moment, self._number, future))
+        return future
+
+    def fire(self, now: datetime) -> bool:
+        """Whether there was anything to be done by now."""
+        fired = False
+        while self._heap and self._heap[0][0] <= now:
+            heapq.heappop(self._heap)[2].set(None)
+            fired = True
+        return fired

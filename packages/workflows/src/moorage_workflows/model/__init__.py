@@ -1,0 +1,1 @@
+"""The kinds of workflows, and what is kept of a run."""

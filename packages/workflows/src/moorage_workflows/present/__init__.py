@@ -1,0 +1,1 @@
+"""Decisions about workflows as text, for the server and the command line."""

@@ -1,0 +1,63 @@
+"""/kept of a workflow: what the server keeps of the pods of its steps when they are gone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from moorage.api.errors import ErrorCode
+from moorage.api.kept import Erased, KeptLog, KeptSteps, WhichLog, WhichPods
+from moorage.model.argo import WORKFLOWS
+from moorage.server.endpoint import Call, Endpoint
+from moorage.server.kept import KeptForUser
+from moorage.server.namespaces import oldest_for
+from moorage.server.rest.kept import check_right
+from moorage_kube.errors import NotFound, ServerError, StorageError
+from moorage_workflows.workflows.records import LocalRecords
+
+STEPS = "/api/v1/workflows/{namespace}/{name}/kept"
+
+
+async def show_kept_steps(call: Call[None, WhichPods]) -> KeptSteps:
+    """Show what is kept of the pods of a workflow's steps; for users who may read workflows there."""
+    await check_right(call, "get", WORKFLOWS)
+    uid = call.query.uid or await _newest(call)
+    kept = KeptForUser(call.context, call.user)
+    return KeptSteps(pods=await kept.steps(call.namespace, call.name, uid, pod=call.query.pod))
+
+
+async def show_kept_step_log(call: Call[None, WhichLog]) -> KeptLog:
+    """Show the kept end of the log of a container of a step's pod; for users who may read logs of pods there."""
+    uid = call.query.uid or await _newest(call)
+    kept = KeptForUser(call.context, call.user)
+    pod, container = str(call.path["uid"]), call.query.container
+    return await kept.step_log(call.namespace, call.name, uid, pod, container=container)
+
+
+async def erase_kept_steps(call: Call[None, None]) -> Erased:
+    """Erase what is kept of the pods of all workflows of a name, for good; for users who may delete workflows."""
+    await check_right(call, "delete", WORKFLOWS)
+    call.audit("erase what is kept of workflow", f"{call.namespace}/{call.name}")
+    try:
+        since = await oldest_for(call.context, call.user, "delete", WORKFLOWS, call.namespace)
+        return Erased(pods=await call.context.keeper.erase_steps(call.namespace, call.name, since))
+    except StorageError as error:
+        raise ServerError(f"what is kept cannot be erased: {error.message}", status=503) from error
+
+
+ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
+    Endpoint(method="GET", path=STEPS, handler=show_kept_steps, query=WhichPods, answer=KeptSteps),
+    Endpoint(method="GET", path=f"{STEPS}/{{uid}}", handler=show_kept_step_log, query=WhichLog, answer=KeptLog),
+    Endpoint(method="DELETE", path=STEPS, handler=erase_kept_steps, answer=Erased),
+)
+
+
+async def _newest(call: Call[None, Any]) -> str:
+    """The uid of the newest workflow of the name. Raises NotFound."""
+    try:
+        since = await oldest_for(call.context, call.user, "get", WORKFLOWS, call.namespace)
+        record = await call.context.part(LocalRecords).get(call.namespace, call.name, since)
+    except StorageError as error:
+        raise ServerError(f"the records of workflows cannot be read: {error.message}", status=503) from error
+    if record is None:
+        raise NotFound(f"nothing is kept of workflow {call.namespace}/{call.name}", code=ErrorCode.NOT_FOUND)
+    return record.uid

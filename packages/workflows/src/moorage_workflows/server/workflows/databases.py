@@ -1,0 +1,20 @@
+"""The database of workflows."""
+
+from moorage.server.databases import ServerDatabase
+from moorage_workflows.workflows.store import SCHEMA
+
+DATABASES = (
+    ServerDatabase(
+        name="workflows",
+        file="workflows.db",
+        schema=SCHEMA,
+        tables=(
+            "workflow_runs",
+            "workflow_nodes",
+            "workflow_reports",
+            "workflow_memos",
+            "workflow_metrics",
+            "workflow_sizes",
+        ),
+    ),
+)

@@ -1,0 +1,83 @@
+"""What the server holds for workflows: their records and artifacts, and the task that forgets old ones."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from pathlib import Path
+
+from moorage.model.argo import WORKFLOWS
+from moorage.server.databases import ARTIFACTS_FOLDER
+from moorage.server.moving import set_aside
+from moorage.server.parts import Base, Parts
+from moorage_kube.api import Api
+from moorage_kube.errors import NotFound
+from moorage_workflows.workflows.artifacts import Artifacts, open_artifacts
+from moorage_workflows.workflows.keeping import Keeping, keep_settings, sweep
+from moorage_workflows.workflows.records import LocalRecords
+from moorage_workflows.workflows.store import WorkflowStore, open_workflows
+
+log = logging.getLogger(__name__)
+
+FILE = "workflows.db"
+LISTED_AT_ONCE = 100  # Workflows, of at most some MB each
+
+
+def make_parts(base: Base) -> Parts:
+    """Raises UsageError for a setting that cannot be read, and StorageError."""
+    keeping = keep_settings(base.env)
+    place = base.place
+    artifacts = _open_artifacts(place.folder, keeping, is_shared=bool(place.url))
+    records = LocalRecords(
+        place.url or place.folder / FILE,
+        prepare=partial(move_workflows, place.folder) if place.url else None,
+        artifacts=artifacts,
+        quota=keeping.record_bytes,
+    )
+    return Parts(
+        values=(records, artifacts),
+        recording=(
+            partial(sweep, records, artifacts, keeping, present=partial(_present, base.api), clock=base.clock),
+        ),
+        close=(records.close,),
+    )
+
+
+def _open_artifacts(folder: Path, keeping: Keeping, *, is_shared: bool) -> Artifacts:
+    """`is_shared`: other servers have other folders, and would not find what is in this one."""
+    if is_shared and not keeping.artifacts:
+        hint = "servers that share a database keep artifacts in a bucket: set MOORAGE_ARTIFACTS"
+        return Artifacts(None, most_bytes=keeping.artifact_bytes, refusal=hint)
+    where = keeping.artifacts or folder / ARTIFACTS_FOLDER
+    return open_artifacts(where, most_bytes=keeping.artifact_bytes, namespace_bytes=keeping.namespace_bytes)
+
+
+def move_workflows(folder: Path, to: WorkflowStore) -> None:
+    """Move `workflows.db` of a folder into PostgreSQL. Raises StorageError, and then nothing is renamed.
+
+    It is moved before anybody reads or writes records: a run that went on without its own would begin again.
+    """
+    path = folder / FILE
+    if not path.exists():
+        return
+    before = open_workflows(path)
+    try:
+        runs = to.take_over(before)
+    finally:
+        before.close()
+    set_aside(path)
+    log.info("moved the records of workflows into PostgreSQL", extra={"runs": runs})
+
+
+async def _present(api: Api) -> frozenset[str]:
+    """Uids of all Workflows."""
+    uids: set[str] = set()
+    cont: str | None = None
+    try:
+        while True:  # they are large: a page at a time
+            page = await api.list(WORKFLOWS, limit=LISTED_AT_ONCE, cont=cont)
+            uids.update(str(workflow["metadata"]["uid"]) for workflow in page.items)
+            if not (cont := page.cont):
+                return frozenset(uids)
+    except NotFound:  # no such kind here
+        return frozenset()

@@ -1,0 +1,48 @@
+"""Which runs of workflows are asked for, and a page of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime
+
+from msgspec import Struct, field
+
+from moorage_kube.selectors import LabelSelector, parse_label_selector
+from moorage_workflows.model.workflow import NodeRecord, WorkflowRecord
+
+PAGE = 100  # runs, unless more are asked for
+PAGE_MAX = 1000
+NODES_PAGE_MAX = 10_000
+
+
+class RunQuery(Struct, frozen=True, kw_only=True):
+    """All fields hold at once; an empty one holds for every run.
+
+    `namespaces` None: all. `after`: the `after` of the page before, or empty. `documents`: with the documents,
+    else each has only its metadata's name, namespace and labels. `present`: only runs whose objects are there.
+    """
+
+    namespaces: Collection[str] | None = None
+    phases: Collection[str] = ()
+    cron: str = ""
+    labels: LabelSelector = field(default_factory=lambda: parse_label_selector(""))
+    prefix: str = ""  # of the name
+    present: bool = False
+    since: datetime | None = None  # of their creation
+    documents: bool = False
+    limit: int = PAGE
+    after: str = ""
+
+
+class RunPage(Struct, frozen=True, kw_only=True):
+    """Runs, the newest first. `after` is empty on the last page."""
+
+    runs: tuple[WorkflowRecord, ...] = ()
+    after: str = ""
+
+
+class NodePage(Struct, frozen=True, kw_only=True):
+    """Nodes of one run by their ids. `after` is empty on the last page."""
+
+    nodes: tuple[NodeRecord, ...] = ()
+    after: str = ""
