@@ -84,7 +84,7 @@ async def a_collector(tmp_path, kubelets: Kubelets, notes: list[Any], raw: Any =
     )
     informers = Informers()
     nodes, pods, jobs = (informers.of(api, resource) for resource in (NODES, PODS, JOBS))
-    cluster = Cluster(api, clock=clock, nodes=nodes, pods=pods, jobs=jobs, informers=informers)
+    cluster = Cluster(api, clock=clock, informers=informers)
     tasks = [asyncio.create_task(informer.run()) for informer in (nodes, pods, jobs)]
     for informer in (nodes, pods, jobs):
         await informer.synced.wait()

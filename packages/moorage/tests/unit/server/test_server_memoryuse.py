@@ -57,7 +57,7 @@ async def sampled(kubelets: Nodes, *pods: Obj, waits: tuple[float, ...] = (0.0,)
         api.put(PODS, pod)
     informers = Informers()
     nodes, pod_informer, jobs = (informers.of(api, resource) for resource in (NODES, PODS, JOBS))
-    cluster = Cluster(api, clock=clock, nodes=nodes, pods=pod_informer, jobs=jobs, informers=informers)
+    cluster = Cluster(api, clock=clock, informers=informers)
     tasks = [asyncio.create_task(informer.run()) for informer in (nodes, pod_informer, jobs)]
     for informer in (nodes, pod_informer, jobs):
         await informer.synced.wait()
