@@ -8,12 +8,12 @@ import contextlib
 import hashlib
 import json
 import socket
+from dataclasses import replace
 from urllib.parse import parse_qs, urlsplit
 
 import aiohttp
 import pytest
 from aiohttp import web
-from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
