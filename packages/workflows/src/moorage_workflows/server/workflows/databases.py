@@ -3,10 +3,11 @@
 from moorage.server.databases import ServerDatabase
 from moorage_workflows.workflows.store import SCHEMA
 
+FILE = "workflows.db"
 DATABASES = (
     ServerDatabase(
         name="workflows",
-        file="workflows.db",
+        file=FILE,
         schema=SCHEMA,
         tables=(
             "workflow_runs",

@@ -12,6 +12,7 @@ from moorage.server.moving import set_aside
 from moorage.server.parts import Base, Parts
 from moorage_kube.api import Api
 from moorage_kube.errors import NotFound
+from moorage_workflows.server.workflows.databases import FILE
 from moorage_workflows.workflows.artifacts import Artifacts, open_artifacts
 from moorage_workflows.workflows.keeping import Keeping, keep_settings, sweep
 from moorage_workflows.workflows.records import LocalRecords
@@ -19,7 +20,6 @@ from moorage_workflows.workflows.store import WorkflowStore, open_workflows
 
 log = logging.getLogger(__name__)
 
-FILE = "workflows.db"
 LISTED_AT_ONCE = 100  # Workflows, of at most some MB each
 
 
