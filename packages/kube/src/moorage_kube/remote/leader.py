@@ -9,8 +9,7 @@ A process that was held (SIGSTOP, a machine that slept) wakes with work half don
 changes wait to be read, and all of it goes on before its campaign hears that the lease ran out. So whoever writes
 as the leader asks `Elector.check` right before each write leaves (`KubeClient.guarded`). Held between that and
 the write (25 microseconds, as measured), it sends that one write on waking: Kubernetes has no write that depends
-on a Lease. So a write of a controller names what it makes, or gives the version that it changes, or is put right
-by the next look.
+on a Lease.
 https://kubernetes.io/docs/concepts/architecture/leases/
 """
 
