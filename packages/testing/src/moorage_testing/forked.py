@@ -30,7 +30,15 @@ from typing import Any, NoReturn
 from moorage.cli.main import main as main_of_moor
 from moorage_kube.clock import SYSTEM
 
-PACKAGES = ("moorage.cli", "moorage.client", "moorage_kube.remote", "moorage.actions")
+PACKAGES = (
+    "moorage.cli",
+    "moorage.client",
+    "moorage_kube.remote",
+    "moorage.actions",
+    "moorage_workflows.cli",
+    "moorage_workflows.actions",
+)
+LATE = ("aiohttp", "encodings.idna")  # what commands import when they first send a request
 FDS = 4  # of a request: stdin, stdout, stderr, and where its pid and its exit code are written
 PID_BYTES = 8
 REQUEST_BYTES = 2**20
@@ -50,6 +58,7 @@ class ForkServer:
                 stdout=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
             )
+        self.pid = self._process.pid
         atexit.register(self.close)
 
     def close(self) -> None:
@@ -206,6 +215,8 @@ def main() -> None:
     for package in PACKAGES:
         for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
             importlib.import_module(module.name)
+    for name in LATE:
+        importlib.import_module(name)
     gc.collect()
     gc.freeze()
     serve(control)

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -49,6 +50,11 @@ def test_a_forked_command_prints_and_ends_as_one_of_a_fresh_interpreter_does(ser
         assert (forked.returncode, forked.stdout, forked.stderr) == (fresh.returncode, fresh.stdout, fresh.stderr)
     made = [sorted(path.relative_to(folder) for path in folder.rglob("*")) for folder in folders]
     assert made[0] == made[1] != []
+
+
+def test_what_every_request_needs_is_imported_before_commands_are_forked(server):
+    assert server.run(["--version"], env=os.environ, timeout=120).returncode == 0
+    assert b"/aiohttp/_http_parser" in Path(f"/proc/{server.pid}/maps").read_bytes()
 
 
 def test_a_command_reads_what_it_is_given_and_has_an_environment_of_its_own(server, tmp_path):
