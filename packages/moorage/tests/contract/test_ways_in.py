@@ -390,6 +390,7 @@ def about_run(
         code=code,
         message=message,
         asks_server=verb == "explain",
+        needs_server=verb == "show",
     )
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Any
 
 from msgspec import Struct
 
-from moorage.actions.kept import Kept, NothingKept, kept_of
+from moorage.actions.kept import Kept, kept_of
 from moorage.api.errors import ErrorCode
 from moorage.api.jobs import SORTS, Attempt, Job, JobSummary, RunPod
-from moorage.decide.runs.events import RunEvent, merge_events
 from moorage.decide.runs.kept import kept_pods_of, view_deleted
 from moorage.decide.runs.state import (
     CANCELLED,
@@ -50,18 +49,11 @@ class Cancelled(Struct, frozen=True):
         return not self.jobs
 
 
-AskTypes = Callable[[set[str]], Awaitable[Mapping[str, str]]]
-"""Node name → GPU type, for these nodes at least, from who knows; for callers who may not list nodes."""
-
-
 # -- reading
 
 
-async def get_run(
-    api: Api, namespace: str, name: str, kept: Kept | None = None, ask_types: AskTypes | None = None
-) -> RunView:
+async def get_run(api: Api, namespace: str, name: str, kept: Kept) -> RunView:
     """A run with its attempts; what is gone of it, or the whole run, from what is `kept`. Raises NotFound."""
-    kept = kept or NothingKept()
     try:
         jobs = await jobs_of_run(api, namespace, name)
     except NotFound:
@@ -71,16 +63,7 @@ async def get_run(
     pods, types = await asyncio.gather(pods_of_run(api, namespace, name), node_types(api))
     run = view_run(jobs, pods, node_types=types)
     gone = kept_pods_of(await kept_of(kept, run), jobs)
-    run = view_run(jobs, pods, node_types=types, kept=gone)
-    if types is None and (asked := await _asked_types([run], ask_types)):
-        return view_run(jobs, pods, node_types=asked, kept=gone)
-    return run
-
-
-async def _asked_types(runs: Iterable[RunView], ask: AskTypes | None) -> Mapping[str, str]:
-    """What another knows of the GPU nodes that these runs are on; empty where that is of no use."""
-    nodes = {run.node for run in runs if run.gpus and run.node}
-    return await ask(nodes) if ask is not None and nodes else {}
+    return view_run(jobs, pods, node_types=types, kept=gone)
 
 
 async def get_deleted(kept: Kept, namespace: str, name: str) -> RunView | None:
@@ -101,14 +84,14 @@ async def pods_of_run(api: Api, namespace: str, name: str) -> list[Obj]:
     return (await api.list(PODS, namespace, label_selector=f"{RUN_LABEL}={name}")).items
 
 
-async def events_of_run(api: Api, run: RunView) -> tuple[RunEvent, ...]:
-    """The events of the newest Jobs and pods of a run, newest first. Raises ApiError."""
+async def events_of_run(api: Api, run: RunView) -> list[Obj]:
+    """The events of the newest Jobs and pods of a run. Raises ApiError."""
     newest = [attempt.job for attempt in run.attempts[-2:]] + [pod.name for pod in run.pods[2 - EVENT_OBJECTS :]]
     names = sorted(set(newest))
     lists = await asyncio.gather(
         *(api.list(EVENTS, run.namespace, field_selector=f"involvedObject.name={name}") for name in names)
     )
-    return merge_events(event for listed in lists for event in listed.items)
+    return [event for listed in lists for event in listed.items]
 
 
 async def node_types(api: Api) -> dict[str, str] | None:

@@ -144,6 +144,11 @@ class RunPod(Answer, frozen=True):
     ] = None
     gone: Annotated[bool, about("Whether it no longer exists: these are the facts that the server keeps.")] = False
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether it ran and is gone, and no kubelet reported its end: a lost node, or a removal by force."""
+        return self.gone and self.started is not None and self.exit_code is None
+
 
 class Attempt(Answer, frozen=True):
     """An attempt of a run: one Kubernetes Job."""

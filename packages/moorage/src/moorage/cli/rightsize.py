@@ -1,10 +1,10 @@
-"""`moor rightsize`, and the advice of `moor show` and `moor run`: what runs should ask for."""
+"""`moor rightsize`, and the advice of `moor run`: what runs should ask for."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import click
 import msgspec
@@ -77,17 +77,6 @@ def rightsize(target: Target, name: str | None, all_namespaces: bool, output: st
         return 0
 
     return in_session(target, work)
-
-
-async def advice_of_run(session: Session, name: str) -> tuple[SizeAdvice, ...]:
-    """Advice about the work of a run; none where the server does not answer, or MOORAGE_ADVICE is off."""
-    return await _ask(session, {"namespace": session.namespace, "run": name})
-
-
-def advice_lines(advice: Iterable[SizeAdvice]) -> list[str]:
-    """The part of `moor show` about advice; empty: there is none."""
-    lines = [f"  {each.text}" for each in advice]
-    return ["", "Advice, by past runs of the same command", *lines] if lines else []
 
 
 async def advice_for(session: Session, job: Obj) -> list[str]:

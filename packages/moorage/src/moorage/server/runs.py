@@ -11,22 +11,39 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from moorage.actions.runs import get_deleted, job_of, jobs_of_run, missing_run, select_runs, summary_of
+from moorage.actions.runs import (
+    events_of_run,
+    get_deleted,
+    job_of,
+    jobs_of_run,
+    missing_run,
+    select_runs,
+    summary_of,
+)
 from moorage.api.jobs import Job, JobChoice, JobDetails, JobList
 from moorage.api.kept import KeptPod, KeptRun
+from moorage.api.overviews import JobOverview
+from moorage.api.rightsizing import SizeAdvice
+from moorage.api.use import Use
 from moorage.decide.runs.kept import kept_pods_of, needs_kept
 from moorage.decide.runs.state import RunView
 from moorage.decide.since import moment_before
 from moorage.model.names import RUN_LABEL
+from moorage.present.joboverview import make_overview
+from moorage.present.rightsizing import make_work
 from moorage.server.context import Context
 from moorage.server.identity.auth import User
 from moorage.server.kept import KeptForUser
+from moorage.server.poduse import use_of_pods
 from moorage.server.problems import Problem
-from moorage_kube.errors import ApiError, StorageError
+from moorage.server.rightsizing import readable_works, work_of_run
+from moorage_kube.errors import ApiError, MoorageError, StorageError
 from moorage_kube.meta import labels_of
 from moorage_kube.resources import JOBS, Obj
 
 log = logging.getLogger(__name__)
+
+ADVICE_SECONDS = 2.0  # an overview is not held up by advice
 
 
 class RunReader(Struct, frozen=True):
@@ -76,8 +93,38 @@ class RunReader(Struct, frozen=True):
             return (await self.complete([self.view(jobs)], peaks=True))[0]
         run = await get_deleted(KeptForUser(self.context, self.user), namespace, name)
         if run is None:
-            raise missing_run(namespace, name, cluster.run_names(namespace), everywhere=False)
+            everywhere = await self._may("list", "")
+            raise missing_run(namespace, name, cluster.run_names(namespace), everywhere=everywhere)
         return run
+
+    async def overview(self, namespace: str, name: str, *, advice: bool) -> JobOverview:
+        """A run with its use and its events, and with `advice`. Raises Forbidden where the user may not list Jobs,
+        and NotFound. What else the user may not read, or cannot be read, is left out."""
+        await self._check_listing(namespace)
+        run = await self.show(namespace, name)
+        use, events, sizes = await asyncio.gather(
+            self.use(run), self._events(run), self._advice_in_time(run, wanted=advice)
+        )
+        now = self.context.now()
+        return make_overview(run, job_of(run, now), now, events=events, use=use, advice=sizes)
+
+    async def use(self, run: RunView) -> Use | None:
+        """What a run used over its life; None: it cannot be read."""
+        try:
+            return await use_of_pods(self.context, pods_of(run))
+        except StorageError as error:
+            log.warning("the use of a run cannot be read", extra={"error": error.message})
+            return None
+
+    async def advice(self, run: RunView) -> tuple[SizeAdvice, ...]:
+        """What its work should ask for, by past runs that the user may read; none while the stores are away."""
+        past, auth = self.context.rightsizing, self.context.auth
+        try:
+            works = await readable_works(past, auth, self.user, namespace=run.namespace)
+        except MoorageError:
+            return ()
+        work = work_of_run(works, run.namespace, run.name)
+        return () if work is None else make_work(work).advice
 
     async def answer(self, run: RunView) -> Job:
         """A run on the wire. Only those who may read its Job see its command and messages."""
@@ -121,11 +168,29 @@ class RunReader(Struct, frozen=True):
 
     async def may_read(self, namespace: str) -> bool:
         """Whether the user may see more of the runs of a namespace than everybody. False when nobody can tell."""
+        return await self._may("get", namespace)
+
+    async def _may(self, verb: str, namespace: str) -> bool:
+        """Whether the user may do this to Jobs of a namespace; empty: of all. False when nobody can tell."""
         auth = self.context.auth
         try:
-            return await auth.may(self.user, "get", JOBS.plural, group=JOBS.group, namespace=namespace)
+            return await auth.may(self.user, verb, JOBS.plural, group=JOBS.group, namespace=namespace)
         except ApiError:
             return False
+
+    async def _events(self, run: RunView) -> Sequence[Obj]:
+        """Empty for those who may not read them."""
+        try:
+            return await events_of_run(self.context.acting(self.user), run)
+        except (ApiError, Problem):
+            return []
+
+    async def _advice_in_time(self, run: RunView, *, wanted: bool) -> tuple[SizeAdvice, ...]:
+        try:
+            async with asyncio.timeout(ADVICE_SECONDS):
+                return await self.advice(run) if wanted else ()
+        except TimeoutError:
+            return ()
 
     async def _check_listing(self, namespace: str | None) -> None:
         """Raises Forbidden, as the Kubernetes API says it."""
@@ -140,3 +205,8 @@ class RunReader(Struct, frozen=True):
         rights = await asyncio.gather(*(self.may_read(namespace) for namespace in namespaces))
         readable = {namespace for namespace, may in zip(namespaces, rights, strict=True) if may}
         return tuple(run for run in known if run.namespace in readable)
+
+
+def pods_of(run: RunView) -> dict[str, tuple[str, int]]:
+    """The pods of a run, for `use_of_pods`."""
+    return {pod.uid: (pod.name, pod.attempt) for pod in run.pods if pod.uid}

@@ -131,7 +131,7 @@ class CliApi(FakeApi):
 
 
 class FakeServer:
-    """Moorage's server: answers by path, or is not there. With `serves` it lists the runs of that cluster."""
+    """Moorage's server: answers by path, or is not there. With `serves` it has the runs of that cluster."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {}
@@ -149,7 +149,8 @@ class FakeServer:
         patience: float = 0.0,
     ) -> T:
         self.asked.append((path, params if method == "GET" else msgspec.to_builtins(body)))
-        if path not in self.answers and self.serves is not None and path in ("/api/v1/jobs", "/api/v1/gpus"):
+        is_served = path in ("/api/v1/jobs", "/api/v1/gpus") or path.endswith("/overview")
+        if path not in self.answers and self.serves is not None and is_served:
             async with served(self.serves) as server:
                 return await server.ask(kind, method, path, params=params)
         if path not in self.answers:

@@ -9,11 +9,12 @@ from msgspec.structs import replace
 
 from moorage.actions.runs import job_of, summary_of
 from moorage.cli.joblist import row
-from moorage.cli.jobs import show_text
+from moorage.cli.jobshow import show_text
 from moorage.decide.idle.states import Record, State, write_record
 from moorage.decide.runs.state import State as RunState
 from moorage.decide.runs.state import view_run
 from moorage.present.idlemarks import mark_of
+from moorage.present.joboverview import make_overview
 from moorage.server.pages.jobboard import job_model
 from moorage_kube.testing.clock import NOON
 
@@ -65,7 +66,9 @@ def test_a_mark_says_since_when_and_what_comes(record, mark):
 def test_a_run_shows_it_everywhere():
     run = view_run([a_job()], [])
     assert "Waiting (idle 3h, suspended in 2h)" in row(job_of(run, NOON), NOON)
-    assert "idle        idle 3h, suspended in 2h: GPU below 5 %" in show_text(run, [], NOON)
+    assert "idle        idle 3h, suspended in 2h: GPU below 5 %" in show_text(
+        make_overview(run, job_of(run, NOON), NOON), NOON
+    )
     told = summary_of(run)
     assert (told.idle_since, told.idle_next, told.idle_next_at) == (NOON - 3 * HOUR, "suspend", NOON + 2 * HOUR)
     facts = {fact.name: fact.text for fact in job_model(run, a_job(), NOON, private=False).times}
@@ -77,7 +80,7 @@ def test_a_run_that_is_used_suspended_or_over_shows_no_mark():
     suspended = replace(used, state=RunState.SUSPENDED, idle=SUSPENDED)
     for run in (used, suspended):
         assert str(run.state) in row(job_of(run, NOON), NOON)
-        assert "\nidle " not in show_text(run, [], NOON)
+        assert "\nidle " not in show_text(make_overview(run, job_of(run, NOON), NOON), NOON)
         assert "Use of its GPUs" not in {fact.name for fact in job_model(run, a_job(), NOON, private=False).times}
     over = a_job()
     over["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}

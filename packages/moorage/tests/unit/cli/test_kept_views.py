@@ -1,4 +1,4 @@
-"""`moor show`, `moor logs` and `moor cancel --forget` of what is gone: by the server, and without it."""
+"""`moor show`, `moor logs` and `moor cancel --forget` of what is gone."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ import re
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
-from moorage.api.kept import KeptLog
-from moorage.cli.jobs import LOST
-from moorage.decide.runs.kept import Seen, plan
+from moorage.actions.runs import job_of
+from moorage.api.kept import KeptLog, KeptRun
+from moorage.cli.jobshow import LOST
+from moorage.decide.runs.kept import Seen, kept_pods_of, plan, view_deleted
+from moorage.decide.runs.state import RunView, view_run
+from moorage.present.joboverview import make_overview
 from moorage_kube.clock import rfc3339
 from moorage_kube.errors import Forbidden, ServerError
 from moorage_kube.resources import JOBS
 from moorage_kube.testing.clock import NOON, FakeClock
 
 KEPT = "/api/v1/jobs/default/train/kept"
+OVERVIEW = "/api/v1/jobs/default/train/overview"
 LABELS = {"moorage.dev/run": "train", "moorage.dev/attempt": "1"}
 JOB = {
     "metadata": {
@@ -47,15 +52,24 @@ POD = {
 }
 
 
+def facts(**of_pod) -> KeptRun:
+    later = NOON.replace(minute=30)
+    kept = plan(Seen(jobs=[JOB], deleted={"p1": (POD, later)}, now=later))
+    return replace(kept, pods=tuple(replace(pod, **of_pod) for pod in kept.pods))
+
+
+def overview(run: RunView):
+    return msgspec.to_builtins(make_overview(run, job_of(run, NOON), NOON))
+
+
 @pytest.fixture
 def gone(moor):
     """A run whose pod is gone, of which the server keeps all."""
     moor.clock = FakeClock()
     moor.api.put(JOBS, JOB)
-    later = NOON.replace(minute=30)
-    moor.server.answers[KEPT] = msgspec.to_builtins(
-        plan(Seen(jobs=[JOB], deleted={"p1": (POD, later)}, now=later))
-    )
+    kept = facts()
+    moor.server.answers[KEPT] = msgspec.to_builtins(kept)
+    moor.server.answers[OVERVIEW] = overview(view_run([JOB], [], kept=kept_pods_of(kept, [JOB])))
     log = KeptLog(lines=b"2026-11-21T12:00:00Z one\n2026-11-21T12:00:01Z two\n", cut=True, most_bytes=2**20)
     moor.server.answers[f"{KEPT}/p1"] = msgspec.to_builtins(log)
     return moor
@@ -72,14 +86,15 @@ def test_facts_of_a_pod_that_is_gone_stand_among_the_attempts(gone):
 
 
 def test_what_a_lost_node_never_reported_is_shown_as_unknown(gone):
-    (pod,) = gone.server.answers[KEPT]["pods"]
-    gone.server.answers[KEPT]["pods"] = [pod]
-    pod |= {"ended": None, "reason": "DeletionByTaintManager", "memoryLimitBytes": 2**30}
+    lost = {"ended": None, "reason": "DeletionByTaintManager", "memory_limit_bytes": 2**30}
+    kept = kept_pods_of(facts(**lost), [JOB])
+    gone.server.answers[OVERVIEW] = overview(view_run([JOB], [], kept=kept))
     lines = gone("show", "train").out.splitlines()
     assert [re.split(" {2,}", line.strip())[4:] for line in lines if "train-x" in line] == [
         ["DeletionByTaintManager (exit code unknown)", "unknown", "peak unknown, limit 1Gi"]
     ]
-    pod |= {"exitCode": 3, "ended": rfc3339(NOON)}
+    kept = kept_pods_of(facts(**lost | {"exit_code": 3, "ended": NOON}), [JOB])
+    gone.server.answers[OVERVIEW] = overview(view_run([JOB], [], kept=kept))
     assert "unknown" not in gone("show", "train").out
 
 
@@ -92,19 +107,25 @@ def test_the_kept_log_is_printed_and_says_where_it_begins(gone):
 
 def test_a_run_that_was_deleted_is_shown_from_what_is_kept(gone):
     gone.api.remove(JOBS, "train")
+    gone.server.answers[OVERVIEW] = overview(view_deleted(facts()))
     assert "state       Deleted: deleted before it ended" in gone("show", "train").out
     assert gone("logs", "train").out == gone("logs", "-f", "train").out == "one\ntwo\n"
 
 
-@pytest.mark.parametrize("command", ["show", "logs"])
-def test_a_server_that_cannot_be_asked_is_noted_once_and_stands_in_nobodys_way(gone, command):
+def test_a_server_that_cannot_be_asked_is_noted_once_and_stands_in_nobodys_way(gone):
     async def away(*_, **__):
         raise ServerError("Moorage's server at http://x does not answer", status=0)
 
     gone.server.ask = away
-    done = gone(command, "train")
+    done = gone("logs", "train")
     assert done.code == 0
     assert done.err.count("note: what is kept of pods that are gone is missing here:") == 1
+    done = gone("show", "train")
+    assert (done.code, done.out) == (1, "")
+    assert done.err == (
+        "error: Moorage's server at http://x does not answer\n"
+        "hint: without Moorage's server: kubectl describe jobs,pods -n default -l moorage.dev/run=train\n"
+    )
 
 
 def test_a_log_that_may_not_be_read_is_refused(gone):

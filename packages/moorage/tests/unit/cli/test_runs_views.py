@@ -12,7 +12,6 @@ import yaml
 
 from moorage.api.explain import Explanation
 from moorage_kube.clock import rfc3339
-from moorage_kube.errors import Forbidden
 from moorage_kube.resources import EVENTS, JOBS, PODS
 from moorage_kube.testing.clock import NOON, FakeClock
 
@@ -273,17 +272,12 @@ def test_a_run_that_is_not_there_is_one_error_with_near_names(at_noon):
         assert done.err == "error: run 'trian' not found in namespace default\nhint: did you mean train?\n"
 
 
-def test_a_member_is_hinted_at_the_lists_that_they_may_read(moor):
-    def only_one_namespace(verb: str, plural: str, name: str) -> None:
-        moor.api.refuse.pop(("list", "jobs"), None)
-        if (verb, plural) == ("list", "jobs") and moor.api.calls[-1].namespace != "default":
-            moor.api.refuse["list", "jobs"] = Forbidden("jobs.batch is forbidden")
-
-    moor.api.on_call = only_one_namespace
-    assert moor("show", "nope").err == (
-        "error: run 'nope' not found in namespace default\n"
-        "hint: list the runs of your namespace: moor jobs -n default; for another one, give -n NAMESPACE\n"
-    )
+def test_a_member_is_hinted_at_the_lists_that_they_may_read(at_noon):
+    for name in ("nope", "default/nope"):
+        assert at_noon("show", name).err == (
+            f"error: run {name!r} not found in namespace default\n"
+            "hint: list the runs of your namespace: moor jobs -n default; for another one, give -n NAMESPACE\n"
+        )
 
 
 @pytest.mark.parametrize(
@@ -454,18 +448,6 @@ def test_explain_without_a_server_reads_the_cluster_itself(at_noon):
     assert done.code == 0
     assert "bob" in done.out
     assert "node-1" in done.out
-
-
-def test_who_may_not_list_nodes_sees_the_gpu_type_that_the_server_tells(moor, at_noon):
-    moor.api.put(JOBS, a_job())
-    moor.api.put(PODS, a_pod())
-    moor.api.refuse["list", "nodes"] = Forbidden("nodes is forbidden")
-    moor.server.answers["/api/v1/gpus"] = {
-        "now": "2026-01-05T12:00:00Z",
-        "nodes": [{"name": "node-1", "type": "a100"}],
-    }
-    shown = moor("show", "train", "-o", "json")
-    assert (shown.code, json.loads(shown.out)["gpuType"]) == (0, "a100"), shown.err
 
 
 def test_a_list_without_the_server_names_the_kubectl_command(moor):

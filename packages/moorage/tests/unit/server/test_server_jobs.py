@@ -9,7 +9,8 @@ import pytest
 
 from moorage.model.tenant import TENANTS
 from moorage_kube.errors import Forbidden, NotFound, ServerError
-from moorage_kube.resources import JOBS, NODES, PODS, PVCS, SECRETS
+from moorage_kube.resources import EVENTS, JOBS, NODES, PODS, PVCS, SECRETS
+from moorage_testing.readings import a_reading
 
 pytestmark = pytest.mark.anyio
 
@@ -268,6 +269,44 @@ async def test_the_command_of_a_run_is_told_to_who_may_read_its_job(ada):
     assert (shown["command"], shown["history"][0]["job"]) == ("python secret.py", "train")
     assert shown["node"] == "n1"
     assert (shown["attempts"], shown["gpuType"]) == (1, "NVIDIA-A100-SXM4-80GB")
+
+
+async def test_an_overview_has_all_that_is_shown_of_a_run(ada):
+    ada.site.run("train", node="n1")
+    await ada.site.until(lambda: ada.site.service.cluster.pods_of_run("lab", "train"))
+    ada.api.readers.add(("ada", "lab"))
+    (pod,) = ada.site.service.cluster.pods_of_run("lab", "train")
+    ada.site.service.samples.add([a_reading(pod["metadata"]["uid"], at=ada.site.clock.now())])
+    about = {"kind": "Pod", "name": "train-x"}
+    for number, stamp in enumerate(("2026-11-21T12:00:02Z", "2026-11-21T12:00:01Z")):
+        event = {"involvedObject": about, "reason": f"R{number}", "message": "m", "count": 2}
+        meta = {"name": f"e{number}", "namespace": "lab"}
+        ada.api.put(EVENTS, {"metadata": meta, "lastTimestamp": stamp} | event)
+    overview = (await ada("GET", f"{ALL}/lab/train/overview?advice=true")).json
+    job, use = [(await ada("GET", f"{ALL}/lab/train{part}")).json for part in ("", "/use")]
+    assert job["command"]
+    assert use["pods"]
+    event = {"message": "m", "about": "pod/train-x", "count": 2}
+    assert overview == {
+        "job": job,
+        "use": use,
+        "events": [
+            {"at": "2026-11-21T12:00:01Z", "reason": "R1"} | event,
+            {"at": "2026-11-21T12:00:02Z", "reason": "R0"} | event,
+        ],
+        "advice": [],
+        "idle": "",
+        "checkpointWarning": "",
+        "stopping": [],
+        "mountProblem": "",
+        "mountHint": "",
+    }
+
+
+async def test_an_overview_is_for_those_who_may_list_jobs(ada):
+    ada.site.run("train", node="n1")
+    await ada.site.until(lambda: ada.site.service.cluster.jobs_of_run("lab", "train"))
+    assert (await ada.site.ask(f"{ALL}/lab/train/overview")).status == 403
 
 
 async def test_labels_are_shown_and_found_by_who_may_read_jobs(ada):

@@ -99,6 +99,14 @@ async def test_whoever_may_list_the_jobs_of_all_namespaces_gets_advice_about_all
     assert await team.works() == [("other-1", 1, [("raise-memory-killed", "--memory 1536Mi")]), LOWER]
 
 
+async def test_the_overview_of_a_run_has_advice_where_it_is_wanted(team):
+    team.site.api.readers = {("ada", "team")}
+    team.site.run("train-2", namespace="team")
+    path = "/api/v1/jobs/team/train-2/overview"
+    wanted, not_wanted = [(await team.ask(f"{path}{query}")).json["advice"] for query in ("?advice=true", "")]
+    assert ([each["option"] for each in wanted], not_wanted) == (["--memory 2560Mi"], [])
+
+
 async def test_a_new_run_is_judged_by_what_it_asks_for(team):
     team.site.api.readers = {("ada", "team")}
     at = "?namespace=team&work=w&run=new"

@@ -48,6 +48,12 @@ def merge_events(objs: Iterable[Obj], *, most: int = EVENTS_SHOWN) -> tuple[RunE
     return tuple(ordered[:most])
 
 
+def newest_events(objs: Iterable[Obj], most: int) -> tuple[RunEvent, ...]:
+    """The newest, at most `most`, oldest first; those that say the same are not merged."""
+    ordered = sorted(objs, key=lambda obj: (time_of(obj) or _NEVER, str(obj["metadata"].get("name") or "")))
+    return tuple(_event_of(obj) for obj in ordered[-most:])
+
+
 def _event_of(obj: Obj) -> RunEvent:
     """Both forms of an event: with `count`, and with `series`, as newer reporters write it.
 

@@ -6,7 +6,6 @@ messages too. Its events and its log are read as the caller.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from html import escape
@@ -20,12 +19,11 @@ from starlette.responses import HTMLResponse, Response
 from moorage.actions.kept import lines_of
 from moorage.actions.runlogs import Cut
 from moorage.actions.runs import cancel_run, events_of_run, select_runs
-from moorage.api.rightsizing import SizeAdvice
+from moorage.decide.runs.events import merge_events
 from moorage.decide.runs.kept import shown_container
 from moorage.decide.runs.state import PodView, RunView, State, attempt_of
 from moorage.decide.since import moment_before
 from moorage.present.explanation import explanation_view
-from moorage.present.rightsizing import make_work
 from moorage.server.context import Context
 from moorage.server.identity.auth import User
 from moorage.server.kept import KeptForUser
@@ -46,16 +44,12 @@ from moorage.server.pages.paging import Shown, page_of, wanted_of
 from moorage.server.pages.rows import JOB_STATES, JobRow, job_rows, words_of
 from moorage.server.pages.texts import say
 from moorage.server.pages.usecharts import use_charts
-from moorage.server.poduse import use_of_pods
 from moorage.server.problems import Problem, as_problem
 from moorage.server.rest.explain import explained
-from moorage.server.rightsizing import readable_works, work_of_run
 from moorage.server.runs import RunReader
 from moorage_kube.api import PodApi
-from moorage_kube.errors import ApiError, BadRequest, MoorageError, NotFound, ServerError, StorageError
+from moorage_kube.errors import ApiError, BadRequest, MoorageError, NotFound, ServerError
 from moorage_kube.resources import JOBS, Obj
-
-log_ = logging.getLogger(__name__)  # `log` is a page
 
 HERE = "/jobs"
 ONE = f"{HERE}/{{namespace}}/{{name}}"
@@ -98,7 +92,7 @@ async def show(desk: Desk, request: Request) -> Response:
         live_part=await _state(desk, request, run),
         why=await _why(desk, request, run),
         events=await _events(desk, request, run),
-        use=await _use(desk.context, run),
+        use=await _use(desk, request, run),
         run=run,
         chosen=chosen,
         log_part=part,
@@ -121,7 +115,7 @@ async def why(desk: Desk, request: Request) -> Response:
 async def use(desk: Desk, request: Request) -> Response:
     """What a run used over its life."""
     run = await _run(desk.context, request)
-    return HTMLResponse(await _use(desk.context, run), STOP_ASKING if run.state.ended else 200)
+    return HTMLResponse(await _use(desk, request, run), STOP_ASKING if run.state.ended else 200)
 
 
 async def events(desk: Desk, request: Request) -> Response:
@@ -267,24 +261,14 @@ async def _state(desk: Desk, request: Request, run: RunView) -> str:
     context, user = desk.context, request.state.user
     chosen = _chosen(run, request.query_params.get("pod"))
     newest = max(context.cluster.jobs_of_run(run.namespace, run.name), key=attempt_of, default=NO_JOB)
-    private = await RunReader(context, user).may_read(run.namespace)
+    reader = RunReader(context, user)
+    private = await reader.may_read(run.namespace)
     model = job_model(
         run, newest, context.now(), private=private, chosen=chosen.name if chosen is not None else ""
     )
     rights = await desk.allowed(request, RUN_CONTROLS, [run.namespace])
-    advice = await _advice(desk, request, run) if private or run.owner == user.name else ()
+    advice = await reader.advice(run) if private or run.owner == user.name else ()
     return fragment("job_live.html", job=model, rights=rights, advice=advice)
-
-
-async def _advice(desk: Desk, request: Request, run: RunView) -> tuple[SizeAdvice, ...]:
-    """What its work should ask for, by past runs; none while the stores are away."""
-    try:
-        past, auth = desk.context.rightsizing, desk.context.auth
-        works = await readable_works(past, auth, request.state.user, namespace=run.namespace)
-    except MoorageError:
-        return ()
-    work = work_of_run(works, run.namespace, run.name)
-    return () if work is None else make_work(work).advice
 
 
 async def _why(desk: Desk, request: Request, run: RunView) -> str:
@@ -303,17 +287,13 @@ async def _events(desk: Desk, request: Request, run: RunView) -> str:
         listed = await events_of_run(desk.context.acting(request.state.user), run)
     except (Problem, ApiError):
         return ""
-    return fragment("job_events.html", events=event_rows(listed, desk.context.now()))
+    return fragment("job_events.html", events=event_rows(merge_events(listed), desk.context.now()))
 
 
-async def _use(context: Context, run: RunView) -> str:
+async def _use(desk: Desk, request: Request, run: RunView) -> str:
     """Charts of what it used over its life; nothing where that is not known, or cannot be read."""
-    pods = {pod.uid: (pod.name, pod.attempt) for pod in run.pods if pod.uid}
-    try:
-        charts = use_charts(await use_of_pods(context, pods))
-    except StorageError as error:
-        log_.warning("the use of a run cannot be read", extra={"error": error.message})
-        return ""
+    used = await RunReader(desk.context, request.state.user).use(run)
+    charts = use_charts(used) if used is not None else ()
     return fragment("use.html", charts=charts) if charts else ""
 
 

@@ -20,6 +20,7 @@ from moorage.actions.runlogs import Cut, Event, Line, RunLog, Unreadable
 from moorage.actions.submit import request_of, submit_run
 from moorage.actions.suspension import resume_run, suspend_run
 from moorage.api.jobs import Job, JobChoice, JobEnd, JobList, JobLogs, JobSummary, NewJob
+from moorage.api.overviews import JobOverview, OverviewQuery
 from moorage.cluster.serverurl import server_url
 from moorage.decide.runs.request import Caller
 from moorage.server.endpoint import Call, Endpoint
@@ -67,6 +68,12 @@ async def show_job(call: Call[None, None]) -> Job:
     """Show a run with its attempts. Only those who may read its Job see its command and messages."""
     reader = RunReader(call.context, call.user)
     return await reader.answer(await reader.show(call.namespace, call.name))
+
+
+async def show_overview(call: Call[None, OverviewQuery]) -> JobOverview:
+    """Show a run with its use, events and advice, as `moor show` does; for users who may list Jobs there."""
+    reader = RunReader(call.context, call.user)
+    return await reader.overview(call.namespace, call.name, advice=call.query.advice)
 
 
 async def end_job(call: Call[None, JobEnd]) -> JobSummary | None:
@@ -125,6 +132,7 @@ ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
     Endpoint(method="GET", path=ALL, handler=list_jobs, query=JobChoice, answer=JobList),
     Endpoint(method="POST", path=ALL, handler=create_job, body=NewJob, answer=Job, status=201, once=True),
     Endpoint(method="GET", path=ONE, handler=show_job, answer=Job),
+    Endpoint(method="GET", path=f"{ONE}/overview", handler=show_overview, query=OverviewQuery, answer=JobOverview),
     Endpoint(method="DELETE", path=ONE, handler=end_job, query=JobEnd, answer=JobSummary),
     Endpoint(method="POST", path=f"{ONE}/suspend", handler=suspend_job, answer=JobSummary),
     Endpoint(method="POST", path=f"{ONE}/resume", handler=resume_job, answer=JobSummary),

@@ -12,7 +12,7 @@ from moorage.api.use import Use, UseNow, UseQuery
 from moorage.model.names import WORKSPACE_LABEL
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.poduse import names_of, use_now, use_of_pods
-from moorage.server.runs import RunReader
+from moorage.server.runs import RunReader, pods_of
 from moorage_kube.meta import key_of, labels_of
 
 
@@ -24,8 +24,7 @@ async def get_use(call: Call[None, None]) -> UseNow:
 async def get_use_of_job(call: Call[None, UseQuery]) -> Use:
     """Show what a run used over its life, attempt after attempt."""
     run = await RunReader(call.context, call.user).show(call.namespace, call.name)
-    pods = {pod.uid: (pod.name, pod.attempt) for pod in run.pods if pod.uid}
-    return await use_of_pods(call.context, pods, most=call.query.points)
+    return await use_of_pods(call.context, pods_of(run), most=call.query.points)
 
 
 async def get_use_of_workspace(call: Call[None, UseQuery]) -> Use:
