@@ -9,7 +9,7 @@ from moorage.api.budgets import BudgetRow, Budgets
 from moorage.cli import console
 from moorage.cli.listing import Listing
 from moorage.cli.names import complete
-from moorage.cli.session import Session, Target, in_session, target_options
+from moorage.cli.session import Session, Target, ask_server, in_session, target_options
 from moorage_kube.errors import NotFound
 from moorage_kube.moments import rfc3339
 
@@ -39,11 +39,11 @@ def list_budgets(target: Target, output: str) -> int:
     """List what is used of every budget that holds for you. Administrators see everybody's."""
 
     async def work(session: Session) -> int:
-        answer = await session.server.ask(Budgets, "GET", "/api/v1/budgets")
+        answer = await _ask(session)
         _listing(answer.budgets).show(output)
         return 0
 
-    return in_session(target, work)
+    return in_session(target, work, asks_once=True)
 
 
 @budget.command(
@@ -59,7 +59,7 @@ def show(target: Target, name: str, output: str) -> int:
     """Show one budget: who has used how much of it, and what follows."""
 
     async def work(session: Session) -> int:
-        answer = await session.server.ask(Budgets, "GET", "/api/v1/budgets")
+        answer = await _ask(session)
         rows = [row for row in answer.budgets if row.budget == name]
         if not rows:
             raise NotFound(f"budget {name} not found, or it does not hold for you", hint="see moor budget list")
@@ -79,7 +79,11 @@ def show(target: Target, name: str, output: str) -> int:
             console.show(f"  {row.name}: {row.used} ({row.percent} %)")
         return 0
 
-    return in_session(target, work)
+    return in_session(target, work, asks_once=True)
+
+
+async def _ask(session: Session) -> Budgets:
+    return await ask_server(session, Budgets, "/api/v1/budgets", kubectl="kubectl describe budgets")
 
 
 def _listing(rows: tuple[BudgetRow, ...]) -> Listing:

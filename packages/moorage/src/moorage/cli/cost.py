@@ -15,7 +15,6 @@ from moorage.api.costs import Compared, Costs, InstalledPrices, PriceSource
 from moorage.cli import console
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.model.names import PRICES_CONFIGMAP, PRICES_KEY, SYSTEM_NAMESPACE
-from moorage_kube.changes import write_as_read
 from moorage_kube.errors import DocumentError, NotFound, UsageError
 from moorage_kube.moments import rfc3339
 from moorage_kube.resources import CONFIGMAPS, Obj
@@ -88,7 +87,7 @@ def report(target: Target, output: str, prices: Path | None, **asked: str | None
         show_costs(answer, output)
         return 0
 
-    return in_session(target, work)
+    return in_session(target, work, asks_once=True)
 
 
 @cost.command(
@@ -149,7 +148,7 @@ def compare(target: Target, output: str, **given: Any) -> int:
             console.print_document(msgspec.to_builtins(answer), output)
         return 0
 
-    return in_session(target, work)
+    return in_session(target, work, asks_once=True)
 
 
 @cost.command(
@@ -180,11 +179,13 @@ def prices(target: Target, file: Path | None, dry_run: bool) -> int:
         console.say(f"{'valid' if dry_run else 'installed'}: {_source(_source_in(text))}")
         return 0
 
-    return in_session(target, work)
+    return in_session(target, work, asks_once=file is None)
 
 
 async def install(session: Session, text: str) -> None:
     """Write the ConfigMap. Raises Forbidden for those who may not."""
+    from moorage_kube.changes import write_as_read
+
     labels = {"app.kubernetes.io/part-of": "moorage"}
 
     async def read() -> Any:

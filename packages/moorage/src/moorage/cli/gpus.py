@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime
 from typing import Any
 
@@ -116,12 +117,10 @@ def top(context: click.Context, target: Target, since: str, by: str, once: bool,
     On a terminal without options: GPUs, their utilisation, CPU and memory of each pod, refreshed until q. Sort
     with g, u, c, m and o. With an option, or in a pipe: the sums of a period.
     """
-    from moorage.cli.toplive import follow_use, is_live
-    from moorage.cli.watching import follow
-
     chosen = watch or any(
         context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT for name in ("since", "by")
     )
+    live = is_live(once=once, chosen=chosen, output=output)
 
     async def read(session: Session) -> Listing:
         params = {"since": since, "by": by}
@@ -145,14 +144,23 @@ def top(context: click.Context, target: Target, since: str, by: str, once: bool,
         )
 
     async def work(session: Session) -> int:
-        if is_live(once=once, chosen=chosen, output=output):
+        if live:
+            from moorage.cli.toplive import follow_use
+
             return await follow_use(session)
         if watch:
+            from moorage.cli.watching import follow
+
             return await follow(session, (), lambda: read(session), output=output)
         (await read(session)).show(output)
         return 0
 
-    return in_session(target, work)
+    return in_session(target, work, asks_once=not (live or watch))
+
+
+def is_live(*, once: bool, chosen: bool, output: str) -> bool:
+    """Whether the live view is meant: a person looks, and asked for nothing in particular."""
+    return not once and not chosen and output == "table" and sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def _totals(totals: GpuCounts) -> str:

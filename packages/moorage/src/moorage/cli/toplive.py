@@ -36,11 +36,6 @@ SORTS: dict[str, tuple[str, Callable[[PodNow], Any]]] = {
 QUIT = frozenset({"q", "Q", "\x03", "\x04", ""})
 
 
-def is_live(*, once: bool, chosen: bool, output: str) -> bool:
-    """Whether the live view is meant: a person looks, and asked for nothing in particular."""
-    return not once and not chosen and output == "table" and sys.stdin.isatty() and sys.stdout.isatty()
-
-
 def frame(use: UseNow, *, sort: str, width: int | None, height: int) -> str:
     """What a terminal of this size shows."""
     pods = sorted(use.pods, key=lambda pod: (SORTS[sort][1](pod), pod.namespace, pod.pod))

@@ -450,10 +450,15 @@ def test_explain_without_a_server_reads_the_cluster_itself(at_noon):
     assert "node-1" in done.out
 
 
-def test_a_list_without_the_server_names_the_kubectl_command(moor):
-    done = moor("jobs")
+@pytest.mark.parametrize(
+    ("words", "kubectl"),
+    [
+        (["jobs"], "kubectl get jobs -n default -l moorage.dev/run"),
+        (["gpus"], "kubectl describe nodes"),
+        (["budget", "list"], "kubectl describe budgets"),
+    ],
+)
+def test_a_list_without_the_server_names_the_kubectl_command(moor, words, kubectl):
+    done = moor(*words)
     assert (done.code, done.out) == (1, "")
-    assert done.err == (
-        "error: this cluster has no Moorage server\n"
-        "hint: without Moorage's server: kubectl get jobs -n default -l moorage.dev/run\n"
-    )
+    assert done.err == f"error: this cluster has no Moorage server\nhint: without Moorage's server: {kubectl}\n"

@@ -7,7 +7,8 @@ from datetime import timedelta
 import pytest
 
 from moorage.api.use import PodNow, PodSeries, Use, UseNow, UsePoint
-from moorage.cli.toplive import SORTS, frame, is_live
+from moorage.cli.gpus import is_live
+from moorage.cli.toplive import SORTS, frame
 from moorage.cli.use import use_lines
 from moorage_kube.testing.clock import NOON
 

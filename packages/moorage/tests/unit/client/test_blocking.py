@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,6 +18,7 @@ from moorage.api.logins import Person
 from moorage.client.addresses import Address, forget_address, keep_address, kept_address
 from moorage.client.blocking import NeedsLoop, known_server, run_at_once
 from moorage.client.logins import Saved, known_logins
+from moorage.client.target import Target, chosen_connection
 from moorage_kube.clock import SYSTEM, rfc3339
 from moorage_kube.errors import Forbidden, ServerError
 from moorage_kube.remote.config import Connection, ExecPlugin
@@ -139,6 +142,38 @@ def test_a_login_says_who_asks(ours):
         server.answers.append((200, {"name": "ada", "account": ""}))
         ask(kube)
         assert server.asked[-1][2]["Authorization"] == f"Bearer {token}"
+
+
+def test_commands_that_ask_once_import_no_event_loop(ours, tmp_path):
+    url, server = ours
+    kubeconfig = tmp_path / "kubeconfig"
+    cluster, user = {"server": KUBE.server}, {"token": KUBE.token}
+    context = {"name": "c", "context": {"cluster": "c", "user": "c"}}
+    lists = {"clusters": [{"name": "c", "cluster": cluster}], "users": [{"name": "c", "user": user}]}
+    kubeconfig.write_text(json.dumps({"contexts": [context], "current-context": "c"} | lists))
+    keep(chosen_connection(Target(kubeconfig=kubeconfig)), url)
+    now = rfc3339(SYSTEM.now())
+    job = {"namespace": "default", "name": "a", "owner": "ada", "state": "Waiting", "history": [{"number": 1}]}
+    period = {"since": now, "until": now}
+    answers = {
+        "jobs": {"now": now, "jobs": []},
+        "show a": {"job": job},
+        "gpus": {"now": now},
+        "top": period,
+        "budget list": {"budgets": []},
+        "cost report": period,
+        "rightsize": {"works": []},
+    }
+    server.answers += [(200, answer) for answer in answers.values()]
+    code = (
+        "import sys; from moorage.cli.main import main; file, *typed = sys.argv[1:];"
+        "codes = [main([*words.split(), '--kubeconfig', file]) for words in typed];"
+        "print(codes, set(sys.modules) & {'asyncio', 'aiohttp'}, file=sys.stderr)"
+    )
+    words = [sys.executable, "-c", code, str(kubeconfig), *answers]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines()[-1] == f"{[0] * len(answers)} set()", done.stderr
+    assert len(server.asked) == len(answers)
 
 
 def test_an_address_is_kept_for_an_hour_for_one_kubeconfig_and_without_its_token(ours, tmp_path):
