@@ -58,9 +58,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     files: dict[str, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.nodeid.partition("::")[0], []).append(item)
-    computing = deque(file for file in files if file.startswith("packages/moorage/tests/unit/"))
+    computing = deque(file for file in files if "tests/unit/" in file)
     order = []
-    for file in [file for file in files if not file.startswith("packages/moorage/tests/unit/")]:
+    for file in [file for file in files if "tests/unit/" not in file]:
         order += [file, *(computing.popleft() for _ in range(min(2, len(computing))))]
     items[:] = [item for file in (*order, *computing) for item in files[file]]
 
