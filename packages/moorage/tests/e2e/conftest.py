@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,26 +14,11 @@ import pytest
 import yaml
 
 from moorage.cluster.serverurl import server_url
-from moorage_kube.errors import ApiError
 from moorage_kube.remote.client import KubeClient
-from moorage_kube.resources import NAMESPACES
-from moorage_kube.testing.waiting import until
 from moorage_testing.browser import ARGS, LAUNCH_MS, chromium_path
 from moorage_testing.cluster import Cluster
-
-
-@pytest.fixture
-async def api(cluster: Cluster) -> AsyncIterator[KubeClient]:
-    async with KubeClient.from_kubeconfig(cluster.kubeconfig) as client:
-        yield client
-
-
-@pytest.fixture
-async def namespace(api: KubeClient, unique: str) -> AsyncIterator[str]:
-    """A namespace that bears the test's name."""
-    await api.create(NAMESPACES, {"metadata": {"name": unique}})
-    yield unique
-    await api.delete(NAMESPACES, unique)
+from moorage_testing.namespaces import api as api
+from moorage_testing.namespaces import namespace as namespace
 
 
 @pytest.fixture
@@ -42,18 +27,6 @@ async def login_server(cluster: Cluster, api: KubeClient) -> str:
     if cluster.address not in ("", "127.0.0.1"):
         pytest.skip("passwords go over plain http to 127.0.0.1 only: run it without MOORAGE_TEST_ADDRESS")
     return (await server_url(api)).rstrip("/")
-
-
-async def until_printed(api: KubeClient, namespace: str, pod: str, words: bytes) -> None:
-    """Wait until the container `main` has printed these words: a pod that runs need not have begun its work."""
-
-    async def read() -> bool:
-        try:
-            return words in b"".join([chunk async for chunk in api.logs(pod, namespace, container="main")])
-        except ApiError:  # this container does not run yet
-            return False
-
-    await until(f"{pod} to print {words.decode()}", read)
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ from moorage_kube.remote.client import KubeClient
 from moorage_kube.resources import PODS, PVCS, SECRETS, Obj
 from moorage_kube.testing.waiting import until
 from moorage_testing.cluster import Cluster
+from moorage_testing.namespaces import until_printed
 from moorage_workflows.model.cronworkflow import parse_cron, slot_of
-from tests.e2e.conftest import until_printed
 
 pytestmark = [
     pytest.mark.anyio,

@@ -22,7 +22,7 @@ from moorage_kube.resources import NODES, PODS, PVCS, Obj
 from moorage_kube.testing.waiting import until
 from moorage_testing.cluster import Cluster
 from moorage_testing.hollow import hollow_nodes
-from tests.e2e.conftest import until_printed
+from moorage_testing.namespaces import until_printed
 
 pytestmark = [
     pytest.mark.anyio,
