@@ -5,8 +5,15 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from moorage.decide.evaluation import current
-from moorage_workflows.decide.workflows.text.errors import UnresolvedTag
+from moorage.decide.evaluation import TextError, current
+
+
+class Unknown(TextError):
+    """`name` is not known."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"variable {name} is not known here")
+        self.name = name
 
 
 def double(number: int) -> tuple[int, int]:
@@ -19,7 +26,7 @@ def spend(steps: int) -> None:
 
 
 def fail(name: str) -> None:
-    raise UnresolvedTag(name)
+    raise Unknown(name)
 
 
 def loop() -> None:

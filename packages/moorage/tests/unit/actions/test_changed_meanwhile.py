@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from datetime import timedelta
-
 import pytest
 
 from moorage.actions import backups, datasets, tenants
-from moorage.model.argo import CRON_WORKFLOWS, WORKFLOW_TEMPLATES, WORKFLOWS
 from moorage.model.dataset import DATASETS
 from moorage.model.people import PEOPLE_NAMESPACE
 from moorage.model.tenant import TENANTS
@@ -16,38 +12,11 @@ from moorage.model.volumebackup import BACKUPS
 from moorage.server.identity.sessions import KEYS_SECRET, load_keys, rotate_keys
 from moorage_kube.changes import TRIES, change_as_read
 from moorage_kube.errors import Conflict
-from moorage_kube.meta import annotations_of
 from moorage_kube.resources import CONFIGMAPS, PVCS, SECRETS
-from moorage_kube.testing.clock import NOON
-from moorage_local.testing.fakeapi import FakeApi
-from moorage_workflows.actions import crons
-from moorage_workflows.actions.workflows import resume_workflow, retry_workflow
-from moorage_workflows.actions.workflowtemplates import Applied, apply_template
-from moorage_workflows.model.workflow import Resume, Retry
+from moorage_testing.overtaken import OvertakenApi, stored
+from moorage_testing.overtaken import api as api
 
 pytestmark = pytest.mark.anyio
-
-
-class Api(FakeApi):
-    """Another party writes to an object just before each of the first `overtakes` writes of ours."""
-
-    def __init__(self, overtakes=1):
-        super().__init__()
-        self.overtakes = overtakes
-
-    def overtake(self, resource, name, namespace):
-        if self.overtakes:
-            self.overtakes -= 1
-            obj = self._stored(resource, name, namespace)
-            self.put(resource, {**obj, "status": {**(obj.get("status") or {}), "written": self.overtakes}})
-
-    async def patch(self, resource, name, patch, namespace=None, **options):
-        self.overtake(resource, name, namespace)
-        return await super().patch(resource, name, patch, namespace, **options)
-
-    async def update(self, resource, obj, **options):
-        self.overtake(resource, obj["metadata"]["name"], obj["metadata"].get("namespace"))
-        return await super().update(resource, obj, **options)
 
 
 class Hasty:
@@ -58,15 +27,6 @@ class Hasty:
 
     async def sleep(self, seconds):
         self.slept.append(seconds)
-
-
-@pytest.fixture
-def api():
-    return Api()
-
-
-def stored(api, resource, name, namespace="lab", **fields):
-    return api.put(resource, {"metadata": {"name": name, "namespace": namespace}} | fields)
 
 
 async def test_a_person_is_added_to_a_tenant_that_the_operator_writes_to(api):
@@ -112,35 +72,6 @@ async def test_a_restore_begins_while_the_operator_writes_to_its_backups(api):
     assert (await api.get(BACKUPS, "nightly", "lab"))["spec"]["restore"]["id"] == identity
 
 
-async def test_a_workflow_is_resumed_and_retried_while_the_operator_writes_to_it(api):
-    stored(api, WORKFLOWS, "train", spec={"suspend": True}, status={"phase": "Running"})
-    assert "suspend" not in (await resume_workflow(api, "lab", "train", Resume(), now=NOON))["spec"]
-    stored(api, WORKFLOWS, "train", spec={}, status={"phase": "Failed"})
-    api.overtakes = 1
-    assert "moorage.dev/workflow-retry" in annotations_of(await retry_workflow(api, "lab", "train", Retry()))
-
-
-async def test_slots_run_again_while_the_operator_writes_to_their_schedule(api):
-    stored(api, CRON_WORKFLOWS, "nightly", spec={"schedules": ["0 * * * *"], "workflowSpec": {}})
-    answer = await crons.backfill_cron(api, "lab", "nightly", NOON - timedelta(hours=1), NOON, now=NOON)
-    asked = json.loads(
-        annotations_of(await api.get(CRON_WORKFLOWS, "nightly", "lab"))["moorage.dev/cron-backfill"]
-    )
-    assert (asked["id"], len(asked["slots"])) == (answer.id, 2)
-
-
-async def test_a_template_is_applied_while_another_writes_to_it(api):
-    document = {
-        "apiVersion": "argoproj.io/v1alpha1",
-        "kind": "WorkflowTemplate",
-        "metadata": {"name": "train"},
-        "spec": {"entrypoint": "main"},
-    }
-    stored(api, WORKFLOW_TEMPLATES, "train", spec={"entrypoint": "old"})
-    changed, applied = await apply_template(api, "lab", document)
-    assert (changed["spec"], applied) == ({"entrypoint": "main"}, Applied.CHANGED)
-
-
 async def test_keys_of_sessions_rotate_while_another_server_rotates_them(api):
     await load_keys(api)
     assert await rotate_keys(api) == 2
@@ -148,7 +79,7 @@ async def test_keys_of_sessions_rotate_while_another_server_rotates_them(api):
 
 
 async def test_an_object_that_always_changes_is_a_conflict():
-    api, clock = Api(overtakes=TRIES), Hasty()
+    api, clock = OvertakenApi(overtakes=TRIES), Hasty()
     stored(api, CONFIGMAPS, "busy", data={})
 
     async def read():

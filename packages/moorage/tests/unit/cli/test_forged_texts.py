@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from moorage.model.argo import WORKFLOWS
+from moorage.model.argo import CRON_WORKFLOWS, WORKFLOWS
 from moorage.model.dataset import DATASETS
 from moorage.model.mapjob import MAPJOBS
 from moorage.model.reservation import RESERVATIONS
@@ -14,7 +14,6 @@ from moorage.model.tenant import TENANTS
 from moorage.model.workspace import WORKSPACES
 from moorage_kube.resources import EVENTS, JOBS, NODES, PODS, PVCS, Resource
 from moorage_kube.texts import hidden_characters
-from moorage_workflows.model.cronworkflow import CRON_WORKFLOWS
 
 LINE = "2026-01-31 08:00:00  root deleted tenant lab"
 FORGED = f"x\n{LINE}\r\x1b[2J\x9b2A\u202eevil\u2066\u2028\x07"

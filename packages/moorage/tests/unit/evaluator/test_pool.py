@@ -8,16 +8,12 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from moorage.decide.evaluation import STEPS, Budget, TooMuchWork, current, shared
+from moorage.decide.evaluation import TooMuchWork
 from moorage.evaluator.pool import Evaluators
 from moorage.evaluator.wire import Request, frame
-from moorage_workflows.decide.workflows.text.errors import UnresolvedTag
-from moorage_workflows.decide.workflows.text.expressions import evaluate
-from moorage_workflows.decide.workflows.text.tags import substitute
 from tests import evaluated as functions
 
 pytestmark = pytest.mark.anyio
@@ -41,9 +37,9 @@ async def test_a_function_runs_in_another_process_which_is_used_again(evaluators
 
 
 async def test_an_error_comes_back_as_it_was_raised(evaluators: Evaluators) -> None:
-    with pytest.raises(UnresolvedTag, match="variable x.y is not known here") as error:
+    with pytest.raises(functions.Unknown, match="variable x.y is not known here") as error:
         await evaluators.call("lab", "a test", functions.fail, "x.y")
-    assert error.value.tag == "x.y"
+    assert error.value.name == "x.y"
 
 
 async def test_what_loops_is_ended_and_named(evaluators: Evaluators) -> None:
@@ -106,31 +102,3 @@ async def test_a_tenant_has_one_turn_at_a_time_and_others_go_on(evaluators: Eval
     assert ended[:2].count("hostile") <= 1
     assert ended.count("honest") == 5
     assert ended[-1] == "hostile"
-
-
-async def test_expressions_of_live_state_are_evaluated_in_the_other_process(evaluators: Evaluators) -> None:
-    scope = {"inputs.parameters.n": "3", "inputs.parameters.other": "x", "workflow.name": "w"}
-
-    def resolve() -> Any:
-        return substitute({"a": "{{=asInt(inputs.parameters.n) + 1}}", "b": "{{workflow.name}}"}, scope)
-
-    assert await evaluators.think("lab", "a test", resolve) == {"a": "4", "b": "w"}
-
-    def huge() -> Any:
-        return substitute("{{=len(map(1..90000, map(1..90000, #)))}}", scope)
-
-    with pytest.raises(TooMuchWork, match="take more than 5,000,000 steps"):
-        await evaluators.think("lab", "a test", huge)
-
-
-async def test_what_is_spent_in_the_other_process_is_taken_from_the_budget_here(evaluators: Evaluators) -> None:
-    budget = Budget()
-
-    def work() -> None:
-        with shared(budget):
-            for _ in range(3):
-                evaluate("len(map(1..1000, #))", {})
-            assert current() is budget
-
-    await evaluators.think("lab", "a test", work)
-    assert 3 * 1000 < STEPS - budget.left < 3 * 5000

@@ -12,7 +12,6 @@ from moorage.decide.machines.moves import PLACE_MOVES, STAY_MOVES
 from moorage.decide.maps.leasing import ITEM_MOVES
 from moorage.decide.runs.state import RUN_MOVES
 from moorage.model.moves import IllegalMove, Moves
-from moorage_workflows.model.workflow import NODE_MOVES
 
 DOCS = Path(__file__).parents[5] / "docs"
 
@@ -62,7 +61,6 @@ def test_a_diagram_has_a_line_for_each_move():
     ("page", "moves"),
     [
         ("explanation/idle.md", IDLE_MOVES),
-        ("explanation/workflows.md", NODE_MOVES),
         ("design/0005-map.md", ITEM_MOVES),
         ("explanation/runs.md", RUN_MOVES),
         ("explanation/machines.md", PLACE_MOVES),

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from moorage.decide.interruptions import STOPPED
+from moorage_workflows.executor import pack
 from moorage_workflows.executor.fetching import prepare
 from moorage_workflows.executor.order import Order, Output, Parameter
 
@@ -271,3 +273,9 @@ def test_nothing_is_written_outside_of_the_folder(step: Step, tmp_path: Path) ->
     before = {path for path in tmp_path.rglob("*") if step.folder not in path.parents}
     step.run(*sh("pwd"), cwd=tmp_path)
     assert {path for path in tmp_path.rglob("*") if step.folder not in path.parents} == before
+
+
+def test_the_exit_code_of_a_step_that_was_told_to_stop_is_the_one_that_is_read() -> None:
+    folder = Path(pack.__file__).parent
+    assert f"code={STOPPED}" in (folder / "wrapper.sh").read_text()
+    assert f"leave {STOPPED}" in (folder / "member.sh").read_text()

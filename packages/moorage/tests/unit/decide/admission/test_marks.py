@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 from moorage.decide.admission.order import admit, judge
 from moorage.decide.admission.review import OPERATOR, SERVER, Request
 from moorage.model.names import ENDED_ANNOTATION, OVER_BUDGET_ANNOTATION, SERVICE_MARKS, SUSPENDED_ANNOTATION
-from moorage_workflows.decide.workflows.submission import _OF_A_RUN
-from moorage_workflows.model.cronworkflow import metadata_of_runs
 
 FORGED = '{"state":"snoozed","snoozed_until":"2099-01-01T00:00:00Z"}'
 KINDS = ("Job", "MapJob", "Workspace", "Workflow", "CronWorkflow", "CronJob", "Pod", "Dataset", "VolumeBackup")
@@ -104,11 +102,6 @@ def test_a_schedule_makes_nothing_that_bears_a_mark():
     schedule["spec"] = {"workflowMetadata": forged}
     made = patched(asked("CronWorkflow", schedule))
     assert made["spec"]["workflowMetadata"]["annotations"] == {"team": "vision"}
-    assert metadata_of_runs(schedule)[1] == {"team": "vision"}
-
-
-def test_another_run_of_a_workflow_begins_without_the_marks_of_the_first():
-    assert set(SERVICE_MARKS) <= set(_OF_A_RUN)
 
 
 def test_who_suspends_a_run_does_it_in_their_own_name_and_anybody_who_may_resumes_it():

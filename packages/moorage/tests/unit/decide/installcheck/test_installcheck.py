@@ -16,11 +16,11 @@ from moorage.cli.doctortext import verdicts_json, verdicts_text
 from moorage.decide.installcheck.checks import CHECKS, Stage, Verdict, judge
 from moorage.decide.installcheck.facts import NEEDED_RIGHTS, Facts, Probe, Site, Unread
 from moorage.decide.installcheck.results import Outcome
+from moorage.features import feature_crds
 from moorage.model.crds import all_crds
 from moorage.model.manifests import ALL, make_service
 from moorage.model.secondscheduler import make_second_scheduler
 from moorage_kube.access import EVERYTHING
-from moorage_workflows.model.workflowcrds import workflow_crds
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
 GIB = 2**30
@@ -89,7 +89,7 @@ def a_second_scheduler():
 
 def our_crds():
     established = {"conditions": [{"type": "Established", "status": "True"}]}
-    return tuple(crd | {"status": established} for crd in (*all_crds(), *workflow_crds()))
+    return tuple(crd | {"status": established} for crd in (*all_crds(), *feature_crds()))
 
 
 FIRST_CRD = our_crds()[0]["metadata"]["name"]
@@ -129,7 +129,7 @@ WHOLE = replace(
         }
     },
     crds=our_crds(),
-    added_crds=tuple(workflow_crds()),
+    added_crds=tuple(feature_crds()),
     deployments=our_deployments(),
     pods=tuple(a_pod_of(service.full_name) for service in ALL),
     secrets=SECRETS,

@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moorage.model.argo import CLUSTER_WORKFLOW_TEMPLATES, CRON_WORKFLOWS, WORKFLOW_TEMPLATES
+from moorage.model.names import SERVICE_MARKS
 from moorage_kube.errors import Conflict, UsageError
 from moorage_workflows.decide.workflows.submission import (
+    _OF_A_RUN,
     Additions,
     argo_limits,
     check_retry,
@@ -22,6 +24,7 @@ from moorage_workflows.decide.workflows.submission import (
     with_additions,
     workflow_from,
 )
+from moorage_workflows.model.cronworkflow import metadata_of_runs
 
 INSTANCE = "workflows.argoproj.io/controller-instanceid"
 
@@ -305,3 +308,13 @@ def test_the_same_request_gives_the_same_name():
 @given(st.dictionaries(st.text("abc", min_size=1), st.text("ab=", max_size=4), max_size=4))
 def test_pairs_are_read_as_they_are_written(pairs):
     assert dict(pairs_of([f"{name}={value}" for name, value in pairs.items()], "f", "n")) == pairs
+
+
+def test_another_run_of_a_workflow_begins_without_the_marks_of_the_first():
+    assert set(SERVICE_MARKS) <= set(_OF_A_RUN)
+
+
+def test_a_run_of_a_schedule_bears_no_mark_of_ours():
+    forged = {"annotations": {SERVICE_MARKS[0]: "lab/other", "team": "vision"}}
+    schedule = {"metadata": {"name": "x"}, "spec": {"workflowMetadata": forged}}
+    assert metadata_of_runs(schedule)[1] == {"team": "vision"}

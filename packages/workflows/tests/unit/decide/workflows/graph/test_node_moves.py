@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from moorage_testing.workflowplayer import Ends, Player, by_node
 from moorage_workflows.decide.workflows.graph.events import Controls
 from moorage_workflows.model.workflow import NODE_MOVES, NodePhase
 
+PAGE = Path(__file__).parents[7] / "docs/explanation/workflows.md"
 MANIFEST = """
 spec:
   entrypoint: main
@@ -67,3 +69,7 @@ def test_a_final_phase_is_left_by_no_move() -> None:
     assert [phase for phase in NodePhase if not phase.is_fulfilled] == [NodePhase.PENDING, NodePhase.RUNNING]
     with pytest.raises(IllegalMove, match="a node cannot go from Failed to Running"):
         NODE_MOVES.check(NodePhase.FAILED, NodePhase.RUNNING)
+
+
+def test_the_page_draws_the_moves_of_the_table() -> None:
+    assert f"```mermaid\n{NODE_MOVES.diagram()}\n```" in PAGE.read_text()
