@@ -43,12 +43,13 @@ async def run_pod(
 ) -> NodeRecord:
     """One attempt of a step as a pod; again as another pod where its node took it away. Raises Cut."""
     node = state.node(call, resolved, inputs, type_of(template), NodePhase.PENDING)
-    if not (has_begun := bool(node.pod_name)):
-        await while_suspended(state, is_exit=call.is_exit)
-        check_cut(state, is_exit=call.is_exit)
-        await state.pods.slots.take()
+    has_place = bool(node.pod_name)
     try:
-        if not has_begun:
+        if not has_place:
+            await while_suspended(state, is_exit=call.is_exit)
+            check_cut(state, is_exit=call.is_exit)
+            await state.pods.slots.take()
+            has_place = True
             check_cut(state, is_exit=call.is_exit)
         timeout = parse_duration(str(template["timeout"])) if template.get("timeout") else None
         patience = parse_duration(str(template["pendingTimeout"])) if template.get("pendingTimeout") else None
@@ -122,11 +123,12 @@ async def run_pod(
     except TextError as error:
         return _end_pod_node(state, state.save(node), template, NodePhase.ERROR, error.message)
     except Cut as cut:
-        if node.id in state.records:
+        if node.id in state.records:  # it held its lock already, or an earlier pod was lost
             return _end_pod_node(state, node, template, NodePhase.FAILED, cut.message)
         raise
     finally:
-        state.pods.slots.give()
+        if has_place:
+            state.pods.slots.give()
 
 
 def _end_pod_node(

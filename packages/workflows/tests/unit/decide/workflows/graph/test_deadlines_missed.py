@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -244,6 +244,45 @@ def test_a_shutdown_that_was_asked_for_while_nobody_was_there_ends_every_node(
     assert player.workflow.phase == "Failed"
     has_handler = "WF.onExit[0].bye" in player.phases()
     assert has_handler is (strategy == "Stop")
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "is_suspended"),
+    [
+        pytest.param("main", False, id="it waits for a place"),
+        pytest.param("locked", True, id="the workflow is suspended"),
+    ],
+)
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_a_step_that_holds_its_lock_and_has_no_pod_yet_ends_at_a_shutdown(
+    entrypoint: str, is_suspended: bool, is_seen: bool
+) -> None:
+    player = Player(
+        f"""
+      spec:
+        parallelism: 1
+        entrypoint: {entrypoint}
+        templates:
+        - {{name: main, steps: [[{{name: long, template: say}}, {{name: locked, template: locked}}]]}}
+        - {{name: say, container: {{image: busybox, command: [echo]}}}}
+        - name: locked
+          synchronization: {{mutexes: [{{name: m}}]}}
+          container: {{image: busybox, command: [echo]}}
+    """,
+        TABLE,
+    )
+    player.control(Controls(is_suspended=is_suspended))
+    while player.decide() == timedelta(0):
+        pass
+    player.controls = Controls(shutdown="Stop", is_suspended=is_suspended)
+    if is_seen:
+        player.run.control(player.controls)
+    else:
+        player.restart()
+    checked(player)
+    [locked] = [node for node in player.nodes.values() if node.template == "locked"]
+    assert (locked.phase, locked.message) == ("Failed", "workflow shutdown with strategy: Stop")
+    assert not locked.pod_name
 
 
 def test_a_suspension_that_ended_while_nobody_was_there_goes_on_at_once() -> None:
@@ -622,6 +661,7 @@ def test_killed_before_any_write_a_run_ends_as_if_nothing_had_happened(name: str
 
 @pytest.mark.parametrize("name", MANIFESTS)
 @given(seed=st.integers(0, 2**32))
+@example(seed=3809938680)  # a shutdown is seen after a restart, while a step that holds its lock has no pod
 def test_away_or_killed_at_any_moment_a_run_ends_whole_and_in_time(name: str, seed: int) -> None:
     """Whatever passes meanwhile: deadlines, the ends of pods, a shutdown, a suspension."""
     chance = random.Random(seed)
