@@ -145,7 +145,7 @@ class LockTable:
     def grant(self, limits: Mapping[str, int]) -> list[Waiting]:
         """Give what can be given, in order: nobody passes an earlier one that waits for the same lock.
 
-        Who holds its locks by its record asks again after a restart, and has them, whoever asked before it.
+        A holder whose record was not saved asks again, and has its locks, whoever asked before it.
         `limits`: how many may hold a lock. A mutex that it does not name has one holder. A semaphore has none: its
         limit has not been read.
         """

@@ -61,21 +61,20 @@ async def run_node(state: State, call: Call) -> NodeRecord:
         return recalled
     if record is None:
         check_cut(state, is_exit=call.is_exit)
-    if locks:
+    if locks and not (record is not None and record.locks):
         kind = NodeType.RETRY if _strategy_of(state, template) is not None else type_of(template)
         waiting = state.node(call, resolved, inputs, kind, NodePhase.PENDING)
         try:
-            if not waiting.locks:
-                check_cut(state, is_exit=call.is_exit)
-                waiting = state.save(msgspec.structs.replace(waiting, message=waiting_for(locks)))
+            check_cut(state, is_exit=call.is_exit)
+            waiting = state.save(msgspec.structs.replace(waiting, message=waiting_for(locks)))
             if refused := await take_locks(state, waiting.id, locks):
                 return state.end_node(waiting, NodePhase.ERROR, f"its locks cannot be had: {refused}")
-            if not waiting.locks:
-                check_cut(state, is_exit=call.is_exit)
+            check_cut(state, is_exit=call.is_exit)
         except Cut as cut:
             release_locks(state, waiting.id)
             state.end_node(waiting, NodePhase.FAILED, cut.message)
             raise
+        state.save(msgspec.structs.replace(state.records[waiting.id], locks=locks, message=""))
     try:
         strategy = _strategy_of(state, template)
         if template.get("metrics"):

@@ -34,7 +34,7 @@ def set_answer(state: State, question: Question, value: Any) -> None:
 async def take_locks(state: State, identity: str, locks: tuple[str, ...]) -> str:
     """Wait for all of these locks; why they cannot be had, where the workflow is not to wait for that.
 
-    Raises Cut where the wait ends without them.
+    Raises Cut where the wait ends without them. A node that holds them by its record does not ask again.
     """
     asked = Locks(node=identity, priority=state.limits.priority, created_at=state.workflow.created_at, locks=locks)
     answer = await ask(state, asked)
@@ -43,13 +43,6 @@ async def take_locks(state: State, identity: str, locks: tuple[str, ...]) -> str
         release_locks(state, identity)  # it waits no longer
         check_cut(state, is_exit=False)
         return answer.message
-    if identity == state.workflow.name:
-        state.workflow = msgspec.structs.replace(state.workflow, locks=locks, message="")
-        if (record := state.records.get(identity)) is not None and not record.pod_name:
-            state.save(msgspec.structs.replace(record, message=""))
-    elif identity in state.records:
-        record = state.records[identity]
-        state.save(msgspec.structs.replace(record, locks=locks, message=""))
     return ""
 
 

@@ -22,6 +22,7 @@ from moorage_workflows.decide.workflows.graph.events import (
 )
 from moorage_workflows.decide.workflows.graph.frames import Awaited, Call
 from moorage_workflows.decide.workflows.graph.inputs import Inputs
+from moorage_workflows.decide.workflows.graph.locks import locks_held
 from moorage_workflows.decide.workflows.graph.naming import Ids
 from moorage_workflows.decide.workflows.graph.places import places_held
 from moorage_workflows.decide.workflows.graph.scopes import globals_of
@@ -114,7 +115,7 @@ class State:
         self.is_late = False
         self.is_exiting = False
         self.places = places_held(self.records)  # of nodes that began before this run was made
-        self.locked: set[str] = set()  # ids of nodes
+        self.locked = {holder for holder, _ in locks_held(workflow, self.records.values())}  # ids of nodes
         self.draft = Draft()
         self.budget = Budget(nodes=len(self.records))
         self._execute = execute

@@ -49,12 +49,14 @@ async def run_workflow(state: State) -> None:
     }
     try:
         artifacts = given_artifacts(state, state.spec.get("arguments") or {})
-        if locks:
-            if not workflow.locks:
-                check_cut(state, is_exit=False)
+        if locks and not workflow.locks:
+            check_cut(state, is_exit=False)
             if refused := await take_locks(state, workflow.name, locks):
                 await _finish(state, "Failed", f"the workflow's locks cannot be had: {refused}")
                 return
+            state.workflow = msgspec.structs.replace(state.workflow, locks=locks, message="")
+            if (record := state.records.get(workflow.name)) is not None and not record.pod_name:
+                state.save(msgspec.structs.replace(record, message=""))  # a retry keeps the first node
         root = await state.execute(
             Call(
                 name=workflow.name, display_name=workflow.name, step=entry, artifacts=artifacts,

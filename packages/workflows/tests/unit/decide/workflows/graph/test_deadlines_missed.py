@@ -285,6 +285,30 @@ def test_a_step_that_holds_its_lock_and_has_no_pod_yet_ends_at_a_shutdown(
     assert not locked.pod_name
 
 
+@pytest.mark.parametrize("entrypoint", ["main", "locked"])
+def test_what_holds_its_lock_by_its_record_does_not_ask_for_it_again(entrypoint: str) -> None:
+    """An answer that is late, or is another one now, must not end what goes on below."""
+    player = begun(
+        f"""
+      spec:
+        entrypoint: {entrypoint}
+        synchronization: {{mutexes: [{{name: whole}}]}}
+        templates:
+        - {{name: main, steps: [[{{name: locked, template: locked}}]]}}
+        - {{name: locked, synchronization: {{mutexes: [{{name: m}}]}}, steps: [[{{name: long, template: say}}]]}}
+        - {{name: say, container: {{image: busybox, command: [echo]}}}}
+    """
+    )
+    [locked] = [node for node in player.nodes.values() if node.template == "locked"]
+    assert (player.workflow.locks, locked.locks) == (("Mutex/default/whole",), ("Mutex/default/m",))
+    asked = list(player.locks_asked)
+    player.restart()
+    player.decide()
+    assert player.locks_asked == asked
+    checked(player)
+    assert set(player.unlocked) == {locked.id, player.workflow.name}
+
+
 def test_a_suspension_that_ended_while_nobody_was_there_goes_on_at_once() -> None:
     player = begun("""
       spec:
@@ -632,6 +656,29 @@ MANIFESTS = {
           synchronization: {mutexes: [{name: m}]}
           container: {image: busybox, command: [echo]}
         - {name: bye, activeDeadlineSeconds: 5, container: {image: busybox, command: [sleep]}}
+    """,
+    "locks": """
+      spec:
+        activeDeadlineSeconds: 100
+        entrypoint: main
+        parallelism: 2
+        synchronization: {mutexes: [{name: whole}]}
+        templates:
+        - name: main
+          synchronization: {mutexes: [{name: main}]}
+          steps:
+          - - {name: long, template: locked, withItems: [1, 2]}
+            - {name: again, template: again}
+            - {name: gate, template: gate}
+          - - {name: ok, template: locked}
+        - {name: gate, synchronization: {mutexes: [{name: g}]}, suspend: {duration: 15s}}
+        - name: again
+          retryStrategy: {limit: 2, backoff: {duration: 5s}}
+          synchronization: {mutexes: [{name: a}]}
+          container: {image: busybox, command: [false]}
+        - name: locked
+          synchronization: {semaphores: [{configMapKeyRef: {name: c, key: k}}]}
+          containerSet: {containers: [{name: main, image: busybox, command: [sleep]}]}
     """,
 }
 FATES = by_node(

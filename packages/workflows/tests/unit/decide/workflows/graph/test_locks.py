@@ -30,8 +30,8 @@ def test_a_mutex_has_one_holder() -> None:
     assert granted(table) == ["b"]
 
 
-def test_who_holds_a_lock_by_its_record_has_it_whoever_asks_before_it() -> None:
-    """After a restart all ask again, in any order: who waits for the holder must not hold it up."""
+def test_a_holder_that_asks_again_has_its_locks_whoever_asks_before_it() -> None:
+    """Its record was not saved: those that wait for the holder must not hold it up."""
     table = LockTable()
     table.restore("u2", "holder", ["Mutex/ns/a", "Mutex/ns/b"])
     table.ask("u1", asked("waits", "Mutex/ns/b", priority=5))
