@@ -1,5 +1,4 @@
-"""One table of cases, run through each way in: the command line, REST over HTTP, and the Python client; and the
-command line by Moorage's server, where it asks that.
+"""One table of cases, run through each way in: the command line, REST over HTTP, and the Python client.
 
 A case says what is in the cluster, what is asked in the words of each way, and what comes of it: the code and the
 message of the error, and the objects that are there afterwards. All ways must give the same. To add a subject, add
@@ -65,7 +64,6 @@ class Case:
     """`rest` is (method, path, body); `code` and `message` are of the error, empty where there is none.
 
     `exit_code` None: that of EXIT_CODES.
-    `asks_server`: the command line asks Moorage's server where there is one, so it is typed with and without.
     """
 
     name: str
@@ -76,7 +74,6 @@ class Case:
     code: str = ""
     message: str = ""
     exit_code: int | None = None
-    asks_server: bool = False
     lists: bool = False  # what it gives is compared, too
     needs_server: bool = False  # by kubeconfig alone it cannot be answered
 
@@ -389,8 +386,7 @@ def about_run(
         sdk=sdk,
         code=code,
         message=message,
-        asks_server=verb == "explain",
-        needs_server=verb == "show",
+        needs_server=verb in ("show", "explain"),
     )
 
 
@@ -755,17 +751,14 @@ def test_every_way_in_gives_the_same(case: Case, capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.chdir(tmp_path)
     outcomes = {}
-    ways: list[Way] = [Rest(), PythonClient()]
-    if not case.needs_server:
-        ways.append(CommandLine(capsys))
-    if case.asks_server or case.needs_server:
-        ways.append(CommandLineByServer(capsys))
+    way_of_command = CommandLineByServer(capsys) if case.needs_server else CommandLine(capsys)
+    ways: list[Way] = [Rest(), PythonClient(), way_of_command]
     for way in ways:
         cluster = Cluster()
         case.seed(cluster)
         outcome = way(case, cluster)
         outcomes[type(way).__name__] = replace(outcome, objects=cluster.objects())
-    first = outcomes["CommandLineByServer" if case.needs_server else "CommandLine"]
+    first = outcomes[type(way_of_command).__name__]
     assert not case.lists or first.listed
     assert (first.code, first.message) == (case.code, case.message)
     assert outcomes == dict.fromkeys(outcomes, first)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -27,6 +28,7 @@ from moorage_kube.testing.clock import FakeClock
 from moorage_local.testing.fakeapi import FakeApi
 
 T = TypeVar("T")
+SERVED = re.compile("/api/v1/(jobs|gpus|explain/.*|jobs/.*/overview)")
 
 
 class CliApi(FakeApi):
@@ -145,8 +147,7 @@ class FakeServer:
         **_: Any,
     ) -> T:
         self.asked.append((path, params if method == "GET" else msgspec.to_builtins(body)))
-        is_served = path in ("/api/v1/jobs", "/api/v1/gpus") or path.endswith("/overview")
-        if path not in self.answers and self.serves is not None and is_served:
+        if path not in self.answers and self.serves is not None and SERVED.fullmatch(path):
             async with served(self.serves) as server:
                 return await server.ask(kind, method, path, params=params)
         if path not in self.answers:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Any
 
 from msgspec import Struct
 
-from moorage.actions.kept import Kept, kept_of
+from moorage.actions.kept import Kept
 from moorage.api.errors import ErrorCode
 from moorage.api.jobs import SORTS, Attempt, Job, JobSummary, RunPod
-from moorage.decide.runs.kept import kept_pods_of, view_deleted
+from moorage.decide.runs.kept import view_deleted
 from moorage.decide.runs.state import (
     CANCELLED,
     AttemptView,
@@ -23,19 +23,16 @@ from moorage.decide.runs.state import (
     attempt_of,
     view_run,
 )
-from moorage.decide.usage.gpus import gpu_type
 from moorage.model.names import ENDED_ANNOTATION, NAME_COMPARED, RUN_LABEL, RUN_NAME_MAX, is_dns_label, label_value
 from moorage_kube.api import Api
 from moorage_kube.errors import ApiError, NotFound, SelectorError, UsageError
 from moorage_kube.meta import annotations_of, condition, is_condition_true, labels_of
-from moorage_kube.resources import EVENTS, JOBS, NODES, PODS, Obj
+from moorage_kube.resources import EVENTS, JOBS, PODS, Obj
 from moorage_kube.selectors import LabelSelector, parse_label_selector
 
 BY_POLICY = "PodFailurePolicy"  # reason of a Job that a disruption failed, or a kill for memory
 NEAR_NAMES = 3  # that an error offers
 EVENT_OBJECTS = 8  # newest Jobs and pods of a run whose events are read
-
-Now = Callable[[], datetime]
 
 
 class Cancelled(Struct, frozen=True):
@@ -50,20 +47,6 @@ class Cancelled(Struct, frozen=True):
 
 
 # -- reading
-
-
-async def get_run(api: Api, namespace: str, name: str, kept: Kept) -> RunView:
-    """A run with its attempts; what is gone of it, or the whole run, from what is `kept`. Raises NotFound."""
-    try:
-        jobs = await jobs_of_run(api, namespace, name)
-    except NotFound:
-        if (run := await get_deleted(kept, namespace, name)) is None:
-            raise
-        return run
-    pods, types = await asyncio.gather(pods_of_run(api, namespace, name), node_types(api))
-    run = view_run(jobs, pods, node_types=types)
-    gone = kept_pods_of(await kept_of(kept, run), jobs)
-    return view_run(jobs, pods, node_types=types, kept=gone)
 
 
 async def get_deleted(kept: Kept, namespace: str, name: str) -> RunView | None:
@@ -92,15 +75,6 @@ async def events_of_run(api: Api, run: RunView) -> list[Obj]:
         *(api.list(EVENTS, run.namespace, field_selector=f"involvedObject.name={name}") for name in names)
     )
     return [event for listed in lists for event in listed.items]
-
-
-async def node_types(api: Api) -> dict[str, str] | None:
-    """Node name → GPU type; None where nodes may not be listed."""
-    try:
-        nodes = await api.list(NODES)
-    except ApiError:
-        return None
-    return {node["metadata"]["name"]: gpu_type(labels_of(node)) for node in nodes.items}
 
 
 async def no_such_run(api: Api, namespace: str, name: str) -> NotFound:

@@ -10,11 +10,10 @@ import msgspec
 from moorage.api.explain import Explanation
 from moorage.cli import console
 from moorage.cli.hints import as_typed
-from moorage.cli.kept import AskedKept
 from moorage.cli.names import complete
-from moorage.cli.session import Session, Target, in_session, target_options
+from moorage.cli.session import Session, Target, ask_about_run, in_session, target_options
 from moorage.features import load_all
-from moorage_kube.errors import Forbidden, NotFound, NotReady, ServerError, Unauthorized
+from moorage_kube.errors import Forbidden, NotFound, NotReady
 
 
 @console.command(
@@ -42,7 +41,7 @@ def explain(target: Target, name: str, output: str) -> int:
             explanation = await _explain_by_feature(session, whole, part)
         else:
             try:
-                explanation = await _explain_run(session, name)
+                explanation = await ask_about_run(session, Explanation, "/api/v1/explain/{namespace}/{name}", name)
             except NotFound as missing:
                 try:
                     explanation = await _explain_by_feature(session, name, "")
@@ -56,22 +55,7 @@ def explain(target: Target, name: str, output: str) -> int:
             console.print_document(document, output)
         return 0
 
-    return in_session(target, work)
-
-
-async def _explain_run(session: Session, name: str) -> Explanation:
-    """Raises NotFound."""
-    try:
-        path = f"/api/v1/explain/{session.namespace}/{name}"
-        return await session.server.ask(Explanation, "GET", path)
-    except (NotReady, ServerError, Unauthorized, Forbidden):
-        return await _explain_here(session, name)
-    except NotFound as missing:
-        try:
-            # newer than the server's cache, or the message names similar names
-            return await _explain_here(session, name)
-        except Forbidden:
-            raise missing from None
+    return in_session(target, work, asks_once=True)
 
 
 async def _explain_by_feature(session: Session, name: str, part: str) -> Any:
@@ -83,12 +67,3 @@ async def _explain_by_feature(session: Session, name: str, part: str) -> Any:
         except NotFound as error:
             missing = error
     raise missing
-
-
-async def _explain_here(session: Session, name: str) -> Explanation:
-    """The same answer from what this user may read. Raises NotFound; Forbidden if nodes are hidden."""
-    from moorage.actions.explain import explain_run
-    from moorage.present.explanationanswer import make_explanation
-
-    kept = AskedKept(session)
-    return make_explanation(await explain_run(session.api, session.namespace, name, session.clock.now, kept))

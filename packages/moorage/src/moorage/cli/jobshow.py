@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from urllib.parse import quote
 
 import click
 import msgspec
@@ -16,17 +15,16 @@ from moorage.api.rightsizing import SizeAdvice
 from moorage.cli import console
 from moorage.cli.hints import as_typed
 from moorage.cli.names import complete
-from moorage.cli.session import Session, Target, ask_server, in_session, target_options
+from moorage.cli.session import Session, Target, ask_about_run, in_session, target_options
 from moorage.cli.use import use_lines
 from moorage.decide.runs.timelimit import format_seconds
-from moorage.model.names import RUN_LABEL
 from moorage.settings import ADVICE
 from moorage_kube.moments import format_duration, rfc3339
 from moorage_kube.quantity import format_bytes
 from moorage_kube.texts import as_lines
 
 LOST = "unknown: no kubelet reported the end of the pod: its node was lost, or the pod was removed by force"
-NOT_IN_PATHS = frozenset("/\\")
+OVERVIEW = "/api/v1/jobs/{namespace}/{name}/overview"
 
 
 @console.command(
@@ -43,7 +41,8 @@ def show(target: Target, name: str, output: str) -> int:
 
     async def work(session: Session) -> int:
         is_text = output == "text"
-        overview = await _ask(session, name, advice=is_text and ADVICE.read(os.environ))
+        params = {"advice": is_text and ADVICE.read(os.environ)}
+        overview = await ask_about_run(session, JobOverview, OVERVIEW, name, params)
         if is_text:
             console.show(*show_text(overview, session.clock.now()).split("\n"), *advice_lines(overview.advice))
             return 0
@@ -54,22 +53,6 @@ def show(target: Target, name: str, output: str) -> int:
         return 0
 
     return in_session(target, work, asks_once=True)
-
-
-async def _ask(session: Session, name: str, *, advice: bool) -> JobOverview:
-    """Raises NotFound, Forbidden."""
-    namespace = session.namespace
-    if NOT_IN_PATHS & set(name) or name in ("", ".", ".."):
-        from moorage.actions.runs import missing_run
-
-        raise missing_run(namespace, name, everywhere=False)
-    return await ask_server(
-        session,
-        JobOverview,
-        f"/api/v1/jobs/{quote(namespace)}/{quote(name)}/overview",
-        {"advice": advice},
-        kubectl=f"kubectl describe jobs,pods -n {namespace} -l {RUN_LABEL}={name}",
-    )
 
 
 def show_text(overview: JobOverview, now: datetime) -> str:

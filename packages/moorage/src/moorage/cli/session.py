@@ -16,6 +16,7 @@ from moorage.cli import console
 from moorage.cli.hints import remember
 from moorage.cli.names import complete
 from moorage.client.target import Target as Target
+from moorage.model.names import RUN_LABEL
 from moorage_kube.clock import SYSTEM, Clock
 from moorage_kube.errors import BadRequest, Forbidden, MoorageError, NotReady, ServerError, UsageError
 from moorage_kube.errors import Problems as Problems
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from moorage_kube.api import PodApi
 
 R = TypeVar("R")
+NOT_IN_PATHS = frozenset("/\\")
 
 
 class Server(Protocol):
@@ -105,6 +107,22 @@ async def ask_server(
         if error.status == 0:
             error.hint = f"without Moorage's server: {kubectl}"
         raise
+
+
+async def ask_about_run(
+    session: Session, kind: type[R], path: str, name: str, params: Mapping[str, object] | None = None
+) -> R:
+    """An answer of the server about a run. `path`: with {namespace} and {name}. Raises NotFound, Forbidden."""
+    from urllib.parse import quote
+
+    namespace = session.namespace
+    if NOT_IN_PATHS & set(name) or name in ("", ".", ".."):
+        from moorage.actions.runs import missing_run
+
+        raise missing_run(namespace, name, everywhere=False)
+    path = path.format(namespace=quote(namespace), name=quote(name))
+    kubectl = f"kubectl describe jobs,pods -n {namespace} -l {RUN_LABEL}={name}"
+    return await ask_server(session, kind, path, params, kubectl=kubectl)
 
 
 Opener = Callable[[Target], AbstractAsyncContextManager[Session]]

@@ -37,7 +37,7 @@ from moorage.server.kept import KeptForUser
 from moorage.server.poduse import use_of_pods
 from moorage.server.problems import Problem
 from moorage.server.rightsizing import readable_works, work_of_run
-from moorage_kube.errors import ApiError, MoorageError, StorageError
+from moorage_kube.errors import ApiError, MoorageError, NotFound, StorageError
 from moorage_kube.meta import labels_of
 from moorage_kube.resources import JOBS, Obj
 
@@ -82,6 +82,15 @@ class RunReader(Struct, frozen=True):
     async def show(self, namespace: str, name: str) -> RunView:
         """A run with its attempts. One that was only just created is read as the user; one that was deleted is
         made from what is kept. Raises NotFound."""
+        if jobs := await self.jobs(namespace, name):
+            return (await self.complete([self.view(jobs)], peaks=True))[0]
+        run = await get_deleted(KeptForUser(self.context, self.user), namespace, name)
+        if run is None:
+            raise await self.missing(namespace, name)
+        return run
+
+    async def jobs(self, namespace: str, name: str) -> Sequence[Obj]:
+        """The Jobs of a run; empty: it does not exist, or the user may not read what is newer than the cache."""
         cluster = await self.context.ready()
         jobs = cluster.jobs_of_run(namespace, name)
         if not jobs and self.user.account:
@@ -89,13 +98,12 @@ class RunReader(Struct, frozen=True):
                 jobs = await jobs_of_run(self.context.acting(self.user), namespace, name)
             except (ApiError, Problem):
                 jobs = []
-        if jobs:
-            return (await self.complete([self.view(jobs)], peaks=True))[0]
-        run = await get_deleted(KeptForUser(self.context, self.user), namespace, name)
-        if run is None:
-            everywhere = await self._may("list", "")
-            raise missing_run(namespace, name, cluster.run_names(namespace), everywhere=everywhere)
-        return run
+        return jobs
+
+    async def missing(self, namespace: str, name: str) -> NotFound:
+        """The error for a run that does not exist, with names like it."""
+        known = self.context.cluster.run_names(namespace)
+        return missing_run(namespace, name, known, everywhere=await self._may("list", ""))
 
     async def overview(self, namespace: str, name: str, *, advice: bool) -> JobOverview:
         """A run with its use and its events, and with `advice`. Raises Forbidden where the user may not list Jobs,

@@ -436,29 +436,18 @@ def test_explain_asks_the_server(moor):
     assert shown | {"text": "because"} == json.loads(msgspec.json.encode(document))
 
 
-def test_explain_without_a_server_reads_the_cluster_itself(at_noon):
-    at_noon.api.put(JOBS, a_job())
-    pod = a_pod(phase="Pending")
-    pod["spec"]["containers"][0]["resources"]["requests"]["nvidia.com/gpu"] = "2"
-    at_noon.api.put(PODS, pod)
-    busy = a_pod("other-1", run="other")
-    busy["metadata"]["annotations"]["moorage.dev/owner"] = "bob"
-    at_noon.api.put(PODS, busy)
-    done = at_noon("explain", "train")
-    assert done.code == 0
-    assert "bob" in done.out
-    assert "node-1" in done.out
-
-
 @pytest.mark.parametrize(
     ("words", "kubectl"),
     [
         (["jobs"], "kubectl get jobs -n default -l moorage.dev/run"),
+        (["show", "train"], "kubectl describe jobs,pods -n default -l moorage.dev/run=train"),
+        (["explain", "train"], "kubectl describe jobs,pods -n default -l moorage.dev/run=train"),
+        (["explain", "nightly/fit"], "kubectl describe workflow nightly -n default"),
         (["gpus"], "kubectl describe nodes"),
         (["budget", "list"], "kubectl describe budgets"),
     ],
 )
-def test_a_list_without_the_server_names_the_kubectl_command(moor, words, kubectl):
+def test_a_command_without_the_server_names_the_kubectl_command(moor, words, kubectl):
     done = moor(*words)
     assert (done.code, done.out) == (1, "")
     assert done.err == f"error: this cluster has no Moorage server\nhint: without Moorage's server: {kubectl}\n"

@@ -158,6 +158,7 @@ def test_commands_that_ask_once_import_no_event_loop(ours, tmp_path):
     answers = {
         "jobs": {"now": now, "jobs": []},
         "show a": {"job": job},
+        "explain a": {"namespace": "default", "name": "a", "state": "waiting", "text": "it waits"},
         "gpus": {"now": now},
         "top": period,
         "budget list": {"budgets": []},

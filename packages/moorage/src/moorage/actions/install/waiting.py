@@ -6,7 +6,7 @@ import base64
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
 
-from moorage.actions.explain import explain_run
+from moorage.actions.explain import explain_pod
 from moorage.actions.install.cluster import InstallApi
 from moorage.decide.install.rollout import Rollout, hint_for, rollout
 from moorage.model.names import SYSTEM_NAMESPACE, WEBHOOK_CONFIGURATION, WEBHOOK_SERVICE
@@ -84,7 +84,7 @@ async def _not_up(api: Api, states: Sequence[Rollout], *, clock: Clock, timeout:
         reasons = list(state.reasons)
         for pod in state.unplaced[:1]:
             with contextlib.suppress(MoorageError):  # what the scheduler said stands then
-                why = short_reason(await explain_run(api, SYSTEM_NAMESPACE, pod, clock.now))
+                why = short_reason(await explain_pod(api, SYSTEM_NAMESPACE, pod, clock.now()))
                 reasons += [why] if why else []
         hint = hint or hint_for(reasons, SYSTEM_NAMESPACE, state.name)
         why = "; ".join(dict.fromkeys(reasons)) or "its pods start, and are not ready yet"

@@ -9,7 +9,7 @@ import asyncio
 from typing import Any
 
 from moorage.actions.explain import is_suspended, pod_for, pod_of_run
-from moorage.actions.runs import get_deleted, missing_run
+from moorage.actions.runs import get_deleted
 from moorage.api.errors import ErrorCode
 from moorage.api.explain import Explanation as ExplanationAnswer
 from moorage.api.explain import PodQuestion
@@ -24,7 +24,6 @@ from moorage.decide.runs.kueue import QueueWait
 from moorage.decide.runs.state import RunView, attempt_of
 from moorage.model.names import MACHINE_GATE, RUN_LABEL
 from moorage.present.explanationanswer import make_explanation
-from moorage.server.cluster import Cluster
 from moorage.server.context import Context
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.identity.auth import User
@@ -80,16 +79,16 @@ ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
 
 async def explained(context: Context, namespace: str, name: str, user: User) -> Explanation:
     """The explanation of a run, Job or pod, as much of it as the user may know. Raises NotFound."""
-    cluster = await context.ready()
+    cluster, reader = await context.ready(), RunReader(context, user)
     is_readable = await context.auth.may_read_pods(user, namespace)
     try:
-        pod, job = _find_pod(cluster, namespace, name)
+        pod, job = await _find_pod(reader, namespace, name)
     except NotFound:
         if (deleted := await get_deleted(KeptForUser(context, user), namespace, name)) is None:
             raise
         explanation = explain_pod(pod_of_run(deleted), nodes=(), pods=(), now=context.now(), run=deleted)
         return explanation if is_readable else as_public(explanation)
-    run = await _run_of(RunReader(context, user), job)
+    run = await _run_of(reader, job)
     events = await cluster.events_about(namespace, pod["metadata"]["name"])
     if job is not None and job["metadata"]["name"] != pod["metadata"]["name"]:
         events += await cluster.events_about(namespace, job["metadata"]["name"])
@@ -144,16 +143,19 @@ async def _run_of(reader: RunReader, job: Obj | None) -> RunView | None:
     return (await reader.complete([reader.view(jobs)], peaks=True))[0] if jobs else None
 
 
-def _find_pod(cluster: Cluster, namespace: str, name: str) -> tuple[Obj, Obj | None]:
+async def _find_pod(reader: RunReader, namespace: str, name: str) -> tuple[Obj, Obj | None]:
     """The pod that stands for a run, a Job or a pod of that name, and its Job. Raises NotFound.
 
     Of a run the newest attempt counts.
     """
-    jobs = cluster.jobs_of_run(namespace, name)
-    job = max(jobs, key=attempt_of, default=None) or cluster.jobs.get(name, namespace)
-    if job is not None:
-        return pod_for(job, cluster.pods_of_job(job)), job
-    pod = cluster.pods.get(name, namespace)
-    if pod is None:
-        raise missing_run(namespace, name, cluster.run_names(namespace), everywhere=False)
-    return pod, None
+    cluster = reader.context.cluster
+    job = max(cluster.jobs_of_run(namespace, name), key=attempt_of, default=None) or cluster.jobs.get(
+        name, namespace
+    )
+    if job is None:
+        if (pod := cluster.pods.get(name, namespace)) is not None:
+            return pod, None
+        job = max(await reader.jobs(namespace, name), key=attempt_of, default=None)
+    if job is None:
+        raise await reader.missing(namespace, name)
+    return pod_for(job, cluster.pods_of_job(job)), job
