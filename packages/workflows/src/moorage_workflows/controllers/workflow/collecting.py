@@ -19,7 +19,7 @@ from moorage_kube.moments import moment
 from moorage_kube.resources import PODS, Obj
 from moorage_workflows.controllers.workflow.observe import is_of
 from moorage_workflows.controllers.workflow.records import RecordStore
-from moorage_workflows.controllers.workflow.summary import collection_patch
+from moorage_workflows.controllers.workflow.summary import collection_patch, typed
 from moorage_workflows.decide.workflows.collection import (
     Deleter,
     Doomed,
@@ -149,8 +149,7 @@ class Collector:
         with contextlib.suppress(NotFound):
             await self._api.patch(WORKFLOWS, key.name, patch, key.namespace)
         if failure:
-            typed = {"apiVersion": WORKFLOWS.api_version, "kind": WORKFLOWS.kind} | obj
-            await self._events.record(typed, "Warning", "ArtifactGCFailed", failure)
+            await self._events.record(typed(obj), "Warning", "ArtifactGCFailed", failure)
 
     async def _remove_finalizer(self, key: Key, obj: Obj) -> None:
         finalizers = [each for each in obj["metadata"].get("finalizers") or () if each != ARTIFACT_FINALIZER]

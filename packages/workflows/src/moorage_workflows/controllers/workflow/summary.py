@@ -7,9 +7,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from moorage.decide.evaluation import TextError
-from moorage.model.argo import COMPLETED_LABEL, PHASE_LABEL
+from moorage.model.argo import COMPLETED_LABEL, PHASE_LABEL, WORKFLOWS
 from moorage_kube.meta import labels_of
 from moorage_kube.moments import moment, span_of
+from moorage_kube.resources import Obj
 from moorage_kube.selectors import label_selector_of
 from moorage_workflows.decide.workflows.linttext import PARAMETER_NAME
 from moorage_workflows.decide.workflows.text.durations import parse_duration
@@ -164,3 +165,8 @@ def _seconds(stamp: str) -> str | None:
     """A time as Kubernetes writes it: whole seconds."""
     at = moment(stamp) if stamp else None
     return at.strftime("%Y-%m-%dT%H:%M:%SZ") if at is not None else None
+
+
+def typed(obj: Obj) -> Obj:
+    """With its kind, which lists leave out."""
+    return {"apiVersion": WORKFLOWS.api_version, "kind": WORKFLOWS.kind} | obj
