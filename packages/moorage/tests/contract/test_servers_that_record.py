@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,13 +21,9 @@ from moorage.server.service import RECORDING, ServerService
 from moorage.sql.leases import LEASE_SECONDS
 from moorage.usage.store import UsageStore
 from moorage_kube.clock import rfc3339, rfc3339_micro
-from moorage_kube.errors import Conflict
 from moorage_kube.resources import JOBS, NODES, PODS
 from moorage_kube.testing.clock import NOON, FakeClock
 from moorage_local.testing.fakeapi import FakeApi
-from moorage_workflows.model.workflow import StepReport, WorkflowRecord
-from moorage_workflows.workflows.records import LocalRecords
-from moorage_workflows.workflows.store import open_workflows
 
 pytestmark = pytest.mark.anyio
 
@@ -254,37 +249,6 @@ async def test_what_a_server_kept_in_files_is_moved_once_it_has_a_database(scene
     store = UsageStore(scene.url)
     assert move_usage(folder, store) == 0  # there is no such file any more
     store.close()
-
-
-async def test_records_of_workflows_are_moved_before_anybody_reads_them(scene: Scene) -> None:
-    """A workflow that goes on would begin again without them."""
-    folder = scene.folder / "first"
-    folder.mkdir()
-    run = WorkflowRecord(uid="u1", namespace="lab", name="train", document={"spec": {}}, phase="Running")
-    with closing(open_workflows(folder / "workflows.db")) as files:
-        files.begin(run)
-    service = ServerService(
-        scene.api, usage_db=folder / "usage.db", database=scene.url, page_token="page", clock=scene.clock
-    )
-    async with scene.running(service):
-        assert await service.context.part(LocalRecords).unfinished() == ("u1",)
-    assert (folder / "workflows.db.moved").exists()
-
-
-async def test_two_servers_share_records_and_refuse_the_earlier_holder_at_either(scene: Scene) -> None:
-    first, second = (LocalRecords(scene.url) for _ in range(2))
-    with closing(first), closing(second):
-        run = WorkflowRecord(uid="u1", namespace="lab", name="train", document={}, phase="Running")
-        assert await first.begin(run) == await second.begin(run)
-        await first.load("u1", "op-1")
-        await second.load("u1", "op-2")
-        with pytest.raises(Conflict, match="held by op-2"):
-            await first.save("u1", "op-1", workflow=run)
-        reports = await asyncio.gather(
-            *(server.report("u1", "pod", StepReport(pod="pod")) for server in (first, second))
-        )
-        assert sorted(reports) == [False, True]
-        await asyncio.gather(*(server.save("u1", "op-2", workflow=run) for server in (first, second)))
 
 
 def test_the_logs_of_pods_that_are_kept_are_moved(tmp_path: Path, postgres_url: str) -> None:

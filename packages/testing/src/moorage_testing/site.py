@@ -47,12 +47,17 @@ class Site:
 
     token = TOKEN
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, database: str | None = None) -> None:
         self.folder = folder
         self.api = FakeApi(users={"kube-token": "ada"})
         self.clock = FakeClock()
         self.service = ServerService(
-            self.api, usage_db=folder / "usage.db", page_token=TOKEN, clock=self.clock, rate=AT_WILL
+            self.api,
+            usage_db=folder / "usage.db",
+            database=database,
+            page_token=TOKEN,
+            clock=self.clock,
+            rate=AT_WILL,
         )
         self.bearer = {"authorization": f"Bearer {TOKEN}"}
 

@@ -18,8 +18,6 @@ from moorage_kube.databasefile import read_mark
 from moorage_kube.errors import ServerError
 from moorage_kube.testing.clock import FakeClock
 from moorage_local.testing.fakeapi import FakeApi
-from moorage_workflows.model.workflow import MetricPoint, WorkflowRecord
-from moorage_workflows.workflows.records import LocalRecords
 
 OPEN = {"/healthz", "/readyz"}
 PAGES = (
@@ -98,14 +96,6 @@ async def test_metrics_name_people_to_those_alone_who_may_get_them(site):
         site.clock.advance(61)
         answer = await site.ask("/metrics", token=False, headers=prometheus)
         assert 'moorage_gpus_held{user="ada"} 1.0' in answer.text
-        await site.service.context.part(LocalRecords).begin(
-            WorkflowRecord(uid="u", namespace="lab", name="w", document={})
-        )
-        await site.service.context.part(LocalRecords).load("u", "op")
-        ends = MetricPoint(name="ends", help="Ends", kind="counter", operation="Add", value=1.0)
-        await site.service.context.part(LocalRecords).save("u", "op", metrics=[ends])
-        text = (await site.ask("/metrics", token=False, headers=prometheus)).text
-        assert 'argo_workflows_ends{workflow_namespace="lab"} 1.0' in text
 
 
 @pytest.mark.anyio

@@ -9,7 +9,6 @@ import json
 import pytest
 
 from moorage.api.kept import KeptPod
-from moorage.attempts.logs import log_key
 from moorage_kube.clock import rfc3339
 from moorage_kube.errors import ServerError, StorageError
 from moorage_kube.resources import JOBS, NAMESPACES, PODS
@@ -259,53 +258,3 @@ async def test_kept_bytes_and_streams_are_counted(ada):
     text = (await ada.site.ask("/metrics")).text
     assert "moorage_kept_log_bytes 0.0" in text
     assert "moorage_log_streams 0.0" in text
-
-
-async def keep_step(asker):
-    """A step of the Workflow nightly whose pod is gone; what its two containers printed is kept."""
-    pod = {
-        "metadata": {
-            "namespace": "lab",
-            "name": "nightly-fit",
-            "uid": "s1",
-            "labels": {"workflows.argoproj.io/workflow": "nightly"},
-            "annotations": {
-                "workflows.argoproj.io/node-name": "nightly.fit",
-                "kubectl.kubernetes.io/default-container": "train",
-            },
-            "ownerReferences": [{"kind": "Workflow", "name": "nightly", "controller": True, "uid": "w1"}],
-        },
-        "spec": {"nodeName": "n1", "containers": [{"name": "train"}, {"name": "proxy"}]},
-        "status": {"phase": "Running"},
-    }
-    keeper = asker.site.service.keeper
-    asker.api.put(PODS, pod)
-    await asker.site.until(lambda: keeper._pods.get("nightly-fit", "lab"))
-    await keeper.step(everything=True)
-    keeper._folder.append(log_key("s1"), PRINTED)
-    keeper._folder.append(log_key("s1", "proxy"), b"2026-11-21T12:00:00Z listens\n")
-    asker.api.remove(PODS, "nightly-fit", "lab")
-
-
-@pytest.mark.parametrize(
-    ("container", "want"),
-    [
-        ("", PRINTED),
-        ("train", PRINTED),
-        ("proxy", b"2026-11-21T12:00:00Z listens\n"),
-        ("other", b""),
-        ("../s1", b""),
-        ("x" * 300, b""),
-    ],
-)
-async def test_the_kept_log_of_each_container_of_a_step_is_given(ada, container, want):
-    await keep_step(ada)
-    path = "/api/v1/workflows/lab/nightly/kept/s1?uid=w1" + (f"&container={container}" if container else "")
-    answer = await ada(path)
-    assert (answer.status, base64.b64decode(answer.json["lines"])) == (200, want)
-
-
-async def test_who_may_not_read_logs_gets_none_of_any_container(stranger):
-    await keep_step(stranger)
-    answer = await stranger("/api/v1/workflows/lab/nightly/kept/s1?uid=w1&container=proxy")
-    assert (answer.status, answer.json["code"]) == (403, "forbidden")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
@@ -17,90 +15,26 @@ from moorage_kube.clock import rfc3339
 from moorage_kube.resources import NAMESPACES
 from moorage_kube.testing.clock import NOON
 from moorage_local.testing.fakeapi import FakeApi
-from moorage_workflows.model.workflow import (
-    Memo,
-    MetricPoint,
-    NodePhase,
-    NodeRecord,
-    NodeType,
-    Outputs,
-    WorkflowRecord,
-)
-from moorage_workflows.workflows.artifacts import Artifacts
-from moorage_workflows.workflows.records import LocalRecords
+from moorage_testing.renewed import ADA, LATER, RenewedNamespace
 
 pytestmark = pytest.mark.anyio
 
-LATER = NOON + timedelta(seconds=1)
-ADA = {"authorization": "Bearer kube-token"}
 READS = (
     "/api/v1/maps", "/api/v1/maps/lab", "/api/v1/maps/lab/old-squares", "/api/v1/maps/lab/old-squares/items",
-    "/maps", "/maps/lab/old-squares", "/maps/lab/old-squares/items", "/api/v1/workflows/lab",
-    "/api/v1/workflows/lab/old-train",
-    "/workflows/lab/old-train", "/workflows?namespace=lab", "/api/v1/workflows/lab/old-train/artifacts",
-    "/api/v1/workflows/lab/old-train/artifacts/old-train/model",
+    "/maps", "/maps/lab/old-squares", "/maps/lab/old-squares/items",
 )  # fmt: skip
-
-
-class Old:
-    """Records of a namespace that was created at noon: a map, a workflow with an artifact, and use of GPUs."""
-
-    def __init__(self, site):
-        self.site, self.service = site, site.service
-        site.api.with_token = lambda *_: site.api
-        site.api.readers |= {("ada", "lab")}
-
-    def namespace(self, created=NOON, **annotations):
-        meta = {"name": "lab", "creationTimestamp": rfc3339(created), "annotations": annotations}
-        self.site.api.put(NAMESPACES, {"metadata": meta})
-
-    async def fill(self):
-        self.namespace()
-        queue = self.service.queue
-        stored = await queue.create_map(
-            namespace="lab", name="old-squares", owner="eve", policy=Policy(), request="r"
-        )
-        await queue.add_items(stored.map.id, [NewItem(value=msgspec.Raw(b'"old-value"'))])
-        artifact = await self.service.context.part(Artifacts).put(
-            parts(b"old-artifact"), "lab/m.txt", name="model"
-        )
-        artifact = msgspec.structs.replace(artifact, key="m.txt")
-        await self.service.context.part(LocalRecords).begin(a_record())
-        await self.service.context.part(LocalRecords).load("u1", "me")
-        node = NodeRecord(
-            id="n1", name="old-train", display_name="old-train", type=NodeType.POD, phase=NodePhase.SUCCEEDED,
-            outputs=Outputs(artifacts=(artifact,), parameters={"x": "old-value"}),
-        )  # fmt: skip
-        await self.service.context.part(LocalRecords).save("u1", "me", [node])
-        await self.service.context.part(LocalRecords).remember(
-            "lab", "cache", "key", Memo(outputs=Outputs(), at=rfc3339(NOON))
-        )
-
-    async def seen(self):
-        """Of the reads that show something of the old records."""
-        answers = {path: await self.site.ask(path, headers=ADA, token=False) for path in READS}
-        assert not {path: answer.status for path, answer in answers.items() if answer.status >= 500}
-        return {
-            path for path, answer in answers.items()
-            if answer.status == 200 and "old-" in answer.text
-        }  # fmt: skip
-
-
-async def parts(data):
-    yield data
-
-
-def a_record(uid="u1", **fields):
-    document = {"metadata": {"name": "old-train"}, "spec": {"entrypoint": "main"}}
-    known = {"namespace": "lab", "name": "old-train", "phase": "Succeeded", "created_at": rfc3339(NOON)}
-    return WorkflowRecord(uid=uid, document=document, **known | fields)
 
 
 @pytest.fixture
 async def old(site):
+    """A map of a namespace that was created at noon."""
     async with site.running():
-        old = Old(site)
-        await old.fill()
+        old = RenewedNamespace(site, READS)
+        queue = site.service.queue
+        stored = await queue.create_map(
+            namespace="lab", name="old-squares", owner="eve", policy=Policy(), request="r"
+        )
+        await queue.add_items(stored.map.id, [NewItem(value=msgspec.Raw(b'"old-value"'))])
         yield old
 
 
@@ -155,51 +89,6 @@ async def test_a_member_deletes_nothing_that_is_older(old, path):
     answer = await old.site.ask(path, method="DELETE", headers=ADA, token=False)
     assert answer.status in (200, 404)
     assert await old.service.queue.read(lambda store: store.find_map("lab", "old-squares")) is not None
-
-
-async def test_a_step_reads_no_older_artifact_and_an_older_workflow_saves_none(old):
-    digest = "sha256:" + hashlib.sha256(b"step").hexdigest()
-    await old.service.context.part(LocalRecords).begin(
-        a_record("u2", name="now", phase="Running", created_at=rfc3339(LATER), token_digest=digest)
-    )
-    await old.service.context.part(LocalRecords).begin(
-        a_record("u0", name="then", phase="Running", token_digest=digest)
-    )
-    step = {"authorization": "Bearer step"}
-    fetch = "/api/v1/steps/{}/artifacts?key=m.txt"
-    assert (await old.site.ask(fetch.format("u2"), headers=step, token=False)).text == "old-artifact"
-    written = datetime.now(UTC) + timedelta(days=1)  # the file's own time is the disk's
-    old.namespace(written)
-    assert (await old.site.ask(fetch.format("u0"), headers=step, token=False)).status == 410
-    await old.service.context.part(LocalRecords).begin(
-        a_record("u3", name="new", phase="Running", created_at=rfc3339(written), token_digest=digest)
-    )
-    assert (await old.site.ask(fetch.format("u3"), headers=step, token=False)).status == 404
-    below = await old.site.ask("/api/v1/steps/u3/artifacts?below=true", headers=step, token=False)
-    assert below.json == []
-
-
-async def test_outputs_and_metrics_of_the_old_namespace_are_not_reused(old):
-    point = MetricPoint(name="made", help="h", kind="counter", value=5.0)
-    await old.service.context.part(LocalRecords).begin(running := a_record("u5", name="metered", phase="Running"))
-    await old.service.context.part(LocalRecords).load("u5", "me")
-    await old.service.context.part(LocalRecords).save("u5", "me", (), running, (point,))
-    old.site.api.readers |= {("ada", None)}
-    body = json.dumps({"namespace": "lab", "cache": "cache", "key": "key"}).encode()
-
-    async def ask(verb, body):
-        path = f"/api/v1/internal/workflows/{verb}"
-        headers = ADA | {"content-type": "application/json"}
-        return (await old.site.ask(path, method="POST", headers=headers, body=body, token=False)).json
-
-    assert (await ask("recall", body)).get("memo")
-    made = [each.name for each in await old.service.context.part(LocalRecords).metrics()]
-    assert "made" in made
-    old.namespace(datetime.now(UTC) + timedelta(days=1))
-    assert not (await ask("recall", body)).get("memo")
-    began = msgspec.json.encode({"record": a_record("u9", name="new")})
-    await ask("begin", began)
-    assert "made" not in [each.name for each in await old.service.context.part(LocalRecords).metrics()]
 
 
 def an_interval(**fields):

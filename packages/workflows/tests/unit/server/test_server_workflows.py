@@ -14,7 +14,7 @@ from moorage_kube.errors import UsageError
 from moorage_kube.moments import rfc3339
 from moorage_kube.testing.clock import NOON
 from moorage_workflows.actions.workflows import Choice
-from moorage_workflows.model.workflow import NodePhase, NodeRecord, NodeType, WorkflowRecord
+from moorage_workflows.model.workflow import MetricPoint, NodePhase, NodeRecord, NodeType, WorkflowRecord
 from moorage_workflows.server.rest.workflowrecords import StoreRecords
 from moorage_workflows.server.rest.workflows import choice_of
 from moorage_workflows.workflows.records import LocalRecords
@@ -156,3 +156,13 @@ async def test_a_step_reports_under_the_name_of_a_pod_of_its_workflow(site):
         await workflows.save("u1", "me", [node])
         assert [(await report(pod)).status for pod in ("train-1", "invented-1")] == [204, 425]
         assert [kept.pod for kept in await workflows.reports("u1", ["invented-1", "train-1"])] == ["train-1"]
+
+
+async def test_metrics_of_manifests_have_argos_prefix_and_their_namespace(site):
+    records = site.service.context.part(LocalRecords)
+    async with site.running():
+        await records.begin(WorkflowRecord(uid="u", namespace="lab", name="w", document={}))
+        await records.load("u", "op")
+        ends = MetricPoint(name="ends", help="Ends", kind="counter", operation="Add", value=1.0)
+        await records.save("u", "op", metrics=[ends])
+        assert 'argo_workflows_ends{workflow_namespace="lab"} 1.0' in (await site.ask("/metrics")).text
