@@ -9,6 +9,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from tests.hostiledocuments import hostile_documents
 
 from moorage.cluster.serverurl import server_url
 from moorage.model.argo import CRON_WORKFLOWS, WORKFLOWS
@@ -18,7 +19,6 @@ from moorage_kube.remote.client import KubeClient
 from moorage_kube.resources import NAMESPACES, PODS, Obj, Resource
 from moorage_kube.testing.waiting import until
 from moorage_testing.cluster import Cluster
-from moorage_testing.hostile import hostile_documents
 
 pytestmark = pytest.mark.anyio
 PATIENCE = 600.0  # seconds, of a machine that does other things too; nothing is asserted about it
