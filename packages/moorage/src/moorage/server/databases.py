@@ -24,6 +24,7 @@ class ServerDatabase(Struct, frozen=True, kw_only=True):
     On SQLite they are in `file` of the server's folder; "": there is no such file. On PostgreSQL all schemas are
     in one database. `needed` False: it is of use for minutes, or kept by best effort; a restore may leave it out.
     `passing` tables are in no backup: what is in them is summed up or replaced within minutes.
+    A backup says how many rows it has of `counted` tables. A target with rows of `content` tables is not empty.
     """
 
     name: str
@@ -31,6 +32,8 @@ class ServerDatabase(Struct, frozen=True, kw_only=True):
     schema: Schema
     tables: tuple[str, ...]
     passing: tuple[str, ...] = ()
+    counted: tuple[str, ...] = ()
+    content: tuple[str, ...] = ()
     needed: bool = True
 
 
@@ -51,14 +54,24 @@ _OF_THE_PLATFORM = (
             "results",
             "failures",
         ),
+        counted=("maps", "items", "results"),
+        content=("maps",),
     ),
     ServerDatabase(
         name="people",
         file="people.db",
         schema=sessions.SCHEMA,
         tables=("login_sessions", "login_places", "login_codes", "page_sessions", "shared_values", "audit_log"),
+        counted=("login_sessions", "audit_log"),
     ),
-    ServerDatabase(name="usage", file="usage.db", schema=usage.SCHEMA, tables=("intervals", "node_lives")),
+    ServerDatabase(
+        name="usage",
+        file="usage.db",
+        schema=usage.SCHEMA,
+        tables=("intervals", "node_lives"),
+        counted=("intervals",),
+        content=("intervals",),
+    ),
     ServerDatabase(
         name="samples",
         file="samples.db",
@@ -78,11 +91,21 @@ _OF_THE_PLATFORM = (
         needed=False,
     ),
     ServerDatabase(
-        name="attempts", file="attempts.db", schema=attempts.SCHEMA, tables=("attempt_jobs", "attempt_pods")
+        name="attempts",
+        file="attempts.db",
+        schema=attempts.SCHEMA,
+        tables=("attempt_jobs", "attempt_pods"),
+        counted=("attempt_jobs",),
+        content=("attempt_jobs",),
     ),
     ServerDatabase(name="logs", file="", schema=logtable.SCHEMA, tables=("kept_logs", "kept_log_parts")),
     ServerDatabase(
-        name="outputs", file="outputs.db", schema=outputs.SCHEMA, tables=("output_sizes", "outputs"), needed=False
+        name="outputs",
+        file="outputs.db",
+        schema=outputs.SCHEMA,
+        tables=("output_sizes", "outputs"),
+        counted=("outputs",),
+        needed=False,
     ),
     ServerDatabase(name="leases", file="", schema=leases.SCHEMA, tables=("server_leases",), needed=False),
 )

@@ -43,15 +43,5 @@ PARTS = tuple(
     if database.name not in _NOT_KEPT
 )
 MAPS = "maps"  # the part with the queue
-COUNTED = (
-    "maps",
-    "items",
-    "results",
-    "login_sessions",
-    "audit_log",
-    "intervals",
-    "attempt_jobs",
-    "outputs",
-    "workflow_runs",
-)
-CONTENT = ("maps", "intervals", "attempt_jobs", "workflow_runs")  # a target with rows of these is not empty
+COUNTED = tuple(table for database in databases() for table in database.counted)
+CONTENT = tuple(table for database in databases() for table in database.content)

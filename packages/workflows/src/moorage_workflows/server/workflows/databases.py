@@ -17,5 +17,7 @@ DATABASES = (
             "workflow_metrics",
             "workflow_sizes",
         ),
+        counted=("workflow_runs",),
+        content=("workflow_runs",),
     ),
 )
