@@ -28,7 +28,7 @@ from moorage_kube.testing.clock import FakeClock
 from moorage_local.testing.fakeapi import FakeApi
 
 T = TypeVar("T")
-SERVED = re.compile("/api/v1/(jobs|gpus|explain/.*|jobs/.*/overview)")
+SERVED = re.compile("/api/v1/(jobs|gpus|nodes|explain/.*|jobs/.*/overview)")
 
 
 class CliApi(FakeApi):

@@ -13,10 +13,10 @@ from msgspec import Struct
 from moorage import settings
 from moorage.cli import console
 from moorage.cli.listing import Listing, watch_option
-from moorage.cli.nodes import list_nodes, read_nodes
+from moorage.cli.nodes import read_nodes
 from moorage.cli.plan import load_sheet
 from moorage.cli.session import Session, Target, in_session, target_options
-from moorage.cli.watching import Source, can_watch, follow
+from moorage.cli.watching import follow
 from moorage.decide.machines.listing import booked_of, complaints, rows_of
 from moorage.decide.machines.offers import MachineOffer, how_to_ask, offers_of, price_of
 from moorage.decide.machines.quota import quota_words
@@ -25,7 +25,7 @@ from moorage.model.prices import PriceSheet
 from moorage.model.reservation import RESERVATIONS
 from moorage_kube.errors import ApiError, Forbidden, NotFound, NotReady
 from moorage_kube.quantity import format_bytes, format_milli
-from moorage_kube.resources import NODES, PODS, Obj, Resource
+from moorage_kube.resources import Obj, Resource
 
 QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
 GROUP_HEADERS = (
@@ -69,14 +69,12 @@ def machines(target: Target, group: str | None, prices: Path | None, watch: bool
 
     async def work(session: Session) -> int:
         if watch:
-            sources = [Source(NODES), Source(PODS)]
-            direct = group is None and await can_watch(session, sources)
 
             async def read_again() -> Listing:
-                return (await _read(session, group, sheet, direct=direct)).listing
+                return (await _read(session, group, sheet)).listing
 
-            return await follow(session, sources if direct else (), read_again, output=output)
-        answer = await _read(session, group, sheet, direct=False)
+            return await follow(session, (), read_again, output=output)
+        answer = await _read(session, group, sheet)
         answer.listing.show(output)
         if output in console.TABLES:
             for line in answer.lines:
@@ -95,11 +93,10 @@ class _Answer(Struct, frozen=True):
     lines: tuple[str, ...]
 
 
-async def _read(session: Session, group: str | None, sheet: PriceSheet | None, *, direct: bool) -> _Answer:
+async def _read(session: Session, group: str | None, sheet: PriceSheet | None) -> _Answer:
     if group is not None:
         return await _group(session, group)
-    answer = await (list_nodes(session) if direct else read_nodes(session))
-    offers = offers_of(answer.nodes)
+    offers = offers_of((await read_nodes(session)).nodes)
     held, notes = await _held(session)
     priced = ("PRICE/H",) if sheet is not None else ()
     rows = [_offer_row(offer, sheet) for offer in offers]

@@ -92,17 +92,9 @@ async def _runs(cluster: Cluster) -> list[str]:
 
 
 async def _read_nodes(cluster: Cluster) -> tuple[Node, ...]:
-    """As the server says, else as this user may list them."""
     from moorage.api.nodes import Nodes
-    from moorage.decide.usage.nodes import view_nodes
-    from moorage.present.nodesanswer import make_nodes
-    from moorage_kube.errors import ApiError, NotReady
-    from moorage_kube.resources import NODES
 
-    try:
-        return (await cluster.server.ask(Nodes, "GET", "/api/v1/nodes")).nodes
-    except (ApiError, NotReady):
-        return make_nodes(view_nodes((await cluster.api.list(NODES)).items, ()), now=SYSTEM.now()).nodes
+    return (await cluster.server.ask(Nodes, "GET", "/api/v1/nodes")).nodes
 
 
 async def _nodes(cluster: Cluster) -> list[str]:

@@ -1,8 +1,7 @@
-"""`moor nodes`: what each node offers, what is taken, and whether it takes pods."""
+"""`moor nodes`: what each node offers, what is taken, and whether it takes pods, as the server says."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from datetime import datetime
 
@@ -13,14 +12,10 @@ from moorage.api.nodes import Node, Nodes
 from moorage.cli import console
 from moorage.cli.listing import Listing, watch_option
 from moorage.cli.names import complete
-from moorage.cli.session import Session, Target, in_session, target_options
-from moorage.cli.watching import Source, can_watch, follow
-from moorage.decide.usage.nodes import view_nodes
-from moorage.present.nodesanswer import make_nodes
-from moorage_kube.errors import Forbidden, NotFound, NotReady, ServerError, Unauthorized
+from moorage.cli.session import Session, Target, ask_server, in_session, target_options
+from moorage_kube.errors import NotFound
 from moorage_kube.moments import format_duration
 from moorage_kube.quantity import format_bytes, format_milli
-from moorage_kube.resources import NODES, PODS
 from moorage_kube.texts import as_lines
 
 HEADERS = ("NAME", "STATE", "GPUS", "TYPE", "CPU", "MEMORY", "RUNS", "AGE", "REASON")
@@ -47,14 +42,12 @@ def nodes(target: Target, name: str | None, watch: bool, output: str) -> int:
 
     async def work(session: Session) -> int:
         if watch:
-            sources = [Source(NODES), Source(PODS)]
-            direct = await can_watch(session, sources)  # the server may be behind what is watched
+            from moorage.cli.watching import follow
 
             async def read() -> Listing:
-                answer = await (list_nodes(session) if direct else read_nodes(session))
-                return listing(chosen(answer, name), session.clock.now, wide=output == "wide")
+                return listing(chosen(await read_nodes(session), name), session.clock.now, wide=output == "wide")
 
-            return await follow(session, sources, read, output=output)
+            return await follow(session, (), read, output=output)
         answer = chosen(await read_nodes(session), name)
         if name is not None and output in console.TABLES:
             console.show_text(node_text(answer.nodes[0], session.clock.now()))
@@ -62,21 +55,11 @@ def nodes(target: Target, name: str | None, watch: bool, output: str) -> int:
         listing(answer, session.clock.now, wide=output == "wide").show(output)
         return 0
 
-    return in_session(target, work)
+    return in_session(target, work, asks_once=not watch)
 
 
 async def read_nodes(session: Session) -> Nodes:
-    """What the server says; where there is none, the same from the nodes and pods that this user may list."""
-    try:
-        return await session.server.ask(Nodes, "GET", "/api/v1/nodes")
-    except (NotReady, ServerError, Unauthorized, Forbidden, NotFound):  # NotFound: an older server
-        return await list_nodes(session)
-
-
-async def list_nodes(session: Session) -> Nodes:
-    """The nodes as this user may list them. Raises Forbidden."""
-    objs, pods = await asyncio.gather(session.api.list(NODES), session.api.list(PODS))
-    return make_nodes(view_nodes(objs.items, pods.items), now=session.clock.now())
+    return await ask_server(session, Nodes, "/api/v1/nodes", kubectl="kubectl describe nodes")
 
 
 def chosen(answer: Nodes, name: str | None) -> Nodes:

@@ -4,8 +4,8 @@ On a terminal the table is redrawn when something changed, on the alternate scre
 the window and leaves what was above untouched. Ctrl-C ends it with exit code 0, and the last table stays. In a
 pipe, changed rows are appended, as by kubectl.
 
-Objects are watched, not polled. The server is asked again and again only where the user may not list them, and for
-what grows with time alone.
+Objects are watched, not polled, where the command lists them itself and the user may list them. The server is
+asked again and again.
 """
 
 from __future__ import annotations

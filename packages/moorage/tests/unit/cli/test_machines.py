@@ -32,6 +32,7 @@ MACHINE = {
 @pytest.fixture
 def lab(moor):
     moor.clock = FakeClock()
+    moor.server.serves = moor.api
     moor.node("cpu-1")
     moor.node("gpu-1", gpus=4)
     node = moor.api.objects["nodes", "", "gpu-1"]
@@ -129,6 +130,7 @@ def test_a_member_who_may_list_neither_nodes_nor_machines_is_told_by_the_server(
 
 def test_a_cluster_without_nodes_says_who_adds_them(moor):
     moor.api.refuse["list", "machines"] = NotFound("no such kind")
+    moor.server.answers["/api/v1/nodes"] = {"now": "2026-01-05T12:00:00Z"}
     done = moor("machines")
     assert (done.code, done.out) == (0, "")
     assert done.err.startswith("this cluster has no nodes; its administrator adds them")

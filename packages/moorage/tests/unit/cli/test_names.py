@@ -38,6 +38,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 async def test_each_kind_is_read_in_the_namespace_of_the_session(kind, want, moor):
     moor.node("gpu-1", gpus=1)
+    moor.server.serves = moor.api
     labels = {"moorage.dev/run": "train"}
     moor.api.put(JOBS, {"metadata": {"namespace": "lab", "name": "train-1", "labels": labels}})
     moor.api.put(JOBS, {"metadata": {"namespace": "other", "name": "b", "labels": {"moorage.dev/run": "b"}}})

@@ -444,6 +444,7 @@ def test_explain_asks_the_server(moor):
         (["explain", "train"], "kubectl describe jobs,pods -n default -l moorage.dev/run=train"),
         (["explain", "nightly/fit"], "kubectl describe workflow nightly -n default"),
         (["gpus"], "kubectl describe nodes"),
+        (["nodes"], "kubectl describe nodes"),
         (["budget", "list"], "kubectl describe budgets"),
     ],
 )

@@ -160,6 +160,7 @@ def test_commands_that_ask_once_import_no_event_loop(ours, tmp_path):
         "show a": {"job": job},
         "explain a": {"namespace": "default", "name": "a", "state": "waiting", "text": "it waits"},
         "gpus": {"now": now},
+        "nodes": {"now": now},
         "top": period,
         "budget list": {"budgets": []},
         "cost report": period,
