@@ -37,9 +37,10 @@ from moorage.server.kept import KeptForUser
 from moorage.server.poduse import use_of_pods
 from moorage.server.problems import Problem
 from moorage.server.rightsizing import readable_works, work_of_run
+from moorage_kube.api import Api
 from moorage_kube.errors import ApiError, MoorageError, NotFound, StorageError
 from moorage_kube.meta import labels_of
-from moorage_kube.resources import JOBS, Obj
+from moorage_kube.resources import EVENTS, JOBS, Obj, Resource
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +96,7 @@ class RunReader(Struct, frozen=True):
         jobs = cluster.jobs_of_run(namespace, name)
         if not jobs and self.user.account:
             try:
-                jobs = await jobs_of_run(self.context.acting(self.user), namespace, name)
+                jobs = await jobs_of_run(await self._reading(JOBS, namespace), namespace, name)
             except (ApiError, Problem):
                 jobs = []
         return jobs
@@ -178,18 +179,28 @@ class RunReader(Struct, frozen=True):
         """Whether the user may see more of the runs of a namespace than everybody. False when nobody can tell."""
         return await self._may("get", namespace)
 
-    async def _may(self, verb: str, namespace: str) -> bool:
-        """Whether the user may do this to Jobs of a namespace; empty: of all. False when nobody can tell."""
+    async def _may(self, verb: str, namespace: str, kind: Resource = JOBS) -> bool:
+        """Whether the user may do this to objects of a namespace; empty: of all. False when nobody can tell."""
         auth = self.context.auth
         try:
-            return await auth.may(self.user, verb, JOBS.plural, group=JOBS.group, namespace=namespace)
+            return await auth.may(self.user, verb, kind.plural, group=kind.group, namespace=namespace)
         except ApiError:
             return False
+
+    async def _reading(self, kind: Resource, namespace: str) -> Api:
+        """The Kubernetes API as the user; the server's own, where it cannot act as them and they may list the
+        objects. Raises Problem."""
+        try:
+            return self.context.acting(self.user)
+        except Problem:
+            if not await self._may("list", namespace, kind):
+                raise
+            return self.context.api
 
     async def _events(self, run: RunView) -> Sequence[Obj]:
         """Empty for those who may not read them."""
         try:
-            return await events_of_run(self.context.acting(self.user), run)
+            return await events_of_run(await self._reading(EVENTS, run.namespace), run)
         except (ApiError, Problem):
             return []
 

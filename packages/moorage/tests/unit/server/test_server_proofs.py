@@ -11,6 +11,7 @@ from moorage.api.logins import ByProof
 from moorage.client.proof import make_request, sign
 from moorage.model.proofs import FRESH, LIFETIME, SIGNER, SIGNING_REQUESTS
 from moorage_kube.clock import rfc3339
+from moorage_kube.resources import EVENTS
 from moorage_kube.testing.clock import NOON
 
 NAME = "moorage-login-" + "0" * 32
@@ -106,6 +107,24 @@ async def test_a_token_of_a_proof_ends_and_cannot_be_made_up(site):
         assert (await site.ask("/api/v1/gpus", token=False, headers=bearer(answer))).status == 200
         site.clock.advance(2)
         assert (await site.ask("/api/v1/gpus", token=False, headers=bearer(answer))).status == 401
+
+
+@pytest.mark.anyio
+async def test_events_of_a_run_are_shown_to_whoever_may_list_them(site):
+    async with site.running():
+        made(site)
+        headers = bearer(await prove(site))
+        site.run("train", node="n1")
+        await site.until(lambda: site.service.cluster.pods_of_run("lab", "train"))
+        about = {"kind": "Pod", "name": "train-x"}
+        meta = {"name": "e", "namespace": "lab"}
+        site.api.put(EVENTS, {"metadata": meta, "involvedObject": about, "reason": "Pulled"})
+        path = "/api/v1/jobs/lab/train/overview"
+        assert (await site.ask(path, token=False, headers=headers)).status == 403
+        site.api.readers.add(("kubernetes-admin", "lab"))
+        site.clock.advance(61)
+        (event,) = (await site.ask(path, token=False, headers=headers)).json["events"]
+        assert (event["reason"], event["about"]) == ("Pulled", "pod/train-x")
 
 
 @pytest.mark.anyio
