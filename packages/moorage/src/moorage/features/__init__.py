@@ -26,7 +26,7 @@ class Feature(Struct, frozen=True, kw_only=True):
     - `parts`: a function of `server.parts.Base` that returns `server.parts.Parts`: what the server holds for it.
     - `routes`: a function of the server's `Context` that returns routes.
     - `pages`: a sequence of `Page`, for the pages that work through the Desk.
-    - `templates`: the package with the folder `templates`, of its pages.
+    - `templates`: the package of its pages, with the folder `templates`, and `catalogues` of their translations.
     - `glance`: a coroutine function of the `Desk` and a request: a part of the front page, as HTML.
     - `metrics`: a coroutine function of the `Context`: bytes for Prometheus.
     - `controllers`: a function of `controllers.base.Operator`; an async context manager of `Controller`s.

@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import re
-from functools import cache
-from importlib import resources
-
-import polib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,68 +20,24 @@ from moorage.server.pages.texts import (
     speaking,
     texts_of,
     translated,
-    values_in,
 )
+from moorage_testing.pagetexts import PageTexts
 
-PAGES = resources.files("moorage.server.pages")
-FOLDERS = (PAGES, resources.files("moorage_workflows.server.pages"))
 OTHERS = [tag for tag in LANGUAGES if tag != ENGLISH]
-ALWAYS_ENGLISH = {'hx-ext="sse" sse-connect="/events/page?seen={{ mark }}"'}  # an attribute in a block of its own
-
-
-def templates():
-    files = (file for folder in FOLDERS for file in folder.joinpath("templates").iterdir())
-    return {file.name: file.read_text("utf-8") for file in files if file.name.endswith(".html")}
-
-
-def modules():
-    files = (file for folder in FOLDERS for file in folder.iterdir())
-    return {file: ast.parse(file.read_text("utf-8")) for file in files if file.name.endswith(".py")}
-
-
-@cache
-def catalogue(tag):
-    return polib.pofile(PAGES.joinpath("catalogues", f"{tag}.po").read_text("utf-8"))
-
-
-def said(tree):
-    """The texts that a module says: the first argument of say() and N_()."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("say", "N_"):
-            first = node.args[0]
-            if isinstance(first, ast.Constant):
-                yield first.value
-
-
-def wanted():
-    texts = {text for source in templates().values() for text in texts_of(source)}
-    return (texts | {text for tree in modules().values() for text in said(tree)}) - ALWAYS_ENGLISH
-
-
-def there():
-    """Every text that a page may say: those that are wanted, and constants that templates say by `_(…)`."""
-    texts = set(ALWAYS_ENGLISH)
-    for source in templates().values():
-        texts |= set(texts_of(source)) | set(re.findall(r'"([^"{}]+)"', source))
-    for tree in modules().values():
-        texts |= {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
-    texts |= {text.lower() for text in texts if isinstance(text, str)}  # titles of lists, within a sentence
-    return texts | {text[:-1] for text in texts if isinstance(text, str) and text.endswith("s")}  # "jobs": one job
+PAGES = PageTexts("moorage.server.pages")
 
 
 @pytest.mark.parametrize("tag", OTHERS)
 def test_no_text_is_left_untranslated(tag):
-    missing = sorted(wanted() - {entry.msgid for entry in catalogue(tag) if entry.msgstr})
-    assert not missing, f"add these to catalogues/{tag}.po"
+    assert sorted(PAGES.missing(tag)) == [], f"add these to catalogues/{tag}.po"
 
 
 @pytest.mark.parametrize("tag", OTHERS)
 def test_every_translation_is_of_a_text_that_there_is(tag):
-    known = there()
-    made = re.compile(r"(Stop|Terminate|Delete) workflow \{name\}\?")  # named by its button
-    states = STATES | {word.capitalize() for word in known if isinstance(word, str) and word.islower()}
-    stale = [entry.msgid for entry in catalogue(tag) if entry.msgid not in known | states]
-    assert not [text for text in stale if not made.fullmatch(text)], f"take these out of catalogues/{tag}.po"
+    known = PAGES.there()
+    states = STATES | {word.capitalize() for word in known if word.islower()}
+    stale = [entry.msgid for entry in PAGES.catalogue(tag) if entry.msgid not in known | states]
+    assert stale == [], f"take these out of catalogues/{tag}.po"
 
 
 def strings_in(value):
@@ -125,23 +75,19 @@ STATES = {
 
 @pytest.mark.parametrize("tag", OTHERS)
 def test_a_translation_has_the_values_of_its_text(tag):
-    def bare(text):  # a value may be said, and a word in it may be another
-        return [re.sub(r'"[^"]*"|\'[^\']*\'', '""', value) for value in values_in(text)]
-
-    wrong = [entry.msgid for entry in catalogue(tag) if bare(entry.msgid) != bare(entry.msgstr)]
-    assert not wrong
+    assert PAGES.wrong_values(tag) == []
 
 
 @pytest.mark.parametrize("tag", OTHERS)
 def test_a_text_stands_once_in_a_catalogue_and_in_order(tag):
-    names = [entry.msgid for entry in catalogue(tag)]
+    names = [entry.msgid for entry in PAGES.catalogue(tag)]
     assert names == sorted(set(names))
 
 
 @pytest.mark.parametrize("tag", OTHERS)
 def test_every_template_can_be_read_in_every_language(tag):
     environment = make_environment(tag)
-    for name in templates():
+    for name in PAGES.templates():
         environment.get_template(name)
 
 

@@ -1,8 +1,8 @@
 """The pages in the language of who looks: texts of templates, and texts that Python makes.
 
-The sources are English, and so are the keys of the catalogues (`catalogues/LANGUAGE.po`, as gettext has them). A
-template is translated when it is loaded, so that drawing a page costs the same in every language: each run of text
-between two tags or statements is one key, with its expressions and inline tags inside it:
+The sources are English, and so are the keys of the catalogues (`catalogues/LANGUAGE.po` of each package, as
+gettext has them). A template is translated when it is loaded, so that drawing a page costs the same in every
+language: each run of text between two tags or statements is one key, with its expressions and inline tags in it:
 
     and {{ more }} more; <code>moor jobs</code> lists all
 
@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from importlib import resources
+
+from moorage.features import load_all
 
 ENGLISH = "en"
 LANGUAGES: Mapping[str, str] = {ENGLISH: "English", "ja": "日本語"}
@@ -73,13 +75,18 @@ def N_(text: str) -> str:
 
 @cache
 def catalogue(tag: str) -> Mapping[str, str]:
-    """English text → text; empty for English. polib (12 ms) is imported for other languages only."""
+    """English text → text, of the platform and of all features; empty for English.
+
+    polib (12 ms) is imported for other languages only.
+    """
     if tag == ENGLISH:
         return {}
     import polib
 
-    file = resources.files("moorage.server.pages").joinpath("catalogues", f"{tag}.po")
-    return {entry.msgid: entry.msgstr for entry in polib.pofile(file.read_text("utf-8")) if entry.msgstr}
+    folders = [resources.files(package) for package in ("moorage.server.pages", *load_all("templates"))]
+    files = [folder.joinpath("catalogues", f"{tag}.po") for folder in folders]
+    entries = (entry for file in files if file.is_file() for entry in polib.pofile(file.read_text("utf-8")))
+    return {entry.msgid: entry.msgstr for entry in entries if entry.msgstr}
 
 
 def preferred(accept: str, chosen: str = "") -> str:
