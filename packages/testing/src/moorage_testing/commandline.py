@@ -28,7 +28,7 @@ from moorage_kube.testing.clock import FakeClock
 from moorage_local.testing.fakeapi import FakeApi
 
 T = TypeVar("T")
-SERVED = re.compile("/api/v1/(jobs|gpus|nodes|explain/.*|jobs/.*/overview)")
+SERVED = re.compile("/api/v1/(jobs|gpus|nodes|explain(/.*)?|jobs/.*/overview)")
 
 
 class CliApi(FakeApi):
@@ -149,7 +149,7 @@ class FakeServer:
         self.asked.append((path, params if method == "GET" else msgspec.to_builtins(body)))
         if path not in self.answers and self.serves is not None and SERVED.fullmatch(path):
             async with served(self.serves) as server:
-                return await server.ask(kind, method, path, params=params)
+                return await server.ask(kind, method, path, params=params, body=body)
         if path not in self.answers:
             raise NotReady("this cluster has no Moorage server")
         answer = self.answers[path]

@@ -59,13 +59,11 @@ class Around(Struct, frozen=True, kw_only=True):
 
 
 class RunFacts(Struct, frozen=True, kw_only=True):
-    """The facts, and the objects they were read from, for the explanation of a dry run."""
+    """The facts, and the objects of the namespace that they were read from."""
 
     facts: ClusterFacts
-    nodes: list[Obj]
-    pods: list[Obj]
     claims: list[Obj]
-    jobs: list[Obj]  # of the namespace
+    jobs: list[Obj]
 
 
 async def read_facts(api: Api, request: RunRequest, *, around: Awaitable[Around], url: Awaitable[str]) -> RunFacts:
@@ -118,7 +116,7 @@ async def read_facts(api: Api, request: RunRequest, *, around: Awaitable[Around]
         else any(annotations_of(obj).get(DEFAULT_CLASS) == "true" for obj in storage.items),
         server_url=server,
     )
-    return RunFacts(facts=facts, nodes=nodes, pods=known.pods, claims=claim_objs, jobs=jobs.items)
+    return RunFacts(facts=facts, claims=claim_objs, jobs=jobs.items)
 
 
 def defaults_of(namespace: str, tenants: list[Obj]) -> Defaults:

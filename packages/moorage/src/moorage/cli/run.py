@@ -23,25 +23,14 @@ from moorage.cli.runoptions import request_from, run_options
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.cluster.serverurl import server_url
 from moorage.decide.runs.names import generated_name
-from moorage.decide.runs.request import RunPlan, RunRequest
+from moorage.decide.runs.request import RunRequest
 from moorage.decide.runs.runfile import parse_run_file
 from moorage.present.sizes import bytes_text
-from moorage_kube.errors import (
-    Forbidden,
-    MethodNotAllowed,
-    NotFound,
-    NotReady,
-    Problems,
-    ServerError,
-    Unauthorized,
-    UsageError,
-)
+from moorage_kube.errors import Forbidden, NotReady, Problems, ServerError, Unauthorized, UsageError
 from moorage_kube.quantity import counted
-from moorage_kube.resources import Obj
 from moorage_kube.yamldocuments import parse_yaml
 
 if TYPE_CHECKING:
-    from moorage.actions.runfacts import RunFacts
     from moorage.actions.submit import Submitted
 
 
@@ -229,34 +218,17 @@ async def _show_dry_run(session: Session, submitted: Submitted) -> None:
     documents = [*plan.claims, *([plan.secret] if plan.secret else []), plan.job]
     console.show_text("---\n".join(console.as_yaml(_shown(document)) for document in documents), nl=False)
     pod, refused = await pod_to_be(session.api, job, session.namespace)
-    why = await _why(session, pod, refused, submitted.facts, plan)
+    seen = submitted.facts
+    claims = [*seen.claims, *plan.claims] if seen.facts.claims is not None else None
+    why = await _why(session, PodQuestion(pod=pod, claims=claims, refused=refused))
     console.say(*why.rstrip("\n").split("\n"))
 
 
-async def _why(session: Session, pod: Obj, refused: str, seen: RunFacts, plan: RunPlan) -> str:
-    """The server's answer, for it knows the whole cluster and past runs; else what this user may read tells."""
-    claims = [*seen.claims, *plan.claims] if seen.facts.claims is not None else None
+async def _why(session: Session, question: PodQuestion) -> str:
     try:
-        question = PodQuestion(pod=pod, claims=claims, refused=refused)
         return (await session.server.ask(Explanation, "POST", "/api/v1/explain", body=question)).text
-    except (NotReady, ServerError, Unauthorized, Forbidden, NotFound, MethodNotAllowed):
-        pass
-    if seen.facts.nodes is None:
-        return "where it would land is not known: you may not list this cluster's nodes, and no server answered"
-    from moorage.decide.explain.explainer import explain
-    from moorage.decide.explain.storage import storage_of
-    from moorage.present.explanation import explain_text
-
-    events = [{"reason": "FailedCreate", "message": refused}] if refused else []
-    explanation = explain(
-        pod,
-        nodes=seen.nodes,
-        pods=seen.pods,
-        now=session.clock.now(),
-        storage=storage_of(claims),
-        events=events,
-    )
-    return explain_text(explanation)
+    except (NotReady, ServerError, Unauthorized, Forbidden) as error:
+        return f"where it would land is not known: {error.message}"
 
 
 def _shown(obj: dict[str, object]) -> dict[str, object]:

@@ -166,6 +166,7 @@ def test_who_may_only_create_and_replace_secrets_runs_and_leaves_none_behind(loc
 
 
 def test_a_dry_run_prints_the_manifest_and_where_it_would_land_and_makes_nothing(local):
+    local.server.serves = local.api
     done = local(
         "run", "--dry-run", "--gpus", "1", "--memory", "1Gi", "--checkpoint", "c", "--name", "train", "--", "true"
     )
@@ -176,6 +177,12 @@ def test_a_dry_run_prints_the_manifest_and_where_it_would_land_and_makes_nothing
     assert "node-1" in done.err
     assert "would" in done.err
     assert local.api.named(JOBS) == local.api.named(SECRETS) == local.api.named(PVCS) == []
+
+
+def test_a_dry_run_without_the_server_says_so(local):
+    done = local("run", "--dry-run", "--name", "train", "--", "true")
+    assert done.code == 0
+    assert done.err.splitlines()[-1] == "where it would land is not known: this cluster has no Moorage server"
 
 
 def test_a_dry_run_lets_the_api_server_judge(local):
