@@ -10,10 +10,7 @@ import json
 from typing import Any
 
 import pytest
-import yaml
 
-from moorage.model.argo import WORKFLOW_LABEL, WORKFLOWS
-from moorage.model.names import HOST_ENV_ANNOTATION
 from moorage_kube.errors import Forbidden, NotFound
 from moorage_kube.remote.client import KubeClient
 from moorage_kube.resources import JOBS, NODES, PODS, Obj, Resource
@@ -234,50 +231,3 @@ async def test_the_facts_of_an_attempt_on_a_lost_node_stay(cluster, api, namespa
             "Failed",
         )
         assert [attempt["number"] for attempt in (await scene.show("lost"))["history"]] == [1, 2]
-
-
-SET = """
-spec:
-  entrypoint: fit
-  podGC: {strategy: OnPodCompletion, deleteDelayDuration: 40s}
-  templates:
-  - name: fit
-    containerSet:
-      containers:
-      - {name: train, image: IMAGE, command: [sh, -c, "echo trained; sleep 2"]}
-      - {name: judge, image: IMAGE, command: [sh, -c, "echo judged; sleep 2"]}
-    initContainers:
-    - {name: fetch, image: IMAGE, command: [sh, -c, "echo fetched"]}
-    sidecars:
-    - {name: proxy, image: IMAGE, command: [sh, -c, "echo listens; exec sleep 600"]}
-"""
-
-
-@pytest.mark.cluster("scheduler", "controllers", "kubelet")
-async def test_a_step_keeps_the_logs_of_all_its_containers(scene):
-    image = "busybox" if scene.cluster.kind == "local" else scene.cluster.image
-    obj = yaml.safe_load(SET.replace("IMAGE", image))
-    obj |= {"apiVersion": WORKFLOWS.api_version, "kind": WORKFLOWS.kind, "metadata": {"name": "set"}}
-    if scene.cluster.kind == "local":
-        obj["spec"]["podMetadata"] = {"annotations": {HOST_ENV_ANNOTATION: "true"}}
-    await scene.api.create(WORKFLOWS, obj, scene.namespace)
-
-    async def ended() -> bool:
-        found = await scene.api.get(WORKFLOWS, "set", scene.namespace)
-        return bool((found.get("status") or {}).get("phase") in ("Succeeded", "Failed", "Error"))
-
-    await until("the workflow to end", ended)
-
-    async def logs(*options: str) -> str:
-        words = ("workflow", "logs", "set", "-n", scene.namespace, "--no-prefix", *options)
-        return str((await asyncio.to_thread(scene.cluster.moor, *words, check=False)).stdout)
-
-    names = {"train": "trained\n", "judge": "judged\n", "fetch": "fetched\n", "proxy": "listens\n"}
-
-    async def has_no_pods() -> bool:
-        selector = f"{WORKFLOW_LABEL}=set"
-        return not (await scene.api.list(PODS, scene.namespace, label_selector=selector)).items
-
-    await until("podGC to delete the pod", has_no_pods)
-    assert {name: await logs("--container", name) for name in names} == names
-    assert await logs() == "judged\n"
