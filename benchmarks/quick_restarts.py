@@ -20,25 +20,26 @@ from typing import Any
 from moorage.cli import services, supervisor
 from moorage.cli.main import main
 
-ROOMS = (
-    "attempts",
-    "controllers",
-    "extender",
-    "kube",
-    "notify",
-    "queue",
-    "server",
-    "usage",
-    "webhooks",
-    "workflows",
+PACKAGES = (
+    "moorage.attempts",
+    "moorage.controllers",
+    "moorage.extender",
+    "moorage.notify",
+    "moorage.queue",
+    "moorage.server",
+    "moorage.usage",
+    "moorage.webhooks",
+    "moorage_kube.remote",
+    "moorage_workflows.controllers",
+    "moorage_workflows.server",
 )
 MODULE = "moorage.cli.services"
 
 
 def import_services() -> None:
     """Import what the services import when they start."""
-    for room in ROOMS:
-        package = importlib.import_module(f"moorage.{room}")
+    for name in PACKAGES:
+        package = importlib.import_module(name)
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
 
