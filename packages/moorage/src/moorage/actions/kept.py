@@ -39,30 +39,6 @@ class KeptOfSteps(Protocol):
         ...
 
 
-class NothingKept:
-    """Where there is no server."""
-
-    async def steps(self, namespace: str, workflow: str, uid: str, *, pod: str = "") -> tuple[KeptPod, ...]:  # noqa: ARG002
-        return ()
-
-    async def step_log(
-        self,
-        namespace: str,  # noqa: ARG002
-        workflow: str,  # noqa: ARG002
-        uid: str,  # noqa: ARG002
-        pod: str,  # noqa: ARG002
-        *,
-        container: str = "",  # noqa: ARG002
-    ) -> KeptLog:
-        return KeptLog()
-
-    async def run(self, namespace: str, name: str) -> KeptRun:  # noqa: ARG002
-        return KeptRun()
-
-    async def log(self, namespace: str, name: str, uid: str) -> KeptLog:  # noqa: ARG002
-        return KeptLog()
-
-
 async def kept_of(kept: Kept, run: RunView) -> KeptRun:
     """What is kept of a run that needs it; else the server is not asked.
 

@@ -9,7 +9,7 @@ from typing import Protocol, cast
 
 from msgspec import Struct
 
-from moorage.actions.kept import Kept, NothingKept, kept_of, lines_of
+from moorage.actions.kept import Kept, kept_of, lines_of
 from moorage.actions.runs import jobs_of_run, missing_attempt, pods_of_run
 from moorage.api.kept import KeptLog, KeptRun
 from moorage.decide.runs.kept import kept_pods_of, shown_container, view_deleted
@@ -112,13 +112,13 @@ class RunLog:
         name: str,
         *,
         clock: Clock,
+        kept: Kept,
         tail: int | None = None,
         since_seconds: int | None = None,
         attempt: int | None = None,
-        kept: Kept | None = None,
     ) -> None:
         self._api = api
-        self._kept = kept or NothingKept()
+        self._kept = kept
         self._kept_run = KeptRun()
         self._kept_logs: dict[str, KeptLog] = {}  # read already, by the pod's uid
         self._pods: dict[str, PodView] = {}

@@ -8,6 +8,7 @@ from contextlib import aclosing
 import pytest
 
 from moorage.actions.runlogs import Began, Ended, Line, RunLog, Unreadable
+from moorage.api.kept import KeptRun
 from moorage_kube.clock import rfc3339
 from moorage_kube.errors import Forbidden, NotFound
 from moorage_kube.resources import JOBS, PODS
@@ -104,8 +105,13 @@ async def all_of(events):
         return [brief(event) async for event in events]
 
 
+class NothingKept:
+    async def run(self, _namespace, _name):
+        return KeptRun()
+
+
 def log_of(api, **options):
-    return RunLog(api, "lab", "train", clock=FakeClock(), **options)
+    return RunLog(api, "lab", "train", clock=FakeClock(), kept=NothingKept(), **options)
 
 
 async def test_attempts_come_in_order_and_of_each_pod_the_container_that_is_its_own():

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from moorage.actions.kept import KeptOfSteps, NothingKept, lines_of
+from moorage.actions.kept import KeptOfSteps, lines_of
 from moorage.api.errors import ErrorCode
 from moorage.decide.runs.kept import shown_container
 from moorage.model.argo import NODE_NAME_ANNOTATION, WORKFLOW_LABEL, WORKFLOWS, is_step, step_path
@@ -71,18 +71,18 @@ class WorkflowLog:
         name: str,
         *,
         clock: Clock,
+        kept: KeptOfSteps,
         step: str = "",
         pod: str = "",
         container: str = "",
         tail: int | None = None,
         since_seconds: int | None = None,
         records: Records | None = None,
-        kept: KeptOfSteps | None = None,
     ) -> None:
         self._api, self._namespace, self._name, self._clock = api, namespace, name, clock
         self._step, self._pod, self._container = step, pod, container
         self._tail, self._since, self._records = tail, since_seconds, records
-        self._kept = kept or NothingKept()
+        self._kept = kept
         self._uid = ""
         self._ended: set[str] = set()  # pods that are over
         self._read: set[str] = set()  # uids of pods that were begun
