@@ -114,6 +114,7 @@ class Locks(Struct, frozen=True):
     priority: int
     created_at: str
     locks: tuple[str, ...]
+    is_exit: bool = False  # of an exit handler, which goes on after Stop and the deadline
 
 
 Question = ConfigMapValue | Recall | Locks

@@ -31,17 +31,18 @@ def set_answer(state: State, question: Question, value: Any) -> None:
         future.set(value)
 
 
-async def take_locks(state: State, identity: str, locks: tuple[str, ...]) -> str:
+async def take_locks(state: State, identity: str, locks: tuple[str, ...], *, is_exit: bool = False) -> str:
     """Wait for all of these locks; why they cannot be had, where the workflow is not to wait for that.
 
     Raises Cut where the wait ends without them. A node that holds them by its record does not ask again.
     """
-    asked = Locks(node=identity, priority=state.limits.priority, created_at=state.workflow.created_at, locks=locks)
+    priority, created = state.limits.priority, state.workflow.created_at
+    asked = Locks(node=identity, priority=priority, created_at=created, locks=locks, is_exit=is_exit)
     answer = await ask(state, asked)
     state.locked.add(identity)
     if isinstance(answer, Refusal):
         release_locks(state, identity)  # it waits no longer
-        check_cut(state, is_exit=False)
+        check_cut(state, is_exit=is_exit)
         return answer.message
     return ""
 

@@ -160,4 +160,5 @@ def cut_short(state: State) -> None:
     for going in goes_on:
         going.set(None)
     for question in [question for question in state.waits.answers if isinstance(question, Locks)]:
-        state.waits.answers.pop(question).set(Refusal("nothing may start any more"))
+        if reason := reason_to_end(state, is_exit=question.is_exit):
+            state.waits.answers.pop(question).set(Refusal(reason))

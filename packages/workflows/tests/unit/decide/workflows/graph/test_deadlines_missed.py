@@ -309,6 +309,35 @@ def test_what_holds_its_lock_by_its_record_does_not_ask_for_it_again(entrypoint:
     assert set(player.unlocked) == {locked.id, player.workflow.name}
 
 
+@pytest.mark.parametrize("handler", ["WF.onExit", "WF[0].a.onExit"])
+@pytest.mark.parametrize(
+    ("strategy", "ends"), [("", "Pod Succeeded"), ("Stop", "Pod Succeeded"), ("Terminate", "Pod Failed")]
+)
+def test_an_exit_handler_that_waits_for_its_lock_waits_on_after_a_stop(
+    handler: str, strategy: str, ends: str
+) -> None:
+    of_step, of_workflow = ("", "onExit: bye") if handler == "WF.onExit" else ("onExit: bye", "")
+    player = Player(f"""
+      spec:
+        entrypoint: main
+        {of_workflow}
+        templates:
+        - {{name: main, steps: [[{{name: a, template: say, {of_step}}}]]}}
+        - {{name: say, container: {{image: busybox, command: [echo]}}}}
+        - name: bye
+          synchronization: {{mutexes: [{{name: m}}]}}
+          container: {{image: busybox, command: [echo]}}
+    """)
+    player.has_locks = False
+    player.play()
+    [asked] = player.locks_asked
+    player.control(Controls(shutdown=strategy))
+    player.decide()
+    player.run.answer(asked, None)
+    checked(player)
+    assert player.phases()[handler] == ends
+
+
 def test_a_suspension_that_ended_while_nobody_was_there_goes_on_at_once() -> None:
     player = begun("""
       spec:
@@ -661,6 +690,7 @@ MANIFESTS = {
       spec:
         activeDeadlineSeconds: 100
         entrypoint: main
+        onExit: bye
         parallelism: 2
         synchronization: {mutexes: [{name: whole}]}
         templates:
@@ -672,6 +702,7 @@ MANIFESTS = {
             - {name: gate, template: gate}
           - - {name: ok, template: locked}
         - {name: gate, synchronization: {mutexes: [{name: g}]}, suspend: {duration: 15s}}
+        - {name: bye, synchronization: {mutexes: [{name: b}]}, container: {image: busybox, command: [echo]}}
         - name: again
           retryStrategy: {limit: 2, backoff: {duration: 5s}}
           synchronization: {mutexes: [{name: a}]}
