@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from tests.workflowoperators import Scene
 
+from moorage.model.argo import WORKFLOWS
 from moorage.model.names import GUARD_LABEL, OWNER_ANNOTATION, TENANT_LABEL
 from moorage.model.people import account_user
+from moorage_kube.meta import Key
 from moorage_kube.resources import CONFIGMAPS, NAMESPACES
 from moorage_workflows.controllers.workflow.locks import MISSING_EVERY
 from moorage_workflows.decide.workflows.graph.locks import LIMITS_CONFIGMAP
@@ -69,6 +71,34 @@ async def test_a_strict_workflow_does_not_wait_for_it(tmp_path: Path, is_whole: 
     assert obj["status"]["phase"] == phase
     assert "cannot be had: the ConfigMap limits does not exist" in obj["status"]["message"]
     assert "synchronization" not in obj["status"]
+
+
+@pytest.mark.parametrize("locks", [{"mutexes": [{"name": "m"}]}, LOCKS], ids=["held", "refused"])
+async def test_a_workflow_holds_its_lock_while_its_exit_handler_works(tmp_path: Path, locks: Any) -> None:
+    """Its first node has the same id, and had or wanted locks of its own."""
+    spec = {
+        "entrypoint": "main",
+        "onExit": "bye",
+        "synchronization": {"mutexes": [{"name": "whole"}]},
+        "templates": [
+            {"name": "main", "synchronization": locks, "suspend": {"duration": "1s"}},
+            {"name": "bye", "suspend": {}},
+        ],
+    }
+    meta = {"name": "wf", "namespace": "lab", "annotations": {STRICT_ANNOTATION: "true"}}
+    scene = Scene(tmp_path, {"metadata": meta, "spec": spec})
+    scene.api.put(WORKFLOWS, {"metadata": {"name": "other", "namespace": "lab"}, "spec": spec})
+    async with scene.operator():
+        await scene.look(seconds=STATUS_EVERY)
+        loaded = await scene.records.load((await scene.workflow())["metadata"]["uid"], "operator-1")
+        assert {node.name: node.phase.is_fulfilled for node in loaded.nodes} == {"wf": True, "wf.onExit": False}
+        whole = {"mutex": "lab/Mutex/whole"}
+        held = (await scene.workflow())["status"]["synchronization"]
+        assert held == {"mutex": {"holding": [{**whole, "holder": "wf"}]}}
+        scene.key = Key("lab", "other")
+        await scene.look(seconds=STATUS_EVERY)
+        waiting = (await scene.workflow())["status"]["synchronization"]
+        assert waiting == {"mutex": {"waiting": [{**whole, "holder": "other"}]}}
 
 
 TENANT = {"metadata": {"name": "lab", "labels": {GUARD_LABEL: "enabled", TENANT_LABEL: "lab"}}}

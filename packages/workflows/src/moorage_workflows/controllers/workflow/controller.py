@@ -494,7 +494,7 @@ class WorkflowController(Controller):
         await at_once([partial(self._pods.delete, name, key.namespace) for name in ended])
         await at_once([partial(self._pods.let_go, name, key, live) for name in decision.release])
         for node in decision.unlock:
-            self._locks.table.release(live.uid, node)
+            self._locks.release_node(live, node)
         if decision.unlock:
             await self._locks.grant()
         for question in decision.questions:

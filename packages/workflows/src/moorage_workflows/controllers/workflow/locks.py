@@ -113,6 +113,11 @@ class RunLocks:
             for key in self._live:
                 self._look(key)
 
+    def release_node(self, live: Live, node: str) -> None:
+        """A node holds and wants no lock any more. The workflow, whose id the first node has, keeps its own."""
+        self.table.release(live.uid, node)
+        self.table.restore(live.uid, live.run.workflow.name, live.run.workflow.locks)
+
     async def grant(self) -> None:
         """Give locks that are free to those who wait; their runs go on."""
         wanted = {lock for lock in self.table.wanted() if lock.startswith(SEMAPHORE)}
@@ -150,7 +155,7 @@ class RunLocks:
             limits = [self._limits[lock][0] for lock in asked.locks if lock in self._limits]
             reason = "; ".join(limit.fault for limit in limits if limit.fault)
             if reason and is_strict(live.run.workflow.document):
-                self.table.release(live.uid, asked.node)
+                self.release_node(live, asked.node)
                 live.run.answer(asked, Refusal(reason))
             else:
                 live.run.lock_waits(asked, reason)
