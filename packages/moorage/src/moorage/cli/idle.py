@@ -54,7 +54,7 @@ def idle(context: click.Context, target: Target, all_namespaces: bool, output: s
         ).show(output)
         return 0
 
-    return in_session(target, work)
+    return in_session(target, work, asks_once=True)
 
 
 @idle.command(
@@ -108,7 +108,7 @@ def report(target: Target, since: str, file: Path | None, output: str) -> int:
             console.say(summary_of(answer))
         return 0
 
-    return in_session(target, work)
+    return in_session(target, work, asks_once=True)
 
 
 @console.command(

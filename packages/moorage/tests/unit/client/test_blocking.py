@@ -161,6 +161,7 @@ def test_commands_that_ask_once_import_no_event_loop(ours, tmp_path):
         "explain a": {"namespace": "default", "name": "a", "state": "waiting", "text": "it waits"},
         "gpus": {"now": now},
         "nodes": {"now": now},
+        "idle": {"now": now},
         "top": period,
         "budget list": {"budgets": []},
         "cost report": period,
