@@ -177,6 +177,7 @@ def test_deleting_says_what_was_deleted_and_unknown_names_are_refused(gpus: Any)
 
 
 def test_machines_says_how_many_are_kept_by_the_calendar_now(gpus: Any) -> None:
+    gpus.server.serves = gpus.api
     gpus.api.put(RESERVATIONS, a_reservation())
     gpus.api.put(RESERVATIONS, a_reservation(phase="Preparing") | {"metadata": {"name": "b", "namespace": "lab"}})
     (row,) = json.loads(gpus("machines", "-o", "json").out)
