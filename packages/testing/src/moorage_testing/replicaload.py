@@ -17,8 +17,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from moorage.actions.people import create_account, set_password
 from moorage.api.maps import MapChange, MapWorkers, NewMap
 from moorage.attempts.logtable import LogTable
@@ -343,7 +341,3 @@ def _ended_at(pod: Obj) -> datetime | None:
         if ended := (status.get("state") or {}).get("terminated"):
             return datetime.fromisoformat(ended["finishedAt"]).astimezone(UTC)
     return None
-
-
-def to_json(counts: Counts) -> bytes:
-    return msgspec.json.encode(counts)

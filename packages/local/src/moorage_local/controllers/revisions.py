@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from moorage_kube.meta import labels_of, owner_reference
+from moorage_kube.meta import owner_reference
 from moorage_kube.resources import Obj
 from moorage_local.controllers.pods import stable, suffix
 
@@ -84,10 +84,6 @@ def make_revision(owner: Mapping[str, Any], number: int) -> Obj:
 def template_of(revision: Mapping[str, Any]) -> Obj:
     template = revision["data"]["spec"]["template"]
     return {key: value for key, value in template.items() if key != "$patch"}
-
-
-def revision_hash(revision: Mapping[str, Any]) -> str:
-    return labels_of(revision).get(REVISION_HASH, "")
 
 
 def _order(revision: Mapping[str, Any]) -> tuple[int, str, str]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from moorage.api.errors import ErrorCode
 from moorage.api.idle import IdleWork
 from moorage.decide.idle.notices import outlook
 from moorage.decide.idle.plan import snooze
-from moorage.decide.idle.states import State, read_record, write_record
+from moorage.decide.idle.states import State, write_record
 from moorage.decide.idle.work import RESOURCES, Held, HeldWork
 from moorage.model.idle import Policy, policy_for
 from moorage.model.names import IDLE_ANNOTATION
-from moorage.present.idlemarks import mark_of
 from moorage_kube.api import Api
 from moorage_kube.changes import change_as_read
 from moorage_kube.clock import SYSTEM, Clock
@@ -106,9 +105,3 @@ def held_of(kind: str, obj: Obj, tenants: Iterable[Obj]) -> Held:
     if not held:
         raise NotFound(f"{kind} {obj['metadata']['name']} is being deleted", code=ErrorCode.NOT_FOUND)
     return held[0]
-
-
-def idle_mark(obj: Obj, now: datetime) -> str:
-    """A few words for a list: "idle 3h, suspended in 2h"; "" for work that is in use."""
-    record = read_record(annotations_of(obj).get(IDLE_ANNOTATION))
-    return mark_of(record, now)

@@ -13,12 +13,10 @@ KUEUE = "kueue.x-k8s.io"
 QUEUE_LABEL = (
     f"{KUEUE}/queue-name"  # on a Job, Deployment, pod, Workspace or MapJob: the LocalQueue of its namespace
 )
-MANAGED_LABEL = f"{KUEUE}/managed"  # on a pod: Kueue decides when it starts
 ADMISSION_GATE = f"{KUEUE}/admission"  # on a pod: Kueue has not admitted it
 JOB_UID_LABEL = f"{KUEUE}/job-uid"  # on a Workload: of which Job or pod it is
 EVICTION_CONDITION = "TerminationTarget"  # of a pod that Kueue deletes, to take its quota back
 EVICTION_PREFIX = "WorkloadEvicted"  # of that condition's reason
-QUEUE_MAX = 63  # characters: it is the value of a label
 
 _VERSIONS = ("v1beta2", "v1beta1")  # the newest first; releases of Kueue before 0.14 serve the last one only
 WORKLOADS = tuple(Resource(KUEUE, version, "workloads", "Workload") for version in _VERSIONS)

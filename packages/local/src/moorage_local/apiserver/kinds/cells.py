@@ -5,14 +5,13 @@ https://github.com/kubernetes/kubernetes/blob/master/pkg/printers/internalversio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from moorage_kube.clock import format_duration, parse_rfc3339
 from moorage_kube.resources import Obj
 
-Cells = Callable[[Obj, datetime], Sequence[Any]]
 NONE = "<none>"
 UNSET = "<unset>"
 UNKNOWN = "<unknown>"

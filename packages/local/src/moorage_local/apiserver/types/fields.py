@@ -68,9 +68,6 @@ class FieldErrors:
         """An invalid value too large to be shown."""
         self._add("FieldValueInvalid", path, "Invalid value", detail)
 
-    def type_invalid(self, path: str, value: Any, detail: str) -> None:
-        self._add("FieldValueTypeInvalid", path, f"Invalid value: {shown(value)}", detail)
-
     def raise_if_any(self, resource: Resource, name: str) -> None:
         """Raise Invalid with every cause."""
         if self.causes:

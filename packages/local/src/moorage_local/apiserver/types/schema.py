@@ -368,10 +368,6 @@ def canonical_quantity(text: str) -> str:
     return f"{count}{_DECIMAL[exponent]}"
 
 
-def quantity_value(text: Any) -> Fraction:
-    return parse_quantity(text)
-
-
 @dataclass(frozen=True, slots=True)
 class FieldInfo:
     """What strategic merge and server-side apply need to know of a field."""

@@ -228,10 +228,6 @@ async def _check_cluster(
         raise Problems(problems)
 
 
-def _is_default(storage_class: Obj) -> bool:
-    return annotations_of(storage_class).get(DEFAULT_CLASS) == "true"
-
-
 async def _has_secret(api: InstallApi, name: str) -> bool:
     try:
         await api.get(SECRETS, name, SYSTEM_NAMESPACE)

@@ -33,7 +33,6 @@ UTILISATION, MEMORY_USED, MEMORY_FREE, POWER = (
 )
 GPU_METRICS = (UTILISATION, MEMORY_USED, MEMORY_FREE, POWER)
 MIB = 2**20
-NANO = 1_000_000_000
 _LABEL = re.compile(r'(?<![A-Za-z0-9_])([A-Za-z_][A-Za-z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"')
 _RATE_SECONDS = 300.0  # between two readings of a counter, from which a rate is still made
 

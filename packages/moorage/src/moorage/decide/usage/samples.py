@@ -134,10 +134,6 @@ class Tally(Struct, frozen=True, kw_only=True):
         return self.gpu_memory_sum * KIB // self.gpu_count if self.gpu_count else None
 
     @property
-    def gpu_memory_bytes_peak(self) -> int | None:
-        return self.gpu_memory_peak * KIB if self.gpu_count else None
-
-    @property
     def gpu_seconds(self) -> int:
         """GPUs × time for which they were measured."""
         return self.gpu_count * SLOT_SECONDS
@@ -453,21 +449,6 @@ def step_for(span: timedelta, *, most: int = 240) -> int:
         if span.total_seconds() / step <= most:
             return step
     return STEPS[-1]
-
-
-def with_gaps(points: Iterable[Point], *, since: datetime, until: datetime, step: int) -> list[Tally | None]:
-    """Points of one pod as values of a chart: one for each window of `step` seconds from `since`; None: a gap.
-
-    A point that is longer than a step stands in each window that it covers.
-    """
-    first = seconds_of(since) // step
-    count = max(0, -(-seconds_of(until) // step) - first)
-    values: list[Tally | None] = [None] * count
-    for point in points:
-        begin = seconds_of(point.start) // step - first
-        for at in range(max(0, begin), min(count, begin + max(1, int(point.length.total_seconds()) // step))):
-            values[at] = point.tally
-    return values
 
 
 def by_pod(points: Iterable[Point]) -> Mapping[str, list[Point]]:

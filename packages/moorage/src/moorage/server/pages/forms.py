@@ -67,10 +67,6 @@ class Form(Struct, frozen=True, kw_only=True):
     def unfolded(self) -> bool:
         return any(item.problems or self.given.get(item.name) for item in self.folded)
 
-    @property
-    def has_problems(self) -> bool:
-        return any(item.problems for item in (*self.fields, *self.folded))
-
 
 class Fault(Struct, frozen=True):
     """What is wrong with one field; `field` as the request over REST names it."""

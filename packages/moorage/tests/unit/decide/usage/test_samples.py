@@ -14,7 +14,6 @@ from moorage.decide.usage.samples import (
     GpuReading,
     Level,
     Marks,
-    Point,
     Reading,
     Segment,
     Tally,
@@ -29,9 +28,8 @@ from moorage.decide.usage.samples import (
     segments,
     step_for,
     tally_of,
-    with_gaps,
 )
-from moorage_testing.readings import MIB, TEN, a_reading, at_slot
+from moorage_testing.readings import MIB, TEN, a_reading
 
 gpus = st.builds(
     GpuReading,
@@ -210,21 +208,6 @@ def test_marks_of_a_clock_that_ran_ahead_are_moved_back():
 )
 def test_a_chart_has_as_many_windows_as_can_be_read(span, want):
     assert step_for(span) == want
-
-
-def test_a_gap_in_a_chart_has_no_value():
-    tally = tally_of(a_reading())
-    points = [
-        Point(pod_uid="u1", start=at_slot(number), length=timedelta(seconds=30), tally=tally) for number in (0, 3)
-    ]
-    assert with_gaps(points, since=TEN, until=at_slot(5), step=30) == [tally, None, None, tally, None]
-
-
-def test_a_coarse_point_stands_in_all_windows_that_it_covers():
-    tally = tally_of(a_reading())
-    hour = Point(pod_uid="u1", start=TEN - timedelta(minutes=30), length=timedelta(hours=1), tally=tally)
-    values = with_gaps([hour], since=TEN, until=TEN + timedelta(hours=1), step=600)
-    assert values == [tally, tally, tally, None, None, None]
 
 
 @given(st.datetimes(min_value=TEN.replace(tzinfo=None)), st.sampled_from(STEPS))
