@@ -14,7 +14,6 @@ import logging
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
 from typing import TypeVar
@@ -25,6 +24,7 @@ from moorage.api.maps import NewItem
 from moorage.decide.maps import leasing
 from moorage.decide.maps.leasing import Call, Exchange, MapState, Reply
 from moorage.queue.store import Answered, Store, Stored
+from moorage.sql.thread import StoreThread
 from moorage_kube.cache import BoundedCache
 from moorage_kube.clock import SYSTEM, Clock
 from moorage_kube.errors import MoorageError, NotFound, NotReady, Unauthorized
@@ -61,12 +61,15 @@ class Queue:
     """
 
     def __init__(self, open_store: Callable[[], Store], *, clock: Clock = SYSTEM) -> None:
-        self._open_store = open_store
-        self._stores: dict[str, Store] = {}
-        self._opening = threading.Lock()
+        opening = threading.Lock()
+
+        def opened() -> Store:
+            with opening:  # SQLite refuses, without waiting, to be opened twice while it turns to its log
+                return open_store()
+
         self._clock = clock
-        self._writing = ThreadPoolExecutor(1, "queue-writer")
-        self._reading = ThreadPoolExecutor(1, "queue-reader")
+        self._writer = StoreThread("queue-writer", opened)
+        self._reader = StoreThread("queue-reader", opened)
         self._pending: deque[tuple[Call, asyncio.Future[Reply]]] = deque()
         self._flushing: asyncio.Task[None] | None = None
         self._parked: dict[int, OrderedDict[str, _Parked]] = {}
@@ -81,7 +84,7 @@ class Queue:
 
     async def start(self) -> None:
         """The first tick: leases are extended by the time in which nobody was there to hear their holders."""
-        self._secret = await self._write(Store.secret)
+        self._secret = await self._writer.do(Store.secret)
         await self._tick()
 
     async def run(self) -> None:
@@ -101,10 +104,8 @@ class Queue:
         self.end_waits()
         if self._flushing is not None:
             await asyncio.wait({self._flushing})
-        for who, executor in (("writer", self._writing), ("reader", self._reading)):
-            if (store := self._stores.pop(who, None)) is not None:
-                executor.submit(store.close)
-            executor.shutdown(wait=True)
+        self._writer.close()
+        self._reader.close()
 
     def end_waits(self) -> None:
         """Answer those who wait for items; nobody waits from now on."""
@@ -129,11 +130,11 @@ class Queue:
             await self._clock.sleep(TICK_SECONDS)
 
     async def _tick(self) -> None:
-        answered = await self._write(lambda store: store.tick(self._now()))
+        answered = await self._writer.do(lambda store: store.tick(self._now()))
         self._wake(answered)
         if self._parked:
             parked = list(self._parked)
-            for of, most in (await self._read(lambda store: store.waiting_for(parked))).items():
+            for of, most in (await self._reader.do(lambda store: store.waiting_for(parked))).items():
                 self._wake_some(of, most)
         self._sample_forget()
 
@@ -157,7 +158,7 @@ class Queue:
         uid, _, signature = token.partition(".")
         if not (uid and signature) or not hmac.compare_digest(self._sign(uid).encode(), signature.encode()):
             raise Unauthorized("the token is not a worker's token", hint="use the token in the map's Secret")
-        stored = await self._read(lambda store: store.find_uid(uid))
+        stored = await self._reader.do(lambda store: store.find_uid(uid))
         if stored is None:
             raise NotFound("the map of this token was deleted", hint="stop the worker")
         self._tokens.put(token, stored.map.id)
@@ -239,7 +240,7 @@ class Queue:
                 group = self._take_group()
                 calls = [call for call, _ in group]
                 try:
-                    answered = await self._write(partial(Store.exchange, calls=calls, now=self._now()))
+                    answered = await self._writer.do(partial(Store.exchange, calls=calls, now=self._now()))
                 except Exception as error:  # told to everybody whose request was in it
                     for _, future in group:
                         if not future.done():
@@ -287,7 +288,7 @@ class Queue:
         since: datetime | None = None,
     ) -> Stored:
         """`since`: when the namespace was created; see `Store.create_map`."""
-        return await self._write(
+        return await self._writer.do(
             lambda store: store.create_map(
                 namespace=namespace,
                 name=name,
@@ -304,7 +305,7 @@ class Queue:
     async def add_items(
         self, of: int, items: Sequence[NewItem], *, first: int | None = None, request: str | None = None
     ) -> tuple[int, int]:
-        added = await self._write(lambda store: store.add_items(of, items, first=first, request=request))
+        added = await self._writer.do(lambda store: store.add_items(of, items, first=first, request=request))
         self._wake_some(of, added[1])
         return added
 
@@ -317,30 +318,30 @@ class Queue:
         priority: int | None = None,
         rate: float | None = None,
     ) -> Stored:
-        stored = await self._write(
+        stored = await self._writer.do(
             lambda store: store.change_map(of, state=state, closed=closed, priority=priority, rate=rate)
         )
         self._wake_some(of, None)
         return stored
 
     async def retry(self, of: int) -> int:
-        changed = await self._write(lambda store: store.retry(of))
+        changed = await self._writer.do(lambda store: store.retry(of))
         self._wake_some(of, changed)
         return changed
 
     async def delete_map(self, of: int) -> None:
-        await self._write(lambda store: store.delete_map(of))
+        await self._writer.do(lambda store: store.delete_map(of))
         self._tokens.drop_where(lambda known: known == of)
         self._wake_some(of, None)
 
     async def set_limit(self, name: str, capacity: int) -> None:
-        await self._write(lambda store: store.set_limit(name, capacity))
+        await self._writer.do(lambda store: store.set_limit(name, capacity))
         for of in list(self._parked):
             self._wake_some(of, None)
 
     async def read(self, what: Callable[[Store], T]) -> T:
         """Ask the reader: `await queue.read(lambda store: store.list_maps())`."""
-        return await self._read(what)
+        return await self._reader.do(what)
 
     async def rate_of(self, stored: Stored) -> float | None:
         """Items per second that ended over the last minute in which somebody asked; None at first."""
@@ -359,21 +360,6 @@ class Queue:
         now = self._clock.monotonic()
         for of in [of for of, some in self._samples.items() if some and now - some[-1][0] > 10 * RATE_SAMPLES]:
             del self._samples[of]
-
-    # -- threads -----------------------------------------------------------------------------------------------
-
-    async def _write(self, what: Callable[[Store], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._writing, self._use, "writer", what)
-
-    async def _read(self, what: Callable[[Store], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._reading, self._use, "reader", what)
-
-    def _use(self, who: str, what: Callable[[Store], T]) -> T:
-        store = self._stores.get(who)
-        if store is None:
-            with self._opening:  # SQLite refuses, without waiting, to be opened twice while it turns to its log
-                store = self._stores[who] = self._open_store()
-        return what(store)
 
     def _sign(self, uid: str) -> str:
         if self._secret is None:

@@ -10,7 +10,8 @@ import pytest
 
 from moorage.decide.maps.leasing import Exchange, MapState, Outcome, Policy, Report
 from moorage.queue.manager import Queue, is_waiting
-from moorage.queue.store import NewItem, Store, open_store
+from moorage.queue.store import QUEUE, NewItem, Store, open_store
+from moorage.sql.opening import open_database
 from moorage_kube.errors import MoorageError, NotFound, NotReady, StorageError, Unauthorized
 from moorage_kube.testing.clock import FakeClock
 
@@ -195,3 +196,31 @@ async def test_a_queue_that_stops_answers_who_waits_and_takes_no_more(queue):
     assert (await waiting).items == []
     with pytest.raises(MoorageError, match="stopping"):
         await queue.exchange(found.map.id, Exchange(session="w", request=2))
+
+
+async def test_a_store_that_is_being_opened_at_the_end_is_closed(tmp_path):
+    began, gate, stores = threading.Event(), threading.Event(), []
+
+    class Watched(Store):
+        is_closed = False
+
+        def close(self):
+            self.is_closed = True
+            super().close()
+
+    def slowly():
+        began.set()
+        gate.wait(120)
+        stores.append(Watched(open_database(tmp_path / "queue.db", QUEUE)))
+        return stores[-1]
+
+    queue = Queue(slowly)
+    reading = asyncio.create_task(queue.read(lambda store: store.list_maps(None)))
+    await until(began.is_set)
+    closing = threading.Thread(target=lambda: asyncio.run(queue.close()))
+    closing.start()
+    await until(lambda: queue._closed)
+    gate.set()
+    assert await reading == []
+    await asyncio.to_thread(closing.join)
+    assert [store.is_closed for store in stores] == [True]
