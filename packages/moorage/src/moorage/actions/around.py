@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 
 from moorage.actions.runfacts import Around, or_none, runner_source
 from moorage.api.gpus import Gpus
+from moorage.api.jobs import NewJob
 from moorage.decide.runs.request import Caller
 from moorage.decide.usage.gpus import UNKNOWN_TYPE, GpuState
 from moorage.model.names import GPU_TYPE_LABELS
@@ -41,6 +42,19 @@ def read_caller(command: tuple[str, ...], user: str) -> Caller:
         program=shutil.which(command[0], path=path) if command and command[0] else None,
         python=shutil.which("python3", path=path) or sys.executable,
         salt=secrets.token_hex(8),
+        token=secrets.token_urlsafe(32),
+        runner=runner_source(),
+    )
+
+
+def remote_caller(user: str, body: NewJob, *, salt: str = "") -> Caller:
+    """Who asks from elsewhere: nothing of their machine goes into the run."""
+    return Caller(
+        user=user,
+        cwd="",
+        program=body.command[0],  # the node looks for it, in its own environment
+        python=sys.executable,
+        salt=salt or secrets.token_hex(8),
         token=secrets.token_urlsafe(32),
         runner=runner_source(),
     )

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from moorage.queue.manager import Queue
     from moorage.queue.outputs import Outputs
     from moorage.server.backup.store import Place
+    from moorage.server.checkpointreports import CheckpointReports
     from moorage.server.cluster import Cluster
     from moorage.server.collector import Collector
     from moorage.server.gateway.gateway import Gateway
@@ -35,9 +36,8 @@ if TYPE_CHECKING:
     from moorage.server.identity.logins import Logins
     from moorage.server.identity.sessions import SessionDesk
     from moorage.server.idle.loop import IdleLoop
+    from moorage.server.past import PastRuns
     from moorage.server.ratelimit import Limiter
-    from moorage.server.rest.checkpointreports import CheckpointReports
-    from moorage.server.rest.past import PastRuns
     from moorage.server.rightsizing import Rightsizing
     from moorage.server.tenants import KnownTenants
     from moorage.server.volumeuse import VolumeUse

@@ -153,3 +153,7 @@ async def _bookings(context: Context) -> list[Booking]:
         for booking in bookings_of(reservations)
         if (terms := booking.granted) is not None
     ]
+
+
+def namespaces_of(facts: Facts) -> set[str]:
+    return {interval.namespace for interval in facts.intervals}

@@ -37,6 +37,7 @@ from moorage.queue.store import open_store
 from moorage.server.app import create_app
 from moorage.server.backup.store import Place, finish_restore
 from moorage.server.budgets import BudgetKeeper
+from moorage.server.checkpointreports import CheckpointReports
 from moorage.server.cluster import Cluster
 from moorage.server.collector import Collector
 from moorage.server.context import Context
@@ -54,10 +55,9 @@ from moorage.server.idle.loop import IdleLoop, Sources
 from moorage.server.memoryuse import MemoryUse
 from moorage.server.moving import move_logs, move_usage
 from moorage.server.parts import Base, make_parts, values_of
+from moorage.server.past import PastRuns
 from moorage.server.queue.maps import MapBridge
 from moorage.server.ratelimit import Limiter, rate_settings
-from moorage.server.rest.checkpointreports import CheckpointReports
-from moorage.server.rest.past import PastRuns
 from moorage.server.rightsizing import Rightsizing
 from moorage.server.sharing import Sharing
 from moorage.server.summaries import NoKubelets

@@ -28,13 +28,13 @@ from moorage.api.logins import (
 )
 from moorage.model.people import GROUP_PREFIX, SOURCE_ANNOTATION, groups_in
 from moorage.model.tenant import memberships
+from moorage.server.budgetuse import budgets_for
 from moorage.server.context import Context
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.identity.auth import User
 from moorage.server.identity.proofs import expires
 from moorage.server.identity.sessions import Session
 from moorage.server.problems import Problem
-from moorage.server.rest.budgets import budgets_for
 from moorage_kube.errors import ApiError
 from moorage_kube.meta import annotations_of
 from moorage_kube.texts import visible

@@ -36,6 +36,8 @@ from moorage.model.names import MACHINE_GATE, RUN_LABEL
 from moorage.present.explanation import explanation_view
 from moorage.server.context import Context
 from moorage.server.endpoint import bound
+from moorage.server.explaining import explained
+from moorage.server.gpuhours import gpu_hours
 from moorage.server.identity.auth import User
 from moorage.server.pages.board import (
     DENSE_FROM,
@@ -56,8 +58,6 @@ from moorage.server.pages.environment import make_environment
 from moorage.server.pages.liveparts import LiveParts, RowNumbers
 from moorage.server.pages.texts import language, speaking
 from moorage.server.pages.usenow import UseNow, use_now
-from moorage.server.rest.explain import explained
-from moorage.server.rest.top import use
 from moorage_kube.errors import StorageError
 from moorage_kube.meta import labels_of
 from moorage_kube.moments import moment, rfc3339
@@ -264,7 +264,7 @@ class Board:
 
     async def _hours(self, now: datetime, by: By) -> tuple[UsageRow, ...]:
         try:
-            return await use(self.context, since=now - USE_WINDOW, until=now, by=by)
+            return await gpu_hours(self.context, since=now - USE_WINDOW, until=now, by=by)
         except StorageError as error:
             log.error("the page shows no use of GPUs", extra={"error": str(error)})
             return ()

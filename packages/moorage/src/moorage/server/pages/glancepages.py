@@ -20,6 +20,7 @@ from moorage.api.budgets import BudgetRow
 from moorage.api.idle import IdleWork
 from moorage.features import load_all
 from moorage.model.reservation import EXPIRED, REFUSED, RESERVATIONS, Booking, bookings_of
+from moorage.server.budgetuse import budgets_for
 from moorage.server.context import Context
 from moorage.server.identity.auth import User
 from moorage.server.pages import mappages
@@ -30,7 +31,6 @@ from moorage.server.pages.mapboard import MapRow
 from moorage.server.pages.refusals import is_htmx
 from moorage.server.pages.texts import N_, say
 from moorage.server.problems import Problem
-from moorage.server.rest.budgets import budgets_for
 from moorage_kube.errors import ApiError, MoorageError, NotFound
 from moorage_kube.moments import rfc3339
 

@@ -25,6 +25,7 @@ from moorage.decide.runs.state import PodView, RunView, State, attempt_of
 from moorage.decide.since import moment_before
 from moorage.present.explanation import explanation_view
 from moorage.server.context import Context
+from moorage.server.explaining import explained
 from moorage.server.identity.auth import User
 from moorage.server.kept import KeptForUser
 from moorage.server.pages.clusterpages import fragment
@@ -45,7 +46,6 @@ from moorage.server.pages.rows import JOB_STATES, JobRow, job_rows, words_of
 from moorage.server.pages.texts import say
 from moorage.server.pages.usecharts import use_charts
 from moorage.server.problems import Problem, as_problem
-from moorage.server.rest.explain import explained
 from moorage.server.runs import RunReader
 from moorage_kube.api import PodApi
 from moorage_kube.errors import ApiError, BadRequest, MoorageError, NotFound, ServerError

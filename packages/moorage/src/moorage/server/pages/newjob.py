@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
+from moorage.actions.around import remote_caller
 from moorage.actions.explain import pod_to_be
 from moorage.actions.runs import jobs_of_run
 from moorage.actions.submit import Submitted, request_of, submit_run
@@ -20,7 +21,9 @@ from moorage.decide.runs.state import attempt_of
 from moorage.model.names import RUN_LABEL
 from moorage.present.commandlines import run_line
 from moorage.present.explanation import explanation_view
+from moorage.server.around import around_of
 from moorage.server.context import Context
+from moorage.server.explaining import explained_new
 from moorage.server.idempotency import mark_of
 from moorage.server.identity.auth import User
 from moorage.server.pages.desk import Desk, Page, done, read_form
@@ -28,9 +31,6 @@ from moorage.server.pages.formpages import KEY, around, form_page, namespaces_fo
 from moorage.server.pages.forms import BadForm, Form, Verdict
 from moorage.server.pages.jobform import folder_note, given_of, job_fields, read_job
 from moorage.server.problems import Problem
-from moorage.server.rest.around import around_of
-from moorage.server.rest.explain import explained_new
-from moorage.server.rest.jobs import remote_caller
 from moorage_kube.api import Api
 from moorage_kube.errors import MoorageError
 from moorage_kube.meta import labels_of

@@ -19,6 +19,7 @@ from moorage.decide.runs.request import Caller
 from moorage.decide.runs.timelimit import parse_time
 from moorage.model.mapjob import MAPJOBS, PARALLELISM_MAX
 from moorage.present.commandlines import map_line
+from moorage.server.around import around_of
 from moorage.server.context import Context
 from moorage.server.idempotency import mark_of
 from moorage.server.identity.auth import User
@@ -36,7 +37,6 @@ from moorage.server.pages.jobform import (
     size_fields,
 )
 from moorage.server.problems import Problem
-from moorage.server.rest.around import around_of
 from moorage_kube.api import Api
 from moorage_kube.errors import MoorageError
 from moorage_kube.quantity import counted

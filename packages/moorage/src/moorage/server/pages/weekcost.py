@@ -10,10 +10,10 @@ from msgspec import Struct
 from moorage.api.costs import Costs
 from moorage.decide.cost.report import By, Ledger, ledger, report_of
 from moorage.model.prices import PriceSheet
+from moorage.present.costsanswer import make_costs, notes_of
 from moorage.server.context import Context
-from moorage.server.costs import facts_of, installed_sheet, viewer
+from moorage.server.costs import facts_of, installed_sheet, namespaces_of, viewer
 from moorage.server.identity.auth import User
-from moorage.server.rest.costs import make_costs, namespaces_of, notes_of
 
 WINDOW = timedelta(days=7)
 FRESH_SECONDS = 300.0  # so long what was computed serves everybody, unless the prices change

@@ -15,6 +15,7 @@ from moorage.api.workspaces import NewWorkspace
 from moorage.decide.usage.gpus import gpu_type
 from moorage.model.idle import WORKSPACE
 from moorage.model.workspace import WORKSPACES
+from moorage.server.idle.snoozing import put_off
 from moorage.server.inputs import as_struct
 from moorage.server.listings import visible_workspaces
 from moorage.server.pages.clusterpages import fragment
@@ -35,7 +36,6 @@ from moorage.server.pages.paging import Shown, page_of, wanted_of
 from moorage.server.pages.rows import WORKSPACE_STATES, WorkspaceRow, rows, type_rows, words_of, workspace_row
 from moorage.server.pages.texts import say
 from moorage.server.problems import Problem
-from moorage.server.rest.idle import put_off
 from moorage_kube.api import Api
 from moorage_kube.errors import MoorageError, NumberError
 from moorage_kube.integers import parse_integer

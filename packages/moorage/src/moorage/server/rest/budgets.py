@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
 from typing import Any
 
-from moorage.api.budgets import BudgetRow, Budgets
-from moorage.decide.budgets.use import Standing, standings
-from moorage.model.budget import BUDGETS, EVERYBODY, Use, budgets_of
-from moorage.model.people import GROUP_PREFIX
-from moorage.model.tenant import memberships
-from moorage.server.context import Context
+from moorage.api.budgets import Budgets
+from moorage.server.budgetuse import budgets_for
 from moorage.server.endpoint import Call, Endpoint
-from moorage.server.identity.auth import User
-from moorage_kube.errors import ApiError, NotFound
-from moorage_kube.meta import condition
 
 
 async def list_budgets(call: Call[None, None]) -> Budgets:
@@ -22,61 +14,6 @@ async def list_budgets(call: Call[None, None]) -> Budgets:
     return await budgets_for(call.context, call.user)
 
 
-async def budgets_for(context: Context, user: User, *, own: bool = False) -> Budgets:
-    """The budgets that a user sees, and what of each; `own`: only those that hold for them. Raises ApiError."""
-    now = context.now()
-    try:
-        objects = (await context.api.list(BUDGETS)).items
-    except NotFound:
-        return Budgets()
-    problems = {
-        str(obj["metadata"]["name"]): str(ready.get("message") or "")
-        for obj in objects
-        if (ready := condition(obj, "Ready")) and ready.get("status") == "False"
-    }
-    budgets = budgets_of(objects)
-    sees_all = not own and await _sees_all(context, user)
-    groups = tuple(group.removeprefix(GROUP_PREFIX) for group in user.groups)
-    mine = [membership.tenant for membership in memberships(user.name, groups, await context.tenants.all())]
-    rows: list[BudgetRow] = []
-    for budget in budgets:
-        held: dict[str, Use] = {}
-        for tenant in mine or [""]:
-            for standing in standings([budget], user=user.name, tenant=tenant, now=now):
-                held[standing.use.name] = standing.use
-        if sees_all:
-            names = (budget.users | budget.tenants) - {EVERYBODY} | {use.name for use in budget.uses}
-            for name in names:
-                held[name] = budget.use_of(name, now) or Use(name=name, used=Decimal("0.00"), percent=0)
-        uses = sorted(held.values(), key=lambda use: (-use.used, use.name))
-        rows += [make_row(Standing(budget=budget, use=use), problems.get(budget.name, "")) for use in uses]
-    return Budgets(budgets=tuple(rows))
-
-
-async def _sees_all(context: Context, user: User) -> bool:
-    try:
-        return await context.auth.may(user, "list", "pods")
-    except ApiError:
-        return False
-
-
 ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
     Endpoint(method="GET", path="/api/v1/budgets", handler=list_budgets, answer=Budgets),
 )
-
-
-def make_row(standing: Standing, problem: str) -> BudgetRow:
-    budget, use = standing.budget, standing.use
-    return BudgetRow(
-        budget=budget.name,
-        name=use.name,
-        used=str(use.used),
-        limit=str(budget.limit),
-        unit=budget.unit,
-        percent=use.percent,
-        period=budget.period,
-        until=budget.end,
-        computed_at=budget.computed_at,
-        when_over=budget.when_over,
-        problem=problem,
-    )

@@ -21,22 +21,20 @@ from moorage.api.costs import (
     CompareRequest,
     CostQuery,
     CostRequest,
-    CostRow,
     Costs,
     DailyCost,
     DailyCosts,
     InstalledPrices,
-    PriceSource,
-    UnpricedNodes,
 )
 from moorage.api.errors import ErrorCode
 from moorage.decide.cost.compare import Comparison, Job, compare, job_of, summed
 from moorage.decide.cost.money import GRAINS, decimals_of, rounded
-from moorage.decide.cost.report import By, Facts, Report, Row, daily, days_between, report
+from moorage.decide.cost.report import By, daily, days_between, report
 from moorage.decide.since import moment_before
 from moorage.model.prices import PriceSheet
+from moorage.present.costsanswer import make_costs, notes_of, source_of
 from moorage.server.context import Context
-from moorage.server.costs import facts_of, installed_sheet, installed_text, read_sheet, viewer
+from moorage.server.costs import facts_of, installed_sheet, installed_text, namespaces_of, read_sheet, viewer
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.identity.auth import User
 from moorage_kube.errors import NotFound, QuantityError, UsageError
@@ -152,58 +150,6 @@ async def costs(
     answer = await asyncio.to_thread(lambda: report(facts, by=by, since=begin, until=until, days=days, sees=sees))
     return make_costs(
         answer, sheet, by=by, since=begin, until=until, notes=notes_of(sheet, asked=since, begin=begin)
-    )
-
-
-def namespaces_of(facts: Facts) -> set[str]:
-    return {interval.namespace for interval in facts.intervals}
-
-
-def notes_of(sheet: PriceSheet, *, asked: datetime, begin: datetime) -> list[str]:
-    """What a reader should know of a report from `begin`, where one from `asked` was wanted."""
-    notes = []
-    if begin > asked:
-        notes.append(f"nodes are recorded since {rfc3339(begin)}; nothing before is counted")
-    if sheet.currency and not sheet.source:
-        notes.append("the price file does not say where its prices are from: add `source` and `date`")
-    return notes
-
-
-def make_costs(
-    answer: Report, sheet: PriceSheet, *, by: By, since: datetime, until: datetime, notes: Sequence[str]
-) -> Costs:
-    return Costs(
-        since=since.replace(microsecond=0),
-        until=until.replace(microsecond=0),
-        by=by,
-        prices=source_of(sheet),
-        rows=tuple(_row(row) for row in answer.rows),
-        total=_row(answer.total),
-        unpriced=tuple(
-            UnpricedNodes(name=name, node_hours=round(float(hours), 6)) for name, hours in answer.unpriced.items()
-        ),
-        notes=tuple(notes),
-    )
-
-
-def source_of(sheet: PriceSheet) -> PriceSource:
-    return PriceSource(
-        source=sheet.source, date=sheet.read_on.isoformat() if sheet.read_on else "", currency=sheet.currency
-    )
-
-
-def _row(row: Row) -> CostRow:
-    return CostRow(
-        name=row.name,
-        total=str(row.whole),
-        allocated=str(row.allocated),
-        used=str(row.used),
-        unused=str(row.unused),
-        not_measured=str(row.not_measured),
-        reserved=str(row.reserved),
-        idle=str(row.idle),
-        gpu_hours=round(row.gpu_hours, 6),
-        pods=row.pods,
     )
 
 

@@ -38,10 +38,10 @@ from moorage.model.names import METRICS_ROLE
 from moorage.model.tenant import tenant_names
 from moorage.server.context import Context
 from moorage.server.endpoint import Call, Endpoint
+from moorage.server.gpuhours import gpu_hours
 from moorage.server.identity.auth import METRICS_PATH
 from moorage.server.poduse import FRESH
 from moorage.server.problems import Problem
-from moorage.server.rest.top import use
 from moorage.sql.times import ERRORS as SQL_ERRORS
 from moorage.sql.times import SECONDS as SQL_SECONDS
 from moorage.sql.times import read_times
@@ -139,7 +139,7 @@ async def _measure(context: Context) -> list[Measured]:
     """All but what features add. What a database says is missing while it cannot be read."""
     cluster = await context.ready()
     now, tenant_of = context.now(), await _tenants(context)
-    hours = await use(context, since=now - USE_WINDOW, until=now, by=By.USER)
+    hours = await gpu_hours(context, since=now - USE_WINDOW, until=now, by=By.USER)
     view, runs = cluster.gpus(), cluster.runs()
     rows = await asyncio.to_thread(measure_gpus, view, hours, tenant_of)
     rows += await _of_use(context, view, tenant_of)

@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from moorage.actions.idle import idle_work, snooze_work
-from moorage.actions.runs import jobs_of_run
+from moorage.actions.idle import idle_work
 from moorage.api.errors import ErrorCode
 from moorage.api.idle import IdleChoice, IdleList, IdleWork, Report, ReportRequest, ReportRow, Snooze
 from moorage.decide.idle.whatif import Outcome, pasts_of
 from moorage.decide.idle.work import RESOURCES
-from moorage.decide.runs.state import attempt_of
 from moorage.decide.since import moment_before
 from moorage.model.idle import (
     MAP,
@@ -25,22 +23,18 @@ from moorage.model.idle import (
     parse_policy,
     policy_for,
 )
-from moorage.model.spans import parse_span
-from moorage.server.context import Context
 from moorage.server.endpoint import Call, Endpoint
-from moorage.server.identity.auth import User
-from moorage.server.idle.loop import IdleLoop
 from moorage.server.idle.replay import replay
+from moorage.server.idle.snoozing import loop_of, put_off
 from moorage.server.namespaces import by_namespace
-from moorage_kube.errors import Forbidden, NotReady, UsageError
-from moorage_kube.resources import Obj
+from moorage_kube.errors import UsageError
 
 DECIMALS = 3  # of hours in an answer
 
 
 async def list_idle(call: Call[None, IdleChoice]) -> IdleList:
     """List work that holds GPUs and is idle: since when, why, and what comes next."""
-    loop = _loop(call.context)
+    loop = loop_of(call.context)
     await call.context.ready()
     held = [each for each in await loop.held() if call.query.namespace in ("", each.work.namespace)]
     return IdleList(now=call.context.now().replace(microsecond=0), work=idle_work(held, loop.policies()))
@@ -71,51 +65,9 @@ async def _snooze(call: Call[Snooze, None], kind: str) -> IdleWork:
     return await put_off(call.context, call.user, kind, call.namespace, call.name, call.body.time)
 
 
-async def put_off(
-    context: Context, user: User, kind: str, namespace: str, name: str, time: str | None = None
-) -> IdleWork:
-    """Snooze a piece of work for its user, as long as usual where no time is given.
-
-    Raises UsageError, Forbidden and ApiError.
-    """
-    loop, api = _loop(context), context.acting(user)
-    try:
-        span = None if time is None else parse_span(time)
-    except ValueError as error:
-        raise UsageError(
-            f"invalid time {time!r}: use a span such as 90m, 4h or 1d",
-            code=ErrorCode.INVALID,
-            field="time",
-        ) from error
-    resource = RESOURCES[kind]
-    if kind == RUN:
-        obj: Obj = min(await jobs_of_run(api, namespace, name), key=attempt_of)
-    else:
-        obj = await api.get(resource, name, namespace)
-    if not await context.auth.may(
-        user,
-        "patch",
-        resource.plural,
-        group=resource.group,
-        namespace=namespace,
-        name=obj["metadata"]["name"],
-    ):
-        raise Forbidden(f"{user.name} may not change {kind} {namespace}/{name}", code=ErrorCode.FORBIDDEN)
-    return await snooze_work(
-        context.api,
-        obj,
-        kind,
-        loop.policies(),
-        span,
-        by=user.name,
-        tenants=await context.tenants.all(),
-        clock=context.clock,
-    )
-
-
 async def report_idle(call: Call[ReportRequest, None]) -> Report:
     """Show what an IdlePolicy would have reclaimed, from stored readings, before it is turned on."""
-    context, loop, now = call.context, _loop(call.context), call.context.now()
+    context, loop, now = call.context, loop_of(call.context), call.context.now()
     since = moment_before(call.body.since, now, "since")
     if call.body.spec is not None:
         try:
@@ -169,12 +121,6 @@ def report_of(rows: Sequence[Outcome], *, since: datetime, until: datetime, poli
             if row.idle_hours
         ),
     )
-
-
-def _loop(context: Context) -> IdleLoop:
-    if context.idle is None:
-        raise NotReady("idle work is followed by a server of Moorage only")
-    return context.idle
 
 
 ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (

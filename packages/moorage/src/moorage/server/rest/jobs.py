@@ -6,8 +6,6 @@ A run's public fields are for everybody; all else is read and done as the caller
 from __future__ import annotations
 
 import logging
-import secrets
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, cast
@@ -15,17 +13,16 @@ from typing import Any, cast
 from starlette.responses import StreamingResponse
 
 from moorage.actions import runs
-from moorage.actions.runfacts import runner_source
+from moorage.actions.around import remote_caller
 from moorage.actions.runlogs import Cut, Event, Line, RunLog, Unreadable
 from moorage.actions.submit import request_of, submit_run
 from moorage.actions.suspension import resume_run, suspend_run
 from moorage.api.jobs import Job, JobChoice, JobEnd, JobList, JobLogs, JobSummary, NewJob
 from moorage.api.overviews import JobOverview, OverviewQuery
 from moorage.cluster.serverurl import server_url
-from moorage.decide.runs.request import Caller
+from moorage.server.around import around_of
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.kept import KeptForUser
-from moorage.server.rest.around import around_of
 from moorage.server.runs import RunReader
 from moorage_kube.api import PodApi
 
@@ -138,19 +135,6 @@ ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
     Endpoint(method="POST", path=f"{ONE}/resume", handler=resume_job, answer=JobSummary),
     Endpoint(method="GET", path=f"{ONE}/logs", handler=job_logs, query=JobLogs, media_type="text/plain"),
 )
-
-
-def remote_caller(user: str, body: NewJob, *, salt: str = "") -> Caller:
-    """Who asks from elsewhere: nothing of their machine goes into the run."""
-    return Caller(
-        user=user,
-        cwd="",
-        program=body.command[0],  # the node looks for it, in its own environment
-        python=sys.executable,
-        salt=salt or secrets.token_hex(8),
-        token=secrets.token_urlsafe(32),
-        runner=runner_source(),
-    )
 
 
 async def _text(events: AsyncGenerator[Event]) -> AsyncGenerator[bytes]:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from datetime import datetime
 from typing import Any
 
 from moorage.api.errors import ErrorCode
 from moorage.api.usage import Top, TopQuery, TopRow
 from moorage.decide.since import moment_before
-from moorage.decide.usage.intervals import By, UsageRow, top
-from moorage.server.context import Context
+from moorage.decide.usage.intervals import By, UsageRow
 from moorage.server.endpoint import Call, Endpoint
-from moorage.server.namespaces import by_namespace
+from moorage.server.gpuhours import gpu_hours
 from moorage_kube.errors import UsageError
 from moorage_kube.moments import rfc3339
 
@@ -32,7 +29,7 @@ async def get_top(call: Call[None, TopQuery]) -> Top:
             field="since",
         )
     by = _by(query.by)
-    rows = await use(call.context, since=since, until=until, by=by)
+    rows = await gpu_hours(call.context, since=since, until=until, by=by)
     return Top(
         since=since.replace(microsecond=0),
         until=until.replace(microsecond=0),
@@ -44,12 +41,6 @@ async def get_top(call: Call[None, TopQuery]) -> Top:
 ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
     Endpoint(method="GET", path="/api/v1/top", handler=get_top, query=TopQuery, answer=Top),
 )
-
-
-async def use(context: Context, *, since: datetime, until: datetime, by: By) -> tuple[UsageRow, ...]:
-    """Read the store off the event loop and sum up. Raises StorageError."""
-    rows = await by_namespace(context.api, await asyncio.to_thread(context.usage.overlapping, since, until))
-    return top(rows, since=since, until=until, by=by, now=context.now())
 
 
 def _row(row: UsageRow) -> TopRow:

@@ -11,9 +11,9 @@ from moorage.decide.explain.types import Explanation
 from moorage.model.argo import WORKFLOWS, step_path
 from moorage.server.context import Context
 from moorage.server.endpoint import Call, Endpoint
+from moorage.server.explaining import explained
 from moorage.server.identity.auth import User
 from moorage.server.namespaces import is_too_old, oldest_for
-from moorage.server.rest.explain import explained
 from moorage_kube.errors import StorageError
 from moorage_kube.moments import moment, whole_seconds
 from moorage_workflows.actions.workflowwaits import ExplainPod, FindHolders, explain_workflow

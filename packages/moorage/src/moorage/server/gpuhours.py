@@ -1,0 +1,16 @@
+"""GPU-hours of a window, from what is recorded."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+
+from moorage.decide.usage.intervals import By, UsageRow, top
+from moorage.server.context import Context
+from moorage.server.namespaces import by_namespace
+
+
+async def gpu_hours(context: Context, *, since: datetime, until: datetime, by: By) -> tuple[UsageRow, ...]:
+    """Read the store off the event loop and sum up. Raises StorageError."""
+    rows = await by_namespace(context.api, await asyncio.to_thread(context.usage.overlapping, since, until))
+    return top(rows, since=since, until=until, by=by, now=context.now())
