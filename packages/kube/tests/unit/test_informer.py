@@ -11,13 +11,7 @@ from hypothesis import strategies as st
 from moorage_kube import informer as module
 from moorage_kube.api import ObjList, WatchEvent
 from moorage_kube.errors import Expired, ServerError
-from moorage_kube.informer import (
-    Informer,
-    index_by_controller,
-    index_by_label,
-    index_by_node,
-    wait_synced,
-)
+from moorage_kube.informer import Informer, index_by_controller, index_by_label, index_by_node, wait_synced
 from moorage_kube.resources import PODS
 from moorage_kube.testing.examples import examples
 

@@ -20,15 +20,7 @@ from typing import Any
 import pytest
 
 from moorage_kube.api import Api, WatchEvent
-from moorage_kube.errors import (
-    AlreadyExists,
-    ApiError,
-    BadRequest,
-    Conflict,
-    Invalid,
-    NotFound,
-    Unauthorized,
-)
+from moorage_kube.errors import AlreadyExists, ApiError, BadRequest, Conflict, Invalid, NotFound, Unauthorized
 from moorage_kube.informer import Informer, wait_synced
 from moorage_kube.remote.client import KubeClient
 from moorage_kube.remote.config import Connection, load_connection

@@ -12,14 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moorage_local.nodeagent.podfolder import Admission, PodFolder
-from moorage_local.restoring import (
-    ADOPTED_ANNOTATION,
-    BUMP,
-    OWNER_ANNOTATION,
-    Restored,
-    pods_on_disk,
-    restore,
-)
+from moorage_local.restoring import ADOPTED_ANNOTATION, BUMP, OWNER_ANNOTATION, Restored, pods_on_disk, restore
 from moorage_local.storage import Record
 
 

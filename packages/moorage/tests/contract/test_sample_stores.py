@@ -11,17 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from moorage.decide.usage.samples import (
-    PodUse,
-    Point,
-    Sum,
-    Tally,
-    added,
-    by_pod,
-    floor,
-    newest_of,
-    tally_of,
-)
+from moorage.decide.usage.samples import PodUse, Point, Sum, Tally, added, by_pod, floor, newest_of, tally_of
 from moorage.sql.opening import is_postgres
 from moorage.usage.samples import Kept, SampleStore
 from moorage_kube.errors import StorageError

@@ -33,17 +33,7 @@ from moorage.sdk.local import loop
 from moorage.server.service import ServerService
 from moorage_kube.clock import rfc3339
 from moorage_kube.errors import Forbidden, MoorageError, NotFound, NotReady
-from moorage_kube.resources import (
-    CONFIGMAPS,
-    JOBS,
-    NODES,
-    PODS,
-    PVCS,
-    SECRETS,
-    STORAGECLASSES,
-    Obj,
-    Resource,
-)
+from moorage_kube.resources import CONFIGMAPS, JOBS, NODES, PODS, PVCS, SECRETS, STORAGECLASSES, Obj, Resource
 from moorage_kube.serving import serve
 from moorage_kube.testing.clock import NOON, FakeClock
 from moorage_local.testing.fakeapi import FakeApi

@@ -19,14 +19,7 @@ from moorage_kube.errors import NotFound, ServerError
 from moorage_kube.meta import is_condition_true
 from moorage_kube.remote.client import KubeClient
 from moorage_kube.remote.exec import STDOUT
-from moorage_kube.resources import (
-    DEPLOYMENTS,
-    ENDPOINTSLICES,
-    INGRESSES,
-    PODS,
-    SERVICES,
-    Obj,
-)
+from moorage_kube.resources import DEPLOYMENTS, ENDPOINTSLICES, INGRESSES, PODS, SERVICES, Obj
 from moorage_kube.testing.ports import free_ports
 from moorage_kube.testing.waiting import until
 from moorage_testing.cluster import Cluster

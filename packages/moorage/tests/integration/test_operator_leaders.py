@@ -28,17 +28,7 @@ from moorage.model.names import SYSTEM_NAMESPACE
 from moorage.model.tenant import TENANTS
 from moorage_kube.clock import SYSTEM, rfc3339
 from moorage_kube.meta import labels_of
-from moorage_kube.resources import (
-    CRDS,
-    JOBS,
-    LEASES,
-    NAMESPACES,
-    NODES,
-    PODS,
-    PRIORITYCLASSES,
-    Obj,
-    Resource,
-)
+from moorage_kube.resources import CRDS, JOBS, LEASES, NAMESPACES, NODES, PODS, PRIORITYCLASSES, Obj, Resource
 from moorage_kube.serving import serve
 from moorage_kube.testing.waiting import until
 from moorage_local.apiserver.client import InProcessClient

@@ -20,15 +20,7 @@ from moorage.model.machine import NODE_POOLS
 from moorage.model.manifests import CLUSTERROLES
 from moorage_kube.errors import NotFound
 from moorage_kube.remote.client import KubeClient
-from moorage_kube.resources import (
-    CONFIGMAPS,
-    CRDS,
-    NAMESPACES,
-    NODES,
-    PODS,
-    PRIORITYCLASSES,
-    STORAGECLASSES,
-)
+from moorage_kube.resources import CONFIGMAPS, CRDS, NAMESPACES, NODES, PODS, PRIORITYCLASSES, STORAGECLASSES
 from moorage_kube.testing.waiting import wait_until
 from moorage_testing.cluster import Cluster, control_plane
 from moorage_testing.installing import DEFAULT_CLASS

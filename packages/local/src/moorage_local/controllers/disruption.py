@@ -14,14 +14,7 @@ from moorage_kube.api import Api
 from moorage_kube.clock import Clock, parse_rfc3339, rfc3339
 from moorage_kube.controlloop import ControlLoop
 from moorage_kube.informer import index_by_controller
-from moorage_kube.meta import (
-    Key,
-    controller_ref,
-    is_deleting,
-    key_of,
-    labels_of,
-    with_condition,
-)
+from moorage_kube.meta import Key, controller_ref, is_deleting, key_of, labels_of, with_condition
 from moorage_kube.resources import DEPLOYMENTS, PDBS, PODS, REPLICASETS, STATEFULSETS, Obj
 from moorage_kube.selectors import label_selector_of
 from moorage_local.controllers.base import Writer

@@ -14,14 +14,7 @@ from moorage_kube.errors import NotFound
 from moorage_kube.meta import Key, is_deleting, key_of, labels_of
 from moorage_kube.resources import ENDPOINTSLICES, INGRESSCLASSES, INGRESSES, SERVICES, Obj
 from moorage_local.informers import InformerSet
-from moorage_local.ingress.table import (
-    SERVICE_NAME,
-    Observed,
-    is_ours,
-    make_table,
-    services_of,
-    slices_by_service,
-)
+from moorage_local.ingress.table import SERVICE_NAME, Observed, is_ours, make_table, services_of, slices_by_service
 
 ADDRESS = "127.0.0.1"
 TABLE_KEY = Key("", "table")

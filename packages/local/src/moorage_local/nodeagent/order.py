@@ -14,14 +14,7 @@ from moorage_kube.meta import annotations_of
 from moorage_kube.moments import span_of
 from moorage_kube.resources import Obj
 from moorage_local.nodeagent import gpus as gpu
-from moorage_local.nodeagent.environment import (
-    ConfigError,
-    Lookup,
-    Room,
-    expand,
-    memory_limit,
-    variables,
-)
+from moorage_local.nodeagent.environment import ConfigError, Lookup, Room, expand, memory_limit, variables
 from moorage_local.podspecs import containers_of
 
 HOST_IMAGE = "localhost/host"

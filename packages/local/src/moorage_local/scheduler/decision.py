@@ -11,21 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from moorage_local.scheduler.extenders import Extender, ExtenderError
-from moorage_local.scheduler.filters import (
-    Facts,
-    Refusal,
-    blanket_message,
-    facts_of,
-    fit_message,
-    judge,
-)
-from moorage_local.scheduler.preemption import (
-    NOT_HELPFUL,
-    Candidate,
-    choose,
-    find_candidates,
-    why_not_eligible,
-)
+from moorage_local.scheduler.filters import Facts, Refusal, blanket_message, facts_of, fit_message, judge
+from moorage_local.scheduler.preemption import NOT_HELPFUL, Candidate, choose, find_candidates, why_not_eligible
 from moorage_local.scheduler.scores import pick, total_scores
 from moorage_local.scheduler.snapshot import Cache, NodeState, PodView, Snapshot
 

@@ -11,22 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from moorage_kube.meta import Key
-from moorage_kube.scheduling import (
-    NodeSelectorTerm,
-    PodInfo,
-    Taint,
-    Toleration,
-    refusal_by_labels,
-    shortages,
-)
-from moorage_local.scheduler.snapshot import (
-    NO_PROVISIONER,
-    Claim,
-    NodeState,
-    PodView,
-    Snapshot,
-    SpreadConstraint,
-)
+from moorage_kube.scheduling import NodeSelectorTerm, PodInfo, Taint, Toleration, refusal_by_labels, shortages
+from moorage_local.scheduler.snapshot import NO_PROVISIONER, Claim, NodeState, PodView, Snapshot, SpreadConstraint
 
 Domain = tuple[str, str]  # topology key, value of that label on a node
 

@@ -21,17 +21,7 @@ from moorage_kube.errors import ApiError, Conflict, NotFound
 from moorage_kube.informer import Informer
 from moorage_kube.inwork import IN_WORK
 from moorage_kube.meta import Key, key_of, labels_of
-from moorage_kube.resources import (
-    NAMESPACES,
-    NODES,
-    PDBS,
-    PODS,
-    PVCS,
-    PVS,
-    STORAGECLASSES,
-    Obj,
-    Resource,
-)
+from moorage_kube.resources import NAMESPACES, NODES, PDBS, PODS, PVCS, PVS, STORAGECLASSES, Obj, Resource
 from moorage_local.scheduler.binding import Binder
 from moorage_local.scheduler.decision import Decider, Placed, Unplaced
 from moorage_local.scheduler.extenders import Extender, ExtenderConfig, ExtenderError

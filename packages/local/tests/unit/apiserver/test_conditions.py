@@ -6,12 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage_local.apiserver.admission.conditions import (
-    DEPTH_MAX,
-    FIELDS,
-    Unsupported,
-    parse_condition,
-)
+from moorage_local.apiserver.admission.conditions import DEPTH_MAX, FIELDS, Unsupported, parse_condition
 
 REQUEST = dict.fromkeys(FIELDS, "") | {
     "name": "train",

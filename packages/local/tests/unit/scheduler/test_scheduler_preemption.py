@@ -18,14 +18,7 @@ from moorage_local.scheduler.preemption import (
     split_by_budget,
     why_not_eligible,
 )
-from moorage_local.scheduler.snapshot import (
-    Budget,
-    NodeState,
-    PodView,
-    Snapshot,
-    parse_node_info,
-    parse_pod_view,
-)
+from moorage_local.scheduler.snapshot import Budget, NodeState, PodView, Snapshot, parse_node_info, parse_pod_view
 
 SHORT = {"n": (Refusal("Insufficient nvidia.com/gpu", True),)}
 

@@ -17,15 +17,7 @@ from moorage.api.maps import MapLimit, MapPolicy, MapWorkers, NewMap
 from moorage.cluster.serverurl import server_url
 from moorage.decide.maps.mapjob import MapJobPlan, MapRequest, plan_mapjob
 from moorage.decide.runs.request import Caller, RunRequest, ships_directory
-from moorage.model.mapjob import (
-    ACCEPTED,
-    BAD_LIMITS,
-    FAILED,
-    MAPJOBS,
-    NAME_TAKEN,
-    PARALLELISM_MAX,
-    QUOTA_EXCEEDED,
-)
+from moorage.model.mapjob import ACCEPTED, BAD_LIMITS, FAILED, MAPJOBS, NAME_TAKEN, PARALLELISM_MAX, QUOTA_EXCEEDED
 from moorage.model.names import REQUEST_ANNOTATION, is_dns_label
 from moorage.queue.manager import Queue
 from moorage.queue.store import Stored

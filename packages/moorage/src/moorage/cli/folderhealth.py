@@ -15,14 +15,7 @@ from msgspec import Struct
 from moorage.cli.datafolder import PARTS, DataFolder, unusable
 from moorage.client.datafolder import default_folder
 from moorage_kube.clock import SYSTEM, Clock, format_duration
-from moorage_kube.databasefile import (
-    MANIFEST,
-    Manifest,
-    find_problem,
-    is_counted,
-    less_than,
-    read_manifest,
-)
+from moorage_kube.databasefile import MANIFEST, Manifest, find_problem, is_counted, less_than, read_manifest
 from moorage_kube.errors import DataFolderError, StorageDamaged
 
 if TYPE_CHECKING:

@@ -12,12 +12,7 @@ from typing import Any
 
 import click
 
-from moorage.actions.reservations import (
-    create_reservation,
-    list_reservations,
-    plan_reservation,
-    read_calendar,
-)
+from moorage.actions.reservations import create_reservation, list_reservations, plan_reservation, read_calendar
 from moorage.cli import console
 from moorage.cli.names import complete
 from moorage.cli.session import Problems, Session, Target, in_session, target_options

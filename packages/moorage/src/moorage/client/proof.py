@@ -22,13 +22,7 @@ from moorage.api.logins import ByProof, Proved
 from moorage.client.connection import QUICK, Connection, at_url
 from moorage.client.files import write_private
 from moorage.client.logins import logins_file
-from moorage.model.proofs import (
-    PROOF_NAME,
-    PROOF_ROLE,
-    SIGNER,
-    SIGNING_REQUESTS,
-    proof_text,
-)
+from moorage.model.proofs import PROOF_NAME, PROOF_ROLE, SIGNER, SIGNING_REQUESTS, proof_text
 from moorage_kube.clock import SYSTEM, Clock, parse_rfc3339, rfc3339
 from moorage_kube.errors import ApiError, Forbidden
 from moorage_kube.resources import Obj

@@ -34,15 +34,7 @@ from moorage.decide.admission.hosts import (
 from moorage.decide.admission.operators import PLATFORM, judge_operator
 from moorage.decide.admission.order import admit, judge, judge_growth
 from moorage.decide.admission.priority import judge_priority
-from moorage.decide.admission.review import (
-    MASTERS,
-    NODE_USERS,
-    OPERATOR,
-    TEMPLATES,
-    Refusal,
-    Request,
-    Verdict,
-)
+from moorage.decide.admission.review import MASTERS, NODE_USERS, OPERATOR, TEMPLATES, Refusal, Request, Verdict
 from moorage.decide.admission.shape import misshapen
 from moorage.decide.admission.templates import CONTAINERS_MAX, WORKLOADS, container_count
 from moorage.decide.admission.tenancy import own_selector

@@ -17,13 +17,7 @@ from moorage.controllers.workspace.plan import Seen, Verb, gpu_terms, merge_of, 
 from moorage.decide.runs.gputypes import GpuType
 from moorage.decide.runs.kueue import QueueWait
 from moorage.model.names import SCHEDULED_ANNOTATION
-from moorage.model.workspace import (
-    BUILT_IN,
-    Platform,
-    Schedule,
-    make_token,
-    parse_workspace,
-)
+from moorage.model.workspace import BUILT_IN, Platform, Schedule, make_token, parse_workspace
 from moorage_kube.resources import DEPLOYMENTS, ENDPOINTSLICES, INGRESSES, PVCS, SERVICES
 
 NOON = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)  # a Monday

@@ -14,13 +14,7 @@ from moorage_kube.clock import format_duration, parse_rfc3339
 from moorage_kube.meta import is_condition_true
 from moorage_kube.resources import Obj
 from moorage_kube.selectors import label_selector_of
-from moorage_local.apiserver.kinds.cells import (
-    created,
-    selector_text,
-    spec_of,
-    status_of,
-    template_containers,
-)
+from moorage_local.apiserver.kinds.cells import created, selector_text, spec_of, status_of, template_containers
 from moorage_local.apiserver.kinds.common import immutable, not_negative, own_spec, validate_selector
 from moorage_local.apiserver.kinds.kind import Rules, spec_changed
 from moorage_local.apiserver.kinds.podspec.checks import validate_pod_spec

@@ -11,13 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from moorage_kube.resources import Obj
-from moorage_local.apiserver.kinds.cells import (
-    created,
-    selector_text,
-    spec_of,
-    status_of,
-    template_containers,
-)
+from moorage_local.apiserver.kinds.cells import created, selector_text, spec_of, status_of, template_containers
 from moorage_local.apiserver.kinds.common import born_with, own_spec
 from moorage_local.apiserver.kinds.kind import Rules, spec_changed
 from moorage_local.apiserver.kinds.workloads import default_selected, selector_immutable, validate_selected

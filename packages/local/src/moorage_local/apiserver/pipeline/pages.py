@@ -14,12 +14,7 @@ from moorage_kube.documents import parse_json
 from moorage_kube.errors import ApiError, BadRequest, NumberError, SelectorError
 from moorage_kube.integers import UINT64_MAX, parse_integer
 from moorage_kube.resources import Obj
-from moorage_kube.selectors import (
-    LabelSelector,
-    field_selector_paths,
-    parse_field_selector,
-    parse_label_selector,
-)
+from moorage_kube.selectors import LabelSelector, field_selector_paths, parse_field_selector, parse_label_selector
 from moorage_local.apiserver.kinds.kind import Kind
 
 

@@ -23,13 +23,7 @@ from typing import Any
 from moorage_kube.meta import is_deleting, labels_of, owner_reference
 from moorage_kube.moments import span_of
 from moorage_kube.resources import Obj
-from moorage_local.controllers.pods import (
-    available_in,
-    is_finished,
-    is_ready,
-    phase_of,
-    pod_from_template,
-)
+from moorage_local.controllers.pods import available_in, is_finished, is_ready, phase_of, pod_from_template
 from moorage_local.controllers.revisions import (
     HASH_LABEL,
     RevisionAction,

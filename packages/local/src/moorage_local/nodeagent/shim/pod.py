@@ -13,15 +13,7 @@ from .container import Container
 from .kernel import PR_SET_CHILD_SUBREAPER, drain, prctl
 from .logs import Log, complain, stamp
 from .memory import Watch
-from .processes import (
-    KILL_SECONDS,
-    Tree,
-    ask_to_end,
-    is_alive,
-    kill_descendants,
-    may_have_children,
-    send,
-)
+from .processes import KILL_SECONDS, Tree, ask_to_end, is_alive, kill_descendants, may_have_children, send
 from .programs import StartError
 from .report import VERSION, notify, write_state
 

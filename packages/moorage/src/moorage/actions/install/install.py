@@ -20,13 +20,7 @@ from moorage.actions.install.cluster import (
     try_all,
 )
 from moorage.actions.install.waiting import Progress, wait_for_definitions, wait_for_rollouts, wait_for_webhook
-from moorage.actions.people import (
-    create_local_account,
-    first_password,
-    list_accounts,
-    password_hash,
-    set_password,
-)
+from moorage.actions.people import create_local_account, first_password, list_accounts, password_hash, set_password
 from moorage.api.people import NewAccount
 from moorage.decide.install.kept import DONE, REMOVED, UNDER_WAY, Kept, Ref, make_kept, refs_of
 from moorage.decide.install.steps import (
@@ -47,14 +41,7 @@ from moorage.model.people import LOCAL
 from moorage_kube.clock import SYSTEM, Clock
 from moorage_kube.errors import Conflict, NotFound, Problems
 from moorage_kube.meta import annotations_of
-from moorage_kube.resources import (
-    CONFIGMAPS,
-    DEPLOYMENTS,
-    PVCS,
-    SECRETS,
-    STORAGECLASSES,
-    Obj,
-)
+from moorage_kube.resources import CONFIGMAPS, DEPLOYMENTS, PVCS, SECRETS, STORAGECLASSES, Obj
 
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 DEFINITION_SECONDS = 60.0

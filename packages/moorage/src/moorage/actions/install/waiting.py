@@ -15,14 +15,7 @@ from moorage_kube.api import Api
 from moorage_kube.clock import Clock
 from moorage_kube.errors import ApiError, MoorageError, NotFound, NotReady
 from moorage_kube.meta import is_condition_true
-from moorage_kube.resources import (
-    CRDS,
-    DEPLOYMENTS,
-    MUTATING_WEBHOOKS,
-    PODS,
-    SERVICES,
-    VALIDATING_WEBHOOKS,
-)
+from moorage_kube.resources import CRDS, DEPLOYMENTS, MUTATING_WEBHOOKS, PODS, SERVICES, VALIDATING_WEBHOOKS
 
 Progress = Callable[[str], None]
 LOOK_SECONDS = 1.0

@@ -15,14 +15,7 @@ from moorage.decide.machines.reservation import Guest
 from moorage.model.machine import Pool
 from moorage.model.names import MACHINE_TYPE_LABEL, PLACE_ANNOTATION, PROMISED_TO_LABEL
 from moorage.model.reservation import ACTIVE, EXPIRED, PENDING, PREPARING, REFUSED, Booking
-from moorage_kube.meta import (
-    annotations_of,
-    condition,
-    is_condition_true,
-    is_deleting,
-    labels_of,
-    with_condition,
-)
+from moorage_kube.meta import annotations_of, condition, is_condition_true, is_deleting, labels_of, with_condition
 from moorage_kube.moments import rfc3339
 from moorage_kube.resources import Obj
 

@@ -15,15 +15,7 @@ from moorage.controllers.base import Controller, Shared
 from moorage.controllers.machine.controller import MachineController
 from moorage.controllers.machine.plan import is_on_processes
 from moorage.controllers.workspace.objects import make_secret
-from moorage.controllers.workspace.plan import (
-    Seen,
-    Step,
-    Verb,
-    merge_of,
-    plan,
-    waits_for_machine,
-    waits_in_queue,
-)
+from moorage.controllers.workspace.plan import Seen, Step, Verb, merge_of, plan, waits_for_machine, waits_in_queue
 from moorage.decide.explain.explainer import Explainer
 from moorage.decide.explain.snapshot import concerning, snapshot
 from moorage.decide.runs.gputypes import GpuType, gpu_types

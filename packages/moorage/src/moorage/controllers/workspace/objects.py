@@ -39,16 +39,7 @@ from moorage.model.workspace import (
     WorkspaceView,
 )
 from moorage_kube.meta import owner_reference, variable_of
-from moorage_kube.resources import (
-    DEPLOYMENTS,
-    ENDPOINTSLICES,
-    INGRESSES,
-    PVCS,
-    SECRETS,
-    SERVICES,
-    Obj,
-    Resource,
-)
+from moorage_kube.resources import DEPLOYMENTS, ENDPOINTSLICES, INGRESSES, PVCS, SECRETS, SERVICES, Obj, Resource
 
 HOME_VOLUME = "home"
 DEFAULT_HOME = "/home/workspace"

@@ -60,15 +60,7 @@ from moorage_kube.meta import (
     with_condition,
 )
 from moorage_kube.moments import moment, rfc3339
-from moorage_kube.resources import (
-    DEPLOYMENTS,
-    ENDPOINTSLICES,
-    INGRESSES,
-    PVCS,
-    SERVICES,
-    Obj,
-    Resource,
-)
+from moorage_kube.resources import DEPLOYMENTS, ENDPOINTSLICES, INGRESSES, PVCS, SERVICES, Obj, Resource
 from moorage_kube.scheduling import has_gate
 
 IMAGE_REASONS = (

@@ -6,12 +6,7 @@ from collections.abc import Mapping
 
 from moorage.decide.runs.remarks import Remarks
 from moorage.decide.runs.request import ClusterFacts, RunRequest
-from moorage.model.names import (
-    GUARD_LABEL,
-    MACHINE_CONTAINER_LABEL,
-    MACHINE_GROUP_LABEL,
-    MACHINE_TYPE_LABEL,
-)
+from moorage.model.names import GUARD_LABEL, MACHINE_CONTAINER_LABEL, MACHINE_GROUP_LABEL, MACHINE_TYPE_LABEL
 
 
 def machine_labels(

@@ -7,11 +7,7 @@ Belongs here: objects of Kubernetes that we ship, a module per subject; `parts` 
 Does not belong here: values of an installation (`decide.install`), writing to a cluster (`actions.install`).
 """
 
-from moorage.model.manifests.config import (
-    make_info,
-    make_namespace,
-    make_people_namespace,
-)
+from moorage.model.manifests.config import make_info, make_namespace, make_people_namespace
 from moorage.model.manifests.deployments import IMAGE, USAGE_SIZE, make_deployment, make_service
 from moorage.model.manifests.ingress import make_ingress
 from moorage.model.manifests.machines import BUDGET_MIN, RESERVE_ROLE, make_machine_objects

@@ -38,13 +38,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from moorage.decide.idle.evidence import Kernels
-from moorage.model.names import (
-    GROUP,
-    INFO_CONFIGMAP,
-    SYSTEM_NAMESPACE,
-    TEMPLATE_LABEL,
-    WORKSPACE_LABEL,
-)
+from moorage.model.names import GROUP, INFO_CONFIGMAP, SYSTEM_NAMESPACE, TEMPLATE_LABEL, WORKSPACE_LABEL
 from moorage.model.people import is_account, is_disabled
 from moorage.model.workspace import (
     ENTER,

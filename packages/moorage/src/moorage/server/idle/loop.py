@@ -26,15 +26,7 @@ from moorage.decide.idle.work import RESOURCES, Held, HeldWork, WorkKey
 from moorage.decide.maps.notices import Notice
 from moorage.decide.usage.samples import Point
 from moorage.model.argo import WORKFLOW_LABEL, WORKFLOWS
-from moorage.model.idle import (
-    BUILT_IN,
-    RUN,
-    WORKSPACE,
-    BadIdlePolicy,
-    Policy,
-    parse_policy,
-    policy_for,
-)
+from moorage.model.idle import BUILT_IN, RUN, WORKSPACE, BadIdlePolicy, Policy, parse_policy, policy_for
 from moorage.model.names import IDLE_ANNOTATION
 from moorage.model.targets import Target, parse_target
 from moorage.notify.delivery import Delivery

@@ -16,14 +16,7 @@ from moorage.api.datasets import Dataset
 from moorage.model.dataset import DATASETS
 from moorage.server.pages.board import owner_hues
 from moorage.server.pages.clusterpages import fragment
-from moorage.server.pages.desk import (
-    Desk,
-    Page,
-    change,
-    deletion,
-    key_in,
-    read_form,
-)
+from moorage.server.pages.desk import Desk, Page, change, deletion, key_in, read_form
 from moorage.server.pages.formpages import may_make
 from moorage.server.pages.paging import Shown, page_of, wanted_of
 from moorage.server.pages.rows import DATASET_STATES, DatasetRow, dataset_row, rows, words_of

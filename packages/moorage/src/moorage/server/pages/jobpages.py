@@ -29,16 +29,7 @@ from moorage.server.explaining import explained
 from moorage.server.identity.auth import User
 from moorage.server.kept import KeptForUser
 from moorage.server.pages.clusterpages import fragment
-from moorage.server.pages.desk import (
-    Desk,
-    Page,
-    Question,
-    Tick,
-    done,
-    key_in,
-    problem_to_show,
-    read_form,
-)
+from moorage.server.pages.desk import Desk, Page, Question, Tick, done, key_in, problem_to_show, read_form
 from moorage.server.pages.formpages import may_make
 from moorage.server.pages.jobboard import event_rows, job_model
 from moorage.server.pages.paging import Shown, page_of, wanted_of

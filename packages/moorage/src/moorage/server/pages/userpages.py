@@ -17,17 +17,7 @@ from moorage.server.identity.accountroutes import apply_change
 from moorage.server.identity.sessions import Session
 from moorage.server.inputs import as_struct
 from moorage.server.pages.adminlists import AdminList, list_page, live_part, wanted_lines
-from moorage.server.pages.adminview import (
-    Button,
-    Cell,
-    Form,
-    Input,
-    Line,
-    Section,
-    Table,
-    given_in,
-    names_in,
-)
+from moorage.server.pages.adminview import Button, Cell, Form, Input, Line, Section, Table, given_in, names_in
 from moorage.server.pages.board import ago
 from moorage.server.pages.desk import Desk, Page, Question, done, problem_to_show, read_form
 from moorage.server.pages.paging import Shown

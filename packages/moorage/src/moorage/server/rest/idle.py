@@ -13,16 +13,7 @@ from moorage.api.idle import IdleChoice, IdleList, IdleWork, Report, ReportReque
 from moorage.decide.idle.whatif import Outcome, pasts_of
 from moorage.decide.idle.work import RESOURCES
 from moorage.decide.since import moment_before
-from moorage.model.idle import (
-    MAP,
-    RUN,
-    WORKFLOW,
-    WORKSPACE,
-    BadIdlePolicy,
-    Policy,
-    parse_policy,
-    policy_for,
-)
+from moorage.model.idle import MAP, RUN, WORKFLOW, WORKSPACE, BadIdlePolicy, Policy, parse_policy, policy_for
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.idle.replay import replay
 from moorage.server.idle.snoozing import loop_of, put_off

@@ -6,16 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage.decide.idle.evidence import (
-    Connection,
-    Facts,
-    Idle,
-    InUse,
-    Kernels,
-    Unseen,
-    Window,
-    judge,
-)
+from moorage.decide.idle.evidence import Connection, Facts, Idle, InUse, Kernels, Unseen, Window, judge
 from moorage.model.idle import Policy
 
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)

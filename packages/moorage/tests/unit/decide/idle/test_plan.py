@@ -24,15 +24,7 @@ from moorage.decide.idle.plan import (
     recover,
     snooze,
 )
-from moorage.decide.idle.states import (
-    MEANINGS,
-    MOVES,
-    Record,
-    State,
-    move,
-    read_record,
-    write_record,
-)
+from moorage.decide.idle.states import MEANINGS, MOVES, Record, State, move, read_record, write_record
 from moorage.model.idle import Exemptions, Policy, QuietTimes
 from moorage.model.moves import IllegalMove
 from moorage_kube.errors import UsageError

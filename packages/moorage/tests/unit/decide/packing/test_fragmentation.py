@@ -5,14 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage.decide.packing.fragmentation import (
-    MAX_POINTS,
-    Mix,
-    devices_left,
-    make_mix,
-    make_prior,
-    points,
-)
+from moorage.decide.packing.fragmentation import MAX_POINTS, Mix, devices_left, make_mix, make_prior, points
 from moorage.decide.packing.policies import WHOLE, Ask, Room, Rooms, make_rooms
 
 GPU = "nvidia.com/gpu"

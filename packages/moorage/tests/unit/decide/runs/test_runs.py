@@ -35,14 +35,7 @@ from moorage.decide.runs.runfile import kept_request
 from moorage.decide.runs.timelimit import format_seconds, parse_time
 from moorage.model.names import RUN_NAME_MAX, is_dns_label
 from moorage_kube.quantity import amount
-from moorage_kube.scheduling import (
-    NodeInfo,
-    PodInfo,
-    Taint,
-    parse_pod,
-    refusal_by_labels,
-    refusal_by_taints,
-)
+from moorage_kube.scheduling import NodeInfo, PodInfo, Taint, parse_pod, refusal_by_labels, refusal_by_taints
 from moorage_kube.testing.clock import NOON
 
 GIB = 2**30

@@ -10,13 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moorage.cli.doctortext import report_json, report_text
-from moorage.decide.tools.doctor import (
-    HOLD_RULES,
-    SAFE_TO_EVICT,
-    SAFE_VOLUMES,
-    SCALE_DOWN_DISABLED,
-    diagnose,
-)
+from moorage.decide.tools.doctor import HOLD_RULES, SAFE_TO_EVICT, SAFE_VOLUMES, SCALE_DOWN_DISABLED, diagnose
 
 
 def a_node(name: str, *, gpus: int = 0, annotations: Any = None, cpu: str = "4") -> Any:

@@ -29,11 +29,7 @@ from moorage.model.argo import (
     is_ours,
 )
 from moorage.model.names import OWNER_ANNOTATION
-from moorage_kube.errors import (
-    Forbidden,
-    NotFound,
-    QuotaExceeded,
-)
+from moorage_kube.errors import Forbidden, NotFound, QuotaExceeded
 from moorage_kube.informer import index_by_label
 from moorage_kube.meta import Key, annotations_of, is_deleting, key_of, labels_of
 from moorage_kube.resources import CONFIGMAPS, LEASES, NAMESPACES, NODES, PODS, Obj

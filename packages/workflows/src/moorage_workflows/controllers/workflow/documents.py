@@ -7,16 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from moorage.controllers.base import Shared
-from moorage.model.argo import (
-    CLUSTER_WORKFLOW_TEMPLATES,
-    WORKFLOW_TEMPLATES,
-    WORKFLOWS,
-)
-from moorage_kube.errors import (
-    ApiError,
-    MoorageError,
-    NotFound,
-)
+from moorage.model.argo import CLUSTER_WORKFLOW_TEMPLATES, WORKFLOW_TEMPLATES, WORKFLOWS
+from moorage_kube.errors import ApiError, MoorageError, NotFound
 from moorage_kube.meta import Key
 from moorage_kube.resources import CONFIGMAPS, Obj
 from moorage_workflows.decide.workflows.normalise import normalise

@@ -9,15 +9,9 @@ from typing import Any
 from msgspec import Struct, field
 
 from moorage_workflows.controllers.workflow.podline import PodLine
-from moorage_workflows.decide.workflows.graph.events import (
-    Controls,
-    CreatePod,
-    Locks,
-)
+from moorage_workflows.decide.workflows.graph.events import Controls, CreatePod, Locks
 from moorage_workflows.decide.workflows.graph.run import Run
-from moorage_workflows.model.workflow import (
-    Resume,
-)
+from moorage_workflows.model.workflow import Resume
 
 
 class Live(Struct):

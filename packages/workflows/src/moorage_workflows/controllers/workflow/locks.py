@@ -11,20 +11,14 @@ from moorage.controllers.base import Shared
 from moorage.model.names import GUARD_LABEL, TENANT_LABEL
 from moorage.model.people import account_user
 from moorage_kube.access import SERVICE_ACCOUNT
-from moorage_kube.errors import (
-    Forbidden,
-    NotFound,
-)
+from moorage_kube.errors import Forbidden, NotFound
 from moorage_kube.informer import Informer
 from moorage_kube.meta import Key, labels_of
 from moorage_kube.remote.reviews import account_may
 from moorage_kube.resources import CONFIGMAPS
 from moorage_workflows.controllers.workflow.live import Live
 from moorage_workflows.controllers.workflow.records import RecordStore
-from moorage_workflows.decide.workflows.graph.events import (
-    Locks,
-    Refusal,
-)
+from moorage_workflows.decide.workflows.graph.events import Locks, Refusal
 from moorage_workflows.decide.workflows.graph.locks import (
     SEMAPHORE,
     Limit,
@@ -35,10 +29,7 @@ from moorage_workflows.decide.workflows.graph.locks import (
     locks_held,
     right_to_hold,
 )
-from moorage_workflows.model.workflow import (
-    WorkflowRecord,
-    is_strict,
-)
+from moorage_workflows.model.workflow import WorkflowRecord, is_strict
 
 MISSING_EVERY = timedelta(seconds=2)  # between two looks for a limit that is missing
 LIMITS_EVERY = timedelta(seconds=10)  # between two looks at the ConfigMaps of semaphores that somebody waits for

@@ -42,9 +42,7 @@ from moorage_workflows.decide.workflows.text.syntax import (
     walk,
 )
 from moorage_workflows.decide.workflows.text.syntax import Call as Calling
-from moorage_workflows.decide.workflows.text.syntax import (
-    Sequence as Statements,
-)
+from moorage_workflows.decide.workflows.text.syntax import Sequence as Statements
 from moorage_workflows.decide.workflows.text.values import is_list, is_map, is_number, shown, type_name
 
 # variables that get their value late: a tag with one of them waits until it is in scope
