@@ -238,8 +238,7 @@ class WorkflowController(Controller):
                 continue  # not ours to end: the pods of another controller, or those of a new workflow
             await self._pods.release(pod["metadata"]["name"], key.namespace)
             if not is_deleting(pod):
-                with contextlib.suppress(NotFound):
-                    await self._api.delete(PODS, pod["metadata"]["name"], key.namespace)
+                await self._pods.delete(pod["metadata"]["name"], key.namespace)
         self._gone.pop(key, None)
 
     def _drop(self, key: Key) -> None:
