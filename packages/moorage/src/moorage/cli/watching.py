@@ -43,7 +43,6 @@ class Source(Struct, frozen=True):
 
     resource: Resource
     namespace: str | None = None
-    label_selector: str | None = None
 
 
 async def follow(
@@ -168,7 +167,7 @@ def changed_rows(
 
 
 async def _watch(session: Session, source: Source, changed: asyncio.Event) -> None:
-    informer = Informer(session.api, source.resource, source.namespace, label_selector=source.label_selector)
+    informer = Informer(session.api, source.resource, source.namespace)
 
     def heard(before: Obj | None, after: Obj | None) -> None:
         del before, after
