@@ -112,7 +112,7 @@ class RunReader(Struct, frozen=True):
         await self._check_listing(namespace)
         run = await self.show(namespace, name)
         use, events, sizes = await asyncio.gather(
-            self.use(run), self._events(run), self._advice_in_time(run, wanted=advice)
+            self.use(run), self.events(run), self._advice_in_time(run, wanted=advice)
         )
         now = self.context.now()
         return make_overview(run, job_of(run, now), now, events=events, use=use, advice=sizes)
@@ -124,6 +124,13 @@ class RunReader(Struct, frozen=True):
         except StorageError as error:
             log.warning("the use of a run cannot be read", extra={"error": error.message})
             return None
+
+    async def events(self, run: RunView) -> Sequence[Obj]:
+        """The events of its newest Jobs and pods; empty for those who may not read them."""
+        try:
+            return await events_of_run(await self._reading(EVENTS, run.namespace), run)
+        except (ApiError, Problem):
+            return []
 
     async def advice(self, run: RunView) -> tuple[SizeAdvice, ...]:
         """What its work should ask for, by past runs that the user may read; none while the stores are away."""
@@ -196,13 +203,6 @@ class RunReader(Struct, frozen=True):
             if not await self._may("list", namespace, kind):
                 raise
             return self.context.api
-
-    async def _events(self, run: RunView) -> Sequence[Obj]:
-        """Empty for those who may not read them."""
-        try:
-            return await events_of_run(await self._reading(EVENTS, run.namespace), run)
-        except (ApiError, Problem):
-            return []
 
     async def _advice_in_time(self, run: RunView, *, wanted: bool) -> tuple[SizeAdvice, ...]:
         try:

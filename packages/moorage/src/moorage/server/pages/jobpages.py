@@ -18,7 +18,7 @@ from starlette.responses import HTMLResponse, Response
 
 from moorage.actions.kept import lines_of
 from moorage.actions.runlogs import Cut
-from moorage.actions.runs import cancel_run, events_of_run, select_runs
+from moorage.actions.runs import cancel_run, select_runs
 from moorage.decide.runs.events import merge_events
 from moorage.decide.runs.kept import shown_container
 from moorage.decide.runs.state import PodView, RunView, State, attempt_of
@@ -273,11 +273,7 @@ async def _why(desk: Desk, request: Request, run: RunView) -> str:
 
 
 async def _events(desk: Desk, request: Request, run: RunView) -> str:
-    """Empty for those who may not read them."""
-    try:
-        listed = await events_of_run(desk.context.acting(request.state.user), run)
-    except (Problem, ApiError):
-        return ""
+    listed = await RunReader(desk.context, request.state.user).events(run)
     return fragment("job_events.html", events=event_rows(merge_events(listed), desk.context.now()))
 
 
