@@ -23,6 +23,8 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from moorage.api.maps import MapItem
 from moorage.controllers.mapjob.bundle import worker_zip
@@ -47,6 +49,7 @@ class Site:
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self._thread.start()
         self.workers: list[subprocess.Popen[bytes]] = []
+        self.refused: dict[str, int] = {}  # paths that the server answers with 503, and how often it did
         (self.port,) = free_ports(1)  # also of the server that comes back
         self.queue: Queue
         self.start()
@@ -71,13 +74,22 @@ class Site:
                 ticking = asyncio.create_task(service.queue.run())
                 await service.queue.start()
                 started.put(sock.getsockname()[1])
-                await serve(service.app, sock, stop=self._stop)
+                await serve(self._gate(service.app), sock, stop=self._stop)
                 ticking.cancel()
                 await asyncio.wait({ticking})
                 service.usage.close()
 
         self._serving = asyncio.run_coroutine_threadsafe(work(), self.loop)
         self.port = started.get(timeout=PATIENCE_SECONDS)
+
+    def _gate(self, app: ASGIApp) -> ASGIApp:
+        async def gate(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope.get("path") in self.refused:
+                self.refused[scope["path"]] += 1
+                return await Response(status_code=503)(scope, receive, send)
+            return await app(scope, receive, send)
+
+        return gate
 
     def go_away(self) -> None:
         self.loop.call_soon_threadsafe(self._stop.set)
@@ -424,6 +436,20 @@ def test_what_items_print_is_there_when_the_worker_is_gone(site: Site) -> None:
     assert sorted(following.get(timeout=PATIENCE_SECONDS)) == sorted(printed(site))
     follower.join()
     assert site.counts(of).done == 2
+
+
+def test_who_follows_a_map_gets_what_its_workers_could_send_only_after_the_last_item(site: Site) -> None:
+    site.refused["/api/v1/work/output"] = 0
+    of = site.make(["eins", "zwei"])
+    following: queues.SimpleQueue[list[tuple[int, bytes]]] = queues.SimpleQueue()
+    follower = threading.Thread(target=lambda: following.put(printed(site, "?follow=true")))
+    follower.start()
+    worker = site.worker(python("print(value)"))
+    site.until(lambda: site.counts(of).done == 2 and site.refused["/api/v1/work/output"] > 2)
+    site.refused.clear()
+    assert site.ended(worker)[0] == 0
+    assert sorted(following.get(timeout=PATIENCE_SECONDS)) == [(0, b"eins\n"), (1, b"zwei\n")]
+    follower.join()
 
 
 def test_told_to_stop_it_hands_back_what_it_has_not_begun(site: Site) -> None:

@@ -41,7 +41,6 @@ from moorage_kube.errors import AlreadyExists, Conflict, DocumentError, NotFound
 
 ADD_AT_ONCE = 2000  # items per transaction
 END_LOOK_SECONDS = 2.0  # between two looks whether a map that is followed has ended
-LAST_SECONDS = 2.0  # after its end: workers send what was printed once a second, beside their answers
 WORDS = {"leased": "running", "dead": "failed", "large": "ready"}  # the queue's states, as people read them
 _BY_NAME = {"ready": (State.READY, State.LARGE)} | {
     state.name.lower(): (state,) for state in State if state not in leasing.READY_STATES
@@ -300,7 +299,7 @@ async def output(
     queue: Queue, outputs: Outputs, stored: Stored, *, item: int | None, after: int, follow: bool
 ) -> AsyncIterator[list[OutputPart]]:
     """What items have printed so far, a page at a time; `follow`: go on until the map has ended."""
-    last, has_ended = not follow, False
+    last = not follow
     while True:
         page = await outputs.page(stored.map.id, item=item, after=after)
         if page:
@@ -315,17 +314,19 @@ async def output(
         if last:
             return
         try:
-            async with asyncio.timeout(LAST_SECONDS if has_ended else END_LOOK_SECONDS):
+            async with asyncio.timeout(END_LOOK_SECONDS):
                 await outputs.news(stored.map.id, after=after)
         except TimeoutError:
-            last, has_ended = has_ended, await _has_ended(queue, stored)
+            last = await _has_ended(queue, stored)
 
 
 async def _has_ended(queue: Queue, stored: Stored) -> bool:
+    """Whether no more output comes: workers send theirs before they leave."""
     now = await queue.read(lambda store: store.find_uid(stored.uid))
-    if now is None or leasing.is_finished(now.map, now.map.counts):
+    if now is None:
         return True
-    return now.map.state is MapState.CANCELLED and not now.map.counts.leases
+    has_ended = now.map.state is MapState.CANCELLED or leasing.is_finished(now.map, now.map.counts)
+    return has_ended and not now.map.counts.workers
 
 
 # -- limits

@@ -22,7 +22,7 @@ def test_a_cancelled_map_has_no_rate_and_no_time_left(state, rate, left):
 
 
 class Outputs:
-    """Nothing has come when the map is seen to have ended; one part comes after that."""
+    """One part, which comes after the last item has ended and before its worker leaves."""
 
     def __init__(self):
         self.parts, self.looks = [], 0
@@ -38,13 +38,23 @@ class Outputs:
             raise TimeoutError
 
 
-class EndedQueue:
+class Ended:
+    """All items are done; the second look finds that the worker has left too, or that the map is gone."""
+
+    def __init__(self, *found):
+        self.found = list(found)
+
     async def read(self, _what):
-        return None
+        return self.found.pop(0)
+
+
+def a_stored(**counts):
+    ended = Map(id=1, policy=Policy(), closed=True, counts=Counts(total=1, done=1, **counts))
+    return Stored(map=ended, namespace="lab", name="m", uid="u", owner="ada", created_at=0)
 
 
 @pytest.mark.anyio
-async def test_what_a_worker_sends_just_after_the_end_of_a_map_is_followed_too():
-    stored = Stored(map=Map(id=1, policy=Policy()), namespace="lab", name="m", uid="u", owner="ada", created_at=0)
-    pages = output(EndedQueue(), Outputs(), stored, item=None, after=0, follow=True)
+@pytest.mark.parametrize("then", [a_stored(), None])
+async def test_a_map_is_followed_until_its_workers_have_left(then):
+    pages = output(Ended(a_stored(workers=1), then), Outputs(), a_stored(), item=None, after=0, follow=True)
     assert [part.output async for page in pages for part in page] == [b"the last line"]

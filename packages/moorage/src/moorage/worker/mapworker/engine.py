@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 WORK = "/api/v1/work"
 OUTPUT = "/api/v1/work/output"
+OUTPUT_SECONDS = 30.0  # a worker that leaves tries at most so long to send its output before its last request
 HOLD_SECONDS = 20.0  # the server may keep a request for items so long
 WANT = 100  # items asked for at once; the server gives what fits
 REPORT_SECONDS = 1.0  # an answer waits here so long for others to go with it
@@ -60,7 +61,7 @@ class Engine:
         self._line = Line(orders.server, orders.token)
         self._exchanger = Exchanger(self._line, WORK, self._answers, self._wake)
         self._heart = Heart(Line(orders.server, orders.token), WORK, self._heartbeat, self._hear)
-        self._kept = Kept(Line(orders.server, orders.token), OUTPUT, orders.session, orders.pod)
+        self._kept = Kept(Line(orders.server, orders.token), OUTPUT, orders.session, orders.pod, self._wake)
         self._todo: deque[Task] = deque()
         self._slots = [self._make_slot(child) for _ in range(slots_with_files(orders.slots))]
         self._reports: list[Report] = []  # not acknowledged yet
@@ -76,6 +77,7 @@ class Engine:
         self._dry = False  # the last answer had no items
         self._leaving = False
         self._leave_by = 0.0
+        self._bye_by = 0.0  # set when it leaves and runs nothing more
         self._bye_sent = False
         self._exit: int | None = None
         self._code = 0  # when it has left in order
@@ -157,7 +159,7 @@ class Engine:
         if self._unsent:
             times.append(self._oldest + REPORT_SECONDS)
         if self._leaving:
-            times.append(self._leave_by)
+            times += [at for at in (self._leave_by, self._bye_by) if at > now]
         elif self._todo and self._try_again > now:
             times.append(self._try_again)
         return max(0.0, min(times) - now)
@@ -318,10 +320,11 @@ class Engine:
         running = sum(1 for slot in self._slots if slot.task is not None)
         idle = len(self._slots) - running
         if self._leaving and not running and not self._todo:
-            if not self._bye_sent:
+            if not self._bye_sent and self._has_sent_output(now):
                 self._bye_sent = True
                 self._send(now, want=0, hold=0.0, bye=True)
-            return
+            if self._bye_sent:
+                return
         wants = not self._leaving and not self._todo and (bool(idle) or not self._dry)
         due = self._unsent and (
             self._unsent >= REPORT_MANY or now >= self._oldest + REPORT_SECONDS or (wants and bool(idle))
@@ -332,6 +335,14 @@ class Engine:
                 return  # one at a time: rule 1; but an answer does not wait behind a request that is held: rule 2
         if due or (wants and self._sent is None):
             self._send(now, want=WANT if wants else 0, hold=HOLD_SECONDS if wants and idle else 0.0, bye=False)
+
+    def _has_sent_output(self, now: float) -> bool:
+        """Whether all output is at the server, which takes `bye` for its end; or has waited long enough."""
+        if not self._bye_by:
+            left = max(0.0, self._leave_by - now) + LEAVING_SECONDS / 2
+            self._bye_by = now + min(left, OUTPUT_SECONDS)
+            self._kept.hurry()
+        return now >= self._bye_by or not self._kept.waits()
 
     def _send(self, now: float, *, want: int, hold: float, bye: bool) -> None:
         reports: list[str] = []

@@ -205,11 +205,13 @@ class Kept(threading.Thread):
     PART_BYTES = 512 * 1024
     PAUSE_SECONDS = 1.0
 
-    def __init__(self, line: Line, path: str, session: str, pod: str) -> None:
+    def __init__(self, line: Line, path: str, session: str, pod: str, wake: Callable[[], None]) -> None:
+        """`wake` is called after `hurry`, when nothing waits any more."""
         super().__init__(name="output", daemon=True)
         self._line = line
         self._path = path
         self._head = {"session": session, "pod": pod}
+        self._wake = wake
         self._lock = threading.Lock()
         self._waiting: list[Body] = []
         self._bytes = 0
@@ -217,6 +219,7 @@ class Kept(threading.Thread):
         self._flush = threading.Event()
         self._drained = threading.Event()
         self._drained.set()
+        self._hurried = False
         self._off = False
 
     def add(self, item: int, lease: int, output: str) -> None:
@@ -232,9 +235,18 @@ class Kept(threading.Thread):
             self._bytes += len(output)
             self._drained.clear()
 
+    def waits(self) -> bool:
+        """Whether some output has not been sent."""
+        return not self._drained.is_set()
+
+    def hurry(self) -> None:
+        """Send what waits now, and try again each second."""
+        self._hurried = True
+        self._flush.set()
+
     def drain(self, seconds: float) -> None:
         """Send what waits now; gives up after so many seconds."""
-        self._flush.set()
+        self.hurry()
         self._drained.wait(seconds)
 
     def run(self) -> None:
@@ -244,27 +256,32 @@ class Kept(threading.Thread):
             self._flush.clear()
             entries, dropped = self._take()
             if not entries and not dropped:
-                self._drained.set()
+                self._note_rest()
                 continue
             body = dict(self._head, entries=entries, dropped=dropped)
             try:
                 self._line.post(self._path, json.dumps(body).encode(), PATIENCE_SECONDS)
                 pause = self.PAUSE_SECONDS
             except Away:
-                pause = min(pause * 2, BACKOFF_SECONDS[1])
+                pause = self.PAUSE_SECONDS if self._hurried else min(pause * 2, BACKOFF_SECONDS[1])
                 with self._lock:
                     self._waiting = entries + self._waiting
                     self._bytes += sum(len(entry["output"]) for entry in entries)
                     self._dropped += dropped
                 continue
             except Refused:
-                self._off = True  # a server that keeps no output
-            with self._lock:
-                if not self._waiting:
-                    self._drained.set()
-                else:
-                    self._flush.set()
-        self._drained.set()
+                with self._lock:
+                    self._off, self._waiting = True, []  # a server that keeps no output
+            self._note_rest()
+
+    def _note_rest(self) -> None:
+        with self._lock:
+            if self._waiting:
+                self._flush.set()
+                return
+            self._drained.set()
+        if self._hurried:
+            self._wake()
 
     def _take(self) -> tuple[list[Body], int]:
         with self._lock:
