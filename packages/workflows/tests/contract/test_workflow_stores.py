@@ -597,5 +597,12 @@ def test_who_holds_a_lock_is_found_among_runs_that_go_on(store: WorkflowStore) -
         "u2", "op-1", [a_node("other")], a_run("u2", name="ended", phase="Failed", finished_at=rfc3339(NOON))
     )
     held = store.holders({"mutex/lab/a", "mutex/lab/b"})
-    assert [(run.name, node.id) for run, node in held] == [("train", "holds")]
+    assert [(run.name, node and node.id) for run, node in held] == [("train", "holds")]
     assert store.holders({"mutex/lab/b"}) == ()
+
+
+def test_a_run_that_holds_a_lock_as_a_whole_is_its_holder(store: WorkflowStore) -> None:
+    begun(store)
+    store.save("u1", "op-1", [], a_run(locks=("mutex/lab/b",)))
+    held = store.holders({"mutex/lab/a", "mutex/lab/b"})
+    assert [(run.name, node) for run, node in held] == [("train", None)]

@@ -181,8 +181,8 @@ class LocalRecords:
     async def node(self, uid: str, node_id: str) -> NodeRecord | None:
         return await self.do(lambda store: store.node(uid, node_id))
 
-    async def holders(self, locks: Collection[str]) -> tuple[tuple[WorkflowRecord, NodeRecord], ...]:
-        """The nodes that hold one of these mutexes and semaphores, with their runs."""
+    async def holders(self, locks: Collection[str]) -> tuple[tuple[WorkflowRecord, NodeRecord | None], ...]:
+        """The runs that hold one of these mutexes and semaphores, with the node that does; None: the whole run."""
         return await self.do(lambda store: store.holders(locks))
 
     async def forget(self, older: datetime, *, present: Collection[str] | None = None) -> int:

@@ -372,16 +372,22 @@ class WorkflowStore:
         rows = self._db.rows("SELECT record FROM workflow_nodes WHERE uid = ? AND id = ?", uid, node_id)
         return _NODE.decode(rows[0][0]) if rows else None
 
-    def holders(self, locks: Collection[str]) -> tuple[tuple[WorkflowRecord, NodeRecord], ...]:
-        """The nodes that hold one of these mutexes and semaphores, with their runs; at most HOLDERS_MAX."""
+    def holders(self, locks: Collection[str]) -> tuple[tuple[WorkflowRecord, NodeRecord | None], ...]:
+        """The runs that hold one of these mutexes and semaphores, with the node that does; at most HOLDERS_MAX.
+
+        None: the run holds it as a whole.
+        """
         rows = self._db.rows(
             "SELECT r.record, r.gone_at, n.record FROM workflow_runs r JOIN workflow_nodes n ON n.uid = r.uid"
             " WHERE r.finished_at IS NULL AND r.gone_at IS NULL AND n.phase IN ('Pending', 'Running')"
-            " AND n.record LIKE ?",
+            " AND n.record LIKE ?"
+            " UNION ALL SELECT record, gone_at, NULL FROM workflow_runs"
+            " WHERE finished_at IS NULL AND gone_at IS NULL AND record LIKE ?",
+            '%"locks":[%',
             '%"locks":[%',
         )
-        nodes = ((_run(run, {}, gone), _NODE.decode(node)) for run, gone, node in rows)
-        held = [(run, node) for run, node in nodes if not set(locks).isdisjoint(node.locks)]
+        found = ((_run(run, {}, gone), _NODE.decode(node) if node else None) for run, gone, node in rows)
+        held = [(run, node) for run, node in found if not set(locks).isdisjoint((node or run).locks)]
         return tuple(held[:HOLDERS_MAX])
 
     def forget(self, older: datetime, *, present: Collection[str] | None = None) -> int:

@@ -70,11 +70,11 @@ def holders_for(context: Context, user: User) -> FindHolders:
                 lock=lock,
                 namespace=run.namespace if run.uid in known else "",
                 workflow=run.name if run.uid in known else "",
-                step=step_path(node.name, run.name) if run.uid in known else "",
-                since=whole_seconds(moment(node.started_at or None)),
+                step=step_path(node.name, run.name) if node is not None and run.uid in known else "",
+                since=whole_seconds(moment((node or run).started_at or None)),
             )
             for run, node in held
-            for lock in node.locks
+            for lock in (node or run).locks
             if lock in locks
         ]
 
