@@ -24,6 +24,7 @@ from moorage_kube.errors import DocumentError
 
 VALUES_MAX = 1_000_000  # of one text with its aliases put in place; an object has at most 1.5 MiB
 ALIASED_MAX = 100_000  # of these, what aliases put in: a few bytes must not cost what megabytes do
+TOO_DEEP = f"the YAML is nested more than {NESTING_MAX} levels deep"
 DIRECTIVES_MAX = 100  # %TAG lines: libyaml compares each with all before it
 
 
@@ -207,7 +208,7 @@ def _bounded_events(text: str, characters_max: int) -> Iterator[Any]:
                 values += 1
                 anchors = {}
             if len(stack) + levels > NESTING_MAX:
-                raise _refused(event, f"the YAML is nested more than {NESTING_MAX} levels deep")
+                raise _refused(event, TOO_DEEP)
             if values > VALUES_MAX:
                 raise _refused(event, f"the YAML holds more than {VALUES_MAX:,} values")
             if characters > characters_max:
@@ -337,6 +338,8 @@ def _refused(event: Any, message: str) -> DocumentError:
 def _of_yaml(error: yaml.YAMLError) -> DocumentError:
     if isinstance(error, yaml.MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
+        if error.problem == "exceeded maximum nesting depth":  # a limit of libyaml, in PyYAML from 6.0.4 on
+            return DocumentError(TOO_DEEP, line=_line_of(mark))
         message = ", ".join(part for part in (error.context, error.problem) if part)
         return DocumentError(message, line=_line_of(mark))
     return DocumentError(" ".join(str(error).split()))
