@@ -386,8 +386,8 @@ class WorkflowStore:
             '%"locks":[%',
             '%"locks":[%',
         )
-        found = ((_run(run, {}, gone), _NODE.decode(node) if node else None) for run, gone, node in rows)
-        held = [(run, node) for run, node in found if not set(locks).isdisjoint((node or run).locks)]
+        pairs = ((_run(run, {}, gone), _NODE.decode(node) if node else None) for run, gone, node in rows)
+        held = [(run, node) for run, node in pairs if not set(locks).isdisjoint((node or run).locks)]
         return tuple(held[:HOLDERS_MAX])
 
     def forget(self, older: datetime, *, present: Collection[str] | None = None) -> int:
