@@ -11,10 +11,10 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeVar, cast
 
 from msgspec import Struct, field
 
@@ -45,6 +45,7 @@ from moorage_kube.informer import Informer, wait_synced
 from moorage_kube.meta import Key, is_deleting, key_of, labels_of
 from moorage_kube.resources import Obj
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 300.0  # between two passes over everything; what changes is heard of
@@ -131,6 +132,7 @@ class Keeper:
         self._clock = clock
         self._dirty: set[tuple[str, Key]] = set()  # "job" or "pod"
         self._deleted: dict[str, tuple[Obj, datetime]] = {}
+        self._recording = asyncio.Lock()
         self._changed = asyncio.Event()
         self._logs: dict[str, _Log] = {}  # by the keys of `attempts.logs`
         self._next_look = self._next_sweep = 0.0
@@ -212,30 +214,35 @@ class Keeper:
                 self._dirty.add(("pod", key_of(pod)))
         self._changed.set()
 
-    # -- readers
+    # -- readers: what is there no more has its end in their answers, also before the next step
+
+    async def _ask(self, read: Callable[[AttemptStore], T]) -> T:
+        if self._running and self._deleted:
+            await self._record(everything=False)
+        return await self._store.do(read)
 
     async def read_run(self, namespace: str, name: str) -> KeptRun:
         """What is kept of the newest run of this name. Raises StorageError."""
-        return await self._store.do(lambda store: store.run(namespace, name))
+        return await self._ask(lambda store: store.run(namespace, name))
 
     async def read_pods(self, jobs: Iterable[str]) -> tuple[KeptPod, ...]:
         """What is kept of the pods of Jobs, by their uids. Raises StorageError."""
         uids = list(jobs)
-        return await self._store.do(lambda store: store.pods_of(uids))
+        return await self._ask(lambda store: store.pods_of(uids))
 
     async def read_steps(self, namespace: str, workflow: str, uid: str, *, pod: str = "") -> tuple[KeptPod, ...]:
         """What is kept of the pods of the steps of the Workflow with this uid. Raises StorageError."""
-        return await self._store.do(lambda store: store.steps(namespace, workflow, uid, pod=pod))
+        return await self._ask(lambda store: store.steps(namespace, workflow, uid, pod=pod))
 
     async def read_pod(self, uid: str) -> KeptPod | None:
         """What is kept of the pod with this uid. Raises StorageError."""
-        kept = await self._store.do(lambda store: store.known((), (uid,)))
+        kept = await self._ask(lambda store: store.known((), (uid,)))
         return kept.pods[0] if kept.pods else None
 
     async def read_known(self, uids: Iterable[str]) -> dict[str, KeptPod]:
         """What is kept of the pods with these uids, by uid. Raises StorageError."""
         wanted = list(uids)
-        kept = await self._store.do(lambda store: store.known((), wanted))
+        kept = await self._ask(lambda store: store.known((), wanted))
         return {pod.uid: pod for pod in kept.pods}
 
     async def read_log(self, uid: str, container: str = "") -> KeptLog:
@@ -276,6 +283,10 @@ class Keeper:
     # -- facts
 
     async def _record(self, *, everything: bool) -> None:
+        async with self._recording:
+            await self._record_now(everything=everything)
+
+    async def _record_now(self, *, everything: bool) -> None:
         dirty, deleted, now = self._dirty, dict(self._deleted), self._clock.now()
         sampled = dict(self._sampled)
         self._dirty = set()

@@ -302,6 +302,18 @@ async def test_a_pod_that_went_while_nobody_kept_watch_is_gone(scene):
         assert await scene.kept() == ["a"]
 
 
+async def test_a_pod_that_has_just_gone_has_its_end_in_the_next_answer(scene):
+    scene.api.job()
+    scene.api.pod()
+    async with scene.keeping() as keeper:
+        await scene.turn(everything=True)
+        keeper._running = True  # as between two steps
+        scene.api.vanish("p1")
+        await scene.rest()
+        (pod,) = (await keeper.read_run("lab", "train")).pods
+        assert (pod.phase, pod.reason, pod.gone) == ("Failed", "Deleted", scene.clock.now())
+
+
 async def test_a_connection_that_breaks_doubles_and_loses_nothing(scene):
     scene.api.job()
     scene.api.pod()
