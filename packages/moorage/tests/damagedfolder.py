@@ -22,7 +22,7 @@ from moorage_local.storage.sqlite import SqliteStorage, read_records
 
 TAKEN = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 NODES = [{"name": "node-1", "gpus": 2}]
-PORTS = {"api": 7001, "server": 7002, "ingress": 7003, "extender": 7004, "webhook": 7005}
+PORTS = {"api": 7001, "server": 7002, "ingress": 7003, "extender": 7004, "webhook": 7005, "operator": 7006}
 OBJECTS = 300
 ROWS = 100
 SERVER_DATABASES = {database.file: database for database in databases() if database.file}

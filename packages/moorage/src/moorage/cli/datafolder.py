@@ -39,7 +39,6 @@ IMAGES = "images.json"  # which images run as processes of this machine; may be 
 LISTENS = "0A"  # TCP_LISTEN of /proc/net/tcp
 DEFAULT_PORTS = {"api": 6443, "server": 8080, "ingress": 8081, "extender": 0, "webhook": 0, "operator": 0}
 """0: any free one. What was used once is remembered."""
-LATER_PORTS = {"ingress", "operator"}  # older versions did not write them
 OPTIONS = {"server": "--port", "api": "--api-port", "ingress": "--ingress-port"}
 
 
@@ -63,7 +62,7 @@ def _config_fault(config: Config) -> str | None:
         return "`nodes` is not a list of nodes"
     if not (isinstance(config.ports, dict) and all(type(port) is int for port in config.ports.values())):
         return "`ports` is not a table of numbers"
-    if missing := DEFAULT_PORTS.keys() - LATER_PORTS - config.ports.keys():
+    if missing := DEFAULT_PORTS.keys() - config.ports.keys():
         return f"`ports` lacks {', '.join(sorted(missing))}"
     numbers = ("gpus", "cpu_milli", "memory_bytes", "gpu_memory_bytes")
     for node in config.nodes:
@@ -160,7 +159,7 @@ class DataFolder:
             ) from error
 
     def _shut(self) -> None:
-        """Let nobody else read tokens, keys, databases and logs. Folders of older versions were open."""
+        """Let nobody else read tokens, keys, databases and logs."""
         folders = [self.path, *(self.path / part for part in PARTS), *self.path.glob("nodes/*")]
         for folder in folders:
             if folder.is_dir() and not folder.is_symlink():

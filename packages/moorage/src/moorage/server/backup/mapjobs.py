@@ -60,12 +60,9 @@ def _kept(obj: Obj) -> Obj:
 
 
 def read_mapjobs(archive: Path) -> list[Obj]:
-    """The MapJobs of an archive that was checked; older ones have none."""
+    """The MapJobs of an archive that was checked."""
     with tarfile.open(archive) as tar:
-        try:
-            file = tar.extractfile(FILE)
-        except KeyError:
-            return []
+        file = tar.extractfile(FILE)
         assert file is not None  # a plain file
         return [msgspec.json.decode(line) for line in file]
 
