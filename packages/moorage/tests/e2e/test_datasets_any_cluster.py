@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from moorage.model.dataset import DATASETS, job_name, make_dataset, reader_claim_name, reader_volume_name
+from moorage.model.dataset import DATASETS, job_name, reader_claim_name, reader_volume_name
 from moorage.model.tenant import TENANTS
 from moorage.model.volumebackup import BACKUPS, make_backup
 from moorage_kube.errors import ApiError, NotFound
@@ -24,6 +24,7 @@ from moorage_kube.meta import condition
 from moorage_kube.remote.client import KubeClient
 from moorage_kube.resources import JOBS, NAMESPACES, NODES, PODS, PVCS, PVS, STORAGECLASSES, Obj
 from moorage_testing.cluster import Cluster
+from moorage_testing.datasets import make_dataset
 from moorage_testing.hollow import hollow_nodes
 
 pytestmark = [pytest.mark.anyio, pytest.mark.cluster("api", "scheduler", "controllers")]

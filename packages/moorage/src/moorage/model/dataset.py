@@ -20,7 +20,7 @@ from moorage_kube.errors import MoorageError
 from moorage_kube.meta import annotations_of, is_deleting
 from moorage_kube.moments import moment
 from moorage_kube.quantity import parse_count
-from moorage_kube.resources import Obj, Resource
+from moorage_kube.resources import Resource
 
 DATASETS = Resource(GROUP, VERSION, "datasets", "Dataset")
 
@@ -313,41 +313,4 @@ def used_datasets(labels: Mapping[str, str]) -> dict[str, str]:
         key.removeprefix(USES_PREFIX): value
         for key, value in labels.items()
         if key.startswith(USES_PREFIX) and value
-    }
-
-
-def make_dataset(
-    name: str,
-    namespace: str,
-    *,
-    url: str,
-    size: str,
-    user: str,
-    owner_label: str,
-    secret: str = "",
-    anonymous: bool = False,
-    unpack: bool = False,
-    storage_class: str = "",
-    access: str = AUTO,
-    readers: tuple[str, ...] = (),
-) -> Obj:
-    """A Dataset ready to create."""
-    source: Obj = {"url": url}
-    source |= {"secret": secret} if secret else {}
-    source |= {"anonymous": True} if anonymous else {}
-    source |= {"unpack": True} if unpack else {}
-    spec: Obj = {"source": source, "size": size}
-    spec |= {"storageClass": storage_class} if storage_class else {}
-    spec |= {"access": access} if access != AUTO else {}
-    spec |= {"readers": list(readers)} if readers else {}
-    return {
-        "apiVersion": DATASETS.api_version,
-        "kind": DATASETS.kind,
-        "metadata": {
-            "name": name,
-            "namespace": namespace,
-            "labels": {OWNER_LABEL: owner_label},
-            "annotations": {OWNER_ANNOTATION: user},
-        },
-        "spec": spec,
     }

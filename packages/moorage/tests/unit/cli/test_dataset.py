@@ -6,11 +6,12 @@ import json
 
 import pytest
 
-from moorage.model.dataset import DATASETS, make_dataset, reader_claim_name
+from moorage.model.dataset import DATASETS, reader_claim_name
 from moorage.model.volumebackup import BACKUPS
 from moorage_kube.errors import Forbidden, ServerError
 from moorage_kube.resources import JOBS, PODS, PVCS, SECRETS
 from moorage_kube.testing.clock import FakeClock
+from moorage_testing.datasets import make_dataset
 
 
 def a_dataset(phase="Ready", **status):

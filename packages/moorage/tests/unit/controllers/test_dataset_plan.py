@@ -35,11 +35,11 @@ from moorage.model.dataset import (
     READY,
     DatasetStatus,
     FillProgress,
-    make_dataset,
     parse_dataset,
 )
 from moorage.model.storageclass import ROX, RWO, RWX, ClassView, modes_of
 from moorage_kube.testing.clock import NOON
+from moorage_testing.datasets import make_dataset
 
 FILES = ClassView(
     name="files",

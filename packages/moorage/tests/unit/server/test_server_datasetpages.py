@@ -6,8 +6,9 @@ from urllib.parse import urlencode
 
 import pytest
 
-from moorage.model.dataset import DATASETS, make_dataset
+from moorage.model.dataset import DATASETS
 from moorage_kube.resources import NAMESPACES
+from moorage_testing.datasets import make_dataset
 
 pytestmark = pytest.mark.anyio
 

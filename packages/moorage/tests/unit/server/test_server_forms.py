@@ -7,12 +7,13 @@ from urllib.parse import urlencode
 
 import pytest
 
-from moorage.model.dataset import DATASET_OF_LABEL, DATASETS, make_dataset
+from moorage.model.dataset import DATASET_OF_LABEL, DATASETS
 from moorage.model.names import OWNER_ANNOTATION, SYSTEM_NAMESPACE
 from moorage.model.workspace import BUILT_IN, GATEWAY_SECRET, WORKSPACES, App, make_token
 from moorage.server.pages.rows import OWN_TYPE, type_rows
 from moorage_kube.errors import Forbidden
 from moorage_kube.resources import NAMESPACES, PODS, PVCS, SECRETS, STORAGECLASSES
+from moorage_testing.datasets import make_dataset
 
 pytestmark = pytest.mark.anyio
 

@@ -7,12 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from moorage.model.dataset import DATASETS, make_dataset
+from moorage.model.dataset import DATASETS
 from moorage.model.names import HOST_IMAGE, SYSTEM_NAMESPACE
 from moorage.server.volumeuse import VolumeUse, used_of
 from moorage_kube.errors import Forbidden, ServerError
 from moorage_kube.resources import NODES, PODS, PVCS, STORAGECLASSES
 from moorage_kube.testing.clock import FakeClock
+from moorage_testing.datasets import make_dataset
 
 pytestmark = pytest.mark.anyio
 

@@ -148,27 +148,6 @@ def plan_nodes(
     return tuple(steps)
 
 
-def stepped_nodes(
-    known: Mapping[tuple[str, datetime], NodeLife], step: NodeStep
-) -> dict[tuple[str, datetime], NodeLife]:
-    """The stored lives after a step: what a store must do, in one line each."""
-    after = dict(known)
-    match step:
-        case Begin(life):
-            after.setdefault(life.key, life)
-        case Amend(life):
-            kept = after[life.key]
-            after[life.key] = replace(
-                life, ended_at=kept.ended_at, first_seen_at=kept.first_seen_at, last_seen_at=kept.last_seen_at
-            )
-        case End(key, ended):
-            if after[key].ended_at is None:
-                after[key] = replace(after[key], ended_at=ended, last_seen_at=max(after[key].last_seen_at, ended))
-        case Resume(key):
-            after[key] = replace(after[key], ended_at=None)
-    return after
-
-
 def _steps_of(known: NodeLife | None, seen: NodeLife, now: datetime) -> list[NodeStep]:
     if known is None:
         return [Begin(seen)]

@@ -148,11 +148,6 @@ class Tally(Struct, frozen=True, kw_only=True):
         """The mean of one GPU; None: not measured."""
         return self.power_sum / self.power_count / _MILLI if self.power_count else None
 
-    @property
-    def energy_kwh(self) -> float:
-        """What its GPUs took while they were measured."""
-        return self.power_sum * SLOT_SECONDS / _MILLI / 3_600_000
-
 
 NOTHING = Tally()
 MEASURES = Tally.__struct_fields__

@@ -7,7 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from moorage.decide.usage.nodelives import SETTLE, life_of, plan_nodes, stepped_nodes
+from moorage.decide.usage.nodelives import (
+    SETTLE,
+    Amend,
+    Begin,
+    End,
+    Resume,
+    life_of,
+    plan_nodes,
+)
 from moorage_kube.clock import rfc3339
 from moorage_kube.testing.clock import NOON
 from moorage_kube.testing.examples import examples
@@ -25,10 +33,29 @@ def a_node(uid="u1", *, name="n1", created=NOON, kind="dgx", gpus=8, cpu="64", l
     }
 
 
+def stepped(known, step):
+    """The stored lives after a step: what a store must do, in one line each."""
+    after = dict(known)
+    match step:
+        case Begin(life):
+            after.setdefault(life.key, life)
+        case Amend(life):
+            kept = after[life.key]
+            after[life.key] = replace(
+                life, ended_at=kept.ended_at, first_seen_at=kept.first_seen_at, last_seen_at=kept.last_seen_at
+            )
+        case End(key, ended):
+            if after[key].ended_at is None:
+                after[key] = replace(after[key], ended_at=ended, last_seen_at=max(after[key].last_seen_at, ended))
+        case Resume(key):
+            after[key] = replace(after[key], ended_at=None)
+    return after
+
+
 def settle(known, nodes, *, now, deleted=None):
     """Plan and do, as a store does; then there is nothing left to do."""
     for step in plan_nodes(known.values(), nodes, deleted=deleted, now=now):
-        known = stepped_nodes(known, step)
+        known = stepped(known, step)
     assert plan_nodes(known.values(), nodes, deleted=deleted, now=now) == ()
     return known
 
@@ -120,7 +147,7 @@ def test_a_recorder_killed_at_random_counts_no_minute_twice_and_loses_none_beyon
         }
         steps = plan_nodes(known.values(), nodes, deleted=deleted, now=now)
         for step in steps[:kept] if killed else steps:
-            known = stepped_nodes(known, step)
+            known = stepped(known, step)
         if killed:
             continue
         last_look = minute

@@ -262,11 +262,6 @@ def latest_slot(timetable: Timetable, after: datetime, until: datetime) -> datet
     return None
 
 
-def has_slot(timetable: Timetable, slot: datetime) -> bool:
-    """Whether this very moment is a slot."""
-    return next_slot(timetable, slot - timedelta(seconds=1)) == slot
-
-
 def _slots_of(schedule: Schedule, anchor: datetime, after: datetime, until: datetime | None) -> Iterator[datetime]:
     match schedule:
         case Every(seconds):
