@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tarfile
+
 import msgspec
 import pytest
 
@@ -9,6 +11,7 @@ from moorage.decide.maps.leasing import Policy
 from moorage.model.mapjob import MAPJOBS
 from moorage.model.people import account_user, make_account
 from moorage.queue.store import NewItem
+from moorage.server.backup.mapjobs import read_mapjobs
 from moorage_kube.errors import Forbidden
 from moorage_kube.resources import NAMESPACES, SERVICEACCOUNTS
 from moorage_kube.testing.clock import NOON
@@ -146,3 +149,9 @@ async def test_a_restore_creates_the_mapjobs_of_its_maps_that_are_missing_as_the
         }
         assert restored["status"]["queue"]["marks"] == ["first/1"]  # its notices are not sent again
         assert (await site.api.list(MAPJOBS, "new")).items == []
+
+
+def test_a_backup_of_a_cluster_without_the_kind_has_no_mapjobs(tmp_path):
+    with tarfile.open(tmp_path / "a.tar", "w"):
+        pass
+    assert read_mapjobs(tmp_path / "a.tar") == []
