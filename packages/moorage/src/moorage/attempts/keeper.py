@@ -180,8 +180,7 @@ class Keeper:
     async def step(self, *, everything: bool) -> None:
         """One pass: write the facts that changed (or look at all), then see to the logs. Raises StorageError."""
         self._changed.clear()
-        if everything or self._dirty or self._deleted:
-            await self._record(everything=everything)
+        await self._record(everything=everything)
         if everything:
             self._next_look = self._clock.monotonic() + LOOK_SECONDS
         await self._flush_all()
@@ -284,7 +283,8 @@ class Keeper:
 
     async def _record(self, *, everything: bool) -> None:
         async with self._recording:
-            await self._record_now(everything=everything)
+            if everything or self._dirty or self._deleted:
+                await self._record_now(everything=everything)
 
     async def _record_now(self, *, everything: bool) -> None:
         dirty, deleted, now = self._dirty, dict(self._deleted), self._clock.now()
