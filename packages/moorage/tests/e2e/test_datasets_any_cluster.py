@@ -152,10 +152,7 @@ async def gone(api: KubeClient, resource: Any, name: str, namespace: str | None 
 
 
 def shared_photos(namespace: str, reader: str, storage: str, source: str) -> Obj:
-    return make_dataset(
-        "photos", namespace, url=source, size="1Gi", user="ada", owner_label="ada", storage_class=storage,
-        readers=(reader,),
-    )  # fmt: skip
+    return make_dataset("photos", namespace, url=source, storageClass=storage, readers=(reader,))
 
 
 def filled(revision: str) -> dict[str, Any]:
@@ -246,10 +243,7 @@ async def _revision(api: KubeClient, namespace: str) -> str:
 async def test_a_source_that_is_not_there_fails_the_dataset_and_a_refill_begins_anew(
     api: KubeClient, cluster: Cluster, namespace: str, storage: str, nodes: None, source: str
 ) -> None:
-    wanted = make_dataset(
-        "none", namespace, url=f"{source}nothing.bin", size="1Gi", user="ada", owner_label="ada",
-        storage_class=storage,
-    )  # fmt: skip
+    wanted = make_dataset("none", namespace, url=f"{source}nothing.bin", storageClass=storage)
     await api.create(DATASETS, wanted, namespace)
     told = {"phase": "failed", "reason": "SourceNotFound", "message": "HTTP 404", "final": True}
     await speak(api, cluster, namespace, job_name("none", 1), told, code=3)
@@ -296,14 +290,14 @@ async def test_a_volume_is_copied_and_its_backup_listed_when_it_is_whole(
     ["file:///etc", "/etc", "ftp://x/y", "", "javascript:x", "s3:/x"],
 )
 async def test_other_sources_are_refused_by_the_api_itself(api: KubeClient, namespace: str, url: str) -> None:
-    wanted = make_dataset("bad", namespace, url=url, size="1Gi", user="ada", owner_label="ada")
+    wanted = make_dataset("bad", namespace, url=url)
     with pytest.raises(ApiError):
         await api.create(DATASETS, wanted, namespace)
 
 
 @pytest.mark.parametrize("url", ["volume:../x", "volume:a/../../b", "s3://key:word@bucket/x", "volume:a/./b"])
 async def test_sources_that_lead_out_or_tell_a_password_fail(api: KubeClient, namespace: str, url: str) -> None:
-    wanted = make_dataset("bad", namespace, url=url, size="1Gi", user="ada", owner_label="ada")
+    wanted = make_dataset("bad", namespace, url=url)
     await api.create(DATASETS, wanted, namespace)
     failed = await phase(api, namespace, "bad", "Failed")
     assert (condition(failed, "Ready") or {})["reason"] == "Invalid"

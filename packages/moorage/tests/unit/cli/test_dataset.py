@@ -15,7 +15,7 @@ from moorage_testing.datasets import make_dataset
 
 
 def a_dataset(phase="Ready", **status):
-    obj = make_dataset("photos", "default", url="s3://b/x", size="1Gi", user="ada", owner_label="ada")
+    obj = make_dataset("photos", "default", url="s3://b/x")
     obj["status"] = {"phase": phase, "claim": "dataset-photos", "files": 3, "bytes": 30} | status
     return obj
 

@@ -56,7 +56,7 @@ UNKNOWN = replace(FILES, name="odd", modes=None)
 
 
 def a_view(url="s3://b/x", *, status: DatasetStatus | None = None, finalizers=(), deleting=False, **given):
-    obj = make_dataset("photos", "lab", url=url, size="10Gi", user="ada", owner_label="ada", **given)
+    obj = make_dataset("photos", "lab", url=url, size="10Gi", **given)
     obj["metadata"]["uid"] = "uid"
     view = parse_dataset(obj)
     return replace(view, status=status or view.status, finalizers=tuple(finalizers), deleting=deleting)

@@ -79,7 +79,7 @@ async def test_what_is_wrong_stands_beside_its_field(ada, form, name, says):
 
 
 async def test_a_dataset_has_a_page_with_its_progress_and_its_users(ada):
-    obj = make_dataset("images", "team", url="s3://b/x", size="1Gi", user="ada", owner_label="ada")
+    obj = make_dataset("images", "team", url="s3://b/x")
     used = [{"namespace": "team", "name": "train", "active": True}, {"namespace": "lab", "name": "old"}]
     status = {"phase": "Filling", "progress": {"bytes": 512, "bytesTotal": 1024, "files": 2}, "usedBy": used}
     ada.api.put(DATASETS, obj | {"status": status})
@@ -96,7 +96,7 @@ async def test_a_dataset_has_a_page_with_its_progress_and_its_users(ada):
 
 
 async def test_a_failed_dataset_is_filled_again_and_shared_by_buttons(ada):
-    obj = make_dataset("images", "team", url="s3://b/x", size="1Gi", user="ada", owner_label="ada")
+    obj = make_dataset("images", "team", url="s3://b/x")
     ada.api.put(DATASETS, obj | {"status": {"phase": "Failed"}})
     assert "Fill again" in (await ada.get("/datasets/team/images")).text
     filled = await ada.post("/datasets/team/images/fill")

@@ -238,7 +238,7 @@ async def test_a_dataset_that_another_namespace_shares_is_listed_and_not_deleted
 
 
 async def test_a_dataset_is_listed_and_deleted_by_forms(ada):
-    obj = make_dataset("photos", "team", url="s3://b/x", size="1Gi", user="ada", owner_label="ada")
+    obj = make_dataset("photos", "team", url="s3://b/x")
     ada.api.put(DATASETS, obj | {"status": {"phase": "Ready", "files": 3, "bytes": 2048}})
     assert "2Ki, 3 files" in (await ada.get("/datasets")).text
     ada.api.put(PODS, a_pod("dataset-photos"))

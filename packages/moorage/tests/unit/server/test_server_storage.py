@@ -91,7 +91,7 @@ async def test_a_dataset_is_made_shown_shared_and_deleted(ada):
 
 
 async def test_a_dataset_in_use_is_kept_unless_forced(ada):
-    obj = make_dataset("photos", "lab", url="s3://b/x", size="1Gi", user="ada", owner_label="ada")
+    obj = make_dataset("photos", "lab", url="s3://b/x")
     obj["status"] = {"usedBy": [{"namespace": "vision", "name": "train", "active": True}]}
     ada.api.put(DATASETS, obj)
     refused = await ada("DELETE", "/api/v1/datasets/lab/photos")
