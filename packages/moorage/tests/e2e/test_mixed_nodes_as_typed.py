@@ -57,8 +57,9 @@ def member(cluster: Cluster, unique: str, typed: Typed, server: str) -> Iterator
 
 
 def usage(cluster: Cluster) -> Any:
+    """The counts of the machines; null in the first moments of a Machine."""
     rows = json.loads(cluster.moor("machines", GROUP, "-o", "json").stdout)
-    return rows[0]["usage"] if rows else {"reserved": 0}
+    return (rows[0]["usage"] if rows else None) or {"reserved": 0}
 
 
 def a_thing(kind: str, name: str) -> Any:
