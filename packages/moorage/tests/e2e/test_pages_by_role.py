@@ -23,6 +23,7 @@ from moorage.model.people import PEOPLE_NAMESPACE, account_name
 from moorage_kube.remote.client import KubeClient
 from moorage_kube.resources import Resource
 from moorage_kube.testing.waiting import wait_until
+from tests.e2e.test_pages_in_browser import TWO_FRAMES
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
@@ -272,6 +273,7 @@ def walk(site: Site, browser: Any, role: str) -> list[object]:
             page.set_viewport_size({"width": width, "height": 900})
             if (scheme, width) == VIEWS[0]:
                 page.goto(site.base + path)
+            page.evaluate(TWO_FRAMES)  # charts are told of their new width while a frame is drawn
             where = f"{path} {scheme} {width}"
             for name, found in (
                 ("headings", page.locator("h1").count() - 1),

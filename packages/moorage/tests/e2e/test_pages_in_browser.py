@@ -279,6 +279,7 @@ def test_pages_of_jobs_volumes_and_datasets_serve_everybody(own_cluster, browser
                 assert page.evaluate(ENGLISH) == [], where
             for width in WIDTHS:
                 page.set_viewport_size({"width": width, "height": 800})
+                page.evaluate(TWO_FRAMES)  # charts are told of their new width while a frame is drawn
                 assert page.evaluate("document.documentElement.scrollWidth") <= width, (where, width)
                 assert page.evaluate(OUTSIDE) == [], (where, width)
                 if folder := os.environ.get("MOORAGE_SCREENSHOTS"):
