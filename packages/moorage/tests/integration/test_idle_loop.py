@@ -25,7 +25,7 @@ from moorage.model.mapjob import MAPJOBS
 from moorage.model.workspace import WORKSPACES
 from moorage.notify.outbound import MailServer, Outbound
 from moorage.notify.send import send
-from moorage.server.idle.loop import IdleLoop, Sources
+from moorage.server.loops.idle import IdleLoop, Sources
 from moorage.usage.samples import SampleStore
 from moorage_kube.errors import ServerError, UsageError
 from moorage_kube.informers import Informers

@@ -16,7 +16,17 @@ from msgspec import Struct
 GROUP = "moorage.features"
 
 Field = Literal[
-    "parts", "routes", "pages", "templates", "glance", "metrics", "controllers", "explain", "crds", "databases"
+    "parts",
+    "routes",
+    "recording",
+    "pages",
+    "templates",
+    "glance",
+    "metrics",
+    "controllers",
+    "explain",
+    "crds",
+    "databases",
 ]
 
 
@@ -25,6 +35,8 @@ class Feature(Struct, frozen=True, kw_only=True):
 
     - `parts`: a function of `server.parts.Base` that returns `server.parts.Parts`: what the server holds for it.
     - `routes`: a function of the server's `Context` that returns routes.
+    - `recording`: a function of the `Context` that returns `server.parts.Work`: for the one server on a database
+      that records.
     - `pages`: a sequence of `Page`, for the pages that work through the Desk.
     - `templates`: the package of its pages, with the folder `templates`, and `catalogues` of their translations.
     - `glance`: a coroutine function of the `Desk` and a request: a part of the front page, as HTML.
@@ -39,6 +51,7 @@ class Feature(Struct, frozen=True, kw_only=True):
     name: str
     parts: str = ""
     routes: str = ""
+    recording: str = ""
     pages: str = ""
     templates: str = ""
     glance: str = ""

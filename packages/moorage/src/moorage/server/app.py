@@ -49,7 +49,6 @@ from moorage.server.queue import work
 from moorage.server.ratelimit import RateLimit
 from moorage.server.rest import (
     backup,
-    budgets,
     checkpoint,
     costs,
     datasets,
@@ -74,7 +73,6 @@ ENDPOINTS = (
     *gpus.ENDPOINTS,
     *nodes.ENDPOINTS,
     *top.ENDPOINTS,
-    *budgets.ENDPOINTS,
     *costs.ENDPOINTS,
     *idle.ENDPOINTS,
     *rightsizing.ENDPOINTS,

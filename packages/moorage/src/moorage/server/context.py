@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from moorage.server.backup.store import Place
     from moorage.server.checkpointreports import CheckpointReports
     from moorage.server.cluster import Cluster
-    from moorage.server.collector import Collector
     from moorage.server.gateway.gateway import Gateway
     from moorage.server.identity.audit import AuditLog
     from moorage.server.identity.changes import Changes, OwnWrites
     from moorage.server.identity.logins import Logins
     from moorage.server.identity.sessions import SessionDesk
-    from moorage.server.idle.loop import IdleLoop
+    from moorage.server.loops.collector import Collector
+    from moorage.server.loops.idle import IdleLoop
     from moorage.server.past import PastRuns
     from moorage.server.ratelimit import Limiter
     from moorage.server.rightsizing import Rightsizing

@@ -1,9 +1,9 @@
-"""What the server holds for a feature."""
+"""What the server holds and runs for a feature."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 
@@ -12,6 +12,8 @@ from moorage.server.backup.store import Place
 from moorage.server.identity.sessions import SessionDesk
 from moorage_kube.api import Api
 from moorage_kube.clock import Clock
+
+Work: TypeAlias = Callable[[], Coroutine[Any, Any, None]]  # an endless task
 
 
 class Base(Struct, frozen=True, kw_only=True):
@@ -25,13 +27,9 @@ class Base(Struct, frozen=True, kw_only=True):
 
 
 class Parts(Struct, frozen=True, kw_only=True):
-    """`values`: what the feature's routes get from `Context.part`, one of each type.
-
-    `recording`: endless tasks that one server on a database does at a time. `close`: called at the end.
-    """
+    """`values`: what the feature gets from `Context.part`, one of each type. `close`: called at the end."""
 
     values: tuple[object, ...] = ()
-    recording: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = ()
     close: tuple[Callable[[], None], ...] = ()
 
 

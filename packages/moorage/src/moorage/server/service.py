@@ -23,6 +23,7 @@ from moorage.decide.maps.notices import Notice
 from moorage.decide.rates import Rate
 from moorage.decide.usage.readings import is_sampled
 from moorage.evaluator.pool import Evaluation, InPlace
+from moorage.features import load_all
 from moorage.metrics.requests import RequestTimes
 from moorage.model.idle import IDLE_POLICIES
 from moorage.model.retention import USAGE_DAYS
@@ -36,12 +37,9 @@ from moorage.queue.quota import quota_settings
 from moorage.queue.store import open_store
 from moorage.server.app import create_app
 from moorage.server.backup.store import Place, finish_restore
-from moorage.server.budgets import BudgetKeeper
 from moorage.server.checkpointreports import CheckpointReports
 from moorage.server.cluster import Cluster
-from moorage.server.collector import Collector
 from moorage.server.context import Context
-from moorage.server.costmeasures import CostOfDay
 from moorage.server.gateway.gateway import Gateway
 from moorage.server.identity.audit import AuditLog
 from moorage.server.identity.auth import Auth
@@ -51,15 +49,18 @@ from moorage.server.identity.oidc import Provider, ProviderSettings
 from moorage.server.identity.pagesessions import PageSessions
 from moorage.server.identity.people import People
 from moorage.server.identity.sessions import SessionDesk
-from moorage.server.idle.loop import IdleLoop, Sources
+from moorage.server.loops.collector import Collector
+from moorage.server.loops.cost import CostOfDay
+from moorage.server.loops.idle import IdleLoop, Sources
+from moorage.server.loops.maps import MapBridge
+from moorage.server.loops.outputs import sweep_outputs
+from moorage.server.loops.sharing import Sharing
 from moorage.server.memoryuse import MemoryUse
 from moorage.server.moving import move_logs, move_usage
 from moorage.server.parts import Base, make_parts, values_of
 from moorage.server.past import PastRuns
-from moorage.server.queue.maps import MapBridge
 from moorage.server.ratelimit import Limiter, rate_settings
 from moorage.server.rightsizing import Rightsizing
-from moorage.server.sharing import Sharing
 from moorage.server.summaries import NoKubelets
 from moorage.server.tenants import KnownTenants
 from moorage.server.usagesources import GpuSources, MetricsApi, SourceSettings
@@ -73,7 +74,7 @@ from moorage.usage.samples import Kept, SampleStore
 from moorage.usage.store import UsageStore
 from moorage_kube.api import Api, LogApi
 from moorage_kube.clock import SYSTEM, Clock
-from moorage_kube.errors import MoorageError, StorageError
+from moorage_kube.errors import StorageError
 from moorage_kube.informers import Informers
 from moorage_kube.remote.client import KubeClient
 from moorage_kube.remote.events import EventRecorder
@@ -81,7 +82,6 @@ from moorage_kube.remote.events import EventRecorder
 log = logging.getLogger(__name__)
 
 RECORDING = "recording"  # the task of the server that records: use, attempts, logs
-SWEEP_SECONDS = 600.0  # between two looks for output of maps that are gone
 
 
 def _leader(database: str | None, clock: Clock) -> tuple[StoreThread[LeaseTable] | None, Leader]:
@@ -207,7 +207,6 @@ class ServerService:
             records=lambda: self.leader.term is not None,
             cost_of_day=lambda: self.cost_of_day.cost,
         )
-        self._budgets = BudgetKeeper(self.context, clock=clock)
         self.sharing = Sharing(api, self.cluster, self.usage, self.context.tenants, clock=clock)
         self.app: Starlette = create_app(self.context)
 
@@ -329,24 +328,8 @@ class ServerService:
             tasks.create_task(self.keeper.run())
             tasks.create_task(self.collector.run())
             tasks.create_task(self.sharing.run())
-            tasks.create_task(self._sweep_outputs())
+            tasks.create_task(sweep_outputs(self.queue, self.outputs, self._quota, clock=self._clock))
             tasks.create_task(self.idle.run())
-            tasks.create_task(self._budgets.run())
-            for part in self._parts:
-                for work in part.recording:
+            for added in load_all("recording"):
+                for work in added(self.context):
                     tasks.create_task(work())
-
-    async def _sweep_outputs(self) -> None:
-        """Forget what deleted maps have printed."""
-        while True:
-            await self._clock.sleep(SWEEP_SECONDS)
-            try:
-                maps = await self.queue.read(lambda store: store.list_maps(None))
-                await self.outputs.keep_only(stored.map.id for stored in maps)
-                if self._quota.output_bytes:
-                    groups: dict[str, list[int]] = {}
-                    for stored in maps:
-                        groups.setdefault(stored.namespace, []).append(stored.map.id)
-                    await self.outputs.bound(groups.values(), self._quota.output_bytes)
-            except MoorageError as error:
-                log.warning("output of deleted maps stays for now", extra={"error": error.message})

@@ -17,13 +17,13 @@ from moorage.model.crds import KINDS
 
 SOURCE = Path(moorage.__file__).parent
 WRITERS = {
-    "Budget": ("server/budgets.py",),
+    "Budget": ("server/loops/budgets.py",),
     "Dataset": ("controllers/dataset", "filler"),
     "GuardrailPolicy": (),
     "IdlePolicy": (),
     "Machine": ("controllers/machine", "decide/machines"),
     "MachineNodePool": ("controllers/machinenodepool",),
-    "MapJob": ("controllers/mapjob", "server/queue", "model/mapjob.py"),
+    "MapJob": ("controllers/mapjob", "server/loops/maps.py", "model/mapjob.py"),
     "Reservation": ("controllers/reservation", "decide/machines"),
     "Tenant": ("controllers/tenant",),
     "VolumeBackup": ("controllers/volumebackup", "filler"),

@@ -2,5 +2,5 @@
 
 Belongs here: the tenant's rule, the use that fades, the decision.
 Does not belong here: how a run is ended and started again (`decide.runs.restarts`), reading and writing
-(`server.sharing`).
+(`server.loops.sharing`).
 """

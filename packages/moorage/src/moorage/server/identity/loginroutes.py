@@ -28,7 +28,7 @@ from moorage.api.logins import (
 )
 from moorage.model.people import GROUP_PREFIX, SOURCE_ANNOTATION, groups_in
 from moorage.model.tenant import memberships
-from moorage.server.budgetuse import budgets_for
+from moorage.server.budgets.use import budgets_for
 from moorage.server.context import Context
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.identity.auth import User

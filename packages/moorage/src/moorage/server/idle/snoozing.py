@@ -12,7 +12,7 @@ from moorage.model.idle import RUN
 from moorage.model.spans import parse_span
 from moorage.server.context import Context
 from moorage.server.identity.auth import User
-from moorage.server.idle.loop import IdleLoop
+from moorage.server.loops.idle import IdleLoop
 from moorage_kube.errors import Forbidden, NotReady, UsageError
 from moorage_kube.resources import Obj
 

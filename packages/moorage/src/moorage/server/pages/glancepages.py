@@ -20,7 +20,7 @@ from moorage.api.budgets import BudgetRow
 from moorage.api.idle import IdleWork
 from moorage.features import load_all
 from moorage.model.reservation import EXPIRED, REFUSED, RESERVATIONS, Booking, bookings_of
-from moorage.server.budgetuse import budgets_for
+from moorage.server.budgets.use import budgets_for
 from moorage.server.context import Context
 from moorage.server.identity.auth import User
 from moorage.server.pages import mappages

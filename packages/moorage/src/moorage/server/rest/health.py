@@ -19,7 +19,7 @@ from moorage.api.errors import ErrorCode
 from moorage.decide.measures.gpus import FAMILIES as GPU_FAMILIES
 from moorage.decide.measures.gpus import NO_TENANT, TenantOf, measure_gpus
 from moorage.decide.measures.reclaim import FAMILIES as RECLAIM_FAMILIES
-from moorage.decide.measures.reclaim import measure_budgets, measure_cost, measure_idle
+from moorage.decide.measures.reclaim import measure_cost, measure_idle
 from moorage.decide.measures.use import FAMILIES as USE_FAMILIES
 from moorage.decide.measures.use import measure_use, pod_gpus
 from moorage.decide.measures.work import FAMILIES as WORK_FAMILIES
@@ -33,7 +33,6 @@ from moorage.metrics.copies import measure_copies
 from moorage.metrics.families import Family, Measured, measured
 from moorage.metrics.page import BUILD, MEDIA_TYPE, exposition
 from moorage.metrics.requests import ANSWERS, SECONDS
-from moorage.model.budget import BUDGETS, parse_budget
 from moorage.model.names import METRICS_ROLE
 from moorage.model.tenant import tenant_names
 from moorage.server.context import Context
@@ -45,7 +44,7 @@ from moorage.server.problems import Problem
 from moorage.sql.times import ERRORS as SQL_ERRORS
 from moorage.sql.times import SECONDS as SQL_SECONDS
 from moorage.sql.times import read_times
-from moorage_kube.errors import ApiError, MoorageError, StorageError
+from moorage_kube.errors import MoorageError, StorageError
 from moorage_kube.meta import key_of
 
 log = logging.getLogger(__name__)
@@ -145,7 +144,6 @@ async def _measure(context: Context) -> list[Measured]:
     rows += await _of_use(context, view, tenant_of)
     rows += await _of_idle(context, tenant_of)
     rows += measure_cost(context.cost_of_day())
-    rows += await _of_budgets(context)
     rows += await asyncio.to_thread(measure_runs, runs, tenant_of, now)
     rows += await _of_maps(context, tenant_of)
     rows += measure_workspaces(context.gateway.workspaces.all(), tenant_of)
@@ -190,21 +188,6 @@ async def _of_idle(context: Context, tenant_of: TenantOf) -> list[Measured]:
     if context.idle is None:
         return []
     return measure_idle(await context.idle.held(), tenant_of)
-
-
-async def _of_budgets(context: Context) -> list[Measured]:
-    """A Budget that cannot be read has no use."""
-    try:
-        objects = (await context.api.list(BUDGETS)).items
-    except ApiError:  # no such kind here, or no answer
-        return []
-    budgets = []
-    for obj in objects:
-        try:
-            budgets.append(parse_budget(obj))
-        except ValueError as error:
-            log.debug("a budget cannot be read", extra={"budget": obj["metadata"]["name"], "error": str(error)})
-    return measure_budgets(budgets, context.now())
 
 
 async def _of_maps(context: Context, tenant_of: TenantOf) -> list[Measured]:

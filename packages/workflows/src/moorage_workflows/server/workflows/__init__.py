@@ -10,6 +10,7 @@ FEATURE = Feature(
     name="workflows",
     parts="moorage_workflows.server.workflows.parts:make_parts",
     routes="moorage_workflows.server.workflows.feature:routes",
+    recording="moorage_workflows.server.workflows.parts:recording",
     pages="moorage_workflows.server.workflows.feature:PAGES",
     templates="moorage_workflows.server.pages",
     glance="moorage_workflows.server.pages.workflowpages:glance",

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 from moorage.model.argo import WORKFLOWS
+from moorage.server.context import Context
 from moorage.server.databases import ARTIFACTS_FOLDER
 from moorage.server.moving import set_aside
-from moorage.server.parts import Base, Parts
+from moorage.server.parts import Base, Parts, Work
 from moorage_kube.api import Api
 from moorage_kube.errors import NotFound
 from moorage_workflows.server.workflows.databases import FILE
@@ -34,13 +36,12 @@ def make_parts(base: Base) -> Parts:
         artifacts=artifacts,
         quota=keeping.record_bytes,
     )
-    return Parts(
-        values=(records, artifacts),
-        recording=(
-            partial(sweep, records, artifacts, keeping, present=partial(_present, base.api), clock=base.clock),
-        ),
-        close=(records.close,),
-    )
+    return Parts(values=(records, artifacts, keeping), close=(records.close,))
+
+
+def recording(context: Context) -> Iterator[Work]:
+    kept = context.part(LocalRecords), context.part(Artifacts), context.part(Keeping)
+    yield partial(sweep, *kept, present=partial(_present, context.api), clock=context.clock)
 
 
 def _open_artifacts(folder: Path, keeping: Keeping, *, is_shared: bool) -> Artifacts:

@@ -26,7 +26,6 @@ from moorage.server.context import Context
 from moorage.server.costs import facts_of, installed_sheet
 from moorage.server.namespaces import by_namespace
 from moorage_kube.api import Api
-from moorage_kube.clock import Clock
 from moorage_kube.errors import ApiError, MoorageError, NotFound, StorageError, UsageError
 from moorage_kube.moments import rfc3339
 from moorage_kube.remote.events import EventRecorder
@@ -41,11 +40,11 @@ Send = Callable[[Notice, Sequence[str]], Awaitable[Sequence[Delivery]]]
 class BudgetKeeper:
     """Keeps the status of every Budget current."""
 
-    def __init__(self, context: Context, *, clock: Clock, send: Send | None = None) -> None:
-        self._context, self._clock = context, clock
+    def __init__(self, context: Context, *, send: Send | None = None) -> None:
+        self._context, self._clock = context, context.clock
         self._api: Api = context.api
         self._send = send or self._deliver
-        self._events = EventRecorder(context.api, component="moorage-server", clock=clock)
+        self._events = EventRecorder(context.api, component="moorage-server", clock=context.clock)
         self._told: set[str] = set()  # budgets that could not be computed, and why
 
     async def run(self) -> None:

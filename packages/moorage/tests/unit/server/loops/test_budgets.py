@@ -16,7 +16,7 @@ from moorage.model.budget import BUDGETS
 from moorage.model.names import PRICES_CONFIGMAP, SYSTEM_NAMESPACE
 from moorage.model.people import LOCAL
 from moorage.model.tenant import TENANTS
-from moorage.server.budgets import BudgetKeeper
+from moorage.server.loops.budgets import BudgetKeeper
 from moorage_kube.resources import CONFIGMAPS, EVENTS
 from moorage_kube.testing.clock import NOON
 from moorage_testing.costs import HOUR, MONTH_SHEET, a_life, a_share
@@ -57,7 +57,7 @@ async def test_a_notice_reaches_a_network_that_the_administrator_allows(site, mo
         targets = [f"http://127.0.0.1:{receiver.port}/hook"]
         site.api.put(BUDGETS, a_budget("hours", users=["ada"], gpuHours="5", notify=targets))
         record(site)
-        await BudgetKeeper(site.service.context, clock=site.clock).compute()
+        await BudgetKeeper(site.service.context).compute()
     assert [text.partition("\n")[0] for text in received] == ["budget hours: ada has used 80 %"]
 
 
@@ -80,7 +80,7 @@ async def test_a_notice_that_is_lost_is_an_event_of_its_budget(site, monkeypatch
         targets = [f"http://127.0.0.1:{receiver.port}/hook"]
         site.api.put(BUDGETS, a_budget("hours", users=["ada"], gpuHours="5", notify=targets))
         record(site)
-        keeper = BudgetKeeper(site.service.context, clock=site.clock)
+        keeper = BudgetKeeper(site.service.context)
         await keeper.compute()
         await keeper.compute()
     (event,) = (await site.api.list(EVENTS)).items
@@ -106,7 +106,7 @@ async def test_use_is_written_into_the_status_and_each_share_is_told_once(site):
     site.api.put(BUDGETS, a_budget("team", tenants=["ears"], gpuHours="1", whenOver="refuse"))
     site.api.put(BUDGETS, a_budget("coins", users=["ada"], money="100"))
     record(site)
-    keeper = BudgetKeeper(site.service.context, clock=site.clock, send=send)
+    keeper = BudgetKeeper(site.service.context, send=send)
     await keeper.compute()
     assert (await status_of(site, "hours"))["uses"] == [
         {"name": "ada", "used": "4.00", "percent": 80, "warned": 80},

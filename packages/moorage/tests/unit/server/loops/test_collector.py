@@ -12,7 +12,7 @@ import pytest
 from moorage.decide.usage.readings import is_sampled
 from moorage.decide.usage.samples import GpuReading, Reading
 from moorage.server.cluster import Cluster
-from moorage.server.collector import Collector
+from moorage.server.loops.collector import Collector
 from moorage.server.memoryuse import MemoryUse
 from moorage.server.usagesources import GpuSources, MetricsApi, SourceSettings
 from moorage.usage.samples import SampleStore

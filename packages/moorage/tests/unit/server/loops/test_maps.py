@@ -19,7 +19,7 @@ from moorage.model.mapjob import MAPJOBS
 from moorage.model.targets import Webhook
 from moorage.queue.manager import Queue
 from moorage.queue.store import NewItem, Store
-from moorage.server.queue.maps import MapBridge
+from moorage.server.loops.maps import MapBridge
 from moorage.server.service import open_store
 from moorage_kube.informer import wait_synced
 from moorage_kube.meta import Key, condition
