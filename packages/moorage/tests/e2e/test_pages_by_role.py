@@ -45,7 +45,7 @@ PAGES = (
     "/datasets",
     "/maps",
     "/workflows",
-    "/schedules",
+    "/crons",
 )
 ADMIN_PAGES = ("users", "tenants", "nodes", "machines", "reservations", "audit")
 SEEN_BY_ALL = {"machines", "reservations"}  # moorage-machines lets everybody who is logged in list these

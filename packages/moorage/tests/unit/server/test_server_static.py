@@ -31,7 +31,7 @@ async def test_every_file_the_page_names_is_there_and_nothing_comes_from_elsewhe
             "/volumes",
             "/datasets",
             "/workflows",
-            "/schedules",
+            "/crons",
             "/login",
             "/glance/history",
             "/glance/work",

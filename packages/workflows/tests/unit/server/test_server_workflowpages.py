@@ -150,7 +150,7 @@ async def test_without_workflows_the_page_says_how_to_submit_one(ada):
     assert "moor workflow submit" in (await ada.get("/workflows")).text
 
 
-@pytest.mark.parametrize("path", ["/workflows", "/workflows/live", "/workflows/team/train", "/schedules"])
+@pytest.mark.parametrize("path", ["/workflows", "/workflows/live", "/workflows/team/train", "/crons"])
 async def test_who_only_looks_is_sent_to_sign_in_and_strangers_see_nothing(ada, path):
     await ada.keep(STEPS)
     assert (await ada.site.ask(path)).status == 403

@@ -303,7 +303,7 @@ def _note(view: WorkflowView, *, waits: bool) -> str:
 
 def _facts(view: WorkflowView, now: datetime) -> Iterable[Fact]:
     if view.cron:
-        yield Fact(name="Schedule", text=view.cron, href=f"/schedules/{view.namespace}/{view.cron}")
+        yield Fact(name="Schedule", text=view.cron, href=f"/crons/{view.namespace}/{view.cron}")
         if view.scheduled:
             yield Fact(name="Scheduled for", text=view.scheduled)
     if view.template:

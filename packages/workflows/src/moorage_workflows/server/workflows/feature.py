@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from starlette.routing import BaseRoute
 
 from moorage.server.context import Context
-from moorage_workflows.server.pages import schedulepages, workflowchanges, workflowpages
+from moorage_workflows.server.pages import cronpages, workflowchanges, workflowpages
 from moorage_workflows.server.rest import (
     crons,
     cronworkflows,
@@ -20,7 +20,7 @@ from moorage_workflows.server.rest import (
 )
 from moorage_workflows.server.workflows import records, steps
 
-PAGES = (*workflowpages.PAGES, *workflowchanges.PAGES, *schedulepages.PAGES)
+PAGES = (*workflowpages.PAGES, *workflowchanges.PAGES, *cronpages.PAGES)
 
 
 def routes(context: Context) -> Iterator[BaseRoute]:

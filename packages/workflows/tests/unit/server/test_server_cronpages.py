@@ -14,7 +14,7 @@ from moorage.model.argo import CRON_LABEL, CRON_WORKFLOWS, SCHEDULED_ANNOTATION,
 from moorage_kube.moments import rfc3339
 from moorage_kube.resources import NAMESPACES
 from moorage_kube.testing.clock import NOON
-from moorage_workflows.server.pages.scheduleboard import LATE, cron_row, local, overdue_slot
+from moorage_workflows.server.pages.cronboard import LATE, cron_row, local, overdue_slot
 
 ADA = {"headers": {"authorization": "Bearer kube-token"}, "token": False}
 EVIL = "<script>alert(1)</script>"
@@ -138,29 +138,29 @@ async def ada(site):
 
 @pytest.mark.anyio
 async def test_schedules_are_listed_in_words_with_their_zone_next_slot_and_last_run(ada):
-    page = await ada.get("/schedules")
+    page = await ada.get("/crons")
     assert page.status == 200
-    for words in ('href="/schedules/team/nightly"', "At 08:00", "Asia/Tokyo", "JST", "nightly-1", "Failed"):
+    for words in ('href="/crons/team/nightly"', "At 08:00", "Asia/Tokyo", "JST", "nightly-1", "Failed"):
         assert words in page.text, words
-    assert (await ada.get("/schedules/live")).text in page.text
-    assert "nightly" not in (await ada.get("/schedules/live", q="other")).text
+    assert (await ada.get("/crons/live")).text in page.text
+    assert "nightly" not in (await ada.get("/crons/live", q="other")).text
 
 
 @pytest.mark.anyio
 async def test_a_schedule_shows_its_runs_as_text(ada):
-    page = await ada.get("/schedules/team/nightly")
+    page = await ada.get("/crons/team/nightly")
     assert page.status == 200
     for words in ("3 succeeded, 1 failed", 'href="/workflows/team/nightly-1"', "&lt;script&gt;alert", 'id="run"'):
         assert words in page.text, words
     assert "<script>alert" not in page.text
-    assert (await ada.get("/schedules/team/nightly/live")).text in page.text
+    assert (await ada.get("/crons/team/nightly/live")).text in page.text
 
 
 @pytest.mark.anyio
 async def test_a_schedule_is_suspended_and_resumed(ada):
     for verb, is_suspended in (("suspend", True), ("resume", False)):
-        assert f'id="{verb}"' in (await ada.get("/schedules/team/nightly")).text
-        answer = await ada.post(f"/schedules/team/nightly/{verb}")
+        assert f'id="{verb}"' in (await ada.get("/crons/team/nightly")).text
+        answer = await ada.post(f"/crons/team/nightly/{verb}")
         assert answer.status == 303
         assert (await ada.api.get(CRON_WORKFLOWS, "nightly", "team"))["spec"]["suspend"] is is_suspended
         assert 'class="note good"' in (await ada.site.ask(answer.headers["location"], **ADA)).text
@@ -168,8 +168,8 @@ async def test_a_schedule_is_suspended_and_resumed(ada):
 
 @pytest.mark.anyio
 async def test_a_schedule_is_run_now_once_for_a_form_that_is_sent_twice(ada):
-    assert 'action="/schedules/team/nightly/run"' in (await ada.get("/schedules/team/nightly/run")).text
-    first, again = [await ada.post("/schedules/team/nightly/run", key="one form") for _ in range(2)]
+    assert 'action="/crons/team/nightly/run"' in (await ada.get("/crons/team/nightly/run")).text
+    first, again = [await ada.post("/crons/team/nightly/run", key="one form") for _ in range(2)]
     assert first.status == 303, first.text
     assert first.headers["location"] == again.headers["location"]
     assert len((await ada.api.list(WORKFLOWS, "team")).items) == 2
@@ -177,27 +177,27 @@ async def test_a_schedule_is_run_now_once_for_a_form_that_is_sent_twice(ada):
 
 @pytest.mark.anyio
 async def test_a_schedule_is_deleted_after_the_page_asked(ada):
-    assert "Its workflows go with it" in (await ada.get("/schedules/team/nightly/delete")).text
-    answer = await ada.post("/schedules/team/nightly/delete")
-    assert answer.headers["location"] == "/schedules?done=deleted&what=team%2Fnightly"
+    assert "Its workflows go with it" in (await ada.get("/crons/team/nightly/delete")).text
+    answer = await ada.post("/crons/team/nightly/delete")
+    assert answer.headers["location"] == "/crons?done=deleted&what=team%2Fnightly"
     assert (await ada.api.list(CRON_WORKFLOWS, "team")).items == []
 
 
 @pytest.mark.anyio
 async def test_without_a_right_no_button_is_shown_and_no_page_asks(ada):
     ada.api.readers.clear()
-    page = await ada.get("/schedules/team/nightly")
+    page = await ada.get("/crons/team/nightly")
     for button in ('id="run"', 'id="suspend"', 'id="delete"'):
         assert button not in page.text
-    assert (await ada.get("/schedules/team/nightly/delete")).status == 403
+    assert (await ada.get("/crons/team/nightly/delete")).status == 403
 
 
 @pytest.mark.anyio
 async def test_a_schedule_that_is_not_there_is_not_found(ada):
-    assert (await ada.get("/schedules/team/none")).status == 404
+    assert (await ada.get("/crons/team/none")).status == 404
 
 
 @pytest.mark.anyio
 async def test_without_schedules_the_page_says_how_to_create_one(ada):
-    await ada.post("/schedules/team/nightly/delete")
-    assert "moor cron create" in (await ada.get("/schedules")).text
+    await ada.post("/crons/team/nightly/delete")
+    assert "moor cron create" in (await ada.get("/crons")).text

@@ -1,4 +1,4 @@
-"""The web pages of schedules: /schedules and /schedules/NAMESPACE/NAME, read and changed as the user who looks."""
+"""The web pages of schedules: /crons and /crons/NAMESPACE/NAME, read and changed as the user who looks."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from moorage_kube.errors import MoorageError
 from moorage_workflows.actions import crons
 from moorage_workflows.actions.argocontroller import controller_of
 from moorage_workflows.actions.workflowlints import checks_of
-from moorage_workflows.server.pages.scheduleboard import STATES, CronRow, cron_row, run_rows, sorted_rows
+from moorage_workflows.server.pages.cronboard import STATES, CronRow, cron_row, run_rows, sorted_rows
 from moorage_workflows.server.rest.workflows import records_of
 
-HERE = "/schedules"
+HERE = "/crons"
 ONE = f"{HERE}/{{namespace}}/{{name}}"
 CONTROLS = ("change schedule", "run schedule", "delete schedule")
 RUNS_SHOWN = 100
@@ -35,20 +35,20 @@ KEY_MAX = 100  # characters
 async def show_list(desk: Desk, request: Request) -> Response:
     """The web page of schedules."""
     listed = await _listed(desk, request)
-    part = fragment("schedules_live.html", list=listed)
-    return desk.page(request, "schedules.html", HERE, live_part=part, list=listed)
+    part = fragment("crons_live.html", list=listed)
+    return desk.page(request, "crons.html", HERE, live_part=part, list=listed)
 
 
 async def live_list(desk: Desk, request: Request) -> Response:
     """The part of the page of schedules that changes."""
-    return HTMLResponse(fragment("schedules_live.html", list=await _listed(desk, request)))
+    return HTMLResponse(fragment("crons_live.html", list=await _listed(desk, request)))
 
 
 async def show(desk: Desk, request: Request) -> Response:
     """The web page of one schedule with its runs."""
     namespace, name = key_in(request)
     part = await _schedule(desk, request)
-    return desk.page(request, "schedule.html", HERE, live_part=part, namespace=namespace, name=name)
+    return desk.page(request, "cron.html", HERE, live_part=part, namespace=namespace, name=name)
 
 
 async def live(desk: Desk, request: Request) -> Response:
@@ -184,7 +184,7 @@ async def _schedule(desk: Desk, request: Request) -> str:
     runs = await crons.cron_history(api, namespace, name, records_of(context, user), limit=RUNS_SHOWN)
     rights = await desk.allowed(request, CONTROLS, [namespace])
     return fragment(
-        "schedule_live.html",
+        "cron_live.html",
         cron=cron_row(cron, now),
         runs=run_rows(runs, cron.time_zone, now),
         rights=rights,
