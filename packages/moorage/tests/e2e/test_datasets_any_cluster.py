@@ -265,9 +265,8 @@ async def test_a_volume_is_copied_and_its_backup_listed_when_it_is_whole(
         }
         await api.create(PVCS, {"metadata": {"name": name}, "spec": spec}, namespace)
     wanted = make_backup(
-        "nightly", namespace, volume="data", to="volume:kept", schedule="", keep=3, secret="", user="ada",
-        owner_label="ada",
-    )  # fmt: skip
+        "nightly", namespace, volume="data", to="volume:kept", schedule="", keep=3, secret="", user="ada"
+    )
     await api.create(BACKUPS, wanted, namespace)
 
     async def job() -> str | None:

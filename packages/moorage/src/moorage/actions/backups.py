@@ -10,7 +10,6 @@ from msgspec import Struct
 from moorage.actions.objects import Kind, get_object, refuse
 from moorage.actions.volumes import VOLUME
 from moorage.api.errors import ErrorCode
-from moorage.model.names import label_value
 from moorage.model.volumebackup import BACKUPS, FAILED, NAME_MAX, make_backup, parse_backup
 from moorage_kube.api import Api
 from moorage_kube.changes import change_as_read
@@ -75,7 +74,6 @@ def plan_backup(request: NewBackup, owner: str) -> Obj:
         keep=request.keep,
         secret=request.secret,
         user=owner,
-        owner_label=label_value(owner),
     )
     refuse(parse_backup(obj).faults)
     return obj

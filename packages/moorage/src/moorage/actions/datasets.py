@@ -24,7 +24,7 @@ from moorage.model.dataset import (
     clone_name,
     parse_dataset,
 )
-from moorage.model.names import OWNER_ANNOTATION, OWNER_LABEL, RUN_LABEL, label_value
+from moorage.model.names import OWNER_ANNOTATION, OWNER_LABEL, RUN_LABEL, owned_by
 from moorage.present.credentials import secret_command
 from moorage_kube.api import Api
 from moorage_kube.changes import change_as_read
@@ -99,8 +99,7 @@ def plan_dataset(request: NewDataset, owner: str) -> Obj:
         "metadata": {
             "name": request.name,
             "namespace": request.namespace,
-            "labels": {OWNER_LABEL: label_value(owner)},
-            "annotations": {OWNER_ANNOTATION: owner},
+            **owned_by(owner),
         },
         "spec": {key: value for key, value in request.spec.items() if value not in DEFAULTS.get(key, ())},
     }

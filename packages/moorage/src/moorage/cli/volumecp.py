@@ -24,7 +24,7 @@ from moorage.controllers.dataset.filler import Runtime, find_runtime, make_pod_s
 from moorage.filler.paths import checked
 from moorage.filler.tree import Tree, TreeEntry
 from moorage.filler.wire import receive, send
-from moorage.model.names import OWNER_ANNOTATION, OWNER_LABEL, label_value
+from moorage.model.names import owned_by
 from moorage.present.sizes import bytes_text
 from moorage.sdk.progress import Bar, Meter
 from moorage_kube.errors import ApiError, MoorageError, UsageError
@@ -138,11 +138,7 @@ async def _helper(session: Session, volume: str, runtime: Runtime, *, read_only:
     )
     spec["activeDeadlineSeconds"] = DAY_SECONDS
     name = f"volume-cp-{secrets.token_hex(4)}"
-    meta = {
-        "name": name,
-        "labels": {OWNER_LABEL: label_value(user)},
-        "annotations": {OWNER_ANNOTATION: user},
-    }
+    meta = {"name": name, **owned_by(user)}
     together = Together(session.api, session.namespace)
     try:
         await together.create(PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})

@@ -213,6 +213,11 @@ def label_value(text: str) -> str:
     return f"{safe[:54].rstrip('-_.')}-{digest}" if safe else f"x-{digest}"
 
 
+def owned_by(user: str) -> dict[str, dict[str, str]]:
+    """The labels and annotations of an object's metadata that name its owner."""
+    return {"labels": {OWNER_LABEL: label_value(user)}, "annotations": {OWNER_ANNOTATION: user}}
+
+
 def is_dns_label(text: str) -> bool:
     """RFC 1123 label: at most 63 of a-z, 0-9 and "-", an alphanumeric at both ends."""
     return len(text) <= 63 and _DNS.fullmatch(text) is not None

@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 
 from moorage.model.dataset import parse_volume
 from moorage.model.machine import Fault
-from moorage.model.names import GROUP, OWNER_ANNOTATION, OWNER_LABEL, VERSION, is_dns_label
+from moorage.model.names import GROUP, OWNER_ANNOTATION, OWNER_LABEL, VERSION, is_dns_label, owned_by
 from moorage.model.schedule import next_moment, problem_of_cron
 from moorage.model.tenant import Condition
 from moorage_kube.errors import MoorageError
@@ -203,7 +203,6 @@ def make_backup(
     keep: int,
     secret: str,
     user: str,
-    owner_label: str,
 ) -> Obj:
     """A VolumeBackup ready to create."""
     spec: Obj = {"volume": volume, "to": to, "keep": keep}
@@ -215,8 +214,7 @@ def make_backup(
         "metadata": {
             "name": name,
             "namespace": namespace,
-            "labels": {OWNER_LABEL: owner_label},
-            "annotations": {OWNER_ANNOTATION: user},
+            **owned_by(user),
         },
         "spec": spec,
     }

@@ -28,9 +28,7 @@ MADE = NOON - timedelta(hours=2)
 
 
 def a_view(schedule="0 * * * *", *, status=None, restore=None, suspend=False, to="s3://b/x"):
-    obj = make_backup(
-        "data", "lab", volume="data", to=to, schedule=schedule, keep=3, secret="", user="ada", owner_label="ada"
-    )
+    obj = make_backup("data", "lab", volume="data", to=to, schedule=schedule, keep=3, secret="", user="ada")
     obj["metadata"] |= {"uid": "u", "creationTimestamp": rfc3339(MADE)}
     view = parse_backup(obj)
     spec = msgspec_replace(view.spec, restore=restore, suspend=suspend)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from moorage.model.names import OWNER_ANNOTATION, OWNER_LABEL, label_value
+from moorage.model.names import owned_by
 from moorage_kube.resources import Obj
 
 
@@ -25,8 +25,7 @@ def make_claim(
         "metadata": {
             "name": name,
             "namespace": namespace,
-            "labels": {OWNER_LABEL: label_value(user)},
-            "annotations": {OWNER_ANNOTATION: user},
+            **owned_by(user),
         },
         "spec": spec,
     }
