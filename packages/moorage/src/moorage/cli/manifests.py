@@ -20,12 +20,14 @@ BY_HAND = (
 )
 OWN_NOTE = "# Made by `moor manifests --write`, as an example: copy the folder, and change the copy.\n"
 NOTE = "# Made by `moor manifests --write`; change the source in packages/moorage, not this file.\n"
+CHART_NOTE = NOTE.replace("--write", "--chart")
 
 
 @console.command(
     examples={
         "moor manifests | kubectl apply -f -": "install Moorage on a cluster",
         "moor manifests --write deploy": "write the kustomize tree, to change it",
+        "moor manifests --chart chart": "write the Helm chart",
     }
 )
 @click.option(
@@ -35,20 +37,27 @@ NOTE = "# Made by `moor manifests --write`; change the source in packages/moorag
     help="Write the kustomize tree into a folder instead of printing it; stale generated files are deleted.",
 )
 @click.option(
+    "--chart",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Write the Helm chart into a folder instead; stale generated files are deleted.",
+)
+@click.option(
     "--check",
     type=click.Path(file_okay=False, exists=True, path_type=Path),
     metavar="DIR",
     help="Only check whether the tree in a folder is up to date (exit code 1 if it is not).",
 )
-def manifests(write: Path | None, check: Path | None) -> None:
+def manifests(write: Path | None, chart: Path | None, check: Path | None) -> None:
     """Print the manifests that install Moorage, for `kubectl apply -f -`."""
-    if write is not None and check is not None:
-        raise click.UsageError("--write and --check cannot be used together")
-    files = tree()
+    if sum(folder is not None for folder in (write, chart, check)) > 1:
+        raise click.UsageError("--write, --chart and --check cannot be used together")
     if write is not None:
-        write_tree(write, files)
+        write_tree(write, tree())
+    elif chart is not None:
+        write_tree(chart, chart_files(), option="--chart")
     elif check is not None:
-        stale = stale_files(check, files)
+        stale = stale_files(check, tree())
         if stale:
             raise MoorageError(
                 f"{check} is not up to date: {', '.join(stale)}", hint=f"renew it: moor manifests --write {check}"
@@ -98,9 +107,7 @@ def feature_definitions() -> dict[str, list[Obj]]:
 
 
 def tree() -> dict[str, str]:
-    """Path → text of every file, the kustomizations and the Helm chart among them."""
-    from moorage.model.chart import make_chart
-
+    """Path → text of every file, the kustomizations among them."""
     shipped = objects()
     argo = feature_definitions()
     base = {f"base/{path}": NOTE + dump(objs) for path, objs in shipped.items()}
@@ -109,18 +116,17 @@ def tree() -> dict[str, str]:
         "kustomization.yaml": _kustomization(["base"]),  # overlays stand on base: kustomize lets none hold another
     }
     by_hand = {path: BY_HAND + dump(objs) for path, objs in optional_objects().items()} | monitoring_files()
-    chart = {
-        f"chart/{path}": text
-        for path, text in make_chart(
-            shipped | {f"crds/{path}": objs for path, objs in argo.items()},
-            version=__version__,
-            dump=dump,
-            note=NOTE,
-        ).items()
-    }
     kustomizations["workflows/kustomization.yaml"] = _kustomization(argo)
     base |= {f"workflows/{path}": NOTE + dump(objs) for path, objs in argo.items()}
-    return base | by_hand | _scheduler_tree() | _overlays() | kustomizations | chart
+    return base | by_hand | _scheduler_tree() | _overlays() | kustomizations
+
+
+def chart_files() -> dict[str, str]:
+    """Path → text of every file of the Helm chart."""
+    from moorage.model.chart import make_chart
+
+    argo = {f"crds/{path}": objs for path, objs in feature_definitions().items()}
+    return make_chart(objects() | argo, version=__version__, dump=dump, note=CHART_NOTE)
 
 
 def optional_objects() -> dict[str, list[Obj]]:
@@ -209,12 +215,12 @@ def _kustomization(resources: Iterable[str], **more: object) -> str:
     return NOTE + dump([kustomization | more])
 
 
-def write_tree(folder: Path, files: Mapping[str, str]) -> None:
-    """Make the folder hold these files; generated ones that are no longer made are removed, others are left."""
+def write_tree(folder: Path, files: Mapping[str, str], *, option: str = "--write") -> None:
+    """Make the folder hold these files; those that `option` made and no longer makes are removed, others left."""
     for path, text in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text, encoding="utf-8")
-    for path in _generated(folder) - set(files):
+    for path in _generated(folder, option) - set(files):
         (folder / path).unlink()
 
 
@@ -225,7 +231,7 @@ def stale_files(folder: Path, files: Mapping[str, str]) -> list[str]:
         for path, text in files.items()
         if not (folder / path).is_file() or (folder / path).read_text(encoding="utf-8") != text
     }
-    return sorted(differing | (_generated(folder) - set(files)))
+    return sorted(differing | (_generated(folder, "--write") - set(files)))
 
 
 def dump(objs: Sequence[Any]) -> str:
@@ -244,10 +250,10 @@ def dump(objs: Sequence[Any]) -> str:
     return "---\n".join(documents)
 
 
-def _generated(folder: Path) -> set[str]:
-    """Files in the folder that bear our note, are YAML among the definitions, or dashboards."""
-    names = {path.relative_to(folder).as_posix() for path in folder.glob("optional/grafana/*.json")}
-    for path in folder.rglob("*.yaml"):
-        if path.read_text(encoding="utf-8").startswith("# Made by `moor manifests") or path.parent.name == "crds":
-            names.add(path.relative_to(folder).as_posix())
-    return names
+def _generated(folder: Path, option: str) -> set[str]:
+    """Files in the folder that bear the note of `option`; of --write also definitions and dashboards."""
+    note = f"# Made by `moor manifests {option}`"
+    paths = {path for path in folder.rglob("*.yaml") if path.read_text(encoding="utf-8").startswith(note)}
+    if option == "--write":
+        paths.update(folder.glob("optional/grafana/*.json"), folder.glob("base/crds/*.yaml"))
+    return {path.relative_to(folder).as_posix() for path in paths}

@@ -7,7 +7,6 @@ import json
 import shutil
 import subprocess
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
@@ -15,10 +14,11 @@ import pytest
 import yaml
 
 from moorage.cli.installobjects import wanted_objects
+from moorage.cli.manifests import chart_files, write_tree
 from moorage.decide.install.values import InstallValues
 from tests.helmtemplates import TemplateError, render
 
-CHART = Path(__file__).parents[5] / "deploy" / "chart"
+CHART = chart_files()
 HELM = shutil.which("helm")
 needs_helm = pytest.mark.skipif(HELM is None, reason="helm is not on PATH: the tests' own evaluator stands for it")
 OWN = ("Namespace", "moorage-system")  # Helm creates it
@@ -58,13 +58,13 @@ def chart_values(values: InstallValues) -> dict[str, Any]:
             return {**base, **{key: merge(base.get(key), value) for key, value in over.items()}}
         return over
 
-    return merge(yaml.safe_load((CHART / "values.yaml").read_text()), values.to_document())
+    return merge(yaml.safe_load(CHART["values.yaml"]), values.to_document())
 
 
 def rendered(values: dict[str, Any]) -> dict[tuple[str, str, str], dict[str, Any]]:
     objects: dict[tuple[str, str, str], dict[str, Any]] = {}
-    for path in sorted((CHART / "templates").rglob("*.yaml")):
-        for obj in render(path.read_text(), values):
+    for text in (CHART[path] for path in sorted(CHART) if path.startswith("templates/")):
+        for obj in render(text, values):
             key = (obj["kind"], obj["metadata"].get("namespace", ""), obj["metadata"]["name"])
             assert key not in objects, f"{key} is there twice"
             objects[key] = obj
@@ -111,10 +111,11 @@ def helm(*words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("values", CASES, ids=IDS)
 def test_helm_itself_gives_what_moor_install_applies(values, tmp_path):
     """Seen with Helm 4.1.4."""
-    chosen = tmp_path / "values.yaml"
+    chosen, chart = tmp_path / "values.yaml", tmp_path / "chart"
+    write_tree(chart, CHART)
     chosen.write_text(yaml.safe_dump(values.to_document()))
-    assert helm("lint", "--strict", str(CHART), "-f", str(chosen)).returncode == 0
-    result = helm("template", "moorage", str(CHART), "-n", "moorage-system", "-f", str(chosen))
+    assert helm("lint", "--strict", str(chart), "-f", str(chosen)).returncode == 0
+    result = helm("template", "moorage", str(chart), "-n", "moorage-system", "-f", str(chosen))
     assert result.returncode == 0, result.stderr
     made = [obj for obj in yaml.safe_load_all(result.stdout) if obj]
     keyed = {
@@ -125,7 +126,7 @@ def test_helm_itself_gives_what_moor_install_applies(values, tmp_path):
 
 
 def schema() -> dict[str, Any]:
-    return json.loads((CHART / "values.schema.json").read_text())
+    return json.loads(CHART["values.schema.json"])
 
 
 WRONG = [
@@ -143,7 +144,7 @@ WRONG = [
 
 @pytest.mark.parametrize("wrong", WRONG, ids=json.dumps)
 def test_wrong_values_are_refused_by_the_schema(wrong):
-    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    values = yaml.safe_load(CHART["values.yaml"])
     jsonschema_rs.validate(schema(), values)
     with pytest.raises(jsonschema_rs.ValidationError):
         jsonschema_rs.validate(schema(), {**values, **wrong})
@@ -152,9 +153,10 @@ def test_wrong_values_are_refused_by_the_schema(wrong):
 @needs_helm
 @pytest.mark.parametrize("wrong", WRONG, ids=json.dumps)
 def test_helm_itself_refuses_wrong_values(wrong, tmp_path):
-    chosen = tmp_path / "values.yaml"
+    chosen, chart = tmp_path / "values.yaml", tmp_path / "chart"
+    write_tree(chart, CHART)
     chosen.write_text(yaml.safe_dump({"image": "m", **wrong}))
-    result = helm("template", "moorage", str(CHART), "-n", "moorage-system", "-f", str(chosen))
+    result = helm("template", "moorage", str(chart), "-n", "moorage-system", "-f", str(chosen))
     assert result.returncode != 0
     assert "schema" in result.stderr
 
@@ -176,10 +178,10 @@ def test_the_chart_says_what_it_is():
     """https://helm.sh/docs/topics/charts/#the-chartyaml-file"""
     from moorage import __version__
 
-    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    chart = yaml.safe_load(CHART["Chart.yaml"])
     assert (chart["apiVersion"], chart["name"], chart["type"]) == ("v2", "moorage", "application")
     assert chart["version"] == chart["appVersion"] == __version__
-    assert {path.name for path in CHART.iterdir()} == {
+    assert {path.partition("/")[0] for path in CHART} == {
         "Chart.yaml",
         "values.yaml",
         "values.schema.json",

@@ -9,7 +9,7 @@ import jsonschema_rs
 import msgspec
 import pytest
 
-from moorage.cli.manifests import stale_files, tree, write_tree
+from moorage.cli.manifests import CHART_NOTE, chart_files, stale_files, tree, write_tree
 from moorage.model.crds import all_crds, structural
 from moorage.model.tenant import (
     Membership,
@@ -44,6 +44,17 @@ def test_stale_missing_and_leftover_files_are_named(tmp_path: Path) -> None:
     write_tree(tmp_path, tree())
     assert stale_files(tmp_path, tree()) == []
     assert (tmp_path / "mine.yaml").read_text() == "a: 1", "what others wrote is left"
+
+
+def test_a_chart_inside_the_tree_is_neither_stale_nor_removed(tmp_path: Path) -> None:
+    write_tree(tmp_path / "chart", chart_files(), option="--chart")
+    (tmp_path / "chart" / "templates" / "left.yaml").write_text(CHART_NOTE)
+    write_tree(tmp_path, tree())
+    assert stale_files(tmp_path, tree()) == []
+    write_tree(tmp_path / "chart", chart_files(), option="--chart")
+    chart = tmp_path / "chart"
+    left = {path.relative_to(chart).as_posix() for path in chart.rglob("*") if path.is_file()}
+    assert left == set(chart_files())
 
 
 def walk(schema: Any, path: str = "") -> list[tuple[str, Obj]]:
