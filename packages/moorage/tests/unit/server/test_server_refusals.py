@@ -12,6 +12,7 @@ from moorage.server.identity.auth import SECURITY_HEADERS
 from moorage.server.pages.refusals import Refusal, Refuse, refusal_of, sentence, wants_page
 from moorage.server.problems import Problem
 from moorage.server.service import ServerService
+from tests.pageaddresses import PAGES
 
 BROWSER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 HTMX = {"accept": "*/*", "hx-request": "true"}
@@ -61,6 +62,15 @@ RBAC = (
 )  # fmt: skip
 def test_a_refusal_says_what_failed_and_where_to_go(problem, path, is_known, has_login, want):
     assert refusal_of(problem, path, is_known=is_known, has_login=has_login) == want
+
+
+def test_a_page_below_a_list_leads_back_to_it():
+    addresses = {page.partition("?")[0] for page in PAGES}
+    for page in addresses:
+        is_below = any(page.startswith(f"{place}/") for place in addresses - {"/"})
+        back, _ = refusal_of(Problem(404, "not_found", "it is not there"), page, is_known=True).links[0]
+        assert page.startswith(f"{back}/") or not is_below, page
+        assert back in addresses, page
 
 
 @pytest.mark.parametrize(

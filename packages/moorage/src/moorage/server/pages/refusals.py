@@ -42,7 +42,7 @@ LISTS = {  # first part of a path → the words of the link back to its list
     "datasets": "All datasets",
     "maps": "All maps",
     "workflows": "All workflows",
-    "schedules": "All schedules",
+    "crons": "All schedules",
     "open": "All workspaces",
     "admin/users": "All users",
     "admin/tenants": "All tenants",
