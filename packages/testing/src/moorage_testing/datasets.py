@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from moorage.model.dataset import DATASETS
-from moorage.model.names import OWNER_ANNOTATION, OWNER_LABEL
+from moorage.model.names import owned_by
 from moorage_kube.resources import Obj
 
 
@@ -17,8 +17,7 @@ def make_dataset(name: str, namespace: str, *, url: str, size: str = "1Gi", **sp
         "metadata": {
             "name": name,
             "namespace": namespace,
-            "labels": {OWNER_LABEL: "ada"},
-            "annotations": {OWNER_ANNOTATION: "ada"},
+            **owned_by("ada"),
         },
         "spec": {"source": {"url": url}, "size": size} | {key: value for key, value in spec.items() if value},
     }
