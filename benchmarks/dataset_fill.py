@@ -3,8 +3,9 @@
     python benchmarks/dataset_fill.py --files 10000 --bytes 5e9 --kills 5 --pods 30 --nodes 3
 
 A web server on this machine serves the files; `moor up` starts a local cluster of its own; the filler's process is
-sent SIGKILL each time that another share of the bytes has come. Then an Indexed Job of read-only pods checks each
-file's SHA-256 against the sums noted when the files were made, three pods each file, and tries to write.
+sent SIGKILL each time that it asks for more than another share of the bytes. Then an Indexed Job of read-only pods
+checks each file's SHA-256 against the sums noted when the files were made, three pods each file, and tries to
+write.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -57,11 +57,35 @@ def make_files(folder: Path, sums: Path, *, files: int, total: int, seed: int) -
     return written
 
 
-def serve(folder: str, port: str) -> None:
-    """A web server with listings of folders, ranges and ETags; prints its port."""
+def serve(folder: str, port: str, volumes: str, kills: str) -> None:
+    """A web server with listings of folders, ranges and ETags, which kills who asks.
+
+    The filler on these volumes is sent SIGKILL when it asks for more than another share of the bytes; a line is
+    printed each time. So it has always something left to do, however fast it is.
+    """
     from aiohttp import web
 
-    app = web.Application()
+    total = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
+    shares = [total * share // (int(kills) + 1) for share in range(1, int(kills) + 1)]
+    answered = 0
+
+    @web.middleware
+    async def kill(request: web.Request, handler: Any) -> Any:
+        if shares and answered >= shares[0]:
+            for pid in fillers(Path(volumes)):
+                os.kill(pid, signal.SIGKILL)
+                print(f"killed after {answered:,} bytes", flush=True)
+                shares.pop(0)
+                break
+        return await handler(request)
+
+    async def count(request: web.Request, response: web.StreamResponse) -> None:
+        nonlocal answered
+        if request.method == "GET" and isinstance(response, web.FileResponse):
+            answered += response.content_length or 0
+
+    app = web.Application(middlewares=[kill])
+    app.on_response_prepare.append(count)
     app.router.add_static("/files", folder, show_index=True)
     web.run_app(app, host="127.0.0.1", port=int(port), print=None, access_log=None)
 
@@ -90,35 +114,6 @@ def check(root: Path, sums: Path, pods: int) -> None:
     node = os.environ.get("NODE", "")
     print(json.dumps({"index": index, "node": node, "files": files, "bytes": size, "bad": bad, "write": refused}))
     sys.exit(1 if bad else 0)
-
-
-class Killer:
-    """Kills the filler each time that another share of the bytes stands on the volume."""
-
-    def __init__(self, volumes: Path, total: int, kills: int) -> None:
-        self._volumes, self._total, self._wanted = volumes, total, kills
-        self.kills: list[tuple[float, int]] = []
-        self.stop = threading.Event()
-
-    def run(self) -> None:
-        while not self.stop.is_set() and len(self.kills) < self._wanted:
-            goal = self._total * (len(self.kills) + 1) // (self._wanted + 1)
-            size = self._on_volume()
-            for pid in fillers(self._volumes) if size >= goal else ():
-                os.kill(pid, signal.SIGKILL)
-                self.kills.append((time.monotonic(), size))
-                break
-            self.stop.wait(0.5)
-
-    def _on_volume(self) -> int:
-        size = 0
-        for folder, _, names in os.walk(self._volumes):
-            for name in names:
-                try:
-                    size += os.stat(os.path.join(folder, name)).st_size
-                except OSError:
-                    continue
-        return size
 
 
 def fillers(volumes: Path) -> Iterator[int]:
@@ -231,7 +226,7 @@ def main() -> int:
     parser.add_argument(
         "--work", type=Path, default=None, help="folder for files and cluster (default: a new one)"
     )
-    parser.add_argument("--serve", nargs=2, metavar=("FOLDER", "PORT"), help=argparse.SUPPRESS)
+    parser.add_argument("--serve", nargs=4, metavar=("FOLDER", "PORT", "VOLUMES", "KILLS"), help=argparse.SUPPRESS)
     parser.add_argument("--check", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--sums", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -257,26 +252,24 @@ def measure(folder: Path, given: argparse.Namespace) -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    server = subprocess.Popen([sys.executable, __file__, "--serve", str(www), str(port)])
+    words = [str(www), str(port), str(home / "volumes"), str(given.kills)]
+    server = subprocess.Popen([sys.executable, __file__, "--serve", *words], stdout=subprocess.PIPE, text=True)
     try:
         with cluster(home, given.nodes) as env:
-            killer = Killer(home / "volumes", total, given.kills)
-            thread = threading.Thread(target=killer.run)
             started = time.monotonic()
             size = str(int(total * 1.2) + (64 << 20))
             url = f"http://127.0.0.1:{port}/files/"
             moor(env, "dataset", "create", "bench", "--source", url, "--size", size)
-            thread.start()
             while True:
                 one = json.loads(moor(env, "dataset", "show", "bench", "-o", "json"))
                 if one["phase"] in ("Ready", "Failed"):
                     break
                 time.sleep(1)
             took = time.monotonic() - started
-            killer.stop.set()
-            thread.join()
+            server.terminate()
+            kills = len(server.communicate()[0].splitlines())
             print(f"{one['phase']}: {one['files']:,} files, {one['bytes']:,} bytes in {took:.0f} s", flush=True)
-            print(f"filler killed {len(killer.kills)} times, {one['attempts']} attempts", flush=True)
+            print(f"filler killed {kills} times, {one['attempts']} attempts", flush=True)
             if one["phase"] != "Ready":
                 print(one["reason"], one["message"])
                 return 1
@@ -292,7 +285,7 @@ def measure(folder: Path, given: argparse.Namespace) -> int:
             print(f"checksums: {files:,} checked, {bad} wrong; of the whole: {one['checksum'] == want}")
             print(f"writing was refused in {sum('write' in pod for pod in read)} of {len(read)} pods")
             good = not bad and one["checksum"] == want and files >= given.files and len(nodes) == given.nodes
-            return 0 if good and len(killer.kills) == given.kills else 1
+            return 0 if good and kills == given.kills else 1
     finally:
         server.terminate()
         server.wait()
