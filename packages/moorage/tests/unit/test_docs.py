@@ -134,6 +134,27 @@ def test_the_index_links_to_every_page():
     assert linked == pages
 
 
+def test_the_design_notes_are_numbered_without_gaps():
+    notes = sorted((ROOT / "docs" / "design").glob("*.md"))
+    numbers = [int(note.name.split("-")[0]) for note in notes]
+    assert numbers == list(range(numbers[0], numbers[0] + len(notes)))
+    assert [note.name for note in notes if not note.read_text().startswith(f"# {note.name[:4]}")] == []
+
+
+def test_every_design_note_that_a_file_names_exists():
+    """By its full path, or by its number: `docs/design/0005-map.md`, `docs/design/0005`."""
+    names = {f"docs/design/{note.stem}" for note in (ROOT / "docs" / "design").glob("*.md")}
+    known = names | {name[: len("docs/design/0005")] for name in names}
+    files = [*ROOT.glob("packages/**/*.py"), *ROOT.glob("packages/*/pyproject.toml"), *PAGES]
+    wrong = {
+        f"{file.relative_to(ROOT)}: {name}"
+        for file in files
+        for name in re.findall(r"docs/design/\d{4}(?:-[a-z-]*[a-z])?", file.read_text())
+        if name not in known
+    }
+    assert wrong == set()
+
+
 def test_the_page_without_internet_names_every_image_that_we_name():
     page = (ROOT / "docs" / "howto" / "install-air-gapped.md").read_text()
     assert [image for image in (PAUSE_IMAGE, *(app.image for app in BUILT_IN.values())) if image not in page] == []

@@ -2,7 +2,7 @@
 
 A certificate ends at the API server; ours never sees it. So we make a CertificateSigningRequest that nobody is to
 sign: the API server writes into it who made it. Then we show our server that its key is ours. See
-docs/design/0017-server-from-outside.md.
+docs/design/0014-server-from-outside.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How somebody who has no token shows who the API server knows them as; see docs/design/0017."""
+"""How somebody who has no token shows who the API server knows them as; see docs/design/0014."""
 
 from __future__ import annotations
 

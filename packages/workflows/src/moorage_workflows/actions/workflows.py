@@ -1,7 +1,7 @@
 """Workflows: submit, list, read, stop, let go on, retry, resubmit and delete them.
 
 A Workflow is an object of Kubernetes, created and changed as its user. What its nodes did is kept by the server:
-`Records` gives it. Where Argo's controller runs, the nodes are in the object itself. docs/design/0021-workflows.md
+`Records` gives it. Where Argo's controller runs, the nodes are in the object itself. docs/design/0017-workflows.md
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Workflows in Argo's format: their annotations, and the records that the server keeps of each run of one.
 
 The kinds are Argo's own (`argoproj.io/v1alpha1`). Their specs are read as plain documents: Argo defines its
-templates by substituting text in them. docs/design/0021-workflows.md
+templates by substituting text in them. docs/design/0017-workflows.md
 https://argo-workflows.readthedocs.io/en/latest/fields/
 """
 

@@ -1,7 +1,7 @@
 """Workflows, kept going: the reads and writes around `moorage_workflows.decide.workflows.graph`.
 
 A run is loaded from its records when its object is first seen. Then it lives in memory, is told of its pods, and
-each decision is carried out in the order that docs/design/0021 gives. When anything goes wrong on the way, the run
+each decision is carried out in the order that docs/design/0017 gives. When anything goes wrong on the way, the run
 is dropped and loaded anew: the records are the truth.
 """
 

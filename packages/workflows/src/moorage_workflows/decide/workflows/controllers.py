@@ -1,4 +1,4 @@
-"""Who runs workflows on a cluster: Argo's own controller, or Moorage. docs/design/0021-workflows.md"""
+"""Who runs workflows on a cluster: Argo's own controller, or Moorage. docs/design/0017-workflows.md"""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ or with a result that somebody uses, the command of main runs inside a small she
 `init` and `wait` run `executor`. Containers of a set that wait for each other have a script of their own.
 Where the template is built in (`http`, `data`), `main` runs `executor` itself.
 The main container of a resource template runs `executor`, with the pod's service account.
-docs/design/0021-workflows.md, "Outputs of a step"
+docs/design/0017-workflows.md, "Outputs of a step"
 """
 
 from __future__ import annotations
