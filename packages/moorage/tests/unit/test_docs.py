@@ -201,6 +201,13 @@ def test_a_picture_is_small(picture):
     assert picture.stat().st_size < 400_000
 
 
+def test_every_bullet_of_the_changelog_has_at_most_ten_words():
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    bullets = re.findall(r"^- (.+(?:\n  .+)*)", changelog, re.MULTILINE)
+    assert bullets
+    assert [bullet for bullet in bullets if len(bullet.split()) > 10] == []
+
+
 @pytest.mark.parametrize("page", ["run-again.md", "migrate-from-slurm.md"])
 def test_the_file_of_a_run_in_the_docs_is_read(page):
     text = (ROOT / "docs" / "howto" / page).read_text()
