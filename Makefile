@@ -64,11 +64,12 @@ argo-conformance: setup ## Run Argo's manifests of CORPUS on a local cluster; wh
 bench: setup ## Run the benchmarks, or those of ARGS, such as ARGS=cold_start; hours, and a table at the end
 	@$(PY) benchmarks $(ARGS)
 
-lint: setup ## Style, formatting and the import rules
+lint: setup ## Style, formatting, the import rules and plain words
 	@.venv/bin/ruff check packages benchmarks examples docs hatch_build.py
 	@.venv/bin/ruff format --check packages benchmarks examples docs hatch_build.py
 	@for package in packages/*/; do grep -q importlinter $$package/pyproject.toml || continue; \
 		(cd $$package && (../../.venv/bin/lint-imports --no-cache >/dev/null || ../../.venv/bin/lint-imports --no-cache)) || exit 1; done
+	@$(PY) -m moorage_testing.wording
 
 types: setup ## mypy --strict on src
 	@.venv/bin/mypy
