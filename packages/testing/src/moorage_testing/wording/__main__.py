@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from moorage_testing.wording import texts
 from moorage_testing.wording.patterns import odd_phrases
@@ -24,6 +25,7 @@ ROOT = Path(__file__).parents[5]
 LIMITS = Path(__file__).with_name("limits.json")
 SUBJECT_LETTERS = 72  # as in Kubernetes' own log
 JAPANESE = "README.ja.md"
+Limits = dict[str, Any]  # by the names of `KINDS`; and the commit after which subjects count
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,21 +138,26 @@ def main() -> int:
     return _compare(counts, limits)
 
 
-def _compare(counts: dict[str, Count], limits: dict[str, float]) -> int:
-    """Print each count beside its limit; lower the limits when all counts are within them."""
+def _compare(counts: dict[str, Count], limits: Limits) -> int:
+    """Print each count with its limit; lower the limits when all counts are within them."""
     values = {name: counted.value(percent=KINDS[name].percent) for name, counted in counts.items()}
     for name, value in values.items():
         unit = " %" if KINDS[name].percent else ""
         print(f"{name:20}{value:>7g}{unit:2} of {counts[name].texts:5}, limit {limits[name]:g}{unit}")
-    exceeded = [name for name, value in values.items() if value > limits[name]]
+    exceeded, lower = judge(values, limits)
     for name in exceeded:
         print(f"\n{name}: {values[name]:g}, at most {limits[name]:g}. Write the new ones in plain words:")
         print(f"  .venv/bin/python -m moorage_testing.wording --list '{name}'")
-    lower = {name: value for name, value in values.items() if value < limits[name]}
-    if lower and not exceeded:
-        LIMITS.write_text(json.dumps({**limits, **lower}, indent=2) + "\n")
+    if lower != limits:
+        LIMITS.write_text(json.dumps(lower, indent=2) + "\n")
         print(f"\nlimits are lower now: commit {LIMITS.relative_to(ROOT)}")
     return 1 if exceeded else 0
+
+
+def judge(values: dict[str, float], limits: Limits) -> tuple[list[str], Limits]:
+    """Names of values above their limits, and the new limits: lower when all values are within them."""
+    exceeded = [name for name, value in values.items() if value > limits[name]]
+    return exceeded, limits if exceeded else {**limits, **values}
 
 
 if __name__ == "__main__":

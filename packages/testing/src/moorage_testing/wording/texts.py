@@ -69,19 +69,22 @@ def _whole(node: ast.Constant | ast.JoinedStr) -> str:
 
 
 def comments(file: str, source: str) -> Iterator[Text]:
-    """Each comment of a Python source; lines that follow each other are one."""
+    """Each comment of a Python source; lines that follow each other, with no code on them, are one comment."""
     block: list[str] = []
-    start = last = 0
+    start = 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type != tokenize.COMMENT:
             continue
-        line = token.start[0]
-        if block and line != last + 1:
+        line, column = token.start
+        alone = not token.line[:column].strip()
+        if block and not (alone and line == start + len(block)):
             yield Text(file, start, " ".join(block))
             block = []
         start = start if block else line
         block.append(token.string.lstrip("#: "))
-        last = line
+        if not alone:
+            yield Text(file, start, " ".join(block))
+            block = []
     if block:
         yield Text(file, start, " ".join(block))
 
