@@ -33,7 +33,7 @@ from moorage.server.pages.desk import Desk, Page, Question, Tick, done, key_in, 
 from moorage.server.pages.formpages import may_make
 from moorage.server.pages.jobboard import event_rows, job_model
 from moorage.server.pages.paging import Shown, page_of, wanted_of
-from moorage.server.pages.rows import JOB_STATES, JobRow, job_rows, words_of
+from moorage.server.pages.rows import JOB_STATES, JobRow, job_row, job_rows, words_of
 from moorage.server.pages.texts import say
 from moorage.server.pages.usecharts import use_charts
 from moorage.server.problems import Problem, as_problem
@@ -237,7 +237,7 @@ async def _listed(desk: Desk, request: Request) -> Shown[JobRow]:
     known = {(run.namespace, run.name): run for run in runs}
     reader = RunReader(desk.context, user)
     views = await reader.complete([known[row.namespace, row.name] for row in shown.rows])
-    full = tuple(replace(row, node=run.node) for row, run in zip(shown.rows, views, strict=True))
+    full = tuple(job_row(run, row.hue, now) for row, run in zip(shown.rows, views, strict=True))
     return replace(shown, rows=full)
 
 

@@ -246,6 +246,7 @@ def job_rows(
 
 
 def job_row(run: RunView, hue: int, now: datetime) -> JobRow:
+    """A run as a row. `hue` is the colour of its owner in this list."""
     gpus = f"{run.gpus} × {run.gpu_type}" if run.gpus and run.gpu_type else str(run.gpus or "")
     return JobRow(
         namespace=run.namespace,

@@ -81,15 +81,14 @@ def a_pod(
     disrupted: str = "",
     status_reason: str = "",
     started: str | None = None,
+    ended: str | None = None,
     deadline: int | None = None,
     annotations: dict[str, str] | None = None,
 ) -> dict[str, Any]:
-    started = started or ago(minutes=5)
+    started, ended = started or ago(minutes=5), ended or ago(minutes=1)
     state: dict[str, Any] = {}
     if code is not None:
-        state = {
-            "terminated": {"exitCode": code, "reason": why, "startedAt": started, "finishedAt": ago(minutes=1)}
-        }
+        state = {"terminated": {"exitCode": code, "reason": why, "startedAt": started, "finishedAt": ended}}
     elif phase == "Running":
         state = {"running": {"startedAt": started}}
     elif why:
