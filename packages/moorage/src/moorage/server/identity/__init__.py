@@ -1,1 +1,1 @@
-"""Who asks: tokens, sessions, passwords, OpenID Connect, accounts, and the log of what was changed."""
+"""Authentication: tokens, sessions, passwords, OpenID Connect, accounts, and the audit log."""

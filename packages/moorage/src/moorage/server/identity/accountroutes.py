@@ -37,7 +37,7 @@ async def change_account(call: Call[AccountChange, None]) -> Account:
 
 
 async def apply_change(context: Context, api: Api, person: str, change: AccountChange) -> Account:
-    """Change an account as the caller; for REST and pages. End its sessions where nobody may stay logged in."""
+    """Change an account as the caller; for REST and pages. Ends its sessions where the change forbids a login."""
     account = await people.change_account(api, person, change)
     if people.ends_sessions(change):
         await context.logins.end_all(person, "an administrator changed the account")

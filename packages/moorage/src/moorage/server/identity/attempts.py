@@ -1,15 +1,15 @@
 """Limits wrong passwords. A try is counted before the password is checked.
 
-Who logs in from a new place may have to wait, up to an hour, while others guess at this name. A try is judged by
-where it comes from:
+A user who logs in from a new place may have to wait, up to an hour, while others guess at this name. The limit
+of a try depends on its origin:
 
-- a device that this person logged in on before (a cookie tells, see `Sealer`): by that device's own wrong tries;
-- an address that this person logged in from before: by this name's wrong tries from this address;
-- anywhere else: by those, by the wrong tries at this name from all such places, after which the wait grows from
-  30 seconds to an hour, and by a rate for the whole address, which many people may share.
+- a device on which this person logged in before (by a cookie, see `Sealer`): wrong tries of that device;
+- an address from which this person logged in before: wrong tries at this name from this address;
+- any other place: the same, and also the wrong tries at this name from all such places, after which the wait
+  grows from 30 seconds to an hour, and a rate for the whole address, which many people may share.
 
 An IPv6 address counts as its /64, see `client_network`. Counts are in the people's database, so tries at several
-servers count together; a restart forgives none.
+servers count together, and a restart does not reset them.
 
 The waits and the exception for known places: NIST SP 800-63B, 5.2.2
 (https://pages.nist.gov/800-63-3/sp800-63b.html#throttle). Devices:
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class CountStore(Protocol):
-    """Where counts are kept. See `SharedValues`."""
+    """The store of the counts. See `SharedValues`."""
 
     def get(self, key: Key, now: datetime) -> bytes | None: ...
 
@@ -88,7 +88,7 @@ class Failures(Struct, frozen=True):
 
 
 class Counts(Struct, frozen=True):
-    """What counts against one try. Strangers have all three, others the place alone; None: nothing counts."""
+    """The counts that limit one try. Strangers have all three, others only `place`; None if nothing counts."""
 
     place: Bucket | None = None
     address: Bucket | None = None
@@ -115,11 +115,11 @@ class Attempts:
         return self._change(origin, lambda counts: begin(origin, counts, now.timestamp()), now)
 
     def succeeded(self, origin: Origin) -> None:
-        """The right password: what went wrong before from this place is forgotten, other places' tries are not."""
+        """Reset the wrong tries from this place after the right password; tries from other places still count."""
         self._change(origin, lambda counts: (Counts(None, *_undone(counts)), None), self._clock.now())
 
     def undo(self, origin: Origin) -> None:
-        """A try that was begun counts no more. What is zero again goes: it would push out others' counts."""
+        """Remove a try from the counts. A count of zero is deleted, so that it does not push out other counts."""
 
         def undone(counts: Counts) -> tuple[Counts, None]:
             return Counts(_returned(counts.place, PLACE), *_undone(counts)), None
@@ -159,7 +159,7 @@ def _undone(counts: Counts) -> tuple[Bucket | None, Failures | None]:
 
 
 def _returned(bucket: Bucket | None, rate: Rate) -> Bucket | None:
-    """The bucket with one try given back; None when it is full."""
+    """The bucket with one try returned to it; None when it is full."""
     if bucket is None:
         return None
     returned = give_back(bucket, rate)

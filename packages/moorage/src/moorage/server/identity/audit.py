@@ -1,9 +1,12 @@
-"""Who did what, when, from where, and how it ended: a line in the log at once, and a row for a while.
+"""The audit log: each action with its user, time, address and outcome, in the log and as a row of a
+table.
 
-The gate notes every request that is no mere look, whatever route answers it; no route can forget.
+The gate notes every request that is not read-only, whichever route answers it, so a route cannot
+forget.
 
-Strangers may be refused as often as they like, and each row is disk that is kept for months: of their requests
-STRANGERS become rows, the log has all of them, and a row each hour tells how many are in the log alone.
+Strangers may be refused any number of times, and each row takes disk space for months. So at most
+STRANGERS of their requests become rows, and the log has all of them. A row each hour counts those
+that are only in the log.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ STRANGERS = Rate(per_second=0.1, burst=1000)  # rows; in 90 days 780,000 at most
 
 
 class AuditLog:
-    """`run` writes what was noted; what is left when it is cancelled is written then."""
+    """Collects entries; `run` writes them, and writes the rest when it is cancelled."""
 
     def __init__(self, desk: SessionDesk, *, days: int, clock: Clock = SYSTEM) -> None:
         self._desk, self._days, self._clock = desk, days, clock
@@ -51,9 +54,9 @@ class AuditLog:
         at: datetime | None = None,
         only_log: bool = False,
     ) -> None:
-        """`is_stranger`: it was refused, and nobody knows whose it was, whatever name it gave.
+        """Add an entry. `is_stranger`: a refused request of an unknown user; the name in it is not verified.
 
-        `at`: when it was, if not now. `only_log`: it becomes no row; how many there are is told each hour.
+        `at`: the time of the action, if not now. `only_log`: adds no row; an hourly row counts such entries.
         """
         entry = AuditEntry(
             at=at or self._clock.now(),
@@ -113,7 +116,7 @@ class AuditLog:
             self.note(person="", method="", path="", what=what, address="", status=0)
 
     async def flush(self) -> None:
-        """Write what waits; it waits on where it cannot be written."""
+        """Write the waiting entries; they stay in the queue if the write fails."""
         entries = list(self._waiting)
         if not entries:
             return

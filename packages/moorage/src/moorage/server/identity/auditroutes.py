@@ -1,7 +1,8 @@
-"""GET /api/v1/audit: who did what, newest first; for those who may `get` `audit.moorage.dev` (administrators).
+"""GET /api/v1/audit: logged actions, newest first; for those who may `get` `audit.moorage.dev`
+(administrators).
 
-POST /api/v1/audit/records: what the admission webhook tells of the Kubernetes API; for its ServiceAccount alone.
-Nobody else writes into the log, an administrator neither.
+POST /api/v1/audit/records: changes in the Kubernetes API, from the ServiceAccount of the admission
+webhook. All other users are refused, administrators too.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from moorage_kube.moments import rfc3339_micro
 
 
 async def show_audit(call: Call[None, AuditQuery]) -> AuditPage:
-    """Who did what, newest first, for administrators; `next` is the `before` of the page that follows."""
+    """List actions with user, time and outcome, newest first, for administrators.
+
+    `next` is the `before` of the next page.
+    """
     query = call.query
     return await read_audit(
         call.context,
@@ -40,7 +44,7 @@ async def read_audit(
     context: Context, user: User, *, limit: int, person: str | None = None, action: str = "", before: int = 0,
     since: datetime | None = None, until: datetime | None = None, namespace: str = "",
 ) -> AuditPage:  # fmt: skip
-    """A page of the log, for REST and pages. `action`: a text in what was done, in any case. Raises Forbidden."""
+    """A page of the log, for REST and pages. `action`: a part of the action, in any case. Raises Forbidden."""
     if not await context.auth.may(user, "get", "audit", group=GROUP):
         raise Forbidden(
             "only administrators of the cluster may read the audit log",
@@ -72,7 +76,7 @@ async def read_audit(
 
 
 async def take_records(call: Call[AuditRecords, None]) -> None:
-    """Take records of changes in the Kubernetes API from the admission webhook, and from nobody else."""
+    """Take records of changes in the Kubernetes API from the admission webhook; all other callers are refused."""
     if call.user.account != WEBHOOK_USER or call.user.borrowed:
         raise Forbidden(
             "only the admission webhook may send audit records",

@@ -1,8 +1,8 @@
-"""Who may ask: a session of a person, a Kubernetes token, the page token, or a cookie made from one of them.
+"""Authentication by a person's session, a Kubernetes token, the page token, or a cookie made from one of them.
 
-`Gate` stands before every route: it refuses foreign Host headers (DNS rebinding) and changes asked for by other
-sites (CSRF), lets health, metrics, static files and the way in through, and asks everybody else who they are. It
-puts the security headers on every answer, and every change into the audit log.
+`Gate` handles each request before its route: it refuses foreign Host headers (DNS rebinding) and changes that
+other sites request (CSRF). It lets health, metrics, static files and login pages through, and identifies the
+user of all other requests. It adds the security headers to every response, and every change to the audit log.
 """
 
 from __future__ import annotations
@@ -98,14 +98,14 @@ NOSNIFF, NO_STORE = (b"x-content-type-options", b"nosniff"), (b"cache-control", 
 
 
 class Refuses(Protocol):
-    """Answers a request with a problem, and with the headers `sent` beside it."""
+    """Answers a request with a problem, and adds the headers `sent`."""
 
     def __call__(self, scope: Scope, problem: Problem, sent: Mapping[str, str] | None = None, /) -> Response: ...
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who asks: a person, or whom the API server named, or `PAGE_USER`."""
+    """The user of a request: a person, a name from the API server, or `PAGE_USER`."""
 
     name: str
     groups: tuple[str, ...] = ()  # a person's begin with GROUP_PREFIX
@@ -127,7 +127,7 @@ PAGE = User(PAGE_USER, is_page=True)
 
 
 def same(secret: str, other: str) -> bool:
-    """Whether two secrets are equal, in a time that tells nothing; an empty secret equals none."""
+    """Whether two secrets are equal, in a time that reveals nothing; an empty secret equals none."""
     return bool(secret) and bool(other) and hmac.compare_digest(secret.encode(), other.encode())
 
 
@@ -138,7 +138,7 @@ def bearer_of(headers: Mapping[str, str]) -> str:
 
 
 class Auth:
-    """Knows who a token belongs to. An empty `page_token` lets nobody in by page token or cookie."""
+    """Finds the user of a token. With an empty `page_token`, page tokens and their cookies are refused."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class Auth:
         page_sessions: PageSessions,
         clock: Clock = SYSTEM,
     ) -> None:
-        """`page_person`: who acts by the page's token; empty: it only looks."""
+        """`page_person`: the user of the page's token; empty: the token is read-only."""
         self.page_sessions = page_sessions
         self._api = api
         self._people = people
@@ -205,7 +205,7 @@ class Auth:
         return User(session.person, groups_of(account), account=account_user(session.person), session=session)
 
     async def review(self, token: str) -> User | None:
-        """Ask the API server whose token it is; an answer is kept for REVIEW_SECONDS (a refusal: shorter).
+        """Ask the API server for the user of a token; an answer is cached for REVIEW_SECONDS (a refusal: shorter).
 
         https://kubernetes.io/docs/reference/kubernetes-api/authentication-resources/token-review-v1/
         """
@@ -221,7 +221,7 @@ class Auth:
         return user
 
     async def _as_person(self, user: User) -> User | None:
-        """The user under the person's name, where it is a person's account; None for who was put out."""
+        """The user under the person's name, if it is a person's account; None if that is disabled or deleted."""
         if not is_account(user.account):
             return user
         account = await self._people.behind(user.account)
@@ -265,7 +265,7 @@ class Auth:
         name: str = "",
         subresource: str = "",
     ) -> bool:
-        """Whether RBAC lets a user do this; an answer is kept for REVIEW_SECONDS. Raises ApiError.
+        """Whether RBAC lets a user do this; an answer is cached for REVIEW_SECONDS. Raises ApiError.
 
         https://kubernetes.io/docs/reference/kubernetes-api/authorization-resources/subject-access-review-v1/
         """
@@ -361,7 +361,7 @@ class Gate:
             self._note(scope, "CONNECT" if is_websocket else scope["method"], status)
 
     def _note(self, scope: Scope, method: str, status: int) -> None:
-        """Every change, and every try at one, goes into the audit log; workers' reports are none of people's."""
+        """Add every change, and every try at one, to the audit log, except reports from workers."""
         path, state = scope["path"], scope["state"]
         if method in LOOKS or path in LOOKING_PATHS or has_own_auth(path):
             return
@@ -384,7 +384,7 @@ class Gate:
         )
 
     def _address(self, scope: Scope) -> str:
-        """Who asks, as far as the network tells; behind a proxy of ours, what it says."""
+        """The client's address: of the connection, or the one that our proxy forwards."""
         client = _client(scope)
         if self._addresses.believes(client):
             forwarded = Headers(scope=scope).getlist("x-forwarded-for")
@@ -460,7 +460,7 @@ class Gate:
         return None
 
     def _scheme(self, scope: Scope, headers: Headers) -> str:
-        """By which scheme browsers reach us: as the proxy before us tells, or the public address, or as we see."""
+        """The scheme of our address in browsers: from our proxy, the public address, or the connection."""
         if self._addresses.believes(_client(scope)) and (forwarded := headers.getlist("x-forwarded-proto")):
             return forwarded[-1].rpartition(",")[2].strip().lower()
         if public := self._addresses.scheme_of(headers.get("host", "")):
@@ -508,9 +508,9 @@ def _client(scope: Scope) -> str:
 
 
 def hardened(headers: Iterable[tuple[bytes, bytes]], path: str) -> list[tuple[bytes, bytes]]:
-    """An answer's headers, and those that make browsers careful, but where it gave its own.
+    """The headers of a response, with the security headers that it does not set itself.
 
-    What only workers ask, thousands of times a second, gets the one that says to take it for what it says it is.
+    Paths for workers get thousands of requests a second; their responses get only `x-content-type-options`.
     """
     sent = list(headers)
     if path in OWN_AUTH_PATHS:
@@ -521,10 +521,10 @@ def hardened(headers: Iterable[tuple[bytes, bytes]], path: str) -> list[tuple[by
 
 
 def is_same_origin(headers: Headers, scheme: str) -> bool:
-    """Whether the page that asks is one of this server's own, by what the browser says and no script can set.
+    """Whether the page that sent the request is from this server, by headers that scripts cannot set.
 
-    `scheme`: by which the server is reached. A browser that says `same-origin` has compared it itself, as it sees
-    it; of one that does not say so, the Origin's is compared.
+    `scheme`: the scheme of the server's address. A browser that sends `same-origin` has compared it itself; if a
+    browser sends no Sec-Fetch-Site, the Origin header is compared.
 
     https://developer.mozilla.org/en-US/docs/Web/HTTP/Headers/Sec-Fetch-Site
     """
@@ -544,10 +544,10 @@ def is_same_origin(headers: Headers, scheme: str) -> bool:
 
 
 class _Lasting:
-    """Around what answers a request: ends it when it lasts and whoever asked is put out meanwhile.
+    """Wraps the handling of a request, and ends a long one when its user loses access meanwhile.
 
-    Logs that are followed, terminals and live pages end within RECHECK_SECONDS after the person's tokens do; a
-    request that is over before costs one timer. While nobody can say who the person is, what runs goes on.
+    Followed logs, terminals and live pages end within RECHECK_SECONDS after the person's tokens do; a shorter
+    request costs one timer. While the user cannot be verified, running requests continue.
     """
 
     def __init__(self, auth: Auth, scope: Scope) -> None:

@@ -1,9 +1,9 @@
-"""What the admission webhook tells of changes in the Kubernetes API, as entries of the audit log.
+"""Entries of the audit log from changes in the Kubernetes API, which the admission webhook reports.
 
-What this server sent for somebody is in the log already, by its request. `OwnWrites` remembers it, so that it is
-not there twice. What one person does to one object again and again is one entry until a pause of REPEAT: a patch
-that collides is admitted again, an eviction is tried until the budget allows it, each Job of a run is deleted by
-itself. Sessions in pods are counted one by one.
+Writes of this server for a user are in the log already, by the user's request. `OwnWrites` remembers them, so
+that each is in the log once. Repeated actions of a person on the same object are one entry until a pause of
+REPEAT: a patch that collides is admitted again, an eviction is tried until the budget allows it, each Job of a
+run is deleted by itself. Sessions in pods are counted one by one.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ _VERBS = {
 class OwnWrites:
     """Writes that servers sent for their users; by account, verb and object, without the version of the API.
 
-    `desk`: where servers share a database, `run` tells the others of them. A record comes to one of the servers,
-    and later than that.
+    `desk`: set where servers share a database; `run` shares the writes through it. A webhook sends a record to one
+    of the servers only, and sends it later.
     """
 
     def __init__(self, *, desk: SessionDesk | None = None, clock: Clock = SYSTEM) -> None:
@@ -76,14 +76,14 @@ class OwnWrites:
             self._news.set()
 
     async def run(self) -> None:
-        """Tell the other servers, until cancelled. While the database is away, nothing is told."""
+        """Share writes with the other servers, until cancelled; none while the database is down."""
         while True:
             await self._news.wait()
             await self._clock.sleep(TELL_SECONDS)
             await self.tell()
 
     async def tell(self) -> None:
-        """Write down what is new."""
+        """Write the new ones to the database."""
         self._news.clear()
         untold, self._untold = self._untold, {}
         if self._desk is None or not untold:

@@ -135,7 +135,7 @@ async def ask_for_cli(_context: Context, request: Request) -> Response:
 
 
 async def grant_to_cli(context: Context, request: Request) -> Response:
-    """Give a command line a code for a session of its own."""
+    """Give a command line the code for its own session."""
     challenge, port, state = _cli_request(await _form(request))
     session = session_of(request.state.user)
     context.audit(request, "grant", "a session to a command line")

@@ -1,4 +1,4 @@
-"""/api/v1/login: how programs log in and out, and what they may know of their sessions."""
+"""/api/v1/login: routes by which programs log in and out, and read their sessions."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ async def _tenants(context: Context, person: str, groups: Collection[str]) -> tu
 
 
 async def _budgets(context: Context, user: User) -> tuple[BudgetRow, ...]:
-    """What is used of the user's budgets; none where they cannot be read, for who asks is known all the same."""
+    """Use of the user's budgets; empty if they cannot be read, since the login does not depend on them."""
     try:
         return (await budgets_for(context, user, own=True)).budgets
     except ApiError as error:

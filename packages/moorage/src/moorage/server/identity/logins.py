@@ -72,7 +72,7 @@ _DEVICE, _FLOW = "device ", "flow "  # what a sealed text is of
 
 
 class LoginSettings(Struct, frozen=True, kw_only=True):
-    """What an administrator chose."""
+    """The login settings of an administrator."""
 
     local: bool = True  # local accounts may log in
     public_url: str = ""  # where browsers find this server; empty: where they asked
@@ -82,9 +82,10 @@ class LoginSettings(Struct, frozen=True, kw_only=True):
 
 
 class Flow(msgspec.Struct, frozen=True):
-    """A login under way at the provider. The browser keeps it, sealed: anybody may begin one, and none is written.
+    """A login in progress at the provider. It is stored sealed in the browser, so logins that strangers begin cost
+    no database writes.
 
-    What a copy of it gives is what the provider gives for its code, and that is good once.
+    A copy of it is worth no more than the provider's code, which can be used once.
     """
 
     until: float  # seconds since 1970
@@ -96,7 +97,7 @@ class Flow(msgspec.Struct, frozen=True):
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """What a person granted to a command line that has not fetched it yet."""
+    """A grant by a person to a command line that has not fetched its session yet."""
 
     person: str
     source: str
@@ -105,14 +106,14 @@ class Grant(msgspec.Struct, frozen=True):
 
 
 class Hashing:
-    """One scrypt at a time, 32 MiB and 80 ms each, and a short queue before it; who comes later is sent away."""
+    """Runs one scrypt at a time, 32 MiB and 80 ms each, with a short queue; refuses work when it is full."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Semaphore(1)
         self._waiting = 0
 
     async def run(self, work: Callable[[], Awaitable[T]]) -> T:
-        """What `work` returns. It runs to its end, also when who asked has gone. Raises Problem 503."""
+        """Return the result of `work`. It runs to its end, even if the client disconnects. Raises Problem 503."""
         if self._waiting >= HASHES_WAITING:
             problem = Problem(
                 503,
@@ -220,10 +221,10 @@ class Logins:
     async def by_password(
         self, name: str, password: str, *, address: str, client: str, device: str = ""
     ) -> tuple[str, Session]:
-        """A new session's token, and the session. `device`: what `device_mark` gave this browser before.
+        """A new session's token, and the session. `device`: this browser's value of `device_mark`, if any.
 
-        Raises Problem 401, 422 for what can be nobody's name, 429 after too many wrong passwords, 503 while too
-        many are being checked.
+        Raises Problem 401, 422 for an invalid name, 429 after too many wrong passwords, 503 while too many
+        are being checked.
         """
         if not self.settings.local:
             raise Problem(403, "no_local_accounts", "this server has no local accounts", "log in with a browser")
@@ -354,7 +355,7 @@ class Logins:
         return flow if self._clock.now().timestamp() < flow.until else None
 
     async def grant(self, session: Session, challenge: str) -> str:
-        """A code, good once and for a short time, by which a command line gets a session of its own."""
+        """Return a code with which a command line gets its own session, once and within a short time."""
         code, now = secrets.token_urlsafe(24), self._clock.now()
         grant = Grant(session.person, session.source, challenge, session.id)
         await self._desk.do(
@@ -486,7 +487,7 @@ class Logins:
             raise Problem(403, "login_refused", error.message, error.hint) from error
 
     async def _is_password(self, name: str, password: str) -> bool:
-        """Takes as long for a name that nobody has."""
+        """Check a password. Takes equally long for an unknown name."""
         stored = ""
         try:
             check_person(name)

@@ -39,16 +39,16 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class ProviderAway(MoorageError):
-    """The provider gives no usable answer now; nobody is put out for that."""
+    """The provider gives no usable answer now; existing sessions stay."""
 
 
 class Refused(MoorageError):
-    """The provider, or what it sent, does not let this person in."""
+    """The provider, or its answer, does not let this person in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderSettings:
-    """What an administrator says of the provider. Raises UsageError for what cannot be."""
+    """An administrator's settings for the provider. Raises UsageError for invalid ones."""
 
     issuer: str
     client_id: str
@@ -76,7 +76,7 @@ class ProviderSettings:
 
 
 class Login(Struct, frozen=True):
-    """What the provider said of a person."""
+    """The provider's answer about a person."""
 
     subject: str
     name: str
@@ -137,7 +137,7 @@ class Provider:
         return f"{address}{'&' if '?' in address else '?'}{urlencode(query)}"
 
     async def exchange(self, code: str, *, redirect: str, nonce: str, verifier: str) -> Login:
-        """Who a code stands for. Raises Refused and ProviderAway."""
+        """Return the login of a code. Raises Refused and ProviderAway."""
         answer = await self._ask_token(
             {"grant_type": "authorization_code", "code": code, "redirect_uri": redirect, "code_verifier": verifier}
         )
@@ -242,7 +242,7 @@ class Provider:
         return Login(subject, name.strip(), kept, refresh_token, expires)
 
     async def _with_userinfo(self, claims: dict[str, Any], answer: Mapping[str, Any]) -> dict[str, Any]:
-        """Providers that keep the ID token small tell the rest at their userinfo endpoint."""
+        """Add the claims of the userinfo endpoint; providers with small ID tokens have the rest there."""
         settings = self.settings
         if settings.name_claim in claims:
             return claims

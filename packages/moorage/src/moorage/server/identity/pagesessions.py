@@ -1,9 +1,9 @@
-"""What the page's cookie stands for: a session of its own, made when somebody comes with the page's token.
+"""Sessions of the page's cookie; each is separate, and begins when a browser sends the page's token.
 
 The cookie's value is random and invalid once its session has ended: at the logout, unused for IDLE, after
-LIFETIME, or when the server gets another page token. Of a value only the SHA-256 is kept.
+LIFETIME, or when the server gets another page token. Only the SHA-256 of a value is stored.
 
-Anybody may send any value: one that is not of an open session costs a read, never a write.
+Any client may send any value: an invalid one costs a read, never a write.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KEPT = 1000  # at a time; the longest unused go first
 
 
 class PageSessions:
-    """The sessions that are open. `page_token`: whose they are."""
+    """The open sessions that began with `page_token`."""
 
     def __init__(self, desk: SessionDesk, page_token: str, *, clock: Clock = SYSTEM) -> None:
         self._desk, self._page_token, self._clock = desk, page_token, clock

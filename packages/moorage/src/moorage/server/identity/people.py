@@ -1,4 +1,4 @@
-"""The people of this cluster, as the server knows them: their accounts, kept current."""
+"""The people of this cluster, as the server knows them: their accounts, always current."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class People:
         self._accounts.on_change(changed)
 
     async def account(self, person: str) -> Obj | None:
-        """A person's account; None for who has none. Raises ApiError when it cannot be told."""
+        """A person's account; None if there is none. Raises ApiError if it cannot be read."""
         return await self._account(account_name(person))
 
     async def behind(self, username: str) -> Obj | None:
-        """The account behind a Kubernetes user name; None where it is none of ours, or gone."""
+        """The account of a Kubernetes user name; None if it is not one of ours, or was deleted."""
         name = account_in(username)
         return await self._account(name) if name else None
 

@@ -1,7 +1,8 @@
-"""Who comes without a token that we could have reviewed, such as an administrator with a client certificate.
+"""Proofs for users without a token that can be reviewed, such as an administrator with a client certificate.
 
-The API server wrote into a CertificateSigningRequest who made it; its spec never changes. Whoever shows us, for
-our own address, that they have its key, made it. They get a sealed token with the name and groups that it has.
+The API server writes the name of its creator into a CertificateSigningRequest; its spec never changes. A client
+that signs this server's address with the key of the request is that creator. It gets a sealed token with the
+creator's name and groups.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ ANONYMOUS = "system:anonymous"
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Whom the API server named, until when we believe it."""
+    """The user that the API server named, and the end of the token."""
 
     name: str
     groups: tuple[str, ...]
@@ -46,7 +47,7 @@ class Proofs:
         self._room = asyncio.Semaphore(_AT_ONCE)
 
     async def take(self, name: str, audience: str, signature: str) -> tuple[str, Identity]:
-        """A token for whoever made a request. Raises Problem 401 or 400, ApiError."""
+        """Return a token for the creator of a request. Raises Problem 401 or 400, ApiError."""
         if not PROOF_NAMES.fullmatch(name):
             raise _refused(f"{name[:80]!r} is not the name of a proof")
         host = host_of(audience)
@@ -74,7 +75,7 @@ class Proofs:
         return PROOF_PREFIX + sealed.decode(), identity
 
     async def identity(self, token: str) -> Identity | None:
-        """Whom a token stands for; None for one that is over, or none of ours."""
+        """The user of a token; None for a token that has expired or is not ours."""
         sealed = token.removeprefix(PROOF_PREFIX)
         if not sealed.isascii():
             return None
@@ -90,7 +91,7 @@ def expires(identity: Identity) -> datetime:
 
 
 def fault_of(request: dict[str, Any], now: datetime) -> str:
-    """Why a CertificateSigningRequest proves nothing; empty: it does, for who has its key."""
+    """The reason why a CertificateSigningRequest proves nothing; empty if it proves the owner of its key."""
     spec, meta = request.get("spec") or {}, request["metadata"]
     if spec.get("signerName") != SIGNER:
         return f"the request is for the signer {spec.get('signerName')!r}, not for {SIGNER!r}"

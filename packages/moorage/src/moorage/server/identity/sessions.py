@@ -1,8 +1,9 @@
-"""Sessions, one-time codes, shared values and the audit log in SQL: `people.db` beside `usage.db`, or PostgreSQL.
+"""Sessions, one-time codes, shared values and the audit log in SQL: `people.db`, in the folder of `usage.db`, or
+PostgreSQL.
 
-Of a session's token only the SHA-256 is kept. A provider's refresh token is kept sealed (Fernet: AES-128-CBC with
-HMAC-SHA256); its keys are in the Secret KEYS_SECRET of the people's namespace, so a copy of the database alone
-opens nothing. The file is readable by its owner only.
+Only the SHA-256 of a session's token is stored. A provider's refresh token is stored sealed (Fernet: AES-128-CBC
+with HMAC-SHA256); its keys are in the Secret KEYS_SECRET of the people's namespace, so a copy of the database
+alone opens nothing. The file is readable by its owner only.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Session(Struct, frozen=True, kw_only=True):
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Who did what, when, from where, and how it ended."""
+    """An action with its user, time, address and outcome."""
 
     at: datetime
     person: str
@@ -250,7 +251,7 @@ class SessionStore:
             self._db.run("INSERT INTO login_codes VALUES (?, ?, ?)", digest(code), to_microseconds(expires), body)
 
     def take_code(self, code: str, now: datetime) -> bytes | None:
-        """What stands under a code, which is good no more; None for one that is unknown, used or too old."""
+        """The value of a code, which is then deleted; None for a code that is unknown, used or expired."""
         rows = self._db.rows("SELECT body, expires_at FROM login_codes WHERE code_hash = ?", digest(code))
         if not rows or not self._db.run("DELETE FROM login_codes WHERE code_hash = ?", digest(code)):
             return None  # of two who take it at once, one deletes it
@@ -279,9 +280,9 @@ class SessionStore:
         self, *, person: str | None = None, action: str = "", before: int = 0, limit: int = AUDIT_PAGE,
         since: datetime | None = None, until: datetime | None = None, namespace: str = "",
     ) -> list[AuditEntry]:  # fmt: skip
-        """The newest entries first; `before`: older than this number; `action`: a text in what was done.
+        """The newest entries first; `before`: older than this number; `action`: a part of the action's text.
 
-        `namespace`: only what names it, in the action or as a part of the path.
+        `namespace`: only entries that name it, in the action or as a part of the path.
         """
         wheres: list[str] = ["number > 0"]
         values: list[str | int] = []
@@ -349,7 +350,10 @@ class Sealer:
         return Fernet(keys[0]).encrypt(text.encode())
 
     async def open(self, sealed: bytes, *, from_stranger: bool = False) -> str | None:
-        """None when no key there is opens it. The keys are read again then, for strangers' texts not at once."""
+        """Return the text; None if none of the keys opens it.
+
+        Before that the keys are read again; for strangers' texts only after STRANGER_SECONDS.
+        """
         text = _opened(self._keys, sealed)
         if text is not None:
             return text
@@ -382,7 +386,7 @@ async def load_keys(api: Api) -> tuple[bytes, ...]:
 
 
 async def rotate_keys(api: Api) -> int:
-    """Add a key, drop the oldest beyond KEYS_KEPT; returns how many there are. Nobody has to log in again."""
+    """Add a key, drop the oldest beyond KEYS_KEPT, and return their number. All sessions stay valid."""
     await load_keys(api)
     key = _new_key()
 

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Kind(Struct, frozen=True):
-    """A kind of values. `most`: how many are kept."""
+    """A kind of values. `most`: the bound on their number."""
 
     name: str
     most: int
@@ -43,7 +43,7 @@ class Key(Struct, frozen=True):
 
 
 class Value(Struct, frozen=True):
-    """What is stored, and until when."""
+    """The body of a value, and its end."""
 
     body: bytes
     end: datetime
@@ -62,7 +62,7 @@ class SharedValues:
         return bytes(rows[0][0]) if rows else None
 
     def put(self, key: Key, value: Value, now: datetime) -> None:
-        """Write a value that nobody else changes."""
+        """Write a value that only this server changes."""
         self._db.run(
             "INSERT INTO shared_values (kind, name, body, expires_at) VALUES (?, ?, ?, ?)"
             " ON CONFLICT (kind, name) DO UPDATE SET body = excluded.body, expires_at = excluded.expires_at",
@@ -74,7 +74,7 @@ class SharedValues:
         self._count(key.kind, now)
 
     def claim(self, key: Key, holder: str, end: datetime, now: datetime) -> bool:
-        """Whether `holder` has the key until its end: nobody else has. `release` gives it back."""
+        """Take the key until `end`, and return whether `holder` has it; another holder may. `release` frees it."""
 
         def work(bodies: list[bytes | None]) -> tuple[list[Value | None], bool]:
             free = bodies[0] is None or bodies[0] == holder.encode()
@@ -88,7 +88,7 @@ class SharedValues:
         self._db.run(statement, key.kind.name, key.name, holder.encode())
 
     def extend(self, key: Key, end: datetime) -> bool:
-        """Move the end of a value; False for one that is gone."""
+        """Move the end of a value; return False if it was deleted."""
         statement = "UPDATE shared_values SET expires_at = ? WHERE kind = ? AND name = ?"
         return self._db.run(statement, to_microseconds(end), key.kind.name, key.name) > 0
 
@@ -149,7 +149,7 @@ class SharedValues:
         self._changes[kind.name] = changes
 
     def trim(self, kind: Kind, now: datetime) -> None:
-        """Delete what has ended, and what is beyond the bound. Values that another server changes now stay."""
+        """Delete the values that have ended or exceed the bound. Values that another server changes now stay."""
         skip = self._db.locking(" FOR UPDATE SKIP LOCKED")
         self._db.run(
             "DELETE FROM shared_values WHERE kind = ? AND name IN"

@@ -29,7 +29,7 @@ NAME = "moorage.backup"
 
 
 async def make_backup(call: Call[None, None]) -> StreamingResponse:
-    """Make a backup of databases, kept logs and MapJobs, and send it; for administrators."""
+    """Make a backup of databases, stored logs and MapJobs, and send it; for administrators."""
     await _check_right(call, "get", "make")
     place, now = call.context.place, call.context.now()
     call.audit("create", "a backup")

@@ -1,7 +1,8 @@
-"""POST /api/v1/runs/{namespace}/{run}/checkpoint: a run's runner reports how new its newest checkpoint is.
+"""POST /api/v1/runs/{namespace}/{run}/checkpoint: a run's runner reports how new its newest checkpoint
+is.
 
-The bearer is the run's own token: its SHA-256 stands on the run's first Job. A report goes into that Job's
-annotations, at most every WRITE_SECONDS unless there is a newer file.
+The bearer is the run's own token; its SHA-256 is on the run's first Job. A report is written to that
+Job's annotations, at most every WRITE_SECONDS unless there is a newer file.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class CheckpointReport(msgspec.Struct, kw_only=True):
-    """`newest` null: no file is there yet; `files`: how many there are."""
+    """`newest` null: there is no file yet; `files`: the number of files."""
 
     newest: Moment | None
     checked: Moment
@@ -85,7 +86,7 @@ ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
 
 
 async def _first_job(context: Context, namespace: str, run: str) -> Obj | None:
-    """The run's first Job: it bears the run's name. Asked of the API when the watch has not brought it yet."""
+    """The run's first Job, which has the run's name. Read from the API if the watch has not seen it yet."""
     job = context.cluster.jobs.get(run, namespace)
     if job is None:
         try:

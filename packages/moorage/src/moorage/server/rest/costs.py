@@ -58,7 +58,7 @@ async def get_cost(call: Call[None, CostQuery]) -> Costs:
 
 
 async def cost_with_prices(call: Call[CostRequest, None]) -> Costs:
-    """The same with prices of one's own; it changes nothing."""
+    """Show the same costs with prices from the request; changes nothing."""
     body = call.body
     sheet = read_sheet(body.prices, "the price file") if body.prices else await installed_sheet(call.context)
     window = _window(call.context, body.since, body.until)
@@ -87,7 +87,9 @@ async def get_daily(call: Call[None, CostQuery]) -> DailyCosts:
 
 
 async def compare_costs(call: Call[CompareRequest, None]) -> Compared:
-    """Compare node billing with pod billing, over a window or a sample of work. For those who see everybody."""
+    """Compare node billing with pod billing, over a window or a sample of work. For users who may list all
+    pods.
+    """
     body, context = call.body, call.context
     nodes = read_sheet(body.node_prices, "the price file of nodes") if body.node_prices else None
     nodes = nodes or await installed_sheet(context)

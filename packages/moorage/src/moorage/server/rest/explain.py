@@ -1,6 +1,8 @@
-"""GET /api/v1/explain/{namespace}/{name}: why a run or a pod waits, or how it ended. POST: why one would wait.
+"""GET /api/v1/explain/{namespace}/{name}: why a run or a pod waits, or how it ended. POST: why a new
+one would wait.
 
-Users who may read the pods of its namespace get everything; all others, its owner too, only what is public.
+Users who may read the pods of its namespace get everything; all others, its owner too, only the
+public part.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ BODY_BYTES = 3 * 1024 * 1024  # etcd's own limit on an object is half of it
 
 
 async def explain(call: Call[None, None]) -> ExplanationAnswer:
-    """Explain why a run or a pod waits, how long, and what would start sooner; of one that has ended, how."""
+    """Explain why a run or a pod waits, how long, and how it could start sooner; or how it ended."""
     return make_explanation(await explained(call.context, call.namespace, call.name, call.user))
 
 

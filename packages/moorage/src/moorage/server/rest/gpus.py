@@ -1,4 +1,4 @@
-"""/api/v1/gpus: every GPU of every node, free or whose; and whether pods here run as processes."""
+"""/api/v1/gpus: every GPU of every node and its user; and whether pods here run as processes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ TENANT_FIELDS = ("namespace", "defaults", "restartLimit")  # that decide about r
 
 
 async def list_gpus(call: Call[None, GpuQuery]) -> Gpus:
-    """Every GPU of every node, free or whose; whether pods run as processes; with `namespace`, for those
-    who may create Jobs in it: what its tenant fills in."""
+    """Every GPU of every node, with its user; whether pods run as processes. With `namespace`: also the
+    defaults of its tenant, for users who may create Jobs in it.
+    """
     cluster = await call.context.ready()
     return make_gpus(
         cluster.gpus(), now=call.context.now(), process_runtime=cluster.on_processes(), tenant=await _tenant(call)

@@ -1,7 +1,7 @@
 """/healthz and /readyz for probes, without a token; /metrics for Prometheus, with one.
 
-Metrics name people and what they hold. As with kube-rbac-proxy and Kubernetes' own components, they are for tokens
-that may `get` the path /metrics (the ClusterRole `moorage-metrics-reader`).
+Metrics name people and the GPUs they use. As with kube-rbac-proxy and Kubernetes' own components,
+they are for tokens that may `get` the path /metrics (the ClusterRole `moorage-metrics-reader`).
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ async def readyz(call: Call[None, None]) -> Response:
 
 
 async def metrics(call: Call[None, None]) -> Response:
-    """For Prometheus: GPUs by state and user, what workflows define; for those who may `get` /metrics."""
+    """For Prometheus: GPUs by state and user, metrics of workflows; for those who may `get` /metrics."""
     context, user = call.context, call.user
     if not await context.auth.may_get_path(user, METRICS_PATH):
         raise Problem(
@@ -135,7 +135,7 @@ async def metrics(call: Call[None, None]) -> Response:
 
 
 async def _measure(context: Context) -> list[Measured]:
-    """All but what features add. What a database says is missing while it cannot be read."""
+    """All metrics except those of features. Metrics from a database are missing while it cannot be read."""
     cluster = await context.ready()
     now, tenant_of = context.now(), await _tenants(context)
     hours = await gpu_hours(context, since=now - USE_WINDOW, until=now, by=By.USER)

@@ -1,4 +1,6 @@
-"""/api/v1/idle: what is idle, since when and why, what comes next; snoozes; what a policy would have done."""
+"""/api/v1/idle: idle work, since when, why, and the next action; snoozes; a report of a policy's past
+effect.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ DECIMALS = 3  # of hours in an answer
 
 
 async def list_idle(call: Call[None, IdleChoice]) -> IdleList:
-    """List work that holds GPUs and is idle: since when, why, and what comes next."""
+    """List work that holds GPUs and is idle: since when, why, and the next action."""
     loop = loop_of(call.context)
     await call.context.ready()
     held = [each for each in await loop.held() if call.query.namespace in ("", each.work.namespace)]
@@ -32,22 +34,22 @@ async def list_idle(call: Call[None, IdleChoice]) -> IdleList:
 
 
 async def snooze_workspace(call: Call[Snooze, None]) -> IdleWork:
-    """Put off what comes for an idle workspace, within the limits of its policy."""
+    """Delay the next action on an idle workspace, within the limits of its policy."""
     return await _snooze(call, WORKSPACE)
 
 
 async def snooze_job(call: Call[Snooze, None]) -> IdleWork:
-    """Put off what comes for an idle run, within the limits of its policy."""
+    """Delay the next action on an idle run, within the limits of its policy."""
     return await _snooze(call, RUN)
 
 
 async def snooze_map(call: Call[Snooze, None]) -> IdleWork:
-    """Put off what comes for an idle map, within the limits of its policy."""
+    """Delay the next action on an idle map, within the limits of its policy."""
     return await _snooze(call, MAP)
 
 
 async def snooze_workflow(call: Call[Snooze, None]) -> IdleWork:
-    """Put off what comes for an idle workflow, within the limits of its policy."""
+    """Delay the next action on an idle workflow, within the limits of its policy."""
     return await _snooze(call, WORKFLOW)
 
 
@@ -57,7 +59,7 @@ async def _snooze(call: Call[Snooze, None], kind: str) -> IdleWork:
 
 
 async def report_idle(call: Call[ReportRequest, None]) -> Report:
-    """Show what an IdlePolicy would have reclaimed, from stored readings, before it is turned on."""
+    """Show the GPUs that an IdlePolicy would have reclaimed, from stored readings, before it is turned on."""
     context, loop, now = call.context, loop_of(call.context), call.context.now()
     since = moment_before(call.body.since, now, "since")
     if call.body.spec is not None:

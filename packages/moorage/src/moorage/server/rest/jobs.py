@@ -1,6 +1,6 @@
-"""/api/v1/jobs: runs started, listed, shown, followed and cancelled as `moor run` and its kin do it.
+"""/api/v1/jobs: start, list, show, follow and cancel runs, as `moor run` and its sister commands do.
 
-A run's public fields are for everybody; all else is read and done as the caller: cluster rights decide.
+All users may read a run's public fields; all other access uses the caller's rights in the cluster.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ONE = f"{ALL}/{{namespace}}/{{name}}"
 
 
 async def list_jobs(call: Call[None, JobChoice]) -> JobList:
-    """List runs, with the facts that everybody may see."""
+    """List runs, with the fields that all users may see."""
     return await RunReader(call.context, call.user).list(call.query)
 
 
@@ -76,7 +76,7 @@ async def show_overview(call: Call[None, OverviewQuery]) -> JobOverview:
 async def end_job(call: Call[None, JobEnd]) -> JobSummary | None:
     """Cancel a run; a run that has ended is deleted.
 
-    Its pods get their grace period, no attempt follows, checkpoints are kept.
+    Its pods get their grace period, no attempt follows, checkpoints stay.
     """
     context, delete, what = call.context, call.query.delete, f"{call.namespace}/{call.name}"
     call.audit("delete run" if delete else "cancel run", what)

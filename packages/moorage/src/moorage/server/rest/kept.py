@@ -1,4 +1,4 @@
-"""/kept of a run: what the server keeps of it when its pods are gone."""
+"""/kept of a run: the records and logs that the server stores after its pods are deleted."""
 
 from __future__ import annotations
 
@@ -18,18 +18,22 @@ KEPT = f"{ONE}/kept"
 
 
 async def show_kept(call: Call[None, None]) -> KeptRun:
-    """Show what is kept of the newest run of a name; for users who may read its Job."""
+    """Show the stored records of the newest run of a name; for users who may read its Job."""
     await check_right(call, "get", JOBS)
     return await KeptForUser(call.context, call.user).run(call.namespace, call.name)
 
 
 async def show_kept_log(call: Call[None, None]) -> KeptLog:
-    """Show the kept end of the log of a pod of a run; for users who may read logs of pods in its namespace."""
+    """Show the stored end of the log of a pod of a run; for users who may read logs of pods in its
+    namespace.
+    """
     return await KeptForUser(call.context, call.user).log(call.namespace, call.name, str(call.path["uid"]))
 
 
 async def erase_kept(call: Call[None, None]) -> Erased:
-    """Erase what is kept of all runs of a name, for good; for users who may delete its Job."""
+    """Delete the stored records and logs of all runs of a name, permanently; for users who may delete its
+    Job.
+    """
     await check_right(call, "delete", JOBS)
     call.audit("erase what is kept of run", f"{call.namespace}/{call.name}")
     try:

@@ -1,4 +1,4 @@
-"""/api/v1/nodes: what each node offers, and what is taken."""
+"""/api/v1/nodes: the resources of each node, and their use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from moorage.server.endpoint import Call, Endpoint
 
 
 async def list_nodes(call: Call[None, Query]) -> Nodes:
-    """Every node: its state, GPUs, CPU and memory with what is taken of them, and the runs on it."""
+    """Every node: its state, its GPUs, CPU and memory, their use, and the runs on it."""
     cluster = await call.context.ready()
     return make_nodes(cluster.node_views(), now=call.context.now())
 

@@ -39,7 +39,7 @@ Schema = Mapping[str, Any]
 
 
 def routes(others: Iterable[BaseRoute]) -> list[BaseRoute]:
-    """The description of all the others, as a route of its own; made when it is first asked for."""
+    """A route with the description of all others; the description is made at the first request."""
     others = list(others)
 
     @functools.cache
@@ -54,7 +54,7 @@ def routes(others: Iterable[BaseRoute]) -> list[BaseRoute]:
 
 
 def describe(routes: Iterable[BaseRoute]) -> dict[str, Any]:
-    """The description of those routes that say what they take and answer."""
+    """The description of those routes that declare their parameters and answers."""
     described = [route for route in routes if isinstance(route, DescribedRoute) and route.path.startswith(PREFIX)]
     schemas, components = _schemas(route.described for route in described)
     paths: dict[str, dict[str, Any]] = {}
@@ -135,7 +135,7 @@ def _query_parameters(query: type | None) -> list[dict[str, Any]]:
 
 
 def _query_parameter(name: str, field: Schema) -> dict[str, Any]:
-    """What the field means stands at the parameter, not at its schema."""
+    """A query parameter; the field's description is moved from its schema to the parameter."""
     schema = dict(field)
     meaning = schema.pop("description", None)
     parameter = {"name": name, "in": "query", "schema": schema}

@@ -1,4 +1,4 @@
-"""/api/v1/rightsize: what runs should ask for, by what past runs used."""
+"""/api/v1/rightsize: advice on the requests of runs, from the use of past runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from moorage.server.rightsizing import readable_works, work_of_new, work_of_run
 
 
 async def get_rightsize(call: Call[None, RightsizeQuery]) -> Rightsize:
-    """Show what runs should ask for: by default of all work for which there is advice."""
+    """Show which resources runs should request: by default of all work for which there is advice."""
     query = call.query
     works = await readable_works(call.context.rightsizing, call.context.auth, call.user, namespace=query.namespace)
     if query.work:

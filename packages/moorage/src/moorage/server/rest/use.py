@@ -1,6 +1,6 @@
-"""What pods use: /api/v1/use now, and over the life of a run or a workspace.
+"""Resource use of pods: /api/v1/use now, and over the life of a run or a workspace.
 
-Who holds a GPU and how well it is used is for everybody who may look.
+All users who may read the server may see the owner and the utilisation of every GPU.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from moorage_kube.meta import key_of, labels_of
 
 
 async def get_use(call: Call[None, None]) -> UseNow:
-    """Show what every pod of a user uses now: GPUs, their utilisation and memory, CPU and memory."""
+    """Show the current use of every pod of a user: GPUs, their utilisation and memory, CPU and memory."""
     return await use_now(call.context)
 
 
 async def get_use_of_job(call: Call[None, UseQuery]) -> Use:
-    """Show what a run used over its life, attempt after attempt."""
+    """Show the resource use of a run over its life, attempt after attempt."""
     run = await RunReader(call.context, call.user).show(call.namespace, call.name)
     return await use_of_pods(call.context, pods_of(run), most=call.query.points)
 
 
 async def get_use_of_workspace(call: Call[None, UseQuery]) -> Use:
-    """Show what the pod of a workspace used since it started."""
+    """Show the resource use of a workspace's pod since it started."""
     await get_workspace(call.context.api, call.namespace, call.name)
     return await use_by_label(call, WORKSPACE_LABEL)
 
 
 async def use_by_label(call: Call[None, UseQuery], label: str) -> Use:
-    """What the pods used whose label has the name in the path, and that are not gone."""
+    """Resource use of the existing pods that have this label with the name in the path."""
     cluster = await call.context.ready()
     pods = [
         pod

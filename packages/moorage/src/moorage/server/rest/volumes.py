@@ -45,12 +45,14 @@ async def delete_volume(call: Call[None, Force]) -> None:
 
 
 async def list_storage_classes(call: Call[None, None]) -> StorageClassList:
-    """List the StorageClasses and what each can do. Every user may see them."""
+    """List the StorageClasses and their abilities. Every user may see them."""
     return StorageClassList(storage_classes=tuple(await visible_storage_classes(call.context, call.user)))
 
 
 async def get_helper(call: Call[None, None]) -> Helper:
-    """Show what a helper pod runs that copies files to and from a volume. Every user may see it."""
+    """Show the image and the Python of the helper pod that copies files to and from a volume. Every user may
+    see it.
+    """
     runtime = await find_runtime(call.context.api)
     return Helper(image=runtime.image, python=runtime.python)
 

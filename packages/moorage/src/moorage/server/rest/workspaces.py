@@ -42,7 +42,7 @@ async def create_workspace(call: Call[NewWorkspace, None]) -> Workspace | tuple[
 
 
 async def show_workspace(call: Call[None, None]) -> Workspace:
-    """Show the state of a workspace, its address, and what it waits for."""
+    """Show the state of a workspace, its address, and the reason why it waits."""
     return await workspaces.get_workspace(call.api, call.namespace, call.name)
 
 
@@ -59,7 +59,7 @@ async def start_workspace(call: Call[None, None]) -> Workspace:
 
 
 async def stop_workspace(call: Call[None, None]) -> Workspace:
-    """Stop a workspace. Its volumes stay; what is only in memory is lost."""
+    """Stop a workspace. Its volumes stay; data that is only in memory is lost."""
     call.audit("stop workspace", f"{call.namespace}/{call.name}")
     return await workspaces.switch_workspace(call.api, call.namespace, call.name, running=False)
 
