@@ -1,4 +1,5 @@
-"""What people and programs ask over HTTP: the REST API and the web page.
+"""The HTTP server for people and programs: the REST API and the web page.
 
-Belongs here: routes, who may ask, the shape of answers. Does not belong here: what the answers say (`decide`).
+Belongs here: routes, access to them, the shape of answers. Does not belong here: the decisions in
+them (`decide`).
 """

@@ -1,7 +1,7 @@
-"""Under which addresses this server is reached, and where the Kubernetes API is for people.
+"""The addresses of this server, and the address of the Kubernetes API for people.
 
-What the process was started with counts first, then what the ConfigMap `moorage` says. That may
-change at any time.
+Settings at the start of the process come first, then the ConfigMap `moorage`, which may change at
+any time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})  # as Host heade
 
 
 class Addresses:
-    """Hosts of this server, its public address, its proxies. `hosts` are names beside loopback; "*" allows all."""
+    """Hosts of this server, its public address, its proxies. `hosts`: names in addition to loopback; "*"
+    allows all.
+    """
 
     def __init__(
         self,
@@ -31,10 +33,10 @@ class Addresses:
         behind_proxy: bool = False,
         cluster: Mapping[str, object] | None = None,
     ) -> None:
-        """`behind_proxy`: whoever connects is a proxy of ours, where the ConfigMap names none.
+        """`behind_proxy`: every client is a proxy of ours, if the ConfigMap names no proxies.
 
-        `cluster`: the Kubernetes API as this process knows it, the fields of `api.logins.ClusterAddress`; `chosen`
-        beside them: people reach it by that address, whatever the ConfigMap says.
+        `cluster`: the Kubernetes API as this process knows it, the fields of `api.logins.ClusterAddress`;
+        with `chosen`, people reach it by that address, and the ConfigMap does not change it.
         """
         self._chosen = public_url.rstrip("/")
         self._behind_proxy = behind_proxy
@@ -45,7 +47,7 @@ class Addresses:
         self._hosts = self._all_hosts()
 
     def follow(self, _before: Obj | None, after: Obj | None) -> None:
-        """Take what the ConfigMap says now; for its informer."""
+        """Take the new data of the ConfigMap; for its informer."""
         self.read((after or {}).get("data") or {})
 
     def read(self, data: Mapping[str, str]) -> None:
@@ -68,7 +70,7 @@ class Addresses:
 
     @property
     def public_url(self) -> str:
-        """Where browsers find this server; empty: nobody has said it, or this machine alone is said."""
+        """The address of this server for browsers; empty if it is not set, or only for this machine."""
         if self._chosen:
             return self._chosen
         return next((url for url in self._info.public_urls if host_of(url) not in LOOPBACK), "")
@@ -81,9 +83,9 @@ class Addresses:
             return False
 
     def base(self, scheme: str, host: str) -> str:
-        """Our own address for whoever asked by this scheme and Host header.
+        """Our address for a request with this scheme and Host header.
 
-        The chosen one, or the public one of that host, or the one by which they asked.
+        The configured one, or the public one of that host, or the one of the request.
         """
         return self._chosen or self._public_of(host) or f"{scheme}://{host}"
 
@@ -96,7 +98,7 @@ class Addresses:
         return next((url for url in self._info.public_urls if _authority(url) == host.lower()), "")
 
     def believes(self, client: str) -> bool:
-        """Whether the X-Forwarded headers of who connects from this address are believed."""
+        """Whether the X-Forwarded headers of a client with this address are trusted."""
         if not self._info.trusted_proxies:
             return self._behind_proxy
         try:

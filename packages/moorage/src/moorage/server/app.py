@@ -122,7 +122,7 @@ def desk_pages() -> list[Page]:
 
 
 def create_app(context: Context) -> Starlette:
-    """Make the server. Somebody else runs the parts of `context`."""
+    """Make the server. The caller runs the parts of `context`."""
     board, desk, refuse = Board(context), Desk(context), Refuse(context.auth)
     routes: list[BaseRoute] = [
         *work.routes(context),

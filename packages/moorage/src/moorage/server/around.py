@@ -1,4 +1,4 @@
-"""What a plan depends on besides its namespace, as the server knows it: nodes, the pods on them, tenants."""
+"""The cluster facts for a plan, from the server's informers: nodes, the pods on them, tenants."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from moorage.server.context import Context
 
 
 async def around_of(context: Context, request: RunRequest) -> Around:
-    """Nodes and tenants as the server knows them: what GPUs are where, and what a namespace's own runs get."""
+    """Nodes, pods and tenants for the plan of this request, from the server's caches."""
     cluster = await context.ready()
     needs_pods = request.gpu_type is not None or request.checkpoint is not None
     return Around(

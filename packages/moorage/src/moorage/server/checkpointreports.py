@@ -1,4 +1,4 @@
-"""What the server remembers of checkpoints that runners report."""
+"""The server's memory of checkpoints that runners report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the server knows of the cluster, and when it changed: three informers and a version that counts up."""
+"""The server's copy of the cluster: three informers and a version that increases with each change."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Cluster:
         return self._node_views.all()
 
     def on_processes(self) -> bool:
-        """Whether pods are processes of a machine, as on a local cluster: no image is pulled there."""
+        """Whether pods are processes of a machine, as on a local cluster, so that images are not pulled."""
         return any(_runtime(node).startswith(PROCESS_RUNTIME) for node in self.nodes.all())
 
     def runs(self) -> tuple[RunView, ...]:
@@ -114,7 +114,7 @@ class Cluster:
         return self._runs.all()
 
     def view_run(self, namespace: str, run: str, jobs: Sequence[Obj], kept: Sequence[PodView]) -> RunView:
-        """A run, given its Jobs and what is kept of its pods."""
+        """A run from its Jobs and the stored records of its pods."""
         return self._runs.view(namespace, run, jobs, kept)
 
     def pods_of_run(self, namespace: str, run: str) -> list[Obj]:
@@ -135,7 +135,9 @@ class Cluster:
         return self.pods.by_index(BY_CONTROLLER, job["metadata"].get("uid") or "")
 
     async def storage(self, namespace: str, claims: list[Obj] | None = None) -> Storage:
-        """Claims of a namespace (or those given), volumes and classes; what may not be read is left unknown."""
+        """Claims of a namespace (or the given ones), volumes and classes; those that may not be read are
+        unknown.
+        """
         if claims is None:
             claims = await self._list(PVCS, namespace)
         volumes, classes = await asyncio.gather(self._list(PVS), self._list(STORAGECLASSES))
@@ -208,7 +210,7 @@ def _runtime(node: Obj) -> str:
 
 
 def _node_face(node: Obj | None) -> Any:
-    """What of a node is shown: not its heartbeats."""
+    """The part of a node that is shown: without its heartbeats."""
     if node is None:
         return None
     status = node.get("status") or {}

@@ -1,4 +1,4 @@
-"""What the routes share."""
+"""The state that the routes share."""
 
 from __future__ import annotations
 
@@ -85,14 +85,14 @@ class Context(Struct, frozen=True, kw_only=True):
         return self.clock.now()
 
     def part(self, kind: type[Part]) -> Part:
-        """What a feature put here."""
+        """The object of this type that a feature added."""
         return cast(Part, self.parts[kind])
 
     def acting(self, user: User) -> Api:
         """The Kubernetes API as this user: its rights decide, not the server's.
 
-        Who came with a Kubernetes token acts by that token, people act through their account. Raises Problem 403
-        for those for whom it cannot act, and 501 where the server's own connection cannot act for others.
+        Users with a Kubernetes token act by that token, people act through their account. Raises Problem 403
+        for users that it cannot act for, and 501 where the server's own connection cannot act for others.
         """
         if not user.account:
             raise Problem(
@@ -115,7 +115,7 @@ class Context(Struct, frozen=True, kw_only=True):
         return cast(Api, acting)
 
     def audit(self, request: HTTPConnection, verb: str, what: str) -> None:
-        """Say more of what a request does than its path tells; the audit log has every change anyway."""
+        """Add a description to the audit entry of a request; without it the entry has only the path."""
         request.state.audit = f"{verb} {what}"
 
     async def ready(self) -> Cluster:

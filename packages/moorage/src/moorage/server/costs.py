@@ -1,4 +1,4 @@
-"""What the server knows of money: the installed price file, and the facts of a window."""
+"""Data for costs: the installed price file, and the facts of a window."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def read_sheet(text: str, what: str) -> PriceSheet:
 async def facts_of(
     context: Context, sheet: PriceSheet, since: datetime, until: datetime, *, measured: bool = True
 ) -> tuple[Facts, datetime]:
-    """The facts of a window, and when it really begins: not before nodes were recorded. Raises StorageError.
+    """The facts of a window, and its real begin: not before nodes were recorded. Raises StorageError.
 
-    `measured` False: without what samples say, for whoever does not tell what was used from what was not.
+    `measured` False: without samples, if the caller does not need the split into used and unused.
     """
     began = await asyncio.to_thread(context.usage.nodes_recorded_since)
     begin = until if began is None else min(max(since, began), until)
@@ -89,9 +89,10 @@ async def facts_of(
 async def viewer(
     context: Context, user: User, namespaces: Iterable[str], *, read_at: datetime | None = None
 ) -> Sees | None:
-    """Whose pods a user sees by name: their own, and those of namespaces whose pods they may read. None: all.
+    """The test for pods that a user sees by name: their own, and those of namespaces with readable pods.
+    None: all.
 
-    `read_at`: when the facts were read, where that was before: a namespace may have been created anew since.
+    `read_at`: the time when the facts were read, if earlier: a namespace may have been recreated since.
     """
     try:
         if await context.auth.may(user, "list", "pods"):
@@ -110,7 +111,7 @@ async def viewer(
 def measured_of(
     uses: Mapping[str, Tally], intervals: Iterable[Interval], *, since: datetime, until: datetime
 ) -> dict[str, Measured]:
-    """What samples say of the pods with GPUs that have some."""
+    """Measurements of the pods with GPUs that have samples."""
     measured = {}
     for interval in intervals:
         use = uses.get(interval.pod_uid)

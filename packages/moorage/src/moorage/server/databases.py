@@ -1,4 +1,4 @@
-"""Every database that the server keeps: what a backup, a restore and a check of its folder go through."""
+"""The list of the server's databases, for backup, restore and checks of its folder."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from moorage.usage import store as usage
 class ServerDatabase(Struct, frozen=True, kw_only=True):
     """The tables of one schema, in the order in which rows can be inserted.
 
-    On SQLite they are in `file` of the server's folder; "": there is no such file. On PostgreSQL all schemas are
-    in one database. `needed` False: it is of use for minutes, or kept by best effort; a restore may leave it out.
-    `passing` tables are in no backup: what is in them is summed up or replaced within minutes.
-    A backup says how many rows it has of `counted` tables. A target with rows of `content` tables is not empty.
+    On SQLite they are in `file` of the server's folder; "": there is no such file. On PostgreSQL all
+    schemas are in one database. `needed` False: it is of use for minutes, or stored by best effort; a
+    restore may leave it out. `passing` tables are in no backup: their rows are summed up or replaced
+    within minutes. A backup says how many rows it has of `counted` tables. A target with rows of
+    `content` tables is not empty.
     """
 
     name: str

@@ -1,7 +1,8 @@
-"""An endpoint of the REST API: a handler that anybody can call, and how HTTP reaches it.
+"""An endpoint of the REST API: a handler that any code can call, and its HTTP route.
 
-The handler is a function of a module: it takes a `Call` and returns an answer. What a request brings is decoded by
-its types before, so a test calls the handler with values, and OpenAPI is made from the table.
+The handler is a function of a module: it takes a `Call` and returns an answer. The request is
+decoded to typed values before, so a test calls the handler with values, and OpenAPI is made from the
+table.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Q = TypeVar("Q")
 class Call(Struct, Generic[B, Q], frozen=True, kw_only=True):
     """One request, decoded.
 
-    `mark` is of its Idempotency-Key, empty without one. `request` is for streams and sockets alone.
+    `mark` is of its Idempotency-Key, empty without one. Use `request` for streams and sockets only.
     """
 
     context: Context
@@ -56,11 +57,11 @@ class Call(Struct, Generic[B, Q], frozen=True, kw_only=True):
 
     @property
     def api(self) -> Api:
-        """The Kubernetes API as the one who asks. Raises Problem 403 for who may only look."""
+        """The Kubernetes API as the caller. Raises Problem 403 for a user who may only read."""
         return self.context.acting(self.user)
 
     def audit(self, verb: str, what: str) -> None:
-        """Say more of what a request does than its path tells; the audit log has every change anyway."""
+        """Add a description to the audit entry of a request; without it the entry has only the path."""
         self.request.state.audit = f"{verb} {what}"
 
 
@@ -68,7 +69,9 @@ Handler = Callable[[Call[B, Q]], Awaitable[Any]]
 
 
 class Described(Struct, frozen=True, kw_only=True):
-    """What a route takes and answers, as OpenAPI says it. Without `answer` and `media_type` it answers 204."""
+    """The parameters and the answer of a route, for OpenAPI. Without `answer` and `media_type` it answers
+    204.
+    """
 
     query: type | None = None
     body: type | None = None
@@ -144,7 +147,7 @@ class Endpoint(Struct, Generic[B, Q], frozen=True, kw_only=True):
 
 
 class DescribedRoute(Route):
-    """A route that knows what it takes and answers."""
+    """A route with a description of its parameters and answer."""
 
     def __init__(
         self, path: str, endpoint: Callable[[Request], Awaitable[Response]], method: str, described: Described
@@ -167,7 +170,7 @@ def bound(
 
 
 def encode(answer: Any, status: int = 200) -> Response:
-    """What a handler returned as a response."""
+    """The result of a handler as a response."""
     if isinstance(answer, Response):
         return answer
     if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], int):

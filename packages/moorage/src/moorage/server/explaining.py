@@ -53,7 +53,9 @@ async def explained(context: Context, namespace: str, name: str, user: User) -> 
 
 
 async def explained_new(context: Context, question: PodQuestion) -> Explanation:
-    """The explanation of a pod that does not exist yet. Raises ValueError and its like for what is no pod."""
+    """The explanation of a pod that does not exist yet. Raises ValueError and its subclasses for an invalid
+    pod.
+    """
     cluster, pod = await context.ready(), parse_pod(question.pod)
     storage = Storage()
     if pod.claims and question.claims is not None:
@@ -87,7 +89,7 @@ async def _explained(
 
 
 async def _run_of(reader: RunReader, job: Obj | None) -> RunView | None:
-    """The run that a Job belongs to, with what is kept of its pods; None: there is none."""
+    """The run of a Job, with the stored records of its pods; None if there is none."""
     name = labels_of(job).get(RUN_LABEL) if job is not None else None
     if job is None or not name:
         return None

@@ -1,4 +1,4 @@
-"""GPU-hours of a window, from what is recorded."""
+"""GPU-hours of a window, from the recorded use."""
 
 from __future__ import annotations
 

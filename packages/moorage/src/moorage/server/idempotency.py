@@ -1,9 +1,9 @@
-"""`Idempotency-Key`: who asks twice for the same gets what the first request created.
+"""`Idempotency-Key`: a repeated request returns the object that the first one created.
 
 https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/
 
-The key is kept, hashed together with its person, on the object that it created; it holds as long as the object
-does. `moorage.actions.objects.create_once` compares it.
+The key is stored, hashed together with its person, on the object that it created; it holds as long
+as the object does. `moorage.actions.objects.create_once` compares it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a request brings, read within bounds: bodies, and whole numbers of the query and the path.
+"""Read inputs of a request within bounds: bodies, and whole numbers of the query and the path.
 
-Every room that reads from outside uses these: what is too long, too deep, out of range or no number at all is one
-clear refusal, never a failure of the server.
+All routes that read from outside use these. An input that is too long, too deep, out of range or not
+a number is one clear refusal, never a failure of the server.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def as_struct(value: Mapping[str, Any], kind: type[T]) -> T:
 
 
 def _fault(error: msgspec.ValidationError) -> tuple[str, str | None]:
-    """What is wrong in a sentence, and the path of the field."""
+    """The error as a sentence, and the path of the field."""
     message, _, path = str(error).partition(" - at `$")
     return message, path.strip("`.") or None
 
@@ -121,7 +121,7 @@ def whole_number(request: Request, name: str, *, minimum: int = 0, maximum: int 
 
 
 def number(text: str, name: str, *, minimum: int = 0, maximum: int = INT64_MAX) -> int:
-    """A whole number that somebody sent. Raises Problem 400."""
+    """Parse a whole number of a request. Raises Problem 400."""
     try:
         return parse_integer(text, minimum=minimum, maximum=maximum, name=name)
     except NumberError as error:

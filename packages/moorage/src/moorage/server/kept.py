@@ -1,7 +1,7 @@
-"""What is kept of runs and of steps of workflows, as one user may read it.
+"""Stored records of runs and of steps of workflows, as far as a user may read them.
 
-The keeper reads logs by the server's own right, so each reader's right is asked for anew: who may read the logs of
-pods in a namespace may read those that are kept of it.
+The keeper reads logs with the server's own rights, so each reader's rights are checked again: users
+who may read the logs of pods in a namespace may read the stored logs of that namespace.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class KeptForUser:
         self._user = user
 
     async def run(self, namespace: str, name: str) -> KeptRun:
-        """Facts of the newest run of this name. What of them the user may see, the caller decides."""
+        """Facts of the newest run of this name. The caller decides which of them the user may see."""
         try:
             run = await self._context.keeper.read_run(namespace, name)
         except StorageError as error:
@@ -42,14 +42,16 @@ class KeptForUser:
         )
 
     async def log(self, namespace: str, name: str, uid: str) -> KeptLog:
-        """Raises Forbidden for who may not read the logs of pods there, NotFound for a pod of another run."""
+        """The stored log of a pod. Raises Forbidden if the user may not read the logs of pods there, NotFound
+        for a pod of another run.
+        """
         await self._check_logs(namespace)
         if all(pod.uid != uid for pod in (await self.run(namespace, name)).pods):
             raise NotFound(f"nothing is kept of pod {uid!r} of run {name}", code=ErrorCode.NOT_FOUND)
         return await self._log(uid)
 
     async def steps(self, namespace: str, workflow: str, uid: str, *, pod: str = "") -> tuple[KeptPod, ...]:
-        """Facts of the pods of the Workflow with this uid, for whom the caller has found to read it."""
+        """Facts of the pods of the Workflow with this uid. The caller has checked that the user may read it."""
         try:
             pods = await self._context.keeper.read_steps(namespace, workflow, uid, pod=pod)
         except StorageError as error:
@@ -59,7 +61,9 @@ class KeptForUser:
         return tuple(each for each in pods if not is_too_old(each.created, since))
 
     async def step_log(self, namespace: str, workflow: str, uid: str, pod: str, *, container: str = "") -> KeptLog:
-        """Raises Forbidden for who may not read the logs of pods there, NotFound for a pod of another workflow."""
+        """The stored log of a step. Raises Forbidden if the user may not read the logs of pods there, NotFound
+        for a pod of another workflow.
+        """
         await self._check_logs(namespace)
         kept = await self._pod_of(pod, namespace, workflow, uid)
         if kept is None:
@@ -69,7 +73,7 @@ class KeptForUser:
         return await self._log(pod, container) if is_dns_label(container) else KeptLog()
 
     async def _pod_of(self, pod: str, namespace: str, workflow: str, uid: str) -> KeptPod | None:
-        """The kept pod with this uid, if it is of the Workflow."""
+        """The stored record of the pod with this uid, if it is of the Workflow."""
         try:
             kept = await self._context.keeper.read_pod(pod)
         except StorageError as error:

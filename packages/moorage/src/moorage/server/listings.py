@@ -1,4 +1,4 @@
-"""What a person may see of all namespaces, where they may list only some of them, or only look."""
+"""Lists over all namespaces, for users who may list only some of them, or only read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from moorage_kube.resources import Obj
 async def visible_workspaces(
     context: Context, user: User, namespace: str | None, *, limit: int | None = None, after: str | None = None
 ) -> tuple[list[Workspace], str | None]:
-    """As `list_workspaces`; who may not list all namespaces at once gets those of the namespaces that they may."""
+    """As `list_workspaces`; a user who may not list all namespaces at once gets the permitted ones."""
     try:
         return await workspaces.list_workspaces(context.acting(user), namespace, limit=limit, after=after)
     except Forbidden:
@@ -44,7 +44,7 @@ async def _where_allowed(context: Context, user: User) -> list[Obj]:
 
 
 async def visible_storage_classes(context: Context, user: User) -> list[StorageClass]:
-    """They are no secret: who may not list them gets them too."""
+    """Storage classes are not secret: users who may not list them get them too."""
     try:
         return await volumes.list_storage_classes(context.acting(user) if user.account else context.api)
     except ApiError:

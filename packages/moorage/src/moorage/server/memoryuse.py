@@ -1,6 +1,6 @@
-"""What kubelets report of pods of users: asked once a round for all who want to know.
+"""Memory use of pods of users from kubelets: asked once a round for all consumers.
 
-Of pods of runs and of workflows' steps the highest use of memory is kept.
+For pods of runs and of workflows' steps the highest use of memory is stored.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ RETRY = DoublingDelay(SAMPLE_SECONDS, 600.0)  # seconds before a node that did n
 
 
 class MemoryUse:
-    """Asks the nodes where such pods run. `note` takes bytes by the uid of a pod.
+    """Asks the nodes of such pods. `note` takes bytes by the uid of a pod.
 
-    Pods that tell their peak themselves are left out, such as those of the local cluster. Nodes are asked too
-    where only pods run for which `also` holds.
+    Pods that report their peak themselves are left out, such as those of the local cluster. Nodes are
+    asked too if they run only pods for which `also` is true.
     """
 
     def __init__(
@@ -73,9 +73,9 @@ class MemoryUse:
 
 
 def memory_of(summary: Any, pods: Iterable[Obj]) -> dict[str, int]:
-    """Uid of a pod → bytes in use by its first container, which is the user's. Odd parts are left out.
+    """Uid of a pod → bytes in use by its first container, which is the user's. Invalid parts are left out.
 
-    The working set: what counts against the limit, without file pages that the kernel takes away first.
+    The working set, which counts against the limit: without file pages that the kernel reclaims first.
     """
     main = {uid_of(pod): str((pod["spec"].get("containers") or [{}])[0].get("name")) for pod in pods}
     used: dict[str, int] = {}

@@ -1,8 +1,9 @@
-"""What a server kept in files before it had a PostgreSQL: moved into it once, when the server starts.
+"""Move data from the server's files into PostgreSQL, once, when a server with a database starts.
 
-Only what people miss is moved: the history of GPU use, the ends of kept logs, and what features keep. A file
-that was moved gets `.moved` at the end of its name and is left for whoever wants it back. A server killed half-way
-begins again: rows that are there stay as they are, and a log is moved whole.
+Only data that people need is moved: the history of GPU use, the ends of stored logs, and data of
+features. A moved file gets `.moved` at the end of its name and stays, so that it can be restored. A
+server that is killed half-way begins again: existing rows stay as they are, and a log is moved
+whole.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def set_aside(database: Path) -> None:
 
 
 def move_logs(folder: Path, to: Logs) -> int:
-    """Move the kept ends of logs; how many there were. Those of pods that are kept no longer are left out."""
+    """Move the stored ends of logs and return their number. Logs of pods without a record are left out."""
     path = folder / LOGS_FOLDER
     if not path.is_dir():
         return 0

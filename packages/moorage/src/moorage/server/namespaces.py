@@ -1,9 +1,9 @@
-"""Which records of a namespace belong to the namespace of that name that exists now.
+"""Separate the records of a namespace from those of earlier namespaces with the same name.
 
-Records outlive their namespace, and a namespace may be created anew under another team. What is older than the
-namespace belongs to an earlier one of its name: only those with the right in all namespaces see it. Whole seconds
-tell the two apart: Kubernetes takes at least five to delete a namespace (`namespaceDeletionGracePeriod` of its
-controller), the local cluster one after it is empty.
+Records outlive their namespace, and another team may create a namespace with the same name. A record
+that is older than the namespace belongs to an earlier one: only users with the right in all
+namespaces see it. Whole seconds are enough: Kubernetes takes at least five to delete a namespace
+(`namespaceDeletionGracePeriod` of its controller), the local cluster one after it is empty.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ class Reading(Protocol):
 
 
 async def records_since(api: Api | None, namespace: str) -> datetime | None:
-    """When the namespace was created, or what its annotation says; None: it does not exist.
+    """The time when the namespace was created, or the one in its annotation; None: it does not exist.
 
-    Then rights alone decide: its roles are deleted with it. Raises ServerError while no API server answers.
+    Then rights are enough: its roles are deleted with it. Raises ServerError while no API server
+    answers.
     """
     if api is None or not namespace:
         return None
@@ -85,8 +86,9 @@ async def created_at(api: Api, namespaces: Iterable[str]) -> Mapping[str, dateti
 
 
 async def by_namespace(api: Api, intervals: Iterable[Interval]) -> list[Interval]:
-    """The intervals, those of earlier namespaces under a name of their own: they are neither shown nor charged to
-    who has the name now. Raises ServerError."""
+    """The intervals, with those of earlier namespaces renamed: they are neither shown nor charged to the
+    owner of the present namespace. Raises ServerError.
+    """
     intervals = list(intervals)
     created = await created_at(api, (interval.namespace for interval in intervals))
     return [

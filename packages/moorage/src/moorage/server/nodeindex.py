@@ -1,4 +1,4 @@
-"""What is shown of each node, made anew only when the node or a pod on it has changed."""
+"""Views of nodes, each computed again only when the node or a pod on it has changed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ View = TypeVar("View")
 
 
 class NodeIndex(Generic[View]):
-    """Feeds on informers that somebody else runs. `make` gets a node and the pods bound to it; None: not shown."""
+    """Reads informers that the caller runs. `make` gets a node and the pods bound to it; None: not shown."""
 
     def __init__(self, nodes: Informer, pods: Informer, make: Callable[[Obj, Sequence[Obj]], View | None]) -> None:
         self._nodes, self._pods, self._make = nodes, pods, make

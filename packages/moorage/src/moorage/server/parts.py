@@ -1,4 +1,4 @@
-"""What the server holds and runs for a feature."""
+"""Objects and tasks that the server runs for a feature."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Work: TypeAlias = Callable[[], Coroutine[Any, Any, None]]  # an endless task
 
 
 class Base(Struct, frozen=True, kw_only=True):
-    """What parts of features are made from."""
+    """The inputs for parts of features."""
 
     api: Api
     clock: Clock
@@ -27,7 +27,7 @@ class Base(Struct, frozen=True, kw_only=True):
 
 
 class Parts(Struct, frozen=True, kw_only=True):
-    """`values`: what the feature gets from `Context.part`, one of each type. `close`: called at the end."""
+    """`values`: the objects for `Context.part`, one of each type. `close`: called at the end."""
 
     values: tuple[object, ...] = ()
     close: tuple[Callable[[], None], ...] = ()

@@ -1,4 +1,4 @@
-"""What pods use, as answers: over the life of a run or workspace, and now."""
+"""Resource use of pods, as answers: over the life of a run or workspace, and now."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DIGITS = 3
 
 
 async def use_of_pods(context: Context, pods: Mapping[str, tuple[str, int]], *, most: int = 240) -> Use:
-    """What pods used over their lives: uid → (name, attempt), in order. Raises StorageError."""
+    """Use of pods over their lives: uid → (name, attempt), in order. Raises StorageError."""
 
     def read() -> Use:
         uses = context.samples.use_of(pods)
@@ -50,7 +50,7 @@ async def use_of_pods(context: Context, pods: Mapping[str, tuple[str, int]], *, 
 
 
 async def use_now(context: Context) -> UseNow:
-    """What each pod that is measured uses now. Raises StorageError."""
+    """Current use of each measured pod. Raises StorageError."""
     cluster, now = await context.ready(), context.now()
     latest = await asyncio.to_thread(context.samples.latest, since=now - FRESH)
     rows = [

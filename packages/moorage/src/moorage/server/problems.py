@@ -59,7 +59,9 @@ CODES = {code.status: code for code in reversed(ErrorCode)}  # the first of each
 
 
 def as_problem(error: ApiError) -> Problem:
-    """What the Kubernetes API, or an action, told the one who asks: a refusal of theirs, not a failure of ours."""
+    """An error of the Kubernetes API or of an action as a problem of the caller's request, not a failure of
+    the server.
+    """
     if (code := error_code(error.code)) is not None:
         return Problem(code.status, code, error.message, error.hint, error.field)
     hint = error.hint
@@ -95,7 +97,7 @@ def answer(problem: Problem, headers: dict[str, str] | None = None) -> Response:
 
 
 def problem_of(error: Exception) -> Problem:
-    """What an error is to the caller. Errors nobody foresaw are named no further than `internal_error`."""
+    """The problem that the caller gets for an error. Unexpected errors are only `internal_error`."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, HTTPException):
@@ -122,9 +124,10 @@ def problem_of(error: Exception) -> Problem:
 
 
 def raised(request: Request, error: Exception) -> tuple[Problem, dict[str, str]]:
-    """What a route raised, and the headers to send with it. What is not the caller's fault is logged.
+    """The problem of an error in a route, and the headers to send with it. Failures of the server are
+    logged.
 
-    What nobody foresaw is logged by the ASGI server, to which Starlette hands it on.
+    Unexpected errors are logged by the ASGI server, which gets them from Starlette.
     """
     problem = problem_of(error)
     if problem.status > 500:
@@ -136,7 +139,7 @@ def raised(request: Request, error: Exception) -> tuple[Problem, dict[str, str]]
 
 
 async def on_error(request: Request, error: Exception) -> Response:
-    """Starlette's handler for whatever a route raises, where only programs ask."""
+    """Starlette's handler for all errors of a route, for routes of programs."""
     problem, headers = raised(request, error)
     return answer(problem, headers or None)
 

@@ -22,7 +22,7 @@ KEPT = 10_000  # buckets that are remembered; of the longest silent, which are f
 
 
 class Limiter:
-    """The buckets of everybody. `refused` counts requests that were not let through."""
+    """The buckets of all callers. `refused` counts requests that were not let through."""
 
     def __init__(self, rate: Rate | None = None, *, clock: Clock = SYSTEM) -> None:
         self.rate = rate or Rate()
@@ -41,10 +41,11 @@ class Limiter:
 
 
 class RateLimit:
-    """The ASGI layer behind the Gate, which says who asks: a person by name, others by address (IPv6: by its /64).
+    """The ASGI layer behind the Gate, which gives the user: people count by name, others by address (IPv6:
+    by its /64).
 
-    What workers, runners and steps ask under their own tokens, what the operator asks of the records of workflows,
-    probes and static files are not counted.
+    Not counted: requests of workers, runners and steps with their own tokens, the operator's requests
+    for records of workflows, probes and static files.
     """
 
     def __init__(self, app: ASGIApp, *, limiter: Limiter, refuse: Refuses) -> None:
@@ -80,5 +81,5 @@ def is_exempt(path: str) -> bool:
 
 
 def rate_settings(env: Mapping[str, str]) -> Rate:
-    """What the environment says. Raises UsageError."""
+    """The rate in the environment. Raises UsageError."""
     return Rate(per_second=RATE_LIMIT.read(env), burst=RATE_BURST.read(env))

@@ -1,4 +1,4 @@
-"""What past runs used, put together from what the server keeps: who held what, how it ended, what was measured."""
+"""The resource use of past runs, from the server's stores: owner and requests, outcome, measurements."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def work_of_run(works: Sequence[Work], namespace: str, run: str) -> Work | None:
 def work_of_new(
     works: Sequence[Work], namespace: str, owner: str, hash_: str, run: str, asked: Asked
 ) -> Work | None:
-    """The work of a run that is still to be submitted, with advice for what it asks for."""
+    """The work of a run that is not submitted yet, with advice for its requests."""
     key = key_of(namespace, owner, hash_, run)
     same = next((work for work in works if key_of(work.namespace, work.owner, work.work, work.name) == key), None)
     return None if same is None else asked_now(same, asked)

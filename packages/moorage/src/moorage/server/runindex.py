@@ -1,4 +1,4 @@
-"""The runs of a cluster as views, each made anew only when one of its objects has changed.
+"""The runs of a cluster as views, each computed again only when one of its objects has changed.
 
 A list of runs is asked for often, and few runs change between two lists.
 """
@@ -16,7 +16,7 @@ from moorage_kube.resources import Obj
 
 
 class RunIndex:
-    """Feeds on informers that somebody else runs; `jobs` and `pods` have the index `by_run` of the run's label."""
+    """Reads informers that the caller runs; `jobs` and `pods` have the index `by_run` of the run's label."""
 
     def __init__(self, *, nodes: Informer, jobs: Informer, pods: Informer, by_run: str) -> None:
         self._jobs, self._pods, self._by_run = jobs, pods, by_run
@@ -42,7 +42,7 @@ class RunIndex:
         return self._sorted
 
     def view(self, namespace: str, run: str, jobs: Sequence[Obj], kept: Sequence[PodView] = ()) -> RunView:
-        """A run, given its Jobs and what is kept of its pods."""
+        """A run from its Jobs and the stored records of its pods."""
         return view_run(jobs, self.pods_of(namespace, run), node_types=self._types, kept=kept)
 
     def jobs_of(self, namespace: str, run: str) -> list[Obj]:

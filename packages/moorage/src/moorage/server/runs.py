@@ -1,6 +1,6 @@
-"""The one reader of runs on the server, for the REST API and the pages: lists them, and shows one.
+"""Lists and shows runs, for the REST API and the pages.
 
-The public fields of a run are for everybody. What is kept of pods that are gone completes it.
+All users may read the public fields of a run. Stored records of deleted pods complete it.
 """
 
 from __future__ import annotations
@@ -54,8 +54,9 @@ class RunReader(Struct, frozen=True):
     user: User
 
     async def list(self, choice: JobChoice) -> JobList:
-        """The runs that match all of a choice. Raises UsageError for what cannot be read in it, and Forbidden for
-        attempts where the user may not list Jobs."""
+        """The runs that match all of a choice. Raises UsageError for invalid values in it, and Forbidden for
+        attempts where the user may not list Jobs.
+        """
         if choice.attempts:
             await self._check_listing(choice.namespace)
         cluster, now = await self.context.ready(), self.context.now()
@@ -81,8 +82,9 @@ class RunReader(Struct, frozen=True):
         return JobList(now=now.replace(microsecond=0), jobs=tuple(summary_of(run) for run in shown))
 
     async def show(self, namespace: str, name: str) -> RunView:
-        """A run with its attempts. One that was only just created is read as the user; one that was deleted is
-        made from what is kept. Raises NotFound."""
+        """A run with its attempts. A very new one is read as the user; a deleted one is made from its stored
+        records. Raises NotFound.
+        """
         if jobs := await self.jobs(namespace, name):
             return (await self.complete([self.view(jobs)], peaks=True))[0]
         run = await get_deleted(KeptForUser(self.context, self.user), namespace, name)
@@ -91,7 +93,7 @@ class RunReader(Struct, frozen=True):
         return run
 
     async def jobs(self, namespace: str, name: str) -> Sequence[Obj]:
-        """The Jobs of a run; empty: it does not exist, or the user may not read what is newer than the cache."""
+        """The Jobs of a run; empty: it does not exist, or is newer than the cache and the user may not read it."""
         cluster = await self.context.ready()
         jobs = cluster.jobs_of_run(namespace, name)
         if not jobs and self.user.account:
@@ -107,8 +109,9 @@ class RunReader(Struct, frozen=True):
         return missing_run(namespace, name, known, everywhere=await self._may("list", ""))
 
     async def overview(self, namespace: str, name: str, *, advice: bool) -> JobOverview:
-        """A run with its use and its events, and with `advice`. Raises Forbidden where the user may not list Jobs,
-        and NotFound. What else the user may not read, or cannot be read, is left out."""
+        """A run with its use and its events, and with `advice`. Raises Forbidden where the user may not list
+        Jobs, and NotFound. Other parts that cannot be read, or not by the user, are left out.
+        """
         await self._check_listing(namespace)
         run = await self.show(namespace, name)
         use, events, sizes = await asyncio.gather(
@@ -118,7 +121,7 @@ class RunReader(Struct, frozen=True):
         return make_overview(run, job_of(run, now), now, events=events, use=use, advice=sizes)
 
     async def use(self, run: RunView) -> Use | None:
-        """What a run used over its life; None: it cannot be read."""
+        """Resource use of a run over its life; None: it cannot be read."""
         try:
             return await use_of_pods(self.context, pods_of(run))
         except StorageError as error:
@@ -133,7 +136,9 @@ class RunReader(Struct, frozen=True):
             return []
 
     async def advice(self, run: RunView) -> tuple[SizeAdvice, ...]:
-        """What its work should ask for, by past runs that the user may read; none while the stores are away."""
+        """Advice on the requests of its work, by past runs that the user may read; none while the stores are
+        down.
+        """
         past, auth = self.context.rightsizing, self.context.auth
         try:
             works = await readable_works(past, auth, self.user, namespace=run.namespace)
@@ -154,7 +159,8 @@ class RunReader(Struct, frozen=True):
         return self.context.cluster.view_run(meta.get("namespace") or "", name, jobs, gone)
 
     async def complete(self, runs: Sequence[RunView], *, peaks: bool = False) -> tuple[RunView, ...]:
-        """Runs with what is kept of their pods, by one query for all of them. `peaks`: as in `needs_kept`.
+        """Runs with the stored records of their pods, by one query for all of them. `peaks`: as in
+        `needs_kept`.
 
         Where the store cannot be read, the runs as they are.
         """
@@ -183,11 +189,13 @@ class RunReader(Struct, frozen=True):
         )
 
     async def may_read(self, namespace: str) -> bool:
-        """Whether the user may see more of the runs of a namespace than everybody. False when nobody can tell."""
+        """Whether the user may see more of the runs of a namespace than the public fields. False if it cannot
+        be checked.
+        """
         return await self._may("get", namespace)
 
     async def _may(self, verb: str, namespace: str, kind: Resource = JOBS) -> bool:
-        """Whether the user may do this to objects of a namespace; empty: of all. False when nobody can tell."""
+        """Whether the user may do this to objects of a namespace; empty: of all. False if it cannot be checked."""
         auth = self.context.auth
         try:
             return await auth.may(self.user, verb, kind.plural, group=kind.group, namespace=namespace)
@@ -218,7 +226,7 @@ class RunReader(Struct, frozen=True):
             await self.context.acting(self.user).list(kind, namespace, limit=1)  # a right that is new counts
 
     async def _readable(self, runs: Iterable[RunView]) -> tuple[RunView, ...]:
-        """The runs whose labels the user may read: a selector tells what the labels are."""
+        """The runs with labels that the user may read: a selector reveals the labels."""
         known = list(runs)
         namespaces = sorted({run.namespace for run in known})
         rights = await asyncio.gather(*(self.may_read(namespace) for namespace in namespaces))

@@ -85,7 +85,7 @@ RECORDING = "recording"  # the task of the server that records: use, attempts, l
 
 
 def _leader(database: str | None, clock: Clock) -> tuple[StoreThread[LeaseTable] | None, Leader]:
-    """The campaign for RECORDING; nobody else stands for it where the database is a file."""
+    """The campaign for RECORDING; with a database in a file there is only one candidate."""
     holder = f"{socket.gethostname()}-{secrets.token_hex(4)}"
     if database is None:
         return None, Leader(None, RECORDING, holder=holder, clock=clock)
@@ -96,16 +96,16 @@ def _leader(database: str | None, clock: Clock) -> tuple[StoreThread[LeaseTable]
 class ServerService:
     """Serve `app` (with uvicorn or another ASGI server) while `run` runs.
 
-    `usage_db` is made when it is missing; its folder must exist. Raises StorageError when it cannot be used.
-    `database` is a `postgresql://` address: then nothing is kept in that folder, and servers may share it.
-    `queue_db` is a file (by default `queue.db` beside `usage_db`) or a `postgresql://` address; `run` opens it,
-    and an outage of it stops nothing but maps.
-    `page_person` acts by the page's token; without one it only looks.
-    `people_db` likewise, for sessions and the audit log (`people.db`); `provider` is where people log in.
-    Facts of runs' pods are in `attempts.db`, their logs in the folder `attempts` beside it, or both in PostgreSQL.
-    `env`: the settings. `rate`: how often one person may ask; None: as `env` says.
-    `usage_days`: how long is kept who used which GPUs. `sources`: where readings of GPUs come from.
-    `hosts` are names it answers to beside loopback.
+    `usage_db` is created when it is missing; its folder must exist. Raises StorageError when it cannot
+    be used. `database` is a `postgresql://` address: then the folder is not used, and servers may share
+    the database. `queue_db` is a file (by default `queue.db` in the folder of `usage_db`) or a
+    `postgresql://` address; `run` opens it, and an outage of it stops only maps. `page_person`: the user
+    of the page's token; without one the token is read-only. `people_db` likewise, for sessions and the
+    audit log (`people.db`); `provider`: the OIDC provider for logins. Facts of runs' pods are in
+    `attempts.db`, their logs in the folder `attempts` next to it, or both in PostgreSQL. `env`: the
+    settings. `rate`: the rate limit of one person; None: the one in `env`. `usage_days`: how long the
+    history of GPU use is stored. `sources`: the sources of GPU readings. `hosts` are the server's names
+    in addition to loopback.
     """
 
     def __init__(
@@ -315,7 +315,7 @@ class ServerService:
         self.queue.end_waits()
 
     async def _record(self) -> None:
-        """What one server on a database does at a time."""
+        """Run the tasks that only one server on a database may run at a time."""
         if self._files is not None:
             try:
                 await self._attempts.do(AttemptStore.open)  # its tables are there before the logs'

@@ -1,4 +1,4 @@
-"""What a request that comes while the server starts waits for."""
+"""Waiting of requests until the server has listed the cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What kubelets report of the pods on their nodes, asked of a few nodes at a time."""
+"""Kubelets' summaries of the pods on their nodes, read from a few nodes at a time."""
 
 from __future__ import annotations
 

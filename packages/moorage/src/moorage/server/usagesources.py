@@ -100,9 +100,10 @@ class Http:
 
 
 class SourceSettings(Struct, frozen=True, kw_only=True):
-    """Where GPUs are asked for. `namespaces`: whose exporters are believed; `prometheus`: its address, or "".
+    """The sources of GPU readings. `namespaces`: namespaces of trusted exporters; `prometheus`: its
+    address, or "".
 
-    `token`: what the local cluster's exporter asks for; Prometheus does not get it.
+    `token`: the token for the local cluster's exporter; it is not sent to Prometheus.
     """
 
     namespaces: tuple[str, ...] = ()
@@ -125,7 +126,7 @@ class GpuSources:
         await self._http.close()
 
     async def gpus(self) -> list[GpuUse]:
-        """Each GPU that a source tells of, some of them twice where two do."""
+        """Each GPU that a source reports; a GPU in two sources occurs twice."""
         if self._settings.prometheus:
             return await self._ask(f"{self._settings.prometheus.rstrip('/')}/api/v1/query", is_prometheus=True)
         if self._clock.monotonic() >= self._look_at:
@@ -175,7 +176,7 @@ class RawApi(Protocol):
 
 
 class MetricsApi:
-    """metrics.k8s.io, for pods of which no kubelet has told; where there is none, nothing is known."""
+    """metrics.k8s.io, for pods without a reading of a kubelet; empty where it is not installed."""
 
     def __init__(self, api: RawApi | None, *, clock: Clock) -> None:
         self._api = api

@@ -1,4 +1,4 @@
-"""Backups of what the server keeps outside the Kubernetes API, and their restore: databases and the ends of logs.
+"""Backup and restore of the server's data outside the Kubernetes API: databases and the ends of logs.
 
-An archive says rows, not files, so what SQLite kept can be restored into PostgreSQL and the reverse.
+An archive has rows, not files, so data of SQLite can be restored into PostgreSQL and the reverse.
 """

@@ -1,13 +1,14 @@
 """The file of a backup: a gzipped tar.
 
-    backup.json                    format, version, when, of what; SHA-256 and size of every other member
+    backup.json                    format, version, time, source; SHA-256 and size of every other
+member
     databases/maps/items.jsonl    a line of columns, then a row a line; bytes as {"b64": …}
-    databases/maps/meta.jsonl      what the part keeps in the table `meta` beside its version
+    databases/maps/meta.jsonl      the part's rows in the table `meta`, except its version
     objects/mapjobs.jsonl          of a cluster: its MapJobs that have a map, a line each
     logs/…                         the ends of pods' logs, where they are files
     folder/…                       of a local cluster: cluster.db, its certificates, tokens and ports
 
-What is read is checked as a whole before anything is restored.
+An archive is checked as a whole before anything is restored.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What an archive says of itself. `schemas`: versions of the parts; `rows`: of counted tables."""
+    """The manifest of an archive. `schemas`: versions of the parts; `rows`: of counted tables."""
 
     format: int
     version: str

@@ -1,7 +1,7 @@
-"""MapJobs in a backup: a map whose MapJob is gone has no workers, and cannot be changed by `kubectl`.
+"""MapJobs in a backup: a map without its MapJob has no workers, and cannot be changed by `kubectl`.
 
-A backup of etcd has MapJobs too. Where it is lost, or older than a map, a restore creates those that are missing.
-What a MapJob mounts, such as code that was sent, is in etcd alone.
+A backup of etcd has MapJobs too. Where it is lost, or older than a map, a restore creates the
+missing ones. Objects that a MapJob mounts, such as uploaded code, are only in etcd.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _KEPT_OF_QUEUE = ("uid", "round", "marks")  # the map, and which notices were se
 async def save_mapjobs(context: Context, folder: Path) -> None:
     """Write the MapJobs that have a map into a folder, as an archive has it. Raises ApiError.
 
-    Called after the databases were read: what is deleted meanwhile was deleted by its owner.
+    Called after the databases were read: a MapJob that is missing by then was deleted by its owner.
     """
     try:
         mapjobs = (await context.api.list(MAPJOBS)).items
@@ -71,9 +71,11 @@ def read_mapjobs(archive: Path) -> list[Obj]:
 
 
 async def create_missing(context: Context, user: User, mapjobs: list[Obj]) -> list[str]:
-    """Create the MapJobs of restored maps that are missing; the maps that still have none, with the reason.
+    """Create the MapJobs of restored maps that are missing; return the maps that still have none, with the
+    reason.
 
-    Each is created as its owner, whose rights decide; where that is no account, as `user`, who owns it then.
+    Each is created as its owner, by the owner's rights; if the owner is not an account, `user` creates
+    and owns it.
     """
     problems = []
     for obj in mapjobs:

@@ -1,4 +1,4 @@
-"""What of the list of the server's databases is in a backup, and which tables a part had at which version."""
+"""The databases in a backup, and the tables of each part by version."""
 
 from __future__ import annotations
 

@@ -66,7 +66,8 @@ class PostgresSource:
 
 
 def restore(url: str, parts: Sequence[tuple[Part, Path, int]]) -> None:
-    """Replace what is there by parts, their lines and versions: in one transaction, so all of it or nothing.
+    """Replace the stored rows by parts, their lines and versions: in one transaction, so all of it or
+    nothing.
 
     Raises StorageError; nothing has changed then. Servers on the database wait meanwhile.
     """

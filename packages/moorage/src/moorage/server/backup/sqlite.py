@@ -1,4 +1,4 @@
-"""Parts in SQLite files: read while they are used, and made anew beside them."""
+"""Parts in SQLite files: read while they are in use, and restored into new files in the same folder."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _write_version(db: sqlite3.Connection, part: Part, number: int, readable_by:
 
 
 def commit(folder: Path) -> None:
-    """Say that what is in STAGED is whole; from here on the restore is finished, by whoever starts next."""
+    """Mark the files in STAGED as complete; from here on the next server that starts finishes the restore."""
     path = folder / JOURNAL
     scratch = folder / f"{JOURNAL}.new"
     scratch.write_text(json.dumps({"staged": sorted(path.name for path in (folder / STAGED).iterdir())}))
@@ -124,7 +124,9 @@ def put_into_place(folder: Path) -> list[str]:
 
 
 def _replace_content(staged: Path, target: Path) -> None:
-    """By SQLite's own backup of the new file onto the old one. The count of changes goes on from what was."""
+    """Copy the new file over the old one by SQLite's backup API. The count of changes continues from the
+    old one.
+    """
     mark = read_mark(target)
     with contextlib.closing(sqlite3.connect(staged, isolation_level=None)) as source:
         if mark is not None and source.execute("SELECT 1 FROM sqlite_master WHERE name = 'high_water'").fetchone():

@@ -40,7 +40,7 @@ class Place(Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def scratch(place: Place) -> Iterator[Path]:
-    """A folder on the same disk, gone afterwards; what killed processes left goes first. Raises StorageFull."""
+    """A temporary folder on the same disk; those of killed processes are deleted first. Raises StorageFull."""
     for left in place.folder.glob(f"{SCRATCH}*"):
         with contextlib.suppress(OSError), _held(left):  # nobody uses it
             shutil.rmtree(left, ignore_errors=True)
@@ -82,7 +82,7 @@ def collect(place: Place, folder: Path, *, now: datetime) -> Manifest:
 
 
 def inspect(archive: Path, folder: Path) -> Manifest:
-    """Unpack and check an archive; what it holds. Raises BadArchive."""
+    """Unpack and check an archive; return its manifest. Raises BadArchive."""
     manifest = unpack(archive, folder)
     known = {part.name: part.version(manifest.dialect) for part in PARTS}
     check_schemas(manifest, known, name=f"the backup {archive.name}")
@@ -155,7 +155,7 @@ def _restore_database(place: Place, manifest: Manifest, folder: Path) -> None:
 
 
 def stage_files(target: Path, manifest: Manifest, folder: Path) -> Path:
-    """Make the new files beside the old ones. Logs that the backup has as rows are left out."""
+    """Make the new files next to the old ones. Logs that the backup has as rows are left out."""
     staged = target / sqlite.STAGED
     (target / sqlite.JOURNAL).unlink(missing_ok=True)
     shutil.rmtree(staged, ignore_errors=True)
@@ -175,7 +175,9 @@ def _version(part: Part, manifest: Manifest, dialect: str) -> int:
 
 
 def finish_restore(folder: Path) -> bool:
-    """Put into place what a restore has made ready; whether there was anything. Called when a server starts."""
+    """Move the files of a prepared restore into place; return whether there were any. Called when a server
+    starts.
+    """
     staged = folder / sqlite.STAGED
     if not (folder / sqlite.JOURNAL).exists():
         shutil.rmtree(staged, ignore_errors=True)  # it was cut short before it was whole: nothing has changed

@@ -1,4 +1,4 @@
-"""What is in a backup, for people and programs."""
+"""A summary of a backup, for people and programs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Budgets on the server: how much of each is used, for its users and for Prometheus.
+"""Budgets on the server: the used part of each, for its users and for Prometheus.
 
-Does not belong here: who may start work by them (`decide.admission`), and the loop that computes (`server.loops`).
+Does not belong here: the check when work starts (`decide.admission`), and the loop that computes
+(`server.loops`).
 """
 
 from moorage.features import Feature

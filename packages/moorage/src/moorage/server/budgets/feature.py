@@ -1,4 +1,4 @@
-"""What budgets add to the server."""
+"""The budgets feature on the server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ log = logging.getLogger(__name__)
 
 
 async def list_budgets(call: Call[None, None]) -> Budgets:
-    """Show what is used of each budget that holds for you or your tenants; of all, for those who list all pods."""
+    """Show the used part of each budget that applies to you or your tenants; of all, for those who list all
+    pods.
+    """
     return await budgets_for(call.context, call.user)
 
 

@@ -1,4 +1,4 @@
-"""What is used of the budgets that hold for a user."""
+"""The used part of the budgets of a user."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from moorage_kube.meta import condition
 
 
 async def budgets_for(context: Context, user: User, *, own: bool = False) -> Budgets:
-    """The budgets that a user sees, and what of each; `own`: only those that hold for them. Raises ApiError."""
+    """The budgets that a user sees, with their use; `own`: only those that apply to them. Raises ApiError."""
     now = context.now()
     try:
         objects = (await context.api.list(BUDGETS)).items

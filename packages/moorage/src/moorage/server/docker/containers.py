@@ -1,4 +1,4 @@
-"""Containers as Docker knows them, kept as pods: every call acts as the user, with their rights and no others."""
+"""Docker containers as pods: every call acts as the user, with their rights and no others."""
 
 from __future__ import annotations
 
@@ -83,7 +83,9 @@ class Containers:
         return (await self.api.list(PODS, self.namespace, label_selector=CONTAINER_LABEL)).items
 
     async def get(self, word: str) -> Obj:
-        """The newest pod of a container, by name or id; one that is going has gone. Raises Problem 404 or 400."""
+        """The newest pod of a container, by name or id; a pod in deletion does not count. Raises Problem 404 or
+        400.
+        """
         try:
             pod = find([pod for pod in await self.pods() if not is_deleting(pod)], word)
         except LookupError as error:
@@ -237,7 +239,7 @@ class Containers:
         return made
 
     async def _hand_on(self, old: Obj, new: Obj) -> None:
-        """The Service goes with the newest pod."""
+        """Make the newest pod the owner of the Service."""
         name = container_name(old)
         with suppress(NotFound, Forbidden):
             await self.api.get(SERVICES, name, self.namespace)
@@ -285,9 +287,9 @@ class Containers:
                     await self._until(member, lambda _: False)
 
     async def sweep(self, pod: Obj) -> None:
-        """Remove one that is to go once it has ended, and once those who follow it have read to its end.
+        """Remove a container with `--rm` after it has ended and its followers have read its output to the end.
 
-        A pod has nobody else to do so with its owner's rights.
+        Pods are removed here because this request has the owner's rights.
         """
         if is_removed_at_end(pod):
             await self._read_to_the_end(pod)
@@ -302,17 +304,17 @@ class Containers:
                     await self.context.clock.sleep(LOOK_SECONDS)
 
     def following(self, pod: Obj) -> AbstractAsyncContextManager[None]:
-        """While somebody reads what it prints, it is not removed."""
+        """Hold the removal of a pod while its output is read."""
         return self.context.part(Followers).following(pod["metadata"]["uid"])
 
     # --- waiting
 
     async def ended(self, pod: Obj) -> Obj | None:
-        """The pod once it has ended, or is known never to start; None when it is gone."""
+        """The pod once it has ended, or can never start; None when it was deleted."""
         return await self._until(pod, lambda current: is_ended(current) or bool(never_starts(current)))
 
     async def begun(self, pod: Obj) -> Obj | None:
-        """The pod once its container runs or has ended; None when it is gone, or is known never to start."""
+        """The pod once its container runs or has ended; None when it was deleted, or can never start."""
         last = await self._until(
             pod,
             lambda current: (

@@ -1,4 +1,4 @@
-"""A route of Docker's API: a handler that anybody can call, and the paths under which clients know it."""
+"""A route of Docker's API: a handler that any code can call, and its paths for clients."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ Handler = Callable[[DockerCall], Awaitable[Response]]
 class DockerEndpoint(Struct, frozen=True, kw_only=True):
     """A row of the table. `ours` is its path under /api/v1, `dockers` that in Docker's API; empty: none.
 
-    `described`: what `ours` takes and answers, in Docker's words.
+    `described`: the parameters and the answer of `ours`, in Docker's words.
     """
 
     method: str
@@ -97,7 +97,7 @@ class DockerEndpoint(Struct, frozen=True, kw_only=True):
 
 
 def docker_problem(error: ApiError) -> Problem:
-    """What the Kubernetes API refused, for users who know Docker alone."""
+    """An error of the Kubernetes API, for users who know only Docker."""
     if isinstance(error, Forbidden):
         hint = "ask an administrator of this cluster, or choose another namespace"
         return Problem(403, ErrorCode.FORBIDDEN, error.message, hint)

@@ -204,7 +204,7 @@ def command_of(body: Any) -> list[str]:
 
 
 async def _over(raw: RawConnection, running: Running, output: AsyncIterator[bytes]) -> None:
-    """Bytes both ways until the command has ended or the client has gone."""
+    """Copy bytes both ways until the command has ended or the client has disconnected."""
     feeding: asyncio.Task[None] | None = None
     try:
         await raw.body()
@@ -232,8 +232,9 @@ async def _feed(raw: RawConnection, process: ExecProcess) -> None:
 async def by_websocket(context: Context, websocket: WebSocket) -> None:
     """Run `command` (repeated, a word each; `tty=true`) in a container. Messages are as Kubernetes' own:
 
-    the first byte says what follows: 0 standard input, 1 output, 2 errors, 3 the end as JSON, 4 the terminal's
-    size as `{"Width": …, "Height": …}`, 255 the end of the channel whose number follows.
+    the first byte is the channel: 0 standard input, 1 output, 2 errors, 3 the end as JSON, 4 the
+    terminal's size as `{"Width": …, "Height": …}`, 255 the end of the channel with the number that
+    follows.
     """
     query = websocket.query_params
     words, tty = query.getlist("command"), query.get("tty") == "true"

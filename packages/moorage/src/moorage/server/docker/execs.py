@@ -1,7 +1,8 @@
-"""The commands that users run in containers: what is known of each, in the people's database.
+"""The commands that users run in containers: their state, in the people's database.
 
-One request creates a command, the next starts it, others ask for its exit code or set its terminal's size, and any
-server on the database may get any of them. The process itself is held by the server that started it.
+One request creates a command, the next starts it, others ask for its exit code or set its terminal's
+size, and any server on the database may get any of them. The process itself is held by the server
+that started it.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ class Execs:
         await asyncio.shield(task)
 
     async def resize(self, exec_: Exec, width: int, height: int) -> None:
-        """Set the size of the terminal of a command that runs here, or tell the server where it runs."""
+        """Set the size of the terminal of a command that runs here, or write it for the server that runs it."""
         if not (exec_.running and exec_.tty):
             return
         if (running := self._running.get(exec_.id)) is not None:
@@ -121,13 +122,13 @@ class Execs:
         return running
 
     def detach(self, running: Running) -> None:
-        """Read what a command prints, to nobody, until it has ended."""
+        """Read the output of a command and drop it, until the command has ended."""
         task = asyncio.create_task(self._to_nobody(running))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def output_of(self, running: Running) -> AsyncIterator[bytes]:
-        """What a command prints, framed where it has no terminal. Its exit code is written before this ends.
+        """The output of a command, framed if it has no terminal. Its exit code is written before this ends.
 
         First comes an empty piece: a generator that has begun also ends the command when it is closed early.
         """
@@ -175,7 +176,7 @@ class Execs:
             log.warning("the end of an exec is not written", extra={"exec": id_[:12], "error": str(error)})
 
     async def _change(self, id_: str, change: Callable[[Exec], Exec]) -> Exec | None:
-        """Change a command in one step; what it was before, None for one that is gone."""
+        """Change a command in one step; return its state before, None if it does not exist."""
         now = self._clock.now()
 
         def work(bodies: list[bytes | None]) -> tuple[list[Value | None], Exec | None]:

@@ -1,4 +1,4 @@
-"""What Docker's API adds to the server."""
+"""Docker's API as a feature of the server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who reads what a pod prints now, at any server on the people's database."""
+"""The clients that follow the output of a pod now, at any server on the people's database."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ KEPT = timedelta(days=7)  # a server that died follows no longer; until then a r
 
 
 class Followers:
-    """How many read what a pod prints here, by the pod's uid; and which servers do."""
+    """The number of followers of a pod's output at this server, by the pod's uid; and the servers that have
+    some.
+    """
 
     def __init__(self, desk: SessionDesk, *, clock: Clock) -> None:
         self._desk, self._clock = desk, clock
@@ -32,7 +34,7 @@ class Followers:
         self._leaving: set[asyncio.Task[None]] = set()
 
     async def has(self, uid: str) -> bool:
-        """Whether somebody follows a pod; True for those here alone where the database cannot be asked."""
+        """Whether a client follows a pod; only clients of this server count while the database is down."""
         if uid in self._counts:
             return True
         now = self._clock.now()

@@ -1,6 +1,6 @@
 """Containers, in Docker's words: under /api/v1/containers, and under the paths of Docker's own clients.
 
-Both take the same bodies and give the same answers; errors have Docker's `message` beside our `code`.
+Both take the same bodies and give the same answers; errors have Docker's `message` and our `code`.
 https://docs.docker.com/reference/api/engine/version/v1.41/
 """
 
@@ -92,7 +92,7 @@ async def version(_call: DockerCall) -> Response:
 
 
 async def info(_call: DockerCall) -> Response:
-    """What `docker info` shows."""
+    """The answer for `docker info`."""
     return Json({"Name": "moorage", "ServerVersion": __version__, "OSType": "linux", "Driver": "kubernetes"})
 
 

@@ -1,4 +1,4 @@
-"""How Docker frames what a container prints, where it has no terminal."""
+"""Docker's frames for the output of a container without a terminal."""
 
 from __future__ import annotations
 

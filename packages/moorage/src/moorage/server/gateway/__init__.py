@@ -1,1 +1,1 @@
-"""The way to workspaces' own web pages: who may pass, and the proxy."""
+"""Access to workspaces' own web pages: the check of users, and the proxy."""

@@ -1,7 +1,8 @@
-"""Pass an HTTP request or a WebSocket on to a workspace's application, byte for byte, as fast as both take it.
+"""Pass an HTTP request or a WebSocket on to a workspace's application, byte for byte, as fast as both
+take it.
 
-What stands in headers is decided by pure functions; `Forwarder` streams. Nothing is kept in memory but what is on
-its way: a body that is never ending, or read slowly, slows the other side down.
+Pure functions decide the headers; `Forwarder` streams. Only the bytes in transit are in memory: a
+body that is never ending, or read slowly, slows the other side down.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Unreachable(Exception):
 
 
 class Destination(Struct, frozen=True, kw_only=True):
-    """Where an application is, and what it is shown with each request."""
+    """The address of an application, and the headers and cookies that it gets with each request."""
 
     address: str
     port: int
@@ -79,7 +80,7 @@ class Destination(Struct, frozen=True, kw_only=True):
 def passed_on(given: Iterable[tuple[str, str]], to: Destination, client: str) -> Headers:
     """The headers of a request as the application gets them.
 
-    Without what concerns this hop, what the platform is shown, and what only a proxy may say.
+    Without headers of this hop, the platform's own, and those that only a proxy may set.
     """
     pairs = [(name.lower(), value) for name, value in given]
     named = {part.strip().lower() for name, value in pairs if name == "connection" for part in value.split(",")}
@@ -134,7 +135,7 @@ def returned(given: Iterable[tuple[str, str]]) -> Headers:
 
 
 def own_cookie(header: str) -> str:
-    """A Set-Cookie for this host alone; empty for one that must not be set. Raises nothing."""
+    """A Set-Cookie limited to this host; empty for one that must not be set. Raises nothing."""
     name = header.partition("=")[0]
     if not name.strip() or is_our_cookie(name):
         return ""
@@ -347,7 +348,7 @@ class Forwarder:
 
 
 async def first_of(*works: Any) -> None:
-    """Run all until one ends; cancel the rest, and raise what the first one raised."""
+    """Run all until one ends; cancel the rest, and raise the error of the first one."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -370,7 +371,7 @@ async def deny(scope: Scope, send: Send, status: int) -> None:
 
 
 def _close_code(code: int | None) -> int:
-    """A code that may be sent: 1005 and 1006 only tell that none came."""
+    """A code that may be sent: 1005 and 1006 only mean that none was received."""
     if code is None or code in (1005, 1006, 1015) or not 1000 <= code < 5000:
         return GOING_AWAY
     return code

@@ -1,19 +1,21 @@
-"""The way into workspaces by the platform's login: who asks for a workspace's host is known here, or signs in.
+"""Access to workspaces by the platform's login: a request for a workspace's host is of a known user, or
+leads to the login page.
 
-A browser without our cookie is sent to the platform's page `/open/NAMESPACE/NAME`, where the person is signed in;
-from there it comes back with a code, good once, for this host, this browser and half a minute, and gets a cookie
-for this host alone. The code, and half of what shows that it is this browser's, go to one path and no other.
+A browser without our cookie is sent to the platform's page `/open/NAMESPACE/NAME`, where the person
+signs in. From there it returns with a code, which is valid once, for this host, this browser and
+half a minute, and gets a cookie limited to this host. The code, and half of the proof that it is
+this browser's, are sent to one path only.
 
-The cookie says who it is; whether RBAC lets them `open` the workspace, and whether the login still holds, is asked
-again every minute, while connections last too. The application sees neither cookie nor token of the platform: it
-is shown its own token.
+The cookie names the user. Whether RBAC lets them `open` the workspace, and whether the login is
+still valid, is checked every minute, also during long connections. The application gets neither
+cookie nor token of the platform: it gets its own token.
 
-A workspace's scripts, and those of other workspaces, are strangers here: what they ask for in a person's name is
-refused by what the browser says of its origin.
+A workspace's scripts, and those of other workspaces, are not trusted here: their requests in a
+person's name are refused by the origin that the browser sends.
 
-A cluster without a domain for workspaces has tunnels instead: a person's own program carries the connections of a
-browser here, under a host of the browser's own machine. The same checks hold. A cookie is good in tunnels of the
-same person, at the same port, alone.
+A cluster without a domain for workspaces has tunnels instead: a person's own program carries the
+connections of a browser here, under a host of the browser's own machine. The same checks hold. A
+cookie is valid only in tunnels of the same person, at the same port.
 
 The length has a reason: the checks of one passage are read in order, from the cookie to the bytes.
 """
@@ -109,7 +111,7 @@ PAGE_CSP = (
 
 
 class Ticket(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the cookie says, signed."""
+    """The signed content of the cookie."""
 
     person: str
     account: str
@@ -122,7 +124,7 @@ class Ticket(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Tunnel(Struct, frozen=True, kw_only=True):
-    """Whose program carries a connection here, and the only workspace that it leads to."""
+    """A connection that a person's program carries here, and the only workspace that it leads to."""
 
     account: str
     namespace: str
@@ -131,14 +133,14 @@ class Tunnel(Struct, frozen=True, kw_only=True):
 
 
 class Code(msgspec.Struct, frozen=True):
-    """What stands behind a one-time code, in the people's database: whichever server gave it, any may take it."""
+    """The value of a one-time code, in the people's database: any server may take a code of another server."""
 
     ticket: Ticket
     state: str  # SHA-256 of the browser's; empty: for a program
 
 
 class Gateway:
-    """Workspaces by host, and who may in. `run` keeps it current."""
+    """Workspaces by host, and the check of their users. `run` follows changes."""
 
     def __init__(
         self,
@@ -374,7 +376,7 @@ class Gateway:
     async def _ticket(
         self, headers: Headers, host: str, view: WorkspaceView, platform: Platform, tunnel: Tunnel | None
     ) -> Ticket | None:
-        """What a valid cookie says; None without one."""
+        """The content of a valid cookie; None without one."""
         key = await self._secret_key()
         for value in cookie_values(headers, _cookie_name(COOKIE, platform, tunnel)):
             ticket = unseal(key, value)
@@ -389,7 +391,7 @@ class Gateway:
         return None
 
     async def _still(self, ticket: Ticket, view: WorkspaceView) -> bool:
-        """As `_holds`; while the API does not answer, what held goes on."""
+        """As `_holds`; while the API does not answer, the last result holds."""
         try:
             return ticket.until > self._clock.now().timestamp() and await self._holds(ticket, view)
         except MoorageError as error:
@@ -397,7 +399,7 @@ class Gateway:
             return True
 
     async def _holds(self, ticket: Ticket, view: WorkspaceView) -> bool:
-        """Whether the person's login still stands and RBAC still lets them open it."""
+        """Whether the person's login is still valid and RBAC still lets them open it."""
         user = User(ticket.person, ticket.groups, account=ticket.account)
         return await self._login_holds(ticket) and await self._may_open(user, view.namespace, view.name)
 
@@ -424,7 +426,7 @@ class Gateway:
     async def _to_login(
         self, scope: Scope, view: WorkspaceView, headers: Headers, method: str, *, is_websocket: bool
     ) -> Response:
-        """To the platform's page and back; programs, frames and scripts are told instead."""
+        """Redirect to the platform's page and back; programs, frames and scripts get 401 instead."""
         dest = _one(headers, "sec-fetch-dest")
         if (
             is_websocket
@@ -465,7 +467,7 @@ class Gateway:
         raise Problem(404, "not_found", f"{path} is not served here")
 
     async def take(self, code: str) -> Code | None:
-        """What a code stands for, once; None for one that is unknown, used or too old. Raises StorageError."""
+        """Take the value of a code, once; None for one that is unknown, used or too old. Raises StorageError."""
         if len(code) != CODE_LENGTH:
             return None
         now = self._clock.now()
@@ -525,8 +527,9 @@ class Gateway:
         return f"__Secure-{ENTER_COOKIE}" if self.platform.scheme == "https" else ENTER_COOKIE
 
     def _set_proof(self, response: Response, value: str, seconds: int) -> None:
-        """The other half of a state, for the path of codes alone. Who has other paths of the host sees the first
-        half, and a neighbour could set this one: neither is enough to use a code."""
+        """Set the other half of a state, for the path of codes only. Other paths of the host see the first
+        half, and a neighbour could set this one: neither is enough to use a code.
+        """
         response.set_cookie(
             self._proof_name,
             value,
@@ -538,7 +541,7 @@ class Gateway:
         )
 
     def _set(self, response: Response, name: str, value: str, seconds: int) -> None:
-        """For this host alone: no Domain, and over TLS a name that no neighbour can set."""
+        """Set a cookie limited to this host: no Domain, and over TLS a name that a neighbour cannot set."""
         response.set_cookie(
             name,
             value,
@@ -682,7 +685,7 @@ class Gateway:
 
 
 class GatewayLayer:
-    """The ASGI layer before all others: what is asked of a workspace's host never comes to our own routes."""
+    """The ASGI layer before all others: requests for a workspace's host never reach our own routes."""
 
     def __init__(self, app: ASGIApp, *, gateway: Gateway) -> None:
         self._app, self._gateway = app, gateway
@@ -735,14 +738,16 @@ def _leads_to(view: WorkspaceView, platform: Platform, tunnel: Tunnel | None) ->
 
 
 def _is_of(ticket: Ticket, platform: Platform, tunnel: Tunnel | None) -> bool:
-    """Whether a ticket is of this way in. A tunnel's is of no use in somebody else's tunnel."""
+    """Whether a ticket is valid for this connection. A ticket of a tunnel is invalid in another person's
+    tunnel.
+    """
     if tunnel is None:
         return not ticket.tunnel_port
     return (ticket.tunnel_port, ticket.account) == (platform.port, tunnel.account)
 
 
 def _cookie_name(name: str, platform: Platform, tunnel: Tunnel | None) -> str:
-    """Cookies know no ports: each tunnel has a name of its own."""
+    """The name of a cookie, different for each tunnel, since cookies do not depend on the port."""
     if tunnel is not None:
         return f"{name}_{platform.port}"
     return f"__Host-{name}" if platform.scheme == "https" else name
@@ -766,7 +771,7 @@ def unseal(key: bytes, text: str) -> Ticket | None:
 
 
 def _proof(key: bytes, state: str) -> str:
-    """What belongs to a state, which only we can tell."""
+    """The proof of a state, which only the platform can compute."""
     return hmac.new(key, b"state " + state.encode(), hashlib.sha256).hexdigest()
 
 
@@ -785,7 +790,7 @@ def host_of(given: str) -> str:
 
 
 def is_own_path(sent: str) -> bool:
-    """Whether a path, as it was sent, could be taken for one of OWN_PATHS by anybody."""
+    """Whether any parser could take a path, as it was sent, for one of OWN_PATHS."""
     try:
         return (plain_path(sent) + "/").startswith(OWN_PATHS)
     except ValueError:
@@ -793,7 +798,7 @@ def is_own_path(sent: str) -> bool:
 
 
 def clean_path(text: str) -> str:
-    """A path and query of this host; empty for what could lead elsewhere."""
+    """A path and query of this host; empty for a text that could lead elsewhere."""
     if not text.startswith("/") or text.startswith(("//", "/\\", OWN_PATHS)):
         return ""
     if len(text) > 4096 or any(

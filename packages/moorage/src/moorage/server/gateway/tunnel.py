@@ -1,7 +1,8 @@
-"""Tunnels to workspaces: a browser's connections, carried here by the person's own program, each in a WebSocket.
+"""Tunnels to workspaces: a browser's connections, carried here by the person's own program, each in a
+WebSocket.
 
-The program shows who it acts for, as with every request. What it carries is not trusted for that: the gateway asks
-for the cookie that only the browser has in which the workspace was opened.
+The program authenticates its user, as with every request. That is not enough for the connections in
+it: the gateway asks for the cookie that only the browser has in which the workspace was opened.
 """
 
 from __future__ import annotations

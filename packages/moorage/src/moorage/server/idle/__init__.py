@@ -1,4 +1,4 @@
-"""Idle work, followed: what browsers and Jupyter say of workspaces, and the loop that acts on what was decided.
+"""Tracking of idle work: signs of use from browsers and Jupyter, and the loop that acts on decisions.
 
-Does not belong here: what counts as idle, and what comes next (`decide.idle`).
+Does not belong here: the rules for idle work and the next action (`decide.idle`).
 """

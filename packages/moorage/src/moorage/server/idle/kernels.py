@@ -1,4 +1,4 @@
-"""What a Jupyter server says of its kernels and terminals.
+"""The state of a Jupyter server's kernels and terminals.
 
 https://jupyter-server.readthedocs.io/en/latest/developers/rest-api.html
 """
@@ -38,7 +38,7 @@ async def read_kernels(to: Destination) -> Kernels | None:
 
 
 def kernels_of(kernels: Sequence[Kernel], terminals: Sequence[Kernel] = ()) -> Kernels:
-    """What they say together."""
+    """The combined state of all of them."""
     moments = [at for each in (*kernels, *terminals) if (at := _moment(each.last_activity)) is not None]
     busy = [
         at

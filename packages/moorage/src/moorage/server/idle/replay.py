@@ -1,4 +1,6 @@
-"""What policies would have done, from the history of use: read by the hour, and by the window where it must be."""
+"""The effect that policies would have had, from the history of use: read by the hour, and by the window
+where needed.
+"""
 
 from __future__ import annotations
 

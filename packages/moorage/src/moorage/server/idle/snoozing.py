@@ -20,7 +20,7 @@ from moorage_kube.resources import Obj
 async def put_off(
     context: Context, user: User, kind: str, namespace: str, name: str, time: str | None = None
 ) -> IdleWork:
-    """Snooze a piece of work for its user, as long as usual where no time is given.
+    """Snooze a piece of work for its user, for `time`, or for the policy's default if None.
 
     Raises UsageError, Forbidden and ApiError.
     """

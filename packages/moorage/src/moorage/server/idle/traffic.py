@@ -28,7 +28,7 @@ _Key = tuple[str, str]  # namespace, name
 
 
 class Traffic:
-    """Notes what passes; `run` writes it down."""
+    """Notes the traffic of workspaces; `run` writes it to the Workspaces."""
 
     def __init__(self, api: Api, workspaces: Informer, *, clock: Clock) -> None:
         self._api, self._workspaces, self._clock = api, workspaces, clock
@@ -41,18 +41,18 @@ class Traffic:
         self._noted[namespace, name] = uid, Connection(seen_at=now, acted_at=now if acted else before.acted_at)
 
     def connection_of(self, namespace: str, name: str, stored: Connection) -> Connection:
-        """What is stored, and what this server has noted since."""
+        """The newest of the stored moments and those that this server has noted since."""
         _, noted = self._noted.get((namespace, name), ("", Connection()))
         return newest(stored, noted)
 
     async def run(self) -> None:
-        """Write down what was noted, until cancelled."""
+        """Write the noted moments, until cancelled."""
         while True:
             await self._clock.sleep(FLUSH_SECONDS)
             await self.flush()
 
     async def flush(self) -> None:
-        """Write what is newer than what the Workspaces say. What cannot be written is noted still."""
+        """Write moments that are newer than those of the Workspaces. Those that cannot be written stay noted."""
         for (namespace, name), (uid, noted) in list(self._noted.items()):
             workspace = self._workspaces.get(name, namespace)
             if workspace is None or workspace["metadata"]["uid"] != uid:

@@ -1,4 +1,4 @@
-"""Computes what was used of each Budget, writes it into the status, and sends notices: one server at a time."""
+"""Computes the use of each Budget, writes it into the status, and sends notices: one server at a time."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class BudgetKeeper:
             await self._tell(obj, notice, budget.notify)
 
     async def _tell(self, obj: Obj, notice: Notice, targets: Sequence[str]) -> None:
-        """Send a notice; what is not delivered is an event of the Budget."""
+        """Send a notice; a failed delivery becomes an event of the Budget."""
         try:
             deliveries = await self._send(notice, targets)
             problems = [f"to {delivery.target}: {delivery.problem}" for delivery in deliveries if delivery.problem]
@@ -109,7 +109,7 @@ class BudgetKeeper:
             await self._events.record(about, "Warning", "NoticeLost", message)
 
     async def _fail(self, obj: Obj, message: str) -> None:
-        """A budget that cannot be computed holds for nobody: its old numbers are taken away."""
+        """Clear the numbers of a budget that cannot be computed, so that it limits no work."""
         status = {
             "uses": [],
             "observedGeneration": int(obj["metadata"].get("generation") or 0),
@@ -142,7 +142,7 @@ class BudgetKeeper:
 
 
 class _History:
-    """What was used until `now`. Budgets that share a period read it once: a month of many pods takes seconds."""
+    """The use until `now`. Budgets that share a period read it once: a month of many pods takes seconds."""
 
     def __init__(self, context: Context, now: datetime) -> None:
         self._context, self.now = context, now

@@ -1,4 +1,6 @@
-"""Measures what pods use, every 30 seconds: sources in, readings out. One server on a database runs it."""
+"""Measures the use of pods, every 30 seconds: sources in, readings out. One server on a database runs
+it.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +99,7 @@ class Collector:
         return len(readings)
 
     async def _measured(self, pods: list[Obj], summaries: list[Any]) -> dict[str, Measured]:
-        """By uid: what kubelets say, and the metrics API of pods of which they do not."""
+        """Measurements by uid: from kubelets, and from the metrics API for pods that kubelets do not report."""
         measured: dict[str, Measured] = {}
         for summary in summaries:
             measured |= measured_by_kubelet(summary)

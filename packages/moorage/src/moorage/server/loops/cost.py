@@ -20,7 +20,7 @@ LOOK_SECONDS = 30.0  # between two looks for prices where none are installed
 
 
 class CostOfDay:
-    """`cost` is None until prices are installed, and after they are gone or cannot be read."""
+    """`cost` is None until prices are installed, and after they are deleted or cannot be read."""
 
     def __init__(self) -> None:
         self.cost: Cost | None = None

@@ -50,7 +50,7 @@ Send = Callable[[Notice, Sequence[Target]], Awaitable[Sequence[Delivery]]]
 
 
 class Samples(Protocol):
-    """What the loop needs of the history of use."""
+    """The part of the history of use that the loop needs."""
 
     def points(self, uids: Iterable[str], since: datetime, until: datetime, step: int) -> list[Point]: ...
 
@@ -98,7 +98,7 @@ class IdleLoop:
             await self._clock.sleep(self._pause())
 
     async def look(self) -> None:
-        """Look at all work once. What fails for one piece of work stops no other."""
+        """Check all work once. A failure for one piece of work does not stop the others."""
         policies, works = self.policies(), await self.held()
         self._recovered.intersection_update(held.key for held in works)
         gave_back = any(is_unclaimed(held.record) for held in works)
@@ -183,7 +183,7 @@ class IdleLoop:
         return self._sources.connection(held.work.namespace, held.work.name, held.connection)
 
     async def _kernels_of(self, held: Held) -> Kernels | None:
-        """What Jupyter says, for a workspace. Raises `_Later` where it does not answer."""
+        """Jupyter's kernels of a workspace; None for other work. Raises `_Later` where it does not answer."""
         if held.work.kind != WORKSPACE:
             return None
         try:
@@ -237,7 +237,7 @@ class IdleLoop:
     # --- writes
 
     async def _write(self, held: Held, before: Record, after: Record) -> bool:
-        """Write a record over the one that was read; False: another wrote meanwhile, or the object is gone."""
+        """Write a record over the one that was read; False: another wrote meanwhile, or the object was deleted."""
         resource, name = RESOURCES[held.work.kind], held.obj["metadata"]["name"]
         try:
             stored = await self._api.get(resource, name, held.work.namespace)
@@ -259,7 +259,7 @@ class IdleLoop:
         return True
 
     async def _note(self, held: Held, act: Act, change: Callable[[Record], Record]) -> None:
-        """Write what came of an act, to the record as it is now; a snooze in between stays."""
+        """Write the outcome of an act to the current record; a snooze in between stays."""
         resource, name = RESOURCES[held.work.kind], held.obj["metadata"]["name"]
 
         async def read() -> tuple[Obj, Obj]:
@@ -319,7 +319,7 @@ def read_policies(objs: Iterable[Obj], complain: Callable[[str, str], None]) -> 
 
 
 def _targets(held: Held) -> tuple[Target, ...]:
-    """What the work itself names; what cannot be read is left out, and commands are."""
+    """The targets in the work itself, without invalid ones and commands."""
     targets: list[Target] = []
     for text in held.notify:
         try:

@@ -113,7 +113,7 @@ class MapBridge:
         return await self._accept(await self._hold(obj))
 
     async def tick(self) -> None:
-        """Tell how each map stands, where that has changed, and send the notices that are due."""
+        """Write the status of each map that has changed, and send the notices that are due."""
         known = [
             mapjob
             for mapjob in self.informer.all()
@@ -266,7 +266,7 @@ class MapBridge:
             task.add_done_callback(self._sending.discard)
 
     def _before(self, obj: Obj) -> Obj:
-        """What of the status is ours, as last written: the watch may be behind."""
+        """Our part of the status, as last written: the watch may be behind."""
         written = self._told.get(obj["metadata"]["uid"])
         if written is not None:
             return written[1]
@@ -297,7 +297,7 @@ class MapBridge:
         return {"state": state, "queue": queue, "items": items}
 
     async def _notices(self, obj: Obj, stored: Stored, ours: Obj) -> tuple[tuple[Notice, ...], list[str]]:
-        """What is to be said now, and all marks. Told of is what is about to be written."""
+        """The notices that are due now, and all marks. They describe the status that is about to be written."""
         stored_marks = ((obj.get("status") or {}).get("queue") or {}).get("marks") or ()  # another server's too
         marks = sorted({*(ours["queue"].get("marks") or ()), *stored_marks})
         wanted = (obj.get("spec") or {}).get("notify")
@@ -417,7 +417,7 @@ class MapBridge:
 
 
 def policy_of(spec: MapJobSpec) -> Policy:
-    """The queue's policy; what the MapJob does not say has the queue's default."""
+    """The queue's policy; fields that the MapJob does not set have the queue's defaults."""
     given = {name: value for name, value in msgspec.structs.asdict(spec.policy).items() if value is not None}
     return Policy(**given, limits={name: limit.tokens for name, limit in spec.limits.items()})
 
@@ -439,7 +439,7 @@ def _accepted(obj: Mapping[str, Any]) -> str:
 
 
 def _replacing(before: Obj, ours: Obj) -> Obj:
-    """A merge patch that leaves nothing of what is there no more."""
+    """A merge patch that also removes keys which the new value does not have."""
     patch: Obj = {}
     for key, value in ours.items():
         old = before.get(key)

@@ -1,8 +1,8 @@
 """Sharing by time: asks runs to give their place to others, by the rule of their tenant.
 
-It runs on the server that records: only there is known who used least lately. It writes one annotation on the Job
-of an attempt; the operator ends the attempt and starts the next. Asked twice, or by two servers, it is asked once:
-the Job is written only as it was read.
+It runs on the server that records, since only that server knows the recent use of each user. It
+writes one annotation on the Job of an attempt; the operator ends the attempt and starts the next.
+Asked twice, or by two servers, it is asked once: the Job is written only as it was read.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Sharing:
                 log.warning("turns of runs are not judged now", extra={"error": str(error)})
 
     async def look(self) -> tuple[Yield, ...]:
-        """Judge once, and ask those that are to yield; who was asked."""
+        """Judge once, ask the runs that must yield, and return them."""
         if not self._cluster.synced:
             return ()
         asked: list[Yield] = []

@@ -1,1 +1,1 @@
-"""What workers and submitters of maps ask: items, results, limits, output."""
+"""Routes for workers and submitters of maps: items, results, limits, output."""

@@ -1,4 +1,4 @@
-"""Who may use which maps: those whom RBAC lets use `mapjobs.moorage.dev` in their namespace."""
+"""Access to maps: users whom RBAC lets use `mapjobs.moorage.dev` in their namespace."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from moorage_kube.errors import ApiError, Forbidden
 
 
 async def map_of(call: Call[Any, Any], verb: str = "get") -> Stored:
-    """The map of the path, where the caller may do this with it now. Raises NotFound and Forbidden.
+    """The map of the path, if the caller may do this with it now. Raises NotFound and Forbidden.
 
-    To have made it gives no right: who left a team has none in its namespace.
+    The creator of a map has no special right: a person who left a team has none in its namespace.
     """
     since = await oldest_map(call.context, call.user, verb, call.namespace)
     stored = await maps.get_map(call.context.queue, call.namespace, call.name, since=since)

@@ -34,7 +34,7 @@ _ENCODER = msgspec.json.Encoder()
 
 
 class OutputEntry(msgspec.Struct):
-    """What an item printed."""
+    """The output of an item."""
 
     item: leasing.Natural
     lease: leasing.Natural
@@ -43,7 +43,7 @@ class OutputEntry(msgspec.Struct):
 
 
 class NewOutput(msgspec.Struct):
-    """What a worker's items printed. `dropped`: bytes that were printed faster than they could be sent."""
+    """The output of a worker's items. `dropped`: bytes that were printed faster than they could be sent."""
 
     session: leasing.Text64
     pod: str

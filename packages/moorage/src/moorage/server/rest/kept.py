@@ -1,4 +1,4 @@
-"""/kept of a run: the records and logs that the server stores after its pods are deleted."""
+"""Routes for the records and logs of a run that the server stores after its pods are deleted."""
 
 from __future__ import annotations
 
