@@ -1,7 +1,7 @@
 """The whole REST API, asked all sorts of things by schemathesis: it never fails, and its errors have one shape.
 
 What is asked is the same in every run, so that a run judges the change and not the dice. `make explore` asks anew
-and more; what it finds becomes a case of its own (`tests/unit/server/test_server_odd_requests.py`).
+and more; what it finds becomes a case of its own (`tests/unit/server/test_inputs.py`).
 """
 
 from __future__ import annotations

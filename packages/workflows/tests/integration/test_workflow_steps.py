@@ -35,7 +35,7 @@ from moorage_workflows.decide.workflows.pods import PodRequest, StepRuntime, mak
 from moorage_workflows.model.workflow import NodePhase, NodeRecord, NodeType
 
 _spec = importlib.util.spec_from_file_location(
-    "executor_site", Path(__file__).parents[1] / "unit/executor/test_executor.py"
+    "executor_site", Path(__file__).parents[1] / "unit/executor/test_main.py"
 )
 assert _spec is not None
 assert _spec.loader is not None

@@ -1,4 +1,4 @@
-"""Copies and backups of a data folder, brought back; ways to damage it are in test_damaged_folder.py."""
+"""Copies and backups of a data folder, brought back; ways to damage it are in test_folderhealth.py."""
 
 from __future__ import annotations
 

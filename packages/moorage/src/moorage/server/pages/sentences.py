@@ -4,7 +4,7 @@ They are made in English far from any page: the command line, events and program
 (`catalogues/LANGUAGE.sentences.po`) has their shapes, with values: "needs {what}; none is free". A value may be a
 sentence itself. What has no known shape stays English, and pages mark it so.
 
-A test (`test_server_sentences.py`) finds shapes that the sources no longer say.
+A test (`test_sentences.py`) finds shapes that the sources no longer say.
 """
 
 from __future__ import annotations

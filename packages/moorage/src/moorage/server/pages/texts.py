@@ -7,7 +7,7 @@ language: each run of text between two tags or statements is one key, with its e
     and {{ more }} more; <code>moor jobs</code> lists all
 
 Python says `say("{count} of {total} free", count=3, total=8)`. A test
-(`test_server_texts.py`) finds texts without a translation, and translations without a text.
+(`test_texts.py`) finds texts without a translation, and translations without a text.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from moorage.decide.usage.gpus import view_gpus
 from moorage.decide.usage.samples import GpuReading, Reading
 from moorage.metrics.families import OTHER, Family
 from moorage_kube.meta import Key
-from tests.unit.decide.measures.test_gpu_measures import a_node, a_pod
+from tests.unit.decide.measures.test_gpus import a_node, a_pod
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 

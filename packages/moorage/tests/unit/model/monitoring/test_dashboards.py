@@ -11,7 +11,7 @@ import pytest
 from moorage.model.monitoring.dashboards import COLUMNS, SCHEMA_VERSION, dashboards
 from moorage.model.monitoring.rules import RECORDINGS
 
-DOCS = Path(__file__).parents[5] / "docs"
+DOCS = Path(__file__).parents[6] / "docs"
 # of Grafana's list of units: https://github.com/grafana/grafana/blob/main/packages/grafana-data/src/valueFormats
 UNITS = {"short", "percentunit", "s", "h", "bytes", "ops", "reqps"}
 KINDS = {"timeseries", "stat", "table", "bargauge"}

@@ -41,7 +41,7 @@ from moorage_kube.testing.clock import NOON
 GIB = 2**30
 GOLDEN = (
     Path(__file__).parent / "golden" / "run.yaml"
-)  # renew: MOORAGE_RENEW_GOLDEN=1 pytest packages/moorage/tests/unit/decide/runs/test_runs.py
+)  # renew: MOORAGE_RENEW_GOLDEN=1 pytest packages/moorage/tests/unit/decide/runs/test_request.py
 
 
 def a_node(name: str, *, gpus: int = 0, kind: str = "NVIDIA-A100-SXM4-80GB", **more: Any) -> NodeInfo:

@@ -14,7 +14,7 @@ from moorage.decide.install.values import InstallValues
 from moorage.model.manifests import ALL, SERVER, make_service
 from moorage_testing.cluster import find_kubectl
 
-DEPLOY = Path(__file__).parents[5] / "deploy"
+DEPLOY = Path(__file__).parents[6] / "deploy"
 
 
 def render(folder: str) -> dict[tuple[str, str], dict[str, Any]]:
