@@ -37,6 +37,14 @@ def test_every_link_within_the_docs_leads_somewhere(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_file_that_the_docs_name_exists(page):
+    files = re.findall(
+        r"(?:^|[`\s(])((?:packages|docs|benchmarks|deploy|examples)/[\w./-]+\.\w+)", page.read_text(), re.M
+    )
+    assert [file for file in files if not (ROOT / file).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_and_option_in_the_docs_exists(page):
     """Each `moor NAME --option …`, in running text and in blocks, is one that the command takes."""
     known = {name: target for _, name, target, _ in COMMANDS}

@@ -183,3 +183,59 @@ def test_tests_of_a_group_stay_on_one_worker(request: pytest.FixtureRequest) -> 
     if not getattr(request.config.option, "loadgroup", False):
         pytest.skip("not a worker of `--dist loadgroup`")
     assert request.node.nodeid.endswith("@source")
+
+
+MIRRORED = {  # a distribution's folder of unit tests → the packages that it mirrors
+    "kube": {"": "kube/src/moorage_kube"},
+    "local": {"": "local/src/moorage_local"},
+    "workflows": {"": "workflows/src/moorage_workflows"},
+    "moorage": {"": "moorage/src/moorage", "testing": "testing/src/moorage_testing"},
+}
+OF_THE_WHOLE = {  # tests of no single module: of all sources, of the docs, of the benchmarks
+    "kube": set(),
+    "local": {"apiserver/test_with_kubectl.py"},
+    "workflows": {"test_patterns.py", "actions/test_changed_meanwhile.py", "server/test_page_texts.py"},
+    "moorage": {
+        "actions/test_changed_meanwhile.py",
+        "benchmarks/test_idle_truth.py",
+        "benchmarks/test_kills.py",
+        "benchmarks/test_quick_restarts.py",
+        "cli/test_examples.py",
+        "cli/test_forged_texts.py",
+        "test_docs.py",
+        "test_documents_from_outside.py",
+        "test_layers.py",
+        "test_names.py",
+        "test_odd_numbers.py",
+        "test_patterns.py",
+        "test_pictures.py",
+        "test_watches.py",
+    },
+}
+
+
+@pytest.mark.parametrize("distribution", MIRRORED)
+def test_a_unit_test_is_at_the_path_of_its_module(distribution):
+    """`decide/cost/test_report.py` tests `decide/cost/report.py`; `test_report_prices.py` tests a part of it."""
+    unit = ROOT / "packages" / distribution / "tests/unit"
+    misplaced = {
+        str(test.relative_to(unit))
+        for test in unit.rglob("test_*.py")
+        if not any(
+            _tests_of(test, unit / folder, ROOT / "packages" / src)
+            for folder, src in MIRRORED[distribution].items()
+        )
+    }
+    assert misplaced == OF_THE_WHOLE[distribution]
+
+
+def _tests_of(test: Path, unit: Path, src: Path) -> bool:
+    """Whether a module or package of `src`, in the folder of this test, has the name of the test or begins it."""
+    if unit not in test.parents:
+        return False
+    folder = src / test.parent.relative_to(unit)
+    modules = {path.stem.strip("_") for path in folder.glob("*.py")} | {
+        path.parent.name for path in folder.glob("*/__init__.py")
+    }
+    name = test.stem.removeprefix("test_")
+    return any(name == module or name.startswith(f"{module}_") for module in modules)
