@@ -1,4 +1,4 @@
-"""Who runs the workflows of a cluster: Argo's controller where it is alive, else Moorage."""
+"""Find the controller that runs the workflows of a cluster: Argo's where it is alive, else Moorage."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ ARGO_NAMESPACE = "argo"  # of Argo's own manifests; looked at where a caller may
 
 
 async def controller_of(api: Api, now: datetime) -> Controller:
-    """Who runs workflows here, as far as the caller may read: by Argo's Lease, else by its Deployment.
+    """Return the controller that runs workflows here, by Argo's Lease, else by its Deployment.
 
-    Whoever sees one namespace alone learns of Argo's controller there, but not that there is none elsewhere.
+    A caller who may read only one namespace learns whether Argo's controller is there, but not whether it is
+    elsewhere. Without a controller in a readable namespace, the result is then UNKNOWN.
     """
     for namespace in (None, ARGO_NAMESPACE):
         leases = await _readable(api, LEASES, namespace)

@@ -137,9 +137,9 @@ def _fault_of(problem: str) -> Fault:
 async def create_cron(
     api: Api, made: Obj, *, check: Check = no_check, mark: str = "", dry_run: bool = False
 ) -> tuple[Obj, Sequence[str]]:
-    """Create a planned CronWorkflow, once for each `mark`; the object, and what its user may want to know.
+    """Create a planned CronWorkflow, once for each `mark`; return the object and warnings for the user.
 
-    Raises Problems with all that is wrong with its Workflows, AlreadyExists, ApiError.
+    Raises Problems with all errors in its Workflows, AlreadyExists, ApiError.
     """
     notes = await check(made)
     try:
@@ -154,9 +154,9 @@ async def create_cron(
 
 
 async def replace_cron(api: Api, made: Obj, *, check: Check = no_check) -> tuple[Obj, Sequence[str]]:
-    """Put the spec of a planned CronWorkflow in place of the stored one's, and add its labels and annotations.
+    """Replace the spec of a stored CronWorkflow by a planned one, and add its labels and annotations.
 
-    Its status and what the operator remembers of its slots stay. Raises Problems, NotFound, ApiError.
+    Its status and the operator's state of its slots do not change. Raises Problems, NotFound, ApiError.
     """
     name, namespace = made["metadata"]["name"], made["metadata"]["namespace"]
     notes = await check(made)
@@ -304,7 +304,10 @@ async def delete_cron(api: Api, namespace: str, name: str) -> None:
 async def cron_history(
     api: Api, namespace: str, name: str, records: Records | None = None, *, limit: int = HISTORY_MAX
 ) -> list[CronRun]:
-    """Its runs, newest first, with those that are gone and kept. Raises NotFound where nothing of it is known."""
+    """The runs of a schedule, newest first, with deleted ones on record.
+
+    Raises NotFound for a schedule that does not exist and has no runs.
+    """
     views = await list_workflows(api, namespace, Choice(cron=name, limit=limit), records)
     if not views:
         await get_object(api, CRON, namespace, name)
@@ -323,10 +326,10 @@ async def backfill_cron(
     dry_run: bool = False,
     records: Records | None = None,
 ) -> BackfillAnswer:
-    """Have the operator run the slots in [begin, end] that did not run, oldest first, `parallel` at a time.
+    """Ask the operator to run the slots in [begin, end] that did not run, oldest first, `parallel` at a time.
 
-    The Workflows bear the slot's name and time. Raises NotFound; UsageError for an empty or too long stretch;
-    Conflict while another backfill goes on, and where Argo runs the schedule.
+    The Workflows have the slot's name and time. Raises NotFound; UsageError for an empty or too long period;
+    Conflict while another backfill runs, and where Argo runs the schedule.
     """
     identity = secrets.token_hex(4)
 

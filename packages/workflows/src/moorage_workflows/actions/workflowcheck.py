@@ -1,7 +1,7 @@
-"""Check manifests in Argo's format as text: their fields, their meaning, and what Moorage does not run.
+"""Check manifests in Argo's format as text: fields, meaning, and features that Moorage does not support.
 
-The shape of every field is judged by the classes of hera, which are made from Argo's own schema. They are imported
-when the first document is checked (docs/design/0002).
+The classes of hera, generated from Argo's schema, check the type of every field. They are imported when the
+first document is checked (docs/design/0002).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Located(Struct, frozen=True, kw_only=True):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """What is wrong with some files. `checked`: documents of Argo's kinds; `skipped`: others."""
+    """The findings in some files. `checked`: number of documents of Argo's kinds; `skipped`: of other kinds."""
 
     findings: tuple[Located, ...] = ()
     checked: int = 0
@@ -90,17 +90,17 @@ class _Read(Struct, frozen=True, kw_only=True):
 
 
 def check_documents(text: str, *, is_run: bool = False) -> list[Finding]:
-    """Everything that is wrong with the manifests of one text, whose documents know each other.
+    """All findings in the manifests of one text. Its documents may refer to each other.
 
-    Raises nothing: what cannot be read is a finding. `is_run`: as for `decide.workflows.lint.check`.
+    Raises nothing: an unreadable document is a finding. `is_run`: as for `decide.workflows.lint.check`.
     """
     return [located.finding for located in check_texts([("", text)], is_run=is_run).findings]
 
 
 def check_texts(texts: Iterable[tuple[str, str]], *, is_run: bool = False) -> Report:
-    """Check (file name, text) pairs; templates in any of them are known to all. Raises nothing.
+    """Check (file name, text) pairs. All of them may refer to templates in any of them. Raises nothing.
 
-    Without a cluster nobody knows which other templates there are: references to them are warnings.
+    A reference to any other template is a warning: it may exist in the cluster.
     """
     findings: list[Located] = []
     documents: list[_Read] = []
@@ -213,7 +213,7 @@ def _unknown(name: str, fields: Mapping[str, Any]) -> str:
 
 
 def _alternatives(annotation: Any) -> Iterator[Any]:
-    """What a value may be, with Optional, Annotated and root models taken off."""
+    """The possible types of a value, without Optional, Annotated and root models."""
     origin = typing.get_origin(annotation)
     if origin is typing.Annotated:
         yield from _alternatives(typing.get_args(annotation)[0])

@@ -1,4 +1,4 @@
-"""What is checked before a workflow or a template is created: its fields, its meaning, what Moorage runs of it."""
+"""Checks before a workflow or a template is created: fields, meaning, and features that Moorage supports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The logs of a workflow: what the pods of its steps print, in one view. Those of pods that are gone are kept."""
+"""The logs of a workflow: the output of the pods of its steps in one view, with stored logs of deleted pods."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class StepLine(Struct, frozen=True):
 
 
 class StepUnread(Struct, frozen=True):
-    """What is to be said of the log of a step's pod: it cannot be read, or lacks lines."""
+    """A message about the log of a step's pod: it cannot be read, or lines are missing."""
 
     step: str
     pod: str
@@ -50,7 +50,7 @@ StepEvent = StepLine | StepUnread
 
 
 class _Started(Struct, frozen=True):
-    """A kept pod whose container has started."""
+    """A pod on record whose container has started."""
 
     uid: str
     name: str
@@ -58,10 +58,10 @@ class _Started(Struct, frozen=True):
 
 
 class WorkflowLog:
-    """The logs of one workflow, read as the caller. `open` first, then `read` or `follow` once.
+    """The logs of one workflow, read as the caller. Call `open` first, then `read` or `follow` once.
 
-    `step`: as `is_step` reads it; empty: all. `tail` and `since_seconds`: of each pod. `kept`: gives
-    the logs of pods that are gone.
+    `step`: as `is_step` reads it; empty: all. `tail` and `since_seconds`: of each pod. `kept`: reads
+    the stored logs of deleted pods.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class WorkflowLog:
         return view
 
     async def read(self) -> AsyncGenerator[StepEvent]:
-        """What there is now, pod after pod, in the order of their start."""
+        """The lines up to now, pod after pod, in the order of their start."""
         pods = {_uid(pod): pod for pod in await self._pods()}
         view = await self._view()
         gone = {pod.uid: pod for pod in await self._kept_pods() if pod.uid not in pods}
@@ -128,7 +128,7 @@ class WorkflowLog:
             yield event
 
     async def follow(self) -> AsyncGenerator[StepEvent]:
-        """First lines of pods that are gone; then lines as they come, until the workflow has ended."""
+        """First the lines of deleted pods; then new lines of running pods, until the workflow has ended."""
         queue: asyncio.Queue[StepEvent | None] = asyncio.Queue(AHEAD)
         looking = asyncio.ensure_future(self._look(queue))
         try:
@@ -208,7 +208,7 @@ class WorkflowLog:
             yield StepUnread(step, name, error.message)
 
     async def _kept_pods(self) -> list[_Started]:
-        """Kept pods that may have printed something."""
+        """Pods on record that may have printed something."""
         pods = await self._kept.steps(self._namespace, self._name, self._uid, pod=self._pod)
         return [_Started(pod.uid, pod.name, pod.started) for pod in pods if pod.started is not None]
 
@@ -219,7 +219,7 @@ class WorkflowLog:
         return await self._kept_lines(step, pod.name, pod.uid, "")
 
     async def _kept_lines(self, step: str, name: str, uid: str, failure: str) -> list[StepEvent]:
-        """The kept log of a pod, or of the container that was asked for; `failure`, where nothing is kept."""
+        """The stored log of a pod, or of the requested container; `failure` as a message if none is stored."""
         self._read.add(uid)
         try:
             log = await self._kept.step_log(self._namespace, self._name, self._uid, uid, container=self._container)
@@ -259,7 +259,7 @@ class WorkflowLog:
         return not self._step or is_step(self._step_of(pod), self._step)
 
     def _lost(self, view: WorkflowView, *known: Iterable[str]) -> list[StepUnread]:
-        """Steps that ran, whose pods are gone, and of which nothing is kept."""
+        """Messages for steps that ran, if their pods are deleted and their logs are not stored."""
         names = {name for some in known for name in some}
         lost = []
         for node in view.nodes:

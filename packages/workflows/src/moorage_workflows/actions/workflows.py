@@ -1,7 +1,7 @@
-"""Workflows: submit, list, read, stop, let go on, retry, resubmit and delete them.
+"""Workflows: submit, list, read, stop, resume, retry, resubmit and delete them.
 
-A Workflow is an object of Kubernetes, created and changed as its user. What its nodes did is kept by the server:
-`Records` gives it. Where Argo's controller runs, the nodes are in the object itself. docs/design/0017-workflows.md
+A Workflow is an object of Kubernetes; it is created and changed as its user. The server stores its nodes:
+`Records` returns them. Where Argo's controller runs, the nodes are in the object. docs/design/0017-workflows.md
 """
 
 from __future__ import annotations
@@ -84,14 +84,14 @@ class Choice(Struct, frozen=True, kw_only=True):
 
 
 class Records(Protocol):
-    """What the server keeps of workflows, as Workflow objects. Raises ApiError where it says no."""
+    """The server's records of workflows, as Workflow objects. Raises ApiError if the server refuses."""
 
     async def read(self, namespace: str, name: str, live: Obj | None) -> Obj | None:
-        """The newest run of this name with its nodes, or that of the object `live`; None: nothing is kept."""
+        """The newest run of this name with its nodes, or that of the object `live`; None if none is on record."""
         ...
 
     async def listed(self, namespace: str | None, choice: Choice) -> Sequence[Obj]:
-        """The runs that are kept, without their nodes; those of objects that exist too."""
+        """The runs on record, without their nodes; also runs whose objects exist."""
         ...
 
 
@@ -114,7 +114,7 @@ async def no_check(_document: Obj) -> Sequence[str]:
 
 
 class Submitted(Struct, frozen=True):
-    """A Workflow as it was created. `notes`: what its user may want to know."""
+    """A Workflow as it was created. `notes`: warnings for its user."""
 
     workflow: Obj
     controller: Controller
@@ -135,10 +135,10 @@ async def submit_workflow(
     mark: str = "",
     dry_run: bool = False,
 ) -> Submitted:
-    """Check a manifest, add what the person adds, create it as the caller.
+    """Check a manifest, apply the user's additions, and create it as the caller.
 
-    Where Argo runs workflows, the object bears no mark of ours, and is within the limits of Argo's definitions.
-    `mark`: the same request again gives the Workflow that it made. Raises UsageError, Problems, AlreadyExists,
+    Where Argo runs workflows, the object has none of our marks and must fit the limits of Argo's definitions.
+    `mark`: the same request again returns the same Workflow. Raises UsageError, Problems, AlreadyExists,
     NotReady where the cluster has no such kind, ApiError.
     """
     _check_kind(document)
@@ -174,7 +174,7 @@ async def read_source(api: Api, namespace: str, text: str) -> Obj:
 
 
 async def _declared_by_template(api: Api, namespace: str, reference: Any) -> dict[str, Mapping[str, Any]]:
-    """The parameters of the template that a Workflow refers to; none where it cannot be read: lint tells that."""
+    """The parameters of the template that a Workflow refers to; empty if it is unreadable, which lint reports."""
     if not isinstance(reference, Mapping) or not isinstance(reference.get("name"), str):
         return {}
     cluster = reference.get("clusterScope") is True
@@ -245,9 +245,9 @@ def _unknown_kind(error: NotFound, resource: Resource) -> ApiError | NotReady:
 async def list_workflows(
     api: Api, namespace: str | None, choice: Choice, records: Records | None = None
 ) -> tuple[WorkflowView, ...]:
-    """The workflows of a namespace (None: of all), newest first, with those that are gone and kept.
+    """The workflows of a namespace (None: of all), newest first, with deleted ones on record.
 
-    Records that cannot be read stand in the way of no list. Raises UsageError, NotReady, ApiError.
+    If the records cannot be read, the list has the existing objects. Raises UsageError, NotReady, ApiError.
     """
     _check_choice(choice)
     records_kept = await _kept(records, namespace, choice)  # first: what is created meanwhile is not gone
@@ -307,7 +307,7 @@ def _is_chosen(view: WorkflowView, choice: Choice) -> bool:
 
 
 async def get_workflow(api: Api, namespace: str, name: str, records: Records | None = None) -> Obj:
-    """A Workflow with its nodes, also one that is gone and kept. `name` may be `@latest`. Raises NotFound."""
+    """A Workflow with its nodes, also a deleted one on record. `name` may be `@latest`. Raises NotFound."""
     name = await resolve_name(api, namespace, name)
     live = await _live(api, namespace, name)
     kept = await records.read(namespace, name, live) if records is not None else None
@@ -373,7 +373,7 @@ async def wait_workflow(
     records: Records | None = None,
     seen: Callable[[WorkflowView], None] = lambda _: None,
 ) -> WorkflowView:
-    """Return the workflow once it has ended; `seen` gets it after each change. Raises NotFound once it is gone."""
+    """Return the workflow once it has ended; `seen` gets it after each change. NotFound: it was deleted."""
     pause, before = LOOK_SECONDS[0], ("", -1, -1)
     while True:
         live = await _live(api, namespace, name)
@@ -460,7 +460,7 @@ def _matching(view: WorkflowView, selector: str) -> Iterable[Any]:
 
 
 def _asked(live: Obj) -> list[Any]:
-    """What people asked for, and the operator has not done yet."""
+    """The resume requests that the operator has not carried out yet."""
     try:
         asked = json.loads(annotations_of(live).get(RESUME_ANNOTATION) or "[]")
     except ValueError:
@@ -517,10 +517,10 @@ async def retry_workflow(
     *,
     records: Records | None = None,
 ) -> Obj:
-    """Run again what failed of a workflow that has ended, and what comes after it.
+    """Run the failed steps of an ended workflow again, and the steps after them.
 
-    What succeeded stays as it is, but for chosen nodes with `restart_successful`. Raises Conflict for a workflow
-    that has not ended, or that is gone.
+    Steps that succeeded do not run again, except nodes selected with `restart_successful`. Raises Conflict for a
+    workflow that has not ended or is deleted.
     """
     name = await resolve_name(api, namespace, name)
 
@@ -574,9 +574,9 @@ async def resubmit_workflow(
     mark: str = "",
     memoized: bool = False,
 ) -> Submitted:
-    """Submit the spec of a workflow again, also of one that is gone and kept. Raises as `submit_workflow`.
+    """Submit the spec of a workflow again, also of a deleted one on record. Raises as `submit_workflow`.
 
-    `memoized`: what succeeded does not run again. Raises Conflict where that is not possible.
+    `memoized`: steps that succeeded do not run again. Raises Conflict where that is not possible.
     """
     earlier = await get_workflow(api, namespace, name, records)
     document = resubmitted(earlier, memoized=memoized)
@@ -586,7 +586,7 @@ async def resubmit_workflow(
 
 
 async def delete_workflow(api: Api, namespace: str, name: str) -> str:
-    """Delete a workflow with its pods; what the server keeps of it stays. Its name. Raises NotFound."""
+    """Delete a workflow with its pods, and return its name. Its records on the server stay. Raises NotFound."""
     name = await resolve_name(api, namespace, name)
     live = await _live(api, namespace, name)
     if live is None:

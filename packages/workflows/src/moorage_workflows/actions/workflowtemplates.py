@@ -26,7 +26,7 @@ SERVERS_OWN = (
 
 
 class Applied(StrEnum):
-    """What became of a template that was applied."""
+    """The result of applying a template."""
 
     CREATED = "created"
     CHANGED = "changed"
@@ -100,10 +100,10 @@ async def create_template(
 async def apply_template(
     api: Api, namespace: str, document: Mapping[str, Any], *, check: Check = no_check
 ) -> tuple[Obj, Applied]:
-    """Create a template, or put its spec, labels and annotations in place of those that it has.
+    """Create a template, or replace its spec, labels and annotations.
 
-    Workflows that run already keep the templates that they were started with. Raises Conflict for a document that
-    was read before somebody else changed the template.
+    Running workflows continue with the templates that they started with. Raises Conflict if the template changed
+    after the document was read.
     """
     try:
         return await create_template(api, namespace, document, check=check), Applied.CREATED
@@ -124,7 +124,7 @@ async def apply_template(
 
 
 async def _replacement(api: Api, namespace: str, document: Mapping[str, Any]) -> tuple[Resource, Obj, Obj]:
-    """The template that is stored, and what is to stand in its place. Raises as `apply_template`."""
+    """The stored template and its replacement. Raises as `apply_template`."""
     resource, made = template_of(document, namespace)
     where = namespace if resource.namespaced else None
     stored = await api.get(resource, made["metadata"]["name"], where)
@@ -167,7 +167,7 @@ async def get_template(api: Api, namespace: str, name: str, *, cluster: bool = F
 
 
 async def delete_template(api: Api, namespace: str, name: str, *, cluster: bool = False) -> None:
-    """Workflows that run keep what they were started with. Raises NotFound."""
+    """Delete a template. Running workflows continue with the spec that they started with. Raises NotFound."""
     resource = resource_of(cluster=cluster)
     stored = await get_template(api, namespace, name, cluster=cluster)
     await api.delete(resource, name, None if cluster else namespace, uid=stored["metadata"].get("uid"))

@@ -51,9 +51,9 @@ async def explain_workflow(
     find_holders: FindHolders = no_holders,
     now: datetime,
 ) -> WorkflowExplanation:
-    """Which steps run, and what the others wait for; of one step all of it. `name` may be `@latest`.
+    """The running steps, and the reasons why others wait; with `step`, all waits of that step.
 
-    Raises NotFound for a workflow or a step that does not exist.
+    `name` may be `@latest`. Raises NotFound for a workflow or a step that does not exist.
     """
     obj = await get_workflow(api, namespace, name, records)
     view, spec = view_workflow(obj), obj.get("spec") or {}
@@ -79,7 +79,7 @@ async def _with_notes(api: Api, view: WorkflowView, waits: Waits, now: datetime)
 
 
 async def with_starts(api: Api, view: WorkflowView) -> WorkflowView:
-    """The same, where pending steps without a message say what keeps their pods from starting; of some."""
+    """The view with reasons why the pods of pending steps do not start, for at most PODS_EXPLAINED of them."""
     pending = [
         node for node in view.nodes if node.phase is NodePhase.PENDING and node.pod_name and not node.message
     ]
@@ -109,7 +109,7 @@ async def _why_not_started(api: Api, namespace: str, name: str) -> str:
 async def explain_waits(
     waits: Waits, *, explain_pod: ExplainPod, find_holders: FindHolders = no_holders, most: int = PODS_EXPLAINED
 ) -> list[Explained]:
-    """The waits with why their first pods wait (of `most` of them), and who holds their locks."""
+    """The waits with the reasons why their first pods wait (for `most` of them), and the holders of locks."""
     explained = []
     for wait in waits.waits:
         if wait.kind is WaitKind.POD and most > 0:

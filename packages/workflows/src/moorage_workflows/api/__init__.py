@@ -1,1 +1,1 @@
-"""What the operator and the server say to each other about workflows, and what a list of artifacts is."""
+"""The messages about workflows between the operator and the server, and the form of a list of artifacts."""

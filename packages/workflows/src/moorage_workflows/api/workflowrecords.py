@@ -1,6 +1,6 @@
-"""What the operator asks of the server's records of workflows: POST to `RECORDS_PATH`/verb, JSON both ways.
+"""The operator's requests to the server's records of workflows: POST to `RECORDS_PATH`/verb, JSON both ways.
 
-No part of the public API: operator and server are of one version, or of two that follow each other.
+Not part of the public API: the operator and the server have the same version, or successive ones.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class AskReports(_Body, frozen=True):
 
 
 class Nothing(_Body, frozen=True):
-    """Of a request that needs no body, and of an answer that has nothing to tell."""
+    """The empty body of a request or an answer."""
 
 
 class Gone(_Body, frozen=True):

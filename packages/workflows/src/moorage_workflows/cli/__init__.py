@@ -1,1 +1,1 @@
-"""The commands `moor workflow` and `moor cron`, and what `moor explain` says of workflows."""
+"""The commands `moor workflow` and `moor cron`, and the part of `moor explain` for workflows."""

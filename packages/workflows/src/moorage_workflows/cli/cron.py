@@ -141,7 +141,7 @@ def list_(target: Target, all_namespaces: bool, output: str) -> int:
 )
 @target_options
 def get(target: Target, name: str, output: str) -> int:
-    """Show a schedule: its slots, its runs, and what is wrong with it."""
+    """Show a schedule: its slots, its runs and its problems."""
 
     async def work(session: Session) -> int:
         now = session.clock.now()
@@ -252,8 +252,8 @@ def run(target: Target, name: str, parameters: tuple[str, ...]) -> int:
 def backfill(target: Target, name: str, begin: str, end: str | None, parallel: int, dry_run: bool) -> int:
     """Run slots of the past that did not run, oldest first.
 
-    A slot with a workflow is passed over, also one whose record alone is kept. The operator starts the workflows:
-    the command may end before they do. Days are those of UTC.
+    A slot with a workflow is skipped, also if only the record of the workflow exists. The operator starts the
+    workflows: the command may end before they do. Days are in UTC.
     """
 
     async def work(session: Session) -> int:
@@ -281,7 +281,7 @@ def backfill(target: Target, name: str, begin: str, end: str | None, parallel: i
 async def _backfill(
     session: Session, name: str, begin: datetime, end: datetime, parallel: int, dry_run: bool
 ) -> BackfillAnswer:
-    """By the server, which knows the runs whose objects are gone; where there is none, by the objects alone."""
+    """Backfill by the server, which knows deleted runs; without a server, by the objects only."""
     body = {"begin": rfc3339(begin), "end": rfc3339(end), "parallel": parallel, "dryRun": dry_run}
     with contextlib.suppress(NotReady):
         return await session.server.ask(BackfillAnswer, "POST", f"{_path(session, name)}/backfill", body=body)
@@ -307,7 +307,7 @@ async def _backfill(
 @console.output_option
 @target_options
 def history(target: Target, name: str, output: str) -> int:
-    """List the runs of a schedule, newest first, with those that are gone and kept."""
+    """List the runs of a schedule, newest first, also deleted ones that have a record."""
 
     async def work(session: Session) -> int:
         runs: tuple[CronRun, ...]

@@ -1,4 +1,4 @@
-"""`moor workflow`: workflows in Argo's format. Each command has a module of its own."""
+"""`moor workflow`: workflows in Argo's format. Each command has its own module."""
 
 from __future__ import annotations
 

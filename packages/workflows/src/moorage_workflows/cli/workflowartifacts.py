@@ -140,7 +140,7 @@ async def _view(session: Session, name: str) -> WorkflowView:
 
 
 def all_artifacts(view: WorkflowView) -> list[tuple[NodeRecord, Artifact]]:
-    """The artifacts of each node that left some itself: what a template hands on is named where it was made."""
+    """The artifacts that each node produced itself; a template's own outputs are listed at their producer."""
     return [
         (node, artifact)
         for node in view.nodes
@@ -170,7 +170,7 @@ def find_artifact(view: WorkflowView, step: str, name: str) -> tuple[NodeRecord,
 
 
 def default_file(artifact: Artifact) -> str:
-    """The file's name: what is stored says more than the artifact's name."""
+    """The file name for an artifact: its name with the suffixes of its key; `.tar` for a folder."""
     stored = artifact.key.rpartition("/")[2]
     suffix = "".join(Path(stored).suffixes[-2:]) if stored else ""
     plain = Path(artifact.name).name or "artifact"

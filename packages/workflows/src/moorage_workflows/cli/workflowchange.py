@@ -168,7 +168,7 @@ def set_(
 @selector_option
 @target_options
 def retry(target: Target, names: tuple[str, ...], restart_successful: bool, node_field_selector: str) -> int:
-    """Run again what failed of workflows that have ended, and what comes after it."""
+    """Run the failed steps of ended workflows again, and the steps after them."""
     wanted = Retry(selector=node_field_selector, restart_successful=restart_successful)
 
     async def again(session: Session, name: str) -> Obj:
@@ -190,7 +190,7 @@ def retry(target: Target, names: tuple[str, ...], restart_successful: bool, node
 @click.option("--forget", is_flag=True, help="Also erase the logs and facts of its pods that the server keeps.")
 @target_options
 def delete(target: Target, names: tuple[str, ...], forget: bool) -> int:
-    """Delete workflows with their pods. What the server keeps of them stays for its time."""
+    """Delete workflows with their pods. The server retains their records for a time."""
 
     async def remove(session: Session, name: str) -> Obj:
         known = ""

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 def convert(files: tuple[Path, ...], explain: bool, time_zone: str, output: str) -> int:
     """Convert CronJobs to CronWorkflows, and Argo's manifests to the spellings of v4.
 
-    FILE is a YAML or JSON file with any number of documents, or - for stdin. Documents of other kinds are passed
-    through. What behaves differently afterwards, or has no counterpart, is listed on stderr. Comments are lost.
-    The exit code is 1 if a document cannot be converted.
+    FILE is a YAML or JSON file with any number of documents, or - for stdin. Documents of other kinds are copied
+    unchanged. Fields that behave differently afterwards, or have no counterpart, are listed on stderr. Comments
+    are lost. The exit code is 1 if a document cannot be converted.
     """
     from moorage_workflows.decide.workflows.convert import convert_documents
 

@@ -1,4 +1,4 @@
-"""What `moor explain` says of a workflow and of its steps."""
+"""The part of `moor explain` for a workflow and its steps."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ LOOK_SECONDS = 1.0  # between two looks at a workflow that is watched
 @console.document_option
 @target_options
 def get(target: Target, name: str, whole: bool, output: str) -> int:
-    """Show a workflow: its steps, how each stands, its outputs. @latest is the newest one."""
+    """Show a workflow: its steps with their status, and its outputs. @latest is the newest one."""
 
     async def work(session: Session) -> int:
         obj = await get_workflow(session.api, session.namespace, name, ServerRecords(session))

@@ -1,4 +1,4 @@
-"""`moor workflow lint`: check manifests in Argo's format before anybody submits them."""
+"""`moor workflow lint`: check manifests in Argo's format before they are submitted."""
 
 from __future__ import annotations
 

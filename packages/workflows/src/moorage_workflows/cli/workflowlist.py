@@ -65,7 +65,7 @@ def list_(
     watch: bool,
     output: str,
 ) -> int:
-    """List workflows, newest first, also those that are gone and kept by the server."""
+    """List workflows, newest first, also deleted ones that the server has records of."""
     phases = set(status)
     if running and completed:
         raise UsageError("no workflow is running and completed: give one of --running and --completed")

@@ -38,7 +38,7 @@ COLOURS = ("cyan", "magenta", "blue", "green", "yellow", "bright_cyan")  # of th
 @click.option("--prefix/--no-prefix", default=None, help="Step before each line (default: with several steps).")
 @target_options
 def logs(target: Target, name: str, follow: bool, since: str | None, prefix: bool | None, **chosen: Any) -> int:
-    """Print the logs of a workflow's steps in one view. The server keeps logs of pods that are gone."""
+    """Print the logs of a workflow's steps in one view. The server stores the logs of deleted pods."""
     try:
         chosen["since_seconds"] = parse_time(since) if since is not None else None
     except ValueError as error:
@@ -86,7 +86,7 @@ async def _open(session: Session, name: str, **chosen: Any) -> tuple[WorkflowLog
 
 
 class StepPrinter:
-    """Lines on stdout, each after its step; what cannot be read is said on stderr."""
+    """Print lines on stdout, each after its step's name, and unreadable logs on stderr."""
 
     def __init__(self, *, prefix: bool) -> None:
         self._prefix = prefix

@@ -1,4 +1,4 @@
-"""What the commands of `moor workflow` share: the server's records, who runs workflows, one workflow as text."""
+"""Shared by the commands of `moor workflow`: the server's records, the controller, one workflow as text."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def as_object(workflow: Workflow) -> Obj:
 
 
 async def controller_here(session: Session) -> Controller:
-    """Who runs workflows: as the server says, else as this user may read."""
+    """The controller that runs workflows: as the server reports, else as this user may read."""
     from moorage_workflows.actions.argocontroller import controller_of
 
     with contextlib.suppress(MoorageError, ValueError):
@@ -195,7 +195,7 @@ def node_duration(node: NodeRecord, now: datetime) -> timedelta | None:
 
 
 def next_steps(view: WorkflowView) -> list[str]:
-    """What a person may want to do now, as commands."""
+    """Useful commands for this workflow in its present state."""
     steps = []
     waiting = [node for node in view.nodes if is_suspended_node(node)]
     if waiting and not view.has_ended:

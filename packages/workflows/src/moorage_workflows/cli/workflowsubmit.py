@@ -164,9 +164,9 @@ def resubmit(
     watch: bool,
     follow: bool,
 ) -> int:
-    """Submit the spec of a workflow again, as a new one; also of one that is gone.
+    """Submit the spec of a workflow again, as a new one; also of a deleted one.
 
-    Every step runs, but for those that --memoized takes over. To go on with the same workflow, use
+    Every step runs, except those that --memoized takes over. To continue the same workflow, use
     `moor workflow retry`.
     """
 
@@ -191,7 +191,7 @@ def resubmit(
 
 
 def read_documents(file: Path) -> list[Obj]:
-    """The documents of a file that are objects. Raises UsageError with the place of what cannot be read."""
+    """The documents of a file that are objects. Raises UsageError with the place of an unreadable document."""
     name, text = read_text(file)
     try:
         documents = [document for document in parse_yaml_documents(text) if document is not None]
@@ -217,7 +217,7 @@ def _one_document(file: Path) -> Any:
 
 
 def sorted_documents(documents: Sequence[Obj]) -> tuple[list[Obj], list[Obj]]:
-    """Templates, and all else: what that is, the submission says."""
+    """The templates, and all other documents; the submission reports wrong kinds."""
     templates = [document for document in documents if document.get("kind") in TEMPLATES]
     return templates, [document for document in documents if document.get("kind") not in TEMPLATES]
 

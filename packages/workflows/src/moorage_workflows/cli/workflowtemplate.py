@@ -153,7 +153,7 @@ def get(target: Target, name: str, cluster: bool, output: str) -> int:
 @cluster_option
 @target_options
 def delete(target: Target, names: tuple[str, ...], cluster: bool) -> int:
-    """Delete templates. Workflows that run keep what they were started with."""
+    """Delete templates. Running workflows continue with the spec that they started with."""
 
     async def work(session: Session) -> int:
         for name in dict.fromkeys(names):

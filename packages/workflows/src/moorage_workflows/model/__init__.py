@@ -1,1 +1,1 @@
-"""The kinds of workflows, and what is kept of a run."""
+"""The kinds of workflows, and the records of a run."""

@@ -1,4 +1,4 @@
-"""CronWorkflows: what one says, what the operator keeps of it, and the Workflows that come of it.
+"""CronWorkflows: their fields, the operator's state of each, and the Workflows that they create.
 
 https://argo-workflows.readthedocs.io/en/latest/cron-workflows/
 """
@@ -48,7 +48,7 @@ BACKFILL_MAX = 1000  # slots of one backfill
 
 
 class Concurrency(StrEnum):
-    """What happens at a slot while an earlier run goes on."""
+    """The action at a slot while an earlier run is active."""
 
     ALLOW = "Allow"
     FORBID = "Forbid"
@@ -63,11 +63,11 @@ class Pending(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CronState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What the operator remembers of a CronWorkflow between passes. Times are Unix seconds; 0: none.
+    """The operator's state of a CronWorkflow between passes. Times are Unix seconds; 0: none.
 
-    `cursor`: slots up to it are decided on. `noted`: the newest slot of which an event said why it waits.
-    `backfill_done`: how many slots of the backfill `backfill_id` were started or passed over.
-    `seconds`: how long the last successful runs took. `missed`: the newest slot that was due and was not run.
+    `cursor`: slots up to it are decided. `noted`: the newest slot with an event that explains why it waits.
+    `backfill_done`: number of slots of the backfill `backfill_id` that were started or skipped.
+    `seconds`: durations of the last successful runs. `missed`: the newest slot that was due and did not run.
     """
 
     cursor: int = 0
@@ -81,7 +81,7 @@ class CronState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
 
 
 class Beats(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Heartbeats that were sent, or given up. `missed`: the newest slot that was told of, in Unix seconds."""
+    """Heartbeats that were sent or abandoned. `missed`: the newest slot that was reported, in Unix seconds."""
 
     sent: tuple[str, ...] = ()
     missed: int = 0
@@ -139,7 +139,7 @@ class CronView(Struct, frozen=True, kw_only=True):
 
 
 def parse_cron(obj: Mapping[str, Any]) -> CronView:
-    """Read a CronWorkflow. `problems` have path, value and what is allowed."""
+    """Read a CronWorkflow. Each of `problems` has the path, the value and the allowed values."""
     problems: list[str] = []
     meta = obj["metadata"]
     spec = _mapping(obj.get("spec"))
@@ -313,7 +313,7 @@ def make_run(
 
 
 def metadata_of_runs(cron: Mapping[str, Any]) -> tuple[Obj, Obj]:
-    """Labels and annotations of each Workflow of a schedule: what it asks for, its monitors, its owner."""
+    """Labels and annotations for each Workflow of a schedule: those of the spec, its monitors, its owner."""
     meta = _mapping(_mapping(cron.get("spec")).get("workflowMetadata"))
     labels, annotations = labels_of(cron), annotations_of(cron)
     return (
@@ -326,7 +326,7 @@ def metadata_of_runs(cron: Mapping[str, Any]) -> tuple[Obj, Obj]:
 
 
 def _without(table: Mapping[str, Any], keys: Collection[str]) -> Obj:
-    """A table without some keys: `workflowMetadata` does not say whose a Workflow is, nor what we trust."""
+    """A table without some keys: `workflowMetadata` may not set the owner of a Workflow or our trusted marks."""
     return {name: value for name, value in table.items() if name not in keys}
 
 

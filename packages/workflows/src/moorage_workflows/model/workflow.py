@@ -1,4 +1,4 @@
-"""Workflows in Argo's format: their annotations, and the records that the server keeps of each run of one.
+"""Workflows in Argo's format: their annotations, and the server's records of each run.
 
 The kinds are Argo's own (`argoproj.io/v1alpha1`). Their specs are read as plain documents: Argo defines its
 templates by substituting text in them. docs/design/0017-workflows.md
@@ -38,12 +38,12 @@ RESULT_BYTES = 256 * 1024  # of `outputs.result`: the last ones of what the step
 
 
 def is_strict(obj: Mapping[str, Any]) -> bool:
-    """Whether a Workflow asks for what Argo does everywhere. docs/explanation/workflows.md"""
+    """Whether a Workflow asks for Argo's behaviour everywhere. docs/explanation/workflows.md"""
     return str(annotations_of(obj).get(STRICT_ANNOTATION, "")).lower() == "true"
 
 
 class NodeType(StrEnum):
-    """What a node of a workflow's graph is, in Argo's words."""
+    """The type of a node in a workflow's graph, in Argo's words."""
 
     POD = "Pod"
     STEPS = "Steps"
@@ -131,7 +131,7 @@ class ArtifactName(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Outputs(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What a node left. A parameter that is not there was not written (its producer was skipped)."""
+    """The outputs of a node. A missing parameter was not written (its producer was skipped)."""
 
     parameters: Mapping[str, str] = {}
     artifacts: tuple[Artifact, ...] = ()
@@ -140,11 +140,11 @@ class Outputs(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
 
 
 class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """One node of one workflow: a row. Its id follows from its name, and a name is never used twice.
+    """One node of one workflow: a row. Its id is computed from its name; names are unique.
 
-    Times are RFC 3339. `boundary_id`: the node of the steps or DAG template that it stands in. `parents`: ids of
-    the nodes it comes after, for drawing. `template`: name of the template, as the manifest has it.
-    `template_ref`: the WorkflowTemplate it was found in, "cluster/" before that of a ClusterWorkflowTemplate.
+    Times are RFC 3339. `boundary_id`: the node of the enclosing steps or DAG template. `parents`: ids of
+    the nodes before it, for drawing. `template`: name of the template, as in the manifest.
+    `template_ref`: the WorkflowTemplate with the template; "cluster/" precedes a ClusterWorkflowTemplate.
     """
 
     id: str
@@ -171,9 +171,9 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
 
 
 class WorkflowRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """One run of a workflow, kept when its object is gone.
+    """One run of a workflow; the record outlives the object.
 
-    `document`: the Workflow with the templates it was started with; what is edited later does not change it.
+    `document`: the Workflow with the templates at its start; later edits do not change it.
     """
 
     uid: str
@@ -237,9 +237,9 @@ class MetricSeries(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
 
 
 class StepReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What the executor in a step's pod found when the step had ended; the first report of a pod counts.
+    """The report of the executor in a step's pod after the step has ended; the first report of a pod counts.
 
-    `error`: why outputs could not be saved (the node is in Error then, whatever the exit code).
+    `error`: why outputs could not be saved (then the node is in Error with any exit code).
     """
 
     pod: str
@@ -248,7 +248,7 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """All that is kept of one run."""
+    """All records of one run."""
 
     workflow: WorkflowRecord
     nodes: tuple[NodeRecord, ...] = ()
@@ -277,7 +277,7 @@ class Resume(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Run again what failed, and what comes after it.
+    """Run failed nodes again, and the nodes after them.
 
     `selector`: nodes that run again although they succeeded, with all that came after them; needs
     `restart_successful`.

@@ -1,7 +1,7 @@
 """CustomResourceDefinitions of Argo's kinds, for clusters where Argo is not installed.
 
 Names, scopes and columns are Argo's, so that kubectl and its manifests work the same. The schema keeps every
-field: what a field means is judged when a workflow is submitted and when it runs, not here.
+field: the meaning of a field is checked when a workflow is submitted and when it runs, not here.
 https://github.com/argoproj/argo-workflows/tree/main/manifests/base/crds/minimal
 """
 

@@ -22,7 +22,7 @@ HOLDERS_SHOWN = 5
 
 
 class Explained(Struct, frozen=True, kw_only=True):
-    """A wait with what was read about it. `explanation`: of the pod of the first step; None: it was not asked."""
+    """A wait with details. `explanation`: of the pod of the first step; None if it was not requested."""
 
     wait: Wait
     explanation: Explanation | None = None
@@ -54,7 +54,7 @@ def make_workflow_explanation(
 
 
 def wait_line(explained: Explained, now: datetime) -> str:
-    """One wait in one line: which steps, and for what."""
+    """One wait in one line: the waiting steps and the reason."""
     wait = explained.wait
     text = f"{_steps_text(wait)}: {_reason(explained)}" if wait.steps else _reason(explained)
     if wait.until is not None:
@@ -96,7 +96,7 @@ def _reason(explained: Explained) -> str:
 
 
 def wait_hint(explained: Explained) -> str:
-    """What to do about a wait; empty: nothing is known."""
+    """Advice about a wait; empty if there is none."""
     explanation = explained.explanation
     if explained.wait.hint or explanation is None or explanation.starting is None:
         return explained.wait.hint
@@ -165,7 +165,7 @@ def _waiting_lines(explained: Sequence[Explained], now: datetime) -> list[str]:
 
 
 def holder_text(holder: wire.LockHolder) -> str:
-    """Who holds a lock, in words."""
+    """The holder of a lock as text."""
     since = f", since {moment_text(holder.since)}" if holder.since else ""
     if not holder.workflow:
         return f"a workflow that you may not read{since}"

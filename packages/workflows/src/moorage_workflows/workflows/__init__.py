@@ -1,5 +1,5 @@
-"""What is kept of workflows: runs, their nodes, what their steps reported, memoized outputs, and artifacts.
+"""The stored data of workflows: runs, their nodes, reports of steps, memoized outputs, and artifacts.
 
-Belongs here: the SQL store, its asynchronous face, and the folder or bucket of artifacts. Does not belong here:
-what a run does next (`decide.workflows`), who may read what is kept (`server`), the loop (`controllers.workflow`).
+Belongs here: the SQL store, its asynchronous interface, and the folder or bucket of artifacts. Does not belong
+here: the next steps of a run (`decide.workflows`), access rights (`server`), the loop (`controllers.workflow`).
 """

@@ -1,7 +1,7 @@
 """Artifacts of workflows' steps: files of any size under keys, in a folder, or in a bucket by fsspec.
 
-A key is like a path, `train/train-prepare-1/model.tgz`; what a store is asked for has the namespace before it. An
-artifact is there whole or not at all: a folder gets it by a rename, a bucket when its upload is completed.
+A key is like a path, `train/train-prepare-1/model.tgz`; keys of a store begin with the namespace. Each artifact is
+complete or absent: a folder gets it by a rename, a bucket when its upload is completed.
 https://filesystem-spec.readthedocs.io
 """
 
@@ -105,7 +105,7 @@ class Place(Protocol):
         ...
 
     def below(self, key: str) -> list[str]:
-        """The keys of what is stored below this one, relative to it, in order; none where there is none."""
+        """The keys below this one, relative to it, in order; empty if there are none."""
         ...
 
     def size(self, namespace: str) -> int:
@@ -113,7 +113,7 @@ class Place(Protocol):
         ...
 
     def collect(self, older: datetime) -> int:
-        """Delete what was written before a moment; how many there were."""
+        """Delete artifacts that were written before a moment; return their number."""
         ...
 
 
@@ -128,10 +128,10 @@ class Upload(Protocol):
 
 
 class Artifacts:
-    """One place, used from an event loop: each step of reading and writing runs in a thread.
+    """One store of artifacts, used from an event loop: each step of reading and writing runs in a thread.
 
     Methods raise StorageError, and StorageFull where there is no room; BadRequest for a bad key. `place` None:
-    there is none, and `refusal` says what to do.
+    there is no store, and `refusal` is the hint of the error.
     """
 
     def __init__(
@@ -146,10 +146,11 @@ class Artifacts:
         self._coming: Counter[str] = Counter()  # bytes by namespace that are being written
 
     async def put(self, parts: AsyncIterable[bytes], key: str, *, name: str, archive: str = "none") -> Artifact:
-        """Store a stream under a key, in place of what was there. Raises BodyTooLong beyond `most_bytes`,
-        QuotaExceeded beyond the bytes of the key's namespace.
+        """Store a stream under a key; an artifact with this key is replaced.
 
-        Whatever is raised, by the stream too, the store is as it was before.
+        Raises BodyTooLong beyond `most_bytes`, QuotaExceeded beyond the bytes of the key's namespace.
+
+        After any error, also one of the stream, the store is as it was before.
         """
         place, digest, size = self._use(), hashlib.sha256(), 0
         check_key(key)
@@ -201,7 +202,7 @@ class Artifacts:
             )
 
     async def open(self, key: str, since: datetime | None = None) -> Content:
-        """Raises NotFound, also for what was written before `since`."""
+        """Open an artifact. Raises NotFound, also for an artifact that was written before `since`."""
         place = self._use()
         check_key(key)
         opened = await self._do("read", lambda: _or_none(partial(_open, place, since), key))
@@ -211,9 +212,9 @@ class Artifacts:
         return Content(size_bytes=size, parts=self._parts(file))
 
     async def below(self, key: str, since: datetime | None = None) -> list[str]:
-        """What was stored under keys that begin with this one and "/", relative to it, in order.
+        """The keys that begin with this one and "/", relative to it, in order.
 
-        What was written before `since` is left out. Raises BadRequest for more than BELOW_MAX.
+        Artifacts that were written before `since` are left out. Raises BadRequest for more than BELOW_MAX.
         """
         place = self._use()
         check_key(key)
@@ -223,7 +224,7 @@ class Artifacts:
         return names
 
     async def delete(self, key: str, *, version: str | None = None) -> bool:
-        """Whether it was there. `version`: leave what has another: it was written again since."""
+        """Delete an artifact; return whether it existed. `version`: leave it if it has another version."""
         place = self._use()
         check_key(key)
         if version is not None and await self._do("read", lambda: _or_none(place.version, key)) != version:
@@ -245,7 +246,7 @@ class Artifacts:
         return True
 
     async def collect(self, older: datetime) -> int:
-        """Delete what was stored before a moment; how many there were."""
+        """Delete artifacts that were written before a moment; return their number."""
         place = self._place
         return 0 if place is None else await self._do("clean", lambda: place.collect(older))
 
@@ -289,7 +290,7 @@ def open_artifacts(where: Path | str, *, most_bytes: int, namespace_bytes: int =
 
 
 class Folder:
-    """Artifacts as files below a folder that nobody else writes to."""
+    """Artifacts as files below a folder that only this process writes to."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -344,7 +345,7 @@ class Folder:
         return size
 
     def collect(self, older: datetime) -> int:
-        """What is not whole goes too: nobody writes to it any more."""
+        """Delete old artifacts, also incomplete ones that are not being written any more."""
         count = 0
         for folder, _, names in os.walk(self._root, topdown=False):
             for name in names:
@@ -359,7 +360,7 @@ class Folder:
         return count
 
     def _keep_reserve(self) -> None:
-        """Raise OSError where the databases beside the folder would run out of room."""
+        """Raise OSError if the databases next to the folder would run out of room."""
         free = shutil.disk_usage(self._root).free
         if free < RESERVE_BYTES:
             raise OSError(

@@ -1,4 +1,4 @@
-"""How much is kept of workflows, and for how long; and the task that forgets the rest."""
+"""Retention of workflows: limits of size and age, and the task that deletes old data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Uids = Callable[[], Awaitable[frozenset[str]]]
 
 
 class Keeping(Struct, frozen=True, kw_only=True):
-    """`artifacts`: where they are, as MOORAGE_ARTIFACTS has it; empty: in a folder beside the databases."""
+    """Limits of size and age. `artifacts`: the value of MOORAGE_ARTIFACTS; empty: a folder next to the databases."""
 
     days: int = WORKFLOW_DAYS
     artifacts: str = ""
@@ -48,7 +48,7 @@ def keep_settings(env: Mapping[str, str]) -> Keeping:
 async def sweep(
     records: LocalRecords, artifacts: Artifacts, keeping: Keeping, *, present: Uids, clock: Clock
 ) -> None:
-    """Forget what is older than `keeping` says, each hour until cancelled. `present`: uids of all Workflows."""
+    """Delete old records and artifacts, each hour until cancelled. `present`: uids of all Workflows."""
     while True:
         await clock.sleep(SWEEP_SECONDS)
         await sweep_once(records, artifacts, keeping, present=present, clock=clock)
@@ -57,7 +57,7 @@ async def sweep(
 async def sweep_once(
     records: LocalRecords, artifacts: Artifacts, keeping: Keeping, *, present: Uids, clock: Clock
 ) -> None:
-    """What cannot be forgotten now stays for the next time."""
+    """Delete records and artifacts that are too old. After a failure the next sweep tries again."""
     uids: frozenset[str] | None = None
     try:
         uids = await present()

@@ -1,6 +1,6 @@
-"""The metrics that workflows define, as rows beside their runs.
+"""The metrics that workflows define, as rows in the database of their runs.
 
-A value is added in the transaction that saves the end it belongs to, so none is lost and none is counted twice.
+A value is added in the transaction that saves the end of its node or run, so each is counted exactly once.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ def all_series(db: Database) -> Sequence[MetricSeries]:
 
 
 def forget_run(db: Database, uid: str) -> None:
-    """Drop what a run that is gone shows in real time."""
+    """Delete the realtime values of a deleted run."""
     db.run("DELETE FROM workflow_metrics WHERE uid = ?", uid)
 
 
 def forget(db: Database, before: datetime, namespace: str | None = None) -> None:
-    """Drop what has not changed since, of one namespace or of all."""
+    """Delete series that have not changed since `before`, of one namespace or of all."""
     within, values = ("", ()) if namespace is None else (" AND namespace = ?", (namespace,))
     db.run(f"DELETE FROM workflow_metrics WHERE changed_at < ?{within}", to_microseconds(before), *values)
 

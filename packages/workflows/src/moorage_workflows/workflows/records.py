@@ -1,6 +1,6 @@
 """The store of workflows, used from an event loop: the server's own, and that of tests.
 
-It is a `moorage_workflows.controllers.workflow.records.RecordStore`, and has what steps and people ask beside.
+It is a `moorage_workflows.controllers.workflow.records.RecordStore`, with more methods for steps and users.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class LocalRecords:
         artifacts: Artifacts | None = None,
         quota: int = 0,
     ) -> None:
-        """`prepare` is called with the store before anybody uses it; what it raises, all methods raise.
+        """`prepare` is called with the store before its first use; if it raises, all methods raise the same error.
 
         `quota`: as of WorkflowStore. `artifacts`: our own store of them, in which `delete_artifacts` deletes.
         """
@@ -138,7 +138,7 @@ class LocalRecords:
         return await self.do(WorkflowStore.metrics)
 
     async def phases(self) -> dict[str, int]:
-        """How many runs there are whose objects are there, by phase."""
+        """Number of runs with existing objects, by phase."""
         return await self.do(WorkflowStore.phases)
 
     async def run(self, uid: str) -> WorkflowRecord | None:
@@ -150,7 +150,7 @@ class LocalRecords:
         return await self.do(lambda store: store.has_pod(uid, pod))
 
     async def report(self, uid: str, pod: str, report: StepReport) -> bool:
-        """Keep what a step's pod reports; False: it has reported before, and that counts.
+        """Store the report of a step's pod; False if the pod has reported before: the first report counts.
 
         Raises NotFound and QuotaExceeded.
         """

@@ -1,4 +1,4 @@
-"""Runs of workflows in SQL: `workflows.db` beside `usage.db`, or PostgreSQL.
+"""Runs of workflows in SQL: `workflows.db` next to `usage.db`, or PostgreSQL.
 
 A run is a row, and so is each of its nodes: a save writes only the nodes that changed. The document of a run,
 which may have a megabyte, is written once. A run has one holder at a time, the operator that loaded it last.
@@ -96,9 +96,9 @@ class WorkflowStore:
     # --- for the operator; see `moorage_workflows.controllers.workflow.records`
 
     def begin(self, record: WorkflowRecord, since: datetime | None = None) -> WorkflowRecord:
-        """Keep a new run; what is kept. Raises BadRequest for a time that is none, and QuotaExceeded.
+        """Store a new run; return the stored record. Raises BadRequest for an invalid time, and QuotaExceeded.
 
-        `since`: when its namespace was created. Metrics that are older are dropped: they are another namespace's.
+        `since`: when its namespace was created. Older metrics are deleted: they belong to an earlier namespace.
         """
         created = _micro(record.created_at, "createdAt") or 0
         metadata = record.document.get("metadata")
@@ -146,7 +146,7 @@ class WorkflowStore:
         return kept or record
 
     def load(self, uid: str, holder: str) -> Loaded:
-        """All of a run, for this holder alone from now on. Raises NotFound."""
+        """All records of a run; from now on only this holder may write to it. Raises NotFound."""
         with self._db.transaction():
             if not self._db.run("UPDATE workflow_runs SET holder = ? WHERE uid = ?", holder, uid):
                 raise _unknown(uid)
@@ -272,7 +272,7 @@ class WorkflowStore:
         return metric_rows.all_series(self._db)
 
     def phases(self) -> dict[str, int]:
-        """How many runs there are whose objects are there, by phase."""
+        """Number of runs with existing objects, by phase."""
         rows = self._db.rows("SELECT phase, count(*) FROM workflow_runs WHERE gone_at IS NULL GROUP BY phase")
         counts: dict[str, int] = {}
         for phase, many in rows:
@@ -291,7 +291,7 @@ class WorkflowStore:
         return bool(self._db.rows("SELECT 1 FROM workflow_nodes WHERE uid = ? AND pod = ? LIMIT 1", uid, pod))
 
     def report(self, uid: str, pod: str, report: StepReport) -> bool:
-        """Keep what a step's pod reports; False: it has reported before, and that counts.
+        """Store the report of a step's pod; False if the pod has reported before: the first report counts.
 
         Raises NotFound and QuotaExceeded.
         """
@@ -334,7 +334,7 @@ class WorkflowStore:
         return self._kept(uid)
 
     def list(self, query: RunQuery) -> RunPage:
-        """A page of runs, the newest first. Raises BadRequest for an `after` that no page has given."""
+        """A page of runs, the newest first. Raises BadRequest for an `after` that is not from an earlier page."""
         limit = max(1, min(query.limit, PAGE_MAX))
         chosen: Rows = []
         for row in self._newest(query):
@@ -391,10 +391,10 @@ class WorkflowStore:
         return tuple(held[:HOLDERS_MAX])
 
     def forget(self, older: datetime, *, present: Collection[str] | None = None) -> int:
-        """Drop runs that were gone before a moment, and memos and metrics that are older; how many runs.
+        """Delete runs whose objects were deleted before a moment, and older memos and metrics.
 
-        `present`: uids of all Workflow objects that there are; then a run that ended before that moment, and is
-        not among them, is dropped too: nobody saw its object go. None: they are not known.
+        Returns the number of runs. `present`: uids of all existing Workflow objects. A run that ended before that
+        moment and is not among them is deleted too: its deletion was missed. None: the uids are unknown.
         """
         before = to_microseconds(older)
         uids = [str(uid) for (uid,) in self._db.rows("SELECT uid FROM workflow_runs WHERE gone_at < ?", before)]
@@ -411,9 +411,9 @@ class WorkflowStore:
         return len(uids)
 
     def take_over(self, other: WorkflowStore) -> int:
-        """Copy the runs of another store that this one lacks, with all of theirs, memos and metrics; how many.
+        """Copy the missing runs of another store, with their records, memos and metrics; return their number.
 
-        A run is copied whole or not at all. Nobody may write to the other meanwhile.
+        Each run is copied completely or not at all. Nothing else may write to the other store meanwhile.
         """
         count = 0
         for (uid,) in other._db.rows("SELECT uid FROM workflow_runs ORDER BY created_at, uid"):
@@ -502,7 +502,7 @@ class WorkflowStore:
             self._db.run("DELETE FROM workflow_memos WHERE namespace = ?", namespace)
 
     def _hold(self, uid: str, holder: str) -> str:
-        """Inside a transaction: nobody else writes to the run until its end. Returns its namespace."""
+        """Lock a run until the end of the transaction, for one writer at a time. Returns its namespace."""
         lock = self._db.locking(" FOR UPDATE")
         rows = self._db.rows(f"SELECT holder, namespace FROM workflow_runs WHERE uid = ?{lock}", uid)
         if not rows:
@@ -642,7 +642,7 @@ def _phase(record: WorkflowRecord) -> str:
 
 
 def _finished(record: WorkflowRecord) -> int | None:
-    """None: it goes on, whatever it says of its end."""
+    """The end of a run in microseconds; None while it is active, even if the record has an end time."""
     if record.phase not in ENDED_PHASES:
         return None
     return _micro(record.finished_at, "finishedAt") or _micro(record.created_at, "createdAt") or 0
