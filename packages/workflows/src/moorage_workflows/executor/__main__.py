@@ -1,11 +1,12 @@
-"""`python -m moorage_workflows.executor init|wait|http|data|resource|delete`: what containers of steps run.
+"""`python -m moorage_workflows.executor init|wait|http|data|resource|delete`: the program in containers of
+steps.
 
-`init` and `wait` are the containers of these names; `http`, `data` and `resource` are the container main of
-templates without an image of the user's.
+`init` and `wait` are the containers of these names; `http`, `data` and `resource` are the container main
+of templates without an image of the user's.
 
-Exit codes: 0 done; 1 the last line of standard error says why not; 2 wrong usage. `wait` reports problems of a
-step's outputs to the server, and ends with 1 then too; so does `http` with a request that failed.
-`delete` runs in a pod of its own, without the server.
+Exit codes: 0 done; 1 the last line of standard error has the reason; 2 wrong usage. `wait` reports
+problems of a step's outputs to the server, and ends with 1 then too; so does `http` with a request that
+failed. `delete` runs in a separate pod, without the server.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`delete`: deletes artifacts in users' buckets, in a pod of its own, with the keys that the user gave."""
+"""`delete`: deletes artifacts in users' buckets, in a separate pod, with the keys that the user gave."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _SHOWN = 1500  # characters of the last line
 
 
 def delete_all(order: Path, stores: Stores, retrying: Retrying) -> bool:
-    """Delete what the order names; whether all of it is gone.
+    """Delete the artifacts that the order names; return whether all are deleted.
 
-    The last line on standard error begins with `left=` and the numbers of what is left. Raises StepError for a
-    file that is no order.
+    The last line on standard error begins with `left=` and the numbers of those that stay. Raises StepError
+    for a file that is not an order.
     """
     try:
         entries: list[Mapping[str, Any]] = json.loads(order.read_text(encoding="utf-8"))["delete"]

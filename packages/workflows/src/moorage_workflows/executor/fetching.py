@@ -150,7 +150,7 @@ def _all_below(server: Server, key: str, into: Path) -> bool:
 
 
 def _from_folder(server: Server, key: str, into: Path, work: Path) -> bool:
-    """Fetch what lies in a folder that was stored as one artifact: "a/b/c" may be c of the folder "a/b"."""
+    """Fetch a file of a folder that was stored as one artifact: "a/b/c" may be c of the folder "a/b"."""
     names = key.split("/")
     for split in range(len(names) - 1, 0, -1):
         shutil.rmtree(work, ignore_errors=True)
@@ -180,7 +180,7 @@ def digest_of(file: Path) -> str:
 
 
 def _inside(root: Path, below: str) -> Path:
-    """A path in a volume, whatever links are in it. Raises StepError."""
+    """A path in a volume; links may not lead out of it. Raises StepError."""
     target = root if below == "." else root / below
     parent = root if below == "." else target.parent
     if not parent.resolve().is_relative_to(root.resolve()):

@@ -22,7 +22,7 @@ RESULT_BYTES = 256 * 1024
 
 
 def data_report(order: Order, server: Callable[[], Server], stores: Stores, retrying: Retrying) -> dict[str, Any]:
-    """What is reported, in the words of `moorage_workflows.model.workflow.StepReport`. Raises StepError."""
+    """The report, in the form of `moorage_workflows.model.workflow.StepReport`. Raises StepError."""
     location: Mapping[str, Any] = order.data["location"]
     keys = retrying.call("the source", lambda: _keys(location, server, stores))
     if len(keys) > KEYS:
@@ -45,7 +45,7 @@ def data_report(order: Order, server: Callable[[], Server], stores: Stores, retr
 
 
 def _keys(location: Mapping[str, Any], server: Callable[[], Server], stores: Stores) -> list[str]:
-    """Keys below the source's key, in order; as they stand in the store, so that an artifact may have them."""
+    """Keys below the source's key, in order; complete keys of the store, so that an artifact can use them."""
     if set(location) <= {"key"}:
         key = str(location.get("key") or "")
         prefix = f"{key}/" if key else ""

@@ -1,4 +1,4 @@
-"""The order: what `moorage_workflows.decide.workflows.orders` wrote into the pod's annotation."""
+"""The order that `moorage_workflows.decide.workflows.orders` wrote into the pod's annotation."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ class Output:
 class Order:
     """`workflow`: its uid. `brings_shell`: the image of main may have no shell.
 
-    `members`: the containers of a set that wait for each other; empty: there is no such set. `request`: what the
-    part `http` sends. `data`: what the part `data` lists and transforms. `log`: where the log of main goes; None:
-    into our own store.
+    `members`: the containers of a set that wait for each other; empty: there is no such set. `request`: the
+    request of the part `http`. `data`: the source and transformation of the part `data`. `log`: the store
+    for the log of main; None: our own.
     """
 
     workflow: str
@@ -82,7 +82,7 @@ class Order:
 
     @property
     def lines(self) -> list[str]:
-        """What the script keeps, a line each: parameters, then artifacts."""
+        """The outputs that the script copies, a line each: parameters, then artifacts."""
         return [f"p {entry.path}" for entry in self.parameters] + [f"a {entry.path}" for entry in self.artifacts]
 
 

@@ -42,9 +42,9 @@ class Answer:
 
 
 def request_report(order: Order, env: Mapping[str, str]) -> dict[str, Any]:
-    """Send the request of the order; what is reported of it, in the words of `model.workflow.StepReport`.
+    """Send the request of the order; return the report, in the form of `model.workflow.StepReport`.
 
-    Nothing is sent twice: a request may do something.
+    Requests are not repeated: a request may have effects.
     """
     report: dict[str, Any] = {"pod": order.pod}
     try:
@@ -147,7 +147,7 @@ class _Request(urllib.request.Request):
 
 
 def _opener(*, is_insecure: bool) -> urllib.request.OpenerDirector:
-    """What sends one request, by the proxies that the environment names; any answer is an answer."""
+    """An opener for one request, with the proxies that the environment names; any status is an answer."""
     context = ssl.create_default_context()
     if is_insecure:
         context.check_hostname = False

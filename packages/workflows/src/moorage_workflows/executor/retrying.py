@@ -1,4 +1,4 @@
-"""Trying again what failed for now."""
+"""Retries after temporary errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TRY_SECONDS = 6 * 3600.0  # a server that is updated or moved is back by then
 
 
 class Retrying:
-    """Calls again what raises Passing, waiting longer each time, for `seconds` of waiting in all.
+    """Calls a function again that raises Passing, with growing waits, for `seconds` of waiting in all.
 
     `ending`: set when the pod is to end: then it does not wait longer than FIRST_SECONDS between tries.
     """

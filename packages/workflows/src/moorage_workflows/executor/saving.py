@@ -1,4 +1,4 @@
-"""`wait`: waits for the end of the step, saves what it left, and reports."""
+"""`wait`: waits for the end of the step, saves its outputs, and reports."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def wait_for_end(
     look_seconds: float = LOOK_SECONDS,
     start_seconds: float = START_SECONDS,
 ) -> int | None:
-    """The exit code of the step's command; None: it was killed, and nothing of it was kept.
+    """The exit code of the step's command; None: it was killed, and its outputs were not copied.
 
-    The script holds the pipe `alive` open. That it is closed before the script has written `done` means that the
-    script was killed. `ending`: set when the pod is to end, after which none of its containers starts. Raises
-    StepError if the script has not started `start_seconds` later.
+    The script holds the pipe `alive` open. If the pipe is closed before the script has written `done`, the
+    script was killed. `ending`: set when the pod is to end, after which none of its containers starts.
+    Raises StepError if the script has not started `start_seconds` later.
     """
     pipe = os.open(step / "alive", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -85,7 +85,7 @@ def _code(step: Path) -> int | None:
 
 @dataclass(slots=True)
 class Report:
-    """What is reported, in the words of `moorage_workflows.model.workflow.StepReport`."""
+    """The report, in the form of `moorage_workflows.model.workflow.StepReport`."""
 
     pod: str
     parameters: dict[str, str] = field(default_factory=dict)
@@ -117,9 +117,9 @@ def save(
     stores: Stores,
     retrying: Retrying,
 ) -> Report:
-    """Save what the step left. Problems of a step that failed itself are told on standard error alone.
+    """Save the outputs of the step. If the step itself failed, problems are only printed on standard error.
 
-    A step that was killed (`code` None) left nothing but its log.
+    Of a step that was killed (`code` None) only the log is saved.
     """
     report = Report(order.pod)
     problems: list[str] = []

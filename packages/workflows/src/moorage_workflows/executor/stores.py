@@ -1,7 +1,7 @@
-"""Artifacts in other places than our own store: raw text, HTTP, git, and buckets by fsspec.
+"""Artifacts in stores other than our own: raw text, HTTP, git, and buckets by fsspec.
 
 The fields are Argo's: https://argo-workflows.readthedocs.io/en/latest/fields/#artifactlocation
-A Secret's key stands as {"secret": N}; its value is in the variable MOORAGE_SECRET_N.
+A Secret's key is written as {"secret": N}; its value is in the variable MOORAGE_SECRET_N.
 """
 
 from __future__ import annotations
@@ -79,9 +79,10 @@ class Stores:
                 raise StepError(f"the store {kind!r} cannot be written: use s3, gcs or http")
 
     def delete(self, location: Mapping[str, Any], version: str, *, is_folder: bool = False) -> bool:
-        """Delete what a bucket has there, if it is still of this version; whether it was. Raises StepError.
+        """Delete an artifact of a bucket, if it still has this version; return whether it was deleted. Raises
+        StepError.
 
-        What is not there is no error, and what another has written since stays; of a folder all of it then.
+        A missing artifact is not an error, and a newer one stays; of a folder, all files stay if one is newer.
         """
         ((kind, store),) = location.items()
         if kind not in ("s3", "gcs"):
@@ -375,7 +376,7 @@ def _keys_of_role(role: str, keys: Mapping[str, str | None], region: str) -> dic
 
 
 def _encryption(store: Mapping[str, Any]) -> dict[str, str]:
-    """How the bucket is to encrypt what is written, in the words of its API."""
+    """The encryption settings for writes to the bucket, in the words of its API."""
     options = store.get("encryptionOptions") or {}
     if options.get("serverSideCustomerKeySecret"):
         raise StepError("s3.encryptionOptions.serverSideCustomerKeySecret is not supported")
@@ -417,7 +418,7 @@ def _delete_folder(files: Any, path: str, version: str) -> bool:
 
 
 def _version(files: Any, path: str) -> str:
-    """What the bucket says of an object, which another write changes."""
+    """The version of an object as the bucket reports it; another write changes it."""
     files.invalidate_cache()
     info = files.info(path)
     if info.get("generation"):  # of Google Cloud Storage

@@ -15,10 +15,10 @@ NESTING_MAX = 64  # folders of a volume that an artifact is merged into
 
 
 def unpack(source: Path, archive: str, into: Path) -> Path:
-    """Unpack into the empty folder `into`; returns what the artifact is: a file, or a folder.
+    """Unpack into the empty folder `into`; return the path of the artifact: a file, or a folder.
 
-    `archive`: tar (any compression), zip, none, or "": tar if it is one. An archive with one entry is that entry.
-    Raises StepError for names and links that lead out, for devices, and for a broken archive.
+    `archive`: tar (any compression), zip, none, or "": tar if it is one. An archive with one entry is that
+    entry. Raises StepError for names and links that lead out, for devices, and for a broken archive.
     """
     into.mkdir(parents=True)
     if archive == "" and not _is_tar(source):

@@ -24,7 +24,7 @@ _SHOWN = 400  # bytes of an answer that is no JSON
 
 
 class Server:
-    """What a step may ask of Moorage's server, with the token of its workflow."""
+    """A client of Moorage's server for a step, with the token of its workflow."""
 
     def __init__(self, url: str, token: str, order: Order, *, ca: str = "") -> None:
         self._parts = urllib.parse.urlsplit(url.rstrip("/"))
@@ -114,9 +114,9 @@ class Server:
 
 
 def fetch(request: urllib.request.Request, context: ssl.SSLContext | None, into: Path) -> None:
-    """Write what any server answers to a file. Raises StepError, and Passing where that may pass.
+    """Write the answer of any server to a file. Raises StepError, and Passing for temporary errors.
 
-    `context`: with the certificate that is shown; None: none is.
+    `context`: with the client certificate; None: without one.
     """
     what = f"GET {request.full_url}"
     try:
@@ -130,7 +130,7 @@ def fetch(request: urllib.request.Request, context: ssl.SSLContext | None, into:
 
 
 def unreachable(what: str, error: Exception) -> Passing:
-    """What is raised where no answer came: a name that nobody knows is hardly known later."""
+    """The error for a request without an answer: an unknown name is retried for a shorter time."""
     reason = getattr(error, "reason", error)
     is_unknown = isinstance(reason, socket.gaierror) and reason.errno == socket.EAI_NONAME
     return Passing(f"{what} failed: {reason}", seconds=UNKNOWN_NAME_SECONDS if is_unknown else None)

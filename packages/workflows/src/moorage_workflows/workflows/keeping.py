@@ -23,7 +23,7 @@ Uids = Callable[[], Awaitable[frozenset[str]]]
 
 
 class Keeping(Struct, frozen=True, kw_only=True):
-    """Limits of size and age. `artifacts`: the value of MOORAGE_ARTIFACTS; empty: a folder next to the databases."""
+    """Limits of size and age. `artifacts`: as MOORAGE_ARTIFACTS; empty: a folder next to the databases."""
 
     days: int = WORKFLOW_DAYS
     artifacts: str = ""

@@ -1,5 +1,5 @@
-"""CronWorkflows: the Workflows of their slots are created, counted and, when old, deleted.
+"""CronWorkflows: create the Workflows of their slots, count them, and delete old ones.
 
-Belongs here: what one CronWorkflow needs next (`plan`), and the reads and writes around that.
-Does not belong here: what a schedule means (`decide.workflows.schedules`), and how a Workflow runs.
+Belongs here: the next steps of one CronWorkflow (`plan`), and the reads and writes around that.
+Does not belong here: the meaning of a schedule (`decide.workflows.schedules`), and how a Workflow runs.
 """

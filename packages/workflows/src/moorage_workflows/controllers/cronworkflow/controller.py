@@ -1,4 +1,4 @@
-"""CronWorkflows, kept going: the reads and writes around `plan`."""
+"""The controller of CronWorkflows: the reads and writes around `plan`."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class CronWorkflowController(Controller):
             self._made.pop(key_of(obj), None)
 
     async def reconcile(self, key: Key) -> timedelta | None:
-        """Start what is due, count what ended; return when to look again."""
+        """Start due runs and count ended ones; return when to look again."""
         obj = self._crons.get(key.name, key.namespace)
         if obj is None:
             await self._let_go(key)
@@ -164,7 +164,7 @@ class CronWorkflowController(Controller):
         return obj
 
     async def _save(self, obj: Obj, record: Record) -> Obj:
-        """Write state and status. Raises Conflict when somebody wrote since `obj` was read."""
+        """Write state and status. Raises Conflict if the object changed after `obj` was read."""
         key = key_of(obj)
         annotations: dict[str, str | None] = {
             CRON_STATE_ANNOTATION: msgspec.json.encode(record.state).decode(),
@@ -230,7 +230,7 @@ class CronWorkflowController(Controller):
                 self._made[key] = released
 
     async def _let_go(self, key: Key) -> None:
-        """The CronWorkflow is gone: nothing of ours keeps its Workflows."""
+        """Remove our finalizers from the Workflows of a deleted CronWorkflow."""
         for run in self._runs.by_index("cron", str(key)):
             if CRON_FINALIZER in (run["metadata"].get("finalizers") or ()):
                 await self._release(key_of(run))
@@ -245,7 +245,7 @@ def run_name_of(cron: str, slot: int) -> str:
 
 
 def run_seen(run: Mapping[str, Any]) -> RunSeen:
-    """What the plan needs of one Workflow."""
+    """The fields of one Workflow that the plan needs."""
     meta, status = run["metadata"], run.get("status") or {}
     started, finished = moment(status.get("startedAt")), moment(status.get("finishedAt"))
     return RunSeen(

@@ -1,8 +1,9 @@
-"""What a CronWorkflow needs next. Pure.
+"""Decide the next steps of a CronWorkflow. Pure.
 
-A slot never starts two runs. Its Workflow is named by the slot. The slot is saved as pending before the Workflow
-is created, together with a cursor: no slot up to it is looked at again. The Workflow bears a finalizer until the
-slot is saved as started, so it cannot come, run and go unseen. Each save carries the version that was read.
+A slot starts at most one run. Its Workflow is named by the slot. The slot is saved as pending before the
+Workflow is created, together with a cursor: slots up to it are not looked at again. The Workflow has a
+finalizer until the slot is saved as started, so it cannot be created, run and deleted unseen. Each save
+has the version that was read.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _SECOND = timedelta(seconds=1)
 
 
 class RunSeen(Struct, frozen=True, kw_only=True):
-    """One Workflow of the CronWorkflow. `is_held`: it bears our finalizer."""
+    """One Workflow of the CronWorkflow. `is_held`: it has our finalizer."""
 
     name: str
     uid: str
@@ -53,9 +54,9 @@ class RunSeen(Struct, frozen=True, kw_only=True):
 
 
 class Seen(Struct, frozen=True, kw_only=True):
-    """One CronWorkflow and what was read about it, at one moment.
+    """One CronWorkflow and all that was read about it, at one moment.
 
-    `refused`: why the API did not take the Workflow of a slot, by the Workflow's name.
+    `refused`: why the API refused the Workflow of a slot, by the Workflow's name.
     """
 
     cron: CronView
@@ -81,7 +82,7 @@ class Record(Struct, frozen=True, kw_only=True):
 
 
 class Save(Struct, frozen=True):
-    """Write the record, provided that nobody else wrote since it was read."""
+    """Write the record, unless the object has changed since it was read."""
 
     record: Record
 
@@ -128,12 +129,12 @@ class Plan(Struct, frozen=True):
 
 
 def plan(seen: Seen) -> Plan:
-    """The next steps, in order. Safe to stop after any of them; planning again on what was reached finishes."""
+    """The next steps, in order. It is safe to stop after any of them: another plan finishes the work."""
     return _Planner(seen).plan()
 
 
 def record_of(cron: CronView, runs: Sequence[RunSeen] = ()) -> Record:
-    """What the CronWorkflow says now."""
+    """The present state and status of the CronWorkflow."""
     names = {run.uid: run.name for run in runs}
     return Record(
         state=cron.state,
@@ -150,7 +151,7 @@ def record_of(cron: CronView, runs: Sequence[RunSeen] = ()) -> Record:
 
 
 class _Planner:
-    """Collects the steps of one pass; `record` is what the CronWorkflow is to say."""
+    """Collects the steps of one pass; `record` is the new state and status of the CronWorkflow."""
 
     def __init__(self, seen: Seen) -> None:
         self.seen, self.cron, self.now = seen, seen.cron, seen.now
@@ -281,7 +282,7 @@ class _Planner:
     # what is due
 
     def _resume_pending(self) -> None:
-        """Create again what was decided on before: creating it twice is a conflict, not a twin."""
+        """Create the Workflows of pending slots again: a second creation is a conflict, not a second Workflow."""
         for pending in self.record.state.pending:
             slot = datetime.fromtimestamp(pending.slot, UTC)
             if not pending.backfill and self.cron.concurrency is Concurrency.REPLACE:
@@ -440,7 +441,7 @@ class _Planner:
         return f"{late}, and startingDeadlineSeconds is {int(deadline.total_seconds())}"
 
     def _actions(self) -> tuple[Action, ...]:
-        """A save comes before every start: it fails when what was read is no longer so."""
+        """The actions in order. A save precedes every start: it fails if the object has changed meanwhile."""
         is_needed = self.record != self.before or bool(self.started)
         pending = self._pending_names()
         released = [run for run in self.seen.runs if run.is_held and run.name not in pending]

@@ -1,5 +1,6 @@
 """Heartbeats and notices of workflows: sent once each, in order, over restarts.
 
-Belongs here: reading what runs did, sending what is due, and remembering it with the run.
-Does not belong here: what is due (`decide.workflows.monitors`), and how a request leaves (`notify`).
+Belongs here: reading the phases of runs, sending due heartbeats and notices, and recording them on the
+run. Does not belong here: the decision to send (`decide.workflows.monitors`), and the requests
+(`notify`).
 """

@@ -1,7 +1,7 @@
-"""Send the heartbeats of workflows and schedules, and tell people.
+"""Send the heartbeats and notices of workflows and schedules.
 
-What was sent is written to the object after it was sent: a restart in between sends it again, and loses nothing. A
-finalizer keeps the Workflow until its last heartbeat is sent.
+A heartbeat is written to the object after it was sent: a restart in between sends it again, and loses
+nothing. A finalizer retains the Workflow until its last heartbeat is sent.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ REMEMBERED = 10_000  # runs whose receivers fail
 
 
 class _Sender:
-    """What both controllers send by, and when a receiver that failed is tried again."""
+    """Sends for both controllers; after a failed delivery it decides when to try again."""
 
     def __init__(self, shared: Shared) -> None:
         self._clock, self._events, self._outbound = shared.clock, shared.events, shared.outbound
@@ -81,14 +81,14 @@ class _Sender:
         return None
 
     async def tell(self, about: Obj, monitor: Monitor, notice: Notice) -> None:
-        """Tell people; what cannot be delivered becomes an event."""
+        """Send a notice to its targets; a failed delivery becomes an event."""
         for delivery in await send(notice, monitor.targets, self._outbound, clock=self._clock):
             if delivery.problem:
                 message = f"a notice was not delivered to {delivery.target}: {delivery.problem}"
                 await self._events.record(about, "Warning", "NoticeLost", message)
 
     async def complain(self, about: Obj, problems: tuple[str, ...]) -> None:
-        """Say what is wrong with the annotations, once."""
+        """Record an event about problems of the annotations, once."""
         uid = str(about["metadata"]["uid"])
         if problems and self._told.get(uid) != problems:
             self._told.put(uid, problems)
@@ -107,7 +107,7 @@ class RunMonitorController(Controller):
         self.loop.hear(self._runs, lambda obj: [key_of(obj)] if _is_monitored(obj) else [])
 
     async def reconcile(self, key: Key) -> timedelta | None:
-        """Send what is due of one run; return when to look again."""
+        """Send the due heartbeats and notices of one run; return when to look again."""
         obj = self._runs.get(key.name, key.namespace)
         if obj is None or not is_ours(obj):
             return None
@@ -172,11 +172,11 @@ class RunMonitorController(Controller):
         meta["resourceVersion"] = stored["metadata"]["resourceVersion"]
 
     def _known(self, obj: Obj) -> tuple[str, ...]:
-        """What was sent: as the object says, and what its copy here does not say yet."""
+        """The heartbeats sent so far: those of the object, and newer ones that this copy lacks."""
         return tuple(dict.fromkeys((*_beats(obj).sent, *(self._sent.get(str(obj["metadata"]["uid"])) or ()))))
 
     async def _hold(self, obj: Obj, *, is_held: bool) -> Obj:
-        """Put our finalizer on a Workflow, or take it away. Raises Conflict when somebody wrote since."""
+        """Add our finalizer to a Workflow, or remove it. Raises Conflict if the object changed after the read."""
         meta = obj["metadata"]
         finalizers = list(meta.get("finalizers") or ())
         if (BEATS_FINALIZER in finalizers) == is_held:
@@ -199,7 +199,7 @@ class SlotMonitorController(Controller):
         self.loop.hear(self._crons, lambda obj: [key_of(obj)] if _is_monitored(obj) else [])
 
     async def reconcile(self, key: Key) -> timedelta | None:
-        """Tell of the newest slot that was missed; return when to try again."""
+        """Report the newest missed slot; return when to try again."""
         obj = self._crons.get(key.name, key.namespace)
         if obj is None or not is_ours(obj):
             return None
@@ -267,5 +267,5 @@ def _beats(obj: Obj) -> Beats:
 
 
 def _typed(resource: Resource, obj: Obj) -> Obj:
-    """A copy that may be changed at the top and in its metadata, with what an event needs."""
+    """A copy with its kind, as events need it. Its top level and its metadata may be changed."""
     return {"apiVersion": resource.api_version, "kind": resource.kind} | obj | {"metadata": dict(obj["metadata"])}

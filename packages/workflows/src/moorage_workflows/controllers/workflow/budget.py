@@ -12,10 +12,10 @@ from moorage_workflows.model.workflow import WorkflowRecord
 
 
 def make_budget(record: WorkflowRecord, owner: Mapping[str, Any]) -> Obj | None:
-    """What `spec.podDisruptionBudget` asks for; None: nothing.
+    """The PodDisruptionBudget of `spec.podDisruptionBudget`; None if there is none.
 
-    Whatever its selector says, it is for pods of this workflow only: who may submit a workflow need not be
-    allowed to keep the pods of others from eviction.
+    With any selector, it is for pods of this workflow only: a user who may submit a workflow need not have
+    the right to protect other pods from eviction.
     """
     given = (record.document.get("spec") or {}).get("podDisruptionBudget")
     if not given:

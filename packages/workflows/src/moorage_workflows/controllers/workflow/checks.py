@@ -1,4 +1,4 @@
-"""What is refused before a workflow begins."""
+"""Checks before a workflow begins."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""`artifactGC`, carried out: the reads and writes around `moorage_workflows.decide.workflows.collection`.
+"""Garbage collection of artifacts by `artifactGC`: reads and writes for `decide.workflows.collection`.
 
-The server deletes what is in our own store. Pods of the workflow's namespace delete what is in users' buckets, by
-the Secrets that the user named. Each deletion is noted in the records. One that was not noted is made again, and
-does no harm: an artifact that another has written since is of another version, and stays.
+The server deletes artifacts in our own store. Pods of the workflow's namespace delete artifacts in
+users' buckets, by the Secrets that the user named. Each deletion is noted in the records. A deletion
+without a note is repeated without harm: a newer artifact under the same key has another version, and
+stays.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ Runtime = Callable[[], Awaitable[StepRuntime]]
 
 
 class Collector:
-    """Deletes the artifacts of runs that have ended, or whose objects are being deleted."""
+    """Deletes the artifacts of runs that have ended or have objects with a deletion timestamp."""
 
     def __init__(self, shared: Shared, records: RecordStore, *, holder: str, runtime: Runtime) -> None:
         self._api, self._clock, self._events = shared.api, shared.clock, shared.events
@@ -57,7 +58,7 @@ class Collector:
         await self._api.patch(WORKFLOWS, key.name, {"metadata": patch}, key.namespace)
 
     async def collect(self, key: Key, obj: Obj, *, is_deleting: bool) -> timedelta | None:
-        """Do what can be done now; when to look again, None: there is nothing left to do for now."""
+        """Delete the artifacts that are due; return when to look again, None if all is done for now."""
         if ARTIFACT_FINALIZER not in (obj["metadata"].get("finalizers") or ()):
             return None
         uid = str(obj["metadata"]["uid"])

@@ -1,6 +1,7 @@
-"""Commands of images for steps that name none: asked once for each image, beside the loop.
+"""Look up the commands of images for steps that name none, once for each image, outside the loop.
 
-A step waits meanwhile, as for a quota; a registry that does not answer holds nobody else.
+A step waits meanwhile, as for a quota. A registry that does not answer delays only the steps with its
+images.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Source(Protocol):
 
 
 class Asked(Struct, frozen=True):
-    """An image of a step, with what its pod would pull it with, and for which of `architectures_of`."""
+    """An image of a step, the pull secrets of its pod, and the result of `architectures_of`."""
 
     namespace: str
     image: str
@@ -51,7 +52,7 @@ class Asked(Struct, frozen=True):
 
 
 class ImageCommands:
-    """What is known of images, and the look-ups under way."""
+    """The known commands of images, and the look-ups in progress."""
 
     def __init__(self, api: Api, source: Source, *, clock: Clock) -> None:
         self._api, self._source = api, source
@@ -123,7 +124,8 @@ class ImageCommands:
 def architectures_of(nodes: Iterable[Obj], selector: Mapping[str, Any]) -> tuple[str, ...]:
     """Architectures of the nodes that a pod with this nodeSelector may run on, the most frequent first.
 
-    Without such a node, what the selector says itself, or else those of all nodes: one may be on its way.
+    Without such a node, the architecture in the selector, or else those of all nodes: a node may be added
+    soon.
     """
     all_nodes = list(nodes)
     wanted = {key: str(value) for key, value in selector.items()}

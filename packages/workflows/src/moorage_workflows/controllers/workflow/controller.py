@@ -1,8 +1,8 @@
-"""Workflows, kept going: the reads and writes around `moorage_workflows.decide.workflows.graph`.
+"""The controller of Workflows: the reads and writes around `moorage_workflows.decide.workflows.graph`.
 
-A run is loaded from its records when its object is first seen. Then it lives in memory, is told of its pods, and
-each decision is carried out in the order that docs/design/0017 gives. When anything goes wrong on the way, the run
-is dropped and loaded anew: the records are the truth.
+A run is loaded from its records when its object is first seen. Then it lives in memory, and gets the
+changes of its pods. Each decision is carried out in the order of docs/design/0017. After any error the
+run is dropped and loaded again: the records are the truth.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ NOT_OF_NODES = "metadata.namespace!=kube-node-lease"  # kubelets renew theirs ev
 class WorkflowController(Controller):
     """One per operator.
 
-    `holder`: a text that no other operator, and no earlier term of this one, has. `check`: what is refused before
-    a run begins. `runtime`, `commands`: as `RunPods` has them.
+    `holder`: a text that no other operator, and no earlier term of this one, uses. `check`: refuses a run
+    before it begins. `runtime`, `commands`: as in `RunPods`.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class WorkflowController(Controller):
     # --- whose it is
 
     async def _adopt(self, key: Key, obj: Obj) -> timedelta | None:
-        """Take what nobody has, where Argo's controller does not run."""
+        """Label a Workflow without a controller as ours, unless Argo's controller runs."""
         if not is_free(obj) or (obj.get("status") or {}).get("phase"):
             return None
         if (argo := running_controller(self._leases.all(), self._clock.now())) is not None:
@@ -217,7 +217,7 @@ class WorkflowController(Controller):
         return None
 
     async def _leave(self, key: Key, obj: Obj | None) -> None:
-        """The object is gone, or going: its pods may go too."""
+        """Drop the run of an object that is deleted or being deleted, and release its pods."""
         live = self._live.get(key)
         self._drop(key)
         self._ending.forget(key)
@@ -227,7 +227,9 @@ class WorkflowController(Controller):
         await self._bury(key, "")
 
     async def _bury(self, key: Key, uid: str) -> None:
-        """Note that objects of this name are gone, but for the one with `uid`, and let their pods go."""
+        """Record the deletion of the objects of this name, except the one with `uid`, and release and delete their
+        pods.
+        """
         if (live := self._live.get(key)) is not None and live.uid != uid:
             self._drop(key)
         for gone in sorted(self._gone.get(key, ())):
@@ -264,7 +266,7 @@ class WorkflowController(Controller):
         return await self._find_pods(key, record, nodes)
 
     async def _load(self, key: Key, obj: Obj) -> tuple[WorkflowRecord, Sequence[NodeRecord]] | None:
-        """The run as it is kept, and its volumes made; None: it cannot be kept, and its object says why."""
+        """The stored run, after its volumes are made; None if it cannot be stored: its object has the reason."""
         uid = obj["metadata"]["uid"]
         now = self._clock.now()
         try:
@@ -309,10 +311,10 @@ class WorkflowController(Controller):
         return _failed(record, f"invalid spec: {'; '.join(faults)}", self._clock.now()) if faults else record
 
     async def _find_pods(self, key: Key, record: WorkflowRecord, nodes: Sequence[NodeRecord]) -> Live:
-        """The run in memory, told of its pods.
+        """The run in memory, with its pods.
 
-        They are listed as the API server has them: a copy may be older than those that an earlier operator made.
-        What becomes of them from here on is heard of, however long it is until the run is there.
+        The pods are listed from the API server: the informer's copy may lack pods that an earlier operator made.
+        Changes of pods from here on are collected until the run is in memory.
         """
         changed = self._changed[key] = set()
         selector = f"{WORKFLOW_LABEL}={key.name}"
@@ -345,9 +347,9 @@ class WorkflowController(Controller):
     async def _taken_over(
         self, record: WorkflowRecord, uid: str, now: datetime
     ) -> tuple[WorkflowRecord, tuple[NodeRecord, ...]] | str:
-        """A new run's record and nodes, with what it takes over from the run with this uid; a text: why it cannot.
+        """A new run's record and nodes, with results of the run with this uid; a text: why that is impossible.
 
-        A run of another namespace is as one that is not there.
+        A run of another namespace counts as missing.
         """
         try:
             earlier = await self._records.load(uid, self._holder)
@@ -364,9 +366,10 @@ class WorkflowController(Controller):
         return with_exports_of(record, earlier.workflow), nodes
 
     async def _retry(self, key: Key, obj: Obj, text: str) -> None:
-        """Forget what is to run again. `text`: of the annotation, which goes when the object says Running.
+        """Delete the records of nodes that run again. `text`: of the annotation, removed once the object says
+        Running.
 
-        Cut anywhere, it is finished by the next try: an open record is not retried again.
+        If it is interrupted at any point, the next try finishes it: an open record is not retried again.
         """
         status = obj.get("status") or {}
         if str(status.get("message") or "").startswith(NO_ROOM):  # it begins for the first time
@@ -425,15 +428,15 @@ class WorkflowController(Controller):
         return min((delay for delay in delays if delay is not None), default=None)
 
     async def _decide(self, key: Key, live: Live) -> Decision:
-        """Let the run decide, beside the loop; the nodes of its namespace are counted."""
+        """Let the run decide, outside the loop; the nodes of its namespace are counted."""
         others = sum(other.run.node_count for each, other in self._live.items() if each.namespace == key.namespace)
         decide = partial(live.run.decide, self._clock.now(), other_nodes=others - live.run.node_count)
         return await self._evaluation.think(key.namespace, f"Workflow {key}", decide)
 
     async def _resume(self, key: Key, live: Live) -> str | None:
-        """Let suspended nodes go on as the object asks now; the annotation's text, None where there is none.
+        """Resume suspended nodes as the object asks now; return the annotation's text, None if there is none.
 
-        The copy at hand may still have what was done and taken off.
+        The object is read again: the informer's copy may still have requests that were done and removed.
         """
         try:
             obj = await self._api.get(WORKFLOWS, key.name, key.namespace)
@@ -450,7 +453,7 @@ class WorkflowController(Controller):
         return text
 
     async def _carry_out(self, key: Key, live: Live, decision: Decision) -> bool:
-        """Do what was decided, in its order; whether it is worth to decide again at once."""
+        """Carry out a decision, in its order; return whether to decide again at once."""
         again = False
         ended: list[str] = []  # pods to delete
         for remember in decision.remember:  # before the nodes' ends, after which it is not said again

@@ -1,4 +1,4 @@
-"""What a run needs in one document: its manifest, and the templates and the repository that it refers to."""
+"""The document of a run: its manifest, and the templates and the repository that it refers to."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ Check = Callable[[Mapping[str, Any], Mapping[TemplateKey, Mapping[str, Any]]], S
 
 
 class Documents:
-    """Reads documents of workflows that begin. `check`: what is refused before a run begins."""
+    """Reads documents of workflows that begin. `check`: finds errors before a run begins."""
 
     def __init__(self, shared: Shared, check: Check) -> None:
         self._api, self._evaluation, self._check = shared.api, shared.evaluation, check
 
     async def read(self, key: Key, obj: Obj) -> tuple[Obj, Sequence[str]]:
-        """(all that the run needs in one document, what is wrong with it)."""
+        """(the manifest with everything that the run needs, the errors in it)."""
         own = {"apiVersion": WORKFLOWS.api_version, "kind": WORKFLOWS.kind} | {
             name: value for name, value in obj.items() if name in ("metadata", "spec")
         }
@@ -69,7 +69,7 @@ class Documents:
     async def _choices(
         self, key: Key, own: Mapping[str, Any], others: Mapping[TemplateKey, Mapping[str, Any]]
     ) -> Mapping[TemplateKey, Mapping[str, Any]]:
-        """What a `templateRef` that is named by tags may mean: all that is there now and can be run."""
+        """The candidates of a `templateRef` with tags: all templates that exist now and can be run."""
         pool: dict[TemplateKey, Mapping[str, Any]] = {}
         for cluster in set().union(*(named_by_tags(document) for document in (own, *others.values()))):
             resource = CLUSTER_WORKFLOW_TEMPLATES if cluster else WORKFLOW_TEMPLATES

@@ -1,4 +1,4 @@
-"""What is left of runs that have ended: their pods, volumes and budget, and at last their objects."""
+"""Clean up after runs that have ended: their pods, volumes and budget, and at last their objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workflows add to the operator."""
+"""The workflows feature of the operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run in memory, with what its controller knows of it beside its graph."""
+"""A run in memory: its graph, and the controller's state of it."""
 
 from __future__ import annotations
 

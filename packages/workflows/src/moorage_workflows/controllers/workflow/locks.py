@@ -36,9 +36,9 @@ LIMITS_EVERY = timedelta(seconds=10)  # between two looks at the ConfigMaps of s
 
 
 class RunLocks:
-    """Who holds which lock, over all runs of this operator.
+    """The holders of locks, over all runs of this operator.
 
-    `live`: the runs in memory. `look`: has a run looked at again, for example when it got a lock.
+    `live`: the runs in memory. `look`: schedules another look at a run, for example when it got a lock.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class RunLocks:
         self._limits: dict[str, tuple[Limit, float]] = {}  # of semaphores that somebody waits for, and when read
 
     async def restore(self) -> None:
-        """What is held by the records of every run, once, before anybody gets a lock."""
+        """Read the held locks from the records of every run, once, before the first lock is granted."""
         async with self._restoring:
             if self._is_restored:
                 return
@@ -105,7 +105,9 @@ class RunLocks:
                 self._look(key)
 
     def release_node(self, live: Live, node: str) -> None:
-        """A node holds and wants no lock any more. The workflow, whose id the first node has, keeps its own."""
+        """Release all locks and requests of a node. The first node's id is the workflow's: the workflow's locks
+        stay.
+        """
         self.table.release(live.uid, node)
         self.table.restore(live.uid, live.run.workflow.name, live.run.workflow.locks)
 
@@ -137,7 +139,7 @@ class RunLocks:
         return limit_of(name, entry, config.get("data") or {})
 
     def explain(self, live: Live) -> timedelta | None:
-        """Tell a run of limits that are missing; when to look at them again.
+        """Pass missing limits to a run; return when to look at them again.
 
         A strict run does not wait for them, as with Argo.
         """

@@ -1,4 +1,4 @@
-"""What a run has beside its pods: the Secret with its token, its volumes and its PodDisruptionBudget."""
+"""The objects of a run other than pods: the Secret with its token, its volumes and its PodDisruptionBudget."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class RunObjects:
         self._api, self._events, self._evaluation = shared.api, shared.events, shared.evaluation
 
     async def make_token(self, key: Key, obj: Obj) -> str:
-        """The digest of a new token by which the run's pods report. It is in a Secret that is made here.
+        """Create a Secret with a new token for the reports of the run's pods; return the token's digest.
 
-        The Secret is named by the digest: an operator that is killed before the record is kept leaves one that
-        nothing uses, and the next one need not read it. It goes with the Workflow.
+        The Secret is named by the digest. If the operator is killed before the record is stored, an unused
+        Secret stays, and the next operator need not read it. It is deleted with the Workflow.
         """
         token = secrets.token_urlsafe(32)
         digest = f"sha256:{hashlib.sha256(token.encode()).hexdigest()}"
@@ -57,7 +57,7 @@ class RunObjects:
     async def make_claims(self, key: Key, obj: Obj, record: WorkflowRecord) -> str:
         """Make the volumes of `spec.volumeClaimTemplates`. Returns why one can never be made; empty: all are made.
 
-        Raises ApiError for what may be otherwise later, such as a quota.
+        Raises ApiError for temporary errors, such as a quota.
         """
         try:
             templates = await self.claim_templates(key, record)
@@ -116,7 +116,7 @@ class RunObjects:
             await self._events.record(typed(obj), "Warning", "PodDisruptionBudgetRefused", words)
 
     async def _end_budget(self, key: Key, record: WorkflowRecord) -> None:
-        """Delete the PodDisruptionBudget of a run that has ended; one of somebody else stays."""
+        """Delete the PodDisruptionBudget of a run that has ended; one that this run has not made stays."""
         if not (record.document.get("spec") or {}).get("podDisruptionBudget"):
             return
         with contextlib.suppress(NotFound):
@@ -133,7 +133,7 @@ class RunObjects:
                 await self._delete_claim(f"{key.name}-{claim}", key.namespace, record.uid)
 
     async def _delete_claim(self, name: str, namespace: str, uid: str) -> None:
-        """Delete a volume that this run has made; one of somebody else stays."""
+        """Delete a volume that this run has made; one that another has made stays."""
         with contextlib.suppress(NotFound):
             claim = await self._api.get(PVCS, name, namespace)
             if is_of(claim, uid):
@@ -150,7 +150,9 @@ def is_quota(error: ApiError) -> bool:
 
 
 def _claim_templates(record: WorkflowRecord) -> dict[str, Mapping[str, Any]]:
-    """By their names; tags in them stand for what is known of the whole workflow. Raises TextError."""
+    """The volume claim templates by name; tags in them are filled with values of the workflow. Raises
+    TextError.
+    """
     templates = record.document["spec"]["volumeClaimTemplates"]
     return {
         str((template.get("metadata") or {}).get("name")): template

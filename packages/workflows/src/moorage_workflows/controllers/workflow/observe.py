@@ -24,7 +24,7 @@ _WAITING_WORDS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "Creat
 
 
 def keep_pod(pod: Obj) -> Obj:
-    """What the controller needs of a pod: a run of 10,000 steps has as many."""
+    """The fields of a pod that the controller needs: a run of 10,000 steps has as many pods."""
     meta, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     kept_meta = {
         key: meta[key]
@@ -98,7 +98,7 @@ def pod_seen(
     pod: Obj, *, now: datetime, lost_nodes: Mapping[str, datetime | None], lost_after: timedelta,
     report: StepReport | None = None,
 ) -> PodSeen:  # fmt: skip
-    """One pod. `lost_nodes`: nodes that are gone (None) or silent since a moment."""
+    """One pod. `lost_nodes`: nodes that are deleted (None), or silent since a moment."""
     meta, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     containers = {str(row.get("name")): row for row in status.get("containerStatuses") or ()}
     main = containers.get(MAIN) or {}
@@ -152,7 +152,7 @@ def pod_seen(
 
 
 def _exit_code(ended: Mapping[str, Any]) -> int | None:
-    """The main container's; 64 for a command that could not be started, which is what Argo gives it."""
+    """The main container's exit code; 64 for a command that could not be started, as with Argo."""
     if "exitCode" not in ended:
         return None
     return NOT_STARTED if ended.get("reason") in _NOT_STARTED_WORDS else int(ended["exitCode"])
@@ -220,7 +220,7 @@ def _waiting(pod: Mapping[str, Any], status: Mapping[str, Any]) -> str:
 
 
 def _resources_seconds(spec: Mapping[str, Any], ended: Mapping[str, Any]) -> dict[str, int]:
-    """What the containers asked for, times the main one's seconds; memory in units of 100 MiB, as Argo has it."""
+    """The requests of the containers, times the main one's seconds; memory in units of 100 MiB, as in Argo."""
     started, finished = moment(ended.get("startedAt")), moment(ended.get("finishedAt"))
     if started is None or finished is None:
         return {}

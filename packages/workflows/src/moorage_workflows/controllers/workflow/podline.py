@@ -1,7 +1,8 @@
-"""Which pods of a run are created now, and which when others have a node. Plain data.
+"""Limit the pods of a run that wait for a node. Plain data.
 
-Pods that wait for a node stand before everybody else's in the scheduler's line. So of one template at most as many
-wait as have a node, and at least `LEAST`: enough to show an autoscaler, and a scheduler, what is wanted.
+The scheduler takes waiting pods by age, so a run with many of them delays all newer pods. So of one
+template at most as many pods wait as have a node, and at least `LEAST`: enough to show the demand to an
+autoscaler.
 """
 
 from __future__ import annotations

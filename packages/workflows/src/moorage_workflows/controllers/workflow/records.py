@@ -1,7 +1,7 @@
-"""What the operator asks of the store of records.
+"""The operator's interface to the store of records.
 
-`workflows.records.LocalRecords` is one beside a database, `RemoteStore` one over HTTP; one suite of tests
-holds both to this.
+`workflows.records.LocalRecords` implements it with a database, `RemoteStore` over HTTP; one suite of
+tests covers both.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ from moorage_workflows.model.workflow import (
 
 
 class RecordStore(Protocol):
-    """Every method raises StorageError while the store is away, and ServerError where it answers with nonsense.
+    """Every method raises StorageError while the store is unavailable, and ServerError for an unreadable
+    answer.
 
-    Each call is one transaction: what it wrote is on the disk when it returns, and after an error nothing of it
-    is. A call that failed may be made again.
+    Each call is one transaction: when it returns, its writes are on the disk; after an error, none of them
+    are. A call that failed may be made again.
     """
 
     async def begin(self, record: WorkflowRecord) -> WorkflowRecord:
-        """Keep a new run; what is kept, which is an earlier record where there is one of this uid.
+        """Store a new run; return the stored record, which is an earlier one if there is one of this uid.
 
-        An older run of the same namespace and name becomes history: it is gone, and no longer unfinished. Raises
-        QuotaExceeded where the namespace has no room for it.
+        An older run of the same namespace and name is recorded as deleted and finished. Raises QuotaExceeded
+        where the namespace has no room for it.
         """
         ...
 
     async def load(self, uid: str, holder: str) -> Loaded:
-        """All that is kept of a run. From now on only `holder` may write to it. Raises NotFound.
+        """All records of a run. From now on only `holder` may write to it. Raises NotFound.
 
         `holder` is an opaque text, which differs between operators and between their terms.
         """
@@ -53,11 +54,11 @@ class RecordStore(Protocol):
     ) -> tuple[str, ...]:
         """Add or replace nodes, and replace the run's own record; all or nothing.
 
-        `metrics` are values that the ends of these nodes give, or that of the run; those of ends that were saved
-        before are left out. Returned is why others were not taken, a sentence each.
+        `metrics` are values from the ends of these nodes or of the run; values of ends that were saved before
+        are ignored. Returns why values were refused, a sentence each.
 
-        A node that is kept in a final phase stays as it is. The document stays that of `begin`, whatever
-        `workflow` has. Raises Conflict where another has loaded the run since, and NotFound.
+        A stored node in a final phase does not change. The document of `begin` does not change, even if
+        `workflow` has another. Raises Conflict if another holder has loaded the run since, and NotFound.
         """
         ...
 
@@ -71,10 +72,10 @@ class RecordStore(Protocol):
         ...
 
     async def delete_artifacts(self, uid: str, holder: str, artifacts: Sequence[ArtifactName]) -> tuple[str, ...]:
-        """Delete output artifacts of a run in our own store, and note it; why some are left, a sentence each.
+        """Delete output artifacts of a run in our own store, and note it; return why some stay, a sentence each.
 
-        What is not there is deleted already. What another step or workflow wrote under the same key since stays,
-        and counts as deleted. Raises Conflict and NotFound as `save` does.
+        A missing artifact counts as deleted. If another step or workflow has written the same key since, its
+        artifact stays, and this one counts as deleted. Raises Conflict and NotFound as `save` does.
         """
         ...
 
@@ -87,7 +88,7 @@ class RecordStore(Protocol):
         ...
 
     async def unfinished(self) -> tuple[str, ...]:
-        """The uids of the runs in no final phase whose objects are not known to be gone; the oldest first."""
+        """The uids of the runs that are not in a final phase and not recorded as deleted; the oldest first."""
         ...
 
     async def gone(self, uid: str, at: datetime) -> None:
@@ -95,9 +96,12 @@ class RecordStore(Protocol):
         ...
 
     async def remember(self, namespace: str, cache: str, key: str, memo: Memo) -> None:
-        """Keep what a memoized template left, in place of what was kept under this key. Raises QuotaExceeded."""
+        """Store the outputs of a memoized template; earlier ones under this key are replaced.
+
+        Raises QuotaExceeded.
+        """
         ...
 
     async def recall(self, namespace: str, cache: str, key: str, *, since: datetime | None = None) -> Memo | None:
-        """What is kept under a key; None where nothing is, or only what was kept before `since`."""
+        """The memo under a key; None if there is none, or if it was stored before `since`."""
         ...

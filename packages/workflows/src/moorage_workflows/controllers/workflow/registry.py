@@ -1,9 +1,9 @@
-"""What images run of themselves, asked of their registries by the HTTP API of OCI's distribution specification.
+"""Read the commands of images from their registries, by the HTTP API of OCI's distribution specification.
 
-The host is written by a user, so the operator could be led to what the user may not reach. Therefore: https to
-public addresses alone, unless the administrator names the registry; names are resolved once, by us, and the
-connection goes to the addresses that were looked at; redirects and token servers are held to the same; proxies of
-the environment are not used; answers are bounded, and nothing of them is told but the status.
+A user writes the registry's host, so a user could point the operator at internal services. Therefore:
+https to public addresses only, unless the administrator names the registry; names are resolved once, by
+us, and the connection uses the checked addresses; redirects and token servers have the same rules;
+proxies of the environment are not used; answers have a maximum size, and users see only their status.
 
 https://github.com/opencontainers/distribution-spec/blob/main/spec.md
 """
@@ -55,7 +55,7 @@ class RegistryError(MoorageError):
 
 
 class Command(Struct, frozen=True):
-    """What an image runs: its ENTRYPOINT and CMD."""
+    """The command of an image: its ENTRYPOINT and CMD."""
 
     entrypoint: tuple[str, ...] = ()
     cmd: tuple[str, ...] = ()
@@ -195,7 +195,7 @@ class _Lookup(Struct):
         return data
 
     async def _authorize(self, challenge: str, url: str) -> None:
-        """Get what the registry asks for: a token, or the password itself."""
+        """Get the credentials that the registry asks for: a token, or the password itself."""
         kind, _, rest = challenge.partition(" ")
         if kind.lower() == "basic" and self.credentials is not None:
             self.authorization = self.credentials.header
@@ -242,7 +242,7 @@ class _Lookup(Struct):
             return answer.status, answer.headers, data
 
     def _check(self, url: str) -> None:
-        """https, and no address of its own: a literal address never meets the resolver."""
+        """Allow https, and no literal private addresses: a literal address is not passed to the resolver."""
         parts = urlsplit(url)
         host = parts.hostname or ""
         if parts.scheme != "https" and not (parts.scheme == "http" and parts.netloc in self.plain):

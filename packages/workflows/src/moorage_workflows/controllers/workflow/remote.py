@@ -68,10 +68,10 @@ _REFUSALS: dict[int, type[ApiError]] = {404: NotFound, 409: Conflict, 413: TooLa
 
 
 class RemoteStore:
-    """A `RecordStore`; see there for what each method does. To be closed.
+    """A `RecordStore` over HTTP; see that class for the methods. Close it after use.
 
-    A request that got no answer is sent again: each call may be made twice. `guard` is asked before each write,
-    and raises ApiError to keep it back, as of `KubeClient.guarded`.
+    A request without an answer is sent again: each call may be made twice. `guard` is called before each
+    write, and raises ApiError to stop it, as in `KubeClient.guarded`.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What a run's object says of it, and no longer asks for: written."""
+"""Write the state of a run to its object, and remove annotations of finished requests."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Reports:
         return None
 
     async def take_off(self, key: Key, annotation: str, text: str) -> bool:
-        """Remove an annotation, unless it has changed since; whether it is gone."""
+        """Remove an annotation, unless it has changed since; return whether it was removed."""
         path = f"/metadata/annotations/{annotation.replace('/', '~1')}"
         patch = [{"op": "test", "path": path, "value": text}, {"op": "remove", "path": path}]
         try:

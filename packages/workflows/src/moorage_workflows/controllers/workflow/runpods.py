@@ -36,9 +36,10 @@ AT_ONCE = 16  # writes to the API server
 class RunPods:
     """The pods of all runs of one operator.
 
-    `pods`, `nodes`: followed by the controller, pods indexed by their workflow. `find_runtime`: what pods need of
-    this installation; asked when the first pod is made. `commands`: what images run, where steps do not say it;
-    None: only `find_runtime` knows. `wake`: called with a run's key when a command that it waits for is known.
+    `pods`, `nodes`: followed by the controller, pods indexed by their workflow. `find_runtime`: the settings
+    of this installation for pods; called when the first pod is made. `commands`: commands of images for
+    steps without one; None: only `find_runtime` has them. `wake`: called with a run's key when a command
+    that it waits for is known.
     """
 
     def __init__(
@@ -81,9 +82,9 @@ class RunPods:
         return names
 
     async def tell(self, key: Key, live: Live, names: set[str]) -> timedelta | None:
-        """Tell the run what became of these pods; when to look again at those that do not go.
+        """Pass the state of these pods to the run; return when to look again at pods that are being deleted.
 
-        Their node may have fallen silent, which changes no pod.
+        Their node may have stopped reporting, which changes no pod.
         """
         pods = []
         for name in sorted(names):
@@ -104,7 +105,7 @@ class RunPods:
         return GOING_EVERY if going else None
 
     async def see(self, uid: str, pods: Sequence[Obj]) -> list[PodSeen]:
-        """The pods with what their executors reported, for those that have ended."""
+        """The pods, with the reports of the executors of ended ones."""
         lost, now = await self._lost_nodes(pods), self._clock.now()
         seen = [pod_seen(pod, now=now, lost_nodes=lost, lost_after=self._lost_after) for pod in pods]
         names = [row.name for row, pod in zip(seen, pods, strict=True) if row.is_ended and has_executor(pod)]
@@ -117,7 +118,7 @@ class RunPods:
         ]
 
     async def _lost_nodes(self, pods: Iterable[Obj]) -> dict[str, datetime | None]:
-        """Nodes of pods that are being deleted: gone (None), or silent since a moment."""
+        """Nodes of pods that are being deleted: deleted (None), or silent since a moment."""
         lost: dict[str, datetime | None] = {}
         hosts = {str((pod.get("spec") or {}).get("nodeName") or "") for pod in pods if is_deleting(pod)}
         for host in sorted(hosts - {""}):
@@ -132,7 +133,7 @@ class RunPods:
         return lost
 
     async def create(self, key: Key, live: Live, order: CreatePod, runtime: StepRuntime) -> bool:
-        """Create one pod; whether the run was told something."""
+        """Create one pod; return whether the run got news about it."""
         name = order.record.pod_name
         if not live.run.waits_for(name):
             live.line.forget(name)
@@ -210,7 +211,7 @@ class RunPods:
         live.held_until = self._clock.monotonic() + QUOTA_EVERY.total_seconds()
 
     async def create_held(self, key: Key, live: Live) -> timedelta | None:
-        """Try again what a quota refused; when to try the next time."""
+        """Try again to create pods that a quota refused; return when to try the next time."""
         if not live.held:
             return None
         left = live.held_until - self._clock.monotonic()
@@ -227,7 +228,7 @@ class RunPods:
             await self._api.delete(PODS, name, namespace)
 
     async def let_go(self, name: str, key: Key, live: Live) -> None:
-        """The pod's end is recorded: it may go, and goes when `podGC` says so."""
+        """Release a pod whose end is recorded, and note when `podGC` deletes it."""
         await self.release(name, key.namespace)
         node = live.run.node_of_pod(name)
         at = pod_delete_at(live.run.workflow, node, self._pods.get(name, key.namespace))

@@ -1,4 +1,4 @@
-"""What pods of steps need of this installation, read from the cluster."""
+"""The settings of this installation for pods of steps, read from the cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Workflow's object says of its run, and when it and its pods are deleted. Pure."""
+"""The status of a Workflow's object, and the times when it and its pods are deleted. Pure."""
 
 from __future__ import annotations
 
@@ -83,9 +83,9 @@ def collection_patch(obj: Mapping[str, Any], failure: str) -> dict[str, Any] | N
 
 
 def collect_at(obj: Mapping[str, Any]) -> datetime | None:
-    """When a workflow that has ended is deleted, by `ttlStrategy`; None: never, as where that cannot be read.
+    """When a workflow that has ended is deleted, by `ttlStrategy`; None: never, also if that is unreadable.
 
-    Its pods go with it, so their logs are given time to be kept.
+    Its pods are deleted with it, so it stays long enough to store their logs.
     """
     status, spec = obj.get("status") or {}, obj.get("spec") or {}
     finished = moment(status.get("finishedAt"))
@@ -109,9 +109,10 @@ def collect_at(obj: Mapping[str, Any]) -> datetime | None:
 def pod_delete_at(
     record: WorkflowRecord, node: NodeRecord | None, pod: Mapping[str, Any] | None = None
 ) -> datetime | None:
-    """When `podGC` deletes the pod of this node; None: never, as far as is known. `pod`: where it is still there.
+    """When `podGC` deletes the pod of this node; None: never, as far as is known. `pod`: None if it is deleted.
 
-    The delay counts from the end of the pod, with what saves its outputs, or from the end of the workflow.
+    The delay counts from the end of the pod, with the container that saves its outputs, or from the end of
+    the workflow.
     """
     spec = record.document.get("spec") or {}
     gc = spec.get("podGC") or {}
@@ -134,14 +135,14 @@ def pod_delete_at(
 
 
 def pod_end(pod: Mapping[str, Any]) -> datetime | None:
-    """When the last container of a pod ended; None: none has, or it does not tell."""
+    """When the last container of a pod ended; None if none has ended, or the time is missing."""
     rows = (pod.get("status") or {}).get("containerStatuses") or ()
     ends = [moment(((row.get("state") or {}).get("terminated") or {}).get("finishedAt")) for row in rows]
     return max(filter(None, ends), default=None)
 
 
 def _delay(text: Any) -> timedelta:
-    """As the manifest says, or else Argo's. The lint refuses what cannot be read."""
+    """The delay in the manifest, or else Argo's. The lint refuses unreadable delays."""
     try:
         return max(parse_duration(str(text)), timedelta()) if text else LOG_TIME
     except TextError:

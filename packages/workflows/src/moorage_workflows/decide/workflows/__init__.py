@@ -1,4 +1,4 @@
-"""Workflows in Argo's format: what a manifest means, and what happens next in a run of one.
+"""Workflows in Argo's format: the meaning of a manifest, and the next steps of a run.
 
 Belongs here: reading and checking of manifests, text in them, graphs of steps, pods of steps,
 moments of schedules.

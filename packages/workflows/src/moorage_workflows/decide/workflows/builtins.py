@@ -23,7 +23,7 @@ REQUEST_BYTES = 200 * 1024  # of a request's body: it is in an annotation of the
 
 
 class BuiltIn(Struct, frozen=True):
-    """What the executor does in `main`. `word`: its part, and the key of `document` in the order."""
+    """The work of the executor in `main`. `word`: its part, and the key of `document` in the order."""
 
     word: str
     document: Obj
@@ -93,9 +93,9 @@ def _data(data: Mapping[str, Any]) -> BuiltIn:
 
 
 def _place(paths: Mapping[str, Any], field: str) -> Obj:
-    """One store and its fields, or {"key"} of our own store.
+    """One store and its fields, or {"key"} in Moorage's store.
 
-    As in Argo, a bucket without endpoint and credentials is that of the usual store, which is ours here.
+    As in Argo, a bucket without endpoint and credentials is that of the default store, here Moorage's.
     """
     kinds = [kind for kind in LOCATIONS if paths.get(kind) is not None]
     if not kinds:

@@ -1,4 +1,4 @@
-"""What a conversion did with each field: kept, changed, lost. Nothing is dropped without a line here."""
+"""The result of a conversion for each field: unchanged, changed, lost. Each dropped field has a line here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from moorage_kube.resources import Obj
 
 
 class Outcome(StrEnum):
-    """What became of a field."""
+    """The result for a field."""
 
     KEPT = "kept"  # it means the same, perhaps under another name
     CHANGED = "changed"  # it is there, and behaves differently
@@ -87,7 +87,7 @@ class Ledger(Struct):
 
 
 class Fields:
-    """The fields of one mapping; each is taken once, and what nobody took is named at the end."""
+    """The fields of one mapping; each is taken once, and fields that were not taken are named at the end."""
 
     def __init__(self, value: Mapping[str, Any], path: Path) -> None:
         self.path = path

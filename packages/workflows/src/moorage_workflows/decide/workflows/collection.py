@@ -1,7 +1,7 @@
-"""`artifactGC`: which artifacts of a run are deleted, when, and pods that delete those in users' buckets. Pure.
+"""`artifactGC`: which artifacts of a run are deleted, when, and pods that delete those in users' buckets.
+Pure.
 
-Only what a step of this run wrote is deleted: inputs, memoized outputs and what another has written under the same
-key since stay.
+Only outputs of this run's steps are deleted: inputs, memoized outputs and newer artifacts under the same key stay.
 https://argo-workflows.readthedocs.io/en/latest/walk-through/artifacts/#artifact-garbage-collection
 """
 
@@ -71,7 +71,7 @@ def with_collection(
 ) -> Outputs | None:
     """The outputs of a step, each artifact with the `artifactGC` that its template or the workflow gives it.
 
-    What the step's pod says of it does not count.
+    An `artifactGC` in the report of the step's pod does not count.
     """
     if outputs is None or not outputs.artifacts:
         return outputs
@@ -124,7 +124,9 @@ def _output_artifacts(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def doomed(nodes: Iterable[NodeRecord], *, is_deleting: bool) -> list[Doomed]:
-    """What is to be deleted of a run that has ended, or whose object is being deleted; in a fixed order."""
+    """The artifacts to delete now, of a run that has ended or has an object with a deletion timestamp; in a
+    fixed order.
+    """
     ready = {ON_COMPLETION, ON_DELETION} if is_deleting else {ON_COMPLETION}
     return [each for each in left(nodes) if each.strategy in ready]
 
@@ -141,12 +143,12 @@ def left(nodes: Iterable[NodeRecord]) -> list[Doomed]:
 
 
 def is_own(artifact: Artifact) -> bool:
-    """Whether it lies in Moorage's own store, where no pod is needed."""
+    """Whether it is in Moorage's own store, where the server deletes it without a pod."""
     return not artifact.location
 
 
 def deleters(spec: Mapping[str, Any], workflow: str, chosen: Iterable[Doomed]) -> list[Deleter]:
-    """The pods for what lies in users' buckets: one per strategy, service account, metadata and batch.
+    """The pods for artifacts in users' buckets: one per strategy, service account, metadata and batch.
 
     The same artifacts give the same names.
     """
@@ -188,7 +190,7 @@ def make_deleter_pod(
 ) -> Obj:
     """The pod, ready to be created. Raises PatchError for a `podSpecPatch` that cannot be applied.
 
-    It needs no token: what could not be deleted is the message with which it ends.
+    It needs no token: its termination message names the artifacts that could not be deleted.
     """
     meta, spec = document["metadata"], document.get("spec") or {}
     secrets: list[Mapping[str, Any]] = []
@@ -274,14 +276,14 @@ def make_deleter_pod(
 
 
 class Deletion(Struct, frozen=True):
-    """What a pod that has ended did. `failure`: why some are left; empty: none is."""
+    """The result of a pod that has ended. `failure`: why some artifacts stay; empty: all are deleted."""
 
     deleted: tuple[ArtifactName, ...]
     failure: str = ""
 
 
 def deletion_of(pod: Mapping[str, Any]) -> Deletion | None:
-    """None: it goes on. The pod's own order says which artifacts were meant."""
+    """The result of a deleter pod; None while it runs. The artifacts are those in the pod's own order."""
     status = pod.get("status") or {}
     if status.get("phase") not in ("Succeeded", "Failed"):
         return None

@@ -1,4 +1,4 @@
-"""Who runs workflows on a cluster: Argo's own controller, or Moorage. docs/design/0017-workflows.md"""
+"""The controller that runs workflows on a cluster: Argo's own, or Moorage. docs/design/0017-workflows.md"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LABELS = (("app.kubernetes.io/name", NAME), ("app", NAME))  # one of them: Helm'
 
 
 class Controller(StrEnum):
-    """Who runs the workflows of a cluster. UNKNOWN: nothing that would say so may be read."""
+    """The controller that runs the workflows of a cluster. UNKNOWN: the objects that show it may not be read."""
 
     MOORAGE = "moorage"
     ARGO = "argo"

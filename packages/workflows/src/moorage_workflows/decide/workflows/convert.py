@@ -23,7 +23,7 @@ _LISTS = {"mutex": "mutexes", "semaphore": "semaphores"}  # of `synchronization`
 
 
 def convert_documents(documents: Iterable[Any], *, time_zone: str = "") -> Iterator[Converted]:
-    """Convert every document of a file; a List gives its items. Never raises, whatever they hold."""
+    """Convert every document of a file; a List gives its items. Never raises, for any content."""
     for document in documents:
         if document is None:
             continue
@@ -49,7 +49,7 @@ def convert(document: Any, *, time_zone: str = "") -> Converted:
 
 
 def _with_limits(result: Converted) -> Converted:
-    """The result, with what of it Moorage does not run."""
+    """The result, with the features in it that Moorage does not support."""
     if result.document is None:
         return result
     ledger = Ledger()

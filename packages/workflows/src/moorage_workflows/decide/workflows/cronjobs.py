@@ -1,4 +1,4 @@
-"""A CronJob → a CronWorkflow that does the same, and what differs.
+"""Convert a CronJob to a CronWorkflow that does the same, and list the differences.
 
 https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/cron-job-v1/
 https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/job-v1/
@@ -52,7 +52,7 @@ _TAGS_OPEN = "{{"
 
 
 def convert_cronjob(obj: Obj, *, time_zone: str = "") -> Converted:
-    """Convert one CronJob. Never raises, whatever the document holds: then it is refused.
+    """Convert one CronJob. Never raises: a document that cannot be converted is refused.
 
     `time_zone`: an IANA name for a CronJob that states none; empty: none is written.
     """
@@ -73,7 +73,7 @@ def convert_cronjob(obj: Obj, *, time_zone: str = "") -> Converted:
 
 
 class _Conversion:
-    """One CronJob on its way: what the parts of the result share."""
+    """The conversion of one CronJob: the values that the parts of the result share."""
 
     def __init__(self, obj: Obj, ledger: Ledger, time_zone: str) -> None:
         self._obj = obj
@@ -246,7 +246,7 @@ class _Conversion:
         self._unknown(job)
 
     def _ends(self, job: Fields) -> None:
-        """What ends a Job, and what removes it."""
+        """The fields that end a Job, and that delete it."""
         ledger, workflow = self._ledger, self._workflow
         if (seconds := job.take("activeDeadlineSeconds")) is not None:
             workflow["activeDeadlineSeconds"] = seconds

@@ -20,7 +20,9 @@ _EXPRESSION_TAG = re.compile(r"\{\{=(.*?)\}\}", re.DOTALL)
 def cron_scope(
     obj: Mapping[str, Any], *, last_scheduled: datetime | None, succeeded: int, failed: int
 ) -> dict[str, Any]:
-    """What `cronworkflow.…` is in expressions. `annotations` are annotations; Argo 4.1 has the labels there."""
+    """The variables `cronworkflow.…` of expressions. `annotations` are annotations; Argo 4.1 has the labels
+    there.
+    """
     meta = obj["metadata"]
     labels, annotations = dict(labels_of(obj)), dict(annotations_of(obj))
     scope: dict[str, Any] = {

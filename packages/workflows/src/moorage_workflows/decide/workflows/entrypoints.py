@@ -32,7 +32,7 @@ class Entrypoints(Mapping[str, tuple[Sequence[str], Sequence[str]]]):
 
 
 def entrypoints_of(nodes: Iterable[Mapping[str, Any]]) -> Entrypoints:
-    """What nodes of a local cluster tell about the images that they run; what cannot be read counts as nothing."""
+    """The commands of images that the nodes of a local cluster report; unreadable ones are ignored."""
     rules: dict[str, ImageRule] = {}
     for node in nodes:
         try:

@@ -1,4 +1,4 @@
-"""What is wrong with a workflow's manifest, and a list that gathers it."""
+"""Errors and warnings about a workflow's manifest, and a list that collects them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from moorage.decide.admission.fields import Path, shown_value
 
 
 class Severity(StrEnum):
-    """An error means that the workflow cannot run as written; a warning that it may not do what is meant."""
+    """An error means that the workflow cannot run as written; a warning that it may not do as its author
+    intends.
+    """
 
     ERROR = "error"
     WARNING = "warning"

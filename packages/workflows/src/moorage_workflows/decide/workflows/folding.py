@@ -1,8 +1,9 @@
-"""What of a workflow's graph is shown at a time: boxes within boxes, and equal ones folded into one.
+"""The visible part of a workflow's graph: boxes within boxes, and equal ones folded into one.
 
-A workflow has up to tens of thousands of nodes; a person reads some tens of boxes. So items of a loop, and steps
-of the same template that come after the same steps, are one box with counts. A template is opened where its steps
-are few. A long graph is folded by its layers. People open and close boxes by their ids, which follow from names.
+A workflow has up to tens of thousands of nodes; a person reads some tens of boxes. So items of a loop,
+and steps of the same template that come after the same steps, are one box with counts. A template is
+opened where its steps are few. A long graph is folded by its layers. Users open and close boxes by their
+ids, which follow from names.
 
 Takes time in O(n log n) of the nodes and the parents they name.
 """
@@ -64,10 +65,10 @@ class Box(Struct, frozen=True, kw_only=True):
 def fold(
     nodes: Sequence[NodeRecord], *, opened: Collection[str] = (), closed: Collection[str] = (), reveal: str = ""
 ) -> Box:
-    """The boxes of a workflow within one that holds all, which is open. Without nodes there is nothing in it.
+    """The boxes of a workflow within an open outermost one, which is empty if there are no nodes.
 
-    `opened`, `closed`: ids of boxes that a person opened or closed; ids of nothing are passed over. What a person
-    opens is shown with all that it is in. `reveal`: the id of a node that is shown, unless it is in a closed box.
+    `opened`, `closed`: ids of boxes that a user opened or closed; unknown ids are ignored. An opened box is
+    shown with all boxes around it. `reveal`: the id of a node that is shown, unless it is in a closed box.
     """
     return _Folding(nodes, frozenset(opened), frozenset(closed), reveal).root()
 
@@ -134,7 +135,7 @@ class _Piece(Struct, frozen=True):
 
 
 class _Level(Struct, frozen=True):
-    """Pieces beside each other, and which comes after which."""
+    """Pieces of one level, and their order."""
 
     pieces: tuple[_Piece, ...] = ()
     edges: tuple[tuple[int, int], ...] = ()
@@ -172,7 +173,7 @@ class _Folding:
     # -- which are open
 
     def _around_opened(self) -> frozenset[str]:
-        """What a person opened, with the nodes that it is in."""
+        """The boxes that a user opened, with the nodes around them."""
         wanted: set[str] = set()
         for box_id in self._opened:
             parts = box_id.split("~")
@@ -181,7 +182,7 @@ class _Folding:
         return frozenset(wanted)
 
     def _way_up(self, node_id: str) -> list[str]:
-        """A node and what it is in, the innermost first; empty for what is no node."""
+        """A node and the nodes around it, the innermost first; empty for an unknown id."""
         way: list[str] = []
         at = node_id if node_id in self._forest.by_id else ""
         while at:
@@ -384,7 +385,7 @@ class _Folding:
 
 
 def worst(phases: Iterable[NodePhase]) -> NodePhase:
-    """What is worth looking at first: what failed, what runs, what waits, what is done."""
+    """The phase that users want to see first: failed, running, waiting, done."""
     seen = set(phases)
     return next((phase for phase in _WORST if phase in seen), NodePhase.PENDING)
 
@@ -398,7 +399,7 @@ def _is_retry(node: NodeRecord) -> bool:
 
 
 def _likeness(node: NodeRecord) -> str:
-    """What equal steps have in common, as it is shown; empty: it is like no other."""
+    """The label that equal steps share; empty: the step equals no other."""
     if node.name.endswith(")") and "(" in node.display_name:
         return node.display_name.partition("(")[0]
     return node.template
@@ -513,7 +514,7 @@ def _first(times: Iterable[str]) -> str:
 
 
 def _last(parts: Iterable[NodeRecord | Box]) -> str:
-    """When the last one ended; empty while one goes on."""
+    """When the last one ended; empty while one is active."""
     times = [(part.phase, part.finished_at) for part in parts]
     if any(not phase.is_fulfilled for phase, _ in times):
         return ""

@@ -1,6 +1,8 @@
-"""Semantic lint of workflows in Argo's format: everything that Argo refuses when it first looks at one, and more.
+"""Semantic lint of workflows in Argo's format: all errors that Argo reports when it first reads one, and
+more.
 
-All findings at once, each with its field. What needs the shape of every field is in actions/workflowcheck.
+All findings at once, each with its field. Checks that need the type of every field are in
+actions/workflowcheck.
 
 https://argo-workflows.readthedocs.io/en/latest/fields/
 """
@@ -91,11 +93,11 @@ def check(
     is_run: bool = False,
     knows_others: bool = True,
 ) -> tuple[Finding, ...]:
-    """Everything that is wrong with one document that `normalise` made.
+    """All findings about one document that `normalise` made.
 
-    `others`: WorkflowTemplates. `knows_others`: there are no more of them; else, and for None, references to what
-    is not there are warnings. `is_run`: the Workflow is about to start, so its parameters must have values. Never
-    raises, whatever the document holds; a document of another kind has one finding.
+    `others`: WorkflowTemplates. `knows_others`: `others` is complete; if it is not, or None, references to
+    unknown templates are warnings. `is_run`: the Workflow is about to start, so its parameters must have
+    values. Never raises, for any document; a document of another kind has one finding.
     """
     out = Gathered()
     kind = document.get("kind")
@@ -183,7 +185,7 @@ class _Spec:
         return not faults and not other_faults
 
     def _joined(self) -> Mapping[str, Any] | None:
-        """The spec with that of its WorkflowTemplate; None where that is not at hand."""
+        """The spec merged with that of its WorkflowTemplate; None if that is not available."""
         reference = self._own.get("workflowTemplateRef")
         if reference is None:
             return self._own

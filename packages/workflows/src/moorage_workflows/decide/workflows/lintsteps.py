@@ -1,4 +1,4 @@
-"""Checks of steps and tasks: what they name, what they wait for, what their tags see."""
+"""Checks of steps and tasks: the templates that they name, their dependencies, the variables of their tags."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ _OF_ITEMS = frozenset(("AnySucceeded", "AllFailed"))
 
 
 class Place(Struct, frozen=True, kw_only=True):
-    """Where steps are checked. `scope`: the list that names are looked up in; `seen`: what the template sees.
+    """Where steps are checked. `scope`: the list that names are looked up in; `seen`: the variables of the
+    template.
 
-    `knows_others`: what is not in the library does not exist.
+    `knows_others`: a template that is not in the library does not exist.
     """
 
     library: Library
@@ -161,7 +162,7 @@ def _check_node(
     prefix: str,
     why: Callable[[str], str],
 ) -> Generator[Inline, None, tuple[set[str], tuple[str, ...]]]:
-    """Check one step or task. Yields its inline template, and returns what others see of it."""
+    """Check one step or task. Yields its inline template, and returns the variables that others see of it."""
     name = str(node.get("name") or "")
     loops = [loop for loop in _LOOPS if node.get(loop) is not None]
     if len(loops) > 1:

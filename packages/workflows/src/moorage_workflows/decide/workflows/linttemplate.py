@@ -1,6 +1,6 @@
-"""Checks of one template that need nothing but itself and the workflow's defaults.
+"""Checks of one template that need only the template and the workflow's defaults.
 
-What is refused here Argo refuses as well, when it first looks at a workflow.
+Argo refuses the same errors, when it first reads a workflow.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _RESULT_ONLY = ("http", "data")  # types without files
 
 
 class Surroundings(Struct, frozen=True, kw_only=True):
-    """What of the workflow a template's checks read. `volumes` None: they are not known."""
+    """The parts of the workflow that a template's checks read. `volumes` None: they are not known."""
 
     defaults: Mapping[str, Any]
     volumes: frozenset[str] | None
@@ -312,7 +312,7 @@ def _is_faulty(out: Gathered, path: Path) -> bool:
 
 
 def _check_saved(out: Gathered, artifact: Mapping[str, Any], path: Path) -> None:
-    """What is known of a place that cannot be written before the pod is made; values with tags are not judged."""
+    """Check the place of an output artifact before the pod is made; values with tags are not checked."""
     if any(has_tag(value) for value in _texts(artifact)) or not artifact.get("name"):
         return
     if (fault := output_fault(artifact)) is not None:
@@ -438,7 +438,7 @@ def _check_containers(
 
 
 def _check_paths(out: Gathered, template: Mapping[str, Any], kind: str, path: Path) -> None:
-    """No two things are mounted at one path."""
+    """Check that mount paths are different."""
     taken: dict[str, str] = {}
     lists = (
         ((*path, kind, "volumeMounts"), mapping(template[kind]).get("volumeMounts"), "mountPath"),

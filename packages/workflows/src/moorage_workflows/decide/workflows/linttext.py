@@ -1,4 +1,4 @@
-"""Checks of texts that have a language of their own: tags, expressions, durations; and of arguments."""
+"""Checks of texts that have their own language: tags, expressions, durations; and of arguments."""
 
 from __future__ import annotations
 
@@ -69,9 +69,10 @@ def check_expression(
     scope: Scope | None = None,
     why: Callable[[str], str] | None = None,
 ) -> None:
-    """Name an expression that is invalid whatever its variables are; one with tags is read when it runs.
+    """Report an expression that is invalid for all values of its variables; one with tags is checked when it
+    runs.
 
-    With a scope, variables that it lacks are warnings: the expression may do without them.
+    With a scope, variables that it lacks are warnings: the expression may not need them.
     """
     if not isinstance(text, str) or has_tag(text):
         return
@@ -144,7 +145,7 @@ def check_names(out: Gathered, entries: Any, path: Path, *, form: re.Pattern[str
 def check_arguments(out: Gathered, arguments: Any, path: Path, *, values: str = "error") -> None:
     """The arguments of a workflow, step, task or hook.
 
-    `values`: what a parameter without a value is: "error", "warning" or "" (nothing).
+    `values`: the severity of a parameter without a value: "error", "warning" or "" (nothing).
     """
     fields = mapping(arguments)
     for field in ("parameters", "artifacts"):
@@ -192,7 +193,7 @@ def _check_parameter(out: Gathered, parameter: Mapping[str, Any], path: Path, va
 
 
 def check_when(out: Gathered, text: Any, path: Path) -> None:
-    """Name a condition that fails whatever its tags stand for: with no value of them it can be read."""
+    """Report a condition that is unreadable for all values of its tags."""
     if not isinstance(text, str) or not text:
         return
     flat = without_inner_tags(text)

@@ -64,7 +64,7 @@ def _merged_lists(lower: list[Any], higher: list[Any], field: str, key: str) -> 
 
 
 def _key_of(entry: Any, key: str) -> str | None:
-    """What an entry is merged by; None: with nothing."""
+    """The value by which an entry is merged; None: it is not merged."""
     value = entry.get(key) if isinstance(entry, Mapping) else None
     return None if value is None or isinstance(value, (list, dict)) else str(value)
 

@@ -105,9 +105,9 @@ def reserved(label: str, kind: str) -> str:
 def points_of(
     metrics: Any, scope: Mapping[str, str], *, node: str, since: str = ""
 ) -> tuple[list[MetricPoint], list[str]]:
-    """The values that `metrics` of a template or a workflow gives, and what is wrong with others.
+    """The values of `metrics` of a template or a workflow, and the errors in others.
 
-    `since`: the node begins, so that only metrics in real time have a value: the time that passes from then on.
+    `since`: the node begins, so only metrics in real time have a value: the time that passes from then on.
     """
     points, errors = [], []
     for metric in (metrics or {}).get("prometheus") or ():
@@ -166,7 +166,7 @@ def _number(text: str) -> float:
 
 
 def _check(point: MetricPoint) -> None:
-    """Raises MetricRefused for a point that no series may take."""
+    """Raises MetricRefused for an invalid point."""
     if not NAME.fullmatch(point.name):
         raise MetricRefused("has a name that is not of letters, digits and '_'")
     if point.name in _BUILT_IN:
@@ -269,7 +269,7 @@ def _labels(labels: Mapping[str, str]) -> str:
 
 
 def resources_texts(seconds: Sequence[Mapping[str, int]]) -> dict[str, str]:
-    """`resourcesDuration.*` of what these pods asked for together."""
+    """`resourcesDuration.*` for the requests of these pods together."""
     total: dict[str, int] = {"cpu": 0, "memory": 0}
     for row in seconds:
         for name, amount in row.items():

@@ -1,7 +1,7 @@
-"""Heartbeats of workflows: which are due, and where they go.
+"""Heartbeats of workflows: which are due, and their addresses.
 
-A run gets at most one of each beat, in this order: start, overdue, then success or failure. What was sent is kept
-with the run, so that asking again gives nothing until something happens.
+A run gets at most one of each beat, in this order: start, overdue, then success or failure. Sent beats
+are stored with the run, so that another call returns nothing until something happens.
 
 `moorage.dev/monitor: URL` speaks to a service by the address's host: cronitor.link and cronitor.io as Cronitor
 (`?state=run`), others as Healthchecks (`URL/start`, `URL`, `URL/fail`).
@@ -43,7 +43,7 @@ class Beat(StrEnum):
 
 
 class MonitorEvent(StrEnum):
-    """What people are told of."""
+    """The events of notices."""
 
     FAILED = "workflow-failed"
     OVERDUE = "workflow-overdue"
@@ -51,7 +51,7 @@ class MonitorEvent(StrEnum):
 
 
 class Monitor(Struct, frozen=True, kw_only=True):
-    """Where beats of a run go. `addresses`: by beat; `after`: when it is overdue, None: as earlier runs tell."""
+    """The targets of a run's beats. `addresses`: by beat; `after`: when it is overdue, None: by earlier runs."""
 
     address: str = ""
     addresses: Mapping[Beat, str]
@@ -60,7 +60,7 @@ class Monitor(Struct, frozen=True, kw_only=True):
 
 
 class RunState(Struct, frozen=True, kw_only=True):
-    """A run as it stands. `is_deleted`: its object is being deleted."""
+    """The present state of a run. `is_deleted`: its object is being deleted."""
 
     namespace: str
     name: str
@@ -87,9 +87,9 @@ class Due(Struct, frozen=True):
 
 
 def parse_monitor(annotations: Mapping[str, str]) -> tuple[Monitor | None, tuple[str, ...]]:
-    """The monitor that annotations ask for (None: none), and what is wrong with them, each with its key.
+    """The monitor that annotations ask for (None: none), and the errors in them, each with its key.
 
-    No message repeats an address: addresses are secrets of the service that they lead to.
+    Messages do not repeat an address: addresses are secrets of the monitoring service.
     """
     problems: list[str] = []
     address = _address(MONITOR_ANNOTATION, annotations, problems)
@@ -139,7 +139,9 @@ def _address(key: str, annotations: Mapping[str, str], problems: list[str]) -> s
 
 
 def beat_address(monitor: Monitor, beat: Beat, run_id: str, message: str = "") -> str:
-    """Where a beat goes; empty: nowhere. `run_id`: the run's uid, so that beats of two runs are told apart."""
+    """The address of a beat; empty: it is not sent. `run_id`: the run's uid, which distinguishes beats of two
+    runs.
+    """
     if beat in monitor.addresses:
         return monitor.addresses[beat]
     if not monitor.address or beat is Beat.OVERDUE:  # these services find out themselves that a beat is missing
@@ -191,7 +193,7 @@ def due(run: RunState, sent: frozenset[Beat], now: datetime, after: timedelta | 
 
 
 def make_notice(run: RunState, beat: Beat, now: datetime) -> Notice | None:
-    """What people are told with a beat; None: nothing."""
+    """The notice for a beat; None if it has none."""
     name = f"workflow {run.namespace}/{run.name}"
     lines = [f"schedule: {run.cron}"] if run.cron else []
     if run.message:
@@ -213,7 +215,7 @@ def make_notice(run: RunState, beat: Beat, now: datetime) -> Notice | None:
 
 
 def missed_notice(namespace: str, name: str, slot: datetime, uid: str) -> Notice:
-    """What people are told of a slot that was not run."""
+    """The notice about a slot that was not run."""
     return Notice(
         event=MonitorEvent.MISSED,
         key=f"{uid}.{int(slot.timestamp())}.missed",

@@ -1,7 +1,7 @@
-"""One spelling for what Argo accepts in several, so that the rest reads only one.
+"""One spelling for fields that Argo accepts in several, so that other modules read only one.
 
-Argo's Go types read numbers where texts are meant (parameters, quantities). Argo v3 had fields for one schedule,
-mutex or semaphore; v4 has lists in their place.
+Argo's Go types read numbers where texts are meant (parameters, quantities). Argo v3 had fields for one
+schedule, mutex or semaphore; v4 has lists in their place.
 
 https://argo-workflows.readthedocs.io/en/latest/deprecations/
 """
@@ -35,7 +35,7 @@ class OldSpelling(NamedTuple):
 def normalise(document: Mapping[str, Any]) -> Obj:
     """A copy with texts for numbers where Argo reads texts, v4's names of fields, and without nulls.
 
-    What has a wrong shape stays as it is, for `lint` to name.
+    Values of a wrong shape stay as they are: `lint` reports them.
     """
     made: Obj = _normalised(document, ())
     spec = made.get("spec")

@@ -1,4 +1,4 @@
-"""What the executor in a step's pod is to do: which inputs it fetches, which outputs it saves.
+"""The order for the executor in a step's pod: which inputs it fetches, which outputs it saves.
 
 The order is a JSON document in an annotation of the pod; `moorage_workflows.executor` reads it.
 """
@@ -50,9 +50,9 @@ class Input(Struct, frozen=True):
 
 
 class Ordered(Struct, frozen=True):
-    """The order, and what the pod needs to carry it out.
+    """The order, and the parts of the pod that it needs.
 
-    Secrets are selectors; in the document each stands as its number.
+    Secrets are selectors; the document has their numbers.
     """
 
     document: Obj
@@ -129,9 +129,9 @@ def make_order(
 
 
 def location_of(entry: Mapping[str, Any], field: str) -> Obj:
-    """Where the manifest says that an artifact is: one store and its fields; empty: in our own store.
+    """The location of an artifact in the manifest: one store and its fields; empty: our own store.
 
-    A bucket's key without a bucket is one of our own store: see `own_key`.
+    A key of a bucket without a bucket is in our own store: see `own_key`.
 
     Raises OrderError for a store that Moorage does not know, or a field that is missing.
     """
@@ -273,7 +273,7 @@ def output_fault(entry: Mapping[str, Any]) -> OrderError | None:
 
 
 def _log(archive_location: Mapping[str, Any], secrets: list[Mapping[str, Any]]) -> Obj:
-    """Where the log of main goes; empty: into our own store."""
+    """The location for the log of main; empty: our own store."""
     location = location_of(place_of(archive_location, f"{LOGS}.txt"), "archiveLocation")
     if not location or own_key(location):
         return {}

@@ -1,10 +1,10 @@
 """The pod of a step, and nothing else: pure.
 
-A step without outputs is a plain pod, with one main container, or with those of its container set. With outputs,
-or with a result that somebody uses, the command of main runs inside a small shell script, and the containers
-`init` and `wait` run `executor`. Containers of a set that wait for each other have a script of their own.
-Where the template is built in (`http`, `data`), `main` runs `executor` itself.
-The main container of a resource template runs `executor`, with the pod's service account.
+A step without outputs is a plain pod, with one main container, or with those of its container set. With
+outputs, or with a result that is used, the command of main runs inside a small shell script, and the
+containers `init` and `wait` run `executor`. Containers of a set that wait for each other have their own
+script. Where the template is built in (`http`, `data`), `main` runs `executor` itself. The main
+container of a resource template runs `executor`, with the pod's service account.
 docs/design/0017-workflows.md, "Outputs of a step"
 """
 
@@ -114,10 +114,10 @@ class CommandMissing(PodError):
 
 
 class StepRuntime(Struct, frozen=True, kw_only=True):
-    """What the pods of steps need of this installation.
+    """The settings of this installation for pods of steps.
 
-    `image`: Moorage's own, which `init` and `wait` run with `python`. `entrypoints`: image → (ENTRYPOINT, CMD),
-    for steps that are wrapped and set no command.
+    `image`: Moorage's own, which `init` and `wait` run with `python`. `entrypoints`: image → (ENTRYPOINT,
+    CMD), for steps that are wrapped and set no command.
     """
 
     image: str
@@ -131,11 +131,11 @@ class StepRuntime(Struct, frozen=True, kw_only=True):
 class PodRequest(Struct, frozen=True, kw_only=True):
     """One attempt of one step.
 
-    `workflow`: the stored document, with metadata (uid) and the merged spec, globals substituted. `template`:
-    fully substituted, a container or a script. `artifacts`: the inputs that were found, by name; optional ones may
-    be missing. `volumes`: name in volumeClaimTemplates → claim. `secret`: a Secret in the workflow's namespace,
-    whose key `token` is what the pod reports with; see `needs_executor`. `retries`: how often the workflow was
-    retried as a whole.
+    `workflow`: the stored document, with metadata (uid) and the merged spec, globals substituted.
+    `template`: fully substituted, a container or a script. `artifacts`: the inputs that were found, by name;
+    optional ones may be missing. `volumes`: name in volumeClaimTemplates → claim. `secret`: a Secret in the
+    workflow's namespace; its key `token` is the pod's credential for reports; see `needs_executor`.
+    `retries`: how often the workflow was retried as a whole.
     """
 
     record: NodeRecord
@@ -284,7 +284,7 @@ def _executor_security(request: PodRequest) -> Obj:
 
 
 def _check_source(request: PodRequest, field: str, text: str, instead: str) -> None:
-    """What goes into an annotation has a limit."""
+    """Check the limit for a text in an annotation."""
     size = len(text.encode())
     if size > SOURCE_BYTES:
         raise _error(request, field, f"has {size} bytes, and at most {SOURCE_BYTES} are allowed: {instead}")
@@ -363,7 +363,7 @@ def _add_source(request: PodRequest, main: Obj, annotations: dict[str, str]) -> 
 
 
 def _ordered(request: PodRequest, main: Obj, *, wraps_result: bool, keeps: bool) -> Ordered:
-    """`keeps`: files and output of main are kept as outputs."""
+    """`keeps`: files and output of main are saved as outputs."""
     spec = request.workflow.get("spec") or {}
     try:
         return make_order(
@@ -468,7 +468,7 @@ def _containers(request: PodRequest, main: Obj, where: str) -> Iterator[Obj]:
 
 
 def _scheduling(request: PodRequest) -> Obj:
-    """What the workflow and the template pass through to the pod."""
+    """The fields of the workflow and the template that are copied to the pod."""
     workflow, template = request.workflow.get("spec") or {}, request.template
     spec: Obj = {}
     for name, of_workflow, of_template in _SCHEDULING:
@@ -533,7 +533,9 @@ def _template_volumes(request: PodRequest) -> Sequence[Mapping[str, Any]]:
 
 
 def _account_volume() -> Obj:
-    """What a kubelet mounts of a service account by itself, also where `automountServiceAccountToken` is false."""
+    """The volume that a kubelet mounts for a service account, also where `automountServiceAccountToken` is
+    false.
+    """
     sources: list[Obj] = [
         {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}},
         {"configMap": {"name": _ROOT_CA, "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
@@ -557,7 +559,7 @@ def _patches(request: PodRequest) -> list[tuple[str, str]]:
 
 
 def _patched(request: PodRequest, spec: Obj, mains: Iterable[str]) -> Obj:
-    """The spec with the patches. What they say of containers of Argo's that this pod does not have is left out."""
+    """The spec with the patches. Patches of Argo's containers that this pod does not have are left out."""
     had = {
         group: {str(container["name"]) for container in spec.get(group) or ()}
         for group in ("containers", "initContainers")

@@ -1,7 +1,7 @@
-"""The artifact repository of a workflow: where artifacts go that have no place of their own.
+"""The artifact repository of a workflow: the default place for artifacts.
 
 It is an entry of a ConfigMap in the workflow's namespace, which `spec.artifactRepositoryRef` names, or the entry
-that is the default of the ConfigMap `artifact-repositories`. A run keeps what it found at its beginning.
+that is the default of the ConfigMap `artifact-repositories`. A run keeps the repository of its beginning.
 https://argo-workflows.readthedocs.io/en/latest/artifact-repository-ref/
 """
 

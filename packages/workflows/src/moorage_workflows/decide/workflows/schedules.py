@@ -49,7 +49,7 @@ _SPAN_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s"
 
 
 class ScheduleError(UsageError, ValueError):
-    """A text that is no schedule, or no time zone. The message names the text and what is allowed."""
+    """A text that is not a valid schedule or time zone. The message names the text and the allowed values."""
 
 
 class _Bounds(Struct, frozen=True):
@@ -308,7 +308,7 @@ def _slots_of_calendar(schedule: Calendar, after: datetime, until: datetime | No
 
 
 def _is_regular(day: date, zone: tzinfo) -> bool:
-    """Whether no clock is changed on that day."""
+    """Whether the clock does not change on that day."""
     if zone is UTC:
         return True
     begin = datetime.combine(day, time(), tzinfo=zone)

@@ -68,7 +68,7 @@ class Scope(Struct, frozen=True):
 
 
 def tags_of(text: str) -> Iterator[re.Match[str]]:
-    """What stands between `{{` and the next `}}`; group 1 is what is in it. One look at each character."""
+    """The tags of a text, from `{{` to the next `}}`; group 1 is the text inside. One look at each character."""
     return _TAG.finditer(text, 0, text.rfind("}}") + 2) if "{{" in text and "}}" in text else iter(())
 
 
@@ -115,7 +115,7 @@ def without_inner_tags(text: str) -> str:
 
 
 def has_tag(value: Any) -> bool:
-    """Whether what is written is known only at run time."""
+    """Whether the value is known only at run time."""
     return isinstance(value, str) and "{{" in value
 
 
@@ -125,7 +125,7 @@ def names_of(entries: Any) -> list[str]:
 
 
 def of_workflow(spec: Mapping[str, Any], metadata: Mapping[str, Any], *, is_template: bool) -> Scope:
-    """What every place can resolve. `is_template`: a Workflow may bring parameters that are not there yet."""
+    """The variables of every place. `is_template`: a Workflow may add parameters that are not declared yet."""
     names = {f"workflow.{field}" for field in _WORKFLOW}
     opened: list[str] = ["workflow.parameters", "workflow.labels.", "workflow.annotations."] if is_template else []
     parameters = names_of(mapping(spec.get("arguments")).get("parameters"))
@@ -146,7 +146,7 @@ def of_workflow(spec: Mapping[str, Any], metadata: Mapping[str, Any], *, is_temp
 
 
 def with_exports(scope: Scope, templates: Iterable[Mapping[str, Any]]) -> Scope:
-    """With what templates export by `globalName`; a name that is itself a tag opens all names."""
+    """With the variables that templates export by `globalName`; a name that is itself a tag opens all names."""
     names, opened = set(), set()
     for template in templates:
         for field in ("parameters", "artifacts"):
@@ -160,7 +160,7 @@ def with_exports(scope: Scope, templates: Iterable[Mapping[str, Any]]) -> Scope:
 
 
 def of_template(template: Mapping[str, Any], outer: Scope) -> Scope:
-    """What a template sees of itself, beside what `outer` has."""
+    """The variables of a template itself, in addition to those of `outer`."""
     kind, inputs, outputs = type_of(template), mapping(template.get("inputs")), mapping(template.get("outputs"))
     names = {f"inputs.parameters.{name}" for name in names_of(inputs.get("parameters"))}
     if names:
@@ -175,14 +175,14 @@ def of_template(template: Mapping[str, Any], outer: Scope) -> Scope:
 
 
 def of_metrics(scope: Scope) -> Scope:
-    """What the metrics of a template see: what it left, too."""
+    """The variables of the metrics of a template: its outputs, too."""
     return scope.with_names((), ("outputs.",))
 
 
 def of_node(
     prefix: str, name: str, resolved: Resolved | None, *, is_loop: bool
 ) -> tuple[set[str], tuple[str, ...]]:
-    """What others see of a step or task: names and open prefixes. `prefix`: "steps" or "tasks".
+    """The variables that others see of a step or task: names and open prefixes. `prefix`: "steps" or "tasks".
 
     `resolved` None: its template is not known, so anything may be there.
     """
@@ -212,7 +212,7 @@ def has_result(template: Mapping[str, Any]) -> bool:
 
 
 def of_items(step: Mapping[str, Any]) -> tuple[set[str], tuple[str, ...]]:
-    """What a loop brings: names and open prefixes."""
+    """The variables of a loop: names and open prefixes."""
     names: set[str] = set()
     if step.get("withParam"):
         return {"item"}, ("item.",)

@@ -1,7 +1,7 @@
 """The shapes of a workflow's fields: which are mappings, lists and single values.
 
-The schema of Argo's kinds on a cluster keeps whatever is written, so a field may hold anything. What runs and
-checks a workflow takes the shapes below for granted. Fields that are not named here may hold anything.
+The schema of Argo's kinds on a cluster accepts any value, so a field may hold anything. The code that
+runs and checks workflows assumes the shapes below. Fields that are not named here may hold anything.
 
 https://argo-workflows.readthedocs.io/en/latest/fields/
 """
@@ -17,14 +17,14 @@ from moorage.decide.admission.fields import Path
 
 
 class Fault(Struct, frozen=True):
-    """A field of another shape. `must`: what it must be."""
+    """A field of another shape. `must`: the required shape."""
 
     path: Path
     must: str
 
 
 class _Shape:
-    """What a field may hold; null is always allowed, but in a list."""
+    """The allowed shape of a field; null is always allowed, except in a list."""
 
     __slots__ = ()
 
@@ -68,7 +68,7 @@ class _Fields(_Shape):
 
 
 class _Named(_Shape):
-    """A mapping whose names are free, and whose values have one shape."""
+    """A mapping with any names and with values of one shape."""
 
     __slots__ = ("each",)
 

@@ -1,7 +1,7 @@
-"""What is submitted: a manifest, or a reference to a template, with what the person adds to it.
+"""A submission: a manifest, or a reference to a template, with the additions of the user.
 
-The manifest is changed in the named places alone. What Moorage does not know reaches Argo's controller, where that
-runs, as it was written.
+The manifest is changed in the named places only. Fields that Moorage does not know reach Argo's
+controller, where that runs, as they were written.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ _OF_A_RUN = (  # labels and annotations of one run, which another run of the sam
 
 
 class Additions(Struct, frozen=True, kw_only=True):
-    """What a person adds to a manifest. `parameters` and `labels`: "name=value"; None and "": as it stands.
+    """The additions of a user to a manifest. `parameters` and `labels`: "name=value"; None and "": no change.
 
     `values`: parameters from a file; those in `parameters` win.
     """
@@ -345,7 +345,7 @@ def named_by_mark(document: Mapping[str, Any], mark: str) -> Obj:
 def resubmitted(document: Mapping[str, Any], *, memoized: bool = False) -> Obj:
     """A new Workflow of the same spec, before additions: its own name, none of the marks of the earlier run.
 
-    `memoized`: it takes over what succeeded. Raises Conflict where nothing can be taken over.
+    `memoized`: it takes over the successful steps. Raises Conflict where nothing can be taken over.
     """
     if memoized:
         _check_takeover(document)
@@ -418,7 +418,7 @@ def check_retry(phase: str, name: str, *, restart_successful: bool, selector: st
 
 
 def argo_limits(document: Mapping[str, Any]) -> tuple[str, ...]:
-    """What of a Workflow Argo 4's own definitions refuse by its size, each with its field path.
+    """The fields of a Workflow that are too large for Argo 4's own definitions, each with its field path.
 
     https://github.com/argoproj/argo-workflows/blob/main/pkg/apis/workflow/v1alpha1/workflow_types.go
     """

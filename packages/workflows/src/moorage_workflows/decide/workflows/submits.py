@@ -1,4 +1,4 @@
-"""`argo submit` inside of a container's command: what a CronJob starts by it.
+"""`argo submit` inside of a container's command: the workflow that a CronJob starts by it.
 
 https://argo-workflows.readthedocs.io/en/latest/cli/argo_submit/
 """
@@ -110,7 +110,7 @@ def _submit(words: Sequence[str], namespace: str) -> Submit:
 
 
 def _words_of(script: str) -> tuple[list[str], list[str]]:
-    """The words of a script of one command, and the substitutions in it, which stand as marks in the words."""
+    """The words of a script of one command, and the substitutions in it; marks replace them in the words."""
     substitutions: list[str] = []
 
     def mark(match: re.Match[str]) -> str:

@@ -1,7 +1,7 @@
 """The fields of Argo's format that Moorage does not run: one table.
 
-A field that is not run is refused with the reason, never ignored: without it the workflow would do something else.
-Whoever builds one of them removes its row.
+A field that is not run is refused with the reason, never ignored: without it the workflow would do
+something else. A change that supports one of them removes its row.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def unsupported(document: Mapping[str, Any]) -> tuple[Finding, ...]:
 
 
 def _walk(value: Any, path: Path, names: tuple[str, ...], rows: Sequence[Row]) -> Iterator[Finding]:
-    """`names`: those since the spec or template that `path` is in; `rows`: what is not run of that."""
+    """`names`: those since the spec or template that `path` is in; `rows`: the unsupported fields of that."""
     if isinstance(value, list):
         for index, inner in enumerate(value):
             yield from _walk(inner, (*path, index), (*names, "*"), rows)

@@ -52,7 +52,7 @@ class TemplateKey(NamedTuple):
 
 
 class TemplateMissing(MoorageError):
-    """A template that a document names does not exist. `path`: the field that names it; `name`: what it names."""
+    """A template that a document names does not exist. `path`: the field that names it; `name`: its value."""
 
     def __init__(self, path: Path, name: str, message: str, *, hint: str | None = None) -> None:
         field = field_of(path)
@@ -84,7 +84,7 @@ def type_of(template: Mapping[str, Any]) -> str:
 
 
 def key_of(reference: Any) -> TemplateKey | None:
-    """What a `templateRef` or `workflowTemplateRef` names; None where its name is missing or has tags."""
+    """The key of a `templateRef` or `workflowTemplateRef`; None where its name is missing or has tags."""
     name = mapping(reference).get("name")
     if not isinstance(name, str) or not name or "{{" in name:
         return None
@@ -174,7 +174,7 @@ def missing(document: Mapping[str, Any], others: Mapping[TemplateKey, Mapping[st
 
 
 def merged(workflow: Mapping[str, Any], template: Mapping[str, Any] | None = None) -> Obj:
-    """A Workflow as it runs: `joined`, and with templateDefaults in every template of its own."""
+    """A Workflow as it runs: `joined`, and with templateDefaults in every own template."""
     document = joined(workflow, template)
     spec = mapping(document.get("spec"))
     defaults = spec.get("templateDefaults")
@@ -188,10 +188,10 @@ def merged(workflow: Mapping[str, Any], template: Mapping[str, Any] | None = Non
 
 
 def joined(workflow: Mapping[str, Any], template: Mapping[str, Any] | None = None) -> Obj:
-    """A Workflow over the spec of the WorkflowTemplate that it is of; the Workflow wins, parameter by parameter.
+    """A Workflow merged over the spec of its WorkflowTemplate; the Workflow wins, parameter by parameter.
 
-    `template`: what `spec.workflowTemplateRef` names, not used without that field. The reference becomes a label.
-    Raises TemplateMissing when `template` is needed and not given.
+    `template`: the template in `spec.workflowTemplateRef`, not used without that field. The reference
+    becomes a label. Raises TemplateMissing when `template` is needed and not given.
     """
     spec = dict(mapping(workflow.get("spec")))
     document = dict(workflow)
@@ -211,7 +211,7 @@ def joined(workflow: Mapping[str, Any], template: Mapping[str, Any] | None = Non
 
 
 def with_defaults(template: Mapping[str, Any], defaults: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A template over `spec.templateDefaults`, of which only those of its own type count.
+    """A template merged over `spec.templateDefaults`, of which only those of its type count.
 
     Defaults that have no type, such as retryStrategy, are for templates of all types.
     """
@@ -344,7 +344,7 @@ class Library:
         return self._named(name, "", ("spec", "entrypoint"))
 
     def find(self, step: Mapping[str, Any], scope: str, *, path: Path = ()) -> Resolved:
-        """The template that a step, task or hook means. Raises TemplateMissing, whose field begins with `path`.
+        """The template of a step, task or hook. Raises TemplateMissing; its field begins with `path`.
 
         `scope`: that of the template which the step is in.
         """
@@ -455,9 +455,9 @@ def stored(
 ) -> Obj:
     """All that a run needs in one document, so that edits of the templates' kinds do not change the run.
 
-    `document`: a Workflow, `others`: what it refers to, directly or through others, `choices`: what tags may name
-    as well. The field STORED holds the templates by scope. Raises TemplateMissing where something that can be
-    reached is not in `others`; names with tags are left for the run.
+    `document`: a Workflow; `others`: the templates that it refers to, directly or through others; `choices`:
+    templates that tags may also name. The field STORED holds the templates by scope. Raises TemplateMissing
+    where a template that can be reached is not in `others`; names with tags are left for the run.
     """
     reference = key_of(mapping(document.get("spec")).get("workflowTemplateRef"))
     whole = merged(document, None if reference is None else others.get(reference))

@@ -91,7 +91,7 @@ class WorkflowView(Struct, frozen=True, kw_only=True):
         return f"{self.done}/{self.total}"
 
     def duration(self, now: datetime) -> timedelta | None:
-        """How long it has run, or ran; None: it has not started, or nobody knows when it was deleted."""
+        """How long it has run, or ran; None: it has not started, or the time of its deletion is unknown."""
         end = self.finished or (_moment(self.gone_at) if self.is_cut_off else now)
         return None if self.started is None or end is None else max(timedelta(), end - self.started)
 
@@ -112,7 +112,7 @@ class TreeRow(Struct, frozen=True):
 
 
 def view_workflow(obj: Mapping[str, Any]) -> WorkflowView:
-    """A Workflow object as it is; what is missing or of another type reads as absent."""
+    """The view of a Workflow object; fields that are missing or of another type read as absent."""
     meta, spec, status = (_mapping(obj.get(key)) for key in ("metadata", "spec", "status"))
     labels, notes = labels_of({"metadata": meta}), annotations_of({"metadata": meta})
     reference = _mapping(spec.get("workflowTemplateRef"))
@@ -245,9 +245,10 @@ def _artifact(value: Mapping[str, Any]) -> Artifact:
 def workflow_object(
     record: WorkflowRecord, nodes: Iterable[NodeRecord], live: Mapping[str, Any] | None = None
 ) -> Obj:
-    """A Workflow object with the nodes of its record, as Argo's API has it; `live`: the object, while it exists.
+    """A Workflow object with the nodes of its record, as Argo's API has it; `live`: the object, while it
+    exists.
 
-    What the record knows of the end is newer than the object: the record is written first.
+    The end in the record is newer than in the object: the record is written first.
     """
     document = record.document
     base = live if live is not None else document
@@ -359,7 +360,7 @@ def _named_values(parameters: Mapping[str, Any]) -> list[Obj]:
 
 
 def as_gone(obj: Mapping[str, Any]) -> Obj:
-    """A record whose object does not exist, whether or not somebody saw it go."""
+    """A record without an object, whether its deletion was observed or not."""
     return {**obj, "status": {**_mapping(obj.get("status")), "gone": True}}
 
 
@@ -369,8 +370,8 @@ def as_gone(obj: Mapping[str, Any]) -> Obj:
 def tree_of(nodes: Sequence[NodeRecord], *, whole: bool = True) -> tuple[TreeRow, ...]:
     """Nodes in the order of a tree: each below the template, the loop or the retry that it belongs to.
 
-    Groups of steps are left out, their steps stand in their place. Unless `whole`, many items of a loop, or steps
-    of one template, beside each other are counted instead, with all that is below them.
+    Groups of steps are replaced by their steps. Unless `whole`, many sibling items of a loop, or sibling
+    steps of one template, are counted instead, with all that is below them.
     """
     by_id = {node.id: node for node in nodes}
     by_name = {node.name: node for node in nodes}
@@ -413,7 +414,7 @@ def tree_of(nodes: Sequence[NodeRecord], *, whole: bool = True) -> tuple[TreeRow
 
 
 def _counted(siblings: Sequence[NodeRecord]) -> list[Sequence[NodeRecord]]:
-    """Nodes beside each other by rows: one that is shown, or several of one phase that are counted."""
+    """Sibling nodes by rows: one that is shown, or several of one phase that are counted."""
     families = [_family(node) for node in siblings]
     sizes = Counter(families)
     last = {family: at for at, family in enumerate(families)}
@@ -435,15 +436,17 @@ def _counted(siblings: Sequence[NodeRecord]) -> list[Sequence[NodeRecord]]:
 
 
 def _family(node: NodeRecord) -> str:
-    """What nodes beside each other have in common: the name of their loop, or their template."""
+    """The key that similar siblings share: the name of their loop, or their template."""
     if node.name.endswith(")") and ":" in node.display_name:
         return node.name.partition("(")[0]
     return f"{_OF_TEMPLATE}{node.template} {node.template_ref}"
 
 
 def _above(node: NodeRecord, by_id: Mapping[str, NodeRecord], by_name: Mapping[str, NodeRecord]) -> str:
-    """The id of the node that this one is shown below; empty: none. A retry of a step, or an item of a loop, has
-    the name of what it belongs to, and a part in parentheses."""
+    """The id of the node that this one is shown below; empty: none.
+
+    The name of an attempt, or of an item of a loop, is the name of its owner and a part in parentheses.
+    """
     at = node.name.rfind("(") if node.name.endswith(")") else -1
     while at > 0:
         owner = by_name.get(node.name[:at])
@@ -478,7 +481,7 @@ def _in_order(nodes: Iterable[NodeRecord]) -> list[NodeRecord]:
 
 
 def _base(name: str) -> str:
-    """The name without what tells items of a loop, or attempts, from each other."""
+    """The name without the part that distinguishes items of a loop, or attempts."""
     return name.partition("(")[0] if name.endswith(")") and name.count("(") == 1 else _ITEM.sub("", name)
 
 
@@ -524,7 +527,7 @@ def _fields(node: NodeRecord) -> Obj:
 
 
 def is_suspended_node(node: NodeRecord) -> bool:
-    """Whether it waits for somebody to let it go on."""
+    """Whether it waits for a user to resume it."""
     return node.type is NodeType.SUSPEND and node.phase is NodePhase.RUNNING
 
 

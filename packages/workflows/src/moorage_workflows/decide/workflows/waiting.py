@@ -1,7 +1,7 @@
 """Why the steps of a workflow wait, from its object and its nodes: pure.
 
-Why a step's pod has no place yet is not decided here: such a step is named with its pod, which
-`decide.explain` explains as that of a run.
+For a step whose pod waits for a node, only the pod is named here: `decide.explain` explains it as that
+of a run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BACKOFF = re.compile(r"^Backoff until (\S+)$")
 
 
 class WaitKind(StrEnum):
-    """What a step waits for."""
+    """The reason why a step waits."""
 
     POD = "pod"  # its pod has no node yet, or its containers do not run yet
     REFUSED = "refused"  # its pod is not created for now: by a quota, or because others of its template wait
@@ -45,7 +45,7 @@ class WaitKind(StrEnum):
 
 
 class Wait(Struct, frozen=True, kw_only=True):
-    """What some steps wait for. `message`: a sentence without a full stop."""
+    """The reason why some steps wait. `message`: a sentence without a full stop."""
 
     kind: WaitKind
     steps: tuple[str, ...] = ()  # paths, at most STEPS_NAMED; empty: those that have not begun
@@ -68,7 +68,7 @@ class RunningStep(Struct, frozen=True, kw_only=True):
 
 
 class Waits(Struct, frozen=True, kw_only=True):
-    """What runs of a workflow, or of one of its steps, and what waits. `ended`: those that are meant and final."""
+    """The running and the waiting steps of a workflow, or of one step. `ended`: the selected final nodes."""
 
     running: tuple[RunningStep, ...] = ()
     waits: tuple[Wait, ...] = ()
@@ -76,9 +76,10 @@ class Waits(Struct, frozen=True, kw_only=True):
 
 
 def waits_of(view: WorkflowView, spec: Mapping[str, Any], step: str = "") -> Waits | None:
-    """What runs and what waits; of a step (as `is_step` reads it) alone. None: there is no such step.
+    """The running and the waiting steps; with `step` (as `is_step` reads it), only those. None: there is no
+    such step.
 
-    `spec`: that of the object; what is in other objects' templates is not judged.
+    `spec`: that of the object; templates in other objects are not considered.
     """
     nodes = [node for node in view.nodes if not step or is_step(step_path(node.name, view.name), step)]
     if step and not nodes:
@@ -100,7 +101,7 @@ def step_names(spec: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _of_workflow(view: WorkflowView, spec: Mapping[str, Any], *, is_whole: bool) -> Iterable[Wait]:
-    """What keeps steps from beginning that have no record yet."""
+    """The reasons why steps without a record have not begun."""
     if view.has_ended:
         return
     if view.started is None and not view.nodes:
@@ -207,7 +208,7 @@ def _of_nodes(view: WorkflowView, spec: Mapping[str, Any], live: Sequence[NodeRe
 
 
 def _of_node(view: WorkflowView, spec: Mapping[str, Any], node: NodeRecord) -> Wait | None:
-    """What one node that is not final waits for; None: nothing."""
+    """The reason why one node that is not final waits; None: it does not wait."""
     if backoff := _BACKOFF.match(node.message):
         until = moment(backoff[1])
         return Wait(kind=WaitKind.BACKOFF, message="it pauses before its next attempt", until=until)
@@ -287,7 +288,7 @@ def saving_note(running: RunningStep, pod: Mapping[str, Any], workflow: str, now
 
 
 def _lock_of(name: str) -> str:
-    """The lock as records name it, from its name in a message: what `lock_name` gives, the other way round."""
+    """The lock as records name it, from its name in a message: the inverse of `lock_name`."""
     first, _, rest = name.partition("/")
     second, _, last = rest.partition("/")
     match second:
@@ -299,7 +300,7 @@ def _lock_of(name: str) -> str:
 
 
 def _lock_wait(locks: tuple[str, ...], fault: str) -> Wait:
-    """`fault`: why nobody can have them."""
+    """`fault`: why they are not available at all."""
     message = f"it waits for {_named(locks)}" + (f": {fault}" if fault else "")
     hint = "it goes on when the ConfigMap of the namespace has the limit" if fault else ""
     return Wait(kind=WaitKind.LOCK, message=message, hint=hint, locks=locks)
@@ -346,7 +347,7 @@ def _earlier(
 
 
 def _before(template: Mapping[str, Any], entry: Mapping[str, Any]) -> list[str]:
-    """The names of what a step comes directly after."""
+    """The names of the steps directly before a step."""
     if "dag" in template:
         tasks = [str(task.get("name")) for task in _list(_mapping(template.get("dag")).get("tasks"))]
         named = [str(name) for name in _list(entry.get("dependencies"))]

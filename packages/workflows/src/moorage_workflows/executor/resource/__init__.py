@@ -1,8 +1,10 @@
 """`python -m moorage_workflows.executor resource`: the main container of a step with a `resource` template.
 
-It does to the API server what `kubectl` would do with the same words, with the rights of the pod's service account
-and no others. Then it waits until the object meets a condition, and writes what the output parameters ask for.
+It sends the requests to the API server that `kubectl` would send with the same words, with the rights of
+the pod's service account only. Then it waits until the object meets a condition, and writes the output
+parameters.
 
-Belongs here: requests to the API server of this cluster, and what is decided by their answers. Does not belong
-here: what a template's fields mean (`decide.workflows.resources`), and the step's artifacts and reports.
+Belongs here: requests to the API server of this cluster, and decisions by their answers. Does not belong
+here: the meaning of a template's fields (`decide.workflows.resources`), and the step's artifacts and
+reports.
 """

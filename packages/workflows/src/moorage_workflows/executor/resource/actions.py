@@ -1,7 +1,8 @@
-"""The actions of a resource template, as requests: what is sent, and what an answer means.
+"""The actions of a resource template as requests, and the meaning of the answers.
 
-Each may be cut off at any moment and begin again. An object that `create` made carries a mark of the step's
-attempt: who finds the name taken, and the mark on it, made it before.
+Each may be interrupted at any moment and begin again. An object that `create` made has a mark of the
+step's attempt: a later pod that finds the name taken and the same mark knows that this attempt has made
+the object.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _CASCADE = {"background": "Background", "true": "Background", "foreground": "For
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What one step does. `mark`: the same for every pod of one attempt. `owner`: a reference, or None."""
+    """The action of one step. `mark`: the same for every pod of one attempt. `owner`: a reference, or None."""
 
     action: str
     namespace: str
@@ -70,7 +71,7 @@ class Done:
 
 
 class Actions:
-    """`say`: tells a person what was done. `pause`: waits so many seconds."""
+    """`say`: prints progress for users. `pause`: waits so many seconds."""
 
     def __init__(
         self,
@@ -296,7 +297,7 @@ class Actions:
             self._remove(task, resource, namespace, name)
 
     def _remove(self, task: Task, resource: Resource, namespace: str | None, name: str) -> None:
-        """Delete one object, and wait until it is gone."""
+        """Delete one object, and wait until it is deleted."""
         path = resource.path(namespace=namespace, name=name)
         options: Obj = {
             "apiVersion": "v1",
@@ -374,7 +375,7 @@ class Actions:
         content_type: str = "application/json",
         is_once: bool = False,
     ) -> Obj:
-        """`is_once`: what may have been carried out is not sent again."""
+        """`is_once`: a request that may have been carried out is not sent again."""
 
         def ask() -> Obj:
             try:
@@ -393,7 +394,7 @@ class Actions:
 
 
 def objects_of(manifest: str) -> list[Obj]:
-    """The objects of a manifest, those in a List too. Raises StepError for what is no object."""
+    """The objects of a manifest, those in a List too. Raises StepError for a document that is not an object."""
     objects = []
     for document in _documents(manifest):
         obj = _checked(document)
@@ -451,7 +452,7 @@ def _owned(obj: Obj, owner: Mapping[str, Any] | None) -> Obj:
 
 
 def _uid_of(answer: Mapping[str, Any]) -> str:
-    """Of what a DELETE answers: a Status, or the object."""
+    """The uid in the answer to a DELETE: a Status, or the object."""
     details: Mapping[str, Any] = answer.get("details") or {}
     meta: Mapping[str, Any] = answer.get("metadata") or {}
     return str(details.get("uid") or meta.get("uid") or "")

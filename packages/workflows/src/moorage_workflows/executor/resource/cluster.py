@@ -42,7 +42,7 @@ class Asks(Protocol):
         body: Any = None,
         content_type: str = "application/json",
     ) -> Obj:
-        """Raises Refused; Passing for what may pass; Lost where it may have been carried out."""
+        """Raises Refused; Passing for temporary errors; Lost where the request may have been carried out."""
         ...  # pragma: no cover
 
 

@@ -1,4 +1,4 @@
-"""Which collection of the API a kind, or a word such as `deploy`, stands for: what the API server says of itself.
+"""The API collection of a kind, or of a word such as `deploy`: from the discovery API of the server.
 
 https://kubernetes.io/docs/concepts/overview/kubernetes-api/#discovery-api
 """
@@ -16,7 +16,7 @@ Read = Callable[[str], Mapping[str, Any]]  # a path → the document there
 
 
 class Kinds:
-    """`read`: GET, which tries again what may pass."""
+    """`read`: GET, which retries after temporary errors."""
 
     def __init__(self, read: Read) -> None:
         self._read = read

@@ -1,4 +1,4 @@
-"""Output parameters of a resource template: what `jsonPath` and `jqFilter` find in the object."""
+"""Output parameters of a resource template: the results of `jsonPath` and `jqFilter` on the object."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from moorage_workflows.executor.errors import StepError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """One parameter. `path`: the file that its value goes to. Empty `json_path` and `jq_filter`: the default."""
+    """One parameter. `path`: the file for its value. Empty `json_path` and `jq_filter`: the default."""
 
     name: str
     path: str
@@ -47,7 +47,7 @@ def value_of(output: Output, obj: Obj) -> str:
 
 
 def filtered(program: str, obj: Mapping[str, Any]) -> str:
-    """What a program of jq makes of the object: texts as they are, all else as JSON, a line each.
+    """The output of a jq program on the object: texts as they are, all else as JSON, a line each.
 
     Raises StepError with jq's own message.
     """

@@ -28,7 +28,9 @@ LOOK_FIRST_SECONDS, LOOK_MOST_SECONDS = 0.25, 5.0  # between two looks at the ob
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceOrder:
-    """What `decide.workflows.resources.steps` wrote into the pod's annotation, with the manifest read."""
+    """The order that `decide.workflows.resources.steps` wrote into the pod's annotation, with the manifest
+    parsed.
+    """
 
     task: Task
     conditions: Conditions = field(default_factory=Conditions)
@@ -75,7 +77,7 @@ def carry_out(
 ) -> None:
     """Do the action, wait for a condition, write the outputs. Raises StepError.
 
-    The message names the object, the condition, and what the condition's fields were.
+    The message names the object, the condition, and the values of the condition's fields.
     """
     needs_one = bool(order.conditions) or any(output.json_path or output.jq_filter for output in order.outputs)
     if needs_one and order.task.action in ("create", "apply", "replace"):

@@ -1,4 +1,4 @@
-"""What the pages of schedules show: from answers to words. Pure."""
+"""The content of the pages of schedules: from answers to words. Pure."""
 
 from __future__ import annotations
 
@@ -107,9 +107,9 @@ def run_rows(runs: Iterable[CronRun], zone: str, now: datetime) -> tuple[RunRow,
 
 
 def overdue_slot(cron: Cron, now: datetime) -> datetime | None:
-    """The newest slot after the last that was run, where it is over for LATE; None: none, or it cannot be told.
+    """The newest slot after the last run that is overdue by LATE; None if there is none, or if it is unknown.
 
-    Of a schedule that has never run the slots count that the operator was to run.
+    For a schedule that has never run, the slots since the operator took it over count.
     """
     begin = cron.last or cron.since
     if cron.suspended or cron.stopped or begin is None:

@@ -175,7 +175,7 @@ async def _cron(desk: Desk, request: Request) -> Cron:
 
 
 async def _schedule(desk: Desk, request: Request) -> str:
-    """What the page of a schedule shows, read as the user. Raises NotFound."""
+    """The content of the page of a schedule, read as the user. Raises NotFound."""
     namespace, name = key_in(request)
     context = desk.context
     user = request.state.user

@@ -1,4 +1,4 @@
-"""What the pages of workflows show: from objects and records to words. Pure."""
+"""The content of the pages of workflows: from objects and records to words. Pure."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SPANS = (10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 28800, 86
 
 
 class WorkflowRow(Struct, frozen=True, kw_only=True):
-    """One workflow in a list. `is_gone`: its object was deleted, and its record is kept."""
+    """One workflow in a list. `is_gone`: its object was deleted, and its record exists."""
 
     namespace: str
     name: str
@@ -92,7 +92,7 @@ class ArtifactRow(Struct, frozen=True, kw_only=True):
 
 
 class WaitRow(Struct, frozen=True, kw_only=True):
-    """What steps wait for. `href`: the page that explains the pod of the first one; empty: it waits otherwise."""
+    """Why steps wait. `href`: the page that explains the pod of the first one; empty for other waits."""
 
     text: str
     more: tuple[str, ...]
@@ -185,7 +185,7 @@ class WorkflowModel(Struct, frozen=True, kw_only=True):
 
 
 def wait_rows(explained: Sequence[Explained], namespace: str, now: datetime) -> tuple[WaitRow, ...]:
-    """What steps wait for, as the page says it: what its buttons do is left out."""
+    """The reasons why steps wait, for the page; hints that its buttons replace are left out."""
     rows = []
     for each in explained:
         more = [f"held by {holder_text(holder)}" for holder in each.holders[:HOLDERS_SHOWN]]
@@ -272,7 +272,7 @@ def workflow_model(
 
 
 def buttons_of(view: WorkflowView) -> Iterable[Ready]:
-    """What can be done to it now, for those who may change it."""
+    """The possible actions on the workflow now, for users who may change it."""
     if not view.is_gone:
         if not view.has_ended:
             if view.is_suspended:
@@ -486,7 +486,7 @@ def _worth_a_look(node: NodeRecord) -> tuple[object, ...]:
 
 
 def timeline_of(root: Box, links: Links, now: datetime, *, chosen: str = "") -> Timeline:
-    """The boxes that are shown, as rows: each below what it is in, in the order of their start."""
+    """The visible boxes as rows: each below its parent, in the order of their start."""
     start = when(root.started_at)
     if start is None:
         return Timeline(rows=(), more=0, ticks=())

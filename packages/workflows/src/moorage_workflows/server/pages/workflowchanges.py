@@ -1,6 +1,6 @@
-"""What the page of a workflow does: suspend, resume, stop, terminate, retry, resubmit and delete it.
+"""The actions on a workflow's page: suspend, resume, stop, terminate, retry, resubmit and delete it.
 
-A step that waits for a person is let go on, or failed, with the outputs that its form supplies.
+A step that waits for a person is resumed, or failed, with the outputs of its form.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ async def resume(desk: Desk, request: Request) -> Response:
 
 
 async def retry(desk: Desk, request: Request) -> Response:
-    """Run again what failed, from the button; with `at`, that step and all that came after it."""
+    """Run failed steps again, from the button; with `at`, that step and all that came after it."""
     form = await read_form(request)
     at = form.get("at", "")[:ID_MAX]
     wish = Retry(selector=f"id={at}", restart_successful=True) if at else Retry()
@@ -114,7 +114,9 @@ async def delete(desk: Desk, request: Request) -> Response:
 
 
 async def ask_resubmit(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
-    """The page that asks before a workflow is submitted again; with `memoized`, with what succeeded."""
+    """The page that asks before a workflow is submitted again; with `memoized`, steps that succeeded do not
+    run.
+    """
     seen = await see(desk, request)
     memoized = bool(request.query_params.get("memoized"))
     arguments = ", ".join(f"{name}={value[:80]}" for name, value in seen.view.arguments.items())

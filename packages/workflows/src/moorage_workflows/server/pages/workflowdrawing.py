@@ -121,7 +121,7 @@ class _Artist:
         self.parts: list[Shape | str] = []
 
     def draw_inside(self, box: Box, corner: Point, wide: float, room: float = 0.0) -> Point:
-        """Draw what is in a box, in the middle of its room; its width and height."""
+        """Draw the content of a box, in the middle of its room; return its width and height."""
         layout = lay_out(
             [self._size(inner, wide) for inner in box.inside], reduced(len(box.inside), box.edges), wide=wide
         )
@@ -188,7 +188,7 @@ def is_waiting(node: NodeRecord | None) -> bool:
 
 
 def words_of(box: Box) -> str:
-    """What a box says below its name. Times of what runs are left out: they change each second."""
+    """The text of a box below its name. Times of running steps are left out: they change each second."""
     if box.members:
         return count_words(box.counts)
     if is_waiting(box.node):
@@ -208,7 +208,7 @@ def count_words(counts: Mapping[NodePhase, int]) -> str:
 
 
 def parts_of(counts: Mapping[NodePhase, int], width: float) -> Iterable[Part]:
-    """The parts of a bar; what there is at all can be seen."""
+    """The parts of a bar; each part that is not empty is wide enough to be seen."""
     total, x = sum(counts.values()), 0.0
     tones: dict[Tone, int] = {}
     for phase in (NodePhase.SUCCEEDED, NodePhase.FAILED, NodePhase.ERROR, NodePhase.RUNNING, NodePhase.PENDING):
@@ -221,7 +221,7 @@ def parts_of(counts: Mapping[NodePhase, int], width: float) -> Iterable[Part]:
 
 
 def when(text: str) -> datetime | None:
-    """A moment of a record; None for none, and for what is no moment."""
+    """A time of a record; None for an empty or invalid one."""
     try:
         return moment(text)
     except ValueError:

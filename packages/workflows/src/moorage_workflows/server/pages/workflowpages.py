@@ -1,7 +1,7 @@
-"""The web pages of workflows: /workflows and /workflows/NAMESPACE/NAME, each with a part that is asked for again.
+"""The web pages of workflows: /workflows and /workflows/NAMESPACE/NAME, each with a part that is refreshed.
 
-Workflows are read as the user who looks: rights on a Workflow are rights on what is kept of it. A workflow's page
-shows boxes that the address names as opened (`open`), closed (`shut`) and chosen (`at`).
+Workflows are read as the user of the page: rights on a Workflow are rights on its records. A workflow's
+page shows boxes that the address names as opened (`open`), closed (`shut`) and chosen (`at`).
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ async def live(desk: Desk, request: Request) -> Response:
 
 
 async def log(desk: Desk, request: Request) -> Response:
-    """The end of what a step's pod has printed, also of one that is gone."""
+    """The end of the log of a step's pod, also of a deleted one."""
     seen = await see(desk, request)
     at = request.query_params.get("at", "")
     box = _box_of(fold(seen.nodes, reveal=at), at) or _attempt_of(seen.nodes, at)
@@ -255,7 +255,7 @@ async def _parts(desk: Desk, request: Request, seen: Seen) -> dict[str, str]:
 
 
 async def _why(context: Context, user: User, seen: Seen) -> tuple[WaitRow, ...]:
-    """What its steps wait for; of a few of their pods, why."""
+    """The waits of its steps; for a few of their pods, with the reason."""
     if seen.view.has_ended:
         return ()
     waits = waits_of(replace(seen.view, nodes=seen.nodes), seen.document.get("spec") or {})
@@ -308,7 +308,7 @@ def _fragment(
 def _panel(
     seen: Seen, root: Box, links: Links, at: str, now: datetime, kept: Mapping[str, KeptPod]
 ) -> Panel | None:
-    """What is told of the chosen box; None: it does not exist, such as one of an earlier run."""
+    """The panel of the chosen box; None if it does not exist, such as a box of an earlier run."""
     box = _box_of(root, at) or _attempt_of(seen.nodes, at)
     if box is None:
         return None
@@ -373,7 +373,7 @@ def links_of(namespace: str, name: str, opened: Sequence[str], closed: Sequence[
 
 
 def _around(at: str) -> list[str]:
-    """What a chosen group is in."""
+    """The box that contains a chosen group."""
     return [at.rpartition("~")[0]] if "~" in at else []
 
 
@@ -415,7 +415,7 @@ async def _log(context: Context, user: User, view: WorkflowView, node: NodeRecor
 
 
 async def _kept_log(context: Context, user: User, view: WorkflowView, node: NodeRecord) -> str | None:
-    """The end of what is kept of the log of a step; None: nothing is kept. Raises Problem."""
+    """The end of the stored log of a step; None if none is stored. Raises Problem."""
     kept = KeptForUser(context, user)
     try:
         pods = await kept.steps(view.namespace, view.name, view.uid, pod=node.pod_name)
@@ -434,7 +434,7 @@ async def _kept_log(context: Context, user: User, view: WorkflowView, node: Node
 
 
 async def _kept_pods(context: Context, user: User, seen: Seen, at: str) -> dict[str, KeptPod]:
-    """What is kept of the pods of the chosen node, or of its attempts, by their names."""
+    """The records of the pods of the chosen node, or of its attempts, by their names."""
     name = next((node.name for node in seen.nodes if node.id == at), "")
     tries = [node for node in seen.nodes if node.id == at or (name and node.name.startswith(f"{name}("))]
     names = [node.pod_name for node in tries if node.type.has_pod and node.pod_name][-ATTEMPTS_ASKED:]

@@ -108,9 +108,9 @@ async def run_cron(call: Call[CronStart, None]) -> CronRun:
 
 
 async def backfill_cron(call: Call[BackfillRequest, None]) -> BackfillAnswer:
-    """Run the slots of a stretch of the past that did not run, oldest first.
+    """Run the slots of a past period that did not run, oldest first.
 
-    The operator starts them, `parallel` at a time. 409 while another backfill of this schedule goes on.
+    The operator starts them, `parallel` at a time. 409 while another backfill of this schedule runs.
     """
     call.audit("backfill cron", f"{call.namespace}/{call.name}")
     return await crons.backfill_cron(
@@ -127,13 +127,13 @@ async def backfill_cron(call: Call[BackfillRequest, None]) -> BackfillAnswer:
 
 
 async def show_history(call: Call[None, None]) -> CronHistory:
-    """List the runs of a schedule, newest first, with those whose objects are gone."""
+    """List the runs of a schedule, newest first, also those with deleted objects."""
     runs = await crons.cron_history(call.api, call.namespace, call.name, records_of(call.context, call.user))
     return CronHistory(runs=tuple(runs))
 
 
 async def delete_cron(call: Call[None, None]) -> None:
-    """Delete a schedule and its workflows. What is kept of their runs stays."""
+    """Delete a schedule and its workflows. The records of their runs stay."""
     call.audit("delete cron", f"{call.namespace}/{call.name}")
     await crons.delete_cron(call.api, call.namespace, call.name)
 

@@ -48,7 +48,7 @@ async def show_cron_workflow(call: Call[None, None]) -> CronWorkflow:
 
 
 async def replace_cron_workflow(call: Call[CronWorkflowBody, None]) -> CronWorkflow:
-    """Put another spec in place of a CronWorkflow's. Its status changes often, so no version is compared."""
+    """Replace the spec of a CronWorkflow. Its status changes often, so versions are not compared."""
     document = _document(call)
     if (document.get("metadata") or {}).get("name") != call.name:
         raise UsageError(
@@ -85,7 +85,7 @@ async def delete_cron_workflow(call: Call[None, None]) -> Done:
 
 
 def _document(call: Call[CronWorkflowBody, None]) -> dict[str, Any]:
-    """The manifest; clients of Argo may leave out what the path says."""
+    """The manifest; clients of Argo may leave out the fields that are in the path."""
     return {"apiVersion": CRON_WORKFLOWS.api_version, "kind": CRON_WORKFLOWS.kind, **call.body.cron_workflow}
 
 

@@ -1,6 +1,6 @@
-"""/api/v1/workflows/{namespace}/{name}/artifacts: what the steps of a workflow left, for people.
+"""/api/v1/workflows/{namespace}/{name}/artifacts: the artifacts of a workflow's steps, for users.
 
-Who may get Workflows of a namespace may read their artifacts.
+Users who may get Workflows of a namespace may read their artifacts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""/kept of a workflow: what the server keeps of the pods of its steps when they are gone."""
+"""`/kept` of a workflow: the server's records of the deleted pods of its steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STEPS = "/api/v1/workflows/{namespace}/{name}/kept"
 
 
 async def show_kept_steps(call: Call[None, WhichPods]) -> KeptSteps:
-    """Show what is kept of the pods of a workflow's steps; for users who may read workflows there."""
+    """Show the records of the pods of a workflow's steps; for users who may read workflows there."""
     await check_right(call, "get", WORKFLOWS)
     uid = call.query.uid or await _newest(call)
     kept = KeptForUser(call.context, call.user)
@@ -26,7 +26,7 @@ async def show_kept_steps(call: Call[None, WhichPods]) -> KeptSteps:
 
 
 async def show_kept_step_log(call: Call[None, WhichLog]) -> KeptLog:
-    """Show the kept end of the log of a container of a step's pod; for users who may read logs of pods there."""
+    """Show the stored end of the log of a container of a step's pod; for users who may read logs of pods there."""
     uid = call.query.uid or await _newest(call)
     kept = KeptForUser(call.context, call.user)
     pod, container = str(call.path["uid"]), call.query.container
@@ -34,7 +34,9 @@ async def show_kept_step_log(call: Call[None, WhichLog]) -> KeptLog:
 
 
 async def erase_kept_steps(call: Call[None, None]) -> Erased:
-    """Erase what is kept of the pods of all workflows of a name, for good; for users who may delete workflows."""
+    """Erase the records and logs of the pods of all workflows of a name, permanently; for users who may delete
+    workflows.
+    """
     await check_right(call, "delete", WORKFLOWS)
     call.audit("erase what is kept of workflow", f"{call.namespace}/{call.name}")
     try:

@@ -1,4 +1,4 @@
-"""What the server keeps of workflows, for people. Implements `moorage_workflows.actions.workflows.Records`."""
+"""The server's records of workflows, for users. Implements `moorage_workflows.actions.workflows.Records`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from moorage_workflows.workflows.records import LocalRecords
 
 
 class StoreRecords:
-    """Whoever uses it has asked the Kubernetes API as the user before: rights on workflows are rights on records.
+    """The caller has asked the Kubernetes API as the user before: rights on workflows are rights on records.
 
     Raises ServerError while the store cannot be used.
     """

@@ -176,7 +176,7 @@ async def lint_workflow(call: Call[LintWorkflow, None]) -> Workflow:
 
 
 async def list_workflows(call: Call[None, ListedByArgo]) -> WorkflowList:
-    """List workflows, newest first, also those that are gone and kept; without their nodes."""
+    """List workflows, newest first, also deleted ones that have a record; without their nodes."""
     query = call.query
     if query.watch or query.name_filter not in (None, "", "Contains"):
         raise UsageError(
@@ -191,7 +191,7 @@ async def list_workflows(call: Call[None, ListedByArgo]) -> WorkflowList:
 
 
 def choice_of(query: ListedByArgo, context: Context) -> Choice:
-    """What a query asks for. Raises UsageError for phases that exclude each other."""
+    """The selection of a query. Raises UsageError for phases that exclude each other."""
     phases = set(query.status)
     if query.running and query.completed:
         raise UsageError("no workflow is running and completed", code=ErrorCode.BAD_REQUEST, field="running")
@@ -212,7 +212,7 @@ def choice_of(query: ListedByArgo, context: Context) -> Choice:
 
 
 def summary_of(view: WorkflowView) -> Workflow:
-    """A row of the list as an object: what a person chooses by, and nothing that grows with its steps."""
+    """A row of the list as an object: the fields that users select by, without any that grow with the steps."""
     status: dict[str, Any] = {
         "phase": view.phase,
         "message": view.message,
@@ -233,7 +233,7 @@ def summary_of(view: WorkflowView) -> Workflow:
 
 
 async def show_workflow(call: Call[None, None]) -> Workflow:
-    """Show a workflow with its nodes, also one that is gone and kept. `@latest` is the newest."""
+    """Show a workflow with its nodes, also a deleted one that has a record. `@latest` is the newest."""
     records = records_of(call.context, call.user)
     return as_workflow(await workflows.get_workflow(call.api, call.namespace, call.name, records))
 
@@ -345,7 +345,7 @@ async def _resume(call: Call[Any, Any], resume: Resume) -> Workflow:
 
 
 async def retry_workflow(call: Call[RetryWorkflow, None]) -> Workflow:
-    """Run again what failed of a workflow that has ended, and what comes after it."""
+    """Run the failed steps of an ended workflow again, and the steps after them."""
     body = call.body
     if body.parameters:
         raise UsageError(
@@ -363,7 +363,7 @@ async def retry_workflow(call: Call[RetryWorkflow, None]) -> Workflow:
 
 
 async def resubmit_workflow(call: Call[ResubmitWorkflow, None]) -> tuple[int, Workflow]:
-    """Submit the spec of a workflow again, also of one that is gone and kept."""
+    """Submit the spec of a workflow again, also of a deleted one that has a record."""
     submitted = await workflows.resubmit_workflow(
         call.api,
         call.namespace,
@@ -379,7 +379,7 @@ async def resubmit_workflow(call: Call[ResubmitWorkflow, None]) -> tuple[int, Wo
 
 
 async def delete_workflow(call: Call[None, None]) -> Done:
-    """Delete a workflow with its pods. What the server keeps of it stays for its time."""
+    """Delete a workflow with its pods. The server retains its records for a time."""
     await workflows.delete_workflow(call.api, call.namespace, call.name)
     return Done()
 
@@ -459,10 +459,10 @@ ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
 
 
 def records_of(context: Context, user: User) -> Records:
-    """What the server keeps of workflows, as the user may see it."""
+    """The server's records of workflows, as the user may see them."""
     return StoreRecords(context, user)
 
 
 async def controller_known(context: Context) -> Controller:
-    """Who runs workflows, as far as the server may read."""
+    """The controller that runs workflows, as far as the server may read."""
     return await controller_of(context.api, context.now())

@@ -43,7 +43,7 @@ async def lint_template(call: Call[NewTemplate, None]) -> WorkflowTemplate:
 
 
 async def replace_template(call: Call[NewTemplate, None]) -> WorkflowTemplate:
-    """Put another spec in place of a template's. Workflows that run keep what they were started with."""
+    """Replace the spec of a template. Running workflows continue with the spec that they started with."""
     document = _document(call)
     written = str((document.get("metadata") or {}).get("name") or "")
     if written != call.name:
@@ -62,7 +62,7 @@ async def show_template(call: Call[None, None]) -> WorkflowTemplate:
 
 
 async def delete_template(call: Call[None, None]) -> Done:
-    """Delete a template. Workflows that run keep what they were started with."""
+    """Delete a template. Running workflows continue with the spec that they started with."""
     await workflowtemplates.delete_template(call.api, _namespace(call), call.name, cluster=_is_cluster(call))
     return Done()
 
@@ -72,7 +72,9 @@ async def _get(call: Call[Any, Any]) -> dict[str, Any]:
 
 
 def _document(call: Call[NewTemplate, None]) -> dict[str, Any]:
-    """The manifest; clients of Argo may leave out what the path says. Raises UsageError for another kind."""
+    """The manifest; clients of Argo may leave out the fields that are in the path. Raises UsageError for
+    another kind.
+    """
     resource = CLUSTER_WORKFLOW_TEMPLATES if _is_cluster(call) else WORKFLOW_TEMPLATES
     document = {"apiVersion": resource.api_version, "kind": resource.kind, **call.body.template}
     if document["kind"] != resource.kind:

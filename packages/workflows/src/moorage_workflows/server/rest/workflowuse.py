@@ -1,4 +1,4 @@
-"""What the pods of a workflow's steps used."""
+"""The usage of the pods of a workflow's steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from moorage_workflows.server.rest.workflows import records_of
 
 
 async def get_use_of_workflow(call: Call[None, UseQuery]) -> Use:
-    """Show what the pods of a workflow's steps used that are not gone."""
+    """Show the usage of the existing pods of a workflow's steps."""
     await get_workflow(call.context.api, call.namespace, call.name, records_of(call.context, call.user))
     return await use_by_label(call, WORKFLOW_LABEL)
 

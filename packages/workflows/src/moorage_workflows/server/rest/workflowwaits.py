@@ -24,7 +24,7 @@ from moorage_workflows.workflows.records import LocalRecords
 async def explain(call: Call[None, StepQuery]) -> WorkflowExplanation:
     """Explain which steps of a workflow run, and why the others wait. `@latest` is the newest workflow.
 
-    Who may get the workflow gets the answer; of its pods as much as `/api/v1/explain` tells this user.
+    Users who may get the workflow get the answer; details of its pods as in `/api/v1/explain` for this user.
     """
     context, user = call.context, call.user
     return await explain_workflow(

@@ -1,7 +1,7 @@
-"""What the programs of workflows ask: the operator for records, steps for a place of artifacts and reports.
+"""Routes for the programs of workflows: records for the operator, artifacts and reports for steps.
 
-Belongs here: these routes, and who may use them. Does not belong here: what people ask (`server.rest`), and how it
-is kept (`workflows`).
+Belongs here: these routes, and their access rights. Does not belong here: routes for users
+(`server.rest`), and the store (`workflows`).
 """
 
 from moorage.features import Feature

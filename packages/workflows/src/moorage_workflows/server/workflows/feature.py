@@ -1,4 +1,4 @@
-"""What workflows add to the server."""
+"""The workflows feature of the server."""
 
 from __future__ import annotations
 

@@ -15,7 +15,9 @@ log = logging.getLogger(__name__)
 
 
 async def measure(context: Context) -> bytes:
-    """What workflows define, and what Argo's controller has; none while their records cannot be read."""
+    """The metrics that workflows define, and those of Argo's controller; empty while the records are
+    unreadable.
+    """
     records = context.part(LocalRecords)
     steps = filter(is_of_step, context.cluster.pods.all())
     pods = [str((pod.get("status") or {}).get("phase") or "Pending") for pod in steps]

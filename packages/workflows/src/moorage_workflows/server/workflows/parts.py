@@ -1,4 +1,4 @@
-"""What the server holds for workflows: their records and artifacts, and the task that forgets old ones."""
+"""The server's parts for workflows: their records and artifacts, and the task that deletes old ones."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ def recording(context: Context) -> Iterator[Work]:
 
 
 def _open_artifacts(folder: Path, keeping: Keeping, *, is_shared: bool) -> Artifacts:
-    """`is_shared`: other servers have other folders, and would not find what is in this one."""
+    """`is_shared`: there are other servers, with other folders: they would not find artifacts of this one's
+    folder.
+    """
     if is_shared and not keeping.artifacts:
         hint = "servers that share a database keep artifacts in a bucket: set MOORAGE_ARTIFACTS"
         return Artifacts(None, most_bytes=keeping.artifact_bytes, refusal=hint)
@@ -56,7 +58,7 @@ def _open_artifacts(folder: Path, keeping: Keeping, *, is_shared: bool) -> Artif
 def move_workflows(folder: Path, to: WorkflowStore) -> None:
     """Move `workflows.db` of a folder into PostgreSQL. Raises StorageError, and then nothing is renamed.
 
-    It is moved before anybody reads or writes records: a run that went on without its own would begin again.
+    It is moved before the first read or write of records: a run without its records would begin again.
     """
     path = folder / FILE
     if not path.exists():

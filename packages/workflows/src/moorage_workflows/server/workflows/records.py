@@ -1,6 +1,7 @@
-"""POST /api/v1/internal/workflows/{verb}: the records, for whoever may `update workflownodes.moorage.dev`.
+"""POST /api/v1/internal/workflows/{verb}: the records, for callers who may `update
+workflownodes.moorage.dev`.
 
-That is the operator. Its requests are neither limited in their rate nor in the audit log.
+That is the operator. Its requests have no rate limit and are not in the audit log.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""/api/v1/steps: what the executors in steps' pods send and fetch. The bearer is the token of their workflow.
+"""/api/v1/steps: requests of the executors in steps' pods. The bearer is the token of their workflow.
 
-The token's SHA-256 stands in the workflow's record. It gives the right to store artifacts and reports for pods of
-that workflow while it runs, and to read artifacts of its namespace: every key is taken to be below that namespace.
+The token's SHA-256 is in the workflow's record. It gives the right to store artifacts and reports for
+pods of that workflow while it runs, and to read artifacts of its namespace: every key is taken to be
+below that namespace.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Put(Query):
 
 
 class Get(Query):
-    """`below`: not the artifact, but the keys of what is stored below its key, relative to it; empty: all keys."""
+    """`below`: return not the artifact, but the keys below its key, relative to it; empty: all keys."""
 
     key: str = ""
     below: bool = False
@@ -192,7 +193,7 @@ def routes(context: Context) -> list[Route]:
 
 
 def check_report(report: StepReport) -> None:
-    """Raise Problem 413 for outputs that are too large to be kept, or too many."""
+    """Raise Problem 413 for outputs that are too large to store, or too many."""
     outputs = report.outputs
     for what, count in (("parameters", len(outputs.parameters)), ("artifacts", len(outputs.artifacts))):
         if count > PARAMETERS:

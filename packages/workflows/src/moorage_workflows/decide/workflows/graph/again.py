@@ -21,11 +21,11 @@ _EXIT = ".onExit"
 
 
 def nodes_to_forget(nodes: Iterable[NodeRecord], asked: Retry, *, also: Set[str] = frozenset()) -> set[str]:
-    """The ids of the nodes that did not succeed, of what stands around them, and of the exit handlers.
+    """The ids of the nodes that did not succeed, of the nodes around them, and of the exit handlers.
 
-    An attempt that failed stays where a later one succeeded. The exit handler of a step stays with its step. With
-    `restart_successful`, also of those that the selector means, and of all that came after them. `also`: ids of
-    others that run again.
+    An attempt that failed stays where a later one succeeded. The exit handler of a step stays with its step.
+    With `restart_successful`, also of the nodes that the selector matches, and of all that came after them.
+    `also`: ids of others that run again.
     """
     records = {node.id: node for node in nodes}
     settled = {node.name for node in records.values() if node.type is NodeType.RETRY and node.phase in _WELL}
@@ -69,7 +69,7 @@ def _forgotten(records: Mapping[str, NodeRecord], asked: Retry, settled: Set[str
 
 
 def _all_after(records: Mapping[str, NodeRecord], begins: Set[str]) -> set[str]:
-    """These nodes, all that is in them, and all that came after them or after what they stand in."""
+    """These nodes, all inside them, and all that came after them or after the nodes around them."""
     children: dict[str, list[str]] = {}
     inside: dict[str, list[str]] = {}
     for node in records.values():
@@ -98,7 +98,7 @@ def _all_after(records: Mapping[str, NodeRecord], begins: Set[str]) -> set[str]:
 
 
 def _forget_around(records: Mapping[str, NodeRecord], forgotten: set[str]) -> None:
-    """What a node stands in is made again, so that it asks anew what is to be done."""
+    """Add the nodes around forgotten ones: they are made again, and decide again on their children."""
     for identity in list(forgotten):
         boundary = records[identity].boundary_id
         while boundary and boundary in records and boundary not in forgotten:
@@ -109,7 +109,7 @@ def _forget_around(records: Mapping[str, NodeRecord], forgotten: set[str]) -> No
 
 
 def _names_around(name: str) -> Iterator[str]:
-    """The names of all that may stand around a node of this name."""
+    """The possible names of the nodes around a node of this name."""
     return (name[:at] for at, character in enumerate(name) if character in ".[(")
 
 
@@ -122,11 +122,11 @@ def _retry_of(node: NodeRecord) -> str:
 def nodes_taken_over(
     nodes: Iterable[NodeRecord], *, earlier: str, name: str, now: datetime
 ) -> tuple[NodeRecord, ...]:
-    """The records with which a new run begins that takes over what an earlier one did, and was done well.
+    """The first records of a new run that takes over the successful nodes of an earlier one.
 
     `earlier` and `name`: of the two workflows. The nodes have outputs and no pods. Their artifacts stay the
-    earlier run's: this one never deletes them. What left artifacts that are deleted by now runs again, and so do
-    hooks of the workflow. Steps that were skipped are decided on anew.
+    earlier run's: this one never deletes them. Nodes with deleted artifacts run again, and so do hooks of
+    the workflow. Skipped steps are decided again.
     """
     records = {node.id: node for node in nodes}
     lacking = {node.id for node in records.values() if node.type.has_pod and _lacks_artifacts(node.outputs)}

@@ -105,9 +105,10 @@ async def _run_loop(
     call: Call,
     absent: frozenset[str],
 ) -> Seen | TextError | Cut:
-    """Every item of a loop; in a DAG under a node of its own, which ends in Error where the loop cannot go on.
+    """Run every item of a loop; in a DAG under a separate node, which ends in Error where the loop cannot
+    continue.
 
-    What is returned is there when every item has ended.
+    Returns when every item has ended.
     """
     parents = call.parents
     if frame.prefix == "tasks":
@@ -196,7 +197,7 @@ def _way_of_item(
 async def _not_begun(
     state: State, frame: Frame, step: Mapping[str, Any], call: Call, phase: NodePhase, message: str
 ) -> Seen:
-    """An item that is left out, or whose condition cannot be read."""
+    """The result of an item that is skipped, or has an unreadable condition."""
     is_skipped = phase is NodePhase.SKIPPED
     record = state.skip(call, phase, message) if is_skipped else state.fail(call, message)
     return seen_of(state, frame, step, record)

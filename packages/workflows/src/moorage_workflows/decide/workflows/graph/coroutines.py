@@ -1,6 +1,7 @@
-"""Coroutines without an event loop: they run when somebody says so, and never look at a clock.
+"""Coroutines without an event loop: they run only when `run` is called, and never read a clock.
 
-A run's graph is written as coroutines that wait for each other. All state is in values that a test can make.
+A run's graph is written as coroutines that wait for each other. All state is in values that a test can
+make.
 """
 
 from __future__ import annotations
@@ -59,13 +60,13 @@ class Scheduler:
         return Future(self)
 
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run this coroutine with the others; the future of what it returns. What it raises reaches `run`."""
+        """Run this coroutine with the others; return the future of its result. `run` raises its errors."""
         done: Future[T] = Future(self)
         self._ready.append((work, done))
         return done
 
     def close(self) -> None:
-        """Drop what is ready to run."""
+        """Drop the coroutines that are ready to run."""
         while self._ready:
             self._ready.popleft()[0].close()
 

@@ -111,7 +111,7 @@ async def _run_task(
     conditions: Mapping[str, Depends],
     channel: Channel[tuple[str, Seen | Cut]],
 ) -> None:
-    """One task; what came of it goes into the channel."""
+    """Run one task and put its result into the channel."""
     name = str(task.get("name"))
     parents = parents_of(frame, conditions[name])
     prefix = f"{frame.record.name}."

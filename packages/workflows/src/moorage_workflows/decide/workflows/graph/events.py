@@ -1,4 +1,4 @@
-"""What a run of a workflow is told, and what it wants done."""
+"""The events that a run of a workflow gets, and the decisions that it returns."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ class ContainerSeen(Struct, frozen=True, kw_only=True):
 class PodSeen(Struct, frozen=True, kw_only=True):
     """A step's pod, at one moment.
 
-    `is_ended`: no process of it runs any more, and none will. `exit_code`: of the main container, if it has one.
-    `stopped_at`: when it was told to stop; None: it was not, or nothing says when. `is_watched`: its main
-    container runs under a script of ours, or is ours. `disrupted`: why its node took it away (preempted, drained,
-    lost), even if the main container had ended well before; empty: it did not.
-    `failure`: what ended it, where that is not the main container's own exit code: a deadline, an eviction.
-    `broken`: why a container beside the main one failed, so that inputs or outputs are missing.
+    `is_ended`: all its processes have ended, and none will start. `exit_code`: of the main container, if it
+    has one. `stopped_at`: when it was asked to stop; None: it was not, or the time is unknown. `is_watched`:
+    its main container runs under a script of ours, or is ours. `disrupted`: why its node took it away
+    (preempted, drained, lost), even if the main container had ended well before; empty: it did not.
+    `failure`: the reason of its end, if that is not the main container's own exit code: a deadline, an
+    eviction. `broken`: why a container other than the main one failed, so that inputs or outputs are
+    missing.
     """
 
     name: str
@@ -78,8 +79,8 @@ class CreatePod(Struct, frozen=True, kw_only=True):
     def deadline_seconds(self, now: datetime) -> int | None:
         """The pod's own `activeDeadlineSeconds`, when it is created at this moment; None: it has no limit.
 
-        Its kubelet holds it to this when no operator is there. Never less than is left, so that one that is there
-        comes first.
+        It limits the pod while the operator is down. It is never shorter than the remaining time, so that a
+        running operator ends the pod first.
         """
         limits = [self.longest] if self.longest is not None else []
         limits += [self.ends_by - now] if self.ends_by is not None else []
@@ -108,7 +109,7 @@ class Recall(Struct, frozen=True):
 
 
 class Locks(Struct, frozen=True):
-    """A question: may this node hold these locks? Answer: None, when it does. They are kept until it has ended."""
+    """A question: may this node hold these locks? Answer: None, when it does. It holds them until it has ended."""
 
     node: str  # id
     priority: int
@@ -134,7 +135,7 @@ class Remember(Struct, frozen=True):
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """What is to be done now, in this order. Doing a part of it, or doing it twice, does no harm."""
+    """The actions to carry out now, in this order. Doing a part of it, or doing it twice, does no harm."""
 
     remember: tuple[Remember, ...] = ()
     nodes: tuple[NodeRecord, ...] = ()  # to save
@@ -149,7 +150,7 @@ class Decision(Struct, frozen=True, kw_only=True):
 
 
 class Controls(Struct, frozen=True):
-    """What the Workflow's object says of a run that is under way."""
+    """The controls in the Workflow's object for an active run."""
 
     shutdown: str = ""  # "", Stop, Terminate
     is_suspended: bool = False

@@ -1,4 +1,4 @@
-"""What a template that is being carried out has: its inputs, its children so far, its place in the graph."""
+"""The state of a template while it runs: its inputs, its children so far, its place in the graph."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ Prefix = Literal["steps", "tasks"]
 
 
 class Cut(Exception):
-    """The run is shut down: what has not started does not start. `message`: for the nodes that wait for it."""
+    """The run is shut down: nodes that have not started do not start. `message`: for the nodes that wait for
+    it.
+    """
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -42,7 +44,7 @@ class Frame(Struct):
 
 
 class Awaited(Struct):
-    """A pod whose end, or whose readiness, a node waits for."""
+    """A pod, and the node that waits for its end or its readiness."""
 
     node: str  # id
     future: Future[Ended | Ready]
@@ -52,7 +54,7 @@ class Awaited(Struct):
 
 
 class Attempt(Struct, frozen=True, kw_only=True):
-    """What one attempt of a template has of those before it."""
+    """The values that one attempt of a template has from earlier ones."""
 
     local: Mapping[str, str]  # of its tags: the number of retries, and how the last one ended
     excluded: tuple[str, ...] = ()  # hosts where its pod may not run

@@ -74,7 +74,7 @@ async def _run_hook(
 def watch_hooks(state: State, frame: Frame, step: Mapping[str, Any], call: Call) -> list[Future[None]]:
     """Start the hooks of a step that have a condition, when it comes true.
 
-    What is returned grows: the ends of those that have started.
+    The returned list grows: it has the ends of the hooks that have started.
     """
     identity = state.ids.of(call.name)
     started: dict[str, Future[None]] = {}

@@ -1,4 +1,4 @@
-"""Inputs of a template: what its caller gives, its own values, defaults, and what comes from ConfigMaps."""
+"""Inputs of a template: the values of its caller, its own values, defaults, and values of ConfigMaps."""
 
 from __future__ import annotations
 

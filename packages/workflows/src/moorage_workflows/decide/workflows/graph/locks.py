@@ -1,4 +1,4 @@
-"""Mutexes and semaphores: who holds them, and who is next.
+"""Mutexes and semaphores: their holders, and the order of waiting nodes.
 
 A node gets all its locks at once or none, so that two never wait for each other. Of those that wait the one with
 the higher priority is first, then the older workflow.
@@ -26,7 +26,7 @@ SHOWN_MAX = 50  # locks that are held, and as many that are waited for, in an ob
 
 
 def locks_held(record: WorkflowRecord, nodes: Iterable[NodeRecord]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """(who, what) of the locks that a run and its nodes hold by their records."""
+    """(holder, locks) for the run and each of its nodes that holds locks by its record."""
     if record.locks:
         yield record.name, record.locks
     for node in nodes:
@@ -35,7 +35,7 @@ def locks_held(record: WorkflowRecord, nodes: Iterable[NodeRecord]) -> Iterator[
 
 
 class Limit(Struct, frozen=True):
-    """How many may hold a semaphore. `fault`: why that is not known, or nobody may."""
+    """How many may hold a semaphore. `fault`: why the number is unknown or zero."""
 
     count: int
     fault: str = ""
@@ -44,7 +44,7 @@ class Limit(Struct, frozen=True):
 def limit_of(name: str, entry: str, data: Mapping[str, Any] | None) -> Limit:
     """Read a limit from the data of a ConfigMap; None: there is no such ConfigMap.
 
-    A fault shows no key and no value: it stands in the status, and readers of that may not read the ConfigMap.
+    A fault shows no key and no value: it is in the status, and readers of that may not read the ConfigMap.
     """
     if data is None:
         return Limit(0, f"the ConfigMap {name} does not exist")
@@ -64,10 +64,10 @@ def lock_namespace(lock: str) -> str:
 
 
 def right_to_hold(lock: str) -> dict[str, str]:
-    """The attributes of a SubjectAccessReview: who may hold a lock of another namespace.
+    """The attributes of a SubjectAccessReview for the right to hold a lock of another namespace.
 
-    A semaphore: who may read its limit there. A mutex has no object: who may create a Workflow there, which could
-    hold it, too.
+    For a semaphore: to read its limit there. A mutex has no object, so for a mutex: to create a Workflow
+    there, which could hold it, too.
     """
     if lock.startswith(SEMAPHORE):
         _, namespace, name, _ = lock.split("/", 3)
@@ -135,19 +135,19 @@ class LockTable:
         return any(row.workflow == workflow for row in self._waiting)
 
     def asked_by(self, workflow: str) -> list[Locks]:
-        """What nodes of this workflow wait for."""
+        """The requests for locks of nodes of this workflow that wait."""
         return [row.asked for row in self._waiting if row.workflow == workflow]
 
     def wanted(self) -> set[str]:
-        """The locks that somebody waits for."""
+        """The locks that at least one node waits for."""
         return {lock for row in self._waiting for lock in row.asked.locks}
 
     def grant(self, limits: Mapping[str, int]) -> list[Waiting]:
-        """Give what can be given, in order: nobody passes an earlier one that waits for the same lock.
+        """Grant free locks, in order: an earlier request for the same lock comes first.
 
-        A holder whose record was not saved asks again, and has its locks, whoever asked before it.
-        `limits`: how many may hold a lock. A mutex that it does not name has one holder. A semaphore has none: its
-        limit has not been read.
+        A holder without a saved record asks again, and gets its locks before earlier requests of others.
+        `limits`: how many may hold a lock. A mutex that it does not name has one holder. A semaphore has none:
+        its limit has not been read.
         """
         granted, left, kept = [], [], set[str]()
         for row in self._waiting:
@@ -166,7 +166,7 @@ class LockTable:
         return granted
 
     def status_of(self, workflow: str) -> dict[str, Any]:
-        """`status.synchronization` of a workflow: what its nodes hold and wait for, in Argo's shape.
+        """`status.synchronization` of a workflow: the locks that its nodes hold and wait for, in Argo's shape.
 
         https://argo-workflows.readthedocs.io/en/latest/fields/#synchronizationstatus
         """

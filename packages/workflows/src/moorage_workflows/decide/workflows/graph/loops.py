@@ -32,7 +32,7 @@ def items_of(step: Mapping[str, Any]) -> list[Any]:
 
 
 def item_scope(item: Any) -> dict[str, str]:
-    """What `{{item}}` and `{{item.key}}` stand for."""
+    """The values of `{{item}}` and `{{item.key}}`."""
     scope = {"item": _text(item)}
     if isinstance(item, dict):
         scope |= {f"item.{key}": _text(value) for key, value in item.items()}

@@ -1,4 +1,4 @@
-"""Values of metrics, as nodes and the workflow begin and end, and what tags in `metrics` stand for.
+"""Values of metrics, as nodes and the workflow begin and end, and the values of tags in `metrics`.
 
 https://argo-workflows.readthedocs.io/en/latest/variables/#metrics
 """
@@ -76,13 +76,13 @@ def _note_points(state: State, points: Sequence[MetricPoint], problems: Sequence
 
 
 def note_problems(state: State, problems: Sequence[str]) -> None:
-    """Values of metrics were not taken: the run goes on, and says why."""
+    """Record why values of metrics were refused: the run continues."""
     if problems:
         state.workflow = msgspec.structs.replace(state.workflow, metrics_error=problems[-1][:METRICS_ERROR_MAX])
 
 
 def uses_result(template: Mapping[str, Any]) -> bool:
-    """Whether a metric of the template reads what the step prints."""
+    """Whether a metric of the template reads the output of the step."""
     return "outputs.result" in str(template.get("metrics") or "")
 
 

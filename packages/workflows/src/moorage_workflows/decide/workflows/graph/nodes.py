@@ -1,4 +1,4 @@
-"""A template that is carried out as a node: its inputs, memo and locks, its attempts, and what it is."""
+"""Carry out a template as a node: its inputs, memo and locks, its attempts, and its type."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ async def _run_attempt(
     inputs: Inputs,
     attempt: Attempt,
 ) -> NodeRecord:
-    """Carry out a template once, whatever it is. Raises Cut."""
+    """Carry out a template of any type once. Raises Cut."""
     kind = type_of(template)
     if kind.has_pod:
         record = await run_pod(state, call, resolved, template, inputs, attempt)
@@ -177,7 +177,7 @@ async def _run_attempts(
     attempts: list[NodeRecord] = []
 
     def end(phase: NodePhase, message: str, outputs: Outputs | None) -> NodeRecord:
-        """The last attempt gives no values of its own: those of the node that they are of count."""
+        """End the node of the attempts. Metrics get its values only, not those of the last attempt."""
         final = state.end_node(node, phase, message, outputs)
         measure_node(state, template, final, inputs, retries=len(attempts) - 1)
         return final

@@ -1,7 +1,7 @@
-"""What a step's pod means for its node: still running, ready as a daemon, or ended.
+"""The state of a node by its step's pod: still running, ready as a daemon, or ended.
 
-The order of reasons is Argo's: a deadline or an eviction, the main container's exit code, then the containers that
-carry inputs and outputs. https://argo-workflows.readthedocs.io/en/latest/walk-through/
+The order of reasons is Argo's: a deadline or an eviction, the main container's exit code, then the
+containers that carry inputs and outputs. https://argo-workflows.readthedocs.io/en/latest/walk-through/
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NOT_RUN = 64  # exit code of a container of a set whose command does not exist, 
 
 
 class Ended(Struct, frozen=True, kw_only=True):
-    """A pod's end. `is_lost`: its node took it away, whatever it did. `is_stuck`: it must be deleted."""
+    """A pod's end. `is_lost`: its node took it away, with any result. `is_stuck`: it must be deleted."""
 
     phase: NodePhase
     message: str = ""
@@ -37,7 +37,7 @@ class Ended(Struct, frozen=True, kw_only=True):
 
 
 class Ready(Struct, frozen=True):
-    """A daemon that answers: what comes after it may start."""
+    """A daemon that answers: nodes after it may start."""
 
     host: str
     address: str
@@ -51,9 +51,10 @@ def outcome_of(
     is_request: bool = False,
     members: Sequence[str] = (),
 ) -> Ended | Ready | None:
-    """None: it goes on. `cut`: why its end was asked for. `members`: the containers of a set, which all count.
+    """None while it runs. `cut`: why its end was asked for. `members`: the containers of a set, which all
+    count.
 
-    `is_request`: of an HTTP template. What its pod has reported counts, whatever became of the pod afterwards: a
+    `is_request`: of an HTTP template. The report of its pod counts, even if the pod fails afterwards: a
     request that was answered is not sent again. It has no exit code.
     """
     if not pod.is_ended:
@@ -156,7 +157,7 @@ def members_of(template: Mapping[str, Any]) -> tuple[str, ...]:
 def members_seen(
     nodes: Sequence[NodeRecord], pod: PodSeen | None, ended: Ended | None, *, now: str
 ) -> tuple[NodeRecord, ...]:
-    """The nodes of a set's containers, as their pod is. `ended`: None while it goes on.
+    """The nodes of a set's containers, by the state of their pod. `ended`: None while the pod runs.
 
     They are final when the pod's own node is: until then the pod may be lost and start again.
     """

@@ -66,9 +66,10 @@ def export_outputs(state: State, template: Mapping[str, Any], record: NodeRecord
 
 
 def _found(declared: Mapping[str, Any], scope: Scope) -> Iterator[tuple[Mapping[str, Any], Artifact | None]]:
-    """Each declared artifact with what its source gives, under its name; None: nothing. Raises TextError.
+    """Each declared artifact with the value of its source, under its name; None without a value. Raises
+    TextError.
 
-    An optional one whose source cannot be read is left out.
+    An optional artifact with an unreadable source is left out.
     """
     for artifact in declared.get("artifacts") or ():
         try:

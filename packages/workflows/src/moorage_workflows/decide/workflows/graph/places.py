@@ -1,4 +1,4 @@
-"""Who counts for `parallelism` when a run is made anew from its records."""
+"""The nodes that count for `parallelism` when a run is loaded again from its records."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ _GROUPS = (NodeType.STEP_GROUP, NodeType.TASK_GROUP, NodeType.CONTAINER)
 
 
 def places_held(records: Mapping[str, NodeRecord]) -> Mapping[str, int]:
-    """How many nodes hold a place: pods in the whole workflow (""), others in the node of a template, by its id.
+    """How many nodes hold a place: pods in the whole workflow (""), others in the node of a template, by its
+    id.
 
-    Groups, hooks and single attempts of a step take none beside the step itself.
+    Groups, hooks and single attempts of a step take none: only the step itself does.
     """
     held: collections.Counter[str] = collections.Counter()
     for node in records.values():

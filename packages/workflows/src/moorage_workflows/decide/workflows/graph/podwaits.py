@@ -1,4 +1,4 @@
-"""Pods that nodes wait for: what is seen of them, and how their end is asked for."""
+"""Pods that nodes wait for: changes of the pods, and requests to end them."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def look_at(state: State, name: str) -> None:
 
 
 def note_members(state: State, members: Sequence[NodeRecord], pod: PodSeen | None, ended: Ended | None) -> None:
-    """Save what became of the containers of a set."""
+    """Save the states of the containers of a set."""
     current = [state.records[member.id] for member in members]
     open_nodes = [node for node in current if not node.phase.is_fulfilled]
     for node in members_seen(open_nodes, pod, ended, now=stamp(state.now)):
@@ -103,7 +103,9 @@ def end_pod(state: State, name: str, message: str) -> None:
 
 
 def end_what_goes_on(state: State) -> None:
-    """Ask again for the end of pods whose nodes have ended: who saved that was killed before it could ask."""
+    """Ask again for the end of pods whose nodes have ended: an operator may be killed between the save and the
+    request.
+    """
     for pod in state.pods.seen.values():
         node = state.by_pod.get(pod.name)
         goes_on = not pod.is_deleted and (not pod.is_ended or pod.is_stuck)
@@ -112,7 +114,7 @@ def end_what_goes_on(state: State) -> None:
 
 
 def end_daemon(state: State, name: str) -> None:
-    """End a daemon's pod, and its node with it: what it served has ended."""
+    """End a daemon's pod and node: the steps that use it have ended."""
     state.draft.end[name] = EndPod(name)
     state.draft.release.append(name)
     record = state.by_pod.get(name)

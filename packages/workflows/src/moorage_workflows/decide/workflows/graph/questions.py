@@ -1,4 +1,4 @@
-"""What a run asks the world, and waits for: values of ConfigMaps, outputs that are remembered, locks."""
+"""The questions of a run to its controller: values of ConfigMaps, memoized outputs, locks."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def release_locks(state: State, identity: str) -> None:
 
 
 def note_lock_wait(state: State, asked: Locks, reason: str) -> None:
-    """Why a lock cannot be had by anybody for now; empty: others have it."""
+    """Save why a lock is not available at all for now; empty: others hold it."""
     message = waiting_for(asked.locks, reason)
     record = state.records.get(asked.node)
     if record is None:  # the workflow's own lock comes before its first node, which has the same id
@@ -64,7 +64,7 @@ def note_lock_wait(state: State, asked: Locks, reason: str) -> None:
 
 
 def memo_of(template: Mapping[str, Any]) -> Recall | None:
-    """What a template that remembers its outputs asks for. Raises TextError."""
+    """The question for the memoized outputs of a template. Raises TextError."""
     memoize = template.get("memoize")
     if not memoize:
         return None

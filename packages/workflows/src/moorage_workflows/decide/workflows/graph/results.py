@@ -1,4 +1,4 @@
-"""What the children of a steps or DAG template give to each other: values of tags, and who comes after whom."""
+"""The values that children of a steps or DAG template pass to each other, and the order of the children."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from moorage_workflows.model.workflow import NodeRecord, NodeType
 
 
 def seen_of(state: State, frame: Frame, step: Mapping[str, Any], record: NodeRecord) -> Seen:
-    """What a child gives to those after it."""
+    """The values that a child passes to those after it."""
     try:
         template = state.library.find(step, frame.scope).template
     except (TextError, TemplateMissing):
@@ -39,7 +39,7 @@ def _last_attempt(state: State, record: NodeRecord) -> NodeRecord | None:
 
 
 def scope_among(state: State, frame: Frame, visible: Mapping[str, Seen]) -> Scope:
-    """What tags of a child stand for that sees these other children."""
+    """The values of tags for a child that sees these other children."""
     values = {**state.globals, **frame.inputs.scope}
     artifacts = dict(state.global_artifacts) | frame.inputs.artifact_scope
     absent: set[str] = set()

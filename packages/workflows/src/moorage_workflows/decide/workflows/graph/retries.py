@@ -48,11 +48,11 @@ def next_attempt(
     may: Callable[[str], bool],
     is_strict: bool = False,
 ) -> Again | GiveUp:
-    """What follows the last of the attempts, which failed. `may` evaluates `retryStrategy.expression`.
+    """Decide after the last attempt failed. `may` evaluates `retryStrategy.expression`.
 
-    Without a policy, an expression alone decides; without both, only a failure (no error) is tried again. Unlike
-    Argo, policy and expression are looked at before the wait, and a backoff without a limit waits too; not so
-    where `is_strict`. Raises TextError.
+    Without a policy, an expression decides; without both, only a failure (no error) is tried again. Unlike
+    Argo, policy and expression are looked at before the wait, and a backoff without a limit waits too; not
+    so where `is_strict`. Raises TextError.
     """
     if not is_strict:
         return _next_attempt(strategy, attempts, now=now, may=may)
@@ -107,7 +107,7 @@ def backoff_of(backoff: Mapping[str, Any], attempts: int) -> timedelta:
 
 
 def last_retry(last: NodeRecord | None) -> dict[str, str]:
-    """What `lastRetry.*` stands for in an attempt; None: it is the first."""
+    """The values of `lastRetry.*` in an attempt; `last` None: it is the first."""
     if last is None:
         return {
             "lastRetry.exitCode": "0",

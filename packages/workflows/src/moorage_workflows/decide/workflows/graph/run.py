@@ -1,10 +1,11 @@
-"""One run of a workflow: told what happened, it says what is to be done next.
+"""One run of a workflow: it takes events, and returns the actions to carry out next.
 
-The graph is written as coroutines that wait for each other (`.coroutines`), so a decision costs as much as what
-has changed, whatever the size of the graph. A run that is made anew from its records walks the same way again:
-nodes whose records are final are passed at once. Nothing here reads a clock: every call brings the moment.
+The graph is written as coroutines that wait for each other (`.coroutines`), so the cost of a decision
+depends on the changes, not on the size of the graph. A run that is loaded again from its records takes
+the same path again: nodes with final records are passed at once. Nothing here reads a clock: every call
+has the time as an argument.
 
-What Argo does, in its own words: https://argo-workflows.readthedocs.io/en/latest/walk-through/
+Argo's own description: https://argo-workflows.readthedocs.io/en/latest/walk-through/
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from moorage_workflows.model.workflow import NodeRecord, Resume, WorkflowRecord
 
 
 class Run:
-    """A machine for one workflow. It is told of pods and answers by its methods; `decide` says what is to be done.
+    """A machine for one workflow. It takes states of pods and answers by its methods; `decide` returns the
+    actions.
 
     `nodes` are the records that are stored; `pods` those that exist now, which must be all of this workflow.
     """
@@ -66,11 +68,11 @@ class Run:
         set_answer(self._state, question, value)
 
     def lock_waits(self, asked: Locks, reason: str) -> None:
-        """Why a lock cannot be had by anybody for now; empty: others have it."""
+        """Save why a lock is not available at all for now; empty: others hold it."""
         note_lock_wait(self._state, asked, reason)
 
     def metrics_refused(self, problems: Sequence[str]) -> None:
-        """Values of metrics were not taken: the run goes on, and says why."""
+        """Record why values of metrics were refused: the run continues."""
         note_problems(self._state, problems)
 
     def resume(self, asked: Resume) -> None:
@@ -78,7 +80,7 @@ class Run:
         resume(self._state, asked)
 
     def control(self, controls: Controls) -> None:
-        """What the object says now of shutdown and suspension."""
+        """Set shutdown and suspension as the object has them now."""
         state = self._state
         before, state.controls = state.controls, controls
         if controls.shutdown and controls.shutdown != before.shutdown:
@@ -144,7 +146,7 @@ class Run:
         assert not faults, "; ".join(faults)
 
     def close(self) -> None:
-        """Nobody asks this machine any more; what it had begun to say is forgotten."""
+        """Stop the machine; decisions that were not returned are dropped."""
         self._state.scheduler.close()
 
     # --- what is to be done
@@ -155,7 +157,7 @@ class Run:
         return self._state.budget.nodes
 
     def decide(self, now: datetime, *, other_nodes: int = 0) -> Decision:
-        """What is to be done at this moment. What was said once is not said again.
+        """The actions to carry out at this moment; each is returned once.
 
         `other_nodes`: of all other workflows of the namespace that run now.
         """
@@ -182,7 +184,7 @@ class Run:
         )
 
     def _go_on(self) -> None:
-        """Go as far as can be gone at this moment."""
+        """Run as far as possible at this moment."""
         state = self._state
         if not self._is_begun:
             self._is_begun = True

@@ -1,4 +1,4 @@
-"""What tags stand for: of the whole workflow, and of nodes that have ended.
+"""The values of tags: of the whole workflow, and of nodes that have ended.
 
 https://argo-workflows.readthedocs.io/en/latest/variables/
 """
@@ -26,7 +26,7 @@ def compact(value: Any) -> str:
 
 
 def globals_of(workflow: WorkflowRecord) -> dict[str, str]:
-    """`workflow.*` at the start of a run. What changes later (outputs, status) is added by the run."""
+    """`workflow.*` at the start of a run. The run adds values that change later (outputs, status)."""
     document = workflow.document
     meta, spec = document.get("metadata") or {}, document.get("spec") or {}
     scope = {
@@ -86,11 +86,11 @@ def outputs_paths(template: Mapping[str, Any]) -> dict[str, str]:
 
 
 class Seen:
-    """What one node, or one loop of nodes, gives to those after it.
+    """The values that one node, or one loop of nodes, passes to those after it.
 
-    `absent`: output parameters that it declares and did not write, because it was skipped.
-    `attempt`: the last one of a node that is tried again, which others see in its place.
-    `missing_artifacts`: output artifacts that were not made and need not be: of a skipped node, or optional ones.
+    `absent`: output parameters that it declares and did not write, because it was skipped. `attempt`: the
+    last one of a node that is tried again, which others see in its place. `missing_artifacts`: output
+    artifacts that were not made and need not be: of a skipped node, or optional ones.
     """
 
     __slots__ = ("absent", "artifacts", "children", "is_loop", "missing_artifacts", "record", "values")

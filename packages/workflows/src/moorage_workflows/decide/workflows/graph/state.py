@@ -1,4 +1,4 @@
-"""What one run of a workflow knows: its nodes' records, its pods, what they wait for, and what is said next."""
+"""The state of one run of a workflow: its nodes' records, its pods, its waits, and the next decision."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from moorage_workflows.model.workflow import (
 
 
 class Draft(Struct):
-    """What has been decided since the last decision was given out."""
+    """The decisions since the last one was returned."""
 
     remember: list[Remember] = field(default_factory=list)
     nodes: dict[str, NodeRecord] = field(default_factory=dict)  # by id
@@ -66,7 +66,7 @@ class Pods(Struct):
 
 
 class Waits(Struct):
-    """What nodes wait for beside pods and moments."""
+    """The waits of nodes other than those for pods and times."""
 
     answers: dict[Question, Future[Any]] = field(default_factory=dict)
     # by node id; the bool: is_exit
@@ -77,9 +77,10 @@ class Waits(Struct):
 
 
 class State:
-    """All that one run knows, and what it says next. Every change of a node goes through `save`.
+    """The state of one run, and its next decision. Every change of a node uses `save`.
 
-    `execute`: carries out a call as a node. Templates call templates, so whoever makes the state brings it.
+    `execute`: carries out a call as a node. Templates call templates, so the maker of the state passes it
+    in.
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class State:
     # --- nodes
 
     def has_begun(self, name: str) -> bool:
-        """Whether there is a record of the node of this name: what led to it is not asked again."""
+        """Whether there is a record of the node of this name: its conditions are not evaluated again."""
         return self.ids.of(name) in self.records
 
     def node(
@@ -231,7 +232,7 @@ class State:
         return self.save(self.node(call, None, None, NodeType.SKIPPED, phase, message))
 
     def forget_pod(self, node: NodeRecord) -> None:
-        """Nobody waits for the node's pod any more: it ends."""
+        """End the node's pod, without waiting for it any more."""
         if node.pod_name:
             self.pods.awaited.pop(node.pod_name, None)
             self.draft.end[node.pod_name] = EndPod(node.pod_name)
@@ -240,7 +241,7 @@ class State:
     # --- the workflow
 
     def note_progress(self) -> None:
-        """Bring the workflow's record up to what its nodes did."""
+        """Update the workflow's record from its nodes."""
         workflow = self.workflow
         if (workflow.done, workflow.total) != (self._pods_done, self._pods_total):
             self.workflow = msgspec.structs.replace(workflow, done=self._pods_done, total=self._pods_total)

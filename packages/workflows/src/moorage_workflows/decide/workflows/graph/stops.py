@@ -1,4 +1,4 @@
-"""Whether what goes on must end, and whether anything new may start: shutdown, deadline, suspension."""
+"""Whether running nodes must end, and whether new ones may start: shutdown, deadline, suspension."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LATE = "Step exceeded its deadline"  # Argo's words, as those for a shutdown
 
 
 def reason_to_end(state: State, *, is_exit: bool) -> str:
-    """Why what goes on is to end, and nothing new may start. Empty: it may. `is_exit`: of an exit handler."""
+    """Why running nodes must end and new ones may not start; empty: they may. `is_exit`: of an exit handler."""
     shutdown = state.controls.shutdown
     if shutdown == "Terminate" or (shutdown and not is_exit):
         return f"workflow shutdown with strategy: {shutdown}"
@@ -18,7 +18,7 @@ def reason_to_end(state: State, *, is_exit: bool) -> str:
 
 
 def check_cut(state: State, *, is_exit: bool) -> None:
-    """Raises Cut where nothing new may start. What has begun is followed to its end all the same."""
+    """Raises Cut if new nodes may not start. Nodes that have begun are still followed to their end."""
     if reason := reason_to_end(state, is_exit=is_exit):
         raise Cut(reason)
 

@@ -26,7 +26,7 @@ _TIME_IS_OVER = Resume()  # the duration of a suspended node
 async def wait_suspended(
     state: State, call: Call, resolved: Resolved, template: Mapping[str, Any], inputs: Inputs
 ) -> NodeRecord:
-    """Wait until somebody lets the node go on with the values that it wants, or its duration is over."""
+    """Wait until a user resumes the node with the values that it needs, or its duration is over."""
     node = state.node(call, resolved, inputs, NodeType.SUSPEND, NodePhase.RUNNING)
     node = state.save(msgspec.structs.replace(node, phase=NodePhase.RUNNING))
     if reason := reason_to_end(state, is_exit=call.is_exit):

@@ -1,4 +1,6 @@
-"""Steps and tasks: their conditions, what they may refer to, and the values of their tags. Pure functions."""
+"""Steps and tasks: their conditions, the nodes that they may refer to, and the values of their tags. Pure
+functions.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,10 @@ from moorage_workflows.model.workflow import Artifact, NodePhase, NodeRecord, No
 
 
 class Scope(Struct, frozen=True):
-    """What tags of a step stand for.
+    """The values of tags of a step.
 
-    `absent`: output parameters that a skipped step declares and did not write. `missing`: artifacts that need not
-    be there, and are not.
+    `absent`: output parameters that a skipped step declares and did not write. `missing`: artifacts that are
+    missing and may be.
     """
 
     values: Mapping[str, str]
@@ -52,7 +54,7 @@ class Scope(Struct, frozen=True):
 
 
 def type_of(template: Mapping[str, Any]) -> NodeType:
-    """What the node of a template is."""
+    """The type of a template's node."""
     for key, kind in (
         ("steps", NodeType.STEPS),
         ("dag", NodeType.DAG),
@@ -109,7 +111,7 @@ _UNNAMED = re.compile(r"""\b(?:steps|tasks)(?:\.\{\{|\[(?!\\?['"]))""")
 
 
 def visible_to(frame: Frame, task: Mapping[str, Any], conditions: Mapping[str, Depends]) -> dict[str, Seen]:
-    """What a task may refer to: those before it, and of them those that it names."""
+    """The tasks that a task may refer to: those before it, and of them those that it names."""
     text = json.dumps(task)
     if _UNNAMED.search(text):
         names = ancestors(conditions, conditions[str(task.get("name"))].tasks)
@@ -140,7 +142,7 @@ def condition_of(task: Mapping[str, Any]) -> Depends:
 
 
 def words_of(task: Mapping[str, Any], seen: Seen) -> frozenset[str]:
-    """What may be said of a task in `depends` of another."""
+    """The result words of a task that are true in `depends` of another."""
     phase = seen.record.phase
     words = {
         NodePhase.SUCCEEDED: {"Succeeded", "Ok"},
@@ -216,7 +218,7 @@ def in_order(conditions: Mapping[str, Depends], among: Mapping[str, Seen]) -> li
 
 
 def output_value(parameter: Mapping[str, Any], source: Mapping[str, Any], scope: Scope) -> str | None:
-    """The value of an output parameter of steps or a DAG; None: what it names was not made. Raises TextError."""
+    """The value of an output parameter of steps or a DAG; None: its source was not made. Raises TextError."""
     if parameter.get("value") is not None:
         return substitute_text(str(parameter["value"]), scope.values)
     if source.get("parameter"):
@@ -240,7 +242,7 @@ def output_value(parameter: Mapping[str, Any], source: Mapping[str, Any], scope:
 
 
 def with_fixed_values(template: Mapping[str, Any], outputs: Outputs | None) -> Outputs | None:
-    """The outputs of a step with those parameters whose value stands in its template."""
+    """The outputs of a step, with the parameters that have their value in the template."""
     fixed = {
         str(parameter.get("name")): str(parameter["value"])
         for parameter in (template.get("outputs") or {}).get("parameters") or ()
@@ -292,7 +294,7 @@ def locks_of(synchronization: Mapping[str, Any] | None, scope: Mapping[str, str]
 
 
 def waiting_for(locks: Iterable[str], reason: str = "") -> str:
-    """The message of a node that waits for locks. `reason`: why nobody can have them."""
+    """The message of a node that waits for locks. `reason`: why they are not available at all."""
     words = f"Waiting for {', '.join(lock_name(lock) for lock in locks)} lock"
     return f"{words}: {reason}" if reason else words
 

@@ -9,7 +9,7 @@ from moorage_workflows.decide.workflows.graph.coroutines import Future, Schedule
 
 
 class Timers:
-    """What is done at its moment, the earliest first; of one moment, the one that asked first."""
+    """Timers, the earliest first; of one time, the one that was set first."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -18,11 +18,11 @@ class Timers:
 
     @property
     def next_at(self) -> datetime | None:
-        """The earliest moment that somebody waits for."""
+        """The time of the first timer; None if there is none."""
         return self._heap[0][0] if self._heap else None
 
     def at(self, moment: datetime) -> Future[None]:
-        """What is done at this moment."""
+        """A future that is done at this time."""
         future: Future[None] = self._scheduler.future()
         self._number += 1
         heapq.heappush(self._heap, (moment, self._number, future))

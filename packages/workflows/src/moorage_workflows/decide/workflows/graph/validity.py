@@ -1,4 +1,4 @@
-"""What holds of a run and its nodes at every moment, whatever was killed before. Tests ask it after every case."""
+"""Invariants of a run and its nodes, also after any kill. Tests check them after every case."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from moorage_workflows.model.workflow import ENDED_PHASES, NodeRecord, WorkflowR
 
 
 def violations(workflow: WorkflowRecord, nodes: Iterable[NodeRecord]) -> list[str]:
-    """What is wrong with these records, each as one sentence; none: they may be stored.
+    """The errors in these records, each as one sentence; empty: they may be stored.
 
-    A run that has ended has no node that has not, and holds no lock. A node that has ended has a time of its end,
-    and nothing within it goes on. No two nodes have one pod.
+    If a run has ended, all its nodes have ended, and it holds no lock. A node that has ended has the time of
+    its end, and all nodes within it have ended. Two nodes never have the same pod.
     """
     faults = []
     records = {node.id: node for node in nodes}

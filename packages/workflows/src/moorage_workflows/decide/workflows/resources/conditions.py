@@ -22,7 +22,7 @@ _ABSENT = object()
 
 
 class Conditions(Struct, frozen=True):
-    """What ends the wait for an object."""
+    """The conditions that end the wait for an object."""
 
     success: tuple[Requirement, ...] = ()
     failure: tuple[Requirement, ...] = ()

@@ -1,6 +1,6 @@
-"""The `flags` of a resource template: words of `kubectl`, read for the one action that they stand at.
+"""The `flags` of a resource template: words of `kubectl`, read for the one action of the template.
 
-A flag that would change what is sent or where to is refused unless it is carried out here.
+A flag that would change the request or its target is refused, unless it is carried out here.
 https://kubernetes.io/docs/reference/kubectl/generated/
 """
 
@@ -57,7 +57,9 @@ _SECONDS = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", re.ASCII)
 
 
 class Flags(Struct, frozen=True, kw_only=True):
-    """`words`: what stands beside the flags: a kind and names, or KIND/NAME. `values`: flags by their names."""
+    """`words`: the arguments that are not flags: a kind and names, or KIND/NAME. `values`: flags by their
+    names.
+    """
 
     words: tuple[str, ...] = ()
     values: Mapping[str, str] = field(default_factory=dict)
@@ -75,7 +77,7 @@ class Flags(Struct, frozen=True, kw_only=True):
 
     @property
     def targets(self) -> tuple[tuple[str, str], ...]:
-        """(kind, name) of each object that the words name; a name is empty where a kind stands alone."""
+        """(kind, name) of each object that the words name; the name is empty for a kind without a name."""
         slashed = [word for word in self.words if "/" in word]
         if slashed and len(slashed) < len(self.words):
             raise TextError(f"flags: {' '.join(self.words)}: write KIND/NAME for each object, or KIND NAME...")
@@ -96,7 +98,7 @@ class Flags(Struct, frozen=True, kw_only=True):
 
 
 def read_flags(action: str, given: Sequence[str]) -> Flags:
-    """Read the flags of one action. Raises TextError, which names the word and what is allowed."""
+    """Read the flags of one action. Raises TextError, which names the word and the allowed ones."""
     words: list[str] = []
     values: dict[str, str] = {}
     rest = [str(word) for word in given]
@@ -152,7 +154,7 @@ def _check(action: str, flags: Flags) -> None:
 
 
 def seconds_of(text: str) -> float:
-    """Raises TextError for what is neither seconds nor a duration such as 5m."""
+    """Raises TextError for a text that is neither seconds nor a duration such as 5m."""
     matched = _SECONDS.fullmatch(text)
     if not text or matched is None:
         raise TextError(f"flag --timeout is {text!r}: use a duration, such as 30s or 5m")

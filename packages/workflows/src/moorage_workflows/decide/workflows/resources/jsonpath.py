@@ -57,7 +57,7 @@ class Below(Struct, frozen=True):
 
 
 class Filter(Struct, frozen=True):
-    """`[?(@.a == "b")]`; without an operator: what `left` finds is there."""
+    """`[?(@.a == "b")]`; without an operator: `left` finds a value."""
 
     left: Operand
     operator: str = ""
@@ -68,7 +68,7 @@ Step: TypeAlias = Field | Part | Union | Below | Filter
 
 
 class Path(Struct, frozen=True):
-    """`from_root`: `$`; else from where the expression stands."""
+    """`from_root`: `$`; else from the place of the expression."""
 
     steps: tuple[Step, ...]
     from_root: bool = False
@@ -107,7 +107,7 @@ def parse(text: str) -> tuple[Node, ...]:
 
 
 def render(nodes: Sequence[Node], obj: Any) -> str:
-    """What kubectl prints of the object. Raises JsonPathError."""
+    """The object as kubectl prints it with this template. Raises JsonPathError."""
     return "".join(_rendered(nodes, obj, obj))
 
 

@@ -22,9 +22,10 @@ STRATEGIES = ("strategic", "merge", "json")
 def order_of(
     template: Mapping[str, Any], *, workflow: Mapping[str, Any], node: str, retries: int, manifest_path: str
 ) -> Obj:
-    """What the executor is to do, as it reads it. `workflow`: its metadata. `retries`: how often it was retried.
+    """The order in the form that the executor reads. `workflow`: its metadata. `retries`: how often it was
+    retried.
 
-    `manifest_path`: where main finds the manifest that stands in the template. Raises OrderError.
+    `manifest_path`: where main finds the manifest of the template. Raises OrderError.
     """
     resource = template["resource"]
     action = str(resource.get("action") or "")

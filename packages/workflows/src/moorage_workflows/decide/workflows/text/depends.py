@@ -46,7 +46,7 @@ _Term: TypeAlias = _Is | _Not | _All | _Any
 
 
 class Depends(Struct, frozen=True):
-    """A condition on tasks. `tasks`: those it names, each once, in the order they first stand in."""
+    """A condition on tasks. `tasks`: those it names, each once, in the order of their first use."""
 
     tasks: tuple[str, ...]
     words: tuple[tuple[str, str], ...]  # (task, result word) as written; the word is "Ok" where none was
@@ -77,7 +77,7 @@ def _holds(term: _Term, outcomes: Mapping[str, frozenset[str]]) -> bool:
 
 @lru_cache(maxsize=4096)
 def parse_depends(text: str) -> Depends:
-    """Read a condition; an empty text has no tasks and is always true.
+    """Read a condition; an empty text is always true and has no tasks.
 
     Raises SyntaxProblem, naming the position, for wrong syntax and unknown result words.
     """

@@ -1,9 +1,9 @@
 """Errors of the text in a workflow's manifest.
 
-TextError           a tag, expression, condition or duration that cannot be read or evaluated (`decide.evaluation`)
-├── UnresolvedTag   it names a variable that is not in scope
-├── SyntaxProblem   it breaks the rules of its language, whatever is in scope
-└── AbsentValue     it names an output that its step did not leave, with no default
+TextError           a tag, expression, condition or duration that cannot be read or evaluated
+(`decide.evaluation`) ├── UnresolvedTag   it names a variable that is not in scope ├── SyntaxProblem   it
+breaks the rules of its language, for any scope └── AbsentValue     it names an output that its step did
+not leave, with no default
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class UnresolvedTag(TextError):
 
 
 class AbsentValue(TextError):
-    """An output that its step did not leave (it was skipped or omitted), where no default says what to use."""
+    """An output that its step did not leave (it was skipped or omitted), and that has no default."""
 
     def __init__(self, tag: str) -> None:
         super().__init__(

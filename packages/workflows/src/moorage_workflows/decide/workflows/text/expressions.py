@@ -109,7 +109,7 @@ class Scope:
         return True
 
     def needed(self, names: Iterable[str]) -> dict[str, Any]:
-        """The variables that an expression with these names can tell from those that are not there."""
+        """The variables that an expression with these names can distinguish from missing ones."""
         near: set[str] = set()
         for name in names:
             parts = name.split(".")
@@ -152,7 +152,9 @@ def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Frame(Struct):
-    """What an evaluation sees: the scope, what `let` made, and the element of the innermost predicate."""
+    """The state of an evaluation: the scope, the variables of `let`, and the element of the innermost
+    predicate.
+    """
 
     scope: Scope
     call: Call
@@ -177,9 +179,9 @@ class Program(Struct, frozen=True):
 def evaluate(expression: str, scope: Mapping[str, Any], *, now: datetime | None = None) -> Any:
     """Evaluate an expression. `scope`: values by dotted name ("inputs.parameters.x").
 
-    `now`: what `now()` gives; None: `now()` is refused. Raises SyntaxProblem for wrong syntax and unknown
-    functions, UnresolvedTag for a variable that is not in scope (a last name on the left of `??`, or with `?.`, is
-    nil instead), TooMuchWork past the limits, and TextError for values that do not fit.
+    `now`: the value of `now()`; None: `now()` is refused. Raises SyntaxProblem for wrong syntax and unknown
+    functions, UnresolvedTag for a variable that is not in scope (a last name on the left of `??`, or with
+    `?.`, is nil instead), TooMuchWork past the limits, and TextError for values that do not fit.
     """
     return compile_expression(expression).run(Scope(scope), now)
 

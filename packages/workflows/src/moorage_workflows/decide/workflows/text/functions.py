@@ -34,7 +34,7 @@ DATE_LAYOUTS = (
 
 
 class Call(Struct, frozen=True):
-    """What a function gets beside its arguments. `now`: None where there is no clock."""
+    """The context of a function call, in addition to its arguments. `now`: None where there is no clock."""
 
     budget: Budget
     now: datetime | None

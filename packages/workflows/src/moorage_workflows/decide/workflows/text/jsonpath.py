@@ -101,7 +101,7 @@ class Path(Struct, frozen=True):
 
 
 class Operation(Struct, frozen=True):
-    """A sign and what it joins: one term for `!`, else two."""
+    """An operator and its operands: one term for `!`, else two."""
 
     sign: str
     terms: tuple[Term, ...]
@@ -120,7 +120,7 @@ _INTEGER = re.compile(r"\s*(-?[0-9]{1,18})\s*")
 
 
 def query(path: str, document: Any, budget: Budget) -> Any:
-    """What the path selects in a JSON document.
+    """The values that the path selects in a JSON document.
 
     Raises SyntaxProblem for a path that cannot be read, TextError where a key or index does not exist.
     """

@@ -202,7 +202,7 @@ def parse_moment(text: str, layout: str, where: tzinfo = UTC) -> datetime:
 
 
 def _read(text: str, parts: Sequence[str]) -> dict[str, str] | None:
-    """The text of each field, where it stands first; None where the text has another form."""
+    """The text of each field, at its first place; None where the text has another form."""
     fields: dict[str, str] = {}
     place = 0
     for index, part in enumerate(parts):

@@ -1,4 +1,4 @@
-"""Regular expressions as Go has them: RE2, whose time grows with the text's length alone.
+"""Regular expressions as in Go: RE2, with time that depends on the text's length only.
 
 https://github.com/google/re2/wiki/Syntax
 """
@@ -18,7 +18,7 @@ from moorage_workflows.decide.workflows.text.limits import PATTERN_BYTES
 def compile_pattern(text: str) -> Any:
     """Compile a pattern.
 
-    Raises SyntaxProblem for what RE2 does not know, such as look-ahead and back references.
+    Raises SyntaxProblem for syntax that RE2 does not know, such as look-ahead and back references.
     """
     options = re2.Options()
     options.log_errors = False

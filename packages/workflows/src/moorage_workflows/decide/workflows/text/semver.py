@@ -33,7 +33,7 @@ class Version(Struct, frozen=True):
 
 
 def compare(constraint: str, version: str) -> bool:
-    """Whether a version meets a constraint. Raises TextError for what is neither."""
+    """Whether a version meets a constraint. Raises TextError for an invalid version or constraint."""
     match = _VERSION.fullmatch(version.strip())
     if match is None or any(_is_wild(match[name]) for name in ("major", "minor", "patch") if match[name]):
         raise TextError(f"semverCompare: {shown(version)} is no version; use a form such as 1.2.3")
@@ -72,7 +72,7 @@ def _words(match: re.Match[str]) -> tuple[str, ...]:
 
 
 def _order(version: Version) -> tuple[Key, int, list[tuple[int, int, str]]]:
-    """What sorts versions: a prerelease before its release, numbers before words."""
+    """A key to sort versions: a prerelease before its release, numbers before words."""
     words = [(0, int(word[:18]), "") if word.isdecimal() else (1, 0, word) for word in version.before]
     return (version.key, 0 if version.before else 1, words)
 

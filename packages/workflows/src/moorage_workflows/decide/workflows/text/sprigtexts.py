@@ -41,7 +41,7 @@ def sprig_text(value: Any, call: Call) -> str:
 
 
 def texts(value: Any, call: Call) -> list[str]:
-    """The elements of a list as strings, nil left out; a value that is no list is one of one element."""
+    """The elements of a list as strings, nil left out; any other value is a list of one element."""
     if not is_list(value):
         return [] if value is None else [sprig_text(value, call)]
     call.budget.items(len(value))

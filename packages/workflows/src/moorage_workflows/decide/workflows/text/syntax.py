@@ -102,7 +102,7 @@ class Builtin(Struct, frozen=True):
 
 
 class Predicate(Struct, frozen=True):
-    """What a builtin evaluates for each element."""
+    """The expression that a builtin evaluates for each element."""
 
     node: Node
 
@@ -251,7 +251,7 @@ def children(node: Node) -> tuple[Node, ...]:
 
 
 def operands(node: Binary) -> list[Node]:
-    """What a row of one chained sign joins, from the left: a, b, c of `a + b + c`."""
+    """The operands of a chain of one operator, from the left: a, b, c of `a + b + c`."""
     row: list[Node] = []
     left: Node = node
     while isinstance(left, Binary) and left.sign == node.sign:
@@ -489,7 +489,7 @@ class _Parser:
         return value
 
     def call(self, name: Token, arguments: tuple[Node, ...]) -> Node:
-        """A call by a bare name; a name that is no builtin is looked up in scope when it is evaluated."""
+        """A call by a bare name; if it is not a builtin, it is looked up in scope at evaluation."""
         self.nodes += 1
         if name.value not in _WITH_PREDICATE:
             return Builtin(name.value, arguments + self.arguments(), name.position)

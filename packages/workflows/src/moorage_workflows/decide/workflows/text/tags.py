@@ -1,6 +1,6 @@
 """Tags in a document: `{{inputs.parameters.x}}`, and `{{=…}}` with an expression.
 
-A document is written as JSON, its tags are replaced in that text, and it is read again. So a tag may stand in a
+A document is written as JSON, its tags are replaced in that text, and it is read again. So a tag may be in a
 key, and a value cannot break the document.
 https://argo-workflows.readthedocs.io/en/latest/variables/
 """
@@ -28,7 +28,7 @@ _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
 class Reference(Struct, frozen=True):
-    """A tag of a document. `text`: what stands in it, trimmed, without `=`; `path`: such as spec.args[1]."""
+    """A tag of a document. `text`: its content, trimmed, without `=`; `path`: such as spec.args[1]."""
 
     path: str
     text: str
@@ -40,13 +40,14 @@ def substitute(
 ) -> T:
     """Replace the tags of a document with values of the scope.
 
-    A simple tag takes a string of the scope; None stands for an output that is absent. A tag whose variable is not
-    in scope stays as it is, unless `allow_unresolved` is false or its name begins with one of `strict`
-    ("steps.", "tasks."): then UnresolvedTag is raised. An expression that fails for another reason stays as it is
-    too, unless `allow_unresolved` is false or there is any `strict`. A document without tags is returned as it is.
+    A simple tag takes a string of the scope; None means an output that is absent. A tag with a variable that
+    is not in scope stays as it is, unless `allow_unresolved` is false or its name begins with one of
+    `strict` ("steps.", "tasks."): then UnresolvedTag is raised. An expression that fails for another reason
+    stays as it is too, unless `allow_unresolved` is false or there is any `strict`. A document without tags
+    is returned as it is.
 
-    Raises AbsentValue for a simple tag of an absent output, SyntaxProblem for an expression that cannot be read
-    and TooMuchWork past the limits, whatever the options; TextError for the rest.
+    With any options, raises AbsentValue for a simple tag of an absent output, SyntaxProblem for an
+    expression that cannot be read, and TooMuchWork past the limits; TextError for the rest.
     """
     try:
         written = msgspec.json.encode(document).decode()
@@ -73,7 +74,7 @@ def substitute_text(
 
 
 def references(document: Any) -> list[Reference]:
-    """The tags of a document, keys included, in the order they stand in; of nested tags the innermost."""
+    """The tags of a document, keys included, in the order of the document; of nested tags the innermost."""
     return [Reference(path, *_kind_of(tag)) for path, text in _strings(document, "") for tag in _tags(text)]
 
 
@@ -195,7 +196,7 @@ class _Substitution:
         return any(name == prefix or name.startswith(prefix + ".") for prefix in self.strict)
 
     def expression(self, tag: str) -> str:
-        """The result of `=…`, ready to stand in JSON."""
+        """The result of `=…`, ready for insertion into JSON."""
         text = _plain(tag[1:])
         program = compile_expression(text)
         stays = "{{" + tag + "}}"
@@ -223,7 +224,7 @@ class _Substitution:
 
 
 def _again(exc: TextError, text: str) -> tuple[str, ...]:
-    """What makes the same error, with the expression in its message."""
+    """Arguments that make the same error again, with the expression in its message."""
     if isinstance(exc, AbsentValue):
         return (exc.tag,)
     return (f"expression {text.strip()[:120]!r} fails: {exc.message}",)
@@ -241,7 +242,7 @@ def _plain(tag: str) -> str:
 
 
 def _escaped(value: Any, name: str) -> str:
-    """A value as it stands within a string of JSON."""
+    """A value as written within a string of JSON."""
     if value is None:
         raise AbsentValue(name)
     if not isinstance(value, str):

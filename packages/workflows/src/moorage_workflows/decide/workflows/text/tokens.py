@@ -11,7 +11,7 @@ from moorage_workflows.decide.workflows.text.errors import SyntaxProblem
 
 
 class Kind(Enum):
-    """What a token is."""
+    """The type of a token."""
 
     NAME = auto()
     NUMBER = auto()

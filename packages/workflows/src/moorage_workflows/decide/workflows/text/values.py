@@ -1,4 +1,4 @@
-"""What values of an expression mean, as Go has it: equality, order, arithmetic, text and JSON.
+"""The meaning of values of an expression, as in Go: equality, order, arithmetic, text and JSON.
 
 Integers have 64 bits and wrap around; numbers read from JSON are floats.
 """
@@ -33,7 +33,7 @@ class Duration(Struct, frozen=True, order=True):
 
     @property
     def timedelta(self) -> timedelta:
-        """The same, without what is below a microsecond."""
+        """The same, without the part below a microsecond."""
         return timedelta(microseconds=self.nanoseconds // 1000)
 
 
@@ -118,7 +118,7 @@ def to_float(value: Any) -> float:
 
 
 def equal(left: Any, right: Any, budget: Budget, depth: int = 0) -> bool:
-    """`==`: numbers by value whatever their type, lists and maps by their parts; other types differ."""
+    """`==`: numbers of any type by value, lists and maps by their parts; other types differ."""
     budget.spend()
     if depth > DEPTH:
         raise TextError(f"a value is nested more than {DEPTH} deep")
@@ -324,7 +324,8 @@ def _exact(text: str) -> Any:
 def json_text(value: Any, budget: Budget, *, indent: int = 0, escapes_html: bool = True) -> str:
     """The value as Go writes JSON: sorted keys, compact unless indented; `<`, `>` and `&` are escaped.
 
-    Bytes are base64, moments RFC 3339, durations nanoseconds. Raises TextError for what JSON cannot hold.
+    Bytes are base64, moments RFC 3339, durations nanoseconds. Raises TextError for values that JSON cannot
+    hold.
     """
     parts: list[str] = []
     _write(value, parts, budget, 0, indent, escapes_html)
@@ -380,7 +381,7 @@ def _write_all(
     indent: int,
     escapes_html: bool,
 ) -> str:
-    """Write the elements of a list or map; return what closes it."""
+    """Write the elements of a list or map; return the closing text."""
     if not pairs:
         return start + end
     line = "\n" + " " * indent * (depth + 1) if indent else ""

@@ -23,7 +23,7 @@ from moorage_workflows.decide.workflows.text.values import go_float
 
 
 class _Kind(StrEnum):
-    """What a token is; the value is its word in messages."""
+    """The type of a token; the value is its word in messages."""
 
     START = "the start"
     PREFIX = "prefix"
@@ -127,8 +127,8 @@ _Node: TypeAlias = _Value | _Prefixed | _Joined
 def holds(text: str) -> bool:
     """Whether the condition is true; an empty one is.
 
-    Raises TextError for what govaluate refuses: words with a hyphen or a dot outside quotes, a string against a
-    number, an operator that touches the next one, a result that is neither true nor false.
+    Raises TextError for texts that govaluate refuses: words with a hyphen or a dot outside quotes, a string
+    against a number, an operator that touches the next one, a result that is neither true nor false.
     """
     if text == "":
         return True
@@ -305,7 +305,7 @@ class _Parser:
         return node
 
     def joined(self, level: int) -> _Node:
-        """What operators of this precedence and of higher ones join."""
+        """The operands that operators of this precedence and of higher ones join."""
         left = self.single()
         while self.index < len(self.tokens):
             token = self.tokens[self.index]
@@ -358,7 +358,7 @@ def _prefixed(sign: str, value: Any) -> Any:
 
 
 def _join(sign: str, left: Any, node: _Node) -> Any:
-    """Join a value with what is on the right, which is not evaluated where the left decides."""
+    """Join a value with the right side, which is not evaluated where the left decides."""
     match sign:
         case "&&" if left is False:
             return False
