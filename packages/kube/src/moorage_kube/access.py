@@ -1,4 +1,4 @@
-"""What the caller may do, as the API server says it.
+"""The rights of the caller, as the API server reports them.
 
 https://kubernetes.io/docs/reference/access-authn-authz/authorization/#checking-api-access
 """
@@ -15,7 +15,7 @@ SERVICE_ACCOUNT = "system:serviceaccount:"
 
 @dataclass(frozen=True, slots=True, order=True)
 class Right:
-    """One verb on one resource. An empty namespace: in all of them, or on what lives in none."""
+    """One verb on one resource. An empty namespace means all namespaces, or a cluster-scoped resource."""
 
     verb: str
     group: str

@@ -1,6 +1,6 @@
-"""Read hosts, paths and clients' addresses of requests strictly, before any decision uses them.
+"""Read hosts, paths and client addresses of requests strictly, before any decision uses them.
 
-Two readers of one request must not see two different hosts or paths: what is odd is refused, not repaired.
+Two readers of one request must not see two different hosts or paths. So an odd value is refused, not repaired.
 https://www.rfc-editor.org/rfc/rfc3986#section-3.2 (authority), #section-6.2.2 (paths)
 """
 
@@ -65,10 +65,10 @@ def parse_origin(text: str) -> tuple[str, str, int]:
 
 
 def client_network(address: str) -> str:
-    """Whose address it is, for counting by it: an IPv4 address itself, of an IPv6 address its /64.
+    """Return the network to count a client by: an IPv4 address itself, the /64 of an IPv6 address.
 
-    A customer has at least a whole /64, and takes another address of it as often as they like. What is not an
-    address is given back as it is. https://www.rfc-editor.org/rfc/rfc6177
+    A customer has at least a whole /64 and can change the address within it at any time. Any other text is
+    returned unchanged. https://www.rfc-editor.org/rfc/rfc6177
     """
     try:
         read = ipaddress.ip_address(address.partition("%")[0])

@@ -41,10 +41,11 @@ class ObjList:
 
 
 class Api(Protocol):
-    """One object at a time, or a collection. Every method raises `moorage_kube.errors.ApiError` subclasses.
+    """The Kubernetes API: one object at a time, or a collection.
 
-    Objects given are not changed and not kept; objects returned belong to the caller, **except** those of
-    `list` and `watch` of an in-process client, which are shared and must not be changed: copy before you edit.
+    Every method raises `moorage_kube.errors.ApiError` subclasses. Objects passed in are neither changed nor
+    retained. Objects returned belong to the caller, **except** those of `list` and `watch` of an in-process
+    client: they are shared and must not be changed, so copy before you edit.
     """
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Obj: ...
@@ -110,7 +111,7 @@ class Api(Protocol):
         uid: str | None = None,
         propagation: Literal["Background", "Foreground", "Orphan"] | None = None,
     ) -> None:
-        """Delete; `uid` is a precondition (Conflict when another object bears the name now). Raises NotFound."""
+        """Delete; `uid` is a precondition (Conflict when another object has the name now). Raises NotFound."""
         ...
 
     async def create_subresource(
@@ -121,7 +122,7 @@ class Api(Protocol):
 
 
 class LogApi(Protocol):
-    """What gives pods' logs: `KubeClient` does."""
+    """A source of pods' logs, such as `KubeClient`."""
 
     def logs(
         self,

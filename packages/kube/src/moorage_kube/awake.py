@@ -1,7 +1,7 @@
-"""Time in which this process could act, apart from time in which it was held.
+"""The time in which this process could run, without the time in which it was suspended.
 
 A machine that sleeps, a virtual machine that is paused and a process that gets SIGSTOP have one thing in common:
-nobody here ran. Silence of others in that time proves nothing, since whoever listens was away too.
+this process did not run. It also could not receive anything, so silence of other parties proves nothing then.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ REMEMBERED = 64  # sleeps remembered; older ones no longer extend tolerations
 
 
 class Awake:
-    """Tells how long this process was awake, and how long it was held.
+    """Counts the time for which this process was awake, and the time for which it was suspended.
 
-    Every question looks at the clock first, so that the first one after a sleep is answered right, whichever
-    timer fires first. `run` keeps the gaps between looks short; without it, each gap above HELD_SECONDS counts as
-    a sleep.
+    Every method reads the clock first, so the first answer after a sleep is right, whichever timer fires first.
+    `run` makes the gaps between two reads short; without it, each gap above HELD_SECONDS counts as a sleep.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -47,7 +46,7 @@ class Awake:
             await self._clock.sleep(LOOK_SECONDS)
 
     def look(self) -> None:
-        """Note what time has passed since the last look.
+        """Record the time that passed since the last call.
 
         The longer of both clocks' gaps counts: some kernels stop the monotonic clock while the machine sleeps,
         and a paused virtual machine may get its wall clock set later.
@@ -69,7 +68,7 @@ class Awake:
             handler()
 
     def seconds(self) -> float:
-        """Seconds awake since the start; never goes back, and a sleep of any length adds one second."""
+        """Seconds awake since the start; never decreases, and a sleep of any length adds one second."""
         self.look()
         return self._seconds
 

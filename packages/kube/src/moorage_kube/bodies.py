@@ -18,11 +18,11 @@ class BodyTooLong(Exception):
 
 
 class ClientLeft(Exception):
-    """The client has gone before the end of its body."""
+    """The client closed the connection before the end of its body."""
 
 
 async def read_whole(parts: AsyncIterable[bytes], most: int) -> bytes:
-    """All parts of a body, at most so many bytes. Raises BodyTooLong, and what the parts' source raises.
+    """Return all parts of a body, at most `most` bytes. Raises BodyTooLong, and the errors of the source.
 
     Never holds more than `most` and one part.
     """

@@ -14,10 +14,12 @@ D = TypeVar("D")
 
 
 class BoundedCache(Generic[K, V]):
-    """At most `most` values by key. The longest unwritten goes first; reading keeps nothing longer.
+    """At most `most` values by key.
 
-    A value is gone `keep_seconds` after it was put; None: it stays until there is no room. Those that are over
-    leave memory when others are put.
+    The value written longest ago is dropped first; a read does not extend its life.
+
+    A value expires `keep_seconds` after it was put. None: it stays until its place is needed. Expired values are
+    removed from memory when others are put.
     """
 
     __slots__ = ("_clock", "_entries", "_keep_seconds", "_most")

@@ -1,4 +1,4 @@
-"""A change that depends on what an object holds: read, plan, write; again where another wrote in between."""
+"""Change an object depending on its state: read, plan, write; repeat after a conflict with another write."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ async def change_as_read(
     *,
     clock: Clock = SYSTEM,
 ) -> Obj:
-    """Patch the object that `read` reads and plans for; the object after it.
+    """Patch the object that `read` reads and plans for, and return the new object.
 
-    `read` returns the object, and the merge patch for it. The patch is written to the version that was read: where
-    another wrote in between, `read` is called again, at most `TRIES` times with `PAUSES` between them. What `read`
-    raises is raised at once, a Conflict too: it is a refusal.
+    `read` returns the object and its merge patch. The patch applies to the version that was read. After a conflict
+    with another write, `read` is called again, at most `TRIES` times with `PAUSES` between them. Errors of `read`
+    are raised at once, a Conflict too: it is a refusal.
 
-    Raises Conflict where the object changes before each write, and what the API raises.
+    Raises Conflict if the object changes before each write, and the errors of the API.
     """
 
     async def attempt() -> Callable[[], Awaitable[Obj]]:
@@ -48,7 +48,7 @@ async def change_as_read(
 
 
 async def write_as_read(read: Callable[[], Awaitable[Callable[[], Awaitable[T]]]], *, clock: Clock = SYSTEM) -> T:
-    """Call what `read` returns; while that raises Conflict, call `read` again, as `change_as_read` does."""
+    """Call the function that `read` returns; after a Conflict call `read` again, as `change_as_read` does."""
     for failures in range(1, TRIES):
         write = await read()
         try:

@@ -11,14 +11,17 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the rest of the program may know of time."""
+    """The source of time for the rest of the program."""
 
     def now(self) -> datetime:
         """Wall-clock time, always in UTC."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds from an arbitrary start; never goes back, and goes on while the machine sleeps, where it can."""
+        """Seconds from an arbitrary start.
+
+        Never decreases, and counts while the machine sleeps, if the system can.
+        """
         ...
 
     async def sleep(self, seconds: float) -> None:

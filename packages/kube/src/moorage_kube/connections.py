@@ -28,16 +28,17 @@ class Refusal(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Connections in all, and of one client address; the rest is kept for everybody else."""
+    """The limits on connections: in all, and of one client address. The difference is left for other addresses."""
 
     total: int
     of_address: int
 
 
 def bounds(files: int, *, files_of_connection: int = 1) -> Bounds:
-    """The bounds for a process that may have so many open files.
+    """Return the bounds for a process that may open `files` files.
 
-    One address may hold three quarters: behind a load balancer or on one machine everybody has the same.
+    One address may hold three quarters: behind a load balancer or on one machine all clients have the same
+    address.
     """
     total = max(16, min(MOST_CONNECTIONS, (files - SPARE_FILES) // files_of_connection))
     return Bounds(total, max(1, total * 3 // 4))
@@ -49,7 +50,7 @@ def file_limit() -> int:
 
 
 def raise_file_limit() -> int:
-    """Raise the soft limit of open files to the hard one, at most to `FILES`; returns what holds now."""
+    """Raise the soft limit of open files to the hard one, at most to `FILES`; return the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -36,13 +36,13 @@ class Objects(Protocol):
 
 
 class ControlLoop(Generic[K]):
-    """Runs `reconcile` for each key queued, never for one key twice at a time.
+    """Runs `reconcile` for each queued key, at most one pass of a key at a time.
 
     A pass that raises is repeated after a delay that doubles from 50 ms to one minute. The error is logged once
-    until the key succeeds or fails in another way; a conflict with somebody else's write is not worth a line.
-    `passed` hears of every pass: its outcome and its seconds. Outcomes are done, conflict, refused (an error
-    that was raised on purpose, by the API mostly) and failed (a defect). `of`: the objects that keys name; one in
-    whose pass the process hung twice is skipped (`inwork`).
+    until the key succeeds or fails in another way. A conflict with another write is not logged.
+    `passed` is called after every pass with its outcome and its seconds. Outcomes are done, conflict, refused (an
+    error raised on purpose, mostly by the API) and failed (a defect). `of`: the resource that the keys name. An
+    object is skipped after the process hung twice in its pass (`hangs`).
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class ControlLoop(Generic[K]):
             self._passed(outcome, self._clock.monotonic() - started)
 
     async def _pass(self, key: K) -> timedelta | None:
-        """Skip what has hung the process before; note what may hang it now."""
+        """Reconcile a key, unless the process hung on it before; record the key while its pass runs."""
         in_work = IN_WORK.get()
         if in_work is None or self.of is None or not isinstance(key, Key):
             return await self._reconcile(key)

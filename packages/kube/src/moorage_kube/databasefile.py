@@ -1,20 +1,20 @@
-"""SQLite files that may not come back with less than they acknowledged.
+"""SQLite files whose loss of acknowledged changes is detected.
 
-A file that is empty or gone, and one whose write-ahead log was cut, open as a sound database that holds less.
+An empty or missing file, and one whose write-ahead log was cut, open as a sound database that holds less.
 So each database counts its transactions in itself (the table `high_water`), and the folder has one manifest,
-`databases.manifest`: which databases there are, the identity of each, and how far each had come.
+`databases.manifest`: it lists the databases, the identity of each, and the last count of each.
 
 A database is entered before it is made. Its count is written after the commit (which is on the disk by then:
-`synchronous=FULL`) and before the change is acknowledged. So it is never ahead of the database, whatever is
-killed when, and gives no false alarm. After `kill -9` it is not behind what was acknowledged; after a power cut it
-may be, by SYNC_EVERY transactions at most. A write costs one `pwrite` of a line, some microseconds.
+`synchronous=FULL`) and before the change is acknowledged. So the entry is never ahead of the database, at any
+moment of a kill, and gives no false alarm. After `kill -9` it is not behind the acknowledged changes; after a
+power cut it may be, by SYNC_EVERY transactions at most. A write costs one `pwrite` of a line, some microseconds.
 
 An entry is two lines in different sectors, written in turn, each with a checksum: one is always whole. Entries
-never move, so that processes write theirs at the same time; the file is locked while one is added. A manifest that
-is damaged is completed from what the sound databases say.
+never move, so that processes write theirs at the same time; the file is locked while one is added. A damaged
+manifest is completed from the sound databases.
 
-Without a manifest a database is taken as it is, unless it lacks its write-ahead log: one that is closed leaves the
-mode with a log, and one that was killed leaves the log.
+Without a manifest a database is taken as it is, unless it lacks its write-ahead log: a closed database is no
+longer in log mode, and a killed process leaves the log.
 
 https://www.sqlite.org/pragma.html#pragma_synchronous, https://www.sqlite.org/walformat.html#recovery
 """
@@ -74,7 +74,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a folder's manifest says. `is_whole`: it is there, and every entry can be read."""
+    """The content of a folder's manifest. `is_whole`: the file exists, and every entry can be read."""
 
     marks: dict[str, Mark] = field(default_factory=dict)
     is_whole: bool = False
@@ -85,7 +85,7 @@ class Manifest:
 
 
 def log_files(database: Path) -> tuple[Path, ...]:
-    """What SQLite keeps beside a database: its log and the log's index."""
+    """The files that SQLite adds to a database: its log and the log's index."""
     return tuple(database.with_name(database.name + end) for end in ("-wal", "-shm"))
 
 
@@ -95,7 +95,10 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 
 def is_full(error: sqlite3.Error, path: Path) -> bool:
-    """Whether SQLite found no room. It calls that an I/O error where it makes or extends a file beside `path`."""
+    """Whether SQLite failed for lack of room.
+
+    It reports an I/O error if it cannot create or extend a log of `path`.
+    """
     name = getattr(error, "sqlite_errorname", "")
     if name in ("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE"):  # the index of the log could not be extended
         return True
@@ -109,7 +112,7 @@ def is_full(error: sqlite3.Error, path: Path) -> bool:
 
 
 def storage_error(verb: str, path: Path, error: sqlite3.Error) -> StorageError:
-    """What SQLite says, as one of our errors. `verb`: what could not be done."""
+    """Return an error of SQLite as one of our errors. `verb`: the action that failed."""
     if is_full(error, path):
         return StorageFull(
             f"could not {verb} {path}: the disk is full", hint="free some space; what was written is kept"
@@ -121,7 +124,7 @@ def storage_error(verb: str, path: Path, error: sqlite3.Error) -> StorageError:
 
 @contextlib.contextmanager
 def storage_errors(verb: str, path: Path) -> Iterator[None]:
-    """Raises StorageError for what SQLite raises."""
+    """Raises StorageError in place of sqlite3.Error."""
     try:
         yield
     except sqlite3.Error as error:
@@ -130,7 +133,7 @@ def storage_errors(verb: str, path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Raises StorageFull where what is written to `path`, or into that folder, finds no room."""
+    """Raises StorageFull when a write to `path`, or into that folder, fails for lack of room."""
     try:
         yield
     except OSError as error:
@@ -143,7 +146,10 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Raises StorageError for a file that may not be read; what is damaged in it, or missing, is left out."""
+    """Read a folder's manifest, without its damaged entries; empty if the file is missing.
+
+    Raises StorageError for a file that cannot be read.
+    """
     try:
         return _parse((folder / MANIFEST).read_bytes())
     except (FileNotFoundError, IsADirectoryError):
@@ -160,13 +166,13 @@ def _parse(content: bytes) -> Manifest:
 
 
 def read_mark(database: Path) -> Mark | None:
-    """What the manifest says of a database; None: nothing. Raises StorageError when it cannot be read."""
+    """Return the manifest's entry of a database, or None. Raises StorageError when the manifest cannot be read."""
     mark = read_manifest(database.parent).marks.get(database.name)
     return mark if mark is not None and mark.count > REMOVED else None
 
 
 def unreadable(path: Path, error: OSError) -> StorageError:
-    """What is said of a file that is there and cannot be read."""
+    """Return the error for a file that exists but cannot be read."""
     hint = None
     if isinstance(error, PermissionError):
         hint = f"give the user of this process the right to it: chown or chmod {path}"
@@ -248,7 +254,7 @@ def _enter(descriptor: int, name: str, mark: Mark) -> int:
 
 
 def _counted(folder: Path) -> Iterator[tuple[str, Mark]]:
-    """The sound databases of a folder whose manifest is damaged or gone."""
+    """The sound databases of a folder whose manifest is damaged or missing."""
     for database in sorted(folder.glob("[!.]*.db")):
         with contextlib.suppress(StorageError, sqlite3.Error):
             if find_problem(database, deep=False) is None and (mark := read_mark(database) or _own_mark(database)):
@@ -256,7 +262,7 @@ def _counted(folder: Path) -> Iterator[tuple[str, Mark]]:
 
 
 def _own_mark(database: Path) -> Mark | None:
-    """What a database itself says. Raises sqlite3.Error."""
+    """Read identity and count from the database itself. Raises sqlite3.Error."""
     with reading(database) as db:
         row = _read_row(db)
     return None if row is None else Mark(*row)
@@ -317,7 +323,7 @@ class HighWater:
             self._write(Mark(secrets.token_hex(8), BEGUN))
 
     def attach(self, db: sqlite3.Connection, *, count: int = 0) -> int:
-        """Make what is missing; return the count. `count` is where a database without one starts.
+        """Create the missing parts of the table; return the count. `count` is the start of a database without one.
 
         Call `refuse_less` and `begin` before. Raises sqlite3.Error, StorageError.
         """
@@ -443,10 +449,10 @@ def refuse_less(database: Path) -> None:
 
 
 def find_problem(database: Path, *, deep: bool) -> str | None:
-    """What is wrong with a database file, as the end of a sentence; None when it is as it was left, or new.
+    """Return the problem of a database file, as the end of a sentence; None if it is unchanged or new.
 
     `deep` walks every page (`PRAGMA quick_check`) of files up to DEEP_CHECK_BYTES. Nothing is written to the
-    database or its log. Raises StorageError when it cannot be looked at: no permission, in use, a full disk.
+    database or its log. Raises StorageError if the file cannot be read: no permission, in use, a full disk.
     """
     mark = read_mark(database)  # before the database, which may grow meanwhile
     was_here = mark is not None and mark.count > BEGUN
@@ -493,7 +499,7 @@ def find_problem(database: Path, *, deep: bool) -> str | None:
 
 
 def _less(mark: Mark, own: Mark | None) -> str | None:
-    """What a database lacks of what its mark says; the words of `find_problem`."""
+    """Return the changes of a mark that a database lacks, in the words of `find_problem`; None if it has all."""
     if mark.count == BEGUN or not mark.identity:
         return None
     if own is None:
@@ -517,7 +523,9 @@ def is_counted(database: Path) -> bool:
 
 
 def less_than(database: Path, copy: Path) -> str | None:
-    """What a database lacks of a copy that was made of it, in the words of `find_problem`; None: nothing.
+    """Return the changes that a database lacks but its copy has, in the words of `find_problem`.
+
+    None if it has all.
 
     Raises StorageError when one of them cannot be read.
     """
@@ -530,9 +538,9 @@ def less_than(database: Path, copy: Path) -> str | None:
 
 @contextlib.contextmanager
 def reading(database: Path, *, in_use: bool = False) -> Iterator[sqlite3.Connection]:
-    """A connection that changes neither the database nor its log. Raises sqlite3.Error.
+    """Open a connection that changes neither the database nor its log. Raises sqlite3.Error.
 
-    `in_use`: another process may have it open, or open it meanwhile; SQLite may then make an empty log beside it.
+    `in_use`: another process may have it open, or open it meanwhile; SQLite may then create an empty log file.
     """
     address = f"file:{quote(str(database.absolute()))}?mode=ro"
     if not in_use and not database.with_name(f"{database.name}-wal").exists():

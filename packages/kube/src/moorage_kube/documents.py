@@ -1,12 +1,12 @@
-"""JSON and YAML that others wrote, read within bounds.
+"""Read JSON and YAML from outside, within bounds.
 
-One place for every document that comes from outside: a request's body, an answer of somebody's webhook, a file,
-a pasted manifest, an annotation. A document that is too long, too deep or too large is refused before anything is
-built of it, so that none can end the process or hold it for long:
+All documents from outside are read here: a request's body, an answer of a webhook, a file, a pasted manifest, an
+annotation. A document that is too long, too deep or too large is refused before anything is built of it, so that
+none can end the process or block it for long:
 
 - libyaml's composer and Python's decoders recurse once a level: levels are counted over the stream of parser
   events (YAML) and over the brackets (JSON), both without recursion.
-- YAML's aliases multiply: what a document holds is counted with its aliases put in place.
+- YAML's aliases multiply: the size of a document is counted with its aliases replaced.
 
 YAML itself is read by `moorage_kube.yamldocuments`.
 """
@@ -28,7 +28,7 @@ _SQUARE = bytes.maketrans(b"{}", b"[]")
 
 
 def parse_json(data: bytes | str, type: Any = Any, *, bytes_max: int = BYTES_MAX) -> Any:
-    """Read one JSON document, as `type` (what `msgspec.json.decode` takes) when it is given.
+    """Read one JSON document, as `type` if given (a type that `msgspec.json.decode` takes).
 
     At most NESTING_MAX levels deep. Raises DocumentError.
     """
@@ -48,9 +48,9 @@ def check_nesting(data: bytes) -> None:
 
 
 def without_depth(data: bytes) -> bytes:
-    """JSON with null for what lies deeper than NESTING_MAX levels; invalid JSON stays invalid.
+    """Replace all values deeper than NESTING_MAX levels with null; invalid JSON stays invalid.
 
-    For answers that hold many people's objects: one that is too deep must not keep the others from being read.
+    For answers with objects of many users: an object that is too deep must not make the others unreadable.
     """
     parts, at, levels = [], 0, 0
     for bracket in _BRACKETS.finditer(data):

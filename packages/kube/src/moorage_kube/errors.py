@@ -12,7 +12,7 @@
     ├── NotReady                 something needed is not up (yet)
     ├── AlreadyRunning           a second `moor up` on one data folder
     ├── DataFolderError          a data folder that cannot be used: version, owner, space
-    ├── PortTaken                a port that somebody else listens on
+    ├── PortTaken                a port that another program uses
     ├── StorageError             the store could not read or write
     │   ├── StorageFull          no room left on the disk
     │   └── StorageDamaged       a file is damaged, or holds less than was acknowledged
@@ -25,7 +25,7 @@
         ├── TooLarge        413  ├── ServerError    5xx, and when no answer came (status 0)
         ├── LeaseLost            └── UnsupportedMediaType 415
 
-A message says what could not be done, the value seen, the limit; the hint what to do.
+A message has the action that failed, the value seen and the limit; the hint says how to fix it.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ class MoorageError(Exception):
 
 
 class UsageError(MoorageError):
-    """The command line, or what a request asks for, is wrong."""
+    """The command line or a request is wrong."""
 
     exit_code: ClassVar[int] = 2
 
 
 class Problems(UsageError):
-    """Several things wrong at once; the command line prints each on a line of its own.
+    """Several things are wrong at once; the command line prints each on a separate line.
 
-    `problems` are (message, hint). `fields`: the field of each, for a form; empty: not known.
+    `problems` are (message, hint). `fields`: the field of each, for a form; empty if not known.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class DataFolderError(MoorageError):
 
 
 class PortTaken(MoorageError):
-    """A port that somebody else listens on."""
+    """A port that another program listens on."""
 
 
 class StorageError(MoorageError):
@@ -230,7 +230,7 @@ class AlreadyExists(ApiError):
 
 
 class Expired(ApiError):
-    """A watch or a `continue` token points before the oldest event kept."""
+    """A watch or a `continue` token points before the oldest stored event."""
 
     status = 410
     reason = "Expired"

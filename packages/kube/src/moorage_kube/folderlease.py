@@ -1,13 +1,14 @@
-"""One process at a time opens the databases of a folder, by a lease that the folder itself holds.
+"""One process at a time opens the databases of a folder, by a lease stored in the folder.
 
-There are two guards, as a volume may be mounted on several nodes. An OS lock (flock) on the file `server.lease`:
-the kernel releases it when its process ends, and a process that is stopped keeps it. And what is in the file: the
-holder, the boot of its node, and a beat that it renews. Where locks do not reach other nodes, another server takes
-over once it has itself watched the beat unchanged for LEASE_SECONDS. No wall clocks are compared.
+There are two guards, as a volume may be mounted on several nodes. The first is an OS lock (flock) on the file
+`server.lease`: the kernel releases it when its process ends, and a stopped process still holds it. The second is
+the file's content: the holder, the boot of its node, and a beat that it renews. If locks do not reach other nodes,
+another server takes over once it has itself watched the beat unchanged for LEASE_SECONDS. Wall clocks are never
+compared.
 
 A holder stops writing RENEW_DEADLINE_SECONDS after it began the last renewal that succeeded: `check` raises then,
-before and after each commit, and `on_lost` ends the process. So it has stopped before another begins, and what it
-could not prove to be in time was acknowledged to nobody.
+before and after each commit, and `on_lost` ends the process. So it has stopped before another begins, and a write
+that may have been late is not acknowledged.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is in the file. An empty `holder` has released it."""
+    """The content of the lease file. An empty `holder` means that the lease was released."""
 
     holder: str = ""
     boot: str = ""
@@ -143,7 +144,7 @@ class FolderLease:
         log.info("holds the folder", extra={"path": str(self._folder), "holder": self._name})
 
     def _keep(self) -> None:
-        """Renew in a thread of its own: an event loop that is busy loses nothing."""
+        """Renew in a separate thread, so that a busy event loop does not lose the lease."""
         while self._renew and not self._ended.wait(self._times.retry):
             started = self._clock.monotonic()
             try:
@@ -177,7 +178,10 @@ class FolderLease:
         return True
 
     def _read(self) -> Record:
-        """What cannot be read was half written, and is another's: it differs from all that is expected."""
+        """Read the lease file.
+
+        An unreadable record was half written by another process: it equals no expected one.
+        """
         assert self._file is not None
         try:
             text = os.pread(self._file, RECORD_BYTES, 0).rstrip(b"\0 \n")

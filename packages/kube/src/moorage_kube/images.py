@@ -1,4 +1,4 @@
-"""Names of container images, and tables of what is known of images by patterns of their names.
+"""Names of container images, and tables of facts about images by patterns of their names.
 
 https://kubernetes.io/docs/concepts/containers/images/#image-names
 """
@@ -27,9 +27,11 @@ _FIELDS = ("image", "entrypoint", "cmd", "path", "env")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageRule:
-    """What images of a name have. `image`: a pattern with `*`, `?` and `[…]`; without a tag it fits every tag.
+    """The properties of images with a name.
 
-    `entrypoint`, `cmd`: as the image's own. `path`: folders of the machine, put before those in PATH. `env`:
+    `image`: a pattern with `*`, `?` and `[…]`; without a tag it fits every tag.
+
+    `entrypoint`, `cmd`: as in the image. `path`: folders of the machine, put before those in PATH. `env`:
     variables.
     """
 

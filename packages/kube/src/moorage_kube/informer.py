@@ -1,7 +1,7 @@
-"""A local copy of one collection, kept current by list-then-watch.
+"""A local copy of one collection, updated by list-then-watch.
 
-The copy never goes back in time, and an object deleted while the watch was away
-is found missing on the next list and reported as deleted.
+The copy never moves to an older state. An object deleted while the watch was interrupted
+is missing in the next list and reported as deleted.
 https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
 """
 
@@ -48,9 +48,10 @@ class Informer:
         indexes: Mapping[str, Index] | None = None,
         keep: Callable[[Obj], Obj] | None = None,
     ) -> None:
-        """`keep` cuts an object down to what is needed of it, to save memory; it must keep name, namespace and
-        resourceVersion. None: all but `metadata.managedFields`, which takes 40 to 50 % of the memory of a pod or a
-        Job of Kubernetes 1.36 (measured: 23 and 13 kB as Python objects, without it 14 and 6 kB)."""
+        """`keep` reduces an object to the needed fields, to save memory; name, namespace and resourceVersion must
+        remain. None: all but `metadata.managedFields`, which takes 40 to 50 % of the memory of a pod or a
+        Job of Kubernetes 1.36 (measured: 23 and 13 kB as Python objects, without it 14 and 6 kB).
+        """
         self.resource = resource
         self._api = api
         self._namespace = namespace
@@ -74,7 +75,7 @@ class Informer:
             handler(None, obj)
 
     def add_index(self, name: str, compute: Index) -> None:
-        """Add an index, over what is known already too; one of that name is left as it is."""
+        """Add an index, also over the objects already known; an index of that name is left unchanged."""
         if name in self._indexes:
             return
         self._indexes[name] = compute
@@ -85,11 +86,11 @@ class Informer:
         self._index[name] = table
 
     def index(self, name: str) -> Index | None:
-        """What computes an index; None where there is none of that name."""
+        """Return the function that computes an index, or None if the name is unknown."""
         return self._indexes.get(name)
 
     def clear(self) -> None:
-        """Forget every object, telling the handlers: the collection itself is gone."""
+        """Remove every object and notify the handlers: the collection itself was deleted."""
         for key in list(self._objects):
             self._put(key, None)
 
@@ -109,13 +110,13 @@ class Informer:
         return len(self._objects)
 
     def behind_seconds(self) -> float:
-        """For how long neither list nor watch has gone well; 0 while the collection is followed."""
+        """Seconds since list and watch last worked; 0 while the collection is followed."""
         return 0.0 if self._behind_since is None else asyncio.get_running_loop().time() - self._behind_since
 
     async def run(self) -> None:
         """List, then watch, for ever. Broken connections are retried; other errors too, logged once each.
 
-        Of several that run at once the first works; when it is cancelled the next goes on.
+        Of several concurrent calls the first works; when it is cancelled the next one continues.
         """
         async with self._turn:
             self._fall_behind()
@@ -209,7 +210,10 @@ class Informer:
 
 
 def without_managed_fields(obj: Obj) -> Obj:
-    """The object without the record of who set which field; the one given is left as it is."""
+    """Return a copy of the object without `managedFields`, the record of field owners.
+
+    The argument is unchanged.
+    """
     if "managedFields" not in obj["metadata"]:
         return obj
     return obj | {"metadata": {key: value for key, value in obj["metadata"].items() if key != "managedFields"}}

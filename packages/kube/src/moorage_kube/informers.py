@@ -17,10 +17,11 @@ _Key = tuple[Resource, str | None, str | None, str | None, Callable[[Obj], Obj] 
 
 
 class Informers:
-    """Informers by resource, namespace, selectors and what is kept of an object.
+    """Informers by resource, namespace, selectors and the fields that they retain.
 
-    Each owner runs what it got: the first `run` works, and when it is cancelled the next goes on. Each asks with
-    the rights of the first owner, so owners in one registry are parts of one process that end together.
+    Each owner runs the informer that it got: the first `run` works, and when it is cancelled the next one
+    continues. Each informer uses the rights of its first owner, so owners in one registry are parts of one process
+    that end together.
     """
 
     def __init__(self) -> None:

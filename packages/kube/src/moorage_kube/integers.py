@@ -18,10 +18,10 @@ _SHOWN_MAX = 40  # characters of the text in a message
 def parse_integer(
     text: str, *, minimum: int = 0, maximum: int = INT64_MAX, name: str = "the value", signed: bool = True
 ) -> int:
-    """Read ASCII digits, from `minimum` to `maximum`; a sign may stand before them where `signed`.
+    """Read ASCII digits, from `minimum` to `maximum`, with an optional sign if `signed`.
 
     Go's ParseInt and Atoi take a sign, its ParseUint takes none.
-    Raises NumberError with `name`, the text and what is allowed.
+    Raises NumberError with `name`, the text and the allowed range.
     """
     value = _read(text, max(len(str(minimum)), len(str(maximum))), signed=signed)
     if value is None or not minimum <= value <= maximum:

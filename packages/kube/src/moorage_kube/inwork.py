@@ -1,9 +1,10 @@
-"""The object in work, noted where a kill -9 leaves it: one that hangs its process twice is set aside.
+"""The object in work, recorded so that the note survives kill -9: an object that hangs its process twice is
+skipped.
 
-Three files beside each other: `NAME.work` holds the name of the object whose pass runs at this moment, and since
-when; `NAME.hang` the main thread's stack at SIGTERM; `NAME.hung` which objects hung how often. A process hung in
+Three files in one folder: `NAME.work` has the name of the object whose pass runs at this moment, and its start;
+`NAME.hang` the main thread's stack at SIGTERM; `NAME.hung` the number of hangs by object. A process hung on
 an object if it ended with that in work, and was asked to end (by `moor up`, or by a kubelet that got no answer)
-when that had run for LEAST_SECONDS without a pause. One that was killed at once did not: it left no stack.
+after that had run for LEAST_SECONDS without a pause. A process killed at once did not hang: it left no stack.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class InWork:
             log.warning("the object in work is not noted", extra={"path": str(work), "error": str(error)})
 
     def _read(self, work: Path, hang: Path) -> None:
-        """What the process before us left."""
+        """Read the files of the previous process."""
         now = self._clock.now().timestamp()
         with contextlib.suppress(FileNotFoundError, ValueError, TypeError, KeyError):
             for name, hung in json.loads(self._file.read_bytes()).items():

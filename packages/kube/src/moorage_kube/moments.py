@@ -35,7 +35,7 @@ def moment(text: str | None) -> datetime | None:
 
 
 def readable_moment(text: str | None) -> datetime | None:
-    """As `moment`, of what anybody may have written, such as an annotation: nonsense is as good as nothing."""
+    """As `moment`, for untrusted text such as an annotation: an unreadable value counts as missing."""
     try:
         return moment(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""A process and the one that started it: it must not outlive it, tells it when it is ready, answers it."""
+"""The link of a process to its parent: it ends with it, reports readiness to it, and answers its checks."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def end_with_parent(by: int = signal.SIGTERM) -> None:
 
 
 def tell_parent(fd: int, line: str) -> None:
-    """Write one line to the pipe of whoever waits for us, and close it; nobody may be waiting any more."""
+    """Write one line to the pipe of the process that waits for us, and close it; ignore a missing reader."""
     with contextlib.suppress(OSError):
         os.write(fd, f"{line}\n".encode())
         os.close(fd)
 
 
 def answer_parent(fd: int | None) -> None:
-    """Answer what the parent sends on this socket, in the running event loop: one that hangs gives no answer."""
+    """Echo the parent's messages on this socket from the running event loop; a hung loop gives no answer."""
     if fd is None:
         return
     line = socket.socket(fileno=fd)

@@ -1,4 +1,4 @@
-"""What a kubelet writes into the log of a container by itself."""
+"""The lines that a kubelet itself writes into the log of a container."""
 
 from __future__ import annotations
 

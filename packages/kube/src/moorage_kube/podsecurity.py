@@ -1,4 +1,4 @@
-"""Pod Security: what the standards `baseline` and `restricted` do not allow a pod.
+"""Pod Security: the fields of a pod that the standards `baseline` and `restricted` forbid.
 
 https://kubernetes.io/docs/concepts/security/pod-security-standards/ (1.36): always the newest standard.
 """
@@ -64,7 +64,7 @@ VOLUMES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """`reason`: which control, in upstream's words; `detail`: what of the pod breaks it."""
+    """`reason`: the control, in upstream's words; `detail`: the part of the pod that breaks it."""
 
     reason: str
     detail: str
@@ -74,7 +74,10 @@ class Violation:
 
 
 def violations(level: str, metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> list[Violation]:
-    """What of a pod a level does not allow; empty for `privileged`. An unknown level counts as `restricted`."""
+    """Return the violations of a level by a pod.
+
+    Empty for `privileged`. An unknown level counts as `restricted`.
+    """
     if level == PRIVILEGED:
         return []
     pod = _Pod(metadata, spec)

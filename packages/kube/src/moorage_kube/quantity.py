@@ -86,7 +86,7 @@ def counted(count: int, noun: str, plural: str = "") -> str:
 
 
 def format_bytes(count: int) -> str:
-    """Bytes for people, in the largest binary unit with at most one decimal, rounded down: what is free is
+    """Format bytes for people, in the largest binary unit with at most one decimal, rounded down: free space is
     never overstated. Manifests that must be exact write the plain number instead.
 
     1610612736 → "1.5Gi", 8589934592 → "8Gi", 1000 → "1000".

@@ -106,7 +106,7 @@ class PodAffinityTerm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodInfo:
-    """What placement needs to know of a pod."""
+    """The fields of a pod that placement needs."""
 
     namespace: str
     name: str
@@ -147,7 +147,7 @@ class PodInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeInfo:
-    """What placement needs to know of a node."""
+    """The fields of a node that placement needs."""
 
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -163,7 +163,7 @@ class NodeInfo:
 
 def pod_requests(spec: Mapping[str, Any]) -> dict[str, int]:
     """The effective request of a pod: the larger of (sum over containers and restartable init containers)
-    and each init container's need, or what the pod asks for as a whole, plus overhead; one of `pods`.
+    and each init container's need, or the pod-level request, plus overhead; one of `pods`.
 
     https://kubernetes.io/docs/concepts/workloads/pods/init-containers/#resource-sharing-within-containers
     """
@@ -282,7 +282,7 @@ def parse_node(obj: Mapping[str, Any]) -> NodeInfo:
 
 
 def used_on(pods: Iterable[PodInfo]) -> dict[str, int]:
-    """What those pods hold together; finished ones hold nothing."""
+    """The sum of the requests of those pods; finished pods count as zero."""
     total: dict[str, int] = {}
     for pod in pods:
         if not pod.finished:
@@ -330,7 +330,7 @@ def shortages(pod: PodInfo, node: NodeInfo, used: Amounts) -> dict[str, tuple[in
 
 
 def refusal_by_resources(pod: PodInfo, node: NodeInfo, used: Amounts) -> str | None:
-    """What the node is short of, in one sentence; None when the pod fits."""
+    """Return the missing resources of the node, in one sentence; None when the pod fits."""
     short = shortages(pod, node, used)
     if not short:
         return None

@@ -68,10 +68,11 @@ class _Server(uvicorn.Server):
                 await asyncio.wait_for(self._stopping.wait(), DATE_SECONDS)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End with no connection that a client could take for accepted unanswered.
+        """Stop, and leave no connection that a client could take for accepted but that gets no answer.
 
-        Those that wait to be accepted are taken, then no more; who has just come may send a request, and what was
-        sent before is read. Then as uvicorn: what is idle is closed, what is under way has the grace period.
+        Connections that wait to be accepted are accepted, then no more. A new client may still send a request, and
+        data sent before is read. Then as uvicorn: idle connections are closed, running requests have the grace
+        period.
         """
         loop = asyncio.get_running_loop()
         entrance = functools.partial(
@@ -175,7 +176,7 @@ def _lost(
 
 
 class RawConnection:
-    """What is left of a connection once HTTP is over: bytes both ways, as Docker's clients want."""
+    """A connection after the end of HTTP: bytes in both directions, as Docker's clients need it."""
 
     def __init__(self, protocol: _Protocol, rest: bytes | bytearray, length: int) -> None:
         self._length = length
@@ -187,9 +188,9 @@ class RawConnection:
             self.reader.feed_data(rest)
 
     async def body(self) -> bytes:
-        """The request's body, which stands before all else: the HTTP parser leaves it here. To be read first.
+        """Read the request's body, which comes first: the HTTP parser leaves it here. Call before any other read.
 
-        Raises asyncio.IncompleteReadError, and ConnectionError for one that is longer than RAW_BODY_BYTES.
+        Raises asyncio.IncompleteReadError, and ConnectionError for a body longer than RAW_BODY_BYTES.
         """
         if self._length > RAW_BODY_BYTES:
             self.close()
@@ -197,7 +198,7 @@ class RawConnection:
         return await self.reader.readexactly(self._length)
 
     async def write(self, data: bytes) -> None:
-        """Raises ConnectionError when nobody is there any more."""
+        """Raises ConnectionError after the client closed the connection."""
         if self._transport.is_closing():
             raise ConnectionResetError("the client has gone")
         self._transport.write(data)
@@ -306,7 +307,7 @@ class _Entrance(asyncio.Protocol):
 
 
 class _Protocol(HttpToolsProtocol):
-    """HTTP/1.1 for clients that neither stand still nor send without end.
+    """HTTP/1.1 with limits for clients that stop sending, or send without end.
 
     With `Upgrade: tcp` the scope's extension `moorage.raw` is a function that ends HTTP on the connection, answers
     101 with the headers it is given, and returns a RawConnection.
@@ -339,7 +340,9 @@ class _Protocol(HttpToolsProtocol):
         self._expect("head", IDLE_SECONDS)  # clients open connections ahead of their need
 
     def _turn_away(self, refusal: Refusal) -> None:
-        """What the client sends meanwhile is read: closing at once would reset the connection, with the answer."""
+        """Refuse the connection, but read the client's data: closing at once would reset it before the answer
+        arrives.
+        """
         status = b"429 Too Many Requests" if refusal.value == 429 else b"503 Service Unavailable"
         self.transport.write(_short_answer(status, b"retry-after: 1\r\n"))
         if self.transport.can_write_eof():
@@ -382,7 +385,7 @@ class _Protocol(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete
 
     def _mark(self) -> None:
-        """Tell the door whether the client is waited for."""
+        """Report to the door whether the connection waits for its client."""
         if self._is_answering() and not self.flow.write_paused:
             self._door.works(self._guest)
         else:
@@ -438,8 +441,10 @@ class _Protocol(HttpToolsProtocol):
             self._watch = None
 
     def handle_websocket_upgrade(self) -> None:
-        """kubectl offers `SPDY/3.1+portforward.k8s.io`, which is no token: the WebSocket library would refuse it.
-        Applications see `_` for each slash, and answer with a header of their own."""
+        """Replace slashes in subprotocol names by `_`, and let applications answer with their own header.
+
+        kubectl offers `SPDY/3.1+portforward.k8s.io`, which is not a token: the WebSocket library would refuse it.
+        """
         headers = [
             (name, value.replace(b"/", b"_") if name == b"sec-websocket-protocol" else value)
             for name, value in self.scope["headers"]
@@ -492,7 +497,7 @@ class _Protocol(HttpToolsProtocol):
             self._expect("head", IDLE_SECONDS)
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Called where the parser has met the end of HTTP: what follows in the same bytes is kept."""
+        """Called when the parser meets the end of HTTP: the rest of the same bytes is saved."""
         error = sys.exc_info()[1]
         if error is not None and error.args and isinstance(error.args[0], int):
             self._rest = bytearray()
@@ -500,7 +505,7 @@ class _Protocol(HttpToolsProtocol):
             self._keep_rest(self._last[error.args[0] :])
 
     def _keep_rest(self, data: bytes) -> None:
-        """The application has not yet said what it makes of the upgrade."""
+        """Save bytes until the application decides about the upgrade."""
         assert self._rest is not None
         self._rest += data
         if len(self._rest) > REST_BYTES:
@@ -554,9 +559,9 @@ class Indoors:
     async def connect(
         self, address: str, state: Mapping[str, Any]
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection to the application, to be closed. Every scope of it has `state`, as `scope["state"]`.
+        """Open a connection to the application, to be closed. Its scopes have `state`, as `scope["state"]`.
 
-        `address` is what bounds count by. Raises ConnectionError when there are too many.
+        `address` is the key of the bounds. Raises ConnectionError when there are too many connections.
         """
         if not self._config.loaded:
             self._config.load()
@@ -672,7 +677,7 @@ async def _follow_certificate(context: ssl.SSLContext, certificate: Path, key: P
 
 
 def _stamps(*paths: Path) -> tuple[tuple[int, int, int], ...] | None:
-    """What tells one version of the files from another; None while one is missing."""
+    """Values that change with the content of the files; None while a file is missing."""
     try:
         statuses = [path.stat() for path in paths]
     except OSError:

@@ -41,7 +41,7 @@ DICTIONARY = (
 
 
 class SpdyError(Exception):
-    """What came is not SPDY/3.1; the connection cannot go on."""
+    """The data received is not SPDY/3.1; the connection cannot continue."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ CANCEL_AGAIN_SECONDS = 10.0  # longer than what work does at its end
 
 
 async def end_task(task: asyncio.Future[Any], *quiet: type[Exception]) -> None:
-    """Cancel a task and wait until it has ended. Raises what it raised, but not these errors.
+    """Cancel a task and wait until it has ended. Raises its error, but not the `quiet` ones.
 
     A task that waits for several others can lose its cancellation: `asyncio.gather` raises the error of one that
     failed in the same moment instead. So a task that does not end is cancelled again.

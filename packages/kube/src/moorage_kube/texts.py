@@ -1,10 +1,10 @@
-"""Texts of strangers, made fit to be shown: nothing in them moves the cursor, forges a line or turns the rest.
+"""Make untrusted texts safe to show: they cannot move the cursor, forge a line or reverse the rest.
 
 Control characters (Cc: C0, DEL, C1), format characters (Cf: bidirectional overrides, zero-width ones, tags),
-line and paragraph separators (Zl, Zp), lone surrogates (Cs) and private use (Co, whose look nobody knows) are
-written as escapes. https://www.unicode.org/reports/tr36/ and https://trojansource.codes tell why.
+line and paragraph separators (Zl, Zp), lone surrogates (Cs) and private use (Co, of unknown appearance) are
+written as escapes. For the reasons see https://www.unicode.org/reports/tr36/ and https://trojansource.codes.
 
-Beside it stands how a name of Python is written in JSON and YAML.
+Also converts Python names to their form in JSON and YAML.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def hidden_characters(text: str) -> str:
 
 
 def visible(text: str) -> str:
-    """The text in one line, hidden characters as escapes such as `\\n`, `\\e`, `\\u202e`.
+    r"""The text in one line, hidden characters as escapes such as `\n`, `\e`, `\u202e`.
 
-    A backslash stays one: what is shown is for eyes, not to be read back.
+    A backslash is not escaped: the result is for people, not for parsers.
     """
     if _PLAIN.fullmatch(text):
         return text
@@ -44,7 +44,7 @@ def visible_lines(text: str) -> str:
 
 
 def as_lines(lines: Iterable[str]) -> str:
-    """The lines as one text. What others wrote in one of them forges no other line."""
+    """The lines as one text. Line breaks inside a line are escaped, which prevents forged lines."""
     return "\n".join(map(visible, lines))
 
 

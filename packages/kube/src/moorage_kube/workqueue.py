@@ -69,9 +69,9 @@ class WorkQueue(Generic[K]):
         self._timers[key] = loop.call_at(when, self._fire, key)
 
     def fire_all(self) -> None:
-        """Ask for a pass now over every key that waits for a later one.
+        """Request a pass now for every key that waits for a later one.
 
-        For the end of a sleep: timers count the time awake, what they wait for may be due by the wall clock.
+        Call it after a sleep: timers count the time awake, but keys may be due by the wall clock.
         """
         for key, timer in list(self._timers.items()):
             timer.cancel()
@@ -90,7 +90,7 @@ class WorkQueue(Generic[K]):
         self._failures.pop(key, None)
 
     async def get(self) -> K:
-        """Wait for a key; call `done` with it afterwards, whatever happened."""
+        """Wait for a key; always call `done` with it afterwards, also after an error."""
         while not self._ready:
             if self._closed:
                 raise QueueClosed

@@ -1,7 +1,7 @@
-"""YAML that others wrote, read within the bounds of `moorage_kube.documents`.
+"""Read YAML from outside within the bounds of `moorage_kube.documents`.
 
-Scalars are read as Kubernetes reads them (go-yaml in sigs.k8s.io/yaml): no timestamps and no base-60 integers,
-whose reading takes time with the square of their length.
+Scalars are read as Kubernetes reads them (go-yaml in sigs.k8s.io/yaml). Timestamps and base-60 integers are not
+supported: the time to read them grows with the square of their length.
 
 https://pkg.go.dev/sigs.k8s.io/yaml
 """
@@ -88,7 +88,7 @@ def parse_yaml_documents(data: bytes | str, *, bytes_max: int = BYTES_MAX) -> li
 def check_yaml(data: bytes | str, *, bytes_max: int = BYTES_MAX) -> None:
     """Raise DocumentError for a text that is not valid YAML or is beyond the bounds; builds nothing.
 
-    What passes can be given to libyaml's composer, whose recursion it bounds.
+    A text that passes is safe for libyaml's composer: its recursion is bounded.
     """
     text = text_of(data)
     check_length(text, bytes_max)
@@ -117,9 +117,9 @@ NodeLoader.add_constructor(_NUMBER_TAG, lambda loader, node: plain_scalar(loader
 
 
 def plain_scalar(text: str) -> Any:
-    """What an unquoted scalar means to Kubernetes: null, a truth value, a number, else the text itself.
+    """Return the meaning of an unquoted scalar in Kubernetes: null, a truth value, a number, else the text itself.
 
-    An integer beyond 64 bits is a float, and what is beyond a float is a text.
+    An integer beyond 64 bits is a float, and a number beyond a float is a text.
     """
     if text in _WORDS:
         return _WORDS[text]
@@ -260,7 +260,7 @@ class _Building:
         self._put(frame.event, frame.container)
 
     def add(self, event: Any, value: Any) -> None:
-        """A scalar, or what an alias stands for."""
+        """Add a scalar, or the value of an alias."""
         if event.anchor is not None and type(event) is yaml.ScalarEvent:
             self.anchors[event.anchor] = value
         if self._wants_key():

@@ -1,5 +1,6 @@
-"""Alone in talking to the Kubernetes API over a network: kubeconfig, client, leader election, events.
+"""The only package that connects to the Kubernetes API over a network: kubeconfig, client, leader election,
+events.
 
-Belongs here: connections, and pure builders of the objects that go over them.
-Does not belong here: deciding what to send (`decide`), what our kinds are (`model`).
+Belongs here: connections, and pure builders of the objects that are sent over them.
+Does not belong here: decisions about these objects (`decide`), our kinds (`model`).
 """

@@ -80,9 +80,10 @@ class KubeClient:
         warned: Callable[[str], None] | None = None,
         field_manager: str = "",
     ) -> None:
-        """`warned` hears the warnings that come with answers to writes, such as those of admission.
+        """`warned` is called with the warnings in answers to writes, such as those of admission.
 
-        `field_manager`: as whom creations and changes are marked; empty: the API server takes the user agent.
+        `field_manager`: the manager recorded for creations and changes; if empty, the API server uses the user
+        agent.
         """
         self.connection = connection
         self._clock = clock
@@ -98,7 +99,10 @@ class KubeClient:
 
     @classmethod
     def from_kubeconfig(cls, path: Path | str | None = None, *, context: str | None = None) -> Self:
-        """The cluster that `kubectl` would speak to here; see `load_connection` for what is raised."""
+        """Return a client of the cluster that `kubectl` would use here.
+
+        See `load_connection` for the errors raised.
+        """
         return cls(load_connection(path, context=context))
 
     async def __aenter__(self) -> Self:
@@ -122,7 +126,7 @@ class KubeClient:
         return other
 
     def guarded(self, guard: Guard) -> KubeClient:
-        """The same connection, whose writes `guard` may keep back. Not to be closed."""
+        """Return a client over the same connection that asks `guard` before each write. Do not close it."""
         other = self._another(self.connection)
         other._credentials = self._credentials
         other._user, other._groups = self._user, self._groups
@@ -137,9 +141,12 @@ class KubeClient:
         return other
 
     def with_token(self, token: str, user: str = "") -> KubeClient:
-        """The same cluster by somebody's own token, as `user` where it may act for that one. Not to be closed.
+        """Return a client of the same cluster with another token, as `user` if the token may impersonate.
 
-        Raises ServerError where this connection shows a certificate, which would speak for us and not for them.
+        Do not close it.
+
+        Raises ServerError if this connection uses a client certificate: the server would see us, not the token's
+        user.
         """
         if self.connection.client_cert_pem or self.connection.exec_plugin is not None:
             raise ServerError("a connection with a client certificate cannot carry another's token", status=501)
@@ -321,7 +328,7 @@ class KubeClient:
         return await self._read(method, path, params=params, body=body, content_type=content_type, accept=accept)
 
     async def version(self) -> Obj:
-        """`major`, `minor`, `gitVersion`, …: what `kubectl version` shows of the server."""
+        """`major`, `minor`, `gitVersion`, …: the server version that `kubectl version` prints."""
         return await self._call("GET", "/version")
 
     async def date(self) -> datetime:
@@ -552,8 +559,10 @@ class KubeClient:
             raise self._no_answer(error) from error
 
     async def _why_not(self, path: str, query: Sequence[tuple[str, str]]) -> None:
-        """Ask as if without a WebSocket: only so does the library hand over what the server says. Raises ApiError
-        unless that is no more than that an upgrade is needed."""
+        """Repeat the request without a WebSocket, to read the server's error: the library hides it otherwise.
+
+        Raises ApiError, unless the server only says that an upgrade is required.
+        """
         from yarl import URL
 
         try:
@@ -647,9 +656,9 @@ def _selectors(labels: str | None, fields: str | None) -> dict[str, str]:
 
 
 def _decode(text: bytes) -> Obj:
-    """An answer, decoded; where an object in it is nested too deep for that, its depths are null.
+    """Decode an answer; levels that are nested too deep become null.
 
-    A real API server keeps objects of 10,000 levels: nobody's may keep a list from being read.
+    A real API server stores objects of 10,000 levels: none of them may make a list unreadable.
     """
     try:
         try:

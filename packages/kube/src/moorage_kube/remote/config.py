@@ -38,7 +38,7 @@ class ExecPlugin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """Where the API is and who we are there. PEM texts are bytes; empty means absent."""
+    """The address of the API and our credentials. PEM texts are bytes; empty means absent."""
 
     server: str
     namespace: str = "default"

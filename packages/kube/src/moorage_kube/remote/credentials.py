@@ -1,4 +1,4 @@
-"""What proves to the API server who we are, renewed as it expires."""
+"""The credentials for the API server, renewed as they expire."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EARLY = timedelta(seconds=30)  # renewed this long before they expire
 
 @dataclass(frozen=True, slots=True)
 class _Issued:
-    """What an exec plugin printed."""
+    """The output of an exec plugin."""
 
     token: str
     cert_pem: bytes
@@ -54,7 +54,7 @@ class Credentials:
         return self._connection.exec_plugin is not None or self._connection.token_file is not None
 
     def forget(self) -> None:
-        """The server refused them: the next use reads them anew."""
+        """Discard credentials that the server refused: the next use reads them again."""
         self._issued = None
         self._file_read_at = None
 
@@ -114,7 +114,10 @@ class Credentials:
 
 
 def make_tls_context(connection: Connection) -> ssl.SSLContext:
-    """Who we trust; without the client certificate. Raises UsageError for a CA that is none."""
+    """Make the TLS context that trusts the connection's CA; without the client certificate.
+
+    Raises UsageError for an invalid CA.
+    """
     try:
         text = connection.ca_pem.decode("ascii") if connection.ca_pem else None
         context = ssl.create_default_context(cadata=text)

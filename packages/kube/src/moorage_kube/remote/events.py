@@ -1,7 +1,7 @@
-"""Tell people what happened, as Kubernetes Events that `kubectl describe` shows.
+"""Report actions to users, as Kubernetes Events that `kubectl describe` shows.
 
-The same happening on the same object is one Event with a count. Events are a courtesy: failing to
-write one never disturbs the work it is about.
+Repeated events on one object are one Event with a count. Events are optional: a failure to
+write one never disturbs the work that it reports.
 """
 
 from __future__ import annotations

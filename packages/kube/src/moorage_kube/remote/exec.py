@@ -72,7 +72,7 @@ class ExecProcess:
             raise ServerError(f"the connection to the command in {self._where} has ended", status=0) from error
 
     async def close_stdin(self) -> None:
-        """Say that no more input comes. Raises ServerError on servers older than 1.30, which cannot be told."""
+        """Signal the end of input. Raises ServerError on servers older than 1.30, which have no such signal."""
         if self._socket.protocol != PROTOCOLS[0]:
             raise ServerError("this API server cannot be told that standard input has ended", status=501)
         try:
@@ -81,7 +81,7 @@ class ExecProcess:
             raise ServerError(f"the connection to the command in {self._where} has ended", status=0) from error
 
     async def resize(self, width: int, height: int) -> None:
-        """Tell the terminal's size in characters."""
+        """Send the terminal's size in characters."""
         size = json.dumps({"Width": width, "Height": height}).encode()
         try:
             await self._socket.send_bytes(bytes([RESIZE]) + size)

@@ -1,16 +1,15 @@
 """One leader at a time, by a Lease.
 
 A candidate never compares its own wall clock with another's: it takes the lease only after it has itself
-watched the same record stand unchanged for the whole lease time. The holder gives up after RENEW_DEADLINE_SECONDS
+watched the same record unchanged for the whole lease time. The holder gives up after RENEW_DEADLINE_SECONDS
 without a renewal, counted from when the last successful renewal was *sent*. So two never lead at once while clocks
 run less than LEASE_SECONDS / RENEW_DEADLINE_SECONDS (1.5) times apart in speed.
 
-A process that was held (SIGSTOP, a machine that slept) wakes with work half done: timers are due, answers and
-changes wait to be read, and all of it goes on before its campaign hears that the lease ran out. So whoever writes
-as the leader asks `Elector.check` right before each write leaves (`KubeClient.guarded`). Held between that and
-the write (25 microseconds, as measured), it sends that one write on waking: Kubernetes has no write that depends
-on a Lease.
-https://kubernetes.io/docs/concepts/architecture/leases/
+A process that was suspended (SIGSTOP, a machine that slept) wakes with unfinished work: timers are due, answers
+and changes wait to be read, and all of it continues before its campaign notices that the lease expired. So each
+write as the leader calls `Elector.check` right before it is sent (`KubeClient.guarded`). Suspended between that
+and the write (25 microseconds, as measured), it sends that one write on waking: Kubernetes has no write that
+depends on a Lease. https://kubernetes.io/docs/concepts/architecture/leases/
 """
 
 from __future__ import annotations
@@ -62,13 +61,15 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Somebody else may be leading; look again."""
+    """Another candidate may be leading; read the lease again later."""
 
 
 def decide(me: str, seen: Seen | None, *, now: float) -> Take | Wait:
-    """Whether `me` may write the lease. `now` is our monotonic clock in seconds; `seen` None: there is no lease.
+    """Whether `me` may write the lease.
 
-    Our own name in it is no proof that we lead (a process before us may have borne it), but writing it is right.
+    `now` is our monotonic clock in seconds; `seen` is None if there is no lease.
+
+    Our own name in it does not prove that we lead (an earlier process may have had it), but a write is right.
     """
     if seen is None or not seen.holder or seen.holder == me:
         return Take()
@@ -76,7 +77,7 @@ def decide(me: str, seen: Seen | None, *, now: float) -> Take | Wait:
 
 
 def observe(before: Seen | None, lease: Mapping[str, Any] | None, *, now: float) -> Seen | None:
-    """What a reading adds: an unchanged record keeps the time since which it is known."""
+    """Add a reading of the lease: an unchanged record retains the time of its first reading."""
     if lease is None:
         return None
     spec = lease.get("spec") or {}
@@ -117,7 +118,7 @@ class Elector:
         """Run `lead` whenever, and as long as, the lease is ours; for ever, or until `lead` returns or raises.
 
         When the lease cannot be renewed in time `lead` is cancelled, and the campaign starts again. Cancelled
-        itself, it cancels `lead`, waits for it, and gives the lease back so that another need not wait.
+        itself, it cancels `lead`, waits for it, and releases the lease so that other candidates need not wait.
         """
         while True:
             self._sent = await self._acquire()
@@ -225,7 +226,10 @@ class Elector:
         self._lease, self._seen = None, None
 
     async def _give_back(self) -> None:
-        """A write of ours that was cancelled may have arrived, or may yet: the lease is read anew, each time."""
+        """Release the lease.
+
+        It is read again before each try: a cancelled write of ours may have arrived, or may still.
+        """
         while True:
             await self._look()
             if self._lease is None or (self._lease.get("spec") or {}).get("holderIdentity") != self._identity:

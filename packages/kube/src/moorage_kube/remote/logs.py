@@ -34,8 +34,8 @@ async def pod_lines(
 ) -> AsyncGenerator[bytes]:
     """A pod's lines without their ends; with `follow`, until it has `ended`.
 
-    A connection that breaks is taken up again where it was (`broke` is called at the first break of a row).
-    Raises NotFound for a log that is gone before its first line, ApiError for one that cannot be read.
+    A broken connection is resumed at the same line (`broke` is called at the first break of a row).
+    Raises NotFound if the log is deleted before its first line, ApiError for a log that cannot be read.
     """
     shown: datetime | None = None  # the time of the newest line
     broken = False

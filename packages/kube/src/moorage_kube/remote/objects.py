@@ -15,7 +15,7 @@ NOTE_MAX = 1024  # characters; the API server refuses longer messages
 
 
 def make_meta(name: str, namespace: str | None = None, **more: Any) -> Obj:
-    """ObjectMeta with what is given; empty and None values are left out."""
+    """Make an ObjectMeta of the given fields; empty and None values are left out."""
     meta: Obj = {"name": name}
     if namespace:
         meta["namespace"] = namespace
@@ -23,7 +23,7 @@ def make_meta(name: str, namespace: str | None = None, **more: Any) -> Obj:
 
 
 def make_object(resource: Resource, name: str, namespace: str | None = None, **fields: Any) -> Obj:
-    """An object of that resource; `labels` and `annotations` go into its metadata, other fields beside it."""
+    """Make an object of that resource; `labels` and `annotations` are metadata, other fields are top-level."""
     meta = make_meta(
         name,
         namespace,
@@ -35,7 +35,7 @@ def make_object(resource: Resource, name: str, namespace: str | None = None, **f
 
 
 def object_reference(obj: Mapping[str, Any]) -> Obj:
-    """What an event says it is about."""
+    """The reference of an event to its object."""
     meta = obj["metadata"]
     reference = {
         "apiVersion": obj.get("apiVersion"),

@@ -1,7 +1,7 @@
 """A connection to a port of a pod, over the API server's WebSocket.
 
 Two protocols: streams of SPDY in the WebSocket, as kubectl speaks (a server of 1.31 and newer), and a pair of
-channels (older servers). Each TCP connection has a WebSocket of its own, so that a slow one holds up no other.
+channels (older servers). Each TCP connection has its own WebSocket, so that a slow one does not block others.
 
 https://github.com/kubernetes/enhancements/tree/master/keps/sig-api-machinery/4006-transition-spdy-to-websockets
 """
@@ -33,7 +33,7 @@ ERROR_MAX = 4096  # bytes of an error that are kept
 
 
 class SocketOpener(Protocol):
-    """What opens WebSockets: `KubeClient` does."""
+    """An opener of WebSockets, such as `KubeClient`."""
 
     async def open_socket(
         self, path: str, query: Sequence[tuple[str, str]], *, protocols: Sequence[str], what: str
@@ -41,7 +41,7 @@ class SocketOpener(Protocol):
 
 
 class PodPort:
-    """A connection to a port of a pod: `write` and `write_end`, and `pieces` for what the pod sends."""
+    """A connection to a port of a pod: `write` and `write_end`, and `pieces` with the data from the pod."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse, where: str) -> None:
         self._socket = socket
@@ -57,7 +57,7 @@ class PodPort:
 
     @property
     def says_end(self) -> bool:
-        """Whether the pod can be told that we send no more, and go on sending itself."""
+        """Whether the protocol can signal the end of our data to the pod while the pod continues to send."""
         return self._writer is not None
 
     async def write(self, data: bytes) -> None:
@@ -73,7 +73,7 @@ class PodPort:
             await self._send(self._writer.data(DATA, b"", fin=True))
 
     async def pieces(self) -> AsyncGenerator[bytes]:
-        """What the pod sends, to its end. Raises ServerError where the port could not be reached."""
+        """The data from the pod, to its end. Raises ServerError if the port could not be reached."""
         async for data in self._streams() if self._writer else self._channels():
             yield data
         if self._error:
@@ -144,7 +144,7 @@ class PodPort:
 async def open_port(api: SocketOpener, pod: str, namespace: str, port: int) -> PodPort:
     """Connect to a port of a pod; to be closed (`async with`). Raises ApiError.
 
-    It takes `get` and `create` of `pods/portforward`. A port that nobody listens on is known only to `pieces`.
+    It takes `get` and `create` of `pods/portforward`. Only `pieces` reports that no process listens on the port.
     """
     where = f"port {port} of pod {namespace}/{pod}"
     path = PODS.path(namespace=namespace, name=pod, subresource="portforward")
@@ -159,7 +159,7 @@ async def open_port(api: SocketOpener, pod: str, namespace: str, port: int) -> P
 
 
 async def join_streams(port: PodPort, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Pass bytes on in both directions until the pod's side has ended, or ours has gone."""
+    """Pass bytes on in both directions until the pod's side has ended, or ours was closed."""
 
     async def to_pod() -> None:
         while data := await reader.read(PIECE):

@@ -13,7 +13,7 @@ from moorage_kube.resources import SUBJECTACCESSREVIEWS, TOKENREVIEWS
 
 
 async def reviewed_user(api: Api, token: str) -> tuple[str, tuple[str, ...]] | None:
-    """Whose token it is: name and groups; None: nobody's. Raises ApiError."""
+    """Return the user name and groups of a token, or None if the token is not valid. Raises ApiError."""
     body = {
         "apiVersion": TOKENREVIEWS.api_version,
         "kind": TOKENREVIEWS.kind,

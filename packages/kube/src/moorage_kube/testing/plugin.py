@@ -50,10 +50,10 @@ def pytest_collection() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Two files of unit tests follow each file of others, and the rest comes last.
+    """Order the files: two files of unit tests after each file of others, and the rest last.
 
-    Unit tests compute, and most others wait: side by side they take less time than one after the other. At the end
-    no worker has a long test alone.
+    Unit tests compute, and most others wait: run together they take less time than one after the other. At the end
+    all workers have short tests.
     """
     files: dict[str, list[pytest.Item]] = {}
     for item in items:
@@ -66,7 +66,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """…and leaves them alone from now on; `gc.unfreeze()` brings them back to who looks for objects."""
+    """Exclude all collected objects from garbage collection; call `gc.unfreeze()` to inspect them."""
     gc.collect()
     gc.freeze()
     gc.enable()
@@ -88,7 +88,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 def seed() -> int:
-    """For what a test draws: the same in every run; MOORAGE_TEST_SEED where that is set; new when exploring."""
+    """The seed of a test's random choices: fixed, MOORAGE_TEST_SEED if set, or new when exploring."""
     drawn = int(os.environ.get("MOORAGE_TEST_SEED") or 0)
     if not drawn and os.environ.get("MOORAGE_TEST_EXPLORE"):
         drawn = random.SystemRandom().randrange(1, 2**32)

@@ -12,10 +12,10 @@ _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def free_ports(count: int) -> list[int]:
-    """Different free ports of 127.0.0.1, outside the range from which the kernel gives ports to connections.
+    """Different free ports of 127.0.0.1, outside the range from which the kernel assigns ports to connections.
 
-    So none is taken by somebody's outgoing connection, or by who binds port 0, before its program listens. Another
-    program that wants this very port may still be faster: whoever starts one tries again.
+    So none is taken by an outgoing connection or by a bind to port 0 before its program listens. Another
+    program that wants this very port may still be faster: the caller must try again then.
     """
     try:
         first = int(_RANGE.read_text().split()[0])
@@ -37,7 +37,7 @@ def free_ports(count: int) -> list[int]:
 
 @contextmanager
 def dead_port() -> Iterator[int]:
-    """A port of 127.0.0.1 that refuses connections, and that nobody else gets in the meantime."""
+    """A port of 127.0.0.1 that refuses connections, and that no other program gets in the meantime."""
     with socket.socket() as bound:  # and never listens
         bound.bind(("127.0.0.1", 0))
         yield int(bound.getsockname()[1])

@@ -1,4 +1,4 @@
-"""How much each table of our objects in this process holds, for tests of what is left of things that are gone."""
+"""The sizes of all tables of our objects in this process, for tests that look for leftovers of deleted objects."""
 
 from __future__ import annotations
 

@@ -17,7 +17,9 @@ LONG_SHARE, LONG_PAUSE_SECONDS = 10, 2.0  # …and a tenth in a long wait, which
 
 
 def pause_after(took: float, *, waited: float) -> float:
-    """Seconds to wait after a probe of so many, so that probes leave the processor to what they wait for."""
+    """Seconds to wait after a probe that took `took` seconds, so that probes leave the processor to the tested
+    program.
+    """
     pause = max(took, min((SHARE - 1) * took, LONGEST_PAUSE_SECONDS))
     long_pause = min((LONG_SHARE - 1) * took, waited / LONG_SHARE, LONG_PAUSE_SECONDS)
     return max(POLL_SECONDS, pause, long_pause)
