@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-_DOUBLINGS_MAX = 900  # a float holds 2 ** 1023, and no first delay is near 2 ** 100 seconds
+_DOUBLINGS_MAX = 900  # a float holds 2 ** 1023, and first delays are far below 2 ** 100 seconds
 
 
 @dataclass(frozen=True, slots=True)

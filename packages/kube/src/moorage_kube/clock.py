@@ -34,7 +34,7 @@ _ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 its time by as much, and a leader that woke would believe that it still leads."""
 
 
-SLICE_SECONDS = 30.0  # the longest wait at a time: asyncio's timers stand still while the machine sleeps
+SLICE_SECONDS = 30.0  # the longest wait at a time: asyncio's timers stop while the machine sleeps
 
 
 class SystemClock:

@@ -12,10 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
-CLIENT_CERTIFICATE = "client_certificate"  # in the state of a scope: what the client showed, if we took it
-FILES = 65_536  # numbers of open files a service asks for, where the hard limit allows as many
-SPARE_FILES = 256  # of a service: databases, logs, standard streams, connections of its own
-REFUSED = 64  # refused connections that are told why, at once; others end without a word. They are spare files
+CLIENT_CERTIFICATE = "client_certificate"  # in the state of a scope: the accepted certificate of the client
+FILES = 65_536  # open files that a service asks for, if the hard limit allows as many
+SPARE_FILES = 256  # of a service: databases, logs, standard streams, its own connections
+REFUSED = (
+    64  # refused connections that get an answer at a time; others are closed without one. They are spare files
+)
 MOST_CONNECTIONS = 10_000  # of one service; with 64 KiB of buffers each way they hold 1.3 GB at worst
 
 

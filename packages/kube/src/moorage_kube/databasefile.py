@@ -50,8 +50,8 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room, a quota, the limit 
 DEEP_CHECK_BYTES = 2**30  # larger files are not walked page by page at a start; 100 MB take about 0.3 s
 READ_SECONDS = 5.0  # how long a check waits for a lock of another process
 HINT = (
-    "`moor restore` shows the copies that `moor up` keeps and brings one back (on a cluster: restore a backup"
-    " of the volume); nothing was changed and no pod was stopped"
+    "`moor restore` lists the copies that `moor up` saves and restores one (on a cluster: restore a backup"
+    " of the volume); nothing was changed and all pods still run"
 )
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS high_water ("
@@ -115,7 +115,7 @@ def storage_error(verb: str, path: Path, error: sqlite3.Error) -> StorageError:
     """Return an error of SQLite as one of our errors. `verb`: the action that failed."""
     if is_full(error, path):
         return StorageFull(
-            f"could not {verb} {path}: the disk is full", hint="free some space; what was written is kept"
+            f"could not {verb} {path}: the disk is full", hint="free some space; data written before is not lost"
         )
     if is_damage(error):
         return StorageDamaged(f"could not {verb} {path}: it is damaged ({error})", hint=HINT)
@@ -137,11 +137,11 @@ def disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        of_copytree = isinstance(error, shutil.Error)  # it has texts of what its files raised
+        of_copytree = isinstance(error, shutil.Error)  # it has the texts of its files' errors
         if error.errno not in FULL and not (of_copytree and os.strerror(errno.ENOSPC) in str(error)):
             raise
         raise StorageFull(
-            f"could not write {path}: the disk is full", hint="free some space; what was written before is kept"
+            f"could not write {path}: the disk is full", hint="free some space; data written before is not lost"
         ) from error
 
 
@@ -228,7 +228,7 @@ def write_mark(database: Path, mark: Mark) -> int:
                     _enter(descriptor, name, known)
         at = _enter(descriptor, database.name, mark)
         spare = 0
-        while not _parse(_content(descriptor)).is_whole:  # what is still damaged was of no database that is here
+        while not _parse(_content(descriptor)).is_whole:  # other damaged entries belong to deleted databases
             spare += 1
             _enter(descriptor, f"-{spare}", Mark("-", REMOVED))
         os.fsync(descriptor)
@@ -454,9 +454,11 @@ def find_problem(database: Path, *, deep: bool) -> str | None:
     `deep` walks every page (`PRAGMA quick_check`) of files up to DEEP_CHECK_BYTES. Nothing is written to the
     database or its log. Raises StorageError if the file cannot be read: no permission, in use, a full disk.
     """
-    mark = read_mark(database)  # before the database, which may grow meanwhile
+    # the mark is read before the database, which may grow meanwhile
+    mark = read_mark(database)
     was_here = mark is not None and mark.count > BEGUN
     wal, _ = log_files(database)
+    # an empty or missing file would open as a new database: check the file itself first
     try:
         if database.is_dir():
             return "is a folder, not a file"
@@ -467,9 +469,10 @@ def find_problem(database: Path, *, deep: bool) -> str | None:
         with database.open("rb") as file:
             header = file.read(20)
     except FileNotFoundError:
-        return "is gone" if was_here or wal.exists() else None
+        return "is missing" if was_here or wal.exists() else None
     except OSError as error:
         raise unreadable(database, error) from error
+    # SQLite itself finds damaged pages
     try:
         with reading(database) as db:
             if deep and size <= DEEP_CHECK_BYTES:
@@ -479,6 +482,7 @@ def find_problem(database: Path, *, deep: bool) -> str | None:
             row = _read_row(db)
             is_bare = db.execute("SELECT 1 FROM sqlite_master").fetchone() is None
     except sqlite3.Error as error:
+        # only these errors come from the file's content; others, such as a lock, say nothing about it
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
         if not is_full(error, database) and code in (
             sqlite3.SQLITE_CORRUPT,
@@ -488,6 +492,7 @@ def find_problem(database: Path, *, deep: bool) -> str | None:
         ):
             return f"is damaged: {error}"
         raise storage_error("read", database, error) from error
+    # without a mark the count cannot be compared; a lost log and a file from another folder still show
     if mark is None:
         if (row is not None or is_bare) and header[18:20] == _WAL_MODE and not wal.exists():
             return f"lacks its write-ahead log, and {MANIFEST} does not know it"

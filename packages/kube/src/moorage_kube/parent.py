@@ -42,7 +42,7 @@ def answer_parent(fd: int | None) -> None:
     def answer() -> None:
         with contextlib.suppress(OSError):
             if not (word := line.recv(16)):
-                loop.remove_reader(line)  # it is gone
+                loop.remove_reader(line)  # the parent has ended
             line.send(word)
 
     loop.add_reader(line, answer)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
 _FORM = re.compile(r"([+-]?)([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:([numkMGTPE]|[KMGTPE]i)|([eE][+-]?[0-9]+))?")
-_DIGITS_MAX = 100  # beyond any amount there is; far below what int() itself refuses
+_DIGITS_MAX = 100  # beyond any real amount; far below the limit of int() itself
 _SUFFIX: dict[str, tuple[int, int]] = {  # numerator and denominator
     "n": (1, 10**9),
     "u": (1, 10**6),

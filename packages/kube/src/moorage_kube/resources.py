@@ -42,7 +42,7 @@ class Resource:
         """
         for segment in (namespace, name):
             if segment in (".", ".."):
-                raise BadRequest(f"invalid name {segment!r}: no object has it")
+                raise BadRequest(f"invalid name {segment!r}: a name or namespace cannot be '.' or '..'")
         parts = [f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"]
         if self.namespaced and namespace:
             parts.append(f"namespaces/{quote(namespace, safe='')}")

@@ -89,7 +89,7 @@ class PodAffinityTerm:
     topology_key: str
     weight: int = 0  # 1-100 for preferred terms, 0 for required ones
     all_namespaces: bool = False
-    namespace_selector: LabelSelector | None = None  # by the namespace's labels, besides `namespaces`
+    namespace_selector: LabelSelector | None = None  # by the namespace's labels, in addition to `namespaces`
 
     def selects(self, pod: PodInfo, namespace_labels: Mapping[str, str] | None = None) -> bool:
         """`namespace_labels` are those of the pod's namespace; only a namespace selector needs them."""
@@ -202,6 +202,7 @@ def parse_pod(obj: Mapping[str, Any]) -> PodInfo:
     """Read a `v1.Pod`."""
     meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     namespace = meta.get("namespace") or "default"
+    # the API server leaves out empty fields, at any level
     affinity = spec.get("affinity") or {}
     node_affinity = affinity.get("nodeAffinity") or {}
     required = node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
@@ -225,11 +226,13 @@ def parse_pod(obj: Mapping[str, Any]) -> PodInfo:
         deleting=bool(meta.get("deletionTimestamp")),
         created=_moment(meta.get("creationTimestamp")),
         started=_moment(status.get("startTime")),
+        # fields that decide when the pod is scheduled, and by which scheduler
         requests=pod_requests(spec),
         priority=int(spec.get("priority") or 0),
         may_preempt=spec.get("preemptionPolicy") != "Never",
         gates=tuple(gate["name"] for gate in spec.get("schedulingGates") or ()),
         scheduler=spec.get("schedulerName") or "default-scheduler",
+        # fields that decide on which nodes: all of the selector, and one of the terms (None: any node)
         node_selector=tuple(
             Requirement(key, "In", (value,)) for key, value in (spec.get("nodeSelector") or {}).items()
         ),
@@ -240,6 +243,7 @@ def parse_pod(obj: Mapping[str, Any]) -> PodInfo:
             (int(preferred["weight"]), _node_term(preferred["preference"]))
             for preferred in node_affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or ()
         ),
+        # a term without namespaces means the pod's own
         affinity=_pod_terms(together, namespace),
         anti_affinity=_pod_terms(apart, namespace),
         preferred_affinity=_preferred_pod_terms(together, namespace),
@@ -254,6 +258,7 @@ def parse_pod(obj: Mapping[str, Any]) -> PodInfo:
             )
             for toleration in spec.get("tolerations") or ()
         ),
+        # resources of a node or volume that other pods may already use
         host_ports=frozenset(ports),
         claims=tuple(
             volume["persistentVolumeClaim"]["claimName"]

@@ -17,7 +17,7 @@ Labels = Mapping[str, str]
 
 _KEY = r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?/)?[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 _VALUE = r"(?:[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)?"
-# of a requirement without blanks around it; no two parts that match blanks stand side by side, so that no text
+# of a requirement without blanks around it; two parts that match blanks are never adjacent, so that no text
 # takes more steps than a few times its length
 _SET = re.compile(rf"({_KEY})\s+(in|notin)\s*\(([^()]*)\)")
 _EQUAL = re.compile(rf"({_KEY})\s*(==|=|!=)\s*({_VALUE})")

@@ -28,9 +28,9 @@ HANDSHAKE_SECONDS = 15.0  # of TLS; as long as a slow line needs, and its connec
 IDLE_SECONDS = 120  # longer than clients keep an idle connection (Go's 90, ours 60), or a request meets its end
 HEAD_SECONDS = 30.0  # a request's head is whole by then, or the connection ends
 HEAD_BYTES = 64 * 1024  # of a request's line and headers
-BODY_SECONDS = 60.0  # so long a client may send nothing of a body that somebody waits for
-REST_BYTES = 64 * 1024  # kept of what follows an Upgrade until the application takes the connection over
-REST_MOST_BYTES = 1024 * 1024  # what may come all the same before reading has stopped: some reads of 256 KiB
+BODY_SECONDS = 60.0  # so long a client may send nothing of a body that the application waits for
+REST_BYTES = 64 * 1024  # saved after an Upgrade until the application takes over the connection
+REST_MOST_BYTES = 1024 * 1024  # may still arrive before reading stops: some reads of 256 KiB
 FRAMING_BYTES = 64 * 1024  # that may come of a body without a byte of content: sizes of chunks, trailers
 PIPELINED = 64  # requests that wait behind another on their connection; browsers and libraries send one
 RAW_BODY_BYTES = 256 * 1024  # of a request that takes its connection over: Docker's say how to attach or exec
@@ -83,17 +83,17 @@ class _Server(uvicorn.Server):
         )
         for sock in sockets or ():
             loop.remove_reader(sock)
-        await asyncio.sleep(0)  # asyncio drops what it has accepted when the server is closed before the next turn
+        await asyncio.sleep(0)  # asyncio drops accepted connections if the server is closed before the next turn
         rest = [connection for sock in sockets or () for connection in _accept_all(sock)]
         for server in self.servers:
             server.close()
         for connection in rest:
             connection.setblocking(False)
             await loop.connect_accepted_socket(entrance, connection)
-        for _ in range(2):  # the second turn comes after what could be read in the first
+        for _ in range(2):  # the second turn comes after the reads of the first
             await asyncio.sleep(0)
         end = loop.time() + LAST_SECONDS
-        while loop.time() < end and self._expects_some():  # noqa: ASYNC110  (connections tell nobody)
+        while loop.time() < end and self._expects_some():  # noqa: ASYNC110  (connections send no event)
             await asyncio.sleep(LAST_LOOK_SECONDS)
         for handshake in self._handshakes:
             handshake.cancel()
@@ -200,7 +200,7 @@ class RawConnection:
     async def write(self, data: bytes) -> None:
         """Raises ConnectionError after the client closed the connection."""
         if self._transport.is_closing():
-            raise ConnectionResetError("the client has gone")
+            raise ConnectionResetError("the client closed the connection")
         self._transport.write(data)
         await self._protocol.flow.drain()
 
@@ -255,7 +255,7 @@ class _Entrance(asyncio.Protocol):
         self._handshakes = handshakes
         self._context = context
         self._options = options
-        self._early = bytearray()  # what came with the handshake's end; one read at most
+        self._early = bytearray()  # data that came with the handshake's end; one read at most
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         peer = transport.get_extra_info("peername")
@@ -315,12 +315,12 @@ class _Protocol(HttpToolsProtocol):
 
     _raw: RawConnection | None = None
     _last = b""
-    _rest: bytearray | None = None  # what came after the end of HTTP
+    _rest: bytearray | None = None  # data after the end of HTTP
     _framing = 0  # bytes of this body since its last byte of content
     _refused = 0  # bytes of this body that came after its request was answered
-    _part = "head"  # of a request, that is waited for; "" when one is whole
+    _part = "head"  # the part of a request that is due; "" when a request is whole
     _head_bytes = 0
-    _deadline = 0.0  # for what is waited for, in the loop's time
+    _deadline = 0.0  # of the part that is due, in the loop's time
     _watch: asyncio.TimerHandle | None = None
     _is_websocket = False  # another protocol has the connection
 
@@ -355,7 +355,7 @@ class _Protocol(HttpToolsProtocol):
         self._expect("head", HEAD_SECONDS)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._part == "head":  # later ones are trailers, which nobody asks for
+        if self._part == "head":  # later ones are trailers, which applications do not use
             super().on_header(name, value)
 
     def on_body(self, body: bytes) -> None:
@@ -424,7 +424,7 @@ class _Protocol(HttpToolsProtocol):
         if self._part == "head" and not self._head_bytes:
             self.transport.close()
             return
-        log.info("a client stood still in the middle of a request", extra={"part": self._part})
+        log.info("a client stopped sending in the middle of a request", extra={"part": self._part})
         if self._part == "head":
             self._refuse(b"408 Request Timeout")
         else:
@@ -501,7 +501,7 @@ class _Protocol(HttpToolsProtocol):
         error = sys.exc_info()[1]
         if error is not None and error.args and isinstance(error.args[0], int):
             self._rest = bytearray()
-            self.cycle.keep_alive = False  # what follows is not HTTP: this is the last HTTP answer
+            self.cycle.keep_alive = False  # the rest is not HTTP: this is the last HTTP answer
             self._keep_rest(self._last[error.args[0] :])
 
     def _keep_rest(self, data: bytes) -> None:
@@ -622,7 +622,7 @@ async def serve(
         access_log=False,
         log_config=None,
         server_header=False,
-        proxy_headers=False,  # who asks is who connects: any process here could say that it asks for another
+        proxy_headers=False,  # the client is the peer: any local process could claim another address
         backlog=BACKLOG,
         timeout_keep_alive=IDLE_SECONDS,
         ssl_certfile=certificate,

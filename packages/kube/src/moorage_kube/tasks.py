@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-CANCEL_AGAIN_SECONDS = 10.0  # longer than what work does at its end
+CANCEL_AGAIN_SECONDS = 10.0  # longer than any cleanup of our tasks
 
 
 async def end_task(task: asyncio.Future[Any], *quiet: type[Exception]) -> None:

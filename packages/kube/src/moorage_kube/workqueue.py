@@ -100,7 +100,7 @@ class WorkQueue(Generic[K]):
                 await waiter
             except asyncio.CancelledError:
                 if waiter.done() and not waiter.cancelled():
-                    self._wake()  # the wake-up meant for this one goes to the next
+                    self._wake()  # pass the wake-up on to the next waiter
                 raise
         key = self._ready.popleft()
         self._dirty.discard(key)

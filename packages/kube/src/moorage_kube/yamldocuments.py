@@ -22,8 +22,8 @@ import yaml
 from moorage_kube.documentbounds import BYTES_MAX, NESTING_MAX, check_length, text_of
 from moorage_kube.errors import DocumentError
 
-VALUES_MAX = 1_000_000  # of one text with its aliases put in place; an object has at most 1.5 MiB
-ALIASED_MAX = 100_000  # of these, what aliases put in: a few bytes must not cost what megabytes do
+VALUES_MAX = 1_000_000  # of one text with its aliases expanded; an object has at most 1.5 MiB
+ALIASED_MAX = 100_000  # of these, the values added by aliases: a few bytes must not cost as much as megabytes
 TOO_DEEP = f"the YAML is nested more than {NESTING_MAX} levels deep"
 DIRECTIVES_MAX = 100  # %TAG lines: libyaml compares each with all before it
 
@@ -37,7 +37,7 @@ _WORDS: dict[str, Any] = {
 }
 _INTEGER = re.compile(r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0o?[0-7_]*|[1-9][0-9_]*)")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
-_NUMBER_CHARACTERS_MAX = 4000  # below what int() refuses; its time grows with the square of the length
+_NUMBER_CHARACTERS_MAX = 4000  # below the limit of int(); its time grows with the square of the length
 _NUMBER_STARTS = frozenset("+-.0123456789")
 
 
@@ -79,7 +79,7 @@ def parse_yaml_documents(data: bytes | str, *, bytes_max: int = BYTES_MAX) -> li
             building = _Building()
         elif kind is yaml.DocumentEndEvent:
             documents.append(building.root)
-    if aliased:  # what was shared is written out, so that a change in one place is none in another
+    if aliased:  # copy shared values, so that a change in one place does not change another
         copied: list[Any] = msgspec.json.decode(msgspec.json.encode(documents))
         return copied
     return documents
@@ -171,6 +171,7 @@ def _bounded_events(text: str, characters_max: int) -> Iterator[Any]:
     event: Any
     try:
         for event in yaml.parse(text, Loader=_Loader):
+            # count values, characters and levels; an anchor remembers the size of its value
             kind, levels = type(event), 0
             if kind is yaml.ScalarEvent:
                 values += 1
@@ -195,6 +196,7 @@ def _bounded_events(text: str, characters_max: int) -> Iterator[Any]:
             elif kind is yaml.AliasEvent:
                 if event.anchor not in anchors:
                     raise _refused(event, f"the alias *{event.anchor} has no anchor")
+                # an alias costs as much as its anchor: that is how a few bytes become gigabytes
                 size = anchors[event.anchor]
                 if size is None:
                     raise _refused(event, f"the anchor &{event.anchor} contains itself")
@@ -207,6 +209,7 @@ def _bounded_events(text: str, characters_max: int) -> Iterator[Any]:
             elif kind is yaml.DocumentStartEvent:
                 values += 1
                 anchors = {}
+            # check before the event is used, so that the reader never holds more than the bounds
             if len(stack) + levels > NESTING_MAX:
                 raise _refused(event, TOO_DEEP)
             if values > VALUES_MAX:

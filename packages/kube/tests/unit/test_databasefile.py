@@ -108,8 +108,8 @@ def damage_page(path: Path) -> None:
 
 
 WAYS: list[tuple[str, str, Callable[[Path], object], str]] = [
-    ("close", "gone", lambda path: path.unlink(), "is gone"),
-    ("kill", "gone", lambda path: path.unlink(), "is gone"),
+    ("close", "gone", lambda path: path.unlink(), "is missing"),
+    ("kill", "gone", lambda path: path.unlink(), "is missing"),
     ("close", "empty", lambda path: cut(path, 0), "is empty"),
     ("close", "truncated", lambda path: cut(path, 0.5), "is damaged"),
     ("close", "cut to a part of a page", lambda path: cut(path, 0.001), "is damaged"),
@@ -268,7 +268,7 @@ def test_a_database_that_was_taken_away_on_purpose_is_not_missed_and_may_come_ba
     write(path, 3, "close")
     content = path.read_bytes()
     path.unlink()
-    assert find_problem(path, deep=True) == "is gone"
+    assert find_problem(path, deep=True) == "is missing"
     forget(path)
     assert find_problem(path, deep=True) is None
     assert read_manifest(tmp_path).marks["x.db"].count == REMOVED

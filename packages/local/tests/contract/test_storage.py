@@ -407,7 +407,7 @@ async def test_a_file_that_was_emptied_is_refused_and_stays(tmp_path: Path) -> N
         await SqliteStorage(path).start()
     assert path.read_bytes() == b""
     path.unlink()
-    with pytest.raises(StorageDamaged, match="is gone"):
+    with pytest.raises(StorageDamaged, match="is missing"):
         await SqliteStorage(path).start()
     assert not path.exists()
 

@@ -431,6 +431,7 @@ class KubeClient:
         headers = {"Accept": accept} | ({"Content-Type": content_type} if data is not None else {})
         renewed, tries = False, 0
         while True:
+            # the caller reads the body of a good answer; all other answers become errors
             answer = await self._send(method, path, params or {}, headers, data, read_seconds)
             try:
                 if answer.status < 300:
@@ -442,10 +443,12 @@ class KubeClient:
                 error = await self._error(method, path, answer)
             finally:
                 answer.release()
+            # a token may have expired meanwhile: renew it once
             if answer.status == 401 and self._credentials.renewable and not renewed:
                 renewed = True
                 self._credentials.forget()
                 continue
+            # a busy server says when to retry; writes that are not idempotent are not repeated
             wait = _retry_after(answer.headers.get("Retry-After"), self._clock)
             if answer.status not in _BUSY or wait is None or method not in _REPEATABLE or tries >= RETRIES:
                 try:
@@ -698,7 +701,7 @@ def _warnings(headers: Iterable[str]) -> Iterator[str]:
             yield _ESCAPED.sub(r"\1", match["text"])
 
 
-DAY_SECONDS = 86400  # no server has one wait longer
+DAY_SECONDS = 86400  # the longest wait that is accepted from a server
 
 
 def _retry_after(header: str | None, clock: Clock) -> float | None:

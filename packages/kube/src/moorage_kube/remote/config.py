@@ -88,7 +88,7 @@ def load_connection(
     if context is None and not listed and env.get("KUBERNETES_SERVICE_HOST"):
         return in_cluster(env, service_account)
     raise NotReady(
-        "no Kubernetes cluster is configured: " + ", ".join(f"{path} does not exist" for path in paths),
+        "cannot find a Kubernetes cluster: " + ", ".join(f"{path} does not exist" for path in paths),
         hint="log in to your team's server: moor login https://HOST; or start a cluster on this machine: moor up",
     )
 

@@ -136,7 +136,7 @@ def make_tls_context(connection: Connection) -> ssl.SSLContext:
 
 
 def _load_cert_chain(context: ssl.SSLContext, cert: bytes, key: bytes) -> None:
-    # the ssl module reads client certificates from files only; this one is ours alone and gone at once
+    # the ssl module reads client certificates from files only; this one is private and deleted at once
     with tempfile.TemporaryDirectory(prefix="moorage-") as folder:
         path = Path(folder) / "client.pem"
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -173,7 +173,7 @@ async def _run_plugin(plugin: ExecPlugin, connection: Connection) -> _Issued:
     if process.returncode != 0:
         message = _COLOURS.sub("", err.decode(errors="replace")).strip()
         sentence = _MOOR_ERROR.search(message) if set(plugin.args) >= _TOKEN_OF_MOOR else None
-        if sentence is not None:  # of our own `moor token`, as after a logout: it needs no frame
+        if sentence is not None:  # from `moor token` itself, as after a logout: show its message unchanged
             raise NotReady(sentence["message"], hint=sentence["hint"])
         raise NotReady(f"{where} failed with exit code {process.returncode}: {message}")
     return _parse_credential(out, where)

@@ -54,7 +54,7 @@ class EventRecorder:
         try:
             await self._api.patch(EVENTS, name, more, namespace)
             self._remember(namespace, name, count + 1)
-        except NotFound:  # they are kept for an hour only
+        except NotFound:  # they are stored for an hour only
             await self._api.create(EVENTS, dict(event))
             self._remember(namespace, name, 1)
 

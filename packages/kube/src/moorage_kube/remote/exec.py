@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 STDIN, STDOUT, STDERR, ERROR, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")  # v5 (1.30) can end standard input
 PIECE = 32 * 1024  # bytes of input in one message
-PING_SECONDS = 20.0  # an idle connection is kept through proxies, and a dead one noticed
+PING_SECONDS = 20.0  # proxies do not close an idle connection, and a dead one is noticed
 
 
 class ExecProcess:
@@ -74,7 +74,9 @@ class ExecProcess:
     async def close_stdin(self) -> None:
         """Signal the end of input. Raises ServerError on servers older than 1.30, which have no such signal."""
         if self._socket.protocol != PROTOCOLS[0]:
-            raise ServerError("this API server cannot be told that standard input has ended", status=501)
+            raise ServerError(
+                "this API server cannot end standard input: that needs Kubernetes 1.30 or newer", status=501
+            )
         try:
             await self._socket.send_bytes(bytes([CLOSE, STDIN]))
         except (ConnectionError, RuntimeError) as error:

@@ -156,7 +156,7 @@ class Elector:
                     log.warning("cannot campaign", extra={"lease": self._name, "error": str(error)})
                 await self._clock.sleep(self._times.retry)
         except asyncio.CancelledError:
-            if is_sent:  # it may have arrived, whatever we have heard
+            if is_sent:  # it may have arrived, also without an answer
                 await self._release()
             raise
 
@@ -172,7 +172,7 @@ class Elector:
                     return
                 self._sent = started
             except (Conflict, NotFound):
-                return  # somebody else wrote it: it is theirs
+                return  # another candidate wrote it and owns it
             except ApiError as error:
                 log.warning("cannot renew the lease", extra={"lease": self._name, "error": str(error)})
 
@@ -180,7 +180,7 @@ class Elector:
         try:
             await self._write(taking=False)
         except Conflict:
-            # either somebody took it, or our last write arrived and its answer did not
+            # either another candidate took it, or our last write arrived and its answer did not
             await self._look()
             if self._seen is None or self._seen.holder != self._identity:
                 raise

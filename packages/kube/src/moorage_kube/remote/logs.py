@@ -14,7 +14,7 @@ from moorage_kube.moments import parse_rfc3339
 from moorage_kube.podlogs import is_kubelets_notice
 
 RECONNECT_SECONDS = 1.0  # after a log that broke off
-OVERLAP_SECONDS = 60  # asked for again after a reconnection, for clocks that differ; what was given is dropped
+OVERLAP_SECONDS = 60  # requested again after a reconnection, as clocks differ; lines already returned are dropped
 STARTED = ("Running", "Succeeded", "Failed")  # phases of a pod that has a log
 _STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)) ?")
 
@@ -40,10 +40,12 @@ async def pod_lines(
     shown: datetime | None = None  # the time of the newest line
     broken = False
     while True:
+        # after a reconnection, ask for a few seconds more than are missing; known lines are dropped below
         seconds, lines_back = since_seconds, tail
         if shown is not None:
             age = clock.now() - shown
             seconds, lines_back = max(1, int(age / timedelta(seconds=1)) + OVERLAP_SECONDS), None
+        # asked before the log is read: a pod that ends meanwhile may still write
         over = ended()
         source = api.logs(
             pod,
@@ -66,6 +68,7 @@ async def pod_lines(
                         shown = when or shown
             if over or not follow or await _soon(ended, clock):
                 return
+        # a log that was deleted after its first line has ended; a kubelet that is away comes back
         except NotFound:
             if shown is None:
                 raise

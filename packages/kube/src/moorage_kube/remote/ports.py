@@ -28,8 +28,8 @@ ERRORS, DATA = 1, 3  # numbers of our streams: a client's are odd
 DATA_CHANNEL, ERROR_CHANNEL = 0, 1
 PORT_BYTES = 2  # each channel begins with its port
 PIECE = 32 * 1024  # bytes in one message
-QUIET_SECONDS = 10.0  # so long an answer may take after our side has ended, where the pod cannot be told of that
-ERROR_MAX = 4096  # bytes of an error that are kept
+QUIET_SECONDS = 10.0  # the longest answer after the end of our data, if the protocol cannot signal that end
+ERROR_MAX = 4096  # bytes of an error that are shown
 
 
 class SocketOpener(Protocol):

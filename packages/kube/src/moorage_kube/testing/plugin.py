@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, settings
 
 from moorage_kube.testing.examples import examples
 
-# Shared machines are slow at times, and no test judges time: examples have no deadline. They are the same in every
-# run, so that a run judges the change and not the dice; MOORAGE_TEST_EXPLORE=1 throws them anew.
+# Shared machines are slow at times, and tests do not measure time: examples have no deadline. They are the same in
+# every run, so that a failure comes from the change and not from chance; MOORAGE_TEST_EXPLORE=1 draws new ones.
 settings.register_profile(
     "moorage",
     deadline=None,
@@ -34,7 +34,7 @@ if threading.current_thread() is threading.main_thread() and signal.getsignal(si
 
 def pytest_configure(config: pytest.Config) -> None:
     for marker in (
-        "cluster(needs): takes the `cluster` fixture; needs names what the test wants of it"
+        "cluster(needs): takes the `cluster` fixture; needs lists the parts that the test uses"
         " (api, scheduler, controllers, kubelet, extender)",
         "browser: drives Chromium",
         "servers_only: a test of the Api contract that FakeApi does not claim to pass",

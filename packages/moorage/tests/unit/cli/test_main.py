@@ -172,7 +172,7 @@ def test_a_cluster_that_is_not_configured_is_one_error(capsys, monkeypatch, tmp_
     assert main(["jobs"]) == 1
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("error: no Kubernetes cluster is configured")
+    assert err.startswith("error: cannot find a Kubernetes cluster")
     assert (
         "hint: log in to your team's server: moor login https://HOST; or start a cluster on this machine: moor up"
         in err
