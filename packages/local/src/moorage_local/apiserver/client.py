@@ -18,11 +18,11 @@ from moorage_local.apiserver.pipeline.calls import Call, DeleteOptions, ListOpti
 class InProcessClient:
     """Implements `moorage_kube.api.Api` on a server of the same event loop.
 
-    Objects of `list` and `watch` are the server's own copies, shared with everybody: never change one.
+    Objects of `list` and `watch` are the server's own copies, shared by all clients: never change one.
     """
 
     def __init__(self, server: Operations, user: str | User = "system:masters-client") -> None:
-        """`user`: a name, which may do everything, or a `User`, which may do what the server lets it."""
+        """`user`: a name, which has all rights, or a `User` with the rights that the server grants it."""
         self._server = server
         self._user = service_user(user) if isinstance(user, str) else user
 

@@ -1,4 +1,4 @@
-"""What every part of one API server works with: the store, the kinds, the pipeline and who is let in."""
+"""The parts that one API server shares: the store, the kinds, the pipeline and the authentication."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class PortSource(Protocol):
 class Core:
     """The shared parts of one API server.
 
-    `log_source`, `stats_source`, `exec_source` and `port_source` are set by who runs the node agents; they
-    stay None without node agents.
+    `log_source`, `stats_source`, `exec_source` and `port_source` are set by the code that runs the node agents;
+    they stay None without node agents.
     """
 
     def __init__(self, storage: Storage, tokens: Tokens, clock: Clock) -> None:

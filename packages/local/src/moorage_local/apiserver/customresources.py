@@ -1,7 +1,7 @@
 """Custom resources: from a stored CustomResourceDefinition to served kinds.
 
-A definition is served as soon as it is stored. A deleted definition takes no new objects, deletes those it has,
-and goes when the last object is gone. Conversion is `None` only: all versions are the same object with another
+A definition is served as soon as it is stored. A deleted definition takes no new objects, deletes its objects,
+and is removed with the last one. Conversion is `None` only: all versions are the same object with another
 apiVersion.
 """
 
@@ -109,7 +109,7 @@ def _always_valid(_: Obj, __: FieldErrors) -> None:
 
 
 def _scale_checked(paths: Mapping[str, str]) -> Callable[[Obj, FieldErrors], None]:
-    """The replicas that a scale subresource reads must be a number that a scale can bear: 0 to 2³¹ - 1."""
+    """Check the replicas that a scale subresource reads: a number from 0 to 2³¹ - 1."""
     path = paths.get("specReplicasPath", "")
     keys = path.lstrip(".").split(".")
 
@@ -199,7 +199,7 @@ class CustomResources:
         self._emptying: dict[str, asyncio.Task[None]] = {}
 
     def load(self) -> None:
-        """Serve what is stored; go on with deletions that were under way."""
+        """Serve the stored definitions; continue deletions that were under way."""
         for obj in self._pipeline.every(self._definitions()):
             self._serve(obj)
 
@@ -237,7 +237,7 @@ class CustomResources:
             task.add_done_callback(lambda _: self._emptying.pop(name, None))
 
     async def _empty(self, name: str) -> None:
-        """Delete every object of a definition, wait until they are gone, then let the definition go."""
+        """Delete every object of a definition, wait until all are deleted, then remove the definition."""
         pipeline = self._pipeline
         call = Call(user=service_user("system:apiserver"))
         definitions = self._definitions()

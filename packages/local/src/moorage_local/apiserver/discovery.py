@@ -1,4 +1,4 @@
-"""What the server tells about itself: groups, versions, resources.
+"""Discovery: the server's groups, versions and resources.
 
 https://kubernetes.io/docs/concepts/overview/kubernetes-api/#discovery-api
 """
@@ -90,7 +90,7 @@ def resource_list(kinds: Kinds, group_name: str, version: str) -> Obj | None:
 
 
 def _storage_version_hash(kind: Kind) -> str:
-    """Eight bytes of the SHA-256 of what the kind is stored as, as k8s.io/apiserver's StorageVersionHash."""
+    """Eight bytes of the SHA-256 of the kind's storage version, as k8s.io/apiserver's StorageVersionHash."""
     stored = kind.rules.to_storage({"apiVersion": kind.resource.api_version})["apiVersion"]
     digest = hashlib.sha256(f"{stored}/{kind.resource.kind}".encode()).digest()
     return base64.b64encode(digest[:8]).decode()

@@ -1,4 +1,4 @@
-"""What a client can ask of the API server: every verb on objects and on their subresources."""
+"""The operations of the API server: every verb on objects and on their subresources."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
 """Certificates and the signing key of the local cluster, in one folder.
 
-    ca.crt ca.key           our own authority, ten years
+    ca.crt ca.key           the cluster's own authority, ten years
     server.crt server.key   for localhost and 127.0.0.1, signed by it
     tokens.key              signs service account tokens; 32 random bytes
 
     expiry.json             when the certificates expire, and the SHA-256 of tokens.key
 
-Keys are readable by their owner only. Everything is made at the first start, `expiry.json` last. From then on an
-authority or a signing key that is missing or damaged is an error: with a new one every kubeconfig and every token
-of a running pod would end. The server's own certificate is made anew when it is damaged, and both when they
-expire within RENEW_BEFORE; `cryptography` (140 ms to import) is loaded only then: expiry dates are kept beside
-the files.
+Only the owner can read the keys. All files are created at the first start, `expiry.json` last. From then on a
+missing or damaged authority or signing key is an error: with a new one every kubeconfig and every token
+of a running pod would end. The server's own certificate is created again when it is damaged, and both when they
+expire within RENEW_BEFORE. `cryptography` (140 ms to import) is loaded only then: expiry dates are stored in
+`expiry.json`.
 """
 
 from __future__ import annotations
@@ -50,9 +50,10 @@ class Pki:
 
 
 def ensure_pki(folder: Path, *, clock: Clock = SYSTEM) -> Pki:
-    """Load what is in the folder; make everything at the first start and what is about to expire.
+    """Load the files of the folder; create all at the first start, and those that are about to expire.
 
-    Raises StorageDamaged for files that were there and are gone or damaged, DataFolderError for other trouble.
+    Raises StorageDamaged for files that are missing or damaged after the first start, DataFolderError for other
+    trouble.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -84,7 +85,7 @@ def ensure_pki(folder: Path, *, clock: Clock = SYSTEM) -> Pki:
 
 
 def find_pki_problems(folder: Path) -> dict[str, str]:
-    """What is wrong with the files of a folder that was once complete: name → the end of a sentence.
+    """Return the problems of the files in a folder that was once complete: name → the end of a sentence.
 
     Raises PermissionError for a file that may not be read.
     """
@@ -141,7 +142,7 @@ def _expiry(folder: Path) -> dict[str, datetime]:
 
 
 def _noted(folder: Path) -> dict[str, Any]:
-    """What expiry.json holds; nothing where it is missing or damaged."""
+    """The content of expiry.json; empty if it is missing or damaged."""
     try:
         noted = json.loads((folder / "expiry.json").read_bytes())
     except (OSError, ValueError, RecursionError):

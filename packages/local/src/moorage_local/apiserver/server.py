@@ -89,7 +89,10 @@ class ApiServer(Operations):
         self.app = HttpApp(self)
 
     async def start(self) -> None:
-        """Open the store, serve the stored custom kinds, make what every cluster has. Raises StorageError."""
+        """Open the store, serve the stored custom kinds, create the objects that every cluster has.
+
+        Raises StorageError.
+        """
         await self.storage.start()
         self.custom.load()
         self.webhooks.load()

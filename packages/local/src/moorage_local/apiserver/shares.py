@@ -1,8 +1,8 @@
-"""Fair shares: how much of one user's work is under way at once. Priority and fairness in its simplest form.
+"""Limit the concurrent work of each user: priority and fairness in its simplest form.
 
-Each user has SEATS. A request takes one, a list more by its bytes. What finds none waits in the user's own queue;
-what finds the queue full is refused with 429. Watches, logs and streams into pods take none: they mostly wait.
-https://kubernetes.io/docs/concepts/cluster-administration/flow-control/
+Each user has SEATS. A request takes one, a list more by its bytes. A request without a free seat waits in the
+user's own queue; if the queue is full it is refused with 429. Watches, logs and streams into pods take no seat:
+they mostly wait. https://kubernetes.io/docs/concepts/cluster-administration/flow-control/
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Flow:
 
 
 class Shares:
-    """The seats of all users. What the platform asks itself is exempt."""
+    """The seats of all users. Requests of the platform itself are exempt."""
 
     def __init__(self, *, seats: int = SEATS, waiting: int = WAITING) -> None:
         self._seats = seats
@@ -43,7 +43,7 @@ class Shares:
 
     @contextlib.asynccontextmanager
     async def turn(self, user: User, list_bytes: int = 0) -> AsyncGenerator[None]:
-        """Hold what a request takes; `list_bytes`: of the objects that it lists. Raises TooManyRequests."""
+        """Hold the seats of a request; `list_bytes`: of the objects that it lists. Raises TooManyRequests."""
         if EXEMPT.intersection(user.groups) or user.name.startswith(OUR_ACCOUNTS):
             yield
             return

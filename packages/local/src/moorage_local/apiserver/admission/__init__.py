@@ -1,4 +1,5 @@
-"""What may be written beyond what a kind itself allows: limits, quotas, Pod Security, webhooks.
+"""Limits on writes in addition to the rules of a kind: limit ranges, quotas, Pod Security, webhooks.
 
-Each is an `Admitter` of the pipeline. Does not belong here: who may ask (`auth`), what a kind is (`kinds`).
+Each is an `Admitter` of the pipeline. Does not belong here: users and their rights (`auth`), rules of kinds
+(`kinds`).
 """

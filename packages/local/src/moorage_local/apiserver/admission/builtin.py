@@ -1,8 +1,8 @@
-"""Admission that is built in: what a kube-apiserver's default plugins do.
+"""Built-in admission: the default plugins of a kube-apiserver.
 
 NamespaceLifecycle, Priority, ServiceAccount, DefaultTolerationSeconds, DefaultStorageClass,
-StorageObjectInUseProtection (the volume controller takes the finalizers back) and the allocation of
-service addresses. Left out, because nothing here would take it back: the not-ready taint on new nodes.
+StorageObjectInUseProtection (the volume controller removes the finalizers) and the allocation of
+service addresses. Left out: the not-ready taint on new nodes, because no controller here would remove it.
 Service account tokens are not mounted into pods.
 """
 

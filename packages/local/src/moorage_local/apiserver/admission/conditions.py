@@ -1,8 +1,8 @@
 """Match conditions of webhooks: the part of CEL that compares text of a request.
 
-Understood: `request.` fields that hold text, strings in quotes, `true`, `false`, `==`, `!=`, `!`, `&&`, `||`,
-parentheses, and `.startsWith("…")`, `.endsWith("…")`, `.contains("…")`. Everything else is refused when the
-configuration is created, so that no condition is ever evaluated in another way than kube-apiserver does.
+Supported: `request.` fields that hold text, strings in quotes, `true`, `false`, `==`, `!=`, `!`, `&&`, `||`,
+parentheses, and `.startsWith("…")`, `.endsWith("…")`, `.contains("…")`. All other expressions are refused when the
+configuration is created, so that conditions are never evaluated in another way than kube-apiserver does.
 https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/#matching-requests-matchconditions
 """
 

@@ -33,7 +33,7 @@ class LimitRanger:
             )
 
     def stored(self, kind: Kind, before: Obj | None, after: Obj | None) -> None:
-        """Told of every write."""
+        """Called after every write."""
         if kind.resource != LIMITRANGES:
             return
         if after is not None:
@@ -45,7 +45,7 @@ class LimitRanger:
                 self._ranges.pop(namespace, None)
 
     async def mutate(self, asked: Admission) -> Obj | None:
-        """Fill in what containers leave out; each limit range in turn."""
+        """Set the values that containers leave out, from each limit range in turn."""
         if asked.obj is None or not self._concerns(asked) or asked.kind.resource.plural != "pods":
             return None
         for limit_range in self._of(asked):
@@ -110,7 +110,7 @@ def fill_in(pod: Obj, limit_range: Mapping[str, Any]) -> None:
 
 
 def pod_problems(pod: Mapping[str, Any], limit_range: Mapping[str, Any]) -> list[str]:
-    """What of the pod is outside the limit range."""
+    """Return the values of the pod that are outside the limit range."""
     from moorage_local.quota import pod_amounts, read_amounts
 
     spec = pod.get("spec") or {}
@@ -128,7 +128,7 @@ def pod_problems(pod: Mapping[str, Any], limit_range: Mapping[str, Any]) -> list
 
 
 def claim_problems(claim: Mapping[str, Any], limit_range: Mapping[str, Any]) -> list[str]:
-    """What of the claim is outside the limit range; only its request counts."""
+    """Return the values of the claim that are outside the limit range; only its request counts."""
     from moorage_local.quota import read_amounts
 
     requests = read_amounts(((claim.get("spec") or {}).get("resources") or {}).get("requests"))

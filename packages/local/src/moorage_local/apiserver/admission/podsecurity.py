@@ -1,8 +1,8 @@
-"""Pod Security admission: what a namespace's labels ask of pods.
+"""Pod Security admission: the requirements that a namespace's labels set for pods.
 
-https://kubernetes.io/docs/concepts/security/pod-security-admission/. Pods are held to `enforce`; pods and the pod
-templates of workloads are warned of by `warn`. `audit` is checked as a label only: this server keeps no audit log.
-Versions are checked as labels, too; judged is always by the newest standard.
+https://kubernetes.io/docs/concepts/security/pod-security-admission/. `enforce` rejects pods; `warn` adds warnings
+to writes of pods and of the pod templates of workloads. `audit` is only checked as a label: this server has no
+audit log. Versions are only checked as labels, too; pods are always checked against the newest standard.
 """
 
 from __future__ import annotations
@@ -77,9 +77,11 @@ class PodSecurity:
 
 
 def _is_judged(asked: Admission) -> bool:
-    """A new pod, and a change that could matter: of its spec, what else may change is harmless.
+    """Whether to check the write: a new pod, an ephemeral container, another image or AppArmor profile.
 
-    As upstream, a changed image is judged: the pod may be older than the namespace's label.
+    Other changes are harmless.
+
+    As upstream, a changed image is checked: the pod may be older than the namespace's label.
     """
     if asked.operation == "CREATE":
         return asked.subresource is None

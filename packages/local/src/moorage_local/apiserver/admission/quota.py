@@ -1,9 +1,8 @@
-"""ResourceQuota admission: what is created is charged to the quotas of its namespace first, or refused.
+"""ResourceQuota admission: a new object is charged to the quotas of its namespace first, or refused.
 
-A charge is a compare-and-swap on the quota's status, so `status.used` never lags behind what was let in. All
-requests to one namespace that wait at the same time are decided together, with one write per quota. What was
-charged and then not stored is found by the controller, which counts anew whenever no charge is under way
-(`in_flight`).
+A charge is a compare-and-swap on the quota's status, so `status.used` never lags behind the admitted objects. All
+requests to one namespace that wait at the same time are decided together, with one write per quota. The controller
+corrects charges of objects that were not stored: it counts again whenever charges are not under way (`in_flight`).
 
 https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#resourcequota
 """
@@ -35,7 +34,7 @@ class _Waiter:
 
 
 class QuotaAdmission:
-    """Implements `pipeline.Admitter`; must be the last one, as what it charges is taken as let in."""
+    """Implements `pipeline.Admitter`; must be the last one, because a charged object counts as admitted."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
@@ -50,7 +49,7 @@ class QuotaAdmission:
             self._quotas.setdefault(quota["metadata"]["namespace"], set()).add(quota["metadata"]["name"])
 
     def stored(self, kind: Kind, before: Obj | None, after: Obj | None) -> None:
-        """Told of every write."""
+        """Called after every write."""
         if kind.resource != QUOTAS:
             return
         if after is not None:
@@ -141,7 +140,7 @@ class QuotaAdmission:
                 waiter.verdict.set_result(Conflict(f"the quotas of {namespace} keep changing"))
 
     async def _write(self, quota: Obj, used: Amounts) -> bool:
-        """Store what is used now; False when the quota changed meanwhile."""
+        """Store the current usage; False when the quota changed meanwhile."""
         from moorage_local.quota import read_amounts, write_amounts
 
         status = quota.get("status") or {}
@@ -175,8 +174,10 @@ def _judge(
     done: set[str],
     pipeline: Pipeline,
 ) -> dict[str, Amounts] | ApiError:
-    """What is used of each quota that the write touches once it is let in, or the refusal. `done`: quotas that
-    count the write already."""
+    """Return the usage of each quota that the write changes if admitted, or the refusal.
+
+    `done`: quotas that count the write already.
+    """
     from moorage_local import quota as q
 
     resource, obj = asked.kind.resource, asked.obj

@@ -1,1 +1,1 @@
-"""Who asks, and what they may do: users, tokens, RBAC."""
+"""Users and their rights: authentication, tokens, RBAC."""

@@ -1,4 +1,4 @@
-"""Role-based access control, as the real API server does it: who may what, and nobody grants more than they hold.
+"""Role-based access control as in the real API server: users can grant only the rights that they hold.
 
 https://kubernetes.io/docs/reference/access-authn-authz/rbac/
 """
@@ -118,7 +118,7 @@ class Rule:
 
 
 def missing_rights(held: Sequence[Rule], wanted: Iterable[Rule]) -> list[Rule]:
-    """What of `wanted` nobody who holds `held` may do: one rule for each thing, its verbs together."""
+    """Return the part of `wanted` that `held` does not allow: one rule for each resource or path."""
     lacking: dict[Rule, list[str]] = {}
     for rule in wanted:
         for atom in rule.atoms():
@@ -161,7 +161,10 @@ class Binding:
 
 @dataclass(slots=True)
 class _Index:
-    """Roles by (namespace, name), bindings by (namespace, subject); the namespace of what has none is empty."""
+    """Roles by (namespace, name), bindings by (namespace, subject).
+
+    The namespace is empty for cluster-scoped ones.
+    """
 
     roles: dict[tuple[str, str], tuple[Rule, ...]] = field(default_factory=dict)
     bindings: dict[tuple[str, tuple[str, str]], dict[str, Binding]] = field(default_factory=dict)
@@ -174,7 +177,7 @@ class RbacAuthorizer:
         self._index = _Index()
 
     def load(self, pipeline: Pipeline) -> None:
-        """Read what is stored; `stored` keeps up from then on."""
+        """Read the stored roles and bindings; `stored` adds later changes."""
         self._index = _Index()
         for resource in KINDS:
             kind = pipeline.kinds.of(resource)
@@ -220,7 +223,7 @@ class RbacAuthorizer:
         return Decision(False, f"RBAC: {problems}")
 
     def rules_for(self, user: User, namespace: str) -> list[Rule]:
-        """All that a user may do in a namespace ("": what is bound for the whole cluster)."""
+        """Return all rights of a user in a namespace ("": the rights bound for the whole cluster)."""
         if MASTERS in user.groups:
             everywhere = (EVERYTHING,)
             return [
@@ -246,7 +249,9 @@ class RbacAuthorizer:
 
 
 class NoEscalation:
-    """Refuses roles and bindings that grant what their author does not hold. Implements `pipeline.Admitter`.
+    """Refuses roles and bindings that grant rights which their author does not hold.
+
+    Implements `pipeline.Admitter`.
 
     The verbs `escalate` (on the role) and `bind` (on the role that is bound) lift it, as in Kubernetes.
     """
@@ -306,7 +311,7 @@ class NoEscalation:
 
 
 def _is_only_cleared(old: Obj | None, new: Obj) -> bool:
-    """Whether a write changes nothing but what garbage collection must change to delete the object."""
+    """Whether a write changes only the fields that garbage collection must change to delete the object."""
 
     def rest(obj: Obj) -> Obj:
         dropped = ("ownerReferences", "finalizers", "resourceVersion", "managedFields")

@@ -1,4 +1,4 @@
-"""The roles and bindings that every cluster starts with, for people and what they make.
+"""The roles and bindings that every cluster starts with, for users and their workloads.
 
 Those of a real cluster's own components are left out: here they are members of system:masters.
 https://kubernetes.io/docs/reference/access-authn-authz/rbac/#default-roles-and-role-bindings

@@ -1,4 +1,4 @@
-"""Who asks, and may they: bearer tokens, service account tokens, impersonation, authorisation."""
+"""Authenticate and authorise requests: bearer tokens, service account tokens, impersonation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ISSUER = "https://kubernetes.default.svc.cluster.local"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
-    """Who made a request, as every later step sees it."""
+    """The author of a request, as every later step sees it."""
 
     name: str
     groups: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ def service_user(name: str) -> User:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attributes:
-    """What is asked for. A request for a path that is no resource has only `verb` and `path`."""
+    """The subject of a request for authorisation. A request for a non-resource path has only `verb` and `path`."""
 
     verb: str
     group: str = ""
@@ -139,9 +139,11 @@ class Tokens:
 
 
 def certificate_user(certificate: Mapping[str, Any]) -> User | None:
-    """Whom a client certificate names: its common name, with each organization as a group; None without a name.
+    """Return the user of a client certificate: its common name, with each organization as a group.
 
-    `certificate`: as `ssl.SSLSocket.getpeercert` gives it.
+    None without a name.
+
+    `certificate`: in the form of `ssl.SSLSocket.getpeercert`.
 
     https://kubernetes.io/docs/reference/access-authn-authz/authentication/#x509-client-certificates
     """
@@ -167,7 +169,10 @@ def impersonate(
     extra: Mapping[str, tuple[str, ...]],
     authorizer: Authorizer,
 ) -> User:
-    """The user that somebody acts as. Raises Forbidden for who lacks the verb `impersonate` on any part of it."""
+    """Return the user that the caller acts as.
+
+    Raises Forbidden if the caller lacks the verb `impersonate` on any part of it.
+    """
     parts = name.split(":")
     account = name.startswith("system:serviceaccount:") and len(parts) == 4
     who = Attributes(verb="impersonate", resource="users", name=name)

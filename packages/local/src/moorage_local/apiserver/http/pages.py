@@ -44,7 +44,10 @@ def answer_page(server: Operations, request: Request, user: User, path: str) -> 
 
 
 async def answer_copy(server: Operations, request: Request, user: User) -> Answer:
-    """Make a copy of the data folder, for who may `create` COPIES_PATH; its name. Raises ApiError."""
+    """Make a copy of the data folder and return its name.
+
+    Takes the right to `create` COPIES_PATH. Raises ApiError.
+    """
     _authorize(server, request, user, COPIES_PATH)
     if server.copy_source is None:
         return no_page()

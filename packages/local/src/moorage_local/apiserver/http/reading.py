@@ -82,9 +82,9 @@ async def _list(
 
 
 async def node_stats(server: Operations, request: Request, call: Call, kind: Kind, name: str) -> Answer:
-    """What the kubelet reports of its pods' volumes; nothing else of a kubelet is proxied here.
+    """Return the kubelet's statistics of its pods' volumes; other paths of a kubelet are not proxied here.
 
-    The right to that is enough, as it is at a kubelet: `nodes/stats`, or `nodes/proxy`, which stands for all.
+    It takes the same right as at a kubelet: `nodes/stats`, or `nodes/proxy`, which includes all.
     """
     if request.method not in ("GET", "HEAD"):
         raise not_allowed()

@@ -1,4 +1,4 @@
-"""Requests for resources: from the path to what it names, and to the answer."""
+"""Requests for resources: from the path to its target, and to the answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the path of a request names, and the verb of its method."""
+"""The target of a request's path, and the verb of its method."""
 
 from __future__ import annotations
 

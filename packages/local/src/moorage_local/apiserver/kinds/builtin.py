@@ -26,7 +26,7 @@ _ORDERS = {
 
 
 def _shown_path(path: str) -> str:
-    """The path that the real server names for a value: not always the path where it stands."""
+    """Return the path that the real server reports for a value; it may differ from the value's own path."""
     if path.startswith("spec.accessModes["):
         return "spec.accessModes"
     return f"metadata.{path.removeprefix('spec.')}" if path.startswith("spec.taints[") else path

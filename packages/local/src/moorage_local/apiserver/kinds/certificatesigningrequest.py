@@ -1,4 +1,4 @@
-"""CertificateSigningRequests: who made one is written into it, and never changes. Nobody signs them here.
+"""CertificateSigningRequests: each stores its author, which never changes. They are not signed here.
 
 Defaults and checks follow the real server's `defaults.go`, `validation.go` and `strategy.go`, the cells its
 `printers.go`.
@@ -32,7 +32,7 @@ def _prepare_create(obj: Obj) -> None:
 
 
 def _requested_by(obj: Obj, user: Obj) -> None:
-    """Who asks, whatever the request says."""
+    """Set the author of the request; values that the client sent are replaced."""
     spec = obj.setdefault("spec", {})
     for field in _REQUESTER:
         spec.pop(field, None)

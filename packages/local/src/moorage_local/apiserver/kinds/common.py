@@ -1,4 +1,4 @@
-"""What the rules of several kinds have in common."""
+"""Rules that several kinds share."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def not_negative(spec: Mapping[str, Any], keys: tuple[str, ...], path: str, erro
 
 
 def born_with(**status: Any) -> Callable[[Obj], None]:
-    """A hook that sets the status of a new object, whatever the client sent."""
+    """Return a hook that sets the status of a new object and ignores the client's."""
 
     def prepare(obj: Obj) -> None:
         obj["status"] = dict(status)

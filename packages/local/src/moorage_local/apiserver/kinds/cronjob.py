@@ -72,7 +72,7 @@ def _validate(obj: Obj, errors: FieldErrors) -> None:
 
 
 def schedule_problem(text: str) -> str | None:
-    """What is wrong with a cron line of five fields or a macro; None when nothing is."""
+    """Return the error in a cron line of five fields or a macro; None if it is valid."""
     if "TZ" in text:
         return "cannot use TZ or CRON_TZ in schedule, use timeZone field instead"
     if text.startswith("@"):

@@ -61,7 +61,7 @@ def _is_pending(obj: Obj) -> bool:
 
 
 def _mark_deleted(obj: Obj) -> None:
-    """Guard it by the finalizer that `CustomResources` takes away when all its objects are gone."""
+    """Add the finalizer that `CustomResources` removes once all objects of the definition are deleted."""
     meta = obj["metadata"]
     if CLEANUP not in (meta.get("finalizers") or ()):
         meta["finalizers"] = [*(meta.get("finalizers") or ()), CLEANUP]
@@ -169,7 +169,7 @@ def _validate_version(version: Mapping[str, Any], path: str, errors: FieldErrors
 
 
 def _validate_schema(schema: Any, path: str, errors: FieldErrors, *, root: bool = False) -> None:
-    """What makes a schema structural, as far as it changes how objects are read."""
+    """Check that a schema is structural, as far as that changes how objects are read."""
     if not isinstance(schema, Mapping):
         return
     typed = any(schema.get(key) for key in ("type", "x-kubernetes-int-or-string", PRESERVE))

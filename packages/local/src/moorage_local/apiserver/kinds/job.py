@@ -235,7 +235,7 @@ def _validate_update(new: Obj, old: Obj, errors: FieldErrors) -> None:
 
 
 def _without_scheduling(template: Mapping[str, Any]) -> Obj:
-    """A template less what may change while its Job is suspended and never ran."""
+    """Return a template without the fields that may change while its Job is suspended and never ran."""
     spec = {**(template.get("spec") or {})}
     for key in ("nodeSelector", "tolerations", "schedulingGates"):
         spec.pop(key, None)

@@ -1,7 +1,7 @@
-"""What the server serves: one `Kind` per resource and version, described by data and a few hooks.
+"""The served resources: one `Kind` per resource and version, described by data and a few hooks.
 
 The built-in kinds come from `builtin.json` with the behaviour of `registry.RULES`; custom ones from
-CustomResourceDefinitions (`crd.py`). The pipeline knows nothing of any single kind.
+CustomResourceDefinitions (`customresources.py`). The pipeline has no code for any single kind.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Subresource:
 
 @dataclass(slots=True)
 class Decoded:
-    """An object as read, and what was found while reading."""
+    """An object as read, and the findings of the reading."""
 
     obj: Obj
     unknown: list[str] = field(default_factory=list)  # paths of fields that no schema has; they were dropped

@@ -152,7 +152,7 @@ def _cells(obj: Obj, now: datetime) -> Sequence[Any]:
 
 @dataclass(slots=True)
 class _Inits:
-    """What the init containers add to the cells. `reason` is empty once all have run."""
+    """The share of the init containers in the cells. `reason` is empty once all have run."""
 
     sidecars: int
     ready: int = 0
@@ -195,7 +195,7 @@ def _read_inits(spec: Mapping[str, Any], status: Mapping[str, Any]) -> _Inits:
 
 @dataclass(slots=True)
 class _Mains:
-    """What the other containers add to the cells."""
+    """The share of the other containers in the cells."""
 
     reason: str
     ready: int = 0

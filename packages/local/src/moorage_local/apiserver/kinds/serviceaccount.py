@@ -1,4 +1,4 @@
-"""ServiceAccounts: no rules of their own, only table cells."""
+"""ServiceAccounts: no special rules, only table cells."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Deployments, ReplicaSets, StatefulSets, DaemonSets and Jobs share: a selector and a pod template."""
+"""The common rules of Deployments, ReplicaSets, StatefulSets, DaemonSets and Jobs: selector and template."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""The way of every request: authorise, decode, default, admit, validate, store.
+"""The steps of every request: authorise, decode, default, admit, validate, store.
 
-    calls       what goes in and what comes out
+    calls       inputs and results
     records     objects in storage
     reading     get, list, watch         pages     selectors, versions, continue tokens
-    writing     create, update, patch    bodies, patching   pure: what a body or a patch makes of an object
-    pipeline    the whole, with delete   marking   pure: what a deletion makes of an object
+    writing     create, update, patch    bodies, patching   pure: apply a body or a patch to an object
+    pipeline    the whole, with delete   marking   pure: apply a deletion to an object
     refusals    the errors that every kind shares
 
-Each class builds on the one before: Records, Reader, Writer, Pipeline. None knows any single kind.
+Each class extends the one before: Records, Reader, Writer, Pipeline. They have no code for any single kind.
 https://kubernetes.io/docs/reference/using-api/api-concepts/
 """

@@ -1,4 +1,4 @@
-"""What goes into the pipeline and comes out of it: a call and its options, pages, events, admission."""
+"""Inputs and results of the pipeline: a call and its options, pages, events, admission."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Operation = Literal["CREATE", "UPDATE", "DELETE", "CONNECT"]
 
 @dataclass(slots=True, kw_only=True)
 class Call:
-    """One request: who, and what holds for any verb. `warnings` are for the client's eyes."""
+    """One request: its user, and the values that all verbs share. `warnings` are shown to the client."""
 
     user: User
     dry_run: bool = False
@@ -80,7 +80,7 @@ class Selected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """What admission is shown: the operation, and the object before and after."""
+    """The input of admission: the operation, and the object before and after."""
 
     operation: Operation
     kind: Kind
@@ -106,7 +106,7 @@ class Admitter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What a watch hands out. The object is shared."""
+    """One event of a watch. The object is shared."""
 
     type: str  # ADDED, MODIFIED, DELETED, BOOKMARK
     obj: Obj

@@ -1,4 +1,4 @@
-"""What a request to delete makes of an object: gone at once, or marked and held. Pure."""
+"""Apply a delete request to an object: removed at once, or marked while finalizers remain. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a patch makes of an object, and what an update keeps of the stored one. Pure."""
+"""Apply a patch to an object, and restore the fields that an update must not change. Pure."""
 
 from __future__ import annotations
 

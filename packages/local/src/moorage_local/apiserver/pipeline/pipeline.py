@@ -34,7 +34,7 @@ class Pipeline(Writer):
     async def delete(
         self, call: Call, kind: Kind, name: str, namespace: str | None, options: DeleteOptions
     ) -> tuple[Obj, bool]:
-        """Begin or finish the deletion. Returns the object as it stood last, and whether it is gone."""
+        """Begin or finish the deletion. Return the last state of the object, and whether it was removed."""
         self.check_verb(kind, "delete")
         self.authorise(call, "delete", kind, namespace, name)
         return await self.remove(call, kind, name, namespace, options)

@@ -143,12 +143,12 @@ class Reader(Records):
         bookmarks: bool = False,
         initial_events: bool | None = None,
     ) -> AsyncGenerator[Sequence[Event]]:
-        """Changes after `resource_version`; without one (or "0") first everything that is there as ADDED.
+        """Changes after `resource_version`; without one (or "0") first all existing objects as ADDED.
 
-        Each batch holds what has come since the last one was taken, at least one event.
-        `initial_events` True sends what is there even with a version, and a bookmark with the annotation
-        `k8s.io/initial-events-end` after it. With `bookmarks`, one follows each batch that brought nothing the
-        selectors match. Refuses (BadRequest, Forbidden) at once; the iterator raises Expired.
+        Each batch holds the events since the last batch was taken, at least one. `initial_events` True sends the
+        existing objects even with a version, and then a bookmark with the annotation `k8s.io/initial-events-end`.
+        With `bookmarks`, a batch that the selectors do not match becomes a bookmark. Refuses (BadRequest,
+        Forbidden) at once; the iterator raises Expired.
         """
         self.authorise(call, "watch", kind, namespace, named_by(field_selector))
         self.check_verb(kind, "watch")

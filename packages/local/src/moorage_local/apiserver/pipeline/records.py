@@ -1,4 +1,4 @@
-"""Objects in storage: how they are kept and how they are seen in a version of their kind."""
+"""Objects in storage: their stored form, and their form in a version of their kind."""
 
 from __future__ import annotations
 

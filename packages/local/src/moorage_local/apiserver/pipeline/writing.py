@@ -52,7 +52,7 @@ class Writer(Reader):
         self.admitters: list[Admitter] = list(admitters)
 
     async def create(self, call: Call, kind: Kind, obj: Obj, namespace: str | None) -> Obj:
-        """Returns what is stored (or would be, with `dry_run`). Raises AlreadyExists, Invalid,
+        """Return the stored object (with `dry_run`, the one that would be stored). Raises AlreadyExists, Invalid,
         NotFound (namespace).
         """
         # check the request, then read the body
@@ -192,8 +192,8 @@ class Writer(Reader):
     ) -> Obj:
         """Change the object by a patch. `apply` creates it when it does not exist.
 
-        Server-side apply is simplified: lists are merged by the keys of their type and what the manager
-        sends wins; the manager is recorded in `metadata.managedFields` without the set of its fields, so
+        Server-side apply is simplified: lists are merged by the keys of their type and the values that the manager
+        sends win; the manager is recorded in `metadata.managedFields` without the set of its fields, so
         fields that it stops sending stay, and there are no conflicts between managers.
         """
         # check the request
@@ -247,7 +247,7 @@ class Writer(Reader):
         applied: bool = False,
         admit: bool = True,
     ) -> Obj:
-        """Store what `make` makes of the stored object; nothing is written when nothing changes.
+        """Store the object that `make` returns for the stored one; an unchanged object is not written.
 
         No authorisation here. A resourceVersion that `make` leaves in the object must be the stored one
         (Conflict).
@@ -317,7 +317,7 @@ class Writer(Reader):
         raise modified(kind.resource, name)
 
     async def write_raw(self, call: Call, kind: Kind, name: str, namespace: str | None, make: Made) -> Obj:
-        """As `write`, but what `make` returns is stored as it is: no defaults, no checks, no admission."""
+        """As `write`, but the object of `make` is stored unchanged: no defaults, no checks, no admission."""
         key = kind.key(name, namespace)
         for _ in range(ATTEMPTS):
             record = self.read(kind, name, namespace)
@@ -356,7 +356,7 @@ class Writer(Reader):
         admit: bool,
         settle: Settle,
     ) -> tuple[Obj, FieldErrors]:
-        """From what the client sent to what may be stored. Raises Invalid and what admission raises."""
+        """Convert the client's object to the one to store. Raises Invalid and the errors of admission."""
         # keep what clients may not change, and fill in defaults
         rules = kind.rules
         all_errors = FieldErrors()
@@ -425,7 +425,7 @@ class Writer(Reader):
         return decoded.obj, decoded.errors
 
     async def _mutate(self, request: Admission, obj: Obj, errors: FieldErrors) -> tuple[Obj, FieldErrors]:
-        """Let every admitter change the object. Those before one that replaced it (a webhook) look once more.
+        """Let every admitter change the object. Those before one that replaced it (a webhook) run a second time.
 
         https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/#reinvocation-policy
         """
@@ -440,7 +440,7 @@ class Writer(Reader):
         return obj, errors
 
     def _complete(self, request: Admission, changed: Obj) -> tuple[Obj, FieldErrors]:
-        """What an admitter has made of the object, read and with defaults anew."""
+        """Read the object that an admitter changed, and set its defaults again."""
         obj, errors = self._decode(Call(user=request.call.user), request.kind, changed)
         request.kind.rules.default(obj)
         return obj, errors

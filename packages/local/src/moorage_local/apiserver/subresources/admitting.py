@@ -43,7 +43,7 @@ async def admit(
 
 
 def session_options(subresource: str, query: Mapping[str, Sequence[str]]) -> Obj:
-    """What a query asks for, as `v1.PodExecOptions` and its like."""
+    """Convert a query to `v1.PodExecOptions` and similar objects."""
     options: Obj = {"apiVersion": "v1", "kind": _OPTIONS[subresource]}
     for field in ("stdin", "stdout", "stderr", "tty"):
         if (query.get(field) or [""])[0] in ("true", "1"):

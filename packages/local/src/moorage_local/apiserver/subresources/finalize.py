@@ -15,7 +15,7 @@ NAMESPACE = BuiltinCodec("io.k8s.api.core.v1.Namespace", NAMESPACES)
 
 
 async def finalize(core: Core, call: Call, kind: Kind, name: str, body: Any) -> Obj:
-    """`namespaces/finalize`: replace `spec.finalizers`; the last one gone, the namespace goes."""
+    """`namespaces/finalize`: replace `spec.finalizers`; the namespace is removed with its last finalizer."""
     body = read_as(body, NAMESPACE)
     wanted = (body.get("spec") or {}).get("finalizers") or []
     version = (body.get("metadata") or {}).get("resourceVersion")

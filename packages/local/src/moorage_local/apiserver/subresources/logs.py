@@ -75,7 +75,7 @@ def _seconds_since(moment: datetime, now: datetime) -> int:
 async def _primed(source: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Ask for the first piece, so that an error becomes an answer and not a broken stream.
 
-    A source that has nothing yet is not waited for: only what it does before its first wait counts.
+    Waits at most 50 ms: a source may have no data yet.
     """
     iterator = source.__aiter__()
     first = next_task(iterator)

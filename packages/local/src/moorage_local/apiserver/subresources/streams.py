@@ -49,8 +49,10 @@ def authorise(
     subresource: str,
     verbs: Sequence[str] = ("get", "create"),
 ) -> Obj:
-    """The pod, if the user may do all of `verbs` with the subresource: a WebSocket begins with a GET, and what it
-    does is a POST's business (the real server asks for both since 1.35). Raises Forbidden, NotFound."""
+    """Return the pod, if the user may do all of `verbs` with the subresource. Raises Forbidden, NotFound.
+
+    A WebSocket begins with a GET but acts like a POST, so the real server checks both verbs since 1.35.
+    """
     kind, call = core.kind_of(PODS), Call(user=user)
     for verb in verbs:
         core.pipeline.authorise(call, verb, kind, namespace, name, subresource)
@@ -77,7 +79,7 @@ def check(pod: Obj, subresource: str, query: Mapping[str, Sequence[str]]) -> str
 
 
 def final_status(code: int) -> Obj:
-    """What the error channel says in the end."""
+    """The last message of the error channel."""
     if code == 0:
         return {"metadata": {}, "status": "Success"}
     return {
@@ -176,7 +178,9 @@ def _side(value: Any) -> int:
 
 
 async def _attach(core: Core, pod: Obj, container: str, socket: Socket, protocol: str) -> None:
-    """What the container writes from now on, read from its log: input cannot reach a process that runs already."""
+    """Send the output of the container from now on, read from its log: input cannot reach a process that runs
+    already.
+    """
     if core.log_source is None:
         raise ServerError("this API server runs without node agents", status=501)
     chunks = core.log_source(pod, container, follow=True, tail_lines=0)

@@ -2,8 +2,8 @@
 
     python -m moorage_local.apiserver.types.distil https://127.0.0.1:6443 TOKEN CA.crt > builtin.json
 
-Run by hand when the local cluster moves to another version of Kubernetes. What the real server publishes
-about itself (OpenAPI v2, discovery, the columns of its tables) is kept, descriptions and paths are not.
+Run by hand when the local cluster moves to another version of Kubernetes. The file holds the real server's
+OpenAPI v2, discovery and table columns, without descriptions and paths.
 
 Types: `{name: {"f": {field: type}, "r": [required fields], "k": [[group, version, kind], ...]}}`, a type being
 `s` string, `i` integer of 64 bits, `j` integer of 32, `b` boolean, `n` number, `y` base64 bytes, `q` quantity,

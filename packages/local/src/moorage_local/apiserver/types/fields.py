@@ -32,7 +32,7 @@ class Cause:
 
 
 class FieldErrors:
-    """What is wrong with one object; of more than CAUSES_MAX errors the first ones."""
+    """The errors in one object; if there are more than CAUSES_MAX, the first ones."""
 
     def __init__(self) -> None:
         self.causes: list[Cause] = []

@@ -64,7 +64,7 @@ def generate_name(base: str) -> str:
 
 
 def name_problems(name: str, form: str) -> list[str]:
-    """What is wrong with a name; form is subdomain, label, service or path."""
+    """Return the errors in a name; form is subdomain, label, service or path."""
     match form:
         case "label":
             return _dns(name, IS_LABEL, 63, LABEL_RULE)
@@ -89,7 +89,7 @@ def _dns(name: str, form: re.Pattern[str], most: int, rule: str) -> list[str]:
 
 
 def qualified_name_problems(text: str) -> list[str]:
-    """What is wrong with a label key, a resource name or the like: `[domain/]name`."""
+    """Return the errors in a label key, a resource name or the like: `[domain/]name`."""
     prefix, slash, name = text.rpartition("/")
     problems = []
     if text.count("/") > 1:
@@ -196,7 +196,7 @@ IMMUTABLE_META = (
 
 
 def validate_identity(new: Obj, old: Obj, errors: FieldErrors) -> None:
-    """What a client may repeat but not change."""
+    """Check the fields that a client may repeat but not change."""
     meta, had = new["metadata"], old["metadata"]
     for key in ("uid", "creationTimestamp"):
         if meta.get(key) and meta[key] != had.get(key):
@@ -214,7 +214,7 @@ def keep_system_fields(new: Obj, old: Obj) -> None:
 
 
 def validate_meta_update(new: Obj, old: Obj, errors: FieldErrors) -> None:
-    """Once deletion has begun no finalizer may come."""
+    """Check that an update adds no finalizer after the deletion began."""
     if old["metadata"].get("deletionTimestamp"):
         had = old["metadata"].get("finalizers") or []
         added = [finalizer for finalizer in new["metadata"].get("finalizers") or [] if finalizer not in had]

@@ -46,7 +46,7 @@ class WrongType(Exception):
 
 @dataclass(slots=True)
 class Reading:
-    """What one reading found out. `unknown` holds the paths of fields that no type has."""
+    """The findings of one reading. `unknown` holds the paths of unknown fields."""
 
     path: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
@@ -114,7 +114,10 @@ class _Mismatch(Exception):
 
 
 def reader(code: TypeCode) -> Reader:
-    """The reading function of a type code. It returns None for what the real server would leave out."""
+    """Return the reading function of a type code.
+
+    It returns None for values that the real server would leave out.
+    """
     if isinstance(code, str):
         if code.startswith("#"):
             return _reference(code[1:])
@@ -341,7 +344,7 @@ _DECIMAL = {-9: "n", -6: "u", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 1
 
 @lru_cache(maxsize=4096)
 def canonical_quantity(text: str) -> str:
-    """A quantity as the real server writes it back: no fraction, the largest suffix of its own family that fits.
+    """Format a quantity as the real server does: no fraction, the largest suffix of the same family that fits.
 
     "0.5" → "500m", "1.5Gi" → "1536Mi", "1000m" → "1", "1312.5Ki" → "1344k". Raises QuantityError.
     """
@@ -370,7 +373,7 @@ def canonical_quantity(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FieldInfo:
-    """What strategic merge and server-side apply need to know of a field."""
+    """The properties of a field that strategic merge and server-side apply need."""
 
     code: TypeCode
     strategies: frozenset[str]

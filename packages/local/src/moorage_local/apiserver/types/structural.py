@@ -204,7 +204,7 @@ def _drop_nulls(value: Any, schema: Mapping[str, Any]) -> Any:
 
 
 def fill_defaults(value: Any, schema: Mapping[str, Any]) -> Any:
-    """Fill in the defaults of absent fields, in what is there and in what was filled in."""
+    """Set the defaults of absent fields, in the given value and in the defaults themselves."""
     if isinstance(value, list):
         items = schema.get("items")
         return [fill_defaults(item, items) for item in value] if isinstance(items, Mapping) else value

@@ -41,7 +41,7 @@ class Answer:
 
 
 class Stream:
-    """An answer that goes on. `close` is awaited in the end, whoever ended it."""
+    """An answer in pieces. `close` is awaited in the end, after an abort by either side too."""
 
     __slots__ = ("chunks", "content_type", "headers", "seconds")
 
@@ -53,7 +53,7 @@ class Stream:
 
 
 def no_page() -> Answer:
-    """The answer where no API is."""
+    """The answer for an unknown path."""
     return Answer(b"404 page not found\n", 404, content_type=TEXT)
 
 
@@ -83,7 +83,7 @@ def wants_table(request: Request) -> bool:
 
 
 def wants_metadata(request: Request) -> bool:
-    """Whether Accept asks for metadata alone."""
+    """Whether Accept asks for objects with only their metadata."""
     for part in request.header("accept").split(","):
         text = part.replace(" ", "")
         if text.startswith("application/json"):
@@ -146,7 +146,7 @@ def _whole(obj: Obj) -> Obj:
 
 
 def _typed(obj: Obj) -> Obj:
-    """As Go's typed lists have items: what they are, the list says."""
+    """Remove apiVersion and kind, as in the items of Go's typed lists: the list itself has them."""
     return {key: value for key, value in obj.items() if key not in ("kind", "apiVersion")}
 
 
@@ -185,7 +185,7 @@ def _fitting(warnings: Iterable[str]) -> list[str]:
 
 
 def _quoted(text: str) -> str:
-    """What a header can carry: a name in somebody's manifest may hold anything."""
+    """Replace characters that a header cannot carry: a name in a user's manifest may hold any."""
     safe = "".join(
         character if " " <= character <= "~" else " " if character in "\r\n\t" else "?" for character in text
     )

@@ -1,6 +1,6 @@
 """Patches: JSON merge (RFC 7386), JSON patch (RFC 6902) and Kubernetes' strategic merge.
 
-Pure; what is given stays as it is.
+Pure; the arguments are not changed.
 
 https://github.com/kubernetes/community/blob/master/contributors/devel/sig-api-machinery/strategic-merge-patch.md
 """
@@ -40,7 +40,7 @@ def merge_patch(target: Any, patch: Any) -> Any:
 
 
 def json_kind(value: Any) -> str:
-    """What Go's JSON decoder calls a value."""
+    """The name of a value's type in Go's JSON decoder."""
     match value:
         case None:
             return "null"
@@ -58,8 +58,8 @@ def json_kind(value: Any) -> str:
 def json_patch(target: Any, operations: Any) -> Any:
     """RFC 6902. Raises BadRequest for a malformed patch, Invalid (422) for one that does not apply, TooLarge.
 
-    The bounds are the real server's: JSON_PATCH_MAX_OPERATIONS, and JSON_PATCH_COPY_MAX_BYTES for what all `copy`
-    operations add. JSON_PATCH_MAX_SHIFTS is ours: the event loop waits here.
+    The bounds are the real server's: JSON_PATCH_MAX_OPERATIONS, and JSON_PATCH_COPY_MAX_BYTES for the sum of all
+    `copy` operations. JSON_PATCH_MAX_SHIFTS is ours: the event loop waits here.
 
     The result is as deep as a document may be.
     """
@@ -383,7 +383,7 @@ _GONE = object()
 
 
 def _mark(value: Any) -> Any:
-    """What stands for a value in a set or a dict: equal values have equal marks."""
+    """Return a hashable form of a value: equal values have equal marks."""
     if isinstance(value, dict | list):
         return ("", msgspec.json.encode(value, order="deterministic"))
     return value
@@ -428,7 +428,7 @@ def _without_directives(value: Any) -> Any:
 
 
 def apply_merge(current: Any, wanted: Any, type_name: str | None, schema: Obj | None) -> Any:
-    """What server-side apply makes of a stored object, without ownership: what is sent wins, the rest stays.
+    """Server-side apply to a stored object, without ownership: sent values win, the rest stays.
 
     Lists are merged by the map keys of their type (built-in) or of their schema (custom); others are replaced.
     """

@@ -70,7 +70,7 @@ def decode(data: bytes) -> Obj:
 
 
 def _message(data: bytes, numbers_of: str, types_of: str, depth: int) -> Obj:
-    """A message; an inlined struct has numbers of its own and the types of the struct around it."""
+    """Read a message; an inlined struct has its own numbers and the types of the struct around it."""
     if depth > _DEPTH:
         raise ValueError("messages are nested too deep")
     numbers = _numbers()[numbers_of]
@@ -127,7 +127,7 @@ def _entry(value: bytes, code: Any, depth: int) -> tuple[str, Any]:
 
 
 def _value(value: Any, wire: int, code: Any, depth: int) -> Any:
-    """One value of a type code; None for what JSON leaves out."""
+    """Read one value of a type code; None for values that JSON leaves out."""
     if isinstance(code, list):  # an enumeration
         return value.decode()
     if code.startswith("#"):

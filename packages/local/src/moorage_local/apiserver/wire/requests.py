@@ -23,7 +23,7 @@ YAML_TYPES = ("application/yaml", "application/apply-patch+yaml", "text/yaml", "
 
 
 class Request:
-    """What arrived, its body not yet read."""
+    """A received request; its body is not yet read."""
 
     __slots__ = ("_receive", "client_certificate", "headers", "method", "path", "query")
 

@@ -1,4 +1,4 @@
-"""Tables: what `kubectl get` prints.
+"""Tables, as `kubectl get` prints them.
 
 https://kubernetes.io/docs/reference/using-api/api-concepts/#receiving-resources-as-tables
 """
@@ -26,7 +26,7 @@ def partial_object(obj: Obj) -> Obj:
 
 
 class Table:
-    """Tables of one kind, one after another; only the first bears the column definitions (for watches)."""
+    """Tables of one kind, one after another; only the first has the column definitions (for watches)."""
 
     def __init__(self, kind: Kind, clock: Clock, include: str) -> None:
         if include not in ("", "None", "Metadata", "Object"):

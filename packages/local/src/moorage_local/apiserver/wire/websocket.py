@@ -24,7 +24,7 @@ class Socket:
         await self._send({"type": "websocket.accept", "headers": headers})
 
     async def message(self) -> bytes | None:
-        """The next message, None when the client has gone."""
+        """Return the next message, or None when the client closed the connection."""
         while True:
             event = await self._receive()
             if event["type"] == "websocket.disconnect":

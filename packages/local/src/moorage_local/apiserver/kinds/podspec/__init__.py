@@ -1,1 +1,1 @@
-"""Pods and pod templates: one spec with the same defaults and checks wherever it stands."""
+"""Pods and pod templates: one spec with the same defaults and checks in every kind."""

@@ -1,4 +1,4 @@
-"""What an update of a pod may change: image, deadline, tolerations, and more while it is gated.
+"""The fields that an update of a pod may change: image, deadline, tolerations, and more while it is gated.
 
 The order and the words are those of the real server's pod strategy.
 """
@@ -20,7 +20,7 @@ _UPDATABLE = (
 
 
 def validate_pod_update(new: Obj, old: Obj, errors: FieldErrors) -> None:
-    """Hardly anything of a pod's spec can change; see the message for what can."""
+    """Check an update of a pod. Few fields of its spec can change; the message lists them."""
     spec, had = new.get("spec") or {}, old.get("spec") or {}
     for sort in ("containers", "initContainers"):
         if len(spec.get(sort) or ()) != len(had.get(sort) or ()):

@@ -1,4 +1,4 @@
-"""Pods and pod templates: what the server refuses.
+"""Checks of pods and pod templates.
 
 The order and the words are those of the real server's `validation.go`.
 """
@@ -52,7 +52,7 @@ def validate_pod_spec(spec: Mapping[str, Any], path: str, errors: FieldErrors) -
 
 
 def _validate_containers(spec: Mapping[str, Any], path: str, volumes: set[str], errors: FieldErrors) -> None:
-    """Init containers and containers, whose names differ from each other."""
+    """Check init containers and containers, with unique names over both."""
     names: set[str] = set()
     for sort in ("initContainers", "containers"):
         for at, container in enumerate(spec.get(sort) or ()):
@@ -251,7 +251,7 @@ def validate_resources(resources: Mapping[str, Any], path: str, errors: FieldErr
 
 
 def _validate_pod_resources(spec: Mapping[str, Any], path: str, errors: FieldErrors) -> None:
-    """What the pod sets for all its containers: not less than they want, and not less than the limit of one."""
+    """Check the pod-level resources: at least the sum of its containers, and at least the limit of each."""
     before = len(errors.causes)
     validate_resources(spec["resources"], path, errors)
     if len(errors.causes) > before:

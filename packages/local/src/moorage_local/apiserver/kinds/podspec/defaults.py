@@ -13,7 +13,7 @@ NOT_READY_SECONDS = 300  # how long pods without tolerations of their own stay o
 
 
 def default_pod_spec(spec: Obj) -> None:
-    """What holds for pods and templates alike."""
+    """Set the defaults that pods and templates share."""
     spec.setdefault("dnsPolicy", "ClusterFirst")
     spec.setdefault("restartPolicy", "Always")
     spec.setdefault("securityContext", {})
