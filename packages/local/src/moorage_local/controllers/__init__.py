@@ -1,5 +1,5 @@
-"""What kube-controller-manager does, for the local cluster: a folder per controller, `plan.py` in each.
+"""The local cluster's kube-controller-manager: a folder per controller, `plan.py` in each.
 
-A plan is a pure function from what was read to the steps to take; the controller beside it reads and writes.
+A plan is a pure function from the observed state to the steps to take; `controller.py` reads and writes.
 `manager.ControllerManager` runs them all. Scheduling and running pods belong elsewhere.
 """

@@ -1,4 +1,4 @@
-"""What every workload controller does with the API: write, and remember what to wait for."""
+"""The API calls that all workload controllers share: write, and remember which changes to wait for."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ TOGETHER_MAX = 16  # writes of one pass that are under way at once
 async def take_together(steps: Sequence[Callable[[], Awaitable[object]]], *, first: int = TOGETHER_MAX) -> None:
     """Take steps that do not depend on each other: `first` at once, then twice as many, at most TOGETHER_MAX.
 
-    After a failure no more are begun, and the first error is raised once all that were begun have ended. With
-    `first` 1, what would fail each time (a quota that is used up) fails once, as in the controllers of Kubernetes:
-    https://github.com/kubernetes/kubernetes/blob/v1.34.0/pkg/controller/job/job_controller.go (slow start)
+    After a failure further steps are not started; the first error is raised once all started steps have ended.
+    With `first` 1, an error that would repeat (a quota that is used up) fails once, as in the controllers of
+    Kubernetes: https://github.com/kubernetes/kubernetes/blob/v1.34.0/pkg/controller/job/job_controller.go (slow
+    start)
     """
     at, size = 0, first
     while at < len(steps):
@@ -102,7 +103,7 @@ class Writer:
                 self.events.event(owner, "Normal", "SuccessfulCreate", f"Created pod: {child_name(made)}")
 
     async def create_claim(self, key: Key, informer: Informer, owner: Mapping[str, Any], claim: Obj) -> None:
-        """Create a claim, which is nobody's child; one that is there already will do."""
+        """Create a claim without an owner; an existing claim is used as it is."""
         try:
             made = await self.api.create(informer.resource, claim)
         except AlreadyExists:
@@ -131,10 +132,10 @@ class Writer:
             return await self.api.create(resource, {**child, "metadata": {**meta, "name": other}})
 
     async def delete_child(self, key: Key, informer: Informer, owner: Mapping[str, Any], child: Obj) -> None:
-        """Delete exactly this child (by uid); one that is gone already is fine.
+        """Delete exactly this child (by uid); a deleted child is not an error.
 
-        Raises Conflict: another stands under this name, or somebody wrote at the same moment; which of the two,
-        the cache shows at the next pass.
+        Raises Conflict if another object has this name, or if the child was changed at the same moment; the cache
+        shows at the next pass which of the two happened.
         """
         meta = child["metadata"]
         try:
@@ -152,7 +153,7 @@ class Writer:
             self.events.event(owner, "Normal", "SuccessfulDelete", f"Deleted pod: {meta['name']}")
 
     async def patch_child(self, key: Key, informer: Informer, child: Obj, patch: Any) -> bool:
-        """Merge-patch a child; False when it is gone or changed meanwhile."""
+        """Merge-patch a child; False when it was deleted or changed meanwhile."""
         meta = child["metadata"]
         try:
             new = await self.api.patch(informer.resource, meta["name"], patch, meta.get("namespace"))
@@ -177,7 +178,7 @@ class Writer:
         return new
 
     async def remove_finalizer(self, key: Key, informer: Informer, obj: Obj, finalizer: str) -> bool:
-        """Take one finalizer off, whatever else changed meanwhile; False when the object is gone."""
+        """Remove one finalizer, also after other changes; False when the object was deleted."""
         meta = obj["metadata"]
         left = [other for other in meta.get("finalizers") or () if other != finalizer]
         patch = {

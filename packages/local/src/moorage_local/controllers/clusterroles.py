@@ -21,7 +21,10 @@ from moorage_local.informers import InformerSet
 
 
 def aggregate(role: Obj, roles: Sequence[Obj]) -> list[dict[str, Any]] | None:
-    """The rules of all roles that a role selects, in order of name; None for a role with rules of its own."""
+    """Return the rules of all roles that a role selects, in order of name.
+
+    None for a role without an aggregation rule.
+    """
     rule = role.get("aggregationRule")
     if not rule:
         return None

@@ -37,7 +37,7 @@ class EventRecorder:
     """Writes `v1.Event` objects as `component`. `event` never waits and never raises.
 
     The same (object, type, reason, message) again raises `count` and moves `lastTimestamp`. Needs a running
-    event loop; `close` waits for what was not yet written.
+    event loop; `close` waits for the events not yet written.
     """
 
     def __init__(self, api: Api, component: str, clock: Clock = SYSTEM, *, host: str = "") -> None:
@@ -51,7 +51,7 @@ class EventRecorder:
         self._serial = 0
 
     def event(self, obj: Mapping[str, Any], type: str, reason: str, message: str) -> None:
-        """Tell of `obj`: `type` is Normal or Warning, `reason` one CamelCase word."""
+        """Write an event about `obj`: `type` is Normal or Warning, `reason` one CamelCase word."""
         try:
             self._waiting.put_nowait(self._make(obj, type, reason, message))
             if self._writer is None or self._writer.done():

@@ -1,4 +1,4 @@
-"""Wait until a cache shows what was just written, before deciding again.
+"""Wait until a cache shows the last writes, before deciding again.
 
 A plan made from a cache that has not yet seen our own last step would take the step again. Every write
 through `Freshness` is remembered per key until the informer has passed its resource version (versions are
@@ -17,7 +17,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Freshness(Generic[K]):
-    """What each key waits to see."""
+    """The changes that each key waits to see."""
 
     def __init__(self) -> None:
         self._versions: dict[K, dict[Informer, int]] = {}
@@ -25,7 +25,7 @@ class Freshness(Generic[K]):
         self._outdated: dict[K, dict[str, tuple[Informer, Key, str]]] = {}
 
     def wrote(self, key: K, informer: Informer, obj: Mapping[str, Any]) -> None:
-        """`obj` is what the API answered to a create, update or patch."""
+        """Expect at least the version of `obj`, the API's answer to a create, update or patch."""
         version = _number(obj["metadata"].get("resourceVersion"))
         if version is None:
             return
@@ -33,7 +33,7 @@ class Freshness(Generic[K]):
         wanted[informer] = max(version, wanted.get(informer, 0))
 
     def deleted(self, key: K, informer: Informer, obj: Mapping[str, Any]) -> None:
-        """`obj` was deleted, with or without time to end: expect it gone or being deleted."""
+        """`obj` was deleted, with or without a grace period: expect it to be missing or marked as deleted."""
         self._deletions.setdefault(key, {})[obj["metadata"].get("uid") or ""] = (informer, key_of(obj))
 
     def outdated(self, key: K, informer: Informer, obj: Mapping[str, Any]) -> None:

@@ -34,13 +34,13 @@ EVENTS_WAIT_SECONDS = 2.0  # for events not yet written when the manager stops
 
 
 class ControllerManager:
-    """What `kube-controller-manager` is on a real cluster.
+    """The counterpart of a real cluster's `kube-controller-manager`.
 
     `volumes_folder` holds the folders of persistent volumes. `node_grace_seconds`: silence after which a node is
-    Unknown. `gone_node_grace_seconds`: how long the pods of a node that was deleted are left alone.
-    `resources`: the collections the API serves besides custom ones, for garbage collection and the emptying of
-    namespaces. `informers`: caches to share; they are run by this manager. `quota_in_flight`: how many writes to a
-    namespace its API server has charged to quotas and not done yet.
+    Unknown. `gone_node_grace_seconds`: how long the pods of a deleted node are not touched. `resources`: the
+    built-in collections of the API, for garbage collection and the emptying of namespaces. `informers`: caches to
+    share; they are run by this manager. `quota_in_flight`: the number of writes to a namespace that its API server
+    has charged to quotas and not finished.
     """
 
     def __init__(

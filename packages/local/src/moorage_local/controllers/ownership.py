@@ -1,4 +1,4 @@
-"""Which objects belong to a workload: adopt orphans its selector matches, let go of those it no longer does.
+"""The objects of a workload: adopt orphans that its selector matches, release objects that it no longer matches.
 
 https://kubernetes.io/docs/concepts/workloads/controllers/replicaset/#non-template-pod-acquisitions
 """

@@ -140,7 +140,7 @@ def stable(value: Any) -> Any:
 
 
 def child_names(base: str, owner: Mapping[str, Any], children: Sequence[Obj], count: int) -> list[str]:
-    """Names `<base>-<5 characters>` for new children, computed from what was observed.
+    """Return names `<base>-<5 characters>` for new children, computed from the observed state.
 
     The same observation gives the same names, so a creation whose answer was lost and which is decided again
     from an unchanged view meets AlreadyExists, not a twin; a view that has changed contains the child. A name

@@ -40,7 +40,7 @@ RevisionAction = CreateRevision | RenumberRevision | DeleteRevision
 
 
 def find_revision(owner: Mapping[str, Any], known: Sequence[Obj]) -> tuple[Obj, tuple[RevisionAction, ...]]:
-    """The revision of the owner's template as it is now, and what makes it the newest one."""
+    """Return the revision of the owner's current template, and the steps that make it the newest one."""
     ordered = sorted(known, key=_order)
     made = make_revision(owner, ordered[-1]["revision"] + 1 if ordered else 1)
     same = [revision for revision in ordered if revision.get("data") == made["data"]]

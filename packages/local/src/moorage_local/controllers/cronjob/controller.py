@@ -1,4 +1,4 @@
-"""Carries out what `plan` decides for each CronJob."""
+"""Executes the steps that `plan` decides for each CronJob."""
 
 from __future__ import annotations
 
@@ -70,7 +70,10 @@ class CronJobController:
         return decided.look_again
 
     async def _make(self, cron: Obj, job: Obj) -> Obj | None:
-        """The Job, made now or by an earlier try; None when it is somebody else's, or the namespace is going."""
+        """Create the Job, or return that of an earlier try.
+
+        None if it has another owner, or the namespace is being deleted.
+        """
         meta = job["metadata"]
         try:
             made = await self._api.create(JOBS, job)

@@ -1,4 +1,4 @@
-"""What a CronJob needs next. Pure.
+"""Decide the next step of a CronJob. Pure.
 
 As kube-controller-manager's cronjob controller; schedules of the form `@every` are not run (an event says so).
 """
@@ -53,7 +53,7 @@ class Tell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """`status`: as it should be before anything is started. `start`: the Job to make, once `replace` is gone."""
+    """`status`: the status to write before a start. `start`: the Job to create, once `replace` is deleted."""
 
     status: Obj
     events: tuple[Tell, ...] = ()
@@ -180,7 +180,7 @@ def started(status: Mapping[str, Any], job: Mapping[str, Any], scheduled: dateti
 
 
 def job_name(cron: Mapping[str, Any], scheduled: datetime) -> str:
-    """The same for the same moment, so that no Job is made twice."""
+    """The name of the Job for a moment; always the same, so that a Job is not created twice."""
     return f"{cron['metadata']['name']}-{int(scheduled.timestamp()) // 60}"
 
 
@@ -203,7 +203,7 @@ def make_job(cron: Mapping[str, Any], scheduled: datetime, zone: ZoneInfo) -> Ob
 
 
 def _settled(seen: Observed) -> tuple[Obj, list[Tell]]:
-    """The status with what became of its Jobs, and what there is to tell of that."""
+    """Return the status with the state of its Jobs, and the events about them."""
     status, events = dict(seen.cron.get("status") or {}), []
     jobs = {job["metadata"]["uid"]: job for job in seen.jobs}
     active = []

@@ -1,4 +1,4 @@
-"""Carries out what `plan` decides for each Deployment."""
+"""Executes the steps that `plan` decides for each Deployment."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class DeploymentController:
                 self.loop.queue.add(key_of(deployment))
 
     def _pod_changed(self, _before: Obj | None, after: Obj | None) -> None:
-        """A pod that is gone may be what a Recreate waits for; a pod that ended, too."""
+        """Queue the Deployment of a deleted or ended pod: a Recreate may wait for it."""
         for pod in (_before, after):
             ref = controller_ref(pod) if pod is not None else None
             if pod is None or ref is None or ref.get("kind") != "ReplicaSet":

@@ -58,7 +58,7 @@ class CreateSet:
 
 @dataclass(frozen=True, slots=True)
 class UpdateSet:
-    """Merge-patch a ReplicaSet: size, annotations, minReadySeconds. `event` tells of a changed size."""
+    """Merge-patch a ReplicaSet: size, annotations, minReadySeconds. `event` reports a changed size."""
 
     set: Obj
     patch: Obj
@@ -147,7 +147,7 @@ class _Pass:
         self.sizes[obj["metadata"]["uid"]] = max(0, size)
 
     def _resized(self) -> bool:
-        """Whether somebody changed `spec.replicas` since the sets were last sized."""
+        """Whether `spec.replicas` was changed since the sets were last sized."""
         for replica_set in self.sets:
             annotated = annotations_of(replica_set).get(DESIRED)
             if self._size(replica_set) > 0 and annotated is not None and annotated != str(self.replicas):
@@ -214,7 +214,7 @@ class _Pass:
             self._resize(self.new, self.replicas)
 
     def _scale(self) -> None:
-        """Bring the sum of sizes to what is wanted without going on with the rollout."""
+        """Change the sum of sizes to the wanted one without continuing the rollout."""
         active = [replica_set for replica_set in self.sets if self._size(replica_set)]
         if len(active) <= 1:
             target = active[0] if active else (self.new or (self.sets[-1] if self.sets else None))
@@ -357,7 +357,7 @@ class _Pass:
         return (WriteStatus(status),) if clean != status else ()
 
     def _failures(self, conditions: list[Obj]) -> list[Obj]:
-        """What its ReplicaSets say of pods that could not be made, the new one first."""
+        """The conditions of its ReplicaSets about pods that could not be created, the new set first."""
         for replica_set in (self.new, *self.old):
             failure = condition(replica_set, "ReplicaFailure") if replica_set is not None else None
             if failure is not None and failure.get("status") == "True":

@@ -1,4 +1,4 @@
-"""Which pods stand behind each Service: EndpointSlices, and Endpoints for those who still read them.
+"""The pods behind each Service: EndpointSlices, and Endpoints for clients that still read them.
 
 https://kubernetes.io/docs/concepts/services-networking/endpoint-slices/
 """

@@ -98,7 +98,7 @@ class EndpointsController:
         )
 
     async def reconcile_slices(self, key: Key) -> timedelta | None:
-        """Bring the slices of one Service up to date; those of a Service that is gone go with their owner."""
+        """Update the slices of one Service; the slices of a deleted Service are deleted with their owner."""
         if not await self._writer.is_ready(key):
             return NOT_YET
         seen = self._observe(key)
@@ -115,7 +115,7 @@ class EndpointsController:
         return None
 
     async def reconcile_endpoints(self, key: Key) -> timedelta | None:
-        """Bring the Endpoints of one Service up to date; they go when it goes."""
+        """Update the Endpoints of one Service; delete them with it."""
         if not await self._endpoints_writer.is_ready(key):
             return NOT_YET
         known = self._endpoints.get(key.name, key.namespace)

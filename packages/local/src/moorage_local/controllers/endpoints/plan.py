@@ -1,4 +1,4 @@
-"""What the EndpointSlices and the Endpoints of a Service should say. Pure.
+"""Decide the EndpointSlices and the Endpoints of a Service. Pure.
 
 As kube-controller-manager's endpointslice and endpoints controllers:
 https://github.com/kubernetes/endpointslice/blob/master/utils.go
@@ -254,7 +254,7 @@ def _ports(service: Mapping[str, Any], pod: Mapping[str, Any]) -> list[Obj]:
 
 
 def _endpoints_ports(service: Mapping[str, Any], pod: Mapping[str, Any]) -> list[list[Obj]]:
-    """The sets of ports under which the pod stands in Endpoints: one, or none when it lacks every named port."""
+    """The sets of ports for the pod in Endpoints: one, or none when it lacks every named port."""
     ports = _ports(service, pod)
     for port in ports:
         if not port["name"]:

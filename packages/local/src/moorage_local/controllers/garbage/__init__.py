@@ -1,1 +1,1 @@
-"""What goes when something else went: owned objects, contents of namespaces, old events, left-over pods."""
+"""Delete objects that depend on deleted ones: owned objects, contents of namespaces; also old events and pods."""

@@ -1,7 +1,7 @@
-"""Deletes what its owners left behind. Carries out what `owners.plan` decides.
+"""Deletes the dependents of deleted owners. Executes the steps that `owners.plan` decides.
 
-Every collection is followed, those of custom resources too; a graph of uids tells who depends on whom. That an
-owner is absent is never believed from the caches alone: the API is asked, by name and uid.
+Every collection is followed, those of custom resources too; a graph of uids has the dependencies. The caches
+are not enough to know that an owner is absent: the API is asked, by name and uid.
 """
 
 from __future__ import annotations

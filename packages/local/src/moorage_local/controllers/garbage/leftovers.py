@@ -1,4 +1,4 @@
-"""Pods that nobody will end any more, and events that nobody will read.
+"""Delete expired events, and pods that have no kubelet to end them.
 
 https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-garbage-collection
 """
@@ -86,9 +86,9 @@ def expired(event: Mapping[str, Any], now: datetime) -> bool:
 
 
 class LeftoverSweeper:
-    """Looks at all pods every `interval`, at all events every five minutes.
+    """Checks all pods every `interval`, all events every five minutes.
 
-    A node is believed gone once it was missing for `quarantine`, while we were `awake`, and the API says so too.
+    A node counts as deleted once it was missing for `quarantine`, while we were `awake`, and the API confirms it.
     """
 
     def __init__(

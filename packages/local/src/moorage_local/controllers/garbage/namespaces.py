@@ -1,4 +1,4 @@
-"""Empties namespaces that are being deleted, and gives every other one what it must have.
+"""Empties namespaces that are being deleted, and creates the required objects of all others.
 
 Contents are read from the API itself, not from a cache: an object that a cache misses would be left behind.
 """
@@ -23,7 +23,7 @@ EMPTY = timedelta(seconds=1)  # before the name is free: a next namespace of it 
 
 
 class NamespaceController:
-    """Removes what is in a namespace, then the namespace's own finalizer."""
+    """Removes the objects in a namespace, then the namespace's own finalizer."""
 
     def __init__(self, api: Api, informers: InformerSet, *, catalogue: Catalogue) -> None:
         self._api = api

@@ -1,4 +1,4 @@
-"""Decide what happens to an object for its owners' sake, and to an owner for its dependents' sake.
+"""Decide whether to delete an object because of its owners, and an owner because of its dependents.
 
 https://kubernetes.io/docs/concepts/architecture/garbage-collection/
 """
@@ -20,7 +20,7 @@ Propagation = Literal["Background", "Foreground", "Orphan"]
 
 
 class Owner(Enum):
-    """What became of an owner."""
+    """The state of an owner."""
 
     SOLID = "it is there"
     ABSENT = "no object of that name has that uid"

@@ -1,4 +1,4 @@
-"""Carries out what `plan` decides for each Job."""
+"""Executes the steps that `plan` decides for each Job."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class JobController:
         return job
 
     async def _release_orphans(self, key: Key, uid: str | None) -> None:
-        """Pods whose Job is no more count for nobody: let them go."""
+        """Remove the finalizer from pods of a deleted Job: they are not counted any more."""
         orphans = [
             pod
             for pod in self._pods.by_index("job", f"{key.namespace}/{key.name}")

@@ -1,4 +1,4 @@
-"""What a Job's podFailurePolicy says of one failed pod.
+"""Apply a Job's podFailurePolicy to one failed pod.
 
 https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-failure-policy
 """

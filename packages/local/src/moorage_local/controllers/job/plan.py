@@ -1,24 +1,24 @@
-"""Decide what a Job needs next: pods to make or remove, what its status says, when to look again.
+"""Decide the next step of a Job: pods to create or remove, its status, and when to check again.
 
 Nothing here reads the clock or the network. The rules are those of kube-controller-manager's Job controller
 (batch/v1, Kubernetes 1.32): https://kubernetes.io/docs/concepts/workloads/controllers/job/
 
-Counting. Each pod bears the finalizer `batch.kubernetes.io/job-tracking` from its creation, so it cannot vanish
-uncounted. A finished pod goes through three writes, each of which may be the last before a crash:
+Counting. Each pod has the finalizer `batch.kubernetes.io/job-tracking` from its creation, so it cannot vanish
+uncounted. A finished pod takes three writes, each of which may be the last before a crash:
 
 1. its uid enters `status.uncountedTerminatedPods` (for a success of an Indexed Job, its index enters
    `status.completedIndexes`, which cannot count twice);
 2. its finalizer is removed;
-3. as no pod bears the finalizer and that uid any more, one status write drops the uid and raises the counter.
+3. once the pod of that uid is without the finalizer, one status write drops the uid and raises the counter.
 
 Only the pass that *reads* the pod without its finalizer does step 3, so the plan can be cut off after any step and
-made again. Children are not made twice, because names follow from what was observed (`pods.child_names`), and the
-controller does not decide on a cache that lacks what it wrote (`freshness`).
+made again. Children are not created twice, because names are computed from the observed state
+(`pods.child_names`), and the controller does not decide on a cache that lacks its own writes (`freshness`).
 
 Not supported, and refused by failing the Job with reason `NotSupported`: `backoffLimitPerIndex`,
 `maxFailedIndexes` and the action `FailIndex`, which needs them.
 
-One module of over 600 lines because it is one pass: every method reads what the ones before it counted.
+One module of over 600 lines because it is one pass: every method reads the counts of the ones before it.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Backoff:
 class Observed:
     """One Job and the pods it controls, at one moment.
 
-    `backoff` is what was decided last time; None when not known (a restart): then it follows from the pods.
+    `backoff` is the last decision; None when not known (after a restart): then it is computed from the pods.
     """
 
     job: Obj
@@ -96,7 +96,10 @@ class CreatePod:
 
 @dataclass(frozen=True, slots=True)
 class DeletePod:
-    """With `uncount`, the tracking finalizer goes first: its end is nobody's failure."""
+    """Delete a pod.
+
+    With `uncount`, the tracking finalizer is removed first: the pod does not count as a failure.
+    """
 
     pod: Obj
     uncount: bool = False
@@ -147,7 +150,7 @@ def is_indexed(job: Mapping[str, Any]) -> bool:
 
 
 def completion_index(pod: Mapping[str, Any]) -> int | None:
-    """The pod's index, or None when it bears none."""
+    """The pod's index, or None if it has none."""
     index = integer_or(annotations_of(pod).get(INDEX), -1, maximum=INT32_MAX)
     return index if index >= 0 else None
 
@@ -188,7 +191,7 @@ def _after_the_end(seen: Observed) -> Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """How the Job ends: `kind` FailureTarget or SuccessCriteriaMet now, `final` once all pods are gone."""
+    """The end of the Job: `kind` FailureTarget or SuccessCriteriaMet now, `final` once all pods are deleted."""
 
     kind: str
     reason: str
@@ -200,7 +203,7 @@ class _Outcome:
 
 
 class _Pass:
-    """One decision, with what it works out on the way."""
+    """One decision, with its intermediate results."""
 
     def __init__(self, seen: Observed) -> None:
         self.seen = seen
@@ -282,7 +285,7 @@ class _Pass:
     # -- counting ---------------------------------------------------------------------------------------------
 
     def _count_released(self) -> None:
-        """Step 3: uids written down whose pods no longer bear the finalizer become counts."""
+        """Step 3: recorded uids of pods without the finalizer become counts."""
         tracked = {pod["metadata"]["uid"] for pod in self.pods if is_tracked(pod)}
         left_succeeded = [uid for uid in self.uncounted_succeeded if uid in tracked]
         left_failed = [uid for uid in self.uncounted_failed if uid in tracked]
@@ -314,7 +317,7 @@ class _Pass:
         return not replaces_failed_only(self.job) and is_terminating(pod)
 
     def _track(self, outcome: _Outcome | None) -> bool:
-        """Step 1 and 2: write down what ended, and release it. Returns whether the list is full."""
+        """Step 1 and 2: record the ended pods, and release them. Return whether the list is full."""
         new_indexes: set[int] = set()
         fails_all = outcome is not None and outcome.kind == "FailureTarget"
         full = False
@@ -409,7 +412,7 @@ class _Pass:
         return self.succeeded >= self.completions and active == 0
 
     def _conclude(self, outcome: _Outcome, full: bool) -> None:
-        """Say why it ends; and that it has ended, once every pod is gone and counted."""
+        """Set the reason of the end, and the final condition once every pod is deleted and counted."""
         if condition(self.job, outcome.kind) is None:
             self._set_condition(outcome.kind, "True", outcome.reason, outcome.message)
         if self.uncounted_succeeded or self.uncounted_failed or full or self.status["terminating"]:
@@ -455,7 +458,7 @@ class _Pass:
     # -- pods -------------------------------------------------------------------------------------------------
 
     def _manage(self, active: list[Obj], terminating: int, backoff: Backoff) -> tuple[list[Obj], int]:
-        """Remove what is too much, else make what is missing. Returns the pods removed and how many are made."""
+        """Remove surplus pods, or create missing ones. Return the removed pods and the number of created ones."""
         if self.suspended:
             self.before += [DeletePod(pod, uncount=True) for pod in active]
             return active, 0

@@ -1,7 +1,7 @@
-"""Watches the nodes' leases, writes conditions and taints, evicts pods from nodes that are lost.
+"""Watches the nodes' leases, writes conditions and taints, evicts pods from lost nodes.
 
-One loop per node and one per pod: the first writes what `plan` decides, the second deletes pods whose
-toleration of a NoExecute taint has run out.
+One loop per node and one per pod: the first writes the plan, the second deletes pods whose
+toleration of a NoExecute taint has expired.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class NodeController:
         return None
 
     async def _set_conditions(self, key: Key, pod: Obj, conditions: list[Obj]) -> bool:
-        """Write a pod's conditions; False when it is gone."""
+        """Write a pod's conditions; False when the pod was deleted."""
         try:
             await self._writer.write_status(
                 key, self._pods, pod, {**(pod.get("status") or {}), "conditions": conditions}

@@ -35,10 +35,11 @@ POSTED = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")  # the condi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """One node, and for how long its agent was not heard of, by our own clock (so that clocks need not agree).
+    """One node, and the time since its agent's last sign of life, by our own clock (so that clocks need not
+    agree).
 
-    `silent` counts only the time in which we were awake to hear: a machine that sleeps holds the agents and us
-    alike, so nobody could have renewed anything meanwhile.
+    `silent` counts only the time in which this process was awake: a machine that sleeps suspends the agents and us
+    alike, so that leases cannot be renewed meanwhile.
     """
 
     node: Obj
@@ -127,7 +128,7 @@ def _lost(node: Mapping[str, Any], old: Sequence[Obj], now: datetime) -> list[Ob
 
 
 def taints_for(node: Mapping[str, Any], now: datetime) -> list[Obj]:
-    """The node's taints as its conditions and cordon ask for; those of others are kept, in their order."""
+    """Return the node's taints for its conditions and cordon; other taints stay, in their order."""
     no_schedule: set[str] = set()
     no_execute: set[str] = set()
     for kind, table in BY_CONDITION.items():

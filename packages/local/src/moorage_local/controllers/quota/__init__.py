@@ -1,1 +1,1 @@
-"""ResourceQuotas: what is used of them, counted anew when objects end."""
+"""The usage of ResourceQuotas, counted again when objects end."""

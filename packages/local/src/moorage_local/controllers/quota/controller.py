@@ -1,8 +1,8 @@
-"""Carries out what `plan` decides for each ResourceQuota.
+"""Executes the steps that `plan` decides for each ResourceQuota.
 
-Admission charges what is created; here is found what was given back, and what was charged and never stored. The
-count is exact: the quota is read first, then whether a charge is under way, then the objects, from the API and not
-from a cache. A charge that starts later changes the quota, and the write is refused as a conflict.
+Admission charges new objects; this controller finds released amounts, and charges of objects that were not stored.
+The count is exact: the quota is read first, then whether a charge is under way, then the objects, from the API and
+not from a cache. A charge that starts later changes the quota, and the write is refused as a conflict.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class QuotaController:
         informer.on_change(changed)
 
     async def reconcile(self, key: Key) -> timedelta | None:
-        """Write what is used of one quota."""
+        """Write the usage of one quota."""
         from moorage_local.controllers.quota.plan import Observed, plan
         from moorage_local.quota import tracked
 

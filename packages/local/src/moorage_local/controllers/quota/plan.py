@@ -1,4 +1,4 @@
-"""Decide what the status of a ResourceQuota says.
+"""Decide the status of a ResourceQuota.
 
 https://kubernetes.io/docs/concepts/policy/resource-quotas/
 """
@@ -36,7 +36,9 @@ class Plan:
 
 
 def plan(seen: Observed) -> Plan:
-    """The status by what is there; and when a pod's time to end, after which it is not charged, is over."""
+    """Return the status for the observed objects, and the end of the next grace period, after which a pod is
+    not charged.
+    """
     hard = (seen.quota.get("spec") or {}).get("hard") or {}
     used = write_amounts(total_usage(seen.quota, seen.objects, seen.now))
     status: Obj = {}

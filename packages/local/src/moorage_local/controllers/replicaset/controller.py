@@ -1,4 +1,4 @@
-"""Carries out what `plan` decides for each ReplicaSet."""
+"""Executes the steps that `plan` decides for each ReplicaSet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decide which pods a ReplicaSet makes or removes, and what its status says.
+"""Decide which pods a ReplicaSet creates or removes, and its status.
 
 https://kubernetes.io/docs/concepts/workloads/controllers/replicaset/
 """

@@ -1,4 +1,4 @@
-"""Carries out what `plan` decides for each StatefulSet."""
+"""Executes the steps that `plan` decides for each StatefulSet."""
 
 from __future__ import annotations
 

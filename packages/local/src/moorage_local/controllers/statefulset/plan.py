@@ -1,13 +1,13 @@
-"""Decide what a StatefulSet needs next: pods and claims to make, pods to remove, what its status says.
+"""Decide the next step of a StatefulSet: pods and claims to create, pods to remove, its status.
 
-One pass goes through the pods by their ordinals. With `OrderedReady` it stops at the first that is not yet as it
-should be: a pod is made only when those before it are available, and removed only when those after it are gone.
-So a pod that never becomes ready holds up the set, even when the template has been mended meanwhile: it has to be
-deleted by hand (kubernetes/kubernetes#67250), here as there. A pod that failed or ended is deleted and made anew
-under its name. Beyond the wanted size it is only deleted, when its turn comes: Kubernetes would wait without end
-for it to become ready when another before it is not ready either. A new template replaces one pod at a time, also
-with `Parallel`: `maxUnavailable` is behind the feature gate MaxUnavailableStatefulSet, which is off in 1.36, and
-the API server drops the field.
+One pass handles the pods by their ordinals. With `OrderedReady` it stops at the first that is not yet in its
+wanted state: a pod is created only when those before it are available, and removed only when those after it are
+deleted. So a pod that never becomes ready blocks the set, even after a fix of the template: it has to be
+deleted by hand (kubernetes/kubernetes#67250), as in Kubernetes. A pod that failed or ended is deleted and created
+again under its name. Beyond the wanted size it is only deleted, when its turn comes: Kubernetes would wait without
+end for it to become ready when another before it is not ready either. A new template replaces one pod at a time,
+also with `Parallel`: `maxUnavailable` is behind the feature gate MaxUnavailableStatefulSet, which is off in 1.36,
+and the API server drops the field.
 
 https://kubernetes.io/docs/concepts/workloads/controllers/statefulset/
 """
@@ -68,7 +68,7 @@ class CreateClaim:
 
 @dataclass(frozen=True, slots=True)
 class OwnClaim:
-    """Give a claim these owners: who takes it along when it goes."""
+    """Set the owners of a claim: it is deleted with them."""
 
     claim: Obj
     owners: list[Obj]

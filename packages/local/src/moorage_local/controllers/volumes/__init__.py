@@ -1,1 +1,1 @@
-"""Claims and volumes: binding, folders as volumes, protection of what is in use."""
+"""Claims and volumes: binding, folders as volumes, protection of volumes in use."""

@@ -1,4 +1,4 @@
-"""Carries out what `plan` decides for claims and volumes; alone in touching the folders."""
+"""Executes the steps that `plan` decides for claims and volumes; the only module that changes the folders."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Folders:
             raise StorageError(f"cannot make the folder of volume {name}: {error}") from error
 
     def remove(self, path: str) -> None:
-        """Remove one volume's folder with all in it; one that is gone is fine.
+        """Remove one volume's folder with its content; a missing folder is not an error.
 
         It is renamed first: a removal cut short leaves no half-empty folder under the volume's name. Only
         folders directly under the root are touched.

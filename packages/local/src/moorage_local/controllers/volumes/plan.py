@@ -1,10 +1,10 @@
-"""Decide what a claim or a volume needs next: binding, a new folder, release, removal, growth.
+"""Decide the next step of a claim or a volume: binding, a new folder, release, removal, growth.
 
 https://kubernetes.io/docs/concepts/storage/persistent-volumes/
 
-A binding takes three writes: the volume's `claimRef`, the claim's `volumeName`, the claim's status. Each is made
-from what the last one left, so a crash between them is finished by the next pass. A folder is made before its
-volume is written down, and renamed before the volume is removed, so no name ever points to half a folder.
+A binding takes three writes: the volume's `claimRef`, the claim's `volumeName`, the claim's status. Each starts
+from the result of the last one, so a crash between them is finished by the next pass. A folder is created before
+its volume is stored, and renamed before the volume is removed, so names never point to half a folder.
 
 `volumeBindingMode: WaitForFirstConsumer`: a claim waits until a pod that is not gated names it. It does not wait
 for that pod's node, as every node of the local cluster sees the same folders.
@@ -93,7 +93,7 @@ class Provision:
 
 @dataclass(frozen=True, slots=True)
 class Reclaim:
-    """Remove the folder, then the volume. Only after asking the API once more that the claim is gone."""
+    """Remove the folder, then the volume, after the API has confirmed that the claim is deleted."""
 
     volume: Obj
 
@@ -227,7 +227,7 @@ def _settle(seen: ClaimObserved, volume: Obj) -> tuple[ClaimAction, ...]:
 
 
 def _bind(claim: Obj, volume: Obj, *, by_controller: bool) -> tuple[ClaimAction, ...]:
-    """Volume first, then claim, then the claim's status; what is done already is left out."""
+    """Bind the volume first, then the claim, then the claim's status; finished steps are left out."""
     actions: list[ClaimAction] = []
     meta = claim["metadata"]
     ref = volume["spec"].get("claimRef")
@@ -416,7 +416,7 @@ def best_volume(claim: Mapping[str, Any], volumes: Iterable[Obj]) -> Obj | None:
 
 
 def cannot_provision(claim: Mapping[str, Any]) -> str | None:
-    """Why no folder can serve the claim; None when one can."""
+    """Return the reason why a folder cannot serve the claim; None if it can."""
     if claim["spec"].get("volumeMode") == "Block":
         return "a folder cannot serve volumeMode Block; use Filesystem"
     if claim["spec"].get("selector"):
