@@ -1,4 +1,4 @@
-"""Argo's kinds and labels: what the platform meets on pods and their owners. How workflows run is not known here.
+"""Argo's kinds and labels, as the platform finds them on pods and their owners. The engine is in another package.
 
 The kinds are `argoproj.io/v1alpha1`: https://argo-workflows.readthedocs.io/en/latest/fields/
 """
@@ -48,7 +48,10 @@ def is_ours(obj: Mapping[str, Any]) -> bool:
 
 
 def is_free(obj: Mapping[str, Any]) -> bool:
-    """Whether nobody has adopted it: Argo's controller takes it where it runs, Moorage where it does not."""
+    """Whether the object has no controller yet.
+
+    Argo's controller adopts it where it is installed, else Moorage does.
+    """
     return not labels_of(obj).get(INSTANCE_LABEL)
 
 

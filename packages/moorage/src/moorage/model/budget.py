@@ -1,6 +1,6 @@
-"""Budget: GPU-hours or money that users or tenants may use in a day, a week or a month, and what follows.
+"""Budget: GPU-hours or money for users or tenants in a day, a week or a month, and the action at the limit.
 
-What was used is computed by the server and kept in the status; admission judges by the status alone.
+The server computes the use and stores it in the status; admission reads only the status.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ _CONDITIONS = Meta(extra_json_schema={"x-kubernetes-list-type": "map", "x-kubern
 
 
 class BudgetSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Who may use how much, in which time, and what follows. Each user or tenant has the budget for itself."""
+    """The amount, the period, the users or tenants, and the action at the limit.
+
+    Each user or tenant has a separate amount.
+    """
 
     users: Annotated[list[_Name], Meta(max_length=1000, description='Users; "*": everybody. Or `tenants`.')] = []
     tenants: Annotated[list[_Name], Meta(max_length=1000, description='Tenants; "*": all. Or `users`.')] = []
@@ -71,7 +74,7 @@ class BudgetSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class BudgetUse(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What one user or tenant has used in the period."""
+    """The use of one user or tenant in the period."""
 
     name: Annotated[str, Meta(description="User or tenant.")]
     used: Annotated[str, Meta(description="GPU-hours, or money.")]
@@ -80,7 +83,7 @@ class BudgetUse(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class BudgetStatus(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The period that is on, and what was used in it."""
+    """The current period, and the use in it."""
 
     start: Annotated[
         str, Meta(extra_json_schema={"format": "date-time"}, description="When the period began.")
@@ -110,7 +113,7 @@ class BudgetObject(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Use(Struct, frozen=True, kw_only=True):
-    """What somebody has used in the period that is on."""
+    """The use of one user or tenant in the current period."""
 
     name: str
     used: Decimal
@@ -149,7 +152,7 @@ class Budget(Struct, frozen=True, kw_only=True):
         return tenant if tenant and (tenant in self.tenants or EVERYBODY in self.tenants) else ""
 
     def use_of(self, name: str, now: datetime) -> Use | None:
-        """What was used in the period that is on; None: nothing, or the status is of a period that is over."""
+        """The use in the current period; None: no use, or the status is of an earlier period."""
         if self.end is None or now >= self.end:
             return None
         return next((use for use in self.uses if use.name == name), None)

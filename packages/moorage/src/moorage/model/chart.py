@@ -27,7 +27,7 @@ _HOST = "host.of.public.url"
 
 
 def make_chart(objects: Mapping[str, Sequence[Obj]], *, version: str, dump: Dump, note: str) -> dict[str, str]:
-    """Path → text of every file of the chart. `objects`: by the file of the tree that they stand in."""
+    """Path → text of every file of the chart. `objects`: by their file in the tree."""
     files = {
         "Chart.yaml": note + dump([_chart(version)]),
         "values.yaml": note + _values(version, objects, dump),
@@ -41,7 +41,7 @@ def make_chart(objects: Mapping[str, Sequence[Obj]], *, version: str, dump: Dump
 
 
 def _is_own_namespace(obj: Obj) -> bool:
-    """Helm's: it keeps the release there, and is told to create it."""
+    """Whether it is the release's own namespace, which Helm creates."""
     return bool(obj["kind"] == "Namespace" and obj["metadata"]["name"] == SYSTEM_NAMESPACE)
 
 

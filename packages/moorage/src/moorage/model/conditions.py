@@ -11,7 +11,7 @@ from msgspec import Struct
 
 
 class ConditionType(Struct, frozen=True):
-    """A condition: what it means when it is True, and what each reason means."""
+    """A condition: the meaning of True, and the meaning of each reason."""
 
     name: str
     meaning: str

@@ -289,7 +289,7 @@ def _without_indent(text: str) -> str:
 
 
 def _besides(schema: Mapping[str, Any]) -> Obj:
-    """What stands beside a reference or a union, such as a description of its use there."""
+    """The keywords next to a reference or a union, such as a description of its use there."""
     return {
         key: value for key, value in schema.items() if key not in ("$ref", "anyOf", "$defs", "title", "default")
     }

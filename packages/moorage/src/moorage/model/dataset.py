@@ -73,7 +73,7 @@ class DatasetSource(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class DatasetSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What is to be filled, onto what, and who may read it."""
+    """The source, the volume to fill, and the namespaces that may read it."""
 
     source: DatasetSource
     size: Annotated[Quantity, Meta(description="How much the volume holds.")]
@@ -93,7 +93,7 @@ class DatasetSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class FillProgress(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """How far a fill has come. `total` fields are absent where the source does not tell."""
+    """Progress of a fill. `total` fields are absent where the source does not report a total."""
 
     phase: Annotated[str, Meta(description="Step of the fill: listing, filling or unpacking.")] = ""
     files: Annotated[int, _NATURAL, Meta(description="Files on the volume.")] = 0
@@ -126,7 +126,7 @@ class Reader(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class DatasetStatus(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What the operator reports."""
+    """The state that the operator reports."""
 
     phase: Annotated[
         str, Meta(extra_json_schema={"enum": ["", *PHASES]}, description="Current phase of the dataset.")
@@ -256,7 +256,7 @@ def check_dataset(name: str, spec: DatasetSpec, size: int) -> list[Fault]:
 
 
 def parse_volume(url: str) -> tuple[str, str] | None:
-    """("NAME", "FOLDER") of volume:NAME/FOLDER; None for what is no such source, or leads out of the volume."""
+    """("NAME", "FOLDER") of volume:NAME/FOLDER; None for any other text, or a folder outside the volume."""
     match = _VOLUME.fullmatch(url)
     if match is None:
         return None
@@ -267,7 +267,7 @@ def parse_volume(url: str) -> tuple[str, str] | None:
 
 
 def revision_of(source: DatasetSource, refill: str) -> str:
-    """Of what is to be filled: another source, or another word in the refill annotation, is another fill."""
+    """The identity of a fill: another source, or another word in the refill annotation, is another fill."""
     contents = json.dumps([source.url, source.anonymous, source.unpack, refill])
     return hashlib.sha256(contents.encode()).hexdigest()[:16]
 

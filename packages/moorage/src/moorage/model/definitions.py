@@ -1,4 +1,7 @@
-"""Whose a CustomResourceDefinition is: kinds that features add may be defined by another, such as Argo."""
+"""The owner of a CustomResourceDefinition.
+
+Another product, such as Argo, may define a kind that a feature adds.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,9 @@ def is_shared(shipped: Mapping[str, Any]) -> bool:
 
 
 def is_anothers(live: Mapping[str, Any] | None, shipped: Mapping[str, Any] | None) -> bool:
-    """Whether somebody else made what is there: it is left alone. `shipped`: ours of that name.
+    """Whether another product made the live definition, which is then not changed. `shipped`: ours of that name.
 
-    Another's, applied over ours, may keep our labels, not the description of our schema.
+    A definition of another product, applied over ours, may keep our labels, but not the description of our schema.
     """
     if live is None or shipped is None or not is_shared(shipped):
         return False

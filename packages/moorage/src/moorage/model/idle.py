@@ -1,6 +1,6 @@
-"""IdlePolicy: when work that holds GPUs counts as idle, and what its owner hears, until it is suspended.
+"""IdlePolicy: when work that holds GPUs counts as idle, and the notices to its owner before it is suspended.
 
-What counts as idle, and the steps that follow, are decided in `moorage.decide.idle`.
+`moorage.decide.idle` decides which work is idle and the steps that follow.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ _Clock = Annotated[str, Meta(pattern="^([01][0-9]|2[0-3]):[0-5][0-9]$")]
 
 
 class IdleRules(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What counts as idle: all of it must hold, in each window of the time. A window nobody measured is in use."""
+    """When work counts as idle: all rules must hold, in each window of the time.
+
+    A window without a reading counts as busy.
+    """
 
     gpu_below: Annotated[
         float,
@@ -70,7 +73,7 @@ class IdleRules(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class QuietSpan(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Hours of some days of the week. A span that ends before it starts goes over midnight."""
+    """Hours of some days of the week. A span with an end before its start ends on the next day."""
 
     start: Annotated[_Clock, Meta(description="Such as 20:00.")]
     end: Annotated[_Clock, Meta(description="Such as 08:00; the same as `start`: the whole day.")]
@@ -81,7 +84,7 @@ class QuietSpan(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class QuietHours(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """When nobody is told and nothing is suspended. This time does not count for reminders and suspension."""
+    """When no notice is sent and nothing is suspended. This time does not count for reminders and suspension."""
 
     spans: Annotated[list[QuietSpan], Meta(min_length=1, max_length=32)]
     time_zone: Annotated[str, Meta(max_length=64, description="IANA name, such as Asia/Tokyo. Default UTC.")] = ""
@@ -111,9 +114,9 @@ class SnoozeLimits(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class IdleNotify(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Who is told, beside the marks and events that everybody sees.
+    """The receivers of notices, in addition to the marks and events that all users see.
 
-    The owner is told by mail where the name is an e-mail address, by `addresses`, by `mailDomain`, or by the
+    The owner gets mail where the name is an e-mail address, by `addresses`, by `mailDomain`, or by the
     annotation moorage.dev/notify of the work.
     """
 
@@ -130,7 +133,7 @@ class IdleNotify(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class IdlePolicySpec(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """For which work, what counts as idle, and what follows."""
+    """The work it applies to, when that work counts as idle, and the action that follows."""
 
     warn_after: Annotated[Span, Meta(description="Idle for so long: its owner is warned.")]
     remind_after: Annotated[
@@ -158,9 +161,9 @@ class IdlePolicySpec(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class IdlePolicy(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """When work that holds GPUs is idle, and what follows: a warning, a reminder, suspension.
+    """When work that holds GPUs is idle, and the action that follows: a warning, a reminder, suspension.
 
-    Of several that hold, one that names the tenant goes before one that names none, then the first by name.
+    If several apply, one that names the tenant has precedence over one that names none, then the first by name.
     Without any, owners are warned after a day and nothing is suspended.
     """
 
@@ -206,7 +209,10 @@ class Policy(Struct, frozen=True, kw_only=True):
         return min(USUAL_SNOOZE, self.snooze_longest)
 
     def targets_of(self, owner: str, own: Sequence[Target] = ()) -> tuple[Target, ...]:
-        """Whom a notice about work of this owner goes to; `own`: what the work itself names. None twice."""
+        """The receivers of a notice about work of this owner; `own`: those that the work itself names.
+
+        Each once.
+        """
         mine: Target | None = self.addresses.get(owner)
         if mine is None and is_email(owner):
             mine = Email((owner,))

@@ -34,7 +34,7 @@ INFO_VALUES = {  # keys of the ConfigMap that an installation writes → names o
 
 
 class Info(Struct, frozen=True, kw_only=True):
-    """What the ConfigMap says; what it does not say is empty."""
+    """The content of the ConfigMap; fields that it does not set are empty."""
 
     server_url: str = ""  # as pods reach the server
     public_urls: tuple[str, ...] = ()  # as people reach it; they are sent to the first
@@ -106,7 +106,7 @@ def _urls(data: Mapping[str, str], key: str, problems: list[str], *, path: bool 
 
 
 def _fault_of(url: str, *, path: bool) -> str:
-    """What is wrong with an address; empty: nothing. `path`: it may have one, as behind Rancher."""
+    """The problem with an address; "" if none. `path`: a path is allowed, as behind Rancher."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port

@@ -38,7 +38,7 @@ class TypeName(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class PoolNode(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A node and what it offers."""
+    """A node and the machines it offers."""
 
     name: Annotated[str, Meta(min_length=1, max_length=253, description="Name of the node.")]
     mode: Annotated[
@@ -63,7 +63,7 @@ class GpuSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class SizeSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What one machine has."""
+    """The resources of one machine."""
 
     cpu: Annotated[Quantity, Meta(description="CPUs of one machine.")]
     memory: Annotated[Quantity, Meta(description="Memory of one machine.")]
@@ -79,7 +79,7 @@ class TypeSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class MachineSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What an admin offers."""
+    """The machines that an administrator offers."""
 
     node_pool: Annotated[list[PoolNode], Meta(extra_json_schema=_MAPPED)]
     machine_types: Annotated[list[TypeSpec], Meta(extra_json_schema=_MAPPED)]
@@ -111,14 +111,14 @@ class Usage(Struct, frozen=True, rename="camel"):
 
 
 class AvailableMachine(Struct, frozen=True, rename="camel"):
-    """How one machine type stands."""
+    """The counts of one machine type."""
 
     name: Annotated[str, Meta(description="Name of the machine type.")]
     usage: Usage
 
 
 class Share(Struct, frozen=True, rename="camel"):
-    """What one owner has used lately; for the order `fair`."""
+    """The recent use of one owner; for the order `fair`."""
 
     owner: Annotated[str, Meta(description="User or namespace.")]
     used: Annotated[int, Meta(ge=0, description="Machine-seconds times devices, decayed to sharesAt.")]
@@ -126,7 +126,7 @@ class Share(Struct, frozen=True, rename="camel"):
 
 
 class MachineStatus(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What the operator reports."""
+    """The state that the operator reports."""
 
     available_machines: Annotated[list[AvailableMachine], Meta(extra_json_schema=_MAPPED)] = []
     conditions: Annotated[list[Condition], _CONDITIONS] = []
@@ -155,7 +155,7 @@ class MachineNodePoolSpec(Struct, frozen=True, rename="camel", omit_defaults=Tru
 
 
 class PoolNodeStatus(Struct, frozen=True, rename="camel"):
-    """How one node stands."""
+    """The state of one node."""
 
     name: Annotated[str, Meta(description="Name of the node.")]
     condition: Annotated[
@@ -169,7 +169,7 @@ class PoolNodeStatus(Struct, frozen=True, rename="camel"):
 
 
 class MachineNodePoolStatus(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What the operator reports."""
+    """The state that the operator reports."""
 
     node_pool: Annotated[list[PoolNodeStatus], Meta(extra_json_schema=_MAPPED)] = []
     conditions: Annotated[list[Condition], _CONDITIONS] = []
@@ -179,7 +179,7 @@ class MachineNodePoolStatus(Struct, frozen=True, rename="camel", omit_defaults=T
 
 
 class MachineNodePool(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The nodes of a Machine. Kept by the operator: change the Machine instead."""
+    """The nodes of a Machine. The operator manages it: change the Machine instead."""
 
     spec: MachineNodePoolSpec
     status: MachineNodePoolStatus = MachineNodePoolStatus()
@@ -271,7 +271,7 @@ def parse_type(entry: Mapping[str, Any]) -> MachineType:
 
 
 class Fault(Struct, frozen=True):
-    """One thing wrong with an object of ours: where, what was found, and what is allowed."""
+    """A fault of an object of ours: the field, its value, and the allowed values."""
 
     field: str
     value: str

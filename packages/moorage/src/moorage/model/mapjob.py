@@ -1,4 +1,4 @@
-"""MapJob: the workers of a map, and what they run. Items, leases and results are the queue's, never etcd's.
+"""MapJob: the workers of a map, and their command. The queue stores items, leases and results; etcd does not.
 
 The server writes `status.state`, `queue`, `items` and the condition Accepted; the operator `workers` and the rest.
 docs/design/0008-mapjob.md
@@ -56,7 +56,7 @@ class FunctionSource(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class MapPolicy(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """How the queue treats the items; what is not set has the queue's default."""
+    """How the queue treats the items; unset fields have the queue's default."""
 
     retries: Annotated[
         Annotated[int, Meta(ge=0, le=1000)] | None, Meta(description="Further tries. Default 3.")
@@ -108,7 +108,10 @@ class LimitUse(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Preflight(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What each worker tries before it takes items; the first alone, before others are made."""
+    """A test that each worker runs before it takes items.
+
+    The first worker runs it before the others are created.
+    """
 
     read: Annotated[
         Annotated[list[Annotated[str, _PATH]], Meta(max_length=100)],
@@ -121,7 +124,7 @@ class Preflight(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Notify(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Who is told, and of what."""
+    """The receivers of notices, and the events to report."""
 
     targets: Annotated[
         list[Annotated[str, Meta(min_length=1, max_length=2048)]],
@@ -140,7 +143,7 @@ class Notify(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class MapJobSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What the workers run, in which pods, how many."""
+    """The command of the workers, their pods and their number."""
 
     parallelism: Annotated[int, Meta(ge=1, le=PARALLELISM_MAX, description="Workers at most.")]
     template: Annotated[
@@ -191,7 +194,7 @@ class QueueStatus(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class ItemCounts(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """How the items stand."""
+    """The number of items in each state."""
 
     total: Annotated[int, _NATURAL, Meta(description="Items that were added.")] = 0
     waiting: Annotated[int, _NATURAL, Meta(description="Items that wait for their next try.")] = 0
@@ -208,7 +211,7 @@ class ItemCounts(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class WorkerCounts(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """How the workers stand."""
+    """The number of workers in each state."""
 
     desired: Annotated[int, _NATURAL, Meta(description="Workers that the map can use now.")] = 0
     active: Annotated[int, _NATURAL, Meta(description="Worker pods that exist.")] = 0
@@ -220,7 +223,7 @@ class WorkerCounts(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Writer(StrEnum):
-    """Who writes which part of the status: each part has one writer (docs/design/0008-mapjob.md)."""
+    """The writer of each part of the status: each part has one (docs/design/0008-mapjob.md)."""
 
     SERVER = "server"
     OPERATOR = "operator"
@@ -262,7 +265,7 @@ def status_patch(
 
 
 class MapJobStatus(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What server and operator report."""
+    """The state that the server and the operator report."""
 
     state: Annotated[
         str,
@@ -282,7 +285,7 @@ class MapJobStatus(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class MapJob(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The workers of a map: what they run, in which pods, how many."""
+    """The workers of a map: their command, their pods and their number."""
 
     spec: MapJobSpec
     status: MapJobStatus = MapJobStatus()

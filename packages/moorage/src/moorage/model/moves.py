@@ -16,7 +16,10 @@ class IllegalMove(MoorageError):
 
 
 class Moves(Generic[S]):
-    """`table`: why a thing goes from one state to another; None is before its creation, and after its end."""
+    """`table`: the reason of each move from one state to another.
+
+    None is before its creation, and after its end.
+    """
 
     def __init__(self, thing: str, table: Mapping[tuple[S | None, S | None], str]) -> None:
         self._thing, self._table = thing, table
@@ -33,7 +36,10 @@ class Moves(Generic[S]):
         return self._after.get(state, set())
 
     def check(self, before: S | None, after: S | None, history: Iterable[object] = ()) -> None:
-        """Raise IllegalMove unless the table has the move. `history`: what is known of the thing, oldest first."""
+        """Raise IllegalMove unless the table has the move.
+
+        `history`: earlier events of the object, oldest first.
+        """
         if (before, after) not in self._table:
             past = ", ".join(map(str, history)) or "none"
             raise IllegalMove(

@@ -1,6 +1,6 @@
-"""Labels, annotations and names that the parts agree on. One place, so that they cannot drift.
+"""Labels, annotations and names that the parts share. They are defined once, so that they cannot differ.
 
-All of ours stand under `moorage.dev/`.
+All of ours begin with `moorage.dev/`.
 """
 
 from __future__ import annotations

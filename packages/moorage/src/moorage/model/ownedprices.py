@@ -1,4 +1,4 @@
-"""What an hour of a machine costs that was bought: its price over its years, its power, its place."""
+"""The price of an hour of a bought machine: from its price over its years, its power and its place."""
 
 from __future__ import annotations
 

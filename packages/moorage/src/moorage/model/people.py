@@ -1,6 +1,6 @@
-"""People as the cluster knows them: a ServiceAccount for each, in a namespace of their own.
+"""Users in the cluster: a ServiceAccount for each, in a separate namespace.
 
-docs/design/0009-people.md says why.
+docs/design/0009-people.md gives the reasons.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _UNSAFE = re.compile(r"[^a-z0-9]+")
 
 
 def check_person(name: str) -> None:
-    """Raise ValueError for what no person can be called: nothing, too much, a name of Kubernetes' own."""
+    """Raise ValueError for a name that a user cannot have: empty, too long, or one of Kubernetes' own."""
     if not 0 < len(name) <= NAME_MAX:
         raise ValueError(f"a person's name has 1 to {NAME_MAX} characters; this one has {len(name)}")
     if name.startswith("system:") or name == "page":
@@ -62,7 +62,7 @@ def account_user(person: str) -> str:
 
 
 def person_of(username: str, accounts: Iterable[Obj]) -> str:
-    """The person behind a Kubernetes user name; the user name itself where it is nobody's account.
+    """The person behind a Kubernetes user name; the user name itself if it is not the account of a person.
 
     `accounts` are the ServiceAccounts of PEOPLE_NAMESPACE.
     """
@@ -76,7 +76,7 @@ def person_of(username: str, accounts: Iterable[Obj]) -> str:
 
 
 def person_in(account: Mapping[str, object]) -> str:
-    """Whose account this is; empty where it is nobody's, or bears a name that no person may have."""
+    """The person of this account; "" if it is not the account of a person, or has an invalid name."""
     person = annotations_of(account).get(USER_ANNOTATION, "")
     return "" if person.startswith("system:") else person
 
@@ -100,7 +100,7 @@ def account_in(username: str) -> str:
 
 
 def tokens_secret(account: str, session: str = "") -> str:
-    """The Secret that a session's tokens for the cluster are bound to: without it they are good for nothing."""
+    """The Secret that a session's tokens for the cluster are bound to: its deletion revokes them."""
     return f"{account}-tokens-{session}" if session else f"{account}-tokens"
 
 
@@ -110,7 +110,7 @@ def password_secret(account: str) -> str:
 
 
 def make_account(person: str, groups: Sequence[str], source: str, subject: str = "") -> Obj:
-    """The ServiceAccount of a person. Raises ValueError for what cannot be a person's name."""
+    """The ServiceAccount of a person. Raises ValueError for an invalid name of a person."""
     check_person(person)
     notes = {
         USER_ANNOTATION: person,
@@ -135,7 +135,7 @@ def is_account(username: str) -> bool:
 
 
 def subjects_of(person: str) -> list[Mapping[str, str]]:
-    """Whom to bind a role to, so that it is this person's: the ServiceAccount, and the user of that name."""
+    """The subjects of a role binding for this person: the ServiceAccount, and the user of that name."""
     return [
         {"kind": "ServiceAccount", "name": account_name(person), "namespace": PEOPLE_NAMESPACE},
         {"kind": "User", "name": person, "apiGroup": "rbac.authorization.k8s.io"},

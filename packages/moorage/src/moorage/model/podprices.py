@@ -1,4 +1,4 @@
-"""What an hour of a pod's resources costs, where a cluster bills pods; and how they share a node's price."""
+"""The price of an hour of a pod's resources, where a cluster bills pods; and how they share a node's price."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class PodPrices(Struct, frozen=True, kw_only=True):
 
 
 class Weights(Struct, frozen=True, kw_only=True):
-    """How much of a node's price a CPU, a GiB of memory and a whole GPU bear, in proportion.
+    """The parts of a node's price for a CPU, a GiB of memory and a whole GPU, in proportion.
 
     By default a GPU weighs 30 CPUs and a CPU 8 GiB: the proportions of clouds' list prices, roughly.
     """

@@ -1,7 +1,7 @@
 """GuardrailPolicy: which guardrails hold in which namespaces, and how strictly.
 
-The rules themselves are one table, `moorage.decide.admission.rulebook.RULES`; a field of `GuardrailRules`
-bears the name of each.
+The rules themselves are one table, `moorage.decide.admission.rulebook.RULES`; each has a field of the same name
+in `GuardrailRules`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ResourceRequestsRule(Struct, frozen=True, rename="camel", omit_defaults=Tr
 
 
 class EphemeralStorageRule(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Every container limits what it writes on its node's own disk."""
+    """Every container has a limit for the files that it writes on its node's disk."""
 
     level: Level
     default: Annotated[Quantity | None, Meta(description="Request and limit of a container that states none.")] = (
@@ -99,7 +99,7 @@ class RestartBombRule(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class JudgedRule(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A rule that nobody can fill in for the user; see the reference of guardrails."""
+    """A rule without a value that could be filled in for the user; see the reference of guardrails."""
 
     level: Judged
 
@@ -191,7 +191,7 @@ class GuardrailPolicy(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Policy(Struct, frozen=True):
-    """What holds in one namespace: rule name → its settings as written (`level` and parameters)."""
+    """The rules of one namespace: rule name → its settings as written (`level` and parameters)."""
 
     rules: Mapping[str, Mapping[str, Any]] = {}
     expected_nodes: tuple[Mapping[str, Any], ...] = ()  # of all policies that hold, as written
@@ -203,7 +203,7 @@ class Policy(Struct, frozen=True):
 
 
 def policy_for(labels: Mapping[str, str], policies: Iterable[Mapping[str, Any]]) -> Policy | None:
-    """What the policies together say of a namespace with these labels; None where none selects it.
+    """The rules of all policies for a namespace with these labels; None where none selects it.
 
     Of two that name the same rule the stricter one counts, with its parameters; of equals the first by name.
     """
@@ -244,7 +244,7 @@ def _selects(policy: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
 
 
 def gpu_cluster_policy() -> Obj:
-    """The ready-made policy for clusters with GPUs; applied by hand, so that nobody is surprised by it."""
+    """The ready-made policy for clusters with GPUs; an administrator applies it, so that users expect it."""
     strict: Sequence[str] = ("restartBomb", "gpuNodes", "retryWithoutLimit", "guaranteedQos")
     rules: Obj = {
         "memoryLimit": {"level": "fill", "default": "2Gi"},

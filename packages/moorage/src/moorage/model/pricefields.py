@@ -1,4 +1,4 @@
-"""Fields of a price file, read one by one; each error names the field, the value and what is allowed."""
+"""Fields of a price file; each error names the field, the value and the allowed values."""
 
 from __future__ import annotations
 

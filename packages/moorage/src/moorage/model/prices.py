@@ -1,4 +1,4 @@
-"""Machine types and what they cost: a file that its user keeps, for prices change.
+"""Machine types and their prices: a file that users maintain, because prices change.
 
     source: https://example.com/prices     # where the prices were read
     date: 2026-11-01                        # and when
@@ -11,7 +11,7 @@
       disk: 100Gi                           # for pods; left out: unknown, so not checked
       gpus: 0
       pods: 110                             # at most; the kubelet's default
-      reserved: {cpu: 310m, memory: 12Gi}   # what system and kubelet keep
+      reserved: {cpu: 310m, memory: 12Gi}   # reserved for the system and the kubelet
       speed: 1.0                            # items take their time divided by this
       startSeconds: 90                      # from asking for a node to its being ready
       network: 4G                           # bytes a second, to load data
@@ -32,7 +32,7 @@
       watts: 6500                           # drawn on average
       pricePerKWh: 27
       hostingPerMonth: 120000               # rack, cooling, support
-    pods:                                   # clusters that bill what pods ask for, not nodes
+    pods:                                   # clusters that bill requests of pods, not nodes
     - region: us-west1
       cpu: 0.0445                           # each CPU and hour
       memory: 0.0049                        # each GiB and hour
@@ -42,10 +42,10 @@
       minimum: {cpu: 250m, memory: 512Mi}   # a pod is billed for at least this
       step: {cpu: 250m, memory: 256Mi}        # and rounded up to whole steps
       default: {cpu: 500m, memory: 2Gi}     # of a pod that asks for none
-    weights: {cpu: 1, memory: 0.125, gpu: 30}   # how a node's price is shared by what pods ask for
+    weights: {cpu: 1, memory: 0.125, gpu: 30}   # how a node's price is shared by requests of pods
 
 As CSV: `name,region,cpu,memory,disk,gpus,pods,speed,spot,on_demand,interruptions_per_hour`, a line for each
-machine and region. Prices are per node and hour. Moorage ships no prices of its own.
+machine and region. Prices are per node and hour. Moorage ships no prices.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ _MARKET_LABELS = {  # label of a node → its value for spot; others mean on dem
 
 
 class Machine(Struct, frozen=True, kw_only=True):
-    """A type of node. What pods may use is the capacity less `reserved`. Bytes, millicores, seconds."""
+    """A type of node. Pods may use the capacity less `reserved`. Bytes, millicores, seconds."""
 
     name: str
     cpu_milli: int
@@ -112,7 +112,7 @@ class Offer(Struct, frozen=True, kw_only=True):
 
     @property
     def price(self) -> Fraction:
-        """`price_per_hour` exactly as it is written: what money is counted by."""
+        """`price_per_hour` exactly as it is written: the unit of all sums of money."""
         return exactly(self.price_per_hour)
 
     @property
@@ -164,7 +164,7 @@ _TRANSFER = {"from", "to", "perGB"}
 
 
 def parse_sheet(document: object) -> PriceSheet:
-    """Read a price file. Raises UsageError with the field, the value and what is allowed."""
+    """Read a price file. Raises UsageError with the field, the value and the allowed values."""
     top = mapping_of(document, "the file", _SHEET)
     billing = mapping_of(top.get("billing") or {}, "billing", _BILLING)
     offers: list[Offer] = []
@@ -231,7 +231,7 @@ def market_of(labels: Mapping[str, str]) -> str:
 
 
 class NodeType(Struct, frozen=True, kw_only=True):
-    """Nodes of one type and region in a cluster. `room`: what pods can use, on the least of them."""
+    """Nodes of one type and region in a cluster. `room`: the resources for pods, on the smallest of them."""
 
     name: str
     region: str
@@ -240,9 +240,9 @@ class NodeType(Struct, frozen=True, kw_only=True):
 
 
 def node_types(nodes: Sequence[Obj], pods: Sequence[Obj] = ()) -> tuple[tuple[NodeType, ...], int]:
-    """The machine types of a cluster's nodes, by their well-known labels; and how many nodes bear no type.
+    """The machine types of a cluster's nodes, by their well-known labels; and the number of nodes without a type.
 
-    Requests of DaemonSets' pods are taken off, for new nodes get them, too.
+    Requests of DaemonSets' pods are subtracted, because new nodes run them, too.
     """
     daemons: dict[str, list[Mapping[str, int]]] = {}
     for obj in pods:

@@ -1,4 +1,4 @@
-"""How somebody who has no token shows who the API server knows them as; see docs/design/0014."""
+"""How a user without a token proves their name to the server, by the API server; see docs/design/0014."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ LIFETIME = timedelta(hours=8)  # of the token; a certificate holds for a year an
 
 
 def proof_text(name: str, audience: str) -> bytes:
-    """What is signed: the request, and the one server that the proof is for."""
+    """The text to sign: the request, and the one server that the proof is for."""
     return f"moorage login\n{name}\n{audience}\n".encode()

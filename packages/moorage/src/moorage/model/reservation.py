@@ -1,4 +1,4 @@
-"""Reservation: machines of one type kept for a user or a namespace from one moment to another.
+"""Reservation: machines of one type for a user or a namespace, from one moment to another.
 
 The pods that hold a Machine's places are called reservations too; here, and in `decide.machines`, an entry of the
 calendar is a booking.
@@ -32,7 +32,7 @@ _CONDITIONS = Meta(extra_json_schema={"x-kubernetes-list-type": "map", "x-kubern
 
 
 class ReservationSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What is to be kept, for whom, and when."""
+    """The machines to reserve, their user or namespace, and the time."""
 
     machine_group: Annotated[str, _NAME, Meta(description="Group of the machines.")]
     machine_type: Annotated[str, _NAME, Meta(description="Name of the machine type.")]
@@ -57,7 +57,7 @@ class ReservationSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Granted(Struct, frozen=True, rename="camel", kw_only=True):
-    """What is in force."""
+    """The booking that is in force."""
 
     machine_group: Annotated[str, Meta(description="Group of the machines.")]
     machine_type: Annotated[str, Meta(description="Name of the machine type.")]
@@ -70,7 +70,7 @@ class Granted(Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class Blocker(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A guest on a machine that is kept for somebody else."""
+    """A guest on a machine that is reserved for another owner."""
 
     owner: Annotated[str, Meta(description="Who owns the pod.")]
     namespace: Annotated[str, Meta(description="Namespace of the pod.")]
@@ -81,7 +81,7 @@ class Blocker(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class ReservationStatus(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What the operator reports."""
+    """The state that the operator reports."""
 
     phase: Annotated[
         str,
@@ -107,7 +107,7 @@ class ReservationStatus(Struct, frozen=True, rename="camel", omit_defaults=True)
 
 
 class Reservation(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Machines of one type kept from one moment to another for a user or for its namespace."""
+    """Machines of one type, reserved from one moment to another for a user or for its namespace."""
 
     spec: ReservationSpec
     status: ReservationStatus = ReservationStatus()
@@ -150,7 +150,7 @@ class Booking(Struct, frozen=True, kw_only=True):
 
 
 def parse_reservation(obj: Mapping[str, Any]) -> Booking:
-    """Read a Reservation as stored. Raises ValueError for moments that are none, KeyError for what is missing."""
+    """Read a Reservation as stored. Raises ValueError for invalid moments, KeyError for missing fields."""
     meta, spec = obj["metadata"], obj.get("spec") or {}
     granted = (obj.get("status") or {}).get("granted") or {}
     same = (granted.get("machineGroup"), granted.get("machineType")) == (spec["machineGroup"], spec["machineType"])
@@ -171,7 +171,7 @@ def parse_reservation(obj: Mapping[str, Any]) -> Booking:
 
 
 def bookings_of(reservations: Iterable[Mapping[str, Any]]) -> list[Booking]:
-    """The calendar; what cannot be read, which the schema keeps out, is left out."""
+    """The calendar. Reservations that cannot be read are skipped; the schema refuses them."""
     bookings = []
     for reservation in reservations:
         with contextlib.suppress(KeyError, ValueError, TypeError):

@@ -1,4 +1,4 @@
-"""For how long history is kept and how much of it, unless an administrator chose otherwise."""
+"""How long history is stored and how much of it, unless an administrator sets another limit."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def zone_named(name: str) -> tzinfo:
 
 
 def problem_of_zone(name: str) -> str:
-    """What is wrong with a time zone's name; empty: nothing."""
+    """The problem with a time zone's name; "" if none."""
     try:
         zone_named(name)
     except ValueError:
@@ -33,7 +33,7 @@ def problem_of_zone(name: str) -> str:
 
 
 def problem_of_cron(text: str) -> str:
-    """What is wrong with an expression; empty: nothing."""
+    """The problem with a cron expression; "" if none."""
     from cronsim import CronSim, CronSimError
 
     message = "must be five fields, such as `0 8 * * 1-5`: minute, hour, day of month, month, day of week"

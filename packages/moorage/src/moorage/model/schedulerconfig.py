@@ -1,6 +1,6 @@
 """The scheduler configurations to ship, so that our points decide where GPU pods go.
 
-`kube_scheduler_configuration` is what all of them share. A second kube-scheduler in a pod takes
+All of them share `kube_scheduler_configuration`. A second kube-scheduler in a pod takes
 `second_scheduler_configuration`. The cluster's own takes `first_scheduler_configuration`. The operator keeps both
 in the Secret SCHEDULER_SECRET, because the extender's token is part of them.
 https://kubernetes.io/docs/reference/config-api/kube-scheduler-config.v1/
@@ -34,7 +34,7 @@ def verbs_path(token: str = "") -> str:
 
 
 def derived_token(secret: str, purpose: str = "scheduler") -> str:
-    """A token for the path from a secret that both sides hold, and from which the secret cannot be told."""
+    """A token for the path, derived from a secret that both sides hold. The secret cannot be computed from it."""
     return hashlib.sha256(f"{purpose} {secret}".encode()).hexdigest()[:48]
 
 
@@ -53,7 +53,7 @@ def kube_scheduler_configuration(
 
     - `prioritizeVerb` only. kube-scheduler has counted free devices and matched labels itself before it asks, from
       a cache ahead of ours: `filter` would find nothing more and cost every pod a round trip. It is for schedulers
-      told to leave the GPU resource alone, and says why a node can never take the pod.
+      that ignore the GPU resource, and explains why a node can never run the pod.
     - `weight` 5. A point of ours counts 10 x weight. For a pod that asks for GPUs and states no wishes one node
       gets points that nothing outvotes at any weight (`decide.winner`). For other pods a tenth of a node is 50,
       above what one pod moves the default scores (LeastAllocated and BalancedAllocation, 200 together), and larger
@@ -66,7 +66,7 @@ def kube_scheduler_configuration(
       off GPU nodes; and every vendor's resource would have to be named.
 
     - `percentageOfNodesToScore` 10. kube-scheduler looks for that share of the nodes among those with room, and
-      goes on past full ones; by default it wants 42 % at 1,000 nodes, which on packed nodes means all of them, for
+      skips full ones; by default it wants 42 % at 1,000 nodes, which on packed nodes means all of them, for
       every pod. With 10 the replay of the trace fills no worse (99.7 % against 99.6, none more refused), and a pod
       costs less than without us. Wishes are judged among fewer nodes, as on any large cluster: 0 is
       kube-scheduler's own choice by size, 100 every node.
@@ -98,7 +98,7 @@ def kube_scheduler_configuration(
 
 
 def second_scheduler_configuration(url: str, *, token: str, percentage: int = NODES_TO_SCORE_PERCENT) -> Obj:
-    """For a kube-scheduler in a pod beside the cluster's own: a name and a lease of its own.
+    """For a kube-scheduler in a pod next to the cluster's own: it has another name and another lease.
 
     Without `clientConnection` it asks the API server with the rights of its pod. Both would otherwise wait for one
     lease, `kube-system/kube-scheduler`, and only the first would schedule.
@@ -116,7 +116,10 @@ def second_scheduler_configuration(url: str, *, token: str, percentage: int = NO
 
 
 def local_scheduler_configuration(url: str, *, token: str = "") -> Obj:
-    """That of a local cluster, whose scheduler waits longer for an extender that is short of processor time."""
+    """The configuration of a local cluster's scheduler.
+
+    It waits longer for an extender that lacks processor time.
+    """
     return kube_scheduler_configuration(url, token=token, timeout=LOCAL_HTTP_TIMEOUT)
 
 

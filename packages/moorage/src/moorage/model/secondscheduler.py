@@ -133,9 +133,9 @@ def takes_over(pod_spec: Mapping[str, Any]) -> bool:
 
 
 def _make_rights() -> list[Obj]:
-    """What Kubernetes gives its own scheduler, and the lease.
+    """The rights that Kubernetes gives its own scheduler, and the lease.
 
-    The role in kube-system lets it ask the API server about who reads its metrics.
+    The role in kube-system lets it ask the API server about the readers of its metrics.
     """
     rules: Sequence[Rule] = (
         Rule(group="coordination.k8s.io", resources=("leases",), verbs=("create",)),

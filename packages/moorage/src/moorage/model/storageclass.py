@@ -1,7 +1,7 @@
-"""What StorageClasses can do, as far as it is known: a StorageClass itself does not say its access modes.
+"""The capabilities of StorageClasses, as far as known: a StorageClass itself does not name its access modes.
 
-An admin says it by the annotation `moorage.dev/access-modes` (a list with commas); else the provisioner is
-looked up here. Sources: https://kubernetes.io/docs/concepts/storage/persistent-volumes/#access-modes,
+An administrator names them by the annotation `moorage.dev/access-modes` (a list with commas); else the provisioner
+is looked up here. Sources: https://kubernetes.io/docs/concepts/storage/persistent-volumes/#access-modes,
 https://kubernetes-csi.github.io/docs/drivers.html and the drivers' own pages.
 """
 
@@ -76,7 +76,7 @@ def parse_class(obj: Mapping[str, Any]) -> ClassView:
 
 
 def modes_of(annotated: str | None, provisioner: str) -> frozenset[str] | None:
-    """What the admin said, else what is known of the provisioner, whose name Rook puts a prefix before."""
+    """The access modes of the annotation, else those of the provisioner. Rook writes a prefix before its name."""
     if annotated is not None:
         return frozenset(part.strip() for part in annotated.split(",") if part.strip())
     known = _PROVISIONERS.get(provisioner)

@@ -1,4 +1,4 @@
-"""Tenant: a team, its namespace, and what is filled in for its runs."""
+"""Tenant: a team, its namespace, and the defaults of its runs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Condition(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class TenantDefaults(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What a run gets that does not ask for it."""
+    """The values for a run that does not set them."""
 
     cpu: Annotated[Quantity | None, Meta(description="CPU of a run that names none.")] = None
     memory: Annotated[
@@ -60,14 +60,14 @@ Label = Annotated[str, Meta(min_length=1, max_length=63, pattern="^[a-z0-9]([-a-
 
 
 class Members(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Who has a role: people by name, and everybody in a group."""
+    """The members with a role: users by name, and all users in a group."""
 
     people: Annotated[list[Name], Meta(description="Names of users.")] = []
     groups: Annotated[list[Name], Meta(description="Names of groups.")] = []
 
 
 class TenantNetwork(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Who may connect to the team's pods. Takes a network plugin that keeps NetworkPolicies."""
+    """The sources that may connect to the team's pods. Needs a network plugin that enforces NetworkPolicies."""
 
     isolated: Annotated[
         bool,
@@ -101,7 +101,7 @@ class TenantIngress(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class TimeSharing(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Runs with checkpoints take turns: who waits gets the place of who used more GPUs lately."""
+    """Runs with checkpoints take turns: a waiting run gets the place of the owner with more recent GPU use."""
 
     rule: Annotated[
         str,
@@ -133,7 +133,7 @@ class TimeSharing(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class TenantSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What an admin decides for a team."""
+    """The settings of a team, by an administrator."""
 
     namespace: Annotated[
         str,
@@ -179,7 +179,7 @@ class TenantSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class TenantStatus(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What the operator reports."""
+    """The state that the operator reports."""
 
     conditions: Annotated[
         list[Condition],
@@ -204,7 +204,7 @@ ROLES = ("admin", "member", "viewer")
 
 
 class Membership(Struct, frozen=True, kw_only=True):
-    """A person's place in one tenant: the highest role there. `admins`: who administers the tenant by name."""
+    """A person's place in one tenant: the highest role there. `admins`: those named as its administrators."""
 
     tenant: str
     namespace: str

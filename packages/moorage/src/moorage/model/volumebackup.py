@@ -1,4 +1,4 @@
-"""VolumeBackup: copies of a volume, made on a schedule and kept in number, and brought back when asked."""
+"""VolumeBackup: scheduled copies of a volume, limited in number, and their restore on request."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _BACKUP = Meta(max_length=201, pattern="^[A-Za-z0-9][-A-Za-z0-9._]*$")
 
 
 class Restore(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """One backup to bring back; another `id` is another restore."""
+    """One backup to restore; another `id` is another restore."""
 
     id: Annotated[
         str,
@@ -82,7 +82,7 @@ class Kept(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class VolumeBackupStatus(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What the operator reports."""
+    """The state that the operator reports."""
 
     phase: Annotated[str, Meta(description="Idle, Running or Failed.")] = ""
     last_scheduled: Annotated[str, _TIME, Meta(description="Time of the schedule that was acted on last.")] = ""
@@ -99,7 +99,7 @@ class VolumeBackupStatus(Struct, frozen=True, rename="camel", omit_defaults=True
 
 
 class VolumeBackup(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Copies of a volume: whole or not there, kept in number."""
+    """Copies of a volume, limited in number; each is complete or absent."""
 
     spec: VolumeBackupSpec
     status: VolumeBackupStatus = VolumeBackupStatus()

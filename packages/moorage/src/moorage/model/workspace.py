@@ -1,7 +1,7 @@
 """Workspace: an application in a browser, such as JupyterLab, with a home that stays when it is stopped.
 
-What runs is a template: one of ours, one that an admin keeps in a ConfigMap, or one in the Workspace itself.
-docs/design/0009-people.md, "How a workspace is reached".
+A template defines the application: one of ours, one in a ConfigMap of an administrator, or one in the Workspace
+itself. docs/design/0009-people.md, "How a workspace is reached".
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Variable(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class App(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """An HTTP application: what is run, and where it listens."""
+    """An HTTP application: its command, and its port."""
 
     command: Annotated[
         list[str],
@@ -144,7 +144,7 @@ class MachineChoice(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Resources(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What it may use, and is promised."""
+    """The limits and requests of its resources."""
 
     cpu: Annotated[Quantity | None, Meta(description="Default 1.")] = None
     memory: Annotated[Quantity | None, Meta(description="It alone is killed beyond it. Default 4Gi.")] = None
@@ -184,7 +184,7 @@ class VolumeUse(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Schedule(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """When it is started and stopped by itself. What is done by hand holds until the next time."""
+    """When it is started and stopped automatically. A manual start or stop holds until the next time."""
 
     start: Annotated[str, Meta(max_length=200, description="As cron has it: `0 8 * * 1-5`.")] = ""
     stop: Annotated[str, Meta(max_length=200, description="As cron has it: `0 18 * * 1-5`.")] = ""
@@ -192,7 +192,7 @@ class Schedule(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class WorkspaceSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What runs, on what, with which volumes, and whether it does."""
+    """The application, its resources and volumes, and whether it runs."""
 
     type: Annotated[
         str,
@@ -231,14 +231,14 @@ class WorkspaceSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class WaitingFor(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What keeps it from running."""
+    """The reason why it does not run."""
 
     reason: Annotated[str, Meta(max_length=100, description="One word, as in the condition Ready.")] = ""
     message: Annotated[str, Meta(max_length=4096, description="The same as a sentence.")] = ""
 
 
 class WorkspaceStatus(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What the operator reports."""
+    """The state that the operator reports."""
 
     phase: Annotated[
         str, Meta(extra_json_schema={"enum": ["", *PHASES]}, description="Current phase of the workspace.")
@@ -319,9 +319,9 @@ PLACES = frozenset({"image", "home", "fsGroup"})  # what a mirror of our images 
 
 
 def parse_template(obj: Mapping[str, Any]) -> tuple[str, App]:
-    """Read a template's ConfigMap: its name, and the application. Raises BadWorkspace saying what is wrong.
+    """Read a template's ConfigMap: its name, and the application. Raises BadWorkspace with the problem.
 
-    One with the name of ours that says no more than where its files are (`PLACES`) keeps our command and all else.
+    One with the name of ours that sets only the places of its files (`PLACES`) keeps our command and all else.
     """
     meta = obj["metadata"]
     name = labels_of(obj).get(TEMPLATE_LABEL) or ""
@@ -348,7 +348,7 @@ def parse_template(obj: Mapping[str, Any]) -> tuple[str, App]:
 
 
 def templates_of(configmaps: Iterable[Mapping[str, Any]]) -> tuple[dict[str, App], dict[str, str]]:
-    """Every template by name, an admin's before ours; and what is wrong with the others, by name."""
+    """Every template by name, an administrator's before ours; and the problems of invalid ones, by name."""
     templates, bad = dict(BUILT_IN), {}
     for obj in sorted(configmaps, key=lambda configmap: str(configmap["metadata"]["name"])):
         try:
@@ -416,10 +416,10 @@ _HASHED = re.compile(r"-[0-9a-f]{16}$")
 
 
 def host_label(namespace: str, name: str) -> str:
-    """The first label of a workspace's host: NAME--NAMESPACE; no two workspaces share one.
+    """The first label of a workspace's host: NAME--NAMESPACE; different workspaces have different labels.
 
-    Names that would make it too long or ambiguous, or a reserved label ("xn--…"), are cut and carry a hash of 64
-    bits; so do names that end as if they carried one, so that nobody can take a host by choosing a name.
+    Names that would make it too long or ambiguous, or a reserved label ("xn--…"), are cut and get a hash of 64
+    bits; so do names that end like such a hash, so that a chosen name cannot take another workspace's host.
     """
     plain = f"{name}--{namespace}"
     is_clear = "--" not in name and "--" not in namespace and not _HASHED.search(name)
@@ -431,7 +431,7 @@ def host_label(namespace: str, name: str) -> str:
 
 
 def make_token(key: bytes, uid: str) -> str:
-    """A workspace's token: whoever has the platform's key can tell it again, so nobody need read Secrets."""
+    """A workspace's token, computed from the platform's key: services need no right to read Secrets."""
     return hmac.new(key, f"workspace {uid}".encode(), hashlib.sha256).hexdigest()[:48]
 
 
@@ -530,7 +530,7 @@ def _field_message(where: str, error: msgspec.ValidationError) -> str:
 
 
 def allowed_types(name: str, known: Iterable[str]) -> str:
-    """What an unknown type must be instead: the types, and the nearest of them."""
+    """The allowed values for an unknown type: all types, and the nearest of them."""
     names = sorted(known)
     near = get_close_matches(name[:NAME_COMPARED], names, n=1)
     return f"must be one of {', '.join(names)}" + (f" (did you mean {near[0]}?)" if near else "")

@@ -1,9 +1,9 @@
-"""What a cluster needs to run Moorage's services: pure builders of plain objects.
+"""The objects that a cluster needs to run Moorage's services: pure builders of plain objects.
 
 `moor manifests` and `moor install` put them together with the CustomResourceDefinitions, the registration of the
-webhook and the scheduler configuration. Each service has an account of its own with only the verbs it uses.
+webhook and the scheduler configuration. Each service has its own account with only the verbs it uses.
 
-Belongs here: objects of Kubernetes that we ship, a module per subject; `parts` holds what they share.
+Belongs here: objects of Kubernetes that we ship, a module per subject; `parts` holds the shared parts.
 Does not belong here: values of an installation (`decide.install`), writing to a cluster (`actions.install`).
 """
 

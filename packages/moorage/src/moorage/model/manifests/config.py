@@ -33,12 +33,13 @@ def make_info(
     ingress_class: str = "",
     tls_secret: str = "",
 ) -> list[Obj]:
-    """The ConfigMap by which clients find the server, and everybody's right to read it.
+    """The ConfigMap by which clients find the server, and the right of all users to read it.
 
-    `public_url`: where people find it, several with commas between them; `kubernetes_url`: where they find the
-    Kubernetes API, with the certificate `kubernetes_ca`; `trusted_proxies`: networks, as `10.0.0.0/8`;
-    `workspace_url` (`https://*.apps.example.org`): where their workspaces are, behind `ingress_class`. An admin
-    fills them in; see `moorage.model.info` and `moorage.model.workspace.parse_platform`.
+    `public_url`: the address of the server for users, several with commas between them; `kubernetes_url`: the
+    address of the Kubernetes API for them, with the certificate `kubernetes_ca`; `trusted_proxies`: networks,
+    as `10.0.0.0/8`; `workspace_url` (`https://*.apps.example.org`): the address of their workspaces, behind
+    `ingress_class`. An administrator fills them in; see `moorage.model.info` and
+    `moorage.model.workspace.parse_platform`.
     """
     reading = Rule(resources=("configmaps",), verbs=("get",), names=(INFO_CONFIGMAP,))
     data = {

@@ -15,7 +15,7 @@ USAGE_SIZE = "5Gi"  # kept logs, at most 2Gi; intervals of GPU use, some 200 byt
 
 
 def make_service(service: Service, *, version: str) -> list[Obj]:
-    """Everything of one service: account, rights, Deployment, and what its pods need."""
+    """All objects of one service: account, rights, Deployment, and the objects that its pods need."""
     name = service.full_name
     objects = [
         make_object(SERVICEACCOUNTS, name, labels=service.labels, automountServiceAccountToken=False),

@@ -1,4 +1,4 @@
-"""What machines and reservations stand on: priorities, their budget, and who may see and book."""
+"""Objects that machines and reservations need: priorities, their budget, and the rights to see and book."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ BUDGET_MIN = 1_000_000  # reservations that must stay: more than there can be
 
 
 def make_machine_objects() -> list[Obj]:
-    """What reservations stand on: priorities and their budget; and everybody's right to see machines.
+    """Objects that reservations need: priorities and their budget; and the right of all users to see machines.
 
-    No class is the cluster's default here: a cluster that has one of its own refuses a second. The operator makes
-    `moorage-default` the default where there is none. The budget never allows a disruption; a reservation that is
-    promised to a guest is not under it. Everybody sees the calendar too; the role that writes in it is for the
-    admin to bind.
+    None of the classes is the cluster's default: a cluster that already has a default refuses a second. The
+    operator makes `moorage-default` the default where there is none. The budget never allows a disruption; it
+    does not cover a reservation that is promised to a guest. All users see the calendar too; an administrator
+    binds the role that writes in it.
     """
     descriptions = {
         RESERVATION_PRIORITY: "Holds a place for a machine's guest. Autoscalers ignore what is lower.",

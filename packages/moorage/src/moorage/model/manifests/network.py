@@ -1,4 +1,4 @@
-"""Who may connect to our pods, and where a server beside a local cluster is."""
+"""Network access to our pods, and the address of a server that runs next to a local cluster."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from moorage_kube.resources import ENDPOINTSLICES, SERVICES, Obj
 
 
 def make_network_policies() -> list[Obj]:
-    """Who may connect to our pods: anybody to the ports that are served, nobody to anything else.
+    """Allow connections to our pods from all sources to the served ports, and to no other port.
 
-    The ports are open to every source because those who call cannot be told by selectors: the API server and
-    kube-scheduler run in the hosts' network, people come through an ingress, workers from tenants' namespaces.
-    The extender and the server tell callers apart by tokens; the webhook answers anybody, and records only
-    what comes with the API server's token.
+    The ports are open to every source because selectors cannot name the callers: the API server and kube-scheduler
+    run in the hosts' network, users come through an ingress, workers from tenants' namespaces.
+    The extender and the server identify callers by tokens; the webhook answers all callers, and records only
+    requests that come with the API server's token.
     """
     closed: Obj = {"podSelector": {}, "policyTypes": ["Ingress"]}
     policies = [
@@ -32,7 +32,7 @@ def make_network_policies() -> list[Obj]:
 
 
 def make_server_address(port: int) -> list[Obj]:
-    """The server's Service and where it is, for a server that is a process beside a local cluster."""
+    """The server's Service and its address, for a server that is a process next to a local cluster."""
     name, labels = SERVER_SERVICE, PART_OF | {"kubernetes.io/service-name": SERVER_SERVICE}
     spec = {"ports": [{"name": "http", "port": SERVER.service_port, "targetPort": port, "protocol": "TCP"}]}
     endpoints = [{"addresses": ["127.0.0.1"], "conditions": {"ready": True}}]

@@ -1,4 +1,4 @@
-"""What all manifests are made of: rules, the shape of a service, labels, and the builder of one object."""
+"""The parts of all manifests: rules, the shape of a service, labels, and the builder of one object."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def container_security() -> Obj:
 def spread(labels: Mapping[str, str], by: str = HOSTNAME, *, strictly: bool = False) -> Obj:
     """A topology spread constraint: pods with these labels on different nodes, or in different zones.
 
-    Where that cannot be, a pod waits (`strictly`) or goes where it can.
+    Where that is impossible, a pod waits (`strictly`) or is placed anywhere.
     """
     return {
         "maxSkew": 1,

@@ -1,4 +1,4 @@
-"""What a cluster with many users changes of the tree: two of each service, spread over nodes, on PostgreSQL."""
+"""Changes of the tree for a cluster with many users: two of each service, spread over nodes, on PostgreSQL."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def make_rights(service: Service) -> list[Obj]:
 
 
 def make_tenant_roles() -> list[Obj]:
-    """The roles of a tenant's people, to be bound in its namespace, and that of who reads metrics."""
+    """The roles of a tenant's users, to be bound in its namespace, and the role of readers of metrics."""
     looking = (
         Rule(
             resources=(
@@ -181,7 +181,7 @@ def make_tenant_roles() -> list[Obj]:
 
 
 def make_workspace_roles() -> list[Obj]:
-    """What the roles of namespaces may do with workspaces: who may edit there makes and opens them.
+    """The rights to workspaces that the roles of namespaces get: editors create and open them.
 
     https://kubernetes.io/docs/reference/access-authn-authz/rbac/#aggregated-clusterroles
     """
@@ -210,7 +210,7 @@ def make_workspace_roles() -> list[Obj]:
 
 
 def make_workflow_roles() -> list[Obj]:
-    """What the roles of namespaces may do with workflows, schedules and templates."""
+    """The rights to workflows, schedules and templates that the roles of namespaces get."""
     kinds = tuple(resource.plural for resource in WORKFLOW_KINDS)
     reading, writing = (Rule(group=ARGO, resources=kinds, verbs=verbs) for verbs in (READ, WRITE))
     return [
@@ -232,7 +232,7 @@ KUBELETS_RULE = Rule(resources=("nodes/stats",), verbs=("get",), why="what pods 
 
 
 def make_kubelets_account() -> list[Obj]:
-    """The account under which kubelets are asked what pods use. No pod runs as it; see `kube.kubelets`.
+    """The account that asks kubelets for the use of pods. It is the account of no pod; see `kube.kubelets`.
 
     `nodes/stats` lets it read statistics at a kubelet. `nodes/proxy` would let it run commands in every pod.
     https://kubernetes.io/docs/reference/access-authn-authz/kubelet-authn-authz/#kubelet-authorization
@@ -247,7 +247,7 @@ def make_kubelets_account() -> list[Obj]:
 
 
 def make_local_admin(person: str) -> Obj:
-    """All rights for who started a cluster of their own; for `moor up`."""
+    """All rights for the user who started a local cluster; for `moor up`."""
     account = {"kind": "ServiceAccount", "name": account_name(person), "namespace": PEOPLE_NAMESPACE}
     return make_binding(CLUSTERROLEBINDINGS, LOCAL_ADMIN, "ClusterRole", "cluster-admin", account)
 

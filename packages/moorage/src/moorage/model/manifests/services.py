@@ -1,4 +1,4 @@
-"""Our four services: what each is started with, and the verbs that it uses."""
+"""Our four services: their arguments, and the verbs that they use."""
 
 from __future__ import annotations
 

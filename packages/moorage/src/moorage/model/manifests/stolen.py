@@ -1,4 +1,4 @@
-"""What a thief could do with the token of each service, and what the thief could not; for the reference page.
+"""The actions that a stolen token of each service allows, and those that it does not; for the reference page.
 
 Each statement is tried by packages/moorage/tests/e2e/test_stolen_tokens_any_cluster.py.
 """

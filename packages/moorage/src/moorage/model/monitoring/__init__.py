@@ -1,5 +1,5 @@
-"""What Prometheus and Grafana are told of us: where metrics are, what to record and when to alert, and dashboards.
+"""Configuration of Prometheus and Grafana: addresses of metrics, rules to record and to alert, and dashboards.
 
-Belongs here: pure builders of what `deploy/optional` holds.
+Belongs here: pure builders of the files in `deploy/optional`.
 Does not belong here: the metrics themselves (`metrics`, `decide.measures`, and each service's `measures`).
 """

@@ -1,6 +1,6 @@
-"""What Prometheus records and when it alerts.
+"""The rules by which Prometheus records series and alerts.
 
-Servers that share a database show the same cluster: what is of the cluster is their `max`, not their sum.
+Servers that share a database report the same cluster: a figure of the cluster is their `max`, not their sum.
 https://prometheus.io/docs/practices/rules/ (names of recorded series: level:metric:operations)
 """
 
@@ -26,7 +26,7 @@ class Recording(Struct, frozen=True, kw_only=True):
 
 
 class Alert(Struct, frozen=True, kw_only=True):
-    """`wait`: for how long the expression holds before it is told. `severity`: critical, warning or info."""
+    """`wait`: how long the expression must hold before the alert fires. `severity`: critical, warning or info."""
 
     name: str
     expr: str
