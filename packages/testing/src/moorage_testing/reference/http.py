@@ -1,4 +1,4 @@
-"""The reference pages of what is spoken over HTTP: routes with their types, error codes, metrics."""
+"""The reference pages of HTTP: routes with their types, error codes, metrics."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def routes_page(note: str) -> str:
     out = [note, "# HTTP API of the server\n", "Unstable until 1.0, as the version in its path says.\n"]
     out.append(
         "`GET /api/v1/openapi.json` describes it for programs. Errors have [codes](error-codes.md)."
-        " A route without types here takes or answers what its description says.\n"
+        " For a route without types here, see its description.\n"
     )
     out += ["| route | request | answer | |", "|---|---|---|---|"]
     for route in sorted(routes, key=lambda route: str(route.path)):
@@ -65,7 +65,7 @@ def _parameters(paths: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _never_asked() -> Api:
-    """An API for services that are made to be looked at: it opens no connection."""
+    """An API for services that only show their routes or metrics: it opens no connection."""
     from moorage_kube.remote.client import KubeClient
     from moorage_kube.remote.config import Connection
 
@@ -157,7 +157,7 @@ def codes_page(note: str) -> str:
 
     out = [note, "# Error codes of the REST API\n", f"{ErrorAnswer.__doc__}\n"]
     out.append(
-        "Programs read `code`, people `message`; `hint`, where there is one, says what to do. [Errors](errors.md)"
+        "Programs read `code`, people `message`. An optional `hint` has the next step. [Errors](errors.md)"
         " lists the exceptions of Python and the exit codes of `moor`.\n"
     )
     out += ["| code | HTTP status | meaning |", "|---|---|---|"]
@@ -183,19 +183,19 @@ def metrics_page(note: str) -> str:
             *(_family_row(family) for family in extender.FAMILIES),
         ],
     }
-    out = [note, "# Metrics\n", "Every service answers at `/metrics`, in Prometheus' text format.\n"]
+    out = [note, "# Metrics\n", "Every service has metrics at `/metrics`, in Prometheus' text format.\n"]
     out.append(
-        "`/metrics` needs a token whose user may `get` it: bind the ClusterRole `moorage-metrics-reader`."
+        "`/metrics` needs the token of a user that may `get` it: bind the ClusterRole `moorage-metrics-reader`."
         " A histogram has `_bucket`, `_sum` and `_count`."
         " Each page also has `process_cpu_seconds_total`, `process_resident_memory_bytes` and"
         " the other metrics of a process.\n"
     )
     out.append(
-        "The last column is the bound: so many sets of labels at most. What is beyond is one series, with `other`"
+        "The last column is the maximum number of sets of labels. All sets above it are one series, with `other`"
         " as the value of each label.\n"
     )
     out.append(
-        "The server also shows what workflows define by `metrics`, as `argo_workflows_` and the name, with the"
+        "The server also shows the `metrics` that workflows define, as `argo_workflows_` and the name, with the"
         " label `workflow_namespace`.\n"
     )
     words = "On the server, under the names of Argo's controller. Workflows that Argo runs are not counted."

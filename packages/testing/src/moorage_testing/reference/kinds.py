@@ -17,10 +17,10 @@ def kinds_page(note: str) -> str:
 
     out = [note, "# Kinds\n", "The custom resources of Moorage, all of them in `moorage.dev/v1alpha1`.\n"]
     out.append(
-        "A field without a default may be left out unless it is marked as required. `[]` stands for each item of a"
-        " list, `{}` for each value of a map. `status` is written by Moorage alone.\n\n"
+        "A field without a default is optional, unless it is marked as required. `[]` means each item of a"
+        " list, `{}` each value of a map. Only Moorage writes `status`.\n\n"
         "Each item of `status.conditions` has `type`, `status` (`True`, `False` or `Unknown`), `reason`,"
-        " `message`, `lastTransitionTime` and `observedGeneration`. The reasons stand below the fields.\n"
+        " `message`, `lastTransitionTime` and `observedGeneration`. The reasons are below the fields.\n"
     )
     kinds = sorted(KINDS, key=lambda kind: kind.resource.kind)
     out.append(" · ".join(f"[{kind.resource.kind}](#{kind.resource.kind.lower()})" for kind in kinds) + "\n")

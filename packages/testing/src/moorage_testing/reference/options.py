@@ -247,20 +247,21 @@ def unit_of(option: Option) -> str:
 
 
 INTRODUCTION = """\
-An option has one name in every way in. Its spelling is that of the place: `--gpu-type` on the command line,
-`gpuType` in the REST API, in files and in kinds, `gpu_type` in Python. The words are those of Kubernetes where it
-has them, else Docker's.
+An option has the same name everywhere. Only its spelling differs: `--gpu-type` on the command line, `gpuType` in
+the REST API, files and kinds, `gpu_type` in Python. The words are those of Kubernetes, or of Docker if Kubernetes
+has none.
 
-- A flag that may be repeated is in the singular, the list that it fills in the plural: `--volume`, `volumes`.
+- A flag that may be repeated is in the singular, its list in the plural: `--volume`, `volumes`.
   `env` and `notify` are the same in both.
-- A number with a unit has the unit at the end of its name in files, the REST API and Python:
-  `gracePeriodSeconds`. A text has it in its value: `2h`, `8Gi`.
+- In files, the REST API and Python, the name of a number ends with its unit: `gracePeriodSeconds`. A text has the
+  unit in its value: `2h`, `8Gi`.
 - A class is named by its kind: `storageClass`, `priorityClass`.
-- `time` is how long a run or an item may run, `timeout` how long a command waits. `memory` is the memory limit,
-  `maxMemory` the most that it may grow to.
+- `time` is the time limit of a run or an item, `timeout` that of a waiting command. `memory` is the memory limit,
+  `maxMemory` its highest value.
 - Containers have Docker's names in Docker's API. `client.containers.create` has the names of this page.
 
-An empty cell: this way in does not have the option. [Commands](commands.md) and [HTTP API](http-api.md) say more.
+An empty cell means that the option does not exist there. See also [Commands](commands.md) and
+[HTTP API](http-api.md).
 """
 
 
@@ -276,7 +277,7 @@ def _fields(part: Part) -> Iterator[tuple[str, str, str, object]]:
 
 
 def _meaning(kind: Any) -> str:
-    """The description that a type bears."""
+    """The description of a type."""
     if get_origin(kind) is Annotated:
         inner, *metadata = get_args(kind)
         texts = [meta.description for meta in metadata if isinstance(meta, msgspec.Meta) and meta.description]

@@ -63,7 +63,7 @@ def _command(command: Any, path: str, text: str, click: Any) -> Iterator[str]:
 
 
 def names_page() -> str:
-    """Labels and annotations, with the comments that stand beside them in the source."""
+    """Labels and annotations, with their comments in the source."""
     from moorage.model import names
 
     source = inspect.getsource(names)
@@ -97,11 +97,11 @@ def guardrails_page() -> str:
 
     out = [NOTE, "# Guardrails\n", "## Rules of a GuardrailPolicy\n"]
     out.append(
-        "Levels: `off`, `warn` (a warning to whoever applies it), `fill` (what is missing is written; what cannot"
-        " be is a warning), `deny`. A rule that a policy leaves out has its default level; where no policy holds,"
-        ' admission applies none, and `moor lint` uses the defaults. Quote `"off"`: bare, YAML reads it as'
-        " false."
-        f" Workloads: {', '.join(WORKLOADS)}; by `moor lint` also the templates of Argo's workflows.\n"
+        "The levels are `off`, `warn`, `fill` and `deny`. `warn` sends a warning to the user that applies the"
+        " object. `fill` writes missing values, and warns if it cannot. A rule that is not in a policy has its"
+        " default level. Without a policy, admission applies no rules, and `moor lint` uses the defaults."
+        ' Quote `"off"`: without quotes, YAML reads it as false.\n\n'
+        f"Workloads are {', '.join(WORKLOADS)}. `moor lint` also checks the templates of Argo's workflows.\n"
     )
     out += ["| rule | checks | kinds | fields | default | levels | parameters | what to do |", "|---" * 8 + "|"]
     for rule in RULES:
@@ -111,7 +111,7 @@ def guardrails_page() -> str:
         name = f"`{rule.name}`" + (f" ({rule.rows})" if rule.rows else "")
         cells = (name, rule.checks, kinds, rule.fields, rule.default, levels, rule.parameters, rule.fix)
         out.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
-    out += ["\n## Rules of `moor doctor nodes`\n", f"After the cluster autoscaler's [FAQ]({FAQ}).\n"]
+    out += ["\n## Rules of `moor doctor nodes`\n", f"They follow the cluster autoscaler's [FAQ]({FAQ}).\n"]
     out += ["| rule | means | what to do | source |", "|---|---|---|---|"]
     for hold in HOLD_RULES.values():
         out.append(f"| `{hold.name}` | {_cell(hold.means)} | {_cell(hold.fix)} | [FAQ]({hold.source}) |")
@@ -125,9 +125,9 @@ def _targets() -> list[str]:
 
     out = ["\n## Rules of `moor lint --target`\n"]
     out.append(
-        f"Defaults were read at the sources on {READ}; bounds, ratios and versions are those published in 2025."
-        " Check the source before you rely on a bound. `--write` adds requests that are missing and removes"
-        " annotations that are refused; it changes nothing else.\n"
+        f"Defaults were read at the sources on {READ}. Limits, ratios and versions are those published in 2025."
+        " Check the source before you rely on a limit. `--write` only adds missing requests and removes"
+        " annotations that are refused.\n"
     )
     out += [
         "| rule | checks | " + " | ".join(f"`{name}`" for name in TARGETS) + " |",
@@ -166,10 +166,10 @@ def settings_page() -> str:
 
     out = [NOTE, "# Settings\n"]
     out.append(
-        "Environment variables. An empty one counts as not set; a wrong one is an error when the reader starts."
-        " Options of a command win over its variables: see [Commands](commands.md).\n"
+        "Settings are environment variables. An empty variable counts as not set. An invalid value is an error at"
+        " the start. Options of a command override its variables: see [Commands](commands.md).\n"
     )
-    out += ["## What Moorage reads\n", "| variable | meaning | allowed | default | read by | option |"]
+    out += ["## Variables that Moorage reads\n", "| variable | meaning | allowed | default | read by | option |"]
     out.append("|---" * 6 + "|")
     options = _options_by_variable()
     for setting in settings.TABLE:
@@ -178,7 +178,7 @@ def settings_page() -> str:
         readers, option = ", ".join(setting.readers), options.get(setting.name, "")
         cells = (f"`{setting.name}`", meaning, setting.kind.allowed, default, readers, option)
         out.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
-    out += ["\n## What Moorage sets for programs it starts\n", "| variable | meaning |", "|---|---|"]
+    out += ["\n## Variables that Moorage sets for programs\n", "| variable | meaning |", "|---|---|"]
     out += [f"| `{name}` | {_cell(meaning)} |" for name, meaning in settings.GIVEN.items()]
     out += ["\n## Variables of other tools\n", "| variable | read by |", "|---|---|"]
     out += [f"| `{name}` | {_cell(meaning)} |" for name, meaning in settings.OTHERS.items()]
@@ -186,7 +186,7 @@ def settings_page() -> str:
 
 
 def rights_page() -> str:
-    """What the account of each service may do, and what for."""
+    """The rights of the account of each service, with their purpose."""
     from moorage.model.manifests import ALL
     from moorage.model.manifests.parts import Rule
     from moorage.model.manifests.rights import KUBELETS_RULE, TENANT_RULES
@@ -197,7 +197,7 @@ def rights_page() -> str:
     def table(where: str, rules: tuple[Rule, ...]) -> Iterator[str]:
         if not rules:
             return
-        yield f"\n{where}\n\n| resources | verbs | names | what for |\n|---|---|---|---|"
+        yield f"\n{where}\n\n| resources | verbs | names | purpose |\n|---|---|---|---|"
         for rule in rules:
             resources = ", ".join(
                 f"`{name}.{rule.group}`" if rule.group else f"`{name}`" for name in rule.resources
@@ -213,23 +213,24 @@ def rights_page() -> str:
 
     out = [NOTE, "# Rights of the services\n"]
     out.append(
-        f"Each service runs as an account of its own in `{SYSTEM_NAMESPACE}`, with these rights and no others."
-        " No service has `nodes/proxy`, `pods/exec` or `escalate`, and none reads Secrets of other namespaces."
-        " The server acts for people as their accounts (`impersonate`), so Kubernetes decides what they may do."
-        " The operator, the webhook and the extender also have the ClusterRole `moorage-metrics-review`: they ask"
-        " whose token it is that their `/metrics` are read with, and whether that user may `get` them."
+        f"Each service runs as a separate account in `{SYSTEM_NAMESPACE}`, with only these rights."
+        " The services do not have `nodes/proxy`, `pods/exec` or `escalate`, and do not read Secrets of other"
+        " namespaces. The server acts for people as their accounts (`impersonate`), so Kubernetes decides about"
+        " their rights. The operator, the webhook and the extender also have the ClusterRole"
+        " `moorage-metrics-review`. With it they ask for the user of a token, and whether that user may `get`"
+        " their `/metrics`."
     )
     for service in ALL:
         out.append(f"\n## {service.full_name}")
-        out += table("In all namespaces, and on what lives in none:", service.everywhere)
+        out += table("In all namespaces, and on objects without a namespace:", service.everywhere)
         out += table("For tenants, in all namespaces:", TENANT_RULES if service.for_tenants else ())
         out += table(f"In `{SYSTEM_NAMESPACE}`:", service.at_home)
         out += table(f"In `{PEOPLE_NAMESPACE}`, where people's accounts are:", service.among_people)
         out += stolen(service.full_name)
-    out.append(f"\n## {KUBELETS_ACCOUNT}\n\nNo pod runs as this account: the server asks for short tokens of it.")
-    out += table("In all namespaces, and on what lives in none:", (KUBELETS_RULE,))
+    out.append(f"\n## {KUBELETS_ACCOUNT}\n\nPods do not use this account. The server requests short tokens of it.")
+    out += table("In all namespaces, and on objects without a namespace:", (KUBELETS_RULE,))
     out += stolen(KUBELETS_ACCOUNT)
-    out.append("\n## Tokens in pods\n\nThese are no accounts: the API server refuses them.\n")
+    out.append("\n## Tokens in pods\n\nThese tokens are not of accounts: the API server refuses them.\n")
     out.append("| token of | with it a thief can |\n|---|---|")
     out += [f"| {what} | {_cell(text)} |" for what, text in IN_PODS.items()]
     return "\n".join(out) + "\n"
