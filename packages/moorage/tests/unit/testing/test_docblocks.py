@@ -16,7 +16,7 @@ import pytest
 from moorage_testing.docblocks import SHELL, Block, BlockError, Place, blocks_of
 from moorage_testing.typedlines import parse
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[5]
 APPLIED = [ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/contributing/*.md"))]  # by e2e/test_contributing.py
 FIRST_DAY = ROOT / "docs/tutorial/first-day-as-a-member.md"  # e2e/test_member_first_day.py compares what it prints
 PAGES = [*APPLIED, ROOT / "README.md", ROOT / "README.ja.md", *sorted(ROOT.glob("docs/tutorial/*.md"))]
