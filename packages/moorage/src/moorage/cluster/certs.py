@@ -1,16 +1,16 @@
 """The webhook's serving certificate, tokens of web page and extender, and the configurations of kube-schedulers.
 
-All are kept in Secrets: tokens are made once, certificates renewed, configurations brought up to date.
+All are in Secrets: tokens are created once, certificates renewed, configurations updated.
 
 The operator's leader does this, so that the pods of the other services need no rights on Secrets: they mount them,
-and their kubelet starts them as soon as the Secrets are there.
+and their kubelet starts them as soon as the Secrets exist.
 
-Each certificate has an authority of its own whose key is thrown away at once: nobody can sign with it, so nothing
-worth stealing is stored. `ca.crt` in the Secret holds the new authority and the one before it; the API server
-trusts both, so pods may go on with the old certificate until their kubelet has brought the new one.
+Each certificate has a separate authority. Its key is deleted at once and cannot be stolen to sign others.
+`ca.crt` in the Secret holds the new authority and the one before it; the API server
+trusts both, so pods may serve the old certificate until their kubelet has mounted the new one.
 
-Where somebody else makes the certificate (cert-manager), `ours=False` leaves it and the trust in it alone. The
-token of the audit log is kept in the Secret and in the registrations all the same.
+With `ours=False` another product (cert-manager) makes the certificate; it and its trust are not changed. The
+token of the audit log is stored in the Secret and in the registrations in both cases.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Issued(Struct, frozen=True, kw_only=True):
 
 
 def issue(names: Sequence[str], *, now: datetime, lifetime: timedelta = LIFETIME) -> Issued:
-    """Make an authority and a server certificate for these DNS names; the authority's key is not kept.
+    """Make an authority and a server certificate for these DNS names; the authority's key is not stored.
 
     `cryptography` takes 140 ms to import and is loaded here.
     """
@@ -173,7 +173,7 @@ async def ensure_token(api: Api, name: str, *, namespace: str = SYSTEM_NAMESPACE
 
 
 async def ensure_scheduler_files(api: Api, *, namespace: str = SYSTEM_NAMESPACE) -> None:
-    """Make the Secret with kube-schedulers' configurations what it should be; see `model.schedulerconfig`."""
+    """Create or update the Secret with kube-schedulers' configurations; see `model.schedulerconfig`."""
     token = contents(await _get(api, SECRETS, EXTENDER_SECRET, namespace)).get("token")
     service = await _get(api, SERVICES, EXTENDER_SERVICE, namespace)
     if not token or service is None:
@@ -230,7 +230,7 @@ async def ensure_certificate(api: Api, *, clock: Clock = SYSTEM, namespace: str 
 
 
 async def ensure_audit_token(api: Api, *, namespace: str = SYSTEM_NAMESPACE) -> None:
-    """One pass beside cert-manager: the token is in its Secret, once there is one, and in the registrations."""
+    """One pass with cert-manager: write the token to its Secret, once that exists, and to the registrations."""
     secret = await _get(api, SECRETS, WEBHOOK_TLS_SECRET, namespace)
     if secret is None:
         return  # its pods wait for it too
@@ -258,7 +258,7 @@ async def _registrations(api: Api) -> list[tuple[Resource, Obj]]:
 
 
 def contents(secret: Mapping[str, Any] | None) -> dict[str, bytes]:
-    """The data of a Secret, decoded; what is no base64 counts as missing."""
+    """The data of a Secret, decoded; invalid base64 counts as missing."""
     contents = {}
     for name, text in ((secret or {}).get("data") or {}).items():
         try:
@@ -281,11 +281,13 @@ def make_secret(name: str, namespace: str, data: Mapping[str, bytes], *, type_: 
 
 
 def trusting(registration: Obj, authority: bytes | None, token: bytes) -> Obj | None:
-    """A webhook registration that trusts `authority` (None: what it trusts is another's) and asks under `token`.
+    """A webhook registration that trusts `authority` (None.
+
+    Another product manages the trust) and asks under `token`.
 
     None when it does already, or asks a URL and not a Service.
 
-    Registrations by URL are not ours to mend: `moor up` gives them its own certificate.
+    `moor up` gives registrations by URL its own certificate; they are not changed here.
     """
     trust = {"caBundle": base64.b64encode(authority).decode()} if authority is not None else {}
     webhooks = [
@@ -298,7 +300,7 @@ def trusting(registration: Obj, authority: bytes | None, token: bytes) -> Obj | 
 
 
 def _under(client: Obj, token: bytes) -> Obj:
-    """`/audit` as `/audit/TOKEN`: by it the webhook knows that the API server asks, and not just anybody."""
+    """`/audit` as `/audit/TOKEN`: by the token the webhook recognises the API server."""
     service = client["service"]
     first = str(service.get("path") or "").strip("/").partition("/")[0]
     return client | {"service": service | {"path": f"/{first}/{token.decode()}"}} if first else client

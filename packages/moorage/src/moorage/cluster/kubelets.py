@@ -1,9 +1,9 @@
-"""What kubelets tell of their pods and volumes, read with the narrowest permission.
+"""Statistics of pods and volumes from kubelets, read with the narrowest permission.
 
-`nodes/proxy`, by which the API server would pass the question on, is the right to run commands in every pod: a
-kubelet lets whoever has it do all that it can do. So a kubelet is asked directly, where `nodes/stats` is enough,
-and as an account that has this right and no other: a compromised node learns a token that is valid for nothing
-else. Its certificate must be the cluster's; where kubelets have certificates of their own, nothing is known.
+`nodes/proxy`, by which the API server would forward the request, is the right to run commands in every pod: a
+kubelet allows its holder all requests. So a kubelet is asked directly, where `nodes/stats` is enough,
+and as an account that has only this right: a compromised node receives a token that is valid for nothing
+else. Its certificate must be the cluster's; statistics are unknown where kubelets have other certificates.
 
 A node without a kubelet's port is asked through the API server, under the same account.
 https://kubernetes.io/docs/reference/access-authn-authz/kubelet-authn-authz/

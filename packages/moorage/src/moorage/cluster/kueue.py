@@ -22,9 +22,9 @@ async def local_queues(api: Api, namespace: str) -> frozenset[str] | None:
 
 
 async def workloads_of(api: Api, job: Mapping[str, Any]) -> list[tuple[Resource, Obj]]:
-    """What Kueue has made of a Job or a pod, in the newest version that it serves; nothing where it is missing.
+    """The Workloads that Kueue made of a Job or a pod, in the newest version that it serves; empty without Kueue.
 
-    Raises ApiError for all else.
+    Raises ApiError for other failures.
     """
     meta = job["metadata"]
     for resource in WORKLOADS:
@@ -61,9 +61,9 @@ async def _set_active(api: Api, job: Mapping[str, Any], *, active: bool) -> bool
 
 
 async def read_queue_wait(api: Api, *objs: Obj | None) -> QueueWait | None:
-    """What the first of the objects (a Job, a pod) that Kueue holds waits for in its queue; None: it holds none.
+    """Why the first of the objects (a Job, a pod) that Kueue holds waits in its queue; None: it holds none.
 
-    What may not be read is empty.
+    Values that may not be read are empty.
     """
     held = next((obj for obj in objs if obj is not None and is_held(obj)), None)
     if held is None:

@@ -29,7 +29,7 @@ class MetricsGuard:
     """The ASGI layer before a service: every other path passes."""
 
     def __init__(self, app: ASGIApp, api: Api, *, token: str = "", clock: Clock = SYSTEM) -> None:
-        """`token`: one that may read the page beside those of the API server; empty: there is none."""
+        """`token`: a further token that may read the page, in addition to those of the API server; "": none."""
         self._app, self._api, self._token = app, api, token
         self._allowed = BoundedCache[bytes, bool](KEPT, keep_seconds=KEEP_SECONDS, clock=clock)
 

@@ -15,14 +15,14 @@ async def server_url(api: Api) -> str:
 
 
 async def public_url(api: Api) -> str:
-    """The address of Moorage's server as people reach it; empty when nobody has set one."""
+    """The address of Moorage's server for users; "" if not set."""
     info = await platform_info(api)
     url = info.public_url or info.server_url
     return "" if is_internal(url) else url
 
 
 async def platform_info(api: Api) -> Info:
-    """What the cluster's ConfigMap says of the platform; empty when there is none (or it is hidden)."""
+    """The settings of the cluster's ConfigMap; empty if it does not exist, or may not be read."""
     try:
         info = await api.get(CONFIGMAPS, INFO_CONFIGMAP, SYSTEM_NAMESPACE)
     except ApiError:

@@ -12,7 +12,7 @@ REMEMBERED = 512  # pods, in each process
 
 
 class Vanished:
-    """Killed pods that are gone again: a StatefulSet deletes its failed pod before it makes the next.
+    """Killed pods that were deleted: a StatefulSet deletes its failed pod before it makes the next.
 
     The last `REMEMBERED` of them, by owner.
     """

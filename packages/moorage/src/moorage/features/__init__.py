@@ -1,7 +1,7 @@
-"""What a feature adds to the platform: one small value each, found by the entry points of `moorage.features`.
+"""The value by which a feature extends the platform, found by the entry points of `moorage.features`.
 
-Nothing of a feature is imported here: a value refers to functions and tables as "module:name", and each process
-loads only what it needs. `moor --help` reads no entry points: to find them takes longer than all the rest of it.
+Features are not imported here: a value refers to functions and tables as "module:name", and each process
+loads only those that it needs. `moor --help` reads no entry points: finding them takes longer than all the rest.
 """
 
 from __future__ import annotations
@@ -33,18 +33,23 @@ Field = Literal[
 class Feature(Struct, frozen=True, kw_only=True):
     """Each field but the name is a reference "module:name"; "" adds nothing.
 
-    - `parts`: a function of `server.parts.Base` that returns `server.parts.Parts`: what the server holds for it.
+    - `parts`: a function of `server.parts.Base` that returns `server.parts.Parts`: the objects that the
+      server holds for it.
     - `routes`: a function of the server's `Context` that returns routes.
-    - `recording`: a function of the `Context` that returns `server.parts.Work`: for the one server on a database
+    - `recording`: a function of the `Context` that returns `server.parts.Work`: for the one server on a
+      database
       that records.
     - `pages`: a sequence of `Page`, for the pages that work through the Desk.
-    - `templates`: the package of its pages, with the folder `templates`, and `catalogues` of their translations.
+    - `templates`: the package of its pages, with the folder `templates`, and `catalogues` of their
+      translations.
     - `glance`: a coroutine function of the `Desk` and a request: a part of the front page, as HTML.
     - `metrics`: a coroutine function of the `Context`: bytes for Prometheus.
     - `controllers`: a function of `controllers.base.Operator`; an async context manager of `Controller`s.
-    - `explain`: for `moor explain`, a coroutine function of its `Session`, an object's name and the name of a part
+    - `explain`: for `moor explain`, a coroutine function of its `Session`, an object's name and the name of a
+      part
       of it ("": of none): an answer of `api` with a `text`. Raises NotFound.
-    - `crds`: a function that returns CustomResourceDefinitions. Where another made them, they are left alone.
+    - `crds`: a function that returns CustomResourceDefinitions. Definitions of another product are not
+      changed.
     - `databases`: a sequence of `server.databases.ServerDatabase`, for backups and checks too.
     """
 
@@ -70,7 +75,7 @@ def features() -> tuple[Feature, ...]:
 
 
 def load_all(field: Field) -> list[Any]:
-    """What the features refer to in a field."""
+    """The objects that the features refer to in a field."""
     references = (getattr(feature, field) for feature in features())
     return [pkgutil.resolve_name(reference) for reference in references if reference]
 

@@ -30,7 +30,7 @@ FAMILIES = (OBJECTS, BEHIND, BREAKS)
 
 
 def measure_copies(informers: Iterable[Informer]) -> list[Measured]:
-    """Of one process. Two copies of parts of one collection are counted together, and the later one is told."""
+    """The copies of one process. Of two copies of parts of one collection, the one further behind counts."""
     known = [(str(informer.resource), informer) for informer in set(informers)]
     behind: dict[tuple[str, ...], float] = {}
     for name, informer in known:

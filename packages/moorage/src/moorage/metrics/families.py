@@ -1,4 +1,4 @@
-"""A family of metrics: its name, what it means, its labels, and how many series it may have.
+"""A family of metrics: its name, its meaning, its labels, and its largest number of series.
 
 Names follow Prometheus' conventions: base units, `_total` for counters, `_seconds` for times.
 https://prometheus.io/docs/practices/naming/
@@ -29,7 +29,7 @@ STATEMENT_BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.0, 10
 
 
 class Family(Struct, frozen=True, kw_only=True):
-    """`kind`: gauge, counter or histogram. `series_max`: label sets at most; what is beyond is summed as OTHER."""
+    """`kind`: gauge, counter or histogram. `series_max`: label sets at most; further ones are summed as OTHER."""
 
     name: str  # of a counter: with `_total`
     help: str
@@ -40,7 +40,7 @@ class Family(Struct, frozen=True, kw_only=True):
 
 
 class Spread(Struct, frozen=True):
-    """What a histogram has of one label set: `counts` by bucket, the infinite one last, not summed up."""
+    """A histogram of one label set: `counts` by bucket, the infinite one last, not cumulative."""
 
     counts: tuple[int, ...]
     total: float

@@ -1,4 +1,4 @@
-"""Times of HTTP requests by route, as an ASGI layer: the outermost, so that it sees what clients see."""
+"""Times of HTTP requests by route, as an ASGI layer: the outermost, to measure the time that clients see."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ANSWERS = Family(
 
 
 class RequestTimes:
-    """What the layer has seen."""
+    """The measured times."""
 
     def __init__(self, *, clock: Clock = SYSTEM) -> None:
         self.clock = clock
@@ -41,7 +41,7 @@ class RequestTimes:
 
 
 class TimedRequests:
-    """The layer. A request of no route, and what is proxied to workspaces, is of the route OTHER."""
+    """The layer. Requests without a route, and those proxied to workspaces, have the route OTHER."""
 
     def __init__(self, app: ASGIApp, *, times: RequestTimes, routes: Iterable[BaseRoute]) -> None:
         self._app, self._times = app, times

@@ -13,7 +13,7 @@ def escaped_help(text: str) -> str:
 
 
 def labels_text(labels: Iterable[tuple[str, str]]) -> str:
-    """Labels as they stand between the braces of a sample."""
+    """Labels in the format between the braces of a sample."""
     return ",".join([f'{name}="{_escaped(value)}"' for name, value in labels])
 
 

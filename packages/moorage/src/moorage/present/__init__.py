@@ -1,5 +1,5 @@
-"""Decisions as people and programs read them: texts, tables and JSON that the server and the command line share.
+"""Decisions as texts, tables and JSON, shared by the server and the command line.
 
-Pure functions of values that `decide` made. What only one of the two shows stands beside it: in `cli`, or in
-`server.pages`. What has a type of our own wire belongs to `api`.
+Pure functions of values from `decide`. A text that only one of the two shows belongs to `cli` or to
+`server.pages`. A value with a type of our REST API belongs to `api`.
 """

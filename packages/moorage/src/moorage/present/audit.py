@@ -1,4 +1,4 @@
-"""An entry of the audit log as a sentence: who did what, how, and from where."""
+"""An entry of the audit log as a sentence: the user, the action, the client, and the address."""
 
 from __future__ import annotations
 
@@ -67,9 +67,11 @@ _PREFIX = re.compile(r"^/(v1\.\d+|api/v1)(?=/)")
 
 
 def sentence(entry: AuditEntry) -> str:
-    """Such as `ada cancelled run default/a1, by REST from 10.0.0.7`; what failed says so and how.
+    """Such as `ada cancelled run default/a1, by REST from 10.0.0.7`.
 
-    What came to the Kubernetes API names the program: `ada deleted run default/a1, by kubectl`.
+    For a failed request it says so, and gives the reason.
+
+    For a request to the Kubernetes API it names the program: `ada deleted run default/a1, by kubectl`.
     """
     if not entry.status:  # no single request: the text is a sentence already
         return entry.what
@@ -78,7 +80,7 @@ def sentence(entry: AuditEntry) -> str:
 
 
 def deed(entry: AuditEntry) -> str:
-    """Who did what, without how: `ada cancelled run default/a1`."""
+    """The user and the action, without the client: `ada cancelled run default/a1`."""
     if not entry.status:
         return entry.what
     person = entry.person or NOBODY
@@ -93,9 +95,9 @@ def deed(entry: AuditEntry) -> str:
 
 
 def way(entry: AuditEntry) -> str:
-    """How a request came: by REST (programs and the command line), by Docker's API, or on a page.
+    """The client of a request: REST (programs and the command line), Docker's API, or a page.
 
-    Of requests to the Kubernetes API it is the program, where it is known; a deletion does not tell.
+    For requests to the Kubernetes API it is the program, if known; it is unknown for deletions.
     """
     if _is_kubernetes(entry):
         return f"by {entry.client}" if entry.client else "through the Kubernetes API"

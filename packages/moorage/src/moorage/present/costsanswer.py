@@ -29,7 +29,7 @@ def make_costs(
 
 
 def notes_of(sheet: PriceSheet, *, asked: datetime, begin: datetime) -> list[str]:
-    """What a reader should know of a report from `begin`, where one from `asked` was wanted."""
+    """Notes for the reader of a report that begins at `begin`, although one from `asked` was requested."""
     notes = []
     if begin > asked:
         notes.append(f"nodes are recorded since {rfc3339(begin)}; nothing before is counted")

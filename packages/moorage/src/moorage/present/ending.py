@@ -1,6 +1,6 @@
-"""How a run ended, as people read it: in `moor explain` and on its page. Pure.
+"""The end of a run as text: in `moor explain` and on its page. Pure.
 
-The headline says how, when and after how long. The lines say what that means, and what to type next.
+The headline has the result, the time and the duration. The lines explain it, and suggest the next command.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _CANCELLED_BY = re.compile(r"Cancelled by (?P<user>.+)", re.DOTALL)
 
 
 def way_to_start(reason: str, message: str, run: str) -> str:
-    """What to do about a container that does not start; empty: nothing is known. `run`: empty for other pods.
+    """How to repair a container that does not start; "" if unknown. `run`: "" for other pods.
 
     `message` is the kubelet's.
     """
@@ -71,7 +71,10 @@ def way_to_start(reason: str, message: str, run: str) -> str:
 
 
 def ending_headline(run: RunView, now: datetime) -> str:
-    """How the run ended, when, and after how long. Of a run that restarts: what its last attempt met."""
+    """The result of the run, its time, and its duration.
+
+    For a run that restarts: the result of its last attempt.
+    """
     who = f"run {run.namespace}/{run.name}"
     if run.state is State.RESTARTING:
         return f"{who} is restarting: attempt {run.attempts[-1].number} was disrupted"
@@ -82,7 +85,10 @@ def ending_headline(run: RunView, now: datetime) -> str:
 
 
 def ending_lines(run: RunView, *, public: bool) -> list[str]:
-    """What the end means and what to do. `public`: without commands that need the right to read its log."""
+    """The meaning of the end and the next steps.
+
+    `public`: without commands that need the right to read its log.
+    """
     if run.state is State.RESTARTING:
         return [
             _disrupted(run),

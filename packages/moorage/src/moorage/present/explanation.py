@@ -38,9 +38,9 @@ LIKENESS = {
 
 
 def short_reason(explanation: Explanation, *, typed: bool = True) -> str:
-    """Why it waits, in one line without a full stop; empty when it runs or is over.
+    """Why it waits, in one line without a full stop; "" when it runs or has ended.
 
-    Without `typed` the GPU type it asks for is left out, for a table that has it in a column of its own.
+    Without `typed` the GPU type of the request is omitted, for a table with a column for it.
     """
     if explanation.state in ("running", "finished"):
         return ""
@@ -122,7 +122,7 @@ class Section(Struct, frozen=True, kw_only=True):
 
 
 class ExplanationView(Struct, frozen=True, kw_only=True):
-    """An explanation, laid out: the answer first, then what somebody must do, then each reason."""
+    """An explanation in parts: the answer first, then the necessary actions, then each reason."""
 
     headline: str
     advice: tuple[str, ...] = ()  # errors with their hints, and what must be fixed before it can start
@@ -192,7 +192,7 @@ def _headline(explanation: Explanation, who: str) -> str:
 
 
 def _blocks(explanation: Explanation) -> list[str]:
-    """What somebody must fix before it can start."""
+    """The faults that a user or an administrator must repair before it can start."""
     lines = []
     if explanation.quota:
         lines += [f"quota: {explanation.quota}"]
@@ -238,7 +238,7 @@ def mount_text(mount: FailedMount) -> str:
 
 
 def way_on(explanation: Explanation) -> str:
-    """What to do so that a pod with a node starts; empty: nothing is known, or it runs."""
+    """How to make a pod with a node start; "" if unknown, or if it runs."""
     starting = explanation.starting
     if starting is None:
         return ""
@@ -260,7 +260,7 @@ def _starting_headline(starting: Starting, who: str, node: str) -> str:
 
 
 def _starting_lines(explanation: Explanation) -> list[str]:
-    """What the kubelet says, and what to do."""
+    """The kubelet's message, and the next steps."""
     starting = explanation.starting
     if starting is None:
         return []
@@ -330,7 +330,7 @@ def held_row(held: HeldBy, now: datetime) -> tuple[str, ...]:
 
 
 def until_text(holder: Holder, usual: Usual | None, now: datetime) -> str:
-    """Until when somebody holds something: by past runs like it, and by its limit; which of them is stated."""
+    """The expected end of a holder: by past runs like it, and by its limit. The text names the source."""
     parts = []
     limit = holder.expected_until
     if usual is not None and holder.since is not None:

@@ -160,7 +160,7 @@ def _smaller(smaller: Smaller) -> wire.SmallerRequest:
 
 
 def _usual(usual: Usual | None) -> wire.UsualTime | None:
-    """How past runs like it went; None when there were none."""
+    """The duration of past runs like it; None if there are none."""
     if usual is None:
         return None
     return wire.UsualTime(

@@ -1,4 +1,4 @@
-"""A refusal of the Kubernetes API (RBAC) as a sentence, and who can give the right."""
+"""A refusal of the Kubernetes API (RBAC) as a sentence, and the people who can grant the right."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _VERBS = {"get": "read", "update": "change", "patch": "change", "deletecollectio
 
 
 class Refusal(Struct, frozen=True, kw_only=True):
-    """What RBAC refused. `namespace` is empty for what lives in none; `name`: of one object, where known."""
+    """A refusal of RBAC. `namespace` is "" for cluster-scoped objects; `name`: of one object, if known."""
 
     user: str
     verb: str
@@ -66,7 +66,10 @@ class Refusal(Struct, frozen=True, kw_only=True):
     name: str = ""
 
     def sentence(self, person: str = "", *, command: str = "") -> str:
-        """Who may not do what, where. `person`: whose account the user is; `command`: typed after `moor`."""
+        """The user, the refused action, and the place.
+
+        `person`: the owner of the account; `command`: typed after `moor`.
+        """
         if doing := self.doing(command):
             where = f" in namespace {self.namespace}" if self.namespace else ""
             where = where or ("" if doing.endswith("nodes") else " in all namespaces")
@@ -82,7 +85,7 @@ class Refusal(Struct, frozen=True, kw_only=True):
         return f"{person or self.user} may not {_VERBS.get(self.verb, self.verb)} {noun}{where}"
 
     def doing(self, command: str) -> str:
-        """What a command would have done; empty where it was refused something that it is not about."""
+        """The action of a command; "" if the refused request is not its main action."""
         doing, resources = _COMMANDS.get(command, ("", frozenset[str]()))
         return doing if self.resource in resources else ""
 
@@ -103,13 +106,13 @@ def refusal_of(message: str) -> Refusal | None:
 
 
 def plain(message: str) -> str:
-    """A message to the person who was refused: what RBAC says as a sentence, all else as it is."""
+    """The message for the refused user: a refusal of RBAC as a sentence, other messages unchanged."""
     refusal = refusal_of(message)
     return message if refusal is None else refusal.sentence("you")
 
 
 def way_out(refusal: Refusal, person: str, teams: Sequence[Membership], *, command: str = "") -> str:
-    """What the refused person can do: work elsewhere, or ask somebody who can give the right."""
+    """What the refused user can do: work in another namespace, or ask a person who can grant the right."""
     who = person or refusal.user
     doing = refusal.doing(command)
     if doing.endswith("nodes"):

@@ -1,4 +1,4 @@
-"""What lists say of idle work, in a few words: "idle 3h, suspended in 2h"."""
+"""Idle work in lists, in a few words: "idle 3h, suspended in 2h"."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NEXT = {"warn": "warned", "remind": "reminded", "suspend": "suspended"}
 
 
 def mark_of(record: Record, now: datetime) -> str:
-    """Of what is kept of a piece of work; "" for work that is in use."""
+    """The mark of a stored record of work; "" for work that is in use."""
     if record.state in (State.ACTIVE, State.EXEMPT):
         return ""
     if record.state is State.SUSPENDED:

@@ -61,7 +61,7 @@ def _idle(run: RunView, now: datetime) -> str:
 
 
 def _mount(run: RunView, events: Sequence[Obj]) -> tuple[str, str]:
-    """Why the volumes of the newest pod are not mounted, and what to do; empty: nothing says so."""
+    """Why the volumes of the newest pod are not mounted, and the next step; "" if no event says it."""
     pod = run.pods[-1] if run.pods else None
     if run.state is not State.WAITING or pod is None or pod.gone or not pod.node or pod.started is not None:
         return "", ""

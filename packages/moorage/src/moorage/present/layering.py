@@ -1,8 +1,10 @@
-"""Where boxes of a graph are drawn: in layers from the top down, none over another, and where its lines go.
+"""The positions of the boxes of a graph.
 
-Lines lead from the bottom of a box to the top of a box further down. A line over several layers gets a lane of its
-own in those between. Layers that are wider than a page go on in further rows. The steps are those of Sugiyama:
-https://en.wikipedia.org/wiki/Layered_graph_drawing
+In layers from top to bottom, without overlap, and the paths of its lines.
+
+Lines lead from the bottom of a box to the top of a box further down. A line over several layers gets a
+separate lane in the layers between. A layer wider than a page continues in further rows. The steps are those
+of Sugiyama: https://en.wikipedia.org/wiki/Layered_graph_drawing
 """
 
 from __future__ import annotations
@@ -121,7 +123,7 @@ class _Sketch:
         return [start, *(self._lanes[start, layer] for layer in between), end]
 
     def _order(self) -> None:
-        """Sort each layer by the middle of what its members are linked to, down and up in turn."""
+        """Sort each layer by the middle of the linked boxes, in the layer below and above in turn."""
         before: dict[int, list[int]] = {}
         after: dict[int, list[int]] = {}
         for start, end in self._edges:
@@ -151,7 +153,7 @@ class _Sketch:
         return sum(self._width(item) for item in row) + COLUMN_GAP * (len(row) - 1)
 
     def _lane_count(self, layer: Sequence[int], rows: Sequence[Sequence[int]]) -> int:
-        """Lanes beside the rows; in a layer of one row they stand among the boxes."""
+        """Lanes next to the rows; in a layer of one row they are between the boxes."""
         return sum(map(self._is_lane, layer)) if len(rows) > 1 else 0
 
     def _rows(self, layer: Sequence[int]) -> list[list[int]]:

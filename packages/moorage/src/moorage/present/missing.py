@@ -1,4 +1,4 @@
-"""What to type where something that a pod needs to start is missing, or its volume cannot be mounted. Pure."""
+"""The command to type when an object that a pod needs is missing, or its volume cannot be mounted. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ THEN = "the pod then starts by itself"
 
 
 def way_to_objects(message: str, namespace: str) -> str:
-    """What to do about an object that a message calls missing; empty: it calls none so."""
+    """How to create an object that a message reports as missing; "" if it reports none."""
     if missing := _MISSING.search(message):
         return _create(missing["kind"], missing["name"], namespace)
     if key := _KEY_OF.search(message):
@@ -26,7 +26,7 @@ def way_to_objects(message: str, namespace: str) -> str:
 
 
 def way_to_mount(mount: FailedMount, namespace: str, pod: str) -> str:
-    """What to do about a volume that cannot be mounted."""
+    """How to repair a volume that cannot be mounted."""
     source = mount.source
     if way := way_to_objects(mount.message, namespace):
         return way

@@ -1,4 +1,4 @@
-"""Advice about what work should ask for, as text and as it goes over the wire."""
+"""Advice about the requests of work, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def advice_text(advice: Advice) -> str:
 
 
 def amount(advice: Advice | SizeAdvice, value: int) -> str:
-    """A value of what the advice is about, as an option takes it: 2560Mi, 1500m, 4."""
+    """A value of the resource that the advice is about, as an option takes it: 2560Mi, 1500m, 4."""
     if advice.resource == "memory":
         if value % (1 << 30) == 0:
             return f"{value >> 30}Gi"
@@ -49,7 +49,7 @@ def amount(advice: Advice | SizeAdvice, value: int) -> str:
 
 
 def option(advice: Advice) -> str:
-    """The change as an option of `moor run`; empty: none can be told."""
+    """The change as an option of `moor run`; "" if there is none."""
     if advice.to is None:
         return ""
     return f"--{advice.resource} {amount(advice, advice.to)}"

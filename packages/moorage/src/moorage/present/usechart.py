@@ -1,4 +1,7 @@
-"""What a pod used over its life, as lines of text: one for each measure, high and low by blocks, gaps by dots."""
+"""The use of a pod over its life, as lines of text.
+
+One for each measure, with blocks for values, dots for gaps.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ class Line(Struct, frozen=True, kw_only=True):
 
 
 def bars(values: Sequence[float | None], *, most: float = 0.0, blocks: bool = True) -> str:
-    """One character for each value. 0 is the lowest, `most` the highest; what is above stays at the highest."""
+    """One character for each value.
+
+    0 is the lowest, `most` the highest; larger values are shown as the highest.
+    """
     top = most or max((value for value in values if value is not None), default=0.0)
     signs = BLOCKS if blocks else PLAIN
     gap = GAP if blocks else PLAIN_GAP

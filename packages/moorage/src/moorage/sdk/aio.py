@@ -1,7 +1,7 @@
-"""`moorage.AsyncClient`: what the platform does for programs. `moorage.Client` is made from it (`sync.py`).
+"""`moorage.AsyncClient`: the platform for programs. `moorage.Client` is made from it (`sync.py`).
 
 All methods raise `moorage.errors.ApiError` (NotFound, Forbidden, AlreadyExists, Conflict, Invalid, ServerError …)
-with `message`, `hint`, `code` and `field` as the server told them.
+with `message`, `hint`, `code` and `field` from the server.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class AsyncWorkspaces(Group):
         return read(Workspace, await self._json("POST", path))
 
     async def stop(self, name: str, *, namespace: str | None = None) -> Workspace:
-        """What is on its volumes is kept, what is in memory is lost."""
+        """Stop it. Files on its volumes remain; the memory of its processes is lost."""
         path = await self._path("workspaces", namespace, name, "stop")
         return read(Workspace, await self._json("POST", path))
 
@@ -130,8 +130,10 @@ class AsyncWorkspaces(Group):
     async def wait(
         self, name: str, *, phase: str = "Running", timeout: float = 600.0, namespace: str | None = None
     ) -> Workspace:
-        """The workspace once it is in that phase. Raises TimeoutError after `timeout` seconds, which says what it
-        waits for."""
+        """The workspace once it is in that phase.
+
+        Raises TimeoutError after `timeout` seconds, with the reason for the wait.
+        """
         began, pause = self._clock.monotonic(), LOOKS[0]
         while True:
             workspace = await self.get(name, namespace=namespace)
@@ -249,14 +251,14 @@ class AsyncCrons(Group):
     ) -> BackfillAnswer:
         """Run the slots from `begin` to `end` (aware times) that did not run, oldest first, `parallel` at a time.
 
-        Returns at once: the operator starts them. Raises Conflict while another backfill goes on.
+        Returns at once: the operator starts them. Raises Conflict during another backfill.
         """
         path = await self._path("crons", namespace, name, "backfill")
         body = {"begin": begin.isoformat(), "end": end.isoformat(), "parallel": parallel, "dryRun": dry_run}
         return read(BackfillAnswer, await self._json("POST", path, body=body))
 
     async def history(self, name: str, *, namespace: str | None = None) -> tuple[CronRun, ...]:
-        """Its runs, newest first, with those whose objects are gone."""
+        """Its runs, newest first, including deleted ones."""
         path = await self._path("crons", namespace, name, "history")
         return read(CronHistory, await self._json("GET", path)).runs
 
@@ -310,7 +312,7 @@ class AsyncDatasets(Group):
         return read(Dataset, await self._json("PATCH", path, body={"readers": list(readers)}))
 
     async def delete(self, name: str, *, force: bool = False, namespace: str | None = None) -> None:
-        """Raises Conflict (code `in_use`) while somebody reads it, unless `force`."""
+        """Delete it. Raises Conflict (code `in_use`) while a pod reads it, unless `force`."""
         path = await self._path("datasets", namespace, name)
         await self._json("DELETE", path, params={"force": force or None})
 
@@ -379,13 +381,14 @@ class AsyncJobs(Group):
         dry_run: bool = False,
         key: str | None = None,
     ) -> Job:
-        """Start a run; texts are those of the options of `moor run`. No directory is sent along: the program is in
-        the image or on a volume.
+        """Start a run; the values are those of the options of `moor run`.
+
+        It sends no directory: the program must be in the image or on a volume.
 
         `memory`: such as 8Gi, or "none"; `time`: such as 2h; `volumes`: `NAME:/path[:ro]`; `datasets`:
-        `[NAMESPACE/]NAME:/path`; `checkpoint`: `NAME[:SIZE]`; `working_dir`: `NAME:path` on a volume; `queue`: a
-        LocalQueue of Kueue; `share`: takes turns on GPUs; `user`: `UID[:GID]`; `machine`: (group, type),
-        instead of all amounts; `key`: asking again with it gives the same one (None: a key of this call's own).
+        `[NAMESPACE/]NAME:/path`; `checkpoint`: `NAME[:SIZE]`; `working_dir`: `NAME:path` on a volume;
+        `queue`: a LocalQueue of Kueue; `share`: takes turns on GPUs; `user`: `UID[:GID]`; `machine`: (group,
+        type), instead of all amounts; `key`: asking again with it gives the same one (None: a new key).
         Raises Invalid, with every problem in its message, and AlreadyExists.
         """
         if isinstance(command, str):
@@ -433,8 +436,10 @@ class AsyncJobs(Group):
         attempt: int | None = None,
         namespace: str | None = None,
     ) -> AsyncIterator[str]:
-        """What it printed, by lines, attempt after attempt, or of one `attempt`; `follow`: until it has ended;
-        `tail`: of each pod. Of pods that are gone, what the server keeps."""
+        """Its output, by lines, attempt after attempt, or of one `attempt`; `follow`: until it has ended.
+
+        `tail`: of each pod. For deleted pods it is the output that the server stored.
+        """
         path = await self._path("jobs", namespace, name, "logs")
         params = {"follow": follow, "tail": tail, "attempt": attempt}
         async with self._connection.stream("GET", path, params=params) as parts:
@@ -527,11 +532,11 @@ class AsyncClient(Group):
         return read(Person, await self._json("GET", "/api/v1/login"))
 
     async def gpus(self) -> Gpus:
-        """Every GPU of every node, free or whose."""
+        """Every GPU of every node, and its user if it has one."""
         return read(Gpus, await self._json("GET", "/api/v1/gpus"))
 
     async def nodes(self) -> Nodes:
-        """Every node: its state, GPUs, CPU and memory with what is taken of them, and the runs on it."""
+        """Every node: its state, its GPUs, CPU and memory and their use, and the runs on it."""
         return read(Nodes, await self._json("GET", "/api/v1/nodes"))
 
     async def top(self, *, by: str | None = None, since: str | None = None, until: str | None = None) -> Top:
@@ -540,7 +545,7 @@ class AsyncClient(Group):
         return read(Top, await self._json("GET", "/api/v1/top", params=params))
 
     async def budgets(self) -> tuple[BudgetRow, ...]:
-        """What is used of each budget that holds for you or your tenants; administrators get everybody's."""
+        """The use of each budget that applies to you or your tenants; for administrators, of all budgets."""
         return read(Budgets, await self._json("GET", "/api/v1/budgets")).budgets
 
     async def cost(

@@ -18,9 +18,9 @@ NAMESPACE_HEADER = "X-Moorage-Namespace"
 
 
 class AsyncContainers(Group):
-    """Containers, as Docker knows them. `container`: its name, or the beginning of its id.
+    """Containers, as in Docker. `container`: its name, or the beginning of its id.
 
-    Where no namespace was chosen, the server takes the one tenant you work in.
+    Without a namespace, the server takes your tenant if you have only one.
     """
 
     async def list(
@@ -104,7 +104,7 @@ class AsyncContainers(Group):
         return await self._get(made["Id"], namespace, made.get("Warnings") or ())
 
     async def start(self, container: str, *, namespace: str | None = None) -> None:
-        """Start it; one that has ended starts anew, one that runs goes on."""
+        """Start it. An ended container starts again; a running one is not changed."""
         await self._do(container, "start", namespace)
 
     async def stop(self, container: str, *, namespace: str | None = None) -> None:
@@ -133,7 +133,7 @@ class AsyncContainers(Group):
         timestamps: bool = False,
         namespace: str | None = None,
     ) -> AsyncIterator[str]:
-        """What it printed, by lines; with `follow`, until it ends."""
+        """Its output, by lines; with `follow`, until it ends."""
         params = {**await self._params(namespace), "follow": follow, "tail": tail, "timestamps": timestamps}
         async with self._connection.stream("GET", _container(container, "logs"), params=params) as parts:
             async for line in lines_of(parts):
@@ -142,7 +142,7 @@ class AsyncContainers(Group):
     async def exec(
         self, container: str, command: Sequence[str], *, stdin: bytes = b"", namespace: str | None = None
     ) -> ExecResult:
-        """Run a command in a running container to its end; all its output is kept in memory."""
+        """Run a command in a running container to its end; all its output is held in memory."""
         if not command:
             raise UsageError("no command was given", hint='exec("c1", ["ls", "-l"])')
         params = [("command", word) for word in command]

@@ -84,7 +84,7 @@ class AsyncWorkflows(Group):
         namespace: str | None = None,
         all_namespaces: bool = False,
     ) -> AsyncIterator[Workflow]:
-        """Workflows, newest first, without their nodes; also those that are gone and kept.
+        """Workflows, newest first, without their nodes; including deleted ones that the server stores.
 
         `status`: such as Failed; `since`: 2h or 7d ago, a day, or an RFC 3339 time.
         """
@@ -111,7 +111,7 @@ class AsyncWorkflows(Group):
     async def explain(
         self, name: str, *, step: str | None = None, namespace: str | None = None
     ) -> WorkflowExplanation:
-        """Which steps run, and what the others wait for; `step`: of one step alone. Raises NotFound."""
+        """The running steps, and the reasons why others wait; `step`: only one step. Raises NotFound."""
         path = await self._path("workflows", namespace, name, "explain")
         return read(WorkflowExplanation, await self._json("GET", path, params={"step": step}))
 
@@ -137,7 +137,7 @@ class AsyncWorkflows(Group):
         since_seconds: int | None = None,
         namespace: str | None = None,
     ) -> AsyncIterator[StepLine]:
-        """What its steps printed; `follow`: until it has ended; `step`: one step; `tail`: of each pod."""
+        """The output of its steps; `follow`: until it has ended; `step`: one step; `tail`: of each pod."""
         path = await self._path("workflows", namespace, name, "log")
         params = {"follow": follow or None, "step": step or None, "tail": tail, "sinceSeconds": since_seconds}
         async with self._connection.stream("GET", path, params=params) as parts:
@@ -194,7 +194,7 @@ class AsyncWorkflows(Group):
         node_field_selector: str = "",
         namespace: str | None = None,
     ) -> Workflow:
-        """Run again what failed, and what comes after it. Raises Conflict for one that has not ended."""
+        """Run the failed steps and their successors again. Raises Conflict for a workflow that has not ended."""
         body = {"restartSuccessful": restart_successful, "nodeFieldSelector": node_field_selector}
         return await self._put(name, "retry", namespace, body)
 
@@ -207,9 +207,10 @@ class AsyncWorkflows(Group):
         namespace: str | None = None,
         key: str | None = None,
     ) -> Workflow:
-        """Submit its spec again, as a new workflow; also of one that is gone. `key`: as with `submit`.
+        """Submit its spec again, as a new workflow; also that of a deleted one. `key`: as with `submit`.
 
-        `memoized`: take over what succeeded, with its outputs. Raises Conflict for one that has not failed.
+        `memoized`: reuse the steps that succeeded, with their outputs. Raises Conflict for a workflow that
+        has not failed.
         """
         body = {
             "parameters": [f"{each}={value}" for each, value in (parameters or {}).items()],
@@ -219,7 +220,7 @@ class AsyncWorkflows(Group):
         return read(Workflow, await self._json("PUT", path, body=body, key=key or new_key()))
 
     async def delete(self, name: str, *, namespace: str | None = None) -> None:
-        """Delete it with its pods. What the server keeps of it stays for its time."""
+        """Delete it with its pods. The server stores its record until that expires."""
         await self._json("DELETE", await self._path("workflows", namespace, name))
 
     async def _put(self, name: str, verb: str, namespace: str | None, body: Mapping[str, Any]) -> Workflow:
@@ -268,7 +269,7 @@ class AsyncWorkflowTemplates(Group):
         return read(WorkflowTemplate, await self._json("GET", f"{base}/{quote(name, safe='')}"))
 
     async def delete(self, name: str, *, cluster: bool = False, namespace: str | None = None) -> None:
-        """Workflows that run keep what they were started with. Raises NotFound."""
+        """Delete it. Running workflows continue with their copy of it. Raises NotFound."""
         base = await self._base(namespace, cluster=cluster)
         await self._json("DELETE", f"{base}/{quote(name, safe='')}")
 

@@ -54,7 +54,7 @@ def check_sendable(function: bytes) -> None:
 
 
 def function_name(function: Callable[..., Any] | str) -> str:
-    """What people call it."""
+    """The display name of a function."""
     if isinstance(function, str):
         return function.rpartition(":")[2]
     return str(getattr(function, "__name__", type(function).__name__))

@@ -1,4 +1,4 @@
-"""What the kinds of things in the client share: paths, pages, lines, keys."""
+"""Shared by the groups of the client: paths, pages, lines, keys."""
 
 from __future__ import annotations
 

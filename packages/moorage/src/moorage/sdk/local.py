@@ -1,6 +1,6 @@
 """Maps on this machine: a queue and its server in a thread of this process, workers as child processes.
 
-Nothing else is needed: no cluster, no `moor up`. The queue is a file that goes with the process.
+A cluster or `moor up` is not needed. The queue is a file that is deleted when the process ends.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class Loop:
-    """An event loop in a thread of its own, on which all of the SDK's I/O happens."""
+    """An event loop in a separate thread, on which all of the SDK's I/O happens."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -49,7 +49,10 @@ class Loop:
         atexit.register(self._close_sessions, os.getpid())
 
     def _close_sessions(self, process: int) -> None:
-        """Close at exit what the program did not close; not in a forked child, where the thread is missing."""
+        """Close at exit the sessions that the program left open.
+
+        Not in a forked child, where the thread is missing.
+        """
         if os.getpid() == process:
             with suppress(TimeoutError):
                 self.submit(self._loop.shutdown_asyncgens()).result(CLOSE_SECONDS)
@@ -135,7 +138,7 @@ class LocalSite:
 
     @property
     def app(self) -> ASGIApp:
-        """What `client` asks, as the user that all maps here belong to. Started before."""
+        """The application that `client` calls, as the user that all maps here belong to. Must be started."""
         assert self._app is not None
         return self._app
 
@@ -186,7 +189,7 @@ class LocalWorker:
             )
 
     def check(self) -> None:
-        """Raise MoorageError when the worker has ended for a reason of its own."""
+        """Raise MoorageError when the worker has ended by itself."""
         code = self._process.poll()
         if code:
             last_line = self._log.read_text(errors="replace").strip().rpartition("\n")[2]
@@ -300,7 +303,7 @@ def _owner() -> Any:
 
 
 def _app(queue: Any) -> ASGIApp:
-    """The server's routes for maps, without a cluster: whoever reaches them may everything."""
+    """The server's routes for maps, without a cluster: all callers have all rights."""
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
 
@@ -345,7 +348,7 @@ def _app(queue: Any) -> ASGIApp:
 
 
 def _gate(app: ASGIApp, workers: dict[str, asyncio.Future[str]]) -> ASGIApp:
-    """Let workers through to what is theirs, with their map's token for the one that they came with."""
+    """Allow workers the requests for their own map, with the map's token in place of the one that they sent."""
     from moorage.server.identity.auth import bearer_of
     from moorage.server.problems import Problem, answer
     from moorage.server.queue.work import WORK_PATH

@@ -12,7 +12,7 @@ R = TypeVar("R")
 
 
 class ItemError(MoorageError):
-    """An item failed for good. `item`: its number; `value`: the item; `output`: the end of what it printed."""
+    """An item failed for good. `item`: its number; `value`: the item; `output`: the end of its output."""
 
     def __init__(self, *, item: int, value: Any, cause: str, message: str, output: str, map_name: str) -> None:
         super().__init__(f"item {item} of {map_name} failed: {message}")
@@ -74,7 +74,7 @@ class Reader(Generic[R]):
         return True
 
     def take(self) -> list[tuple[int, R | ItemError]]:
-        """What may be given out now."""
+        """The results that are ready to be returned."""
         if not self._ordered:
             news = list(self._waiting.items())
             self._waiting.clear()

@@ -1,6 +1,6 @@
 """`moorage.map`, `moorage.amap`, `moorage.mapped` and the handles behind them.
 
-All I/O is async and happens on the SDK's own loop (`local.loop`); what is sync here only waits for it.
+All I/O is async and happens on the SDK's own loop (`local.loop`); sync functions here only wait for it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ LOOK_SHARE = 5.0  # a look that took long is not repeated before so many times i
 
 
 class MapStatus(Struct, frozen=True, kw_only=True):
-    """How a map stands. `state`: running, paused, cancelled or finished; times in seconds, None: not known yet."""
+    """Status of a map. `state`: running, paused, cancelled or finished; times in seconds, None: not known yet."""
 
     name: str
     namespace: str
@@ -74,7 +74,7 @@ class MapStatus(Struct, frozen=True, kw_only=True):
 
 
 class AsyncMap(Generic[R]):
-    """A map that was started, for use on the SDK's loop; `Map` is the same for everybody else."""
+    """A map that was started, for use on the SDK's loop; `Map` is the same for all other code."""
 
     def __init__(
         self, client: MapClient, options: Options, name: str, namespace: str, opener: Opener | None = None
@@ -326,15 +326,15 @@ class AsyncMap(Generic[R]):
         await self.close()
 
     async def close(self) -> None:
-        """Let go of connections, and of the workers on this machine; a map on a cluster goes on."""
+        """Close connections, and stop the workers on this machine; a map on a cluster continues."""
         await self._stack.aclose()
 
     # -- results
 
     async def pages(self, *, ordered: bool, on_error: OnError) -> AsyncIterator[list[tuple[int, R | ItemError]]]:
-        """Results as they come, some at a time; with `ordered` each when all before it are there.
+        """Results as they come, several at a time; with `ordered` each after all before it.
 
-        With on_error "raise" the first failed item raises ItemError, else it stands among the results.
+        With on_error "raise" the first failed item raises ItemError, else it is among the results.
         """
         reader: Reader[R] = Reader(ordered=ordered)
         first, longest = LOOK_SECONDS[self._options.where]
@@ -394,7 +394,7 @@ class AsyncMap(Generic[R]):
             )
 
     def _uploaded(self) -> bool:
-        """Whether all items are on the server. Raises what broke the upload off."""
+        """Whether all items are on the server. Raises the error that ended the upload."""
         if self._uploading is None:
             return True
         if not self._uploading.done():
@@ -478,10 +478,10 @@ class Map(Generic[R]):
         return _run(self._inner.retry())
 
     def add(self, items: Iterable[Any], *, request: str | None = None, close: bool = False) -> int:
-        """Add items to an open map (`moor map create --open`); the number of items that it has now.
+        """Add items to an open map (`moor map create --open`); return the number of its items.
 
         `request`: an id of these items: the same id again adds nothing, so a program that was killed can add them
-        again. `close`: no more will come. Raises Conflict for a closed map.
+        again. `close`: these are the last items. Raises Conflict for a closed map.
         """
         return _run(self._inner.add(spool(encode(item, "auto") for item in items), request=request, close=close))
 
@@ -509,12 +509,12 @@ def map(
 ) -> Iterator[R]:
     """Call `func` with each item, on many workers; an iterator of the results, in order or as they come.
 
-    The map is started at once. `where="local"` runs it on this machine and needs nothing else. The other options
-    are the fields of `Options`: parallelism, cpu, memory="2Gi", gpus, image, limits, rate, retries, time="5m",
-    volumes, env, name, …
+    The map is started at once. `where="local"` runs it on this machine and needs nothing else. The other
+    options are the fields of `Options`: parallelism, cpu, memory="2Gi", gpus, image, limits, rate, retries,
+    time="5m", volumes, env, name, …
 
-    An item that fails raises ItemError, and the map is cancelled; with on_error="return" the error stands where
-    its result would. A map whose results were all read is deleted, unless `keep` is given.
+    An item that fails raises ItemError, and the map is cancelled; with on_error="return" the error takes the
+    place of its result. A map is deleted once all results were read, unless `keep` is given.
     """
     given = options_of(options)
     function, spooled = _prepared(func, items)
@@ -523,7 +523,7 @@ def map(
 
 
 def _consumed(inner: AsyncMap[R], options: Options, *, ordered: bool, on_error: OnError) -> Iterator[R]:
-    """Give out results; at the end, or when nobody wants more, tidy up."""
+    """Yield results; clean up at the end, or when the iterator is closed."""
     whole = False
     try:
         for page in _pages(inner, ordered=ordered, on_error=on_error):
@@ -597,7 +597,7 @@ class Mapped(Generic[T, R]):
 
 
 def mapped(**options: Any) -> Callable[[Callable[[T], R]], Mapped[T, R]]:
-    """A decorator: the function stays what it is and gets `.map(items)`, `.amap(items)` and `.start(items)`.
+    """A decorator: adds `.map(items)`, `.amap(items)` and `.start(items)` to the function.
 
     The options are those of `moorage.map`.
     """
@@ -630,7 +630,7 @@ async def _elsewhere(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _prepared(func: Callable[..., Any] | str, items: Iterable[Any]) -> tuple[bytes, Spool]:
-    """The packed function and the spooled items. Raises UsageError for what cannot travel."""
+    """The packed function and the spooled items. Raises UsageError for objects that cannot be packed."""
     function = pack(func)
     return function, spool(encode(item, "auto") for item in items)
 

@@ -47,7 +47,7 @@ class Bar:
         self.end_line()
 
     def end_line(self) -> None:
-        """Leave what is drawn, and go to the next line: another text follows."""
+        """End the current line without erasing it: another text follows."""
         if self._drawn:
             self._stream.write("\n")
             self._stream.flush()
@@ -122,7 +122,10 @@ def transfer_line(transfer: Transfer) -> str:
 
 
 class Meter:
-    """Counts what a transfer has moved, and shows it on a bar. The rate counts from the first look."""
+    """Counts the files and bytes of a transfer, and shows them on a bar.
+
+    The rate counts from the first display.
+    """
 
     def __init__(self, bar: Bar, *, clock: Clock = SYSTEM) -> None:
         self._bar, self._clock = bar, clock
@@ -132,18 +135,18 @@ class Meter:
         self._began: tuple[float, int] | None = None  # moment, bytes that were there
 
     def begin(self, files: int, size: int) -> None:
-        """Set what is to be moved in all."""
+        """Set the total of the transfer."""
         self._files_total, self._bytes_total = files, size
         self.add(0, 0)
 
     def add(self, files: int, size: int) -> None:
-        """Count what was moved since the call before."""
+        """Add the files and bytes since the previous call."""
         self._files += files
         self._bytes += size
         self._show()
 
     def set(self, *, files: int, size: int, files_total: int | None, bytes_total: int | None) -> None:
-        """Show counts that somebody else keeps."""
+        """Show counts that the caller maintains."""
         if size < self._bytes:
             self._began = None  # a new step, or a new attempt
         self._files, self._bytes, self._files_total, self._bytes_total = files, size, files_total, bytes_total

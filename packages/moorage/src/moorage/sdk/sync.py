@@ -33,7 +33,7 @@ def _call(
 
 
 def _each(method: Callable[Concatenate[Any, P], AsyncIterator[T]]) -> Callable[Concatenate[Any, P], Iterator[T]]:
-    """What the method yields, each waited for as it is asked for."""
+    """The items that the method yields; each `next` waits for one."""
 
     def walk(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
         iterator = cast(AsyncGenerator[T, None], method(self._over, *args, **kwargs))
@@ -186,7 +186,7 @@ class WorkflowTemplates:
 class Client:
     """A Moorage server, as you. `with Client() as client:`, or `client.close()` at the end. Threads may share one.
 
-    Who is asked, and as whom: as `AsyncClient` says.
+    The server and the user are chosen as in `AsyncClient`.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""History of use: which pod held how many GPUs, from when to when, kept in SQL.
+"""History of use, in SQL: the GPUs of each pod, from its start to its end.
 
-Belongs here: the store and what feeds it. Does not belong here: what counts as use (`decide.usage`).
+Belongs here: the store and its writers. Does not belong here: when a GPU counts as used (`decide.usage`).
 """

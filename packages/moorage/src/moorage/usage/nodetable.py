@@ -1,4 +1,4 @@
-"""The table of lives of nodes, beside that of intervals."""
+"""The table of lives of nodes, next to that of intervals."""
 
 from __future__ import annotations
 

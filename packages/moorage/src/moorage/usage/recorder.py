@@ -1,9 +1,8 @@
 """Keeps the history of use current: pods and nodes as they are in, intervals and lives out.
 
-`plan` compares what is stored with what is there, `plan_nodes` does so for nodes; `Recorder` carries their steps
-out, on every change. At every heartbeat it marks what is still there, and now and then it looks at all. Nothing is
-remembered that the store does not hold, so a recorder killed between any two steps and started again does what is
-left, and nothing twice.
+`plan` compares the store with the pods, `plan_nodes` with the nodes; `Recorder` executes their steps, on every
+change. At every heartbeat it marks the existing ones, and from time to time it compares all. It has no state
+outside the store: a recorder that is killed between two steps and restarted does the rest, and nothing twice.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class Seen(Struct, frozen=True, kw_only=True):
 
 
 def plan(seen: Seen) -> tuple[Step, ...]:
-    """The steps from what is stored to what is. Planning again on what was reached gives none."""
+    """The steps from the stored state to the current one. Planning again after them gives none."""
     steps: list[Step] = []
     known = dict(seen.known)
 
@@ -75,7 +74,10 @@ def plan(seen: Seen) -> tuple[Step, ...]:
 
 
 class Recorder:
-    """Feeds a store from two informers, which somebody else runs. What ended longer ago than `keep` is dropped."""
+    """Feeds a store from two informers that the caller runs.
+
+    It drops intervals that ended longer ago than `keep`.
+    """
 
     def __init__(
         self,
@@ -103,9 +105,9 @@ class Recorder:
         nodes.on_change(self._hear_node)
 
     async def run(self) -> None:
-        """Record until cancelled. When the store fails, all is looked at again at the next change or heartbeat.
+        """Record until cancelled. When the store fails, all is compared again at the next change or heartbeat.
 
-        Of several servers on a database one runs it; the others remember what is deleted for when they take over.
+        Of several servers on a database one runs it; the others remember deletions for when they take over.
         """
         await wait_synced(self._pods, self._nodes)
         failing, self._running, self._next_look = False, True, -math.inf
@@ -156,7 +158,7 @@ class Recorder:
             await asyncio.to_thread(self._store.forget, now - self._keep)
 
     async def _record_nodes(self, now: datetime) -> None:
-        """One pass over all nodes, which are few beside pods, and their heartbeat."""
+        """One pass over all nodes, which are few compared with pods, and their heartbeat."""
         self._nodes_changed, nodes, deleted = False, self._nodes.all(), dict(self._deleted_nodes)
         try:
             await asyncio.to_thread(self._apply_nodes, nodes, {uid: at for uid, (_, at) in deleted.items()}, now)
@@ -184,7 +186,10 @@ class Recorder:
         *,
         everything: bool,
     ) -> bool:
-        """Whether a pod went that nobody saw going. `there`: uids of all pods, to be marked; None: no beat."""
+        """Whether a pod was deleted without an event.
+
+        `there`: uids of all pods, to be marked; None: no heartbeat.
+        """
         known = {interval.pod_uid: interval for interval in self._store.open_intervals()} if everything else {}
         uids = {_uid(pod) for pod in pods}
         known |= {
@@ -237,7 +242,7 @@ def _uid(obj: Obj) -> str:
 
 
 def _same(before: Obj, after: Obj) -> bool:
-    """Whether a node still says the same of what it is."""
+    """Whether the recorded facts of a node are unchanged."""
     was, is_now = before.get("status") or {}, after.get("status") or {}
     return labels_of(before) == labels_of(after) and all(
         was.get(amounts) == is_now.get(amounts) for amounts in ("capacity", "allocatable")

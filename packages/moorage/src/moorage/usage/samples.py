@@ -1,9 +1,9 @@
-"""What pods use, measured, in SQL: `samples.db` beside `usage.db`, or PostgreSQL, where servers share them.
+"""Measured use of pods, in SQL: `samples.db` next to `usage.db`, or PostgreSQL, where servers share them.
 
-Readings of 30 s are summed up to windows of five minutes and hours (`decide.usage.samples`), and each level is
-kept for a time of its own. What is summed up is packed: the slots of a window, and the windows of an hour, are
-one row for each pod (`decide.usage.packed`). A step of this is one transaction that ends with its mark: a process
-killed at any moment leaves all before or after a whole step, and readings that are added again change nothing.
+Readings of 30 s are summed up to windows of five minutes and hours (`decide.usage.samples`); each level has its
+own retention. Sums are packed: the slots of a window, and the windows of an hour, are one row for each pod
+(`decide.usage.packed`). A step is one transaction that ends with its mark: a process killed at any moment leaves
+the state before or after a whole step, and readings that are added again change nothing.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ _BY_KEYS = 30_000  # slots that are looked up each by its key; more are scanned
 
 
 class Kept(Struct, frozen=True, kw_only=True):
-    """For how long readings are kept, and their sums over windows of five minutes and over hours."""
+    """Retention of readings, and of their sums over windows of five minutes and over hours."""
 
     slots: timedelta = timedelta(hours=SAMPLE_HOURS)
     windows: timedelta = timedelta(days=SAMPLE_WINDOW_DAYS)
@@ -153,10 +153,10 @@ class SampleStore:
     # --- in
 
     def add(self, readings: Iterable[Reading]) -> int:
-        """Keep readings, all or none; how many were new.
+        """Store readings, all or none; return the number of new ones.
 
-        Of one pod and slot the newest counts, in whatever order they come. What comes LATE_SECONDS after the end
-        of its window, when the window is summed up, is left out.
+        For one pod and slot the newest counts, in any order of arrival. A reading that comes LATE_SECONDS
+        after the end of its window, when the window is summed up, is dropped.
         """
         with self._lock:
             numbers: dict[str, int] = {}
@@ -221,7 +221,10 @@ class SampleStore:
     # --- thinned out
 
     def downsample(self, now: datetime, *, most: int = 1000) -> int:
-        """Sum up what is complete, at most so many windows and hours, and forget what is old; how many were."""
+        """Sum up complete windows and hours, at most so many, and delete expired ones.
+
+        Return the number summed up.
+        """
         count = 0
         while count < most and self._sum_up(seconds_of(now)):
             count += 1
@@ -293,7 +296,7 @@ class SampleStore:
             self._db.upsert(SUMS, [(int(level), start, *added_rows(rows.values()))])
 
     def _unpack(self, marks: Marks) -> None:
-        """Put what is packed beyond these marks back to where it is summed up from, for a clock that ran ahead."""
+        """Unpack rows after these marks to the tables that are summed up, for a clock that was ahead."""
         for level, mark in ((Level.SLOT, marks.slots_summed), (Level.WINDOW, marks.windows_summed)):
             packed, _ = _PACKED[level]
             rows: list[Row] = []
@@ -315,7 +318,7 @@ class SampleStore:
             raise StorageError(f"could not read {self._db.name}: {error}") from error
 
     def forget(self, now: datetime) -> None:
-        """Drop what is kept no longer. What is not summed up yet stays."""
+        """Delete expired rows. Rows that are not summed up yet stay."""
         with self._lock, self._db.transaction():
             marks = self._marks()
             slots = min(marks.slots_summed, _floor(now - self._kept.slots, Level.WINDOW))
@@ -361,11 +364,11 @@ class SampleStore:
         *,
         hours: Mapping[str, Iterable[datetime]] | None = None,
     ) -> list[Point]:
-        """What pods used in windows of `step` seconds (one of STEPS) that overlap [since, until), oldest first.
+        """Use of pods in windows of `step` seconds (one of STEPS) that overlap [since, until), oldest first.
 
-        A window without a reading has no point. Where only coarser sums are kept, points are longer than a step.
+        A window without a reading has no point. Where only coarser sums are stored, points are longer than a step.
         At the edges whole windows of the level that is read count: half a minute, five minutes or an hour. With
-        `hours`, of what `stretches` tells of only these hours of each pod.
+        `hours`, only these hours of each pod, as returned by `stretches`.
         """
         with self._lock:
             pods = self._pods(uids)
@@ -394,7 +397,7 @@ class SampleStore:
     ) -> list[Stretch]:
         """Hours in [since, until) that are alike by these limits, for windows of `step` seconds, at most an hour.
 
-        Of hours that are summed up, and whose windows are. What is in none of them `points` tells.
+        Only hours that are summed up, with windows that are summed up. Use `points` for all others.
         """
         stretches: list[Stretch] = []
         with self._lock:
@@ -442,9 +445,9 @@ class SampleStore:
     def hours(
         self, wanted: Mapping[str, Iterable[datetime]], since: datetime, until: datetime, step: int
     ) -> list[Hour]:
-        """Windows of five minutes, or hours where only these are kept, of hours that `stretches` may tell of.
+        """Windows of five minutes, or hours where only these are stored, of hours from `stretches`.
 
-        `points` has the same in more words, and takes longer.
+        `points` returns the same as objects, and takes longer.
         """
         with self._lock:
             names = {pod[1]: pod[0] for pod in self._pods(wanted)}
@@ -475,7 +478,7 @@ class SampleStore:
     def use_of(
         self, uids: str | Iterable[str], *, since: datetime | None = None, until: datetime | None = None
     ) -> dict[str, PodUse]:
-        """What pods used over their lives, or in [since, until); those without a reading there are left out.
+        """Use of pods over their lives, or in [since, until); pods without a reading there are omitted.
 
         Hours that have been summed up count whole where they overlap an edge.
         """
@@ -538,7 +541,7 @@ class SampleStore:
         return {uid: _decoded(uid, namespace, owner, at, text) for uid, namespace, owner, at, text in rows}
 
     def sums(self, since: datetime, until: datetime, step: int, *, by_owner: bool = False) -> list[Sum]:
-        """What all pods used together in windows of `step` seconds that overlap [since, until), the oldest first.
+        """Use of all pods together in windows of `step` seconds that overlap [since, until), the oldest first.
 
         With `by_owner` a sum for each owner. Windows and edges are as those of `points`. Peaks are of one pod.
         """
@@ -614,7 +617,7 @@ class SampleStore:
     ) -> list[tuple[int, int, Row]]:
         """(pod, beginning of its window of `length` seconds, sums) in a segment; `length` 0: one window.
 
-        `hours`: of what is packed by the hour, or an hour itself, only these: (pod, beginning).
+        `hours`: of rows packed by the hour, or hours, only these: (pod, beginning).
         """
         if hours is not None and segment.level is Level.HOUR:
             wanted = [key for key in hours if segment.since <= key[1] < segment.until]
@@ -665,9 +668,9 @@ class SampleStore:
     def _packed_rows(
         self, segment: Segment, numbers: Sequence[int], hours: Sequence[Row] | None = None
     ) -> Iterator[tuple[int, int, Row]]:
-        """(pod, beginning, measures) of the slots or windows of a segment that are packed.
+        """(pod, beginning, measures) of the packed slots or windows of a segment.
 
-        `hours`: only these of what is packed by the hour, (pod, beginning).
+        `hours`: of rows packed by the hour, only these: (pod, beginning).
         """
         packed, span = _PACKED[segment.level]
         keys = 2 if segment.level is Level.SLOT else 1  # values before the measures
@@ -709,7 +712,7 @@ def _start(at: int, length: int) -> int:
 
 
 def _grouped(length: int, measures: Sequence[str]) -> tuple[str, str]:
-    """What to select of rows `s`, by pod and `_start`, and how to group it."""
+    """The columns to select of rows `s`, by pod and `_start`, and how to group them."""
     start = f"s.at - s.at % {length}" if length else "0"
     added = ", ".join(_ADDING[name] for name in measures)
     return f"s.pod, {start}, {added}", "1, 2" if length else "1"

@@ -1,7 +1,7 @@
 """Intervals of pods and lives of nodes in SQL: `usage.db`, or PostgreSQL, where servers share them.
 
-Every write is one transaction, and every row stands under the uid of its pod or node: a process killed at any
-moment leaves the history as it was before or after a whole step, and doing a step again changes nothing.
+Every write is one transaction, and every row has the uid of its pod or node as its key: a process killed at any
+moment leaves the history before or after a whole step, and a repeated step changes nothing.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class UsageStore:
         return self._read_lives(nodetable.OVERLAPPING, to_microseconds(until), to_microseconds(since))
 
     def nodes_recorded_since(self) -> datetime | None:
-        """When the first node was recorded: of the time before, nobody knows which nodes there were."""
+        """When the first node was recorded; the nodes before that time are unknown."""
         with self._lock:
             ((began,),) = self._db.rows(nodetable.BEGAN)
         return None if began is None else from_microseconds(began)

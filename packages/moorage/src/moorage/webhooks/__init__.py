@@ -1,5 +1,5 @@
-"""Admission: bodies of AdmissionReview in and out of `decide.guardrails`.
+"""Admission: AdmissionReviews in, decisions of `decide.admission` out.
 
-Belongs here: the HTTP side of the webhook, what it remembers of the cluster, and its registration.
-Does not belong here: the rules themselves (`decide.guardrails`), certificates (`kube.certs`).
+Belongs here: the HTTP side of the webhook, its caches of the cluster, and its registration.
+Does not belong here: the rules themselves (`decide.admission`), certificates (`cluster.certs`).
 """

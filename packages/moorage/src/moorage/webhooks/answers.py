@@ -20,7 +20,7 @@ _WARNING_MAX = 256  # characters; longer ones may be cut on their way
 
 
 class _AnyReview(msgspec.Struct, frozen=True):
-    """What is read of a review whose object cannot be read."""
+    """The fields of a review with an unreadable object."""
 
     request: _AnyRequest
 

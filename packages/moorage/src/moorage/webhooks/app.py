@@ -1,6 +1,6 @@
 """The admission endpoints: `POST /mutate`, `/validate` and `/audit`; `GET /healthz`, `/readyz` and `/metrics`.
 
-`/audit` admits everything at once. What it and `/validate` are asked about becomes a record for the server.
+`/audit` admits everything at once. Its requests and those of `/validate` become records for the server.
 Stateless but for caches of tenants, guardrail policies, namespaces, nodes, Ingresses, PriorityClasses and failed
 pods, so any number of replicas may run.
 """
@@ -146,11 +146,12 @@ class Webhook:
         is_token: Callable[[str], bool] = lambda _: False,
         certificate: Path | None = None,
     ) -> None:
-        """`send`: hands audit records over; None: by HTTP to the server that INFO_CONFIGMAP names.
+        """`send`: delivers audit records; None: by HTTP to the server that INFO_CONFIGMAP names.
 
-        `is_token`: whether a path's token is the API server's. Anybody can connect, so nothing else is recorded.
+        `is_token`: whether a path's token is the API server's. Any client can connect, so other requests are
+        not recorded.
 
-        `certificate`: the file that it is served with, whose end is among the metrics.
+        `certificate`: its serving certificate; the expiry is among the metrics.
         """
         self._certificate = certificate
         self.measures = WebhookMeasures(clock=clock)
@@ -257,7 +258,10 @@ class Webhook:
             await known.wait()
 
     def decide(self, asked: _Asked, *, mutating: bool) -> Verdict:
-        """Walk the steps of admission, or judge what they made; other kinds pass, and most subresources."""
+        """Run the steps of admission, or judge the object that they made.
+
+        Other kinds pass, and most subresources.
+        """
         kind, user = asked.kind.kind, asked.user_info
         if asked.object is not None and asked.sub_resource in ("scale", "resize") and kind in WORKLOADS:
             return judge_growth(self._request(asked, asked.object, mutating=mutating))
@@ -282,7 +286,7 @@ class Webhook:
         return Verdict((), refusals)
 
     def _judge_of_tenants(self, asked: _Asked, obj: Obj) -> tuple[Refusal, ...]:
-        """What would reach into another team's hosts or turn."""
+        """Refuse hosts of another team, and priorities that the tenant may not use."""
         kind, is_mirror = asked.kind.kind, asked.user_info.username.startswith(NODE_USERS)
         tenants = self._tenants.all()
         tenant = tenant_of(asked.namespace, tenants)
@@ -378,7 +382,7 @@ class Webhook:
             return await self._answer(http, review_seen, mutating=False)
 
     async def _audit(self, http: HttpRequest) -> Response:
-        """Admit at once, whatever it is; the record is sent later."""
+        """Admit any object at once; the record is sent later."""
         with self.measures.review("audit") as review_seen:
             return await self._note(http, review_seen)
 
@@ -575,7 +579,7 @@ _CHECKS = {
 
 
 def _judge_template(kind: str, obj: Obj, old: Obj | None) -> tuple[Refusal, ...]:
-    """What keeps a pod template from being judged, or makes all others wait for it."""
+    """Refuse a pod template with too many containers, or, in a MapJob, with fields of a wrong type."""
     if kind not in WORKLOADS:
         return ()
     count, path = container_count(kind, obj), (*WORKLOADS[kind], "spec")
@@ -600,7 +604,7 @@ def _scaled(parent: Obj, scale: Obj | None) -> Obj:
 
 
 def _is_operators(asked: _Asked) -> bool:
-    """Whether the operator made it; beside a control plane for tests it is an administrator, for a Workspace."""
+    """Whether the operator made it; with a control plane for tests, an administrator made it for a Workspace."""
     user, owner = asked.user_info, controller_ref(asked.object or {"metadata": {}}) or {}
     return user.username == OPERATOR or (MASTERS in user.groups and owner.get("kind") == WORKSPACES.kind)
 
@@ -610,7 +614,7 @@ def _names_hosts(kind: _Kind) -> bool:
 
 
 def _leads_to(obj: Obj) -> Any:
-    """What decides where an object leads: the rest of it may change freely."""
+    """The fields that decide the address of an object: the others may change freely."""
     return obj.get("spec"), annotations_of(obj)
 
 

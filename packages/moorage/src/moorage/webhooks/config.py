@@ -1,22 +1,22 @@
-"""The registrations that bring objects before our webhook; one source for `moor up` and for `deploy/`.
+"""The registrations that send objects to our webhook; one source for `moor up` and for `deploy/`.
 
-Registrations, by what happens while the webhook is down:
+Registrations, by the behaviour while the webhook is down:
 
-- `….tenants`: in a tenant's namespace pods, and whatever holds a template of theirs, wait for it (Fail). Owner,
+- `….tenants`: in a tenant's namespace pods, and objects with a template of them, wait for it (Fail). Owner,
   priority and nodes keep tenants from each other.
-- `….guard`: in namespaces that are guarded and no tenant's they pass without it (Ignore, or as the admin chooses).
-- `hosts.guard`: what names hosts waits for it in every guarded namespace (Fail).
-- `tenants.operator`, `platform.operator`: what the operator writes for tenants, in every namespace, and what it
-  runs in those of the platform (Fail). Nothing of others waits for these two.
+- `….guard`: in guarded namespaces that are no tenant's they pass without it (Ignore, or as the admin chooses).
+- `hosts.guard`: objects that name hosts wait for it in every guarded namespace (Fail).
+- `tenants.operator`, `platform.operator`: objects that the operator writes for tenants, in every namespace, and
+  its objects in those of the platform (Fail). Objects of other users do not wait for these two.
 
-A configuration of its own, `moorage-audit`, brings before `/audit` what the others do not: deletions, sessions in
+A separate configuration, `moorage-audit`, sends to `/audit` the other requests: deletions, sessions in
 pods, nodes, namespaces, volumes, and namespaces that are not guarded. It judges nothing and stops nothing (Ignore,
-one second). An admin who deletes it has fewer entries in the audit log. Secrets are in none of the rules: a review
-holds the whole object, and no service of ours may read a Secret.
+one second). Without it the audit log has fewer entries. The rules do not include Secrets: a review
+holds the whole object, and our services may not read Secrets.
 
-No pod is reviewed twice. Where the cluster evaluates match conditions, Kubernetes' own controllers update what is
-there without a review: jobs end, garbage goes. Requests in our own namespace and kube-system are not sent to the
-webhook, so that our pods can be made while it is down.
+A pod is reviewed once. Where the cluster evaluates match conditions, Kubernetes' own controllers update existing
+objects without a review: jobs end, garbage is collected. Requests in our own namespace and kube-system are not
+sent to the webhook, so that our pods can be made while it is down.
 
 https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/
 """
@@ -119,12 +119,13 @@ def webhook_configurations(
 ) -> list[Obj]:
     """The mutating and the validating configuration, in this order.
 
-    `url` (scheme, host and port) is where the webhook listens; without one it stands behind `service`, a
-    (namespace, name) that listens on 443. `ca_pem`: who signed its certificate; empty leaves it to the operator,
-    which fills it in. `failure_policy` is that of guarded namespaces that are no tenant's: with "Ignore", the
-    default, work goes on there while the webhook is down; with "Fail" nothing gets past. `conditions`: whether the
-    configurations have match conditions (CEL); None: only behind a Service. `token`: by which the webhook knows
-    the API server and records what it is asked about; empty leaves that to the operator.
+    `url` (scheme, host and port) is the address of the webhook; without one it is behind `service`, a
+    (namespace, name) that listens on 443. `ca_pem`: the authority of its certificate; "" leaves it to the
+    operator, which fills it in. `failure_policy` is that of guarded namespaces that are no tenant's: with
+    "Ignore", the default, work continues there while the webhook is down; with "Fail" it is refused.
+    `conditions`: whether the configurations have match conditions (CEL); None: only behind a Service.
+    `token`: by which the webhook recognises the API server and records its requests; "" leaves that to the
+    operator.
     """
     if conditions is None:
         conditions = url is None
@@ -212,7 +213,10 @@ def audit_configuration(
     conditions: bool | None = None,
     token: str = "",
 ) -> Obj:
-    """What is recorded beside what the guardrails judge; the options are those of `webhook_configurations`."""
+    """The requests to record that the guardrails do not judge.
+
+    The options are those of `webhook_configurations`.
+    """
     if conditions is None:
         conditions = url is None
     common: Obj = {

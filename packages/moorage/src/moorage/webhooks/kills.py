@@ -1,4 +1,4 @@
-"""What the webhook knows of pods killed for their memory when a new pod of the same owner comes."""
+"""Pods killed for their memory, for the webhook when a new pod of the same owner comes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class KillDesk:
         return all(informer.synced.is_set() for informer in self.informers)
 
     def known(self, pod: Obj) -> Known | None:
-        """What concerns this new pod; None when nothing does."""
+        """The kills that matter for this new pod; None if there are none."""
         owner = owner_of(pod)
         if owner is None or not wanders(owner):
             return None
@@ -67,7 +67,7 @@ class KillDesk:
 
 
 def slim(obj: Obj) -> Obj:
-    """What is read of a pod or an owner, without what is large."""
+    """The fields of a pod or an owner that are read, without the large ones."""
     meta = {key: value for key, value in obj["metadata"].items() if key != "managedFields"}
     kept: Obj = {"metadata": meta, "status": obj.get("status") or {}}
     spec = obj.get("spec") or {}

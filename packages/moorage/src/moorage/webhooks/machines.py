@@ -21,7 +21,7 @@ KINDS = ("Machine", "MachineNodePool")
 
 
 class MachineDesk:
-    """What the webhook knows of Machines, by a copy that somebody else keeps current."""
+    """The Machines, as the webhook knows them by a copy that the caller keeps current."""
 
     def __init__(self, machines: Informer, reservations: Informer, clock: Clock) -> None:
         self._machines, self._reservations, self._clock = machines, reservations, clock
@@ -32,7 +32,7 @@ class MachineDesk:
     def judge(
         self, kind: str, obj: Obj, old: Obj | None, *, user: str, groups: tuple[str, ...]
     ) -> tuple[Refusal, ...]:
-        """What must not be stored."""
+        """Refuse invalid Machines, pools and reservations, and forbidden changes of guests."""
         if kind == RESERVATIONS.kind:
             return tuple(_refusal(fault) for fault in self._check_reservation(obj, old))
         if kind in KINDS:

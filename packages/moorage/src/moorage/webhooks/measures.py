@@ -1,4 +1,4 @@
-"""What the webhook measures of itself. It names no person and no object: anybody may read it."""
+"""The metrics of the webhook. They name no user and no object: all clients may read them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class WebhookMeasures:
 
     @contextlib.contextmanager
     def review(self, verb: str) -> Iterator[Review]:
-        """Count one; what is inside says how it ends."""
+        """Count one review; the body of the `with` sets its result."""
         began, review = self._clock.monotonic(), Review()
         try:
             yield review

@@ -1,7 +1,7 @@
-"""The way of audit records from the webhook to the server: a bounded queue, sent in batches, again and again.
+"""Send audit records from the webhook to the server: a bounded queue, sent in batches, with retries.
 
-A review is answered before its record is sent, so a server that is away delays nobody. Nothing is lost until the
-queue is full. What then has no room is counted, and the count goes with the next batch.
+A review is answered before its record is sent, so an unreachable server causes no delay. Records are lost only
+when the queue is full. Lost records are counted, and the next batch contains the count.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Send = Callable[[AuditRecords], Awaitable[None]]
 
 
 class Trail:
-    """`note` never waits; `run` sends until it is cancelled, then once more."""
+    """`note` never waits; `run` sends until it is cancelled, then a last time."""
 
     def __init__(self, send: Send, *, clock: Clock = SYSTEM) -> None:
         self._send, self._clock = send, clock
@@ -49,9 +49,9 @@ class Trail:
         return len(self._waiting)
 
     def note(self, change: Change, *, account: str, status: int = 200) -> None:
-        """Have a request recorded, unless a component of the cluster sent it or nothing changes by it.
+        """Queue the record of a request, unless a component of the cluster sent it or it changes nothing.
 
-        Without room it is counted and dropped: the oldest stay, for they tell how it began.
+        When the queue is full it is counted and dropped: the oldest stay, because they show the beginning.
         """
         try:
             if not is_recorded(account) or not (action := action_of(change)):
@@ -89,7 +89,10 @@ class Trail:
                 log.warning("audit records are lost with this process", extra={"records": len(self)})
 
     async def flush(self) -> bool:
-        """Send what waits, a batch at a time; False: some of it still waits, for the server does not take it."""
+        """Send the queue, a batch at a time; False.
+
+        Some records still wait, because the server does not accept them.
+        """
         while self._waiting or self.lost:
             batch = [self._waiting[at] for at in range(min(RECORDS_MAX, len(self._waiting)))]
             lost = self.lost
