@@ -1,5 +1,5 @@
-"""What should happen: pure functions from what was observed to what to do, a folder per subject.
+"""Decisions: pure functions from an observed state to the actions to take, a folder per subject.
 
 Belongs here: every choice that can be tested as a table. Does not belong here: clocks, connections, files, logs,
-and what a command prints.
+and the output of a command.
 """

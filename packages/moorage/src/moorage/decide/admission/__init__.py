@@ -1,1 +1,1 @@
-"""What admission changes, refuses and advises: guardrails, hosts, tenants, priorities, machines."""
+"""Admission: the changes, refusals and advice for guardrails, hosts, tenants, priorities and machines."""

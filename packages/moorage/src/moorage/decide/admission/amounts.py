@@ -10,7 +10,7 @@ from moorage_kube.quantity import amount
 
 
 def same(resource: str, left: Any, other: Any) -> bool:
-    """Whether two quantities are the same amount; what cannot be read is the same as nothing."""
+    """Whether two quantities are the same amount; an unreadable one equals nothing."""
     if left is None or other is None:
         return False
     try:
@@ -20,7 +20,7 @@ def same(resource: str, left: Any, other: Any) -> bool:
 
 
 def can_set(container: Mapping[str, Any], table: str) -> bool:
-    """Whether an amount can be written into `limits` or `requests`: what stands there may be of a wrong type."""
+    """Whether an amount can be written into `limits` or `requests`: the present value may have a wrong type."""
     resources = container.get("resources") or {}
     return isinstance(resources, dict) and isinstance(resources.get(table) or {}, dict)
 

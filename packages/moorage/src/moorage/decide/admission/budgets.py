@@ -1,20 +1,21 @@
-"""What becomes of new work of somebody whose budget is used up.
+"""New work of a user with an exhausted budget.
 
-Work is judged once, where it begins:
+Work is judged once, when it begins:
 
-- what a person creates: pods, Jobs and other workloads, maps, workspaces, workflows; a workspace that is started;
-  a Job or workflow that is resumed, but for Jobs in a queue of Kueue; an update of a workload that asks for other
-  GPUs, for more pods or for more CPU or memory, also by `scale` and `resize`;
-- what a schedule creates in the owner's name: the Jobs of a CronJob, the Workflows of a CronWorkflow;
-- pods that a Deployment, a workspace, a step of a workflow and the like make: by their owner, each when it is
-  made, since the work that was judged has no end, or its pods were not seen then. Such pods are put behind others,
-  also where new work is refused: what is under way is not ended.
-- GPUs of templates that a workflow names are not seen when it is created. One that is created without GPUs while
-  GPU-hours are refused is marked so, and with it the pods of its steps: those that ask for GPUs are refused.
+- objects that a user creates: pods, Jobs and other workloads, maps, workspaces, workflows; a workspace that is
+  started; a Job or workflow that is resumed, except Jobs in a queue of Kueue; an update of a workload that asks
+  for other GPUs, for more pods or for more CPU or memory, also by `scale` and `resize`;
+- objects that a schedule creates in the owner's name: the Jobs of a CronJob, the Workflows of a CronWorkflow;
+- pods that a Deployment, a workspace, a step of a workflow and the like create: by their owner, each when it is
+  created. The work that was judged has no end, or its pods were unknown then. Such pods get the over-budget
+  priority, also where new work is refused: running work is not ended.
+- The GPUs of templates that a workflow references are unknown when it is created. A workflow that is created
+  without GPUs while GPU-hours are refused gets an annotation, and so do the pods of its steps: those that ask for
+  GPUs are refused.
 
-Pods of Jobs, the next attempts of runs and the workers of maps have the class of what they are made from, so runs
-that are under way go on, also over restarts. Budgets of GPU-hours hold for work that asks for GPUs, budgets of
-money for all.
+Pods of Jobs, the next attempts of runs and the workers of maps have the class of the object that they are created
+from. So active runs continue, also over restarts. Budgets of GPU-hours apply to work that asks for GPUs, budgets
+of money to all work.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class _Judged(Struct, frozen=True):
 
 
 def apply_budgets(draft: Draft) -> None:
-    """Refuse, put behind others, or warn; nothing for what no budget holds for."""
+    """Refuse work, lower its priority, or warn. Work without a budget is left unchanged."""
     budgets, now, gpu_machines = draft.request.budgets, draft.request.now, draft.request.gpu_machines
     if not budgets or now is None:
         return
@@ -165,7 +166,7 @@ def _is_nested(value: Any) -> bool:
 
 
 def _growth(request: Request) -> _Beginning | None:
-    """What an update of work asks for beyond what was judged; None: nothing."""
+    """The resources that an update adds to work that was judged before; None if it adds none."""
     old, obj = request.old or request.obj, request.obj
     if old.get("spec") == obj.get("spec"):
         return None
@@ -202,14 +203,14 @@ def _amounts(kind: str, obj: Obj) -> Counter[str]:
 
 
 def priority_place(kind: str) -> tuple[str, ...] | None:
-    """Where the spec of the pods is whose class is set; None for kinds whose pods get theirs one by one."""
+    """The path of the pod spec that sets the class. None for kinds whose pods get their class one by one."""
     if kind not in OF_ONE_PIECE and kind != "Pod":
         return None
     return (*map(str, WORKLOADS[kind]), "spec")
 
 
 def _begins(draft: Draft, user: str) -> _Judged | None:
-    """Why a request is judged, and by whose budget; None: it is not."""
+    """The reason to judge a request, and the owner of the budget. None if it is not judged."""
     request = draft.request
     if request.kind not in KINDS:
         return None
@@ -253,7 +254,7 @@ def _judge_new(draft: Draft, over: Standing) -> None:
 
 
 def _mark_without_gpus(draft: Draft, standing_of_all: Collection[Standing]) -> None:
-    """Note on a Workflow that it begins or goes on without GPUs, while a budget refuses new work with GPUs."""
+    """Annotate a Workflow that starts or continues without GPUs while a budget refuses new work with GPUs."""
     if any(
         standing.is_over and standing.budget.when_over == REFUSE and not standing.budget.is_money
         for standing in standing_of_all
@@ -285,7 +286,7 @@ def _leaves_the_end(draft: Draft) -> bool:
 
 
 def _template_behind(draft: Draft) -> bool:
-    """Name the class of those who wait in a template, whatever class its author named; False: it has none."""
+    """Set the over-budget class in a template, in place of the author's. False if there is no template."""
     path = priority_place(draft.request.kind)
     spec = None if path is None or draft.request.kind == "Pod" else at(draft.obj, path)
     if not isinstance(spec, dict):

@@ -34,9 +34,9 @@ def at(obj: Any, path: Path) -> Any:
 
 
 def with_values(obj: Mapping[str, Any], values: Iterable[tuple[Path, Any]]) -> Obj:
-    """A copy of the object with a value at each path; what is missing on the way is added as a mapping.
+    """A copy of the object with a value at each path; mappings that are missing on the path are added.
 
-    All that does not change is shared with the original, which stays as it was.
+    Unchanged parts are shared with the original, which is not modified.
     """
     made = dict(obj)
     copied: dict[int, Any] = {id(made): made}  # by identity: each table on the way is copied once

@@ -1,4 +1,4 @@
-"""What a rule reads, what it finds, and what it fills in."""
+"""Inputs and outputs of a rule: the template, the findings and the values to fill in."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from moorage_kube.resources import Obj
 
 
 class Finding(Struct, frozen=True):
-    """A field that breaks a rule. `value`: what stands there, as text; empty: nothing does."""
+    """A field that breaks a rule. `value`: the present value as text; empty if there is none."""
 
     rule: str
     path: Path

@@ -16,7 +16,7 @@ from moorage_kube.scheduling import NodeInfo, is_gpu
 
 
 class GpuShape(Struct, frozen=True, kw_only=True):
-    """What some node offers: how many of one GPU resource, under which type labels."""
+    """GPUs of some node: the number of one GPU resource, and the node's type labels."""
 
     labels: Mapping[str, str]
     resource: str
@@ -24,7 +24,7 @@ class GpuShape(Struct, frozen=True, kw_only=True):
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """What of the cluster a rule may need."""
+    """The facts about the cluster that a rule may need."""
 
     gpu_types: Mapping[str, frozenset[str]] = field(default_factory=dict)  # by label
     shapes: tuple[GpuShape, ...] = ()
@@ -49,7 +49,7 @@ def facts_of(nodes: Iterable[NodeInfo]) -> Facts:
 
 
 def with_expected(facts: Facts | None, policy: Policy) -> Facts | None:
-    """The facts with nodes that a policy says may come; without facts nobody asked for GPUs at all."""
+    """The facts with the nodes that a policy expects. Without facts, GPUs were not asked for at all."""
     if facts is None or not policy.expected_nodes:
         return facts
     types = {key: set(values) for key, values in facts.gpu_types.items()}

@@ -10,11 +10,11 @@ from moorage_kube.scheduling import NodeInfo
 
 
 def away_from_gpus(nodes: Iterable[NodeInfo], *, own: Mapping[str, str] | None = None) -> tuple[Obj, ...]:
-    """The label expressions that keep a pod off nodes with GPUs and let it onto others; R7.
+    """The label expressions that keep a pod off nodes with GPUs and allow the others; R7.
 
-    `own`: the labels of the nodes that its tenant has for itself, if any: it runs on no others. Empty when there
-    is no other place: a node that is cordoned or tainted is none for ordinary pods (taints of its own health,
-    `node.kubernetes.io/…`, come and go and do not count).
+    `own`: the labels of the dedicated nodes of its tenant, if any: it runs on these only. Empty when there are no
+    other nodes. A node that is cordoned or tainted does not count as one for ordinary pods. Taints for a node's health
+    (`node.kubernetes.io/…`) are temporary and are ignored.
     """
     known = list(nodes)
     with_gpus = [node for node in known if node.gpus]

@@ -1,4 +1,4 @@
-"""The guardrails on GPUs: who may use their nodes, and types and counts that no node has."""
+"""The guardrails on GPUs: users of GPU nodes, and types and counts that all nodes lack."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REQUIRED: Path = ("affinity", "nodeAffinity", _REQUIRED_TERMS)
 
 
 def keeping_off(affinity: Any, away: Sequence[Obj]) -> Obj:
-    """A node affinity with the label expressions added to every alternative of what it requires."""
+    """A node affinity with the label expressions added to each alternative that it requires."""
     required = mapping(mapping(affinity).get(_REQUIRED_TERMS))
     terms = required.get("nodeSelectorTerms") or [{"matchExpressions": ()}]
     # terms are alternatives: each must keep off; an empty one matches no node
@@ -64,7 +64,7 @@ def _keeps_off(spec: Mapping[str, Any], away: Sequence[Obj]) -> bool:
 
 
 def _chosen_gpu_nodes(template: Template) -> Iterator[tuple[Path, str]]:
-    """Where it demands a node with GPUs, and what it writes there."""
+    """The fields that demand a node with GPUs, each with its value."""
     for key, value in mapping(template.spec.get("nodeSelector")).items():
         if key in GPU_TYPE_LABELS or (key == GPU_PRESENT_LABEL and value == "true"):
             yield (*template.path, "nodeSelector", key), shown_value(value)

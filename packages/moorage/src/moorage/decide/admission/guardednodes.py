@@ -1,11 +1,11 @@
-"""Nodes that are kept for a tenant, or for the guests of a machine group: no other pod gets onto them.
+"""Nodes that are dedicated to a tenant, or to the guests of a machine group: other pods are refused there.
 
 A taint guards both: `moorage.dev/tenant=TENANT`, and `moorage.dev/machine-group=GROUP` (`taint: true` of a
-Machine), each with the effect NoSchedule. A taint keeps off only pods that do not tolerate it, and that the
-scheduler places. So a pod is refused that tolerates the taint of nodes that are not its own, by name or with all
-others, or that names such a node. The right to bind pods is the scheduler's: no role of ours has it.
+Machine), each with the effect NoSchedule. A taint repels only pods that do not tolerate it, and that the
+scheduler places. So a pod is refused that tolerates the taint of others' nodes, by name or with all taints, or
+that names such a node. Only the scheduler has the right to bind pods: our roles do not include it.
 
-A pod of a tenant keeps pods of other namespaces off no node either: a required anti-affinity holds in both
+A pod of a tenant must not keep pods of other namespaces off nodes either. A required anti-affinity works in both
 directions, so one pod with `topologyKey: kubernetes.io/os` would leave all others without a node.
 https://kubernetes.io/docs/concepts/policy/resource-quotas/#cross-namespace-pod-affinity-scope
 """

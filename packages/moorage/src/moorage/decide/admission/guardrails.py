@@ -1,8 +1,8 @@
-"""What a GuardrailPolicy, and the kills of earlier pods, make of an object at admission.
+"""Apply a GuardrailPolicy, and the memory kills of earlier pods, to an object at admission.
 
 A policy's rules (`moorage.decide.admission.rulebook`) are applied to every kind with a pod template, when it is
-created and when its template changes. What Kubernetes' controllers create from a workload is not judged again, but
-for the replacements of pods that were killed for memory (`moorage.decide.runs.killanswer`).
+created and when its template changes. Objects that Kubernetes' controllers create from a workload are not judged
+again, except replacements of pods that were killed for memory (`moorage.decide.runs.killanswer`).
 """
 
 from __future__ import annotations

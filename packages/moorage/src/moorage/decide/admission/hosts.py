@@ -1,15 +1,16 @@
-"""Which hosts an object of a guarded namespace may name, and how it may steer the controllers that read it.
+"""The hosts that an object of a guarded namespace may name, and the ways it may steer ingress controllers.
 
-Hosts of the platform are the operator's alone. Hosts at or below a tenant's domain are that tenant's. Any other
-belongs to the namespace whose Ingress named it first; hosts of other kinds are compared with these, and not
-remembered. Whoever holds a host receives what browsers send to it, cookies and sign-in codes included: a second
-namespace must get no path of it. Wildcards are for teams with a domain, or one team could take all of `*.com`.
+Hosts of the platform belong to the operator only. Hosts at or below a tenant's domain belong to that tenant. Any
+other host belongs to the namespace of the first Ingress that named it. Hosts of other kinds are compared with
+these, and not recorded. The owner of a host receives the requests of browsers for it, cookies and sign-in codes
+included: a second namespace must not get any path of it. Wildcards are for tenants with a domain, or one tenant
+could take all of `*.com`.
 
 Annotations of ingress controllers can add hosts, insert configuration and read Secrets of other namespaces
-(CVE-2021-25742, CVE-2023-5044, CVE-2025-1097, CVE-2025-1098, CVE-2025-24514). A Service can take addresses that
-are another's (CVE-2020-8554), or lead an ingress controller past NetworkPolicies. Those are refused by name.
+(CVE-2021-25742, CVE-2023-5044, CVE-2025-1097, CVE-2025-1098, CVE-2025-24514). A Service can take addresses of
+others (CVE-2020-8554), or lead an ingress controller past NetworkPolicies. Those are refused by name.
 
-Total: never raises for an object that the API server let through.
+Total: never raises for an object that the API server accepted.
 https://kubernetes.io/docs/concepts/services-networking/ingress/
 """
 
@@ -155,7 +156,7 @@ def claims_of(ingress: Mapping[str, Any]) -> list[Claim]:
 
 
 def slim_ingress(ingress: Mapping[str, Any]) -> Obj:
-    """What claims, and Events about an Ingress, are made of; enough for an informer to keep."""
+    """The fields of an Ingress that claims and Events need; an informer stores only these."""
     kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
     rules = (ingress.get("spec") or {}).get("rules") or ()
     return {
@@ -178,7 +179,7 @@ def reserved_hosts(domain: str, *urls: str) -> tuple[str, ...]:
 
 
 def names_records(pod: Mapping[str, Any]) -> bool:
-    """Whether a pod asks for DNS records of its own, as ExternalDNS and kOps make them."""
+    """Whether a pod asks for its own DNS records, as ExternalDNS and kOps create them."""
     return not annotations_of(pod).keys().isdisjoint(_HOST_ANNOTATIONS)
 
 
@@ -192,9 +193,10 @@ def judge_hosts(
     reserved: Iterable[str] = (),
     taken: Iterable[Claim] = (),
 ) -> tuple[Refusal, ...]:
-    """All that must not stand in an object of a guarded namespace that names hosts: one of KINDS, or a Pod.
+    """All forbidden fields of an object of a guarded namespace that names hosts: one of KINDS, or a Pod.
 
-    `reserved`: see `reserved_hosts`. `taken`: what Ingresses claim, this one's own older self among them or not.
+    `reserved`: see `reserved_hosts`. `taken`: the claims of Ingresses, with or without those of this one's old
+    version.
     """
     name = _name(tenant)
     rights = _Rights(
@@ -234,7 +236,7 @@ def _by_host(claims: Iterable[Claim]) -> dict[str, Claim]:
 
 
 class _Rights(Struct, frozen=True, kw_only=True):
-    """Whose hosts are whose, for one namespace. `others`: domain → tenant; `taken`: host → claim elsewhere."""
+    """The owners of hosts, seen from one namespace. `others`: domain → tenant; `taken`: host → claim elsewhere."""
 
     mine: str
     others: Mapping[str, str]
@@ -415,7 +417,7 @@ def _texts(where: str, values: Any) -> Iterator[tuple[str, str]]:
 
 
 def _judge_shape(kind: str, obj: Mapping[str, Any]) -> Iterator[Refusal]:
-    """What keeps the hosts of an object from being read, or adds others to them."""
+    """Fields that make the hosts of an object unreadable, or add others to them."""
     spec = mapping(obj.get("spec"))
     if kind in ("IngressRoute", "IngressRouteTCP"):
         for at, route in enumerate(sequence(spec.get("routes"))):
@@ -511,7 +513,7 @@ def _judge_annotations(table: str, annotations: Mapping[str, Any]) -> Iterator[R
 
 
 def domain_of(tenant: Mapping[str, Any] | None) -> str:
-    """At or below what a tenant's hosts must be; empty: it has no domain."""
+    """The domain of a tenant: its hosts must be at or below it. Empty if it has none."""
     ingress = mapping(mapping(mapping(tenant).get("spec")).get("ingress"))
     return clean(str(ingress.get("domain") or ""))
 

@@ -1,11 +1,11 @@
-"""What a guest of a Machine gets at admission, and how its gate is lifted later.
+"""The fields that a guest of a Machine gets at admission, and the later removal of its gate.
 
-A pod that names a machine type and group gets the resources of one machine, the way to the nodes that offer it,
-the right to take a reservation's place, and the gate behind which it waits for its turn. What its author wrote
-stays, as long as it fits into one machine.
+A pod that names a machine type and group gets the resources of one machine, node selector terms for the nodes that
+offer it, the priority to preempt a reservation, and a scheduling gate until it has a place. The author's fields
+are unchanged, as long as they fit into one machine.
 
-Each of the author's node selector terms is put down twice, because a gate may be lifted together with more
-requirements in a term, but not with more terms: the first copies are tied to the node of the guest's place, the
+Each of the author's node selector terms is written twice, because a gate may be removed together with more
+requirements in a term, but not with more terms. The first copies are tied to the node of the guest's place, the
 second ones to a label that a node gets only when that place was lost.
 https://kubernetes.io/docs/concepts/scheduling-eviction/pod-scheduling-readiness/#mutable-pod-scheduling-directives
 """
@@ -99,7 +99,7 @@ def inject(pod: Obj, pools: Mapping[str, Pool]) -> Injected:
 
 
 def judge_update(old: Mapping[str, Any], new: Mapping[str, Any], *, ours: bool) -> list[Refusal]:
-    """What must not change about a pod: the machine it asks for; but by the operator, its place and its gate."""
+    """Refuse forbidden changes of a pod: of its machine; of its place and gate, unless by the operator."""
     refusals = []
     for key in (MACHINE_TYPE_LABEL, MACHINE_GROUP_LABEL):
         if labels_of(old).get(key) != labels_of(new).get(key):
@@ -116,9 +116,9 @@ def judge_update(old: Mapping[str, Any], new: Mapping[str, Any], *, ours: bool) 
 
 
 def lift(pod: Mapping[str, Any], node: str, at: str) -> Obj:
-    """The merge patch that lets a guest through to a node; it holds only for the version of the pod that was read.
+    """The merge patch that ungates a guest for a node; it is valid only for the version of the pod that was read.
 
-    `at` (RFC 3339) is noted beside the place; what it waited for no longer is.
+    `at` (RFC 3339) is recorded with the place; the annotation with the reason to wait is removed.
     """
     meta, spec = pod["metadata"], pod["spec"]
     notes: Obj = {PLACE_ANNOTATION: node, PLACE_AT_ANNOTATION: at}
@@ -151,7 +151,7 @@ def lift(pod: Mapping[str, Any], node: str, at: str) -> Obj:
 
 
 def tolerations_of(pool: Pool, kind: MachineType) -> list[Obj]:
-    """What gets a guest, and a reservation, onto nodes kept for the group or for devices."""
+    """The tolerations of a guest, and of a reservation, for nodes tainted for the group or for devices."""
     mine: list[Obj] = [
         {"key": MACHINE_GROUP_LABEL, "operator": "Equal", "value": pool.group, "effect": "NoSchedule"}
     ]
@@ -177,7 +177,7 @@ def _find(pod: Obj, pools: Mapping[str, Pool]) -> tuple[Pool | None, MachineType
 
 
 def _fill(pod: Obj, kind: MachineType) -> list[Refusal]:
-    """Give the chosen container what of the machine the others leave."""
+    """Give the chosen container the part of the machine that the other containers leave free."""
     containers = pod["spec"].get("containers") or [{}]
     labels, notes = labels_of(pod), annotations_of(pod)
     wanted = labels.get(MACHINE_CONTAINER_LABEL) or notes.get(MACHINE_CONTAINER_LABEL)

@@ -1,12 +1,13 @@
-"""Marks that our services write and trust, on objects that people may write too.
+"""Annotations that our services write and trust, on objects that users may write too.
 
-Whoever wrote them by hand would get around a limit: how often a run may start again, when idle work is suspended,
-how long it may be snoozed, how many workers of a map failed. So for everybody but our services and administrators
-they stay as they are stored, and a new object has none. Templates count as well: Kubernetes' own controllers make
-objects with what stands in them. All marks are in `SERVICE_MARKS` and `PERSONAL_MARKS` of `moorage.model.names`.
+A user who could write them would evade a limit: the number of restarts of a run, the suspension of idle work, the
+length of a snooze, the number of failed workers of a map. So only our services and administrators may write them.
+For all others they retain their stored values, and a new object has none. Templates count as well: Kubernetes'
+own controllers create objects from them. All these annotations are listed in `SERVICE_MARKS` and `PERSONAL_MARKS`
+of `moorage.model.names`.
 
-Who suspends a run writes that on its Job: people do so in their own name, and whoever resumes it takes it off.
-Who cancels a run writes that it has ended; that a run has ended is taken off by nobody.
+Suspending a run writes an annotation on its Job: users may write it in their own name, and any user who resumes
+the run removes it. Cancelling a run records its end; only our services and administrators may remove that record.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ MORE_METADATA = {"CronWorkflow": (("spec", "workflowMetadata"),)}  # where else 
 
 
 def forged(request: Request) -> Iterator[tuple[tuple[str, ...], str, str | None, str | None]]:
-    """Marks that may not be written as they are: path of the metadata, key, its value, what it must be.
+    """Forged annotations: path of the metadata, key, new value, required value.
 
-    None: nothing stands there, or may.
+    A value of None means that the annotation is absent, or must be.
     """
     if request.writes_marks:
         return
@@ -42,7 +43,7 @@ def forged(request: Request) -> Iterator[tuple[tuple[str, ...], str, str | None,
 
 
 def keep_marks(draft: Draft) -> None:
-    """Put every forged mark back to what was stored, and warn of it."""
+    """Restore the stored value of each forged annotation, and warn."""
     for path, key, value, before in list(forged(draft.request)):
         meta = at(draft.obj, path)
         if not isinstance(meta, dict):  # its whole template was taken away, and the mark with it

@@ -1,6 +1,6 @@
-"""What a new pod of a guarded namespace gets besides its guardrails, and what who creates a run is told of it.
+"""Steps for new pods of a guarded namespace, other than guardrails, and warnings for the creator of a run.
 
-Mirror pods are left alone: a node's kubelet makes them of what is configured there.
+Mirror pods are left unchanged: a kubelet creates them from the configuration of its node.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from moorage_kube.meta import annotations_of, labels_of
 
 
 def choose_own_nodes(draft: Draft) -> None:
-    """Send a pod without GPUs to its tenant's nodes; a guest goes where its machine is."""
+    """Send a pod without GPUs to its tenant's nodes. A guest is sent to the node of its machine instead."""
     if not draft.is_guest and not draft.request.is_mirror:
         draft.apply(inject(draft.obj, draft.request.tenant))
 
@@ -41,7 +41,7 @@ def name_scheduler(draft: Draft) -> None:
 
 
 def meet_restricted(draft: Draft) -> None:
-    """Give a pod of ours what Pod Security `restricted` asks for, where its namespace enforces that."""
+    """Give a pod of ours the fields that Pod Security `restricted` requires, where its namespace enforces that."""
     namespace, labels = draft.request.namespace, labels_of(draft.obj)
     if namespace is None or draft.request.is_mirror or not is_restricted(labels_of(namespace)):
         return
@@ -50,7 +50,7 @@ def meet_restricted(draft: Draft) -> None:
 
 
 def advise_users(draft: Draft) -> None:
-    """Warnings for who creates a run in a namespace of Pod Security `restricted`: names no user, or root."""
+    """Warn the creator of a run in a namespace of Pod Security `restricted` that sets no user, or root."""
     job, namespace = draft.obj, draft.request.namespace
     if namespace is None or not is_ours(labels_of(job)) or not is_restricted(labels_of(namespace)):
         return

@@ -1,7 +1,7 @@
-"""What the operator may not write, although RBAC lets it: RBAC knows no "in namespaces of tenants".
+"""Writes that the operator may not do although RBAC allows them: RBAC cannot say "in namespaces of tenants".
 
-With its token alone a thief could bind `moorage:tenant-admin` in `kube-system` and read the Secrets there, run a
-pod there as any ServiceAccount, or take the Pod Security level off a namespace.
+With a stolen token of the operator a thief could otherwise bind `moorage:tenant-admin` in `kube-system` and read
+the Secrets there, run a pod there as any ServiceAccount, or remove the Pod Security level of a namespace.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The order in which admission changes and judges an object: one list, which the webhooks walk.
+"""The order in which admission changes and judges an object: one list, which the webhooks follow.
 
-A step that reads a part of the object comes after every step that sets it, so that no rule decides by what another
-changes later. Steps that read and set the same part follow each other as they are listed.
+A step that reads a part of the object comes after every step that sets it, so that each rule sees the final value.
+Steps that read and set the same part run in the order of the list.
 
-`admit` is what the mutating webhook does. `judge` is what the validating one does: it sees the object that is
-about to be stored, also where others changed it after us; it changes nothing, so its order does not matter. Both
-are total: they never raise for an object that the API server let through.
+`admit` is for the mutating webhook. `judge` is for the validating one: it sees the object that is about to be
+stored, also where others changed it after us; it changes nothing, so its order does not matter. Both are total:
+they never raise for an object that the API server accepted.
 https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/
 """
 
@@ -63,7 +63,7 @@ class Part(Enum):
 
 
 class Step(Struct, frozen=True, kw_only=True):
-    """A step of admission. `reads` and `sets`: parts, beside the fields that no step sets."""
+    """A step of admission. `reads` and `sets`: parts, without the fields that are not set by any step."""
 
     name: str
     apply: Callable[[Draft], None]
@@ -181,7 +181,7 @@ def admit(request: Request) -> Verdict:
 
 
 def judge(request: Request) -> Verdict:
-    """Refuse what must not be stored; nothing is changed. What was wrong before an update does not hinder it."""
+    """Refuse an invalid object; nothing is changed. Faults that existed before an update do not block it."""
     draft = make_draft(request)
     judge_owner(draft)
     judge_marks(draft)
@@ -195,7 +195,7 @@ def judge(request: Request) -> Verdict:
 
 
 def judge_growth(request: Request) -> Verdict:
-    """Judge an update through a subresource, `scale` or `resize`, by what may grow there, for budgets."""
+    """Judge an update through a subresource, `scale` or `resize`, by the growth it asks for; for budgets."""
     draft = make_draft(request)
     apply_budgets(draft)
     return Verdict((), _one_for_each_field(draft), tuple(draft.warnings))
@@ -214,7 +214,7 @@ _NOTHING: tuple[Any, ...] = (None, {}, [], "")
 
 
 def _differences(before: Obj, after: Obj, path: str = "") -> Iterator[Obj]:
-    """The patches (RFC 6902) that lead from one object to another; an empty table is as good as none."""
+    """The patches (RFC 6902) from one object to another; an empty table counts as a missing one."""
     for key in {**before, **after}:
         old, new, where = before.get(key), after.get(key), f"{path}/{key.replace('~', '~0').replace('/', '~1')}"
         if key in _INTO and isinstance(new, dict) and (old is None or isinstance(old, dict)):

@@ -1,7 +1,7 @@
-"""Who owns an object: stamped when it is created, and kept when it changes.
+"""The owner of an object: stamped when it is created, and unchanged by updates.
 
 Kubernetes' own controllers and our operator write objects on behalf of others, from templates stamped here
-before, so from them the owner in the object stands. That is why whatever holds a pod template is stamped too.
+before, so the owner in their objects is trusted. That is why each kind with a pod template is stamped too.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from moorage_kube.resources import Obj
 
 
 def owners(request: Request) -> Iterator[tuple[tuple[str, ...], str, str, str, str | None]]:
-    """Where owners stand and who they must be: path of the metadata, its name, table, key, value (None: nobody).
+    """The owner fields with their required values: metadata path, its name, table, key, value (None: absent).
 
-    Nothing for those who write on behalf of others.
+    Nothing for users that write on behalf of others.
     """
     if request.is_copy:
         return

@@ -1,13 +1,13 @@
-"""Which PriorityClasses pods of a guarded namespace may name.
+"""The PriorityClasses that pods of a guarded namespace may name.
 
-A pod of a higher class takes the place of others; one of Kubernetes' own classes (`system-node-critical`) takes
-anybody's. So a tenant's pods have the classes that its Tenant lists, besides the cluster's default and ours for
-everybody. Classes that begin with `system-`, and those by which machines are held and handed over, are reserved,
-even where a Tenant lists them. Guests get theirs from the webhook. Pods of the cluster's default class get one in
-its place that does not preempt (`stand_in`).
+A pod of a higher class preempts others; one of Kubernetes' own classes (`system-node-critical`) preempts any pod.
+So a tenant's pods may use the classes that its Tenant lists, the cluster's default, and our public ones. Classes
+that begin with `system-`, and those by which machines are held and handed over, are reserved, even where a Tenant
+lists them. Guests get theirs from the webhook. Pods of the cluster's default class get one in its place that does
+not preempt (`stand_in`).
 
-Judged on every pod, whoever makes it, since the templates of unknown kinds are not seen; and on the templates that
-are, so that the error comes at once. Total: never raises for an object that the API server let through.
+Judged on every pod of any creator, since the templates of unknown kinds are not seen; and on known templates, so
+that the error comes at once. Total: never raises for an object that the API server accepted.
 https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/
 """
 
@@ -46,10 +46,10 @@ def judge_priority(
     tenant: Mapping[str, Any] | None,
     classes: Iterable[Mapping[str, Any]],
 ) -> tuple[Refusal, ...]:
-    """Refusals of a pod's class, or of that in a pod template; `kind` is one of WORKLOADS.
+    """Refusals of the class of a pod or pod template; `kind` is one of WORKLOADS.
 
-    `tenant` None: the namespace is guarded and no tenant's; then every class but the reserved ones is free.
-    `classes`: the cluster's PriorityClasses. What an update leaves as it was is not judged again.
+    `tenant` None: the namespace is guarded and has no tenant; all classes but the reserved ones are allowed.
+    `classes`: the cluster's PriorityClasses. Values that an update does not change are not judged again.
     """
     template = _template(kind, obj)
     spec = mapping(template.get("spec"))
@@ -156,14 +156,14 @@ def _is_reserved(name: str) -> bool:
 
 
 def _is_let_wait(kind: str, template: Mapping[str, Any]) -> bool:
-    """Whether it is a machine's guest that waits for its turn, which is what the class of guests is for."""
+    """Whether it is a machine's guest that waits for a place; the class of guests is for these."""
     if not is_guest({"metadata": template.get("metadata") or {}}):
         return False
     return kind != "Pod" or has_gate(mapping(template.get("spec")), MACHINE_GATE)
 
 
 def _judge_numbers(path: str, spec: Mapping[str, Any], chosen: Mapping[str, Any] | None) -> Iterable[Refusal]:
-    """What Kubernetes writes beside the class; a webhook that comes after it could have changed it."""
+    """Refusals of the values that Kubernetes sets from the class; a later webhook could have changed them."""
     value, policy = spec.get("priority"), spec.get("preemptionPolicy")
     if value is not None and int(value) > _value(chosen):
         yield Refusal(f"{path}.priority", repr(value), f"must be {_value(chosen)}, that of its PriorityClass")

@@ -1,8 +1,9 @@
-"""Pods of ours in a namespace that enforces Pod Security's `restricted`: what they lack is filled in.
+"""Pods of ours in a namespace that enforces Pod Security's `restricted`: missing fields are filled in.
 
 `restricted` refuses a pod that does not say itself that it is not root and takes no privileges. Runs, workers of
-maps and containers made over Docker's API get all of it, and a user: most images run as root otherwise. Workspaces
-keep the user of their image. What an author wrote stays, so a pod that asks for more is refused by Kubernetes.
+maps and containers created through Docker's API get all of it, and a user: most images run as root otherwise.
+Workspaces use the user of their image. The author's fields are unchanged, so Kubernetes refuses a pod that asks
+for more.
 https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted
 """
 
@@ -39,14 +40,14 @@ def is_restricted(labels: Mapping[str, str]) -> bool:
 
 
 def is_ours(labels: Mapping[str, str]) -> bool:
-    """Whether a pod with these labels runs what a person gave to Moorage, in an image that we do not know."""
+    """Whether a pod with these labels is work that a user gave to Moorage, in an image unknown to us."""
     return any(label in labels for label in (RUN_LABEL, MAP_LABEL, CONTAINER_LABEL, WORKSPACE_LABEL))
 
 
 def user_of(labels: Mapping[str, str], annotations: Mapping[str, str]) -> int | None:
-    """The user that a pod of ours runs as, by the annotations of its namespace; None: that of the image.
+    """The user that a pod of ours runs as, by the annotations of its namespace. None: the image's user.
 
-    What is no number from 1, or the word `image`, counts as nothing.
+    A value other than a number from 1 or the word `image` is ignored.
     """
     if WORKSPACE_LABEL in labels:
         return None
@@ -67,7 +68,7 @@ def names_user(spec: Mapping[str, Any]) -> bool:
 
 
 def secure(pod: Mapping[str, Any], *, user: int | None) -> tuple[Obj, ...]:
-    """JSON patches that give a pod what `restricted` asks for. `user` None: the image's, if not root."""
+    """JSON patches that add the fields that `restricted` requires. `user` None: the image's, if not root."""
     spec = mapping(pod.get("spec"))
     had = mapping(spec.get("securityContext"))
     context: Obj = {"runAsNonRoot": True, "seccompProfile": dict(_SECCOMP)} | _given(had)
@@ -97,7 +98,7 @@ def secure(pod: Mapping[str, Any], *, user: int | None) -> tuple[Obj, ...]:
 
 
 def advice(user: int | None) -> str:
-    """What who creates such a run is told."""
+    """The warning for the user who creates such a run."""
     if user is None:
         return "this namespace allows no root (Pod Security restricted): an image that runs as root does not start"
     return (

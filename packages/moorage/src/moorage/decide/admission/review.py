@@ -54,7 +54,7 @@ TEMPLATES: Mapping[str, tuple[tuple[str, ...], ...]] = {
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """One admission request, and what of the cluster it is judged by."""
+    """One admission request, and the state of the cluster that it is judged by."""
 
     kind: str  # one of TEMPLATES
     operation: str  # CREATE or UPDATE
@@ -81,9 +81,9 @@ class Request(Struct, frozen=True, kw_only=True):
 
     @property
     def is_copy(self) -> bool:
-        """Whether this user writes on behalf of others: the owner then stands in the object.
+        """Whether this user writes on behalf of others: the owner is then read from the object.
 
-        An administrator counts only with what another object owns: a control plane may run under such a name.
+        An administrator counts only for objects that have an owner reference: a control plane may use such a name.
         """
         if self.user in _COPYING_USERS or self.user.startswith(_COPYING_PREFIXES):
             return True
@@ -96,22 +96,22 @@ class Request(Struct, frozen=True, kw_only=True):
 
     @property
     def is_judged_already(self) -> bool:
-        """Whether it is made from a Job that stood here before: its pods, and the next attempts of a run."""
+        """Whether it comes from a Job that was judged before: its pods, and the next attempts of a run."""
         return self.is_copy and (self.kind == "Pod" or self.user == OPERATOR or MASTERS in self.groups)
 
     @property
     def is_mirror(self) -> bool:
-        """Whether a node made it: a mirror pod of what is configured there."""
+        """Whether a node created it: a mirror pod from the configuration of the node."""
         return self.user.startswith(NODE_USERS)
 
     @property
     def is_step(self) -> bool:
-        """Whether it is a pod of a workflow's step: no template of it stood here before."""
+        """Whether it is the pod of a workflow's step: its template was not judged before."""
         return self.kind == "Pod" and self.user == OPERATOR and at(self.obj, _OF_WORKFLOW) is not None
 
 
 class Refusal(Struct, frozen=True):
-    """A field that must not stand as it is. `value`: what stands there, as text; empty: nothing does."""
+    """A field with a forbidden value. `value`: the present value as text; empty if there is none."""
 
     field: str
     value: str
@@ -123,7 +123,7 @@ class Refusal(Struct, frozen=True):
 
 
 class Verdict(Struct, frozen=True):
-    """Every refusal at once; with none, `patches` (RFC 6902) make the object what it should be."""
+    """All refusals at once. If there are none, `patches` (RFC 6902) make the changes of admission."""
 
     patches: tuple[Obj, ...] = ()
     refusals: tuple[Refusal, ...] = ()
@@ -195,7 +195,7 @@ class Draft(Struct):
 
 
 def is_deleting(obj: Mapping[str, Any]) -> bool:
-    """Its finalizers must be free to go, whatever else is wrong with it."""
+    """Whether the object is being deleted: its finalizers must be removable, whether it is valid or not."""
     return bool((obj.get("metadata") or {}).get("deletionTimestamp"))
 
 

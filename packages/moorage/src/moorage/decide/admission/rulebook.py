@@ -1,9 +1,9 @@
-"""The guardrails that a GuardrailPolicy names: one table, read by admission, by `moor lint` and by the reference.
+"""The guardrails that a GuardrailPolicy names: one table for admission, `moor lint` and the reference.
 
 Each rule looks at one pod template of a workload and yields findings, by field path. A rule that can be filled in
-yields the values that are missing too; the object with them is judged again, so what remains wrong is still found.
+also yields the missing values. The object with them is judged again, so remaining faults are still reported.
 
-Everything here is total: fields of a wrong type are passed over (`shape.misshapen` names them).
+All functions here are total: fields of a wrong type are skipped (`shape.misshapen` names them).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from moorage_kube.resources import Obj
 
 
 class Rule(Struct, frozen=True, kw_only=True):
-    """A row of the table. `fill` yields the values that are missing; None: nobody can fill them in."""
+    """A row of the table. `fill` yields the missing values; None if they cannot be filled in."""
 
     name: str
     checks: str
@@ -56,7 +56,7 @@ class Rule(Struct, frozen=True, kw_only=True):
 
 
 class Judgement(Struct, frozen=True, kw_only=True):
-    """What a policy says of a workload, in the order of the table."""
+    """The result of a policy for a workload, in the order of the table."""
 
     denied: tuple[Finding, ...] = ()
     warned: tuple[Finding, ...] = ()
@@ -73,11 +73,11 @@ def judge_workload(
     away: tuple[Obj, ...] = (),
     fill: bool = False,
 ) -> Judgement:
-    """Apply every rule to every pod template of the object, and with `fill` fill in what is missing.
+    """Apply every rule to every pod template of the object, and with `fill` fill in missing values.
 
-    `obj` itself stays as it is; what is not filled in is shared with it. Without `fill`, what a `fill` rule would
-    write is a warning. Kinds without pod templates give nothing; in kinds that are not known, whatever looks like
-    a pod template is judged.
+    `obj` is not modified; parts that are not filled in are shared with it. Without `fill`, the result of a `fill`
+    rule is a warning. Kinds without pod templates yield nothing; in unknown kinds, each field that looks like a pod
+    template is judged.
     """
     denied: list[Finding] = []
     warned: list[Finding] = []

@@ -1,9 +1,9 @@
-"""The guardrails of runs (Jobs and pods that bear `moorage.dev/run`), and the advice for other Jobs and pods.
+"""The guardrails of runs (Jobs and pods with the label `moorage.dev/run`), and the advice for other Jobs and pods.
 
 - R4: a container without a memory limit gets the tenant's default, so that its growth kills only itself.
 - R5: requests equal limits for CPU and memory, so that its node never has to choose a victim.
-- R6: no limit and no default? Then the Job must never be tried again: `backoffLimit: 0`, `restartPolicy: Never`.
-- R7: pods without GPUs keep off GPU nodes, as long as there are others.
+- R6: no limit and no default? Then the Job must never be retried: `backoffLimit: 0`, `restartPolicy: Never`.
+- R7: pods without GPUs avoid GPU nodes, as long as there are others.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def fill_in_amounts(draft: Draft) -> None:
 
 
 def limit_restarts(draft: Draft) -> None:
-    """The tenant's limits of time and restarts, and what must hold of a run (R6)."""
+    """Apply the tenant's limits of time and restarts, and check a run (R6)."""
     request = draft.request
     if not draft.is_run or is_deleting(request.obj):
         return
@@ -66,9 +66,9 @@ def limit_restarts(draft: Draft) -> None:
 
 
 def keep_off_gpu_nodes(draft: Draft) -> None:
-    """R7, for new runs and steps. Left alone where the pod speaks of GPU nodes itself, in whatever way.
+    """R7, for new runs and steps. A pod that names GPU nodes in any way is left unchanged.
 
-    A guest goes where its machine is.
+    A guest is sent to the node of its machine.
     """
     if not _is_new_work(draft) or draft.is_guest:
         return
@@ -85,7 +85,7 @@ def _is_new_work(draft: Draft) -> bool:
 
 
 def check_run(draft: Draft) -> None:
-    """What must hold of a run when it is stored."""
+    """Refuse a run that must not be stored."""
     request = draft.request
     if request.is_judged_already:
         return
@@ -136,9 +136,9 @@ def _is_never_tried_again(draft: Draft) -> bool:
 
 
 def _fill_in(draft: Draft, container: Obj, *, fill_memory: bool) -> None:
-    """R4, and the CPU that R5 needs: the tenant's defaults (else a policy's) where nothing was asked for.
+    """R4, and the CPU for R5: the tenant's defaults (else a policy's) where the container sets none.
 
-    A memory limit that `moor run` filled in for somebody who may not read Tenants gives way to the tenant's own.
+    `moor run` fills in a memory limit for a user who may not read Tenants: the tenant's own limit replaces it.
     """
     defaults, whose = draft.request.defaults, "the tenant's"
     memory, cpu = defaults.memory, defaults.cpu
@@ -162,7 +162,7 @@ def _fill_in(draft: Draft, container: Obj, *, fill_memory: bool) -> None:
 
 
 def _policy_default(request: Request, rule: str, parameter: str) -> str | None:
-    """What a policy would fill in; a run gets it in its tenant's stead, before it is judged."""
+    """The value that a policy would fill in; a run without a tenant's default gets it before it is judged."""
     if request.policy is None or request.policy.level(rule, "off") != "fill":
         return None
     value = request.policy.rules[rule].get(parameter)
@@ -170,7 +170,7 @@ def _policy_default(request: Request, rule: str, parameter: str) -> str | None:
 
 
 def _memory_was_defaulted(draft: Draft) -> bool:
-    """The annotation speaks of the one container that `moor run` makes; among several it tells nothing of each."""
+    """Whether `moor run` set the limit of the only container. With several, the annotation is ignored."""
     notes = draft.obj["metadata"].get("annotations") or {}
     alone = sum(1 for _ in draft.containers()) == 1
     return draft.request.kind == "Job" and alone and notes.get(MEMORY_DEFAULTED_ANNOTATION) == "true"

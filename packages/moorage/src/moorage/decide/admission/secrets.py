@@ -1,11 +1,11 @@
-"""Who may mount the Secret of a run or map: its owner's Jobs and pods alone.
+"""Protect the Secret of a run or map: only its owner's Jobs and pods may mount it.
 
-Members of a tenant cannot read Secrets, but who creates a pod could have the kubelet read one for them. The owner
-stands in the name of such a Secret (`moorage.decide.runs.names`), so nothing is read to judge this. A name counts
-wherever it stands in the pod's spec: volumes, variables, pull secrets, drivers.
+Members of a tenant cannot read Secrets, but a user who creates a pod could have the kubelet read one. The name of
+such a Secret contains the owner (`moorage.decide.runs.names`), so nothing is read to judge this. A name counts
+anywhere in the pod's spec: volumes, variables, pull secrets, drivers.
 
-Templates from which controllers make pods later may be changed by other members, so they name no such Secret. The
-template of a Job cannot be changed.
+Other members may change the templates from which controllers create pods later, so these must not name such a
+Secret. The template of a Job cannot be changed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fields of a type that the API server refuses, on the way to what the rules read."""
+"""Fields with a type that the API server refuses, on the paths that the rules read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from moorage.decide.admission.templates import JOBS, WORKFLOWS, WORKLOADS, templ
 
 
 def misshapen(kind: str, obj: Any) -> Iterator[Finding]:
-    """Fields on the way to what the rules read that are of a type the API server refuses."""
+    """Fields on the paths that the rules read with a type that the API server refuses."""
     path = WORKLOADS.get(kind)
     if path is None:
         path = WORKFLOWS.get(kind)

@@ -181,7 +181,7 @@ def _containers(spec: Mapping[str, Any], path: Path) -> Iterator[tuple[Path, Obj
 
 
 def _argo_templates(spec: Mapping[str, Any], root: Path) -> Iterator[tuple[Path, Obj]]:
-    """Every template in the list, and those that stand in steps and tasks (`inline`), which hold no others."""
+    """Every template in the list, and those in steps and tasks (`inline`), which cannot contain others."""
     for index, template in enumerate(sequence(spec.get("templates"))):
         if not isinstance(template, dict):
             continue

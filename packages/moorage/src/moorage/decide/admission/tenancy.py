@@ -1,4 +1,4 @@
-"""A tenant's pods are sent to its own nodes. Who is kept off them: `moorage.decide.admission.guardednodes`."""
+"""A tenant's pods are sent to its own nodes. `moorage.decide.admission.guardednodes` refuses other pods."""
 
 from __future__ import annotations
 
