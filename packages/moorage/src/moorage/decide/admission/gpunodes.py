@@ -13,7 +13,7 @@ def away_from_gpus(nodes: Iterable[NodeInfo], *, own: Mapping[str, str] | None =
     """The label expressions that keep a pod off nodes with GPUs and allow the others; R7.
 
     `own`: the labels of the dedicated nodes of its tenant, if any: it runs on these only. Empty when there are no
-    other nodes. A node that is cordoned or tainted does not count as one for ordinary pods. Taints for a node's health
+    other nodes. A node that is cordoned or tainted does not count as one for ordinary pods. Taints for node health
     (`node.kubernetes.io/…`) are temporary and are ignored.
     """
     known = list(nodes)

@@ -76,8 +76,8 @@ def judge_workload(
     """Apply every rule to every pod template of the object, and with `fill` fill in missing values.
 
     `obj` is not modified; parts that are not filled in are shared with it. Without `fill`, the result of a `fill`
-    rule is a warning. Kinds without pod templates yield nothing; in unknown kinds, each field that looks like a pod
-    template is judged.
+    rule is a warning. Kinds without pod templates yield nothing; in unknown kinds, each field that looks like a
+    pod template is judged.
     """
     denied: list[Finding] = []
     warned: list[Finding] = []

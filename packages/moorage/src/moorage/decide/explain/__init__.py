@@ -1,1 +1,1 @@
-"""Why a pod waits, who holds what it needs, and when it could start."""
+"""Why a pod waits, the holders of the resources that it needs, and its possible start."""

@@ -1,8 +1,8 @@
-"""Why a pod waits: what is missing, who holds it, when it could start, and what would start now.
+"""Why a pod waits: the missing resources, their holders, the possible start, and requests that would start now.
 
 Pure: nodes, pods, volumes, machines, events and past runs in, an `Explanation` out. The rules of placement are
 those of `moorage_kube.scheduling`, read one node at a time. Pod (anti-)affinity and spreading are not judged here:
-the scheduler's own sentence is passed on for them.
+for them the scheduler's own sentence is shown.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def explain(
 ) -> Explanation:
     """Explain a pod, stored or hypothetical.
 
-    `pods` are all pods of the cluster (the pod itself may be among them), `storage` what was read of volumes
+    `pods` are all pods of the cluster (the pod itself may be among them), `storage` the volumes that were read
     (None: nothing, so none is called missing), `events` those of the pod and of its Job, `run` the run of the pod.
     """
     explainer = Explainer(snapshot(nodes, pods, history=history, machines=machines))
@@ -61,7 +61,7 @@ def explain(
 
 
 class Explainer:
-    """Explains pods of one snapshot. What they have in common is computed once; for one thread at a time."""
+    """Explains pods of one snapshot. Shared values are computed once; for one thread at a time."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.lookup = Lookup(snapshot)
@@ -115,7 +115,7 @@ class Explainer:
 
 
 def _explain_ended(base: Explanation, run: RunView) -> Explanation:
-    """A run that is over, or between two attempts: no node is judged for it."""
+    """Explain a run that has ended, or is between two attempts: nodes are not judged for it."""
     is_over = run.state.ended
     return replace(
         base,
@@ -204,7 +204,7 @@ def _quota(obj: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _not_made(obj: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> str:
-    """Why there is no pod: the newest event of its Job that a pod could not be created, whatever the reason."""
+    """Why there is no pod: the newest event of its Job that a pod could not be created, with any reason."""
     if obj["metadata"].get("uid"):
         return ""  # it is created
     return _newest([event for event in events if event.get("reason") == "FailedCreate"])

@@ -1,4 +1,4 @@
-"""Who is ahead of a pod in the scheduler's queue, and the future that is played through to foretell its start."""
+"""The pods ahead of a pod in the scheduler's queue, and a simulation that forecasts its start."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ def waiter(pod: PodInfo) -> Waiter:
 
 
 def play(case: Case, line: Sequence[ParsedPod], *, usual: bool) -> tuple[Earliest | None, Used]:
-    """Play the future forward: at each expected end the line is tried again, in its order.
+    """Simulate the future: at each expected end the queue is tried again, in its order.
 
-    Holders past their expected end are taken to end now; those without one never do. None: not foreseeable.
-    With `usual` an end is what past runs foretell, where that is before the limit or there is none.
-    Given back too: what is used on each node once those ahead that fit now have started.
+    Holders past their expected end are taken to end now; those without one never end. None: no forecast is possible.
+    With `usual`, the end that past runs forecast is used where it is before the limit or there is no limit.
+    Also returned: the usage of each node once those ahead that fit now have started.
     """
     future = _Future(case, line[:QUEUE_LIMIT], usual=usual)
     at, freed = case.now, [node.name for node in case.usable]
@@ -86,7 +86,7 @@ def play(case: Case, line: Sequence[ParsedPod], *, usual: bool) -> tuple[Earlies
 
 
 class _Future:
-    """The queue, the ends still to come and what is used, at a moment that only moves forward."""
+    """The queue, the coming ends and the usage of nodes, at a moment that only moves forward."""
 
     def __init__(self, case: Case, line: Sequence[ParsedPod], *, usual: bool) -> None:
         self._case = case

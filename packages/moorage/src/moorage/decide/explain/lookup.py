@@ -1,4 +1,4 @@
-"""What the explanations of many pods read of one snapshot again and again, each computed once."""
+"""Values of one snapshot that the explanations of many pods need, each computed once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from moorage_kube.scheduling import NodeInfo, PodInfo
 
 
 class Lookup:
-    """Remembers its answers for as long as it is kept; for one snapshot, and one thread at a time."""
+    """Caches its answers as long as it exists; for one snapshot, and one thread at a time."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
@@ -31,7 +31,7 @@ class Lookup:
         return self._usable[key]
 
     def usual(self, parsed: ParsedPod, now: datetime) -> Usual | None:
-        """How long what is like this pod took; its elapsed time is from its start to `now`."""
+        """The usual duration of similar pods; the elapsed time of this one is from its start to `now`."""
         key = (parsed.pod.uid or f"{parsed.pod.namespace}/{parsed.pod.name}", now)
         if key not in self._usual:
             since = parsed.holder.since if parsed.holder else None
@@ -40,7 +40,7 @@ class Lookup:
         return self._usual[key]
 
     def like(self, parsed: ParsedPod) -> Like:
-        """What the pod is compared by. A pod without a node is compared as on the first type that it names."""
+        """The fields by which pods are compared. A pod without a node counts as on the first type that it names."""
         pod, kind = parsed.pod, ""
         if pod.gpus:
             named = wanted_types(pod)

@@ -1,4 +1,4 @@
-"""A guest that waits behind the gate of its machine type: who is ahead of it, and when its turn comes."""
+"""A guest that waits behind the gate of its machine type: the guests ahead of it, and the time of its turn."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Why the volumes of a pod that has its node cannot be mounted, by the events of its kubelet. Pure.
 
-A pod's status says no more than ContainerCreating then: only events name what is missing.
+The pod's status is only ContainerCreating then: events name the missing object.
 https://kubernetes.io/docs/concepts/storage/volumes/
 """
 
@@ -33,7 +33,7 @@ _KINDS = (
 
 
 class Source(Struct, frozen=True, kw_only=True):
-    """What a volume of a pod is made from."""
+    """The object that a volume of a pod is made from."""
 
     kind: str  # Secret, ConfigMap or PersistentVolumeClaim
     name: str
@@ -49,7 +49,7 @@ class FailedMount(Struct, frozen=True, kw_only=True):
 
     @property
     def cause(self) -> str:
-        """The message on one line, without what `volume` says."""
+        """The message on one line, without the prefix with the name of the volume."""
         text = " ".join(_PREFIX.sub("", self.message).split())
         return text if len(text) <= CAUSE_LENGTH else f"{text[: CAUSE_LENGTH - 1]}…"
 
@@ -57,9 +57,9 @@ class FailedMount(Struct, frozen=True, kw_only=True):
 def failed_mount(
     events: Iterable[Mapping[str, Any]], *, uid: str, volumes: Sequence[Mapping[str, Any]] = ()
 ) -> FailedMount | None:
-    """Why the volumes of the pod with this uid are not mounted; None: nothing says so, or they are by now.
+    """Why the volumes of the pod with this uid are not mounted. None: no event says so, or they are mounted by now.
 
-    `volumes`: those of its spec. An event that names a cause goes before a later one that only names volumes.
+    `volumes`: those of its spec. An event that names a cause is preferred to a later one that only names volumes.
     """
     of_pod = sorted((event for event in events if _is_about(event, uid)), key=_time)
     mounted = max((_time(event) for event in of_pod if event.get("reason") in _LATER), default=_NEVER)
@@ -79,7 +79,7 @@ def failed_mount(
 def _with_cause(
     failures: Sequence[Mapping[str, Any]], unmounted: Sequence[str], volumes: Sequence[Mapping[str, Any]]
 ) -> Mapping[str, Any] | None:
-    """The newest that says why one of the unmounted volumes is not there; those of claims bear other names."""
+    """The newest event with the cause for one of the unmounted volumes. Events name volumes of claims differently."""
     known = {volume.get("name") for volume in volumes}
     newest: Mapping[str, Any] | None = None
     for event in failures:  # oldest first

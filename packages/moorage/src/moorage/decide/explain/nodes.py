@@ -1,4 +1,4 @@
-"""Each node and a pod that waits: the verdict, what is missing, who holds it, and what stands in the way."""
+"""Each node and a pod that waits: the verdict, the missing resources, their holders, and the obstacles."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def holds(pod: PodInfo, node: NodeInfo) -> bool:
 
 
 def obstacles(case: Case) -> tuple[str, ...]:
-    """For each node that could serve once its passing trouble is over: what that trouble is."""
+    """The temporary trouble of each node that could serve once the trouble is over."""
     if any(holds(case.me, node) for node in case.usable):
         return ()
     texts = []
@@ -77,7 +77,7 @@ def missing(case: Case) -> tuple[Missing, ...]:
 
 
 def _asked_first(pod: PodInfo) -> set[str]:
-    """The resources by which a pod is named where no node may be used: its GPUs, else all it asks for."""
+    """The resources to name where the pod may not use any node: its GPUs, else all that it asks for."""
     return {name for name in pod.requests if is_extended(name)} or set(pod.requests) - {"pods"}
 
 
@@ -89,7 +89,7 @@ def _free(node: NodeInfo, used: Mapping[str, int], resource: str) -> int:
 
 
 def held_by(case: Case, short: Sequence[Missing]) -> tuple[HeldBy, ...]:
-    """Holders of what is missing on nodes that the pod may use; who ends first comes first."""
+    """Holders of the missing resources on nodes that the pod may use, sorted by their ends."""
     names = {node.name for node in case.usable}
     return sorted_holders(
         hold_of(case, other, wanted.resource)
@@ -119,7 +119,7 @@ def hold_of(case: Case, other: ParsedPod, resource: str) -> HeldBy:
 
 
 def sorted_holders(holders: Iterable[HeldBy]) -> tuple[HeldBy, ...]:
-    """By their ends; of those without an end, who holds it longest comes first."""
+    """Sort holders by their ends; those without an end by their start, the oldest first."""
     far = datetime.max
 
     def order(held: HeldBy) -> tuple[datetime, datetime, str, str, str]:

@@ -1,4 +1,4 @@
-"""What everybody may know of a pod's start."""
+"""The part of an explanation that all users may see."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from moorage_kube.scheduling import is_gpu
 
 
 def as_public(full: Explanation) -> Explanation:
-    """The explanation with what everybody may know, and nothing else of it: whose it is, GPUs, where and when.
+    """Reduce an explanation to the part that all users may see: owners, GPUs, nodes and times.
 
-    Taken out: amounts of CPU and memory, names of volumes, what its labels, taints and selectors are, the words of
-    the scheduler, of quotas and of admission.
+    Removed: amounts of CPU and memory, names of volumes, values of labels, taints and selectors, the messages of the
+    scheduler, of quotas and of admission.
     """
     hidden = Trouble("", "a volume is not ready")
     codes = {

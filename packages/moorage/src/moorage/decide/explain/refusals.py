@@ -1,4 +1,4 @@
-"""Why a pod can never run on a cluster as it stands. Cordons and troubles of nodes pass, so they do not count."""
+"""Why a pod can never run on the present cluster. Cordons and node troubles are temporary, so they do not count."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from moorage_kube.scheduling import NodeInfo, PodInfo, is_extended, is_gpu, refu
 
 
 def refused_for_ever(me: PodInfo, base: Explanation, nodes: Sequence[NodeInfo]) -> tuple[Refusal, ...]:
-    """What no waiting can cure, as the cluster stands; empty: it may start some day."""
+    """The reasons why the pod can never start on the present cluster; empty if it may start some day."""
     who = base.who
     offered: dict[str, int] = {}  # GPU type → the most on a node
     for node in nodes:

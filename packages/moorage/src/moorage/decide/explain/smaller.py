@@ -24,7 +24,7 @@ LEAST_KEPT = 0.1  # a change to less than a tenth of the CPU or memory asked for
 def smaller_requests(case: Case, used: Used) -> tuple[Smaller, ...]:
     """Smaller or other requests, the least change first; each was tried on its node.
 
-    `used` is what is used on each node once those ahead have started.
+    `used` is the usage of each node once those ahead have started.
     """
     if case.volumes.troubles or case.base.quota:
         return ()
@@ -139,7 +139,7 @@ def _less_cpu_and_memory(case: Case, used: Used) -> Iterator[Smaller]:
 
 
 def _any_node(case: Case, used: Used) -> Iterator[Smaller]:
-    """On another node than those the pod's own node selector names, its GPU type kept."""
+    """On a node that the pod's own node selector excludes, with the same GPU type."""
     named = [part for part in case.me.node_selector if not names_type(part)]
     if not named:
         return
@@ -150,6 +150,6 @@ def _any_node(case: Case, used: Used) -> Iterator[Smaller]:
 
 
 def _rounded(resource: str, value: int) -> int:
-    """Down to what a person would ask for: whole CPUs or tenths, GiB or MiB."""
+    """Round down to an amount that a user would ask for: whole CPUs or tenths, GiB or MiB."""
     steps = (1000, 100) if resource == "cpu" else (2**30, 2**20)
     return next((value // step * step for step in steps if value >= step), 0)

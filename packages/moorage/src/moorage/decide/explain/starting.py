@@ -1,4 +1,4 @@
-"""Why a pod that has its node does not run yet, by what its kubelet says of its containers and volumes.
+"""Why a pod that has its node does not run yet, by its kubelet's report on its containers and volumes.
 
 https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#container-states
 """
@@ -23,7 +23,7 @@ BEING_STARTED = "being started"
 
 
 class Starting(Struct, frozen=True, kw_only=True):
-    """What the first container that hinders the start waits for, or all of them."""
+    """The reason of the first container that blocks the start, or of all containers."""
 
     reason: str  # the kubelet's word, of a container or in an event; or BEING_STARTED
     container: str = ""
@@ -34,7 +34,7 @@ class Starting(Struct, frozen=True, kw_only=True):
 
     @property
     def is_trouble(self) -> bool:
-        """Whether somebody has to do something."""
+        """Whether a user or administrator has to act."""
         return self.reason not in USUAL and self.reason != BEING_STARTED
 
     @property
@@ -43,9 +43,9 @@ class Starting(Struct, frozen=True, kw_only=True):
 
 
 def starting_of(pod: Mapping[str, Any], events: Iterable[Mapping[str, Any]] = ()) -> Starting | None:
-    """Why it does not run; None when it does. A container with a trouble goes before those that wait for it.
+    """Why the pod does not run; None when it does. A container with a trouble is preferred to those that wait for it.
 
-    `events`: the pod's, and perhaps others. They alone tell that a volume cannot be mounted.
+    `events`: the pod's, and perhaps others. Only they show that a volume cannot be mounted.
     """
     waiting = list(_waiting(pod))
     if trouble := next((each for each in waiting if each.is_trouble), None):

@@ -1,6 +1,6 @@
 """Whether the volumes of a pod let it start, and on which nodes.
 
-The rules are those of the scheduler's volume filters, as far as what was read allows to tell:
+The rules are those of the scheduler's volume filters, as far as the objects that were read allow:
 https://kubernetes.io/docs/concepts/storage/storage-classes/#volume-binding-mode and
 https://kubernetes.io/docs/concepts/storage/persistent-volumes/#node-affinity
 """
@@ -21,7 +21,7 @@ NO_PROVISIONER = "kubernetes.io/no-provisioner"  # a class whose volumes an admi
 
 
 class Storage(Struct, frozen=True, kw_only=True):
-    """What was read; a None was not readable, so nothing is judged by it. Keyed by name, in one namespace."""
+    """The objects that were read, by name, in one namespace. None: not readable, so nothing is judged by it."""
 
     claims: Mapping[str, Obj] | None = None
     volumes: Mapping[str, Obj] | None = None
@@ -37,7 +37,7 @@ class Trouble(Struct, frozen=True):
 
 
 class PodVolumes(Struct, frozen=True):
-    """How a pod stands with its volumes."""
+    """The state of a pod's volumes."""
 
     troubles: tuple[Trouble, ...] = ()
     terms: tuple[tuple[str, tuple[NodeSelectorTerm, ...]], ...] = ()  # claim and where its volume is reachable
@@ -108,7 +108,7 @@ def _trouble(name: str, claim: Obj, pod: PodInfo, seen: Storage, others: Iterabl
 
 
 def _unbound(claim: Obj, seen: Storage) -> str:
-    """What is wrong with a claim that has no storage yet; empty: it gets some with its first pod."""
+    """The fault of a claim that has no storage yet. Empty if it gets storage with its first pod."""
     spec = claim.get("spec") or {}
     kind = spec.get("storageClassName")
     if not kind:

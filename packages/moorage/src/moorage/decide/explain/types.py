@@ -1,4 +1,4 @@
-"""What is known about the start of a pod: the verdict on each node, what is missing, who holds it, and when."""
+"""The explanation of a pod's start: the verdict on each node, missing resources, their holders, and times."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Missing(Struct, frozen=True, kw_only=True):
 
 
 class HeldBy(Struct, frozen=True, kw_only=True):
-    """Who holds what is missing. `sure`: the end is a limit that is enforced, what is usual, or nobody knows."""
+    """A holder of a missing resource. `sure`: whether its end is an enforced limit, the usual one, or unknown."""
 
     holder: Holder
     node: str
@@ -62,7 +62,7 @@ class HeldBy(Struct, frozen=True, kw_only=True):
 
 
 class Earliest(Struct, frozen=True, kw_only=True):
-    """A forecast: when, where, and whose end makes the room (None: nobody's, there is room)."""
+    """A forecast: the time, the node, and the run that has to end first (None: there is room now)."""
 
     at: datetime
     node: str
@@ -84,7 +84,7 @@ class Waiter(Struct, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        """What people call it."""
+        """The name that users know."""
         return self.run or self.step or self.pod
 
 
@@ -109,7 +109,7 @@ class Refusal(Struct, frozen=True, kw_only=True):
 
 
 class MachineLine(Struct, frozen=True, kw_only=True):
-    """How the machine type stands whose guest the pod is."""
+    """The state of the machine type that the guest waits for."""
 
     group: str
     type: str
@@ -162,7 +162,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
 
     @property
     def who(self) -> str:
-        """What is explained, in words: the run, the step of a workflow, or the pod."""
+        """The subject of the explanation, in words: the run, the step of a workflow, or the pod."""
         if not self.run and self.step:
             workflow, _, step = self.step.partition("/")
             return (f"step {step} of " if step else "") + f"workflow {self.namespace}/{workflow}"

@@ -1,4 +1,4 @@
-"""What a pod asks of its nodes: the GPU types that it names, and all that decides which nodes it may use."""
+"""Constraints of a pod on nodes: the GPU types that it names, and all fields that decide which nodes it may use."""
 
 from __future__ import annotations
 
