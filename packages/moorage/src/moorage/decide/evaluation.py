@@ -1,6 +1,6 @@
-"""The work that users' texts may cause: one budget of steps, bytes and nodes for all of one object.
+"""The work that users' texts may cause: one budget of steps, bytes and nodes for all texts of one object.
 
-Whoever decides about an object makes its budget and shares it (`shared`) while that lasts; every text that is
+The code that decides about an object makes its budget and shares it (`shared`) meanwhile; every text that is
 evaluated takes from it. Without a shared one, as in a program of users, each evaluation has its own. A service has
 other processes evaluate (`elsewhere`).
 """
@@ -32,7 +32,7 @@ class TooMuchWork(TextError):
 
 
 class Budget:
-    """What may still be spent for one object.
+    """The amounts that one object may still use.
 
     A step is one element visited, 64 characters written, or 32 of a document with tags. `nodes`: those that the
     object has already. `others`: the nodes of all other workflows of its namespace that run now.
@@ -51,7 +51,7 @@ class Budget:
         self.left, self.others = STEPS, others
 
     def take_over(self, other: Budget) -> None:
-        """Go on with what is left of the same budget, which was spent in another process."""
+        """Continue with the rest of the same budget, after another process used some of it."""
         self.left, self.bytes_left, self.nodes = other.left, other.bytes_left, other.nodes
 
     def spend(self, steps: int = 1) -> None:
@@ -133,7 +133,7 @@ _ELSEWHERE: ContextVar[Elsewhere | None] = ContextVar("elsewhere", default=None)
 
 
 def where() -> Elsewhere | None:
-    """Who evaluates instead; None: this process does."""
+    """The evaluator in another process; None: this process evaluates."""
     return _ELSEWHERE.get()
 
 

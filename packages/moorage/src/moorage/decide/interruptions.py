@@ -1,13 +1,13 @@
-"""Whether an end is that of the work, or of a program that was told to stop: one rule for runs, steps and items.
+"""Whether work ended by itself or was interrupted by a stop signal: one rule for runs, steps and items.
 
-Work that ends after it was told to stop is interrupted, whatever its exit code: by a drain, an eviction, a
-preemption, the turn of another run, a suspension, a shutdown, the loss of its node, a deletion. A program that
-saves on SIGTERM and leaves with 0 has not finished. It has where it ended before, or where it says so: by a
-file at the path in `MOORAGE_DONE_FILE`.
+Work that ends after a stop signal is interrupted, with any exit code: by a drain, an eviction, a preemption, the
+turn of another run, a suspension, a shutdown, the loss of its node, a deletion. A program that saves on SIGTERM
+and exits with 0 has not finished. It has finished if it ended before, or if it says so: by a file at the path in
+`MOORAGE_DONE_FILE`.
 
-Only a process beside a program knows both for sure: the runner of a run, the script around a step and the
-worker of a map get the same SIGTERM. Runner and script end with `STOPPED` after an interruption, so that no
-Kubernetes Job counts it as a success. For other containers the times of the API server and the node decide.
+Only a process next to a program knows both for sure: the runner of a run, the script around a step and the worker
+of a map get the same SIGTERM. Runner and script end with `STOPPED` after an interruption, so that no Kubernetes
+Job counts it as a success. For other containers the times of the API server and the node decide.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ LONG_AGO = datetime.min.replace(tzinfo=UTC)  # told to stop at a moment that not
 def is_interruption(
     *, exit_code: int | None, ended: datetime | None, stopped_at: datetime | None, is_watched: bool = False
 ) -> bool:
-    """Whether a container ended because it was told to stop.
+    """Whether a container ended because of a stop signal.
 
-    `exit_code`, `ended`: None where they are not known. `stopped_at`: when it was told to stop, None: it was not.
+    `exit_code`, `ended`: None if unknown. `stopped_at`: the time of the stop request, None if there was none.
     `is_watched`: our runner or script started the program, so that exit code 0 means that it had finished.
     An end in the very second of `stopped_at` counts as an interruption: times are whole seconds, and work done
     twice is better than lost work.
@@ -42,9 +42,9 @@ def is_interruption(
 
 
 def stop_time(pod: Mapping[str, Any]) -> datetime | None:
-    """When a pod was told to stop, as the API server has it; None: it was not.
+    """The time of the stop request for a pod, by the API server; None if there was none.
 
-    A kubelet may note that it ends a pod when the pod has ended: such a moment is `LONG_AGO`.
+    A kubelet may record the reason only when the pod has ended: such a moment is `LONG_AGO`.
     """
     meta, moments = pod["metadata"], []
     disruption = condition(pod, "DisruptionTarget") or {}

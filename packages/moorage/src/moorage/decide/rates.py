@@ -32,8 +32,10 @@ class Bucket(Struct, frozen=True):
 
 
 def take(bucket: Bucket | None, rate: Rate, now: float) -> tuple[Bucket, float]:
-    """The bucket after a request, and 0; or the bucket unchanged in what it holds, and in how many seconds to ask
-    again. None is a full bucket. A clock that goes back gives nothing."""
+    """Take one request from a bucket: the new bucket, and 0 or the seconds until the next try is allowed.
+
+    A refused request takes nothing. None is a full bucket. A clock that is set back adds nothing.
+    """
     held = rate.burst if bucket is None else bucket.tokens + max(0.0, now - bucket.at) * rate.per_second
     at = now if bucket is None else max(now, bucket.at)
     held = min(float(rate.burst), held)

@@ -1,1 +1,1 @@
-"""What a request to the Kubernetes API changes, in the words of the audit log."""
+"""The changes that a request to the Kubernetes API makes, in the words of the audit log."""

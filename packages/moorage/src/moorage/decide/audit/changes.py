@@ -1,6 +1,6 @@
 """A request to the Kubernetes API as an action of the audit log: `cancel run default/a1`, `cordon node gpu-1`.
 
-The words are those of our own server's entries, so `moorage.present.audit` makes sentences of both. Only names of
+The words are those of our server's entries, so `moorage.present.audit` makes sentences of both. Only names of
 objects and of fields are taken from an object: no value of a field but the size of a volume.
 """
 
@@ -64,7 +64,7 @@ CLIENT_MAX = 63
 
 
 class Change(Struct, frozen=True, kw_only=True):
-    """What the API server asks about, as far as it is recorded. `operation`: CREATE, UPDATE, DELETE or CONNECT."""
+    """The recorded part of the API server's admission request. `operation`: CREATE, UPDATE, DELETE or CONNECT."""
 
     operation: str
     group: str
@@ -79,12 +79,12 @@ class Change(Struct, frozen=True, kw_only=True):
 
 
 def is_recorded(username: str) -> bool:
-    """Whether somebody's requests are recorded: people's and programs', not those of the cluster's own parts."""
+    """Whether requests of this user are recorded: those of people and programs, not of the cluster's own parts."""
     return not username.startswith(COMPONENTS)
 
 
 def target_of(change: Change) -> str:
-    """What is changed, such as `run default/a1`; empty where it is nothing that is recorded.
+    """The changed object, such as `run default/a1`; empty if it is not recorded.
 
     All Jobs of a run are the run.
     """
@@ -100,7 +100,7 @@ def target_of(change: Change) -> str:
 
 
 def action_of(change: Change) -> str:
-    """What is done, such as `cancel run default/a1`; empty where nothing changes that is recorded."""
+    """The action, such as `cancel run default/a1`; empty if nothing changes that is recorded."""
     if not (target := target_of(change)):
         return ""
     if change.subresource:
@@ -117,7 +117,7 @@ def action_of(change: Change) -> str:
 
 
 def path_of(change: Change) -> str:
-    """The path of the object in the Kubernetes API, whatever version of it was asked for."""
+    """The path of the object in the Kubernetes API, in any requested version."""
     root = f"/apis/{change.group}/{change.version}" if change.group else f"/api/{change.version}"
     is_in_namespace = change.namespace and change.plural != "namespaces"
     parts = [root, *(("namespaces", change.namespace) if is_in_namespace else ()), change.plural, _name(change)]
@@ -125,9 +125,9 @@ def path_of(change: Change) -> str:
 
 
 def client_of(change: Change) -> str:
-    """The program as it names itself, such as `kubectl` or `moor`; empty where the request does not tell.
+    """The program as it names itself, such as `kubectl` or `moor`; empty where the request does not name it.
 
-    A deletion never tells: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/delete-options/
+    A deletion never does: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/delete-options/
     """
     manager = str(change.options.get("fieldManager") or "") or _new_manager(change.old, change.obj)
     return "kubectl" if manager.startswith("kubectl") else manager[:CLIENT_MAX]
@@ -174,7 +174,10 @@ def _size(claim: Mapping[str, Any]) -> str:
 
 
 def _new_manager(old: Obj | None, new: Obj | None) -> str:
-    """Who changed fields last, by `metadata.managedFields`; https://kubernetes.io/docs/reference/using-api/server-side-apply/"""
+    """The last field manager in `metadata.managedFields`.
+
+    https://kubernetes.io/docs/reference/using-api/server-side-apply/
+    """
     before = _managers(old)
     fresh = [entry for entry in _managers(new) if entry not in before and not entry.get("subresource")]
     newest = max(fresh, key=lambda entry: str(entry.get("time") or ""), default={})

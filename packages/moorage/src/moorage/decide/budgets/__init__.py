@@ -1,1 +1,1 @@
-"""Budgets of GPU-hours and money: what was used, who hears of it, what becomes of new work."""
+"""Budgets of GPU-hours and money: their use, the recipients of notices, and the treatment of new work."""

@@ -1,4 +1,4 @@
-"""Which period is on, what was used of a budget, who is to hear of it, and what becomes of new work."""
+"""The current period and use of a budget, the recipients of notices, and the treatment of new work."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class BudgetEvent(StrEnum):
 
 
 class Standing(Struct, frozen=True, kw_only=True):
-    """A budget, and what somebody has used of it."""
+    """A budget, and the use of it by one user."""
 
     budget: Budget
     use: Use
@@ -76,7 +76,7 @@ def gpu_hours(
 
 
 def uses_of(budget: Budget, used: Mapping[str, Decimal], *, start: datetime) -> tuple[Use, ...]:
-    """The rows of a status, the largest first. Marks of notices are kept within a period."""
+    """The rows of a status, the largest first. Records of sent notices are retained within a period."""
     names = budget.users or budget.tenants
     warned = {use.name: use.warned for use in budget.uses} if budget.start == start else {}
     uses = [
@@ -118,7 +118,7 @@ def due(budget: Budget, uses: Iterable[Use], *, start: datetime) -> tuple[tuple[
 
 
 def standings(budgets: Iterable[Budget], *, user: str, tenant: str, now: datetime) -> list[Standing]:
-    """Every budget that holds for somebody's work in a tenant's namespace, and what is used of it."""
+    """Every budget that applies to a user's work in a tenant's namespace, and its use."""
     result = []
     for budget in budgets:
         if name := budget.is_for(user=user, tenant=tenant):

@@ -1,1 +1,1 @@
-"""What nodes cost, and who bears how much of it: exact sums of money, without input or output."""
+"""The price of nodes, and its division among pods: exact sums of money, without input or output."""

@@ -1,7 +1,7 @@
-"""Two ways of billing, over the same work: nodes by the hour, or what pods ask for by the hour.
+"""Two ways of billing, over the same work: nodes by the hour, or the requests of pods by the hour.
 
-Pods that keep the cluster going, and those that hold a machine's place, cost nothing where pods are billed: the
-provider runs the first, and the second have no use there.
+System pods, and those that hold a machine's place, cost nothing where pods are billed: the provider runs the
+first, and the second have no use there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from moorage_kube.errors import UsageError
 
 
 class Job(Struct, frozen=True, kw_only=True):
-    """Work of which one pod was seen: what it asks for, how long it takes, and how often it runs."""
+    """Work of one pod: its requests, its duration, and its number of runs."""
 
     name: str
     cpu_milli: int = 0
@@ -58,7 +58,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
 
     @property
     def saved(self) -> Fraction | None:
-        """What billing by pods saves, as a part of the nodes' money; less than 0: it costs more."""
+        """The savings of billing by pods, as a part of the nodes' money; less than 0 if it costs more."""
         return 1 - self.pods / self.nodes if self.nodes else None
 
 
@@ -66,10 +66,10 @@ def compare(
     facts: Facts, pod_sheet: PriceSheet, *, since: datetime, until: datetime, jobs: Sequence[Job] | None = None,
     scale: Fraction = Fraction(1),
 ) -> Comparison:  # fmt: skip
-    """Nodes by `facts.sheet`, pods by `pod_sheet`. Raises UsageError for a sheet that cannot tell.
+    """Nodes by `facts.sheet`, pods by `pod_sheet`. Raises UsageError for a sheet that lacks a price.
 
-    `jobs` None: those of the window itself. `scale`: nodes' money is taken so many times, to compare what they
-    cost in a month with jobs counted by the month.
+    `jobs` None: those of the window itself. `scale`: a factor for the money of nodes, to compare their cost of a
+    month with jobs counted by the month.
     """
     if facts.sheet.currency != pod_sheet.currency:
         raise UsageError(
@@ -135,7 +135,7 @@ def job_of(
 
 
 class Biller:
-    """Bills jobs by one sheet, and remembers what an hour of each size costs."""
+    """Bills jobs by one sheet, and caches the price of an hour of each size."""
 
     def __init__(self, sheet: PriceSheet) -> None:
         self._sheet = sheet
@@ -152,7 +152,7 @@ class Biller:
 
 
 class _Hour(Struct, frozen=True):
-    """Of a job of some size: what it asks for, what is billed, and the price."""
+    """An hour of a job of some size: the requests, the billed amount, and the price."""
 
     asked: Amount
     billed: Amount

@@ -1,8 +1,8 @@
 """Money as whole numbers, so that sums are exact and shares add up.
 
 A price of an hour is rounded once, to 10^-12 of the currency. A price times a time in microseconds is a whole
-number of *grains*. Shares are rounded down to grains, and what is left over goes to whom the caller says. For
-people, amounts are rounded to the currency's smallest coin by the largest remainder: shares add up to the total.
+number of *grains*. Shares are rounded down to grains, and the caller assigns the remainder. For display, amounts
+are rounded to the currency's smallest coin by the largest remainder: shares add up to the total.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ def part_of(amount: int, share: Fraction) -> int:
 
 
 def rounded(amounts: Sequence[int], decimals: int) -> list[Decimal]:
-    """Grains as money, each within a coin of what it is; together they are the rounded sum, half up.
+    """Grains as money, each within a coin of its exact amount; their sum is the rounded sum, half up.
 
-    By the largest remainder: all are rounded down, and the coins that are missing go to those who lost most.
+    By the largest remainder: all are rounded down, and the missing coins are added to the largest remainders.
     """
     scale = 10**decimals
     coins = [amount * scale // GRAINS for amount in amounts]

@@ -42,7 +42,7 @@ class Pricer(Struct, frozen=True):
     def price(
         self, lives: Iterable[NodeLife], *, since: datetime, until: datetime, now: datetime
     ) -> list[PricedNode]:
-        """What is billed of each life within [since, until), up to now."""
+        """The billed parts of each life within [since, until), up to now."""
         stretches = []
         for life in lives:
             there = now if life.ended_at is None else life.ended_at
@@ -64,8 +64,8 @@ class Pricer(Struct, frozen=True):
 def price_of(sheet: PriceSheet, life: NodeLife) -> Fraction | None:
     """Money per hour: of a bought machine, else by type, region and market; None where the file says nothing.
 
-    A price without a region holds in every region that has none of its own. A node that does not say whether it is
-    spot is on demand.
+    A price without a region applies in every region that has no separate price. A node without a market is on
+    demand.
     """
     for owned in sheet.owned:
         if owned.is_of(node=life.node, instance_type=life.instance_type):

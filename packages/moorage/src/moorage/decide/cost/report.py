@@ -1,4 +1,4 @@
-"""The money of a window: what was used, allocated, reserved and idle, by whom or where.
+"""The money of a window: used, allocated, reserved and idle, by user or by place.
 
 For every node and moment: provisioned = used + unused + not measured + reserved + idle. A pod's money is *used* as
 far as its GPUs were busy by their samples, and *unused* as far as they were not. Without GPUs or samples it is
@@ -45,14 +45,14 @@ class By(StrEnum):
 
 
 class Measured(Struct, frozen=True, kw_only=True):
-    """What samples say of a pod, in millionths: for how much of its time, and how busy its GPUs were in it."""
+    """Samples of a pod, in millionths: the covered part of its time, and the mean use of its GPUs in it."""
 
     covered: int
     busy: int
 
 
 class Booking(Struct, frozen=True, kw_only=True):
-    """A reservation of the calendar: so many machines of a type, from one moment to another, for somebody."""
+    """A reservation of the calendar: a number of machines of a type, for an owner, from one moment to another."""
 
     name: str
     namespace: str
@@ -87,7 +87,7 @@ class Sums(Struct):
         return float(Fraction(self.gpu_us) / HOUR_US)
 
     def add(self, share: Share, measured: Mapping[str, Measured]) -> None:
-        """Add a share by what became of its money."""
+        """Add a share, by the use of its money."""
         interval, money = share.interval, share.money
         if interval is None:
             self.idle += money
@@ -118,9 +118,9 @@ class Sums(Struct):
 
 
 class Ledger(Struct, frozen=True, kw_only=True):
-    """The money of a window before anybody reads it: `report_of` makes the report of each reader from one.
+    """The money of a window for all readers: `report_of` makes the report of each reader from it.
 
-    `sums`: by the name of a row, and by (user, namespace) where that decides who may see the name; None: all may.
+    `sums`: by the name of a row, and by the (user, namespace) that decides who may see the name; None: all may.
     """
 
     by: By
@@ -163,7 +163,7 @@ class Row(Struct, frozen=True, kw_only=True):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """`unpriced`: nodes that the file has no price for → their hours; no row has anything of them."""
+    """`unpriced`: nodes without a price in the file → their hours; the rows do not include them."""
 
     rows: tuple[Row, ...]
     total: Row
@@ -179,10 +179,10 @@ def report(
     days: Sequence[datetime] = (),
     sees: Sees | None = None,
 ) -> Report:
-    """The rows of a window, the largest first, what is nobody's last; days in their order.
+    """The rows of a window, the largest first, money without an owner last; days in their order.
 
-    `days`: where days begin, for By.DAY: the first at or before `since`. `sees`: whose pods the reader may see by
-    name; those of others are one row. None: everybody's.
+    `days`: the starts of days, for By.DAY: the first at or before `since`. `sees`: the pods that the reader may
+    see by name; those of others are one row. None: all pods.
     """
     return report_of(ledger(facts, by=by, since=since, until=until, days=days), sees)
 
@@ -201,7 +201,7 @@ def ledger(facts: Facts, *, by: By, since: datetime, until: datetime, days: Sequ
 
 
 def report_of(ledger: Ledger, sees: Sees | None = None) -> Report:
-    """What a reader may know of a ledger. The sums of all readers are the same."""
+    """The part of a ledger that a reader may see. The sums of all readers are the same."""
     table: dict[str, Sums] = {}
     for (name, whose), sums in ledger.sums.items():
         table.setdefault(_shown(name, whose, sees), Sums()).merge(sums)
@@ -257,9 +257,9 @@ def shares(
 
 
 def booked(intervals: Iterable[Interval], bookings: Sequence[Booking]) -> list[Interval]:
-    """Places that are kept go to whom they are reserved for, as many as are, while they are; the others to nobody.
+    """Assign reserved places to the reservations that are active then; places beyond their number have no owner.
 
-    A place may be kept for several in turns: it becomes as many intervals.
+    A place may be reserved for several in turns: it is split into as many intervals.
     """
     result: list[Interval] = []
     kept: list[Interval] = []
@@ -319,19 +319,19 @@ def _booked(kept: Sequence[Interval], bookings: Sequence[Booking]) -> list[Inter
 
 
 def type_of(life: NodeLife) -> str:
-    """What a node is called by: its instance type, else its GPU type."""
+    """The name of a node's type: its instance type, else its GPU type."""
     name = life.instance_type or life.gpu_type or "no type"
     where = f" in {life.region}" if life.region else ""
     return f"{name}{where}{', spot' if life.market == 'spot' else ''}"
 
 
 def is_system(namespace: str) -> bool:
-    """Whether what runs in a namespace keeps the cluster going, and is of no team."""
+    """Whether a namespace is part of the system, and of no tenant."""
     return namespace in SYSTEM_NAMESPACES or namespace.startswith("kube-")
 
 
 def _named(share: Share, by: By, tenants: Mapping[str, str]) -> tuple[str, tuple[str, str] | None]:
-    """The name of a share's row, and the user and namespace that decide who may see it; None: everybody may."""
+    """The name of a share's row, and the user and namespace that decide who may see it; None: all may."""
     interval = share.interval
     if by is By.NODE:
         return share.node.life.node, None

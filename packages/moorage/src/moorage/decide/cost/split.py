@@ -1,8 +1,9 @@
-"""Who bears how much of a node's price: each pod by what it asks for, the rest is idle.
+"""Divide a node's price: each pod pays for the resources that it asks for, the rest is idle.
 
-A node's price is shared by its resources in proportion to what it has of each, times the file's weights. Each
-resource's part is shared by what pods ask of it. So a pod's money depends on the node and on itself alone: no
-neighbour changes it. Where pods ask for more than there is, as after a device was lost, they share what there is.
+A node's price is divided among its resources in proportion to its capacity of each, times the file's weights. Each
+resource's part is divided by the requests of pods. So a pod's money depends only on the node and itself: its
+neighbours do not change it. Where pods ask for more than the capacity, as after a device was lost, they share the
+capacity.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Parts = Mapping[str, Fraction]  # resource → part of a whole
 
 
 class Share(Struct, frozen=True, kw_only=True):
-    """What a pod bore of a stretch of a node, in grains; `interval` None: nobody did, it was idle."""
+    """A pod's money for a time on a node, in grains; `interval` None: the idle part."""
 
     node: PricedNode
     interval: Interval | None
@@ -45,7 +46,7 @@ def capacity_of(life: NodeLife) -> dict[str, Fraction]:
 
 
 def parts_of(capacity: Parts, weights: Weights) -> dict[str, Fraction]:
-    """Which part of the node's price each resource bears; together one. All zero for a node that has nothing."""
+    """The part of the node's price for each resource; the sum is one. All zero for a node without capacity."""
     weighed = {
         GPU: capacity[GPU] * weights.gpu,
         CPU: capacity[CPU] * weights.cpu,
@@ -56,7 +57,7 @@ def parts_of(capacity: Parts, weights: Weights) -> dict[str, Fraction]:
 
 
 class _Asked(Struct, frozen=True, kw_only=True):
-    """What pods of one size ask for on a node: whole numbers of its own units, and the part of its price."""
+    """The requests of pods of one size on a node, in the units of `_Room`, and the part of its price."""
 
     units: tuple[int, ...]  # by RESOURCES
     share: Fraction  # of the node's price, where there is enough of everything
@@ -77,14 +78,14 @@ _Held = tuple[Interval, datetime, datetime, _Asked]
 
 
 class Splitter:
-    """Splits stretches of nodes by the same weights, and remembers what pods of a size cost on each."""
+    """Splits the money of nodes by the same weights, and caches the price of each pod size on each node."""
 
     def __init__(self, weights: Weights) -> None:
         self._weights = weights
         self._rooms: dict[tuple[str, datetime], _Room] = {}
 
     def split(self, node: PricedNode, intervals: Iterable[Interval]) -> list[Share]:
-        """The whole money of a stretch: one share for each pod and one, the last, for what was idle.
+        """The whole money of a node and time: one share for each pod, and the idle share last.
 
         `intervals` are of pods on this node. Shares add up to the node's money to the grain.
         """

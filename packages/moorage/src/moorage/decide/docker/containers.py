@@ -50,7 +50,7 @@ def container_id(pod: Mapping[str, Any]) -> str:
 
 
 def config_of(pod: Mapping[str, Any]) -> Obj:
-    """The body a container was made from; empty where somebody has spoilt it."""
+    """The body that a container was made from; empty if it is unreadable."""
     try:
         body = parse_json(annotations_of(pod).get(CONFIG_ANNOTATION) or "{}")
     except ValueError:
@@ -92,7 +92,7 @@ def is_ended(pod: Mapping[str, Any]) -> bool:
 
 
 def never_starts(pod: Mapping[str, Any]) -> str:
-    """Why no kubelet will start the container, whatever happens; empty: it runs, has ended, or may start."""
+    """Why the container can never start; empty: it runs, has ended, or may start."""
     for status in (pod.get("status") or {}).get("containerStatuses") or ():
         waiting = (status.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") in NEVER_STARTING:

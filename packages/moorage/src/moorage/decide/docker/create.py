@@ -1,7 +1,7 @@
 """From the body of Docker's `POST /containers/create` to a guarded pod, and a Service where ports are published.
 
-What would only seem to work is refused with the field's path, never dropped: bind mounts of the node's files,
-privileges, the node's network.
+Options that could not have their effect are refused with the field's path, never dropped: bind mounts of the
+node's files, privileges, the node's network.
 
 https://docs.docker.com/reference/api/engine/version/v1.41/
 """
@@ -89,7 +89,7 @@ _HOST_MODES: Mapping[str, tuple[str, ...]] = {
 
 
 class Fault(Struct, frozen=True):
-    """Something that cannot be done: where in the body, what, and what to do instead."""
+    """An unsupported option: its path in the body, the fault, and an alternative."""
 
     field: str
     message: str
@@ -97,7 +97,7 @@ class Fault(Struct, frozen=True):
 
 
 class ContainerPlan(Struct, frozen=True, kw_only=True):
-    """What to create; nothing of it where there are faults."""
+    """The objects to create; ignored where there are faults."""
 
     name: str
     pod: Obj
@@ -107,7 +107,7 @@ class ContainerPlan(Struct, frozen=True, kw_only=True):
 
 
 class Around(Struct, frozen=True, kw_only=True):
-    """What a container gets where its maker does not say."""
+    """Defaults for options that the request does not set."""
 
     namespace: str
     cpu: str = DEFAULT_CPU
@@ -201,7 +201,7 @@ class _Draft:
         )
 
     def _check_image(self) -> None:
-        """Refuse on a cluster of processes what could never start, and say where a command really runs."""
+        """On a cluster of processes, refuse an image that cannot start, and say where the command really runs."""
         image = self.body.get("Image")
         if not self.around.on_processes or not isinstance(image, str) or not image:
             return
@@ -290,7 +290,7 @@ class _Draft:
         return made, affinity, tolerations
 
     def _list(self, where: str) -> list[Any]:
-        """A list of HostConfig; what is none is a fault."""
+        """A list of HostConfig; a value of another type is a fault."""
         value = self.host.get(where)
         if value is None or isinstance(value, list):
             return value or []
@@ -570,7 +570,7 @@ def _by_label(types: Iterable[GpuType]) -> dict[str, list[str]]:
 
 
 def owned_by(service: Obj, pod: Mapping[str, Any]) -> Obj:
-    """The Service, going when this pod goes."""
+    """The Service with the pod as its owner: it is deleted with the pod."""
     made = dict(service)
     made["metadata"] = dict(service["metadata"]) | {"ownerReferences": [owner_reference(pod)]}
     return made

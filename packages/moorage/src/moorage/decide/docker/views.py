@@ -24,7 +24,7 @@ _FILTERS = {"id", "name", "label", "status", "ancestor", "exited", "volume"}
 
 
 class StateView(Struct, frozen=True, kw_only=True):
-    """Docker's words for where a container stands."""
+    """The state of a container in Docker's words."""
 
     status: str  # created, running, restarting, removing, exited
     text: str  # as `docker ps` shows it
@@ -37,7 +37,7 @@ class StateView(Struct, frozen=True, kw_only=True):
 
     @property
     def is_live(self) -> bool:
-        """Started, and not ended: what `docker ps` lists without `-a`; one that waits for its place is."""
+        """Whether `docker ps` lists it without `-a`: it has started and not ended, or waits for a node."""
         return self.status in ("running", "restarting", "removing") or bool(self.text and self.status == "created")
 
 
@@ -170,7 +170,7 @@ def inspect(pod: Mapping[str, Any], service: Mapping[str, Any] | None, now: date
 
 
 def _granted(pod: Mapping[str, Any]) -> Obj:
-    """What the pod really got, after all guardrails."""
+    """The resources of the pod after all guardrails."""
     limits = ((pod["spec"]["containers"][0].get("resources") or {}).get("limits")) or {}
     made: Obj = {}
     try:

@@ -71,7 +71,7 @@ def waiter(pod: PodInfo) -> Waiter:
 def play(case: Case, line: Sequence[ParsedPod], *, usual: bool) -> tuple[Earliest | None, Used]:
     """Simulate the future: at each expected end the queue is tried again, in its order.
 
-    Holders past their expected end are taken to end now; those without one never end. None: no forecast is possible.
+    Holders past their expected end are taken to end now; those without one never end. None: not foreseeable.
     With `usual`, the end that past runs forecast is used where it is before the limit or there is no limit.
     Also returned: the usage of each node once those ahead that fit now have started.
     """

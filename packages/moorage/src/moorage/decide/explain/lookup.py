@@ -40,7 +40,7 @@ class Lookup:
         return self._usual[key]
 
     def like(self, parsed: ParsedPod) -> Like:
-        """The fields by which pods are compared. A pod without a node counts as on the first type that it names."""
+        """The values by which pods compare. A pod without a node counts as on the first type that it names."""
         pod, kind = parsed.pod, ""
         if pod.gpus:
             named = wanted_types(pod)

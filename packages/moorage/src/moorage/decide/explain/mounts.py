@@ -57,7 +57,7 @@ class FailedMount(Struct, frozen=True, kw_only=True):
 def failed_mount(
     events: Iterable[Mapping[str, Any]], *, uid: str, volumes: Sequence[Mapping[str, Any]] = ()
 ) -> FailedMount | None:
-    """Why the volumes of the pod with this uid are not mounted. None: no event says so, or they are mounted by now.
+    """Why the volumes of the pod with this uid are not mounted. None: no such event, or they are mounted by now.
 
     `volumes`: those of its spec. An event that names a cause is preferred to a later one that only names volumes.
     """
@@ -79,7 +79,7 @@ def failed_mount(
 def _with_cause(
     failures: Sequence[Mapping[str, Any]], unmounted: Sequence[str], volumes: Sequence[Mapping[str, Any]]
 ) -> Mapping[str, Any] | None:
-    """The newest event with the cause for one of the unmounted volumes. Events name volumes of claims differently."""
+    """The newest event with the cause for an unmounted volume. Volumes of claims have other names in events."""
     known = {volume.get("name") for volume in volumes}
     newest: Mapping[str, Any] | None = None
     for event in failures:  # oldest first

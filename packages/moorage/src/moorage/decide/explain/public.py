@@ -16,7 +16,7 @@ from moorage_kube.scheduling import is_gpu
 def as_public(full: Explanation) -> Explanation:
     """Reduce an explanation to the part that all users may see: owners, GPUs, nodes and times.
 
-    Removed: amounts of CPU and memory, names of volumes, values of labels, taints and selectors, the messages of the
+    Removed: amounts of CPU and memory, names of volumes, values of labels, taints and selectors, messages of the
     scheduler, of quotas and of admission.
     """
     hidden = Trouble("", "a volume is not ready")

@@ -1,4 +1,4 @@
-"""Why a pod can never run on the present cluster. Cordons and node troubles are temporary, so they do not count."""
+"""Why a pod can never run on the present cluster. Cordons and node troubles are temporary: they do not count."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Starting(Struct, frozen=True, kw_only=True):
 
 
 def starting_of(pod: Mapping[str, Any], events: Iterable[Mapping[str, Any]] = ()) -> Starting | None:
-    """Why the pod does not run; None when it does. A container with a trouble is preferred to those that wait for it.
+    """Why the pod does not run; None when it does. A failing container is preferred to those that wait for it.
 
     `events`: the pod's, and perhaps others. Only they show that a volume cannot be mounted.
     """

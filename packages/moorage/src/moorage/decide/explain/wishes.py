@@ -1,4 +1,4 @@
-"""Constraints of a pod on nodes: the GPU types that it names, and all fields that decide which nodes it may use."""
+"""Constraints of a pod on nodes: its GPU types, and all fields that decide which nodes it may use."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Whether work is idle: a verdict with its reasons, from what was measured of it.
+"""Whether work is idle: a verdict with its reasons, from its measurements.
 
 Idle is proved, never assumed: each window of the time must be measured, and lie below the limits of GPU and CPU
-alike. A gap is use: who has not been seen may be busy. CPU alone proves nothing; beside a GPU without use it can
-only show life.
+alike. A gap counts as use: work that is not measured may be busy. CPU use can only show that work is active, never
+that it is idle.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LATE = timedelta(seconds=90)  # readings arrive, and are looked at, by then
 
 
 class Window(Struct, frozen=True, kw_only=True):
-    """What was measured of all pods of a piece of work in a stretch of time.
+    """Measurements of all pods of a piece of work in a span of time.
 
     `gpu_peak`: the highest reading of any of its GPUs, 0 to 100; None: at least one GPU was not measured.
     `cpu_milli`: the mean of all its pods together, in thousandths of a core; None: not measured.
@@ -66,7 +66,7 @@ class InUse(Struct, frozen=True):
 
 
 class Unseen(Struct, frozen=True):
-    """Nobody can say that it is idle: something was not measured. Treated as use."""
+    """Unknown: something was not measured. Treated as use."""
 
     why: str
 
@@ -138,7 +138,7 @@ def _busy(window: Window, policy: Policy, now: datetime) -> Verdict:
 
 
 def _last_use(facts: Facts, policy: Policy, now: datetime, measured: datetime) -> tuple[datetime, str]:
-    """The newest sign of life beside the measurements, and what it was."""
+    """The newest sign of use other than the measurements, and its description."""
     signs = [(measured, ""), (facts.started, "it started")]
     if facts.checkpoint_at is not None:
         signs.append((facts.checkpoint_at, "a checkpoint was written"))

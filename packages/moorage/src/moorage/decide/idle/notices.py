@@ -1,4 +1,4 @@
-"""What owners are told about their idle work: plain text, with the measurements and what to do."""
+"""Notices to owners about their idle work: plain text, with the measurements and the possible actions."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def make_notice(act: Act, work: Work, record: Record, policy: Policy, *, address
 
 
 def outlook(work: Work, record: Record, policy: Policy) -> str:
-    """What comes next, in a sentence."""
+    """The next step, in a sentence."""
     never = no_suspension(work, policy)
     if record.next_at is None:
         return f"It is not suspended: {never}." if never else ""
@@ -71,7 +71,7 @@ def outlook(work: Work, record: Record, policy: Policy) -> str:
 
 
 def _ways(work: Work, record: Record, policy: Policy) -> list[str]:
-    """What its owner can do."""
+    """The actions that its owner can take."""
     ways = [f"Not needed: {stop_command(work)}"]
     if record.snoozes < policy.snooze_times:
         longest = format_span(policy.snooze_longest)

@@ -1,11 +1,11 @@
-"""What comes next for one piece of work that holds GPUs: nothing, a notice, or its suspension.
+"""The next step for one piece of work that holds GPUs: none, a notice, or its suspension.
 
     step = plan(Observed(work=…, verdict=…, policy=…, record=…, now=…))
 
 Nothing here reads the clock or sends anything. The caller writes `step.record` first, then does `step.act`, then
-writes what `after_notice` or `after_suspension` returns. Killed in between, a server finds `pending` in the
-record: a notice is not sent a second time, and nothing is suspended until some notice has surely reached somebody.
-A suspension is done again, which changes nothing where it was done.
+writes the result of `after_notice` or `after_suspension`. A server that was killed in between finds `pending` in
+the record: a notice is not sent twice, and nothing is suspended until some notice was surely delivered. A
+suspension is repeated, which changes nothing if it was done before.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ REFRESH = timedelta(minutes=10)  # `why` of a record is written again after this
 
 
 class Act(StrEnum):
-    """What the caller does after it has written the record."""
+    """The action of the caller after it has written the record."""
 
     NOTHING = ""
     WARN = "warn"
@@ -75,7 +75,7 @@ class Observed(Struct, frozen=True, kw_only=True):
 
 
 class Step(Struct, frozen=True):
-    """The record to write, and what to do after that. `changed`: whether it has to be written."""
+    """The record to write, and the action after that. `changed`: whether it has to be written."""
 
     record: Record
     act: Act = Act.NOTHING
@@ -83,7 +83,7 @@ class Step(Struct, frozen=True):
 
 
 def plan(seen: Observed) -> Step:
-    """The next step. Planning again on what was reached, at the same moment, changes nothing more."""
+    """The next step. Planning again on its result, at the same moment, changes nothing more."""
     before = seen.record
     record, act = _decide(seen)
     record = _with_outlook(seen, record)
@@ -106,7 +106,7 @@ def after_notice(record: Record, *, delivered: bool) -> Record:
 
 
 def after_suspension(record: Record) -> Record:
-    """The record once the work is suspended: its owner is to be told."""
+    """The record once the work is suspended: a report to its owner is pending."""
     return msgspec.structs.replace(record, pending=Act.REPORT)
 
 
@@ -140,7 +140,7 @@ def exempt_by(work: Work, exempt: Exemptions) -> str:
 
 
 def snooze(record: Record, policy: Policy, span: timedelta, *, by: str, now: datetime) -> Record:
-    """The record after its owner put it off. Raises UsageError for what the policy does not allow."""
+    """The record after a snooze. Raises UsageError if the policy does not allow it."""
     if record.state is State.EXEMPT:
         raise UsageError(f"policy {policy.name} exempts it: there is nothing to snooze")
     if record.state is State.SUSPENDED:
@@ -272,7 +272,7 @@ def _suspended(seen: Observed) -> tuple[Record, Act]:
 
 
 def _rest(record: Record, now: datetime) -> Record:
-    """It is used, or nobody can say that it is idle."""
+    """The record of work that is used, or may be."""
     if record.state is State.SNOOZED:
         return record
     if record.state is State.ACTIVE:
@@ -281,7 +281,7 @@ def _rest(record: Record, now: datetime) -> Record:
 
 
 def _clean(record: Record) -> Record:
-    """Without what belongs to the time that it was idle."""
+    """The record without the fields that describe its idle time."""
     return msgspec.structs.replace(
         record,
         since=None,
@@ -300,7 +300,7 @@ def _clean(record: Record) -> Record:
 
 
 def _with_outlook(seen: Observed, record: Record) -> Record:
-    """The record with what comes next, and when."""
+    """The record with the next action, and its time."""
     policy, upcoming, at = seen.policy, "", None
     if record.state is State.SNOOZED:
         upcoming, at = "end", record.snoozed_until

@@ -1,4 +1,4 @@
-"""Quiet hours: time in which nobody is told, nothing is suspended, and which does not count for either.
+"""Quiet hours: no notices and no suspensions; waiting times do not include them.
 
 Local times of a zone: a span of 20:00 to 08:00 has an hour less, or more, in the night in which the clocks change.
 """

@@ -1,4 +1,4 @@
-"""From what is kept of pods' use to the windows by which idleness is judged."""
+"""Turn stored readings of pods into the windows by which idleness is judged."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class HeldPod(Struct, frozen=True, kw_only=True):
 
 
 def windows_of(points: Iterable[Point], pods: Sequence[HeldPod], *, now: datetime) -> tuple[Window, ...]:
-    """What all these pods used together, oldest first; a window for each length and start of `points`.
+    """Total use of all these pods, oldest first; a window for each length and start of `points`.
 
-    A window is measured where each pod that was there has readings of all its GPUs and of its CPU for three
+    A window is measured where each pod that ran then has readings of all its GPUs and of its CPU for three
     quarters of it. A window that is not over, or ended just now, is left out, unless a pod was busy in it.
     """
     by_start: dict[tuple[datetime, timedelta], dict[str, Tally]] = {}

@@ -1,7 +1,7 @@
-"""The past of a piece of work as spans of time in which it was used, or idle, or nobody knows.
+"""The past of a piece of work as spans of time in which it was used, idle or unknown.
 
-Most hours are alike from end to end, and a store tells them by the stretch, without their windows. Only of the
-others the windows are looked at.
+Most hours have the same use throughout: a store returns them as stretches, without their windows. Windows are read
+only for the others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HOUR = timedelta(seconds=Level.HOUR)
 
 
 class Use(Enum):
-    """What is known of a span."""
+    """The known use of a span."""
 
     USED = "used"
     IDLE = "idle"  # by its measurements
@@ -119,7 +119,7 @@ def _use(gpu_peak: float | None, cpu_milli: float | None, policy: Policy) -> Use
 
 
 def settled(pods: Sequence[HeldPod], stretches: Iterable[Stretch], policy: Policy) -> list[Span]:
-    """What stretches of its pods say of the work: used where one pod was, idle where each that was there was."""
+    """The use of the work by stretches of its pods: used where one pod was, idle where all present pods were."""
     if len(pods) == 1:
         return [span for stretch in stretches if (span := _span_of(pods[0], stretch)) is not None]
     by_start = sorted(stretches, key=lambda stretch: stretch.start)
@@ -171,7 +171,7 @@ def _is_throughout(pod: HeldPod, start: datetime, end: datetime, length: timedel
 
 
 class OpenHours(NamedTuple):
-    """Hours that no span tells of, by the uid of the pod."""
+    """Hours that are not covered by a span, by the uid of the pod."""
 
     alone: dict[str, list[datetime]]  # in which no other pod of the work was there
     shared: dict[str, list[datetime]]

@@ -1,7 +1,7 @@
-"""The states of work that holds GPUs, the legal moves between them, and the record that is kept with the work.
+"""The states of work that holds GPUs, the legal moves between them, and the record that is stored with the work.
 
-The record is one annotation: it goes with the object, and a restart of the server finds it. Work without a record
-is active. docs/explanation/idle.md draws the moves from `MOVES`.
+The record is one annotation on the object: it is deleted with the object, and a restarted server reads it. Work
+without a record is active. docs/explanation/idle.md draws the moves from `MOVES`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HISTORY = 8  # moves that are kept in a record
 
 
 class State(StrEnum):
-    """Where a piece of work stands."""
+    """The state of a piece of work."""
 
     ACTIVE = "active"
     IDLE = "idle"
@@ -71,10 +71,10 @@ MOVES: Moves[State] = Moves("work", {
 
 
 class Record(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What is kept of one piece of work. Every moment is in UTC.
+    """The stored state of one piece of work. Every moment is in UTC.
 
-    `pending`: what was about to be done when this was written: "warn", "remind", "suspend" or "report" (tell of
-    the suspension). A server that finds it at its start does not know whether it was done.
+    `pending`: the action that was about to be done when this was written: "warn", "remind", "suspend" or "report"
+    (the notice of the suspension). A server that finds it at its start does not know whether it was done.
     """
 
     state: State = State.ACTIVE
@@ -109,7 +109,7 @@ def move(record: Record, to: State, now: datetime, **changes: Any) -> Record:
 
 
 def read_record(text: str | None) -> Record:
-    """What an annotation says; an empty record for none, and for one that cannot be read."""
+    """Parse the annotation; an empty record if it is missing or unreadable."""
     if not text:
         return Record()
     try:

@@ -1,4 +1,4 @@
-"""Who got the GPUs of suspended work: the next pod that began to hold them."""
+"""The next user of the GPUs of suspended work: the next pod that began to hold them."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def takers_of(pods: Iterable[Obj]) -> tuple[Taker, ...]:
 
 
 def is_unclaimed(record: Record) -> bool:
-    """Whether it is suspended, and nobody is known to have got its GPUs."""
+    """Whether it is suspended, and the next user of its GPUs is unknown."""
     return record.state is State.SUSPENDED and not record.went_to
 
 
 def next_holder(key: WorkKey, record: Record, takers: Iterable[Taker]) -> str:
-    """The first that took one of the GPUs that suspended work gave back; "": nobody yet, or it is not suspended.
+    """The first that took one of the GPUs that suspended work released; "" if none yet, or it is not suspended.
 
     Where nodes do not name their devices, it is the first that took any GPU of its nodes.
     """

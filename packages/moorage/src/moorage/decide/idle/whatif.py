@@ -1,7 +1,7 @@
-"""What a policy would have done in the past: the same decisions over stored readings, step by step.
+"""Simulate a policy on the past: the same decisions over stored readings, step by step.
 
-Only readings of GPU and CPU are kept. Kernels, browsers, snoozes and checkpoints of the past are not known: they
-would have kept some of it, so what is said to be reclaimed is the most.
+Only readings of GPU and CPU are stored. Kernels, browsers, snoozes and checkpoints of the past are unknown: they
+would have prevented some suspensions, so the reclaimed hours are an upper bound.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Past(Struct, frozen=True, kw_only=True):
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """What would have come of one piece of work. Hours are GPU-hours."""
+    """The result of the simulation for one piece of work. Hours are GPU-hours."""
 
     work: Work
     held_hours: float
@@ -77,7 +77,7 @@ def pasts_of(
 
 
 def outcome_of(past: Past, spans: Iterable[Span], *, since: datetime, now: datetime) -> Outcome:
-    """What the policy would have done. `spans`: all that is known from `since` to `now`, in any order."""
+    """Simulate the policy. `spans`: all that is known from `since` to `now`, in any order."""
     replay = _Replay(past)
     for span in sorted(spans, key=lambda span: span.start):
         if not replay.go_on(span):
@@ -112,7 +112,7 @@ class _Replay:
         self.suspended: datetime | None = None
 
     def go_on(self, span: Span) -> bool:
-        """Whether the past goes on after this span: once suspended, it ends with the next use."""
+        """Add a span; False at the end of the simulation, which is the first use after the suspension."""
         if span.use is not Use.IDLE:
             self._record, self._since = Record(), None
         if span.use is Use.UNSEEN:
@@ -133,7 +133,7 @@ class _Replay:
         return verdict.why if isinstance(verdict, Idle) else ""
 
     def _reclaimed(self, span: Span, held: timedelta) -> timedelta:
-        """Go on by an idle span; what of it would have been given back."""
+        """Advance by an idle span; return the part of it that the policy would have reclaimed."""
         if self.suspended is not None:
             return held
         if self._since is None or self._until != span.start:  # it begins, or nobody measured in between

@@ -71,9 +71,9 @@ def key_of_pod(pod: Mapping[str, Any]) -> WorkKey | None:
 
 
 class HeldWork:
-    """All work that holds GPUs. A piece whose objects are the very same as the last time is not read anew.
+    """All work that holds GPUs. A piece of work is parsed again only if one of its objects was replaced.
 
-    For objects that nobody changes in place, as informers have. For any thread.
+    For objects that are never changed in place, such as those of informers. Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -127,7 +127,7 @@ class _Seen(Struct, frozen=True):
 
 
 def _read(key: WorkKey, seen: _Seen) -> Held | None:
-    """None for what is being deleted, and for what neither asks for GPUs nor has a record."""
+    """None if the work is being deleted, or neither asks for GPUs nor has a record."""
     pods = [_GpuPod(pod, gpus, tuple(_changes(pod))) for pod in seen.pods if (gpus := _gpus(pod))]
     ordered = sorted(seen.objects, key=attempt_of)
     if is_deleting(ordered[0]) or not (pods or IDLE_ANNOTATION in annotations_of(ordered[0])):
@@ -192,7 +192,7 @@ def _held(key: WorkKey, objects: Sequence[Obj], pods: Sequence[_GpuPod], tenant:
 
 
 class Used(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the gateway keeps with a Workspace."""
+    """The use of a Workspace, as the gateway records it in an annotation."""
 
     seen: datetime | None = None
     acted: datetime | None = None
