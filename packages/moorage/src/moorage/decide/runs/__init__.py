@@ -1,1 +1,1 @@
-"""What happens to a run: the Job made for it, its state, its restarts, its memory kills, its usual length."""
+"""Runs: the Job of a run, its state, restarts, memory kills and usual duration."""

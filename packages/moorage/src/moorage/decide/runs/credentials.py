@@ -1,8 +1,8 @@
-"""Which files hold credentials: they are left out when a folder is sent anywhere.
+"""Files that hold credentials: they are left out when a folder is sent anywhere.
 
-Paths first, as patterns of a .gitignore file: what programs call the files of their logins. Then contents: private
-keys and tokens that begin with a fixed prefix. This module is the only list; `pack` of `moor run` and
-`moor map create`, `moor volume cp` and the functions of the SDK ask it.
+Paths first, as patterns of a .gitignore file: the usual names of files with logins. Then contents: private keys
+and tokens that begin with a fixed prefix. This module is the only list; `pack` of `moor run` and
+`moor map create`, `moor volume cp` and the functions of the SDK use it.
 
 https://git-scm.com/docs/gitignore#_pattern_format
 """
@@ -69,7 +69,7 @@ _SYSTEM = frozenset(
 
 
 def credential_in(content: bytes) -> str | None:
-    """What credential the beginning of a file holds, such as "a private key"; None: none that is known."""
+    """The kind of credential in the beginning of a file, such as "a private key". None: no known kind."""
     match = _CONTENT.search(content)
     return _CONTENTS[int(str(match.lastgroup)[1:])][0] if match else None
 

@@ -27,7 +27,7 @@ UNKNOWN_TEMPLATES = ClaimTemplates(None, known=False)
 
 
 def claim_problem(template: str, templates: ClaimTemplates, namespace: str) -> tuple[str, str] | None:
-    """What is wrong with a template that somebody asks for, and what to do; None: nothing, or it is not known."""
+    """The fault of a requested template, and a hint. None if it is fine, or not known."""
     if not all(is_dns_label(part) for part in template.split(".")):
         return f"invalid GPU claim {template!r}", "use the name of a ResourceClaimTemplate"
     if not templates.known:

@@ -17,7 +17,7 @@ _NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 class RunEvent(Struct, frozen=True, kw_only=True):
-    """What was reported about an object of a run, as often as `count` says; `at` is the newest time."""
+    """An event about an object of a run, reported `count` times; `at` is the newest time."""
 
     at: datetime | None
     is_warning: bool
@@ -71,7 +71,7 @@ def _event_of(obj: Obj) -> RunEvent:
 
 
 def time_of(event: Mapping[str, Any]) -> datetime | None:
-    """When an event was seen last; None: nobody says."""
+    """The time when an event was last seen. None if the event has no readable time."""
     series, meta = event.get("series") or {}, event.get("metadata") or {}
     return _moment(
         series.get("lastObservedTime")
@@ -82,5 +82,5 @@ def time_of(event: Mapping[str, Any]) -> datetime | None:
 
 
 def _moment(text: object) -> datetime | None:
-    """Anybody may write an event: a time that cannot be read is left out."""
+    """Parse the time of an event. None if unreadable: any user may write events."""
     return readable_moment(str(text) if text else None)

@@ -1,17 +1,17 @@
-"""When what runs will usually be done, by how long what was like it took.
+"""Forecast the end of runs from the durations of similar past work.
 
 The method, after Smith, Foster and Taylor, "Predicting Application Run Times Using Historical Information"
 (https://doi.org/10.1007/BFb0053984): past stays are sorted under templates of likeness, and the closest template
-that has enough of them is asked. Here the templates are, closest first: the owner's own with the same image and
-command; the owner's with the same name, but for what `moor run` adds to it; the owner's on this GPU type;
-everybody's on this GPU type.
+that has enough of them is used. Here the templates are, closest first: the owner's own with the same image and
+command; the owner's with the same name, without the suffix that `moor run` adds; the owner's on this GPU type;
+those of all users on this GPU type.
 
 The answer is an order statistic of those that took longer than this one has run already: the time by which SHARE
 of them were done. It assumes no shape of the distribution, and it is shown with its numbers ("8 of 10 like it"),
-never as a probability. There is no forecast below LEAST past stays, nor for what outlived too many of its like.
+never as a probability. There is no forecast below LEAST past stays, nor for work that outlived too many of them.
 
-What it does not know: a stay counts up to its end, however it ended (done, cancelled or moved away): its GPUs were
-free then. What still runs is not counted, so that work which has lately become slower gets too early a forecast.
+Limits of the method: a stay counts up to its end of any kind (done, cancelled or moved away): its GPUs were free
+then. Running work is not counted, so work that has become slower recently gets too early a forecast.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Likeness = Literal["work", "name", "owner", "type"]
 
 
 class Like(Struct, frozen=True, kw_only=True):
-    """What a pod is compared by."""
+    """The values by which pods are compared."""
 
     owner: str
     name: str  # of its run, else of the pod
@@ -57,7 +57,8 @@ class Stay(Struct, frozen=True, kw_only=True):
 class Usual(Struct, frozen=True, kw_only=True):
     """`done` of `of` past stays, alike by `likeness`, that took longer than this one has run ended by `total`.
 
-    `total` counts from its start; None: it has outlived so many of `known` like it that nobody can tell.
+    `total` counts from its start. None: it has outlived so many of `known` similar ones that no forecast is
+    possible.
     """
 
     total: timedelta | None
@@ -96,7 +97,7 @@ class History(Struct, frozen=True):
 
 
 def history_of(stays: Iterable[Stay]) -> History:
-    """Sort past stays under their templates; of each the newest KEPT count."""
+    """Sort past stays under their templates. Of each, the newest `KEPT` count."""
     seconds_of: dict[tuple[str, ...], list[float]] = {}
     for stay in sorted(stays, key=lambda stay: stay.ended, reverse=True):
         for template in _templates(stay.like):
@@ -107,9 +108,9 @@ def history_of(stays: Iterable[Stay]) -> History:
 
 
 def work_of(spec: Mapping[str, Any]) -> str:
-    """A hash of image, command and arguments of a pod's first container; the runner's own words are left out.
+    """A hash of image, command and arguments of a pod's first container, without the runner's own arguments.
 
-    16 hex digits: it tells that two pods do the same, and nothing of what they do.
+    16 hex digits: it shows that two pods do the same, and does not reveal the command.
     """
     containers = spec.get("containers") or ()
     if not containers:
@@ -125,7 +126,7 @@ def work_of(spec: Mapping[str, Any]) -> str:
 
 
 def base_of(name: str) -> str:
-    """A name without what was added to make it new: "train-x7k2" → "train", "nightly-12" → "nightly"."""
+    """A name without the suffix that makes it unique: "train-x7k2" → "train", "nightly-12" → "nightly"."""
     return _ADDED.sub("", name) or name
 
 

@@ -1,4 +1,4 @@
-"""GPU types of a cluster: their labels, how many are free, what a user's word for one means, and their taints."""
+"""GPU types of a cluster: their labels, the number of free GPUs, the match with a user's word, and their taints."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class GpuType(Struct, frozen=True):
 
 
 def gpu_label_of(node: NodeInfo) -> tuple[str, str] | None:
-    """The label that names the node's GPU type, and its value; None when it bears none."""
+    """The label that names the node's GPU type, and its value. None if it has no such label."""
     return next(((key, node.labels[key]) for key in GPU_TYPE_LABELS if node.labels.get(key)), None)
 
 
 def matches_type(asked: str, value: str) -> bool:
-    """Whether the word a user typed means this GPU type.
+    """Whether the word that a user typed means this GPU type.
 
-    The words of `asked` must stand, in order and side by side, among the words of `value`, whatever their
-    case: "a100" and "a100-sxm4" mean "NVIDIA-A100-SXM4-80GB", "a10" does not. "rtx4090" means "RTX-4090".
+    The words of `asked` must be, in order and side by side, among the words of `value`, ignoring case: "a100" and
+    "a100-sxm4" mean "NVIDIA-A100-SXM4-80GB", "a10" does not. "rtx4090" means "RTX-4090".
     """
     wanted = "".join(_WORDS.findall(asked.lower()))
     words = _WORDS.findall(value.lower())

@@ -1,4 +1,4 @@
-"""Runs without our runner: by a note on the Job, whether it ended because its pod was told to stop."""
+"""Runs without our runner: an annotation of the Job says whether it ended because its pod was stopped."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ def is_watched(job: Mapping[str, Any]) -> bool:
 
 
 def stop_time_while_running(pod: Mapping[str, Any]) -> datetime | None:
-    """When a pod that has not ended was told to stop; None: it was not, or had ended."""
+    """The time of the stop request for a pod that has not ended. None: there was none, or the pod had ended."""
     return None if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed") else stop_time(pod)
 
 
 def was_suspended(job: Mapping[str, Any]) -> bool:
-    """Whether the Job failed because its suspension interrupted the program: the run is suspended, and goes on."""
+    """Whether the Job failed because its suspension interrupted the program: the run is suspended, not failed."""
     failed = condition(job, "Failed") or {}
     is_failed = failed.get("status") == "True" and f" exit code {STOPPED} " in str(failed.get("message"))
     return is_failed and bool(job["spec"].get("suspend")) and SUSPENDED_ANNOTATION in annotations_of(job)
 
 
 def ended_suspended(job: Mapping[str, Any]) -> bool:
-    """Whether the Job failed while it was suspended; it says so after the run was resumed, too.
+    """Whether the Job failed while it was suspended; also true after the run was resumed.
 
-    The Job controller sets the condition Suspended, and changes no Job that has ended.
+    The Job controller sets the condition Suspended, and does not change Jobs that have ended.
     """
     return is_condition_true(job, "Failed") and is_condition_true(job, "Suspended")
 
 
 def was_interrupted(job: Mapping[str, Any]) -> bool:
-    """Whether the Job ended with the pod that was told to stop; not with one after a suspension or a failure."""
+    """Whether the Job ended with its stopped pod, and not with a pod after a suspension or a failure."""
     status = job.get("status") or {}
     try:
         stopped_at = moment(annotations_of(job).get(STOPPED_ANNOTATION))

@@ -1,12 +1,12 @@
-"""From the line a user typed to the guarded Job that Kubernetes gets.
+"""From the user's command line to the guarded Job in Kubernetes.
 
 `plan_run` is the whole decision: it knows the request, the caller's machine and the cluster only through its
 arguments, so every rule below is one line of a test table.
 
-- R4, R5: requests equal limits for cpu, memory and GPUs; memory is filled in when it is not given.
-- R6: without a memory limit the run is never tried again, whatever ends it.
-- R7: a run without GPUs is kept off the nodes that have them, as long as there are others.
-- R8: the GPU type is a required node affinity on the labels that the cluster's nodes bear.
+- R4, R5: requests equal limits for cpu, memory and GPUs; a missing memory limit is filled in.
+- R6: a run without a memory limit is never retried, whether it failed or was killed.
+- R7: a run without GPUs avoids the nodes that have them, as long as there are others.
+- R8: the GPU type is a required node affinity on the labels of the cluster's nodes.
 """
 
 from __future__ import annotations
@@ -106,12 +106,12 @@ class _Settled(Struct, frozen=True, kw_only=True):
 
     @property
     def is_wrapped(self) -> bool:
-        """Whether our runner starts the command: to unpack what was shipped, or to report checkpoints."""
+        """Whether our runner starts the command: to unpack the sent directory, or to report checkpoints."""
         return self.caller.archive is not None or self.checkpoint is not None
 
 
 def plan_run(request: RunRequest, caller: Caller, facts: ClusterFacts) -> RunPlan:
-    """Decide the Job, and what it needs first; or every problem of the request at once."""
+    """Plan the Job, and the objects that it needs; or return every problem of the request at once."""
     remarks = Remarks()
     if not ships_directory(request, facts):
         caller = replace(caller, archive=None)
@@ -248,7 +248,7 @@ def _env(
 
 
 def _note_credential(where: str, text: str, remarks: Remarks) -> None:
-    """What is in a pod's spec, viewers of the namespace can read."""
+    """Note a credential in a pod's spec: viewers of the namespace can read it."""
     if what := credential_in(text.encode(errors="replace")):
         remarks.note(
             f"{where} holds {what}: everyone in the namespace can read it; put it into a Secret, and mount that"
@@ -292,7 +292,7 @@ def _check_command(request: RunRequest, caller: Caller, facts: ClusterFacts, rem
 
 
 def _missing_program_hint(program: str) -> str:
-    """What to type instead of a program that does not exist: a script needs its interpreter."""
+    """A command to type instead of a program that does not exist: a script needs its interpreter."""
     interpreters = {".py": "python", ".sh": "bash", ".R": "Rscript", ".jl": "julia"}
     interpreter = interpreters.get(PurePosixPath(program).suffix)
     if interpreter:

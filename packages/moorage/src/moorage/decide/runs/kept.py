@@ -1,7 +1,7 @@
-"""Decide what is kept of a run's Jobs and pods, and of the pods of workflows' steps; show a run from it.
+"""Stored facts about a run's Jobs and pods, and about the pods of workflows' steps; a run shown from them.
 
-A kept pod is a fact about the past: it tells where an attempt ran and how it ended. What a run is *now* follows
-from the objects that are there, so that everybody who can read them says the same, with and without what is kept.
+A stored pod is a fact about the past: the node of an attempt and its end. The *present* state of a run follows
+only from the objects in the cluster, so that all readers see the same, with and without stored facts.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ _COUNTS = ("active", "terminating", "succeeded", "failed", "startTime", "complet
 
 
 class Seen(Struct, frozen=True, kw_only=True):
-    """All that one pass of the keeper decides on.
+    """All inputs of one pass of the keeper.
 
-    `known`: what is stored of these objects; of a pass over everything, all that is stored as being there, too.
-    `deleted`: uid → the object as it was last seen, and when it went.
+    `known`: the stored facts about these objects; in a pass over everything, all stored facts about existing
+    objects. `deleted`: uid → the last seen version of the object, and the time of its deletion.
     """
 
     known: KeptRun = field(default_factory=KeptRun)
@@ -73,7 +73,7 @@ class Seen(Struct, frozen=True, kw_only=True):
 
 
 def plan(seen: Seen) -> KeptRun:
-    """The rows to write. Planning again on what was written gives none."""
+    """The rows to write. Planning again on the written rows returns none."""
     attempts = {job.job_uid: job for job in seen.known.attempts}
     pods = {pod.uid: pod for pod in seen.known.pods}
     wanted_attempts: dict[str, KeptAttempt] = {}
@@ -123,7 +123,7 @@ def is_of_step(pod: Obj) -> bool:
 
 
 def is_kept(obj: Obj) -> bool:
-    """Whether its facts and its log are kept."""
+    """Whether its facts and its log are stored."""
     return is_of_run(obj) or is_of_step(obj)
 
 
@@ -136,7 +136,7 @@ def uid_of(obj: Obj) -> str:
 
 
 def attempt_facts(job: Obj) -> KeptAttempt:
-    """What is kept of a Job: no more than a run is shown by."""
+    """The fields of a Job that a run view needs."""
     meta = job["metadata"]
     owner = next((ref for ref in meta.get("ownerReferences") or () if ref.get("kind") == "Job"), None)
     return KeptAttempt(
@@ -151,7 +151,7 @@ def attempt_facts(job: Obj) -> KeptAttempt:
 
 
 def pod_facts(pod: Obj, gpu_types: Mapping[str, str]) -> KeptPod:
-    """What is kept of a pod."""
+    """The stored fields of a pod."""
     is_step = is_of_step(pod)
     view, gpus = view_pod(_shown_first(pod) if is_step else pod), parse_pod(pod).gpus
     return KeptPod(
@@ -180,22 +180,22 @@ def pod_facts(pod: Obj, gpu_types: Mapping[str, str]) -> KeptPod:
 
 
 def shown_container(pod: Obj) -> str | None:
-    """The container whose log is the pod's: others may have been added beside it."""
+    """The container with the pod's log: other containers may have been added to the pod."""
     containers = (pod.get("spec") or {}).get("containers") or [{}]
     return annotations_of(pod).get(DEFAULT_CONTAINER) or containers[0].get("name") or None
 
 
 class OtherLog(Struct, frozen=True, kw_only=True):
-    """The log of a container beside the one whose log is the pod's, once it has started."""
+    """The log of another container than the pod's own, once it has started."""
 
     container: str
     ended: bool  # it prints no more
 
 
 def other_logs(pod: Obj) -> tuple[OtherLog, ...]:
-    """The logs that are kept beside the pod's own: of the containers of a step that its author wrote.
+    """The logs that are stored in addition to the pod's own: of the containers that a step's author wrote.
 
-    Containers of the executor are left out. Of pods of runs no other log can be asked for.
+    Containers of the executor are left out. Pods of runs have only one log.
     """
     if not is_of_step(pod):
         return ()
@@ -219,7 +219,9 @@ def other_logs(pod: Obj) -> tuple[OtherLog, ...]:
 
 
 def has_own_log(pod: KeptPod, container: str) -> bool:
-    """Whether the log of this container is the pod's own. Older rows do not say whose that is: main's, mostly."""
+    """Whether the log of this container is the pod's own. Older rows do not name the container: it is `main`
+    mostly.
+    """
     return container in ("", pod.container or MAIN_CONTAINER)
 
 
@@ -238,9 +240,9 @@ def _shown_first(pod: Obj) -> Obj:
 
 
 def gone_pod(pod: KeptPod, at: datetime, *, ended: datetime | None) -> KeptPod:
-    """A pod whose object is gone. One that had not ended counts as failed, as for Kubernetes' own Jobs.
+    """A pod with a deleted object. One that had not ended counts as failed, as for Kubernetes' own Jobs.
 
-    `ended`: when a container that was never said to have ended did so; None: nobody knows.
+    `ended`: the end of a container that was not reported to have ended; None if unknown.
     """
     if pod.phase in ("Succeeded", "Failed"):
         return msgspec.structs.replace(pod, gone=at)
@@ -254,7 +256,7 @@ def gone_pod(pod: KeptPod, at: datetime, *, ended: datetime | None) -> KeptPod:
 
 
 def kept_view(pod: KeptPod) -> PodView:
-    """A kept pod as a part of its run."""
+    """A stored pod as a part of its run."""
     return PodView(
         name=pod.name,
         uid=pod.uid,
@@ -275,15 +277,16 @@ def kept_view(pod: KeptPod) -> PodView:
 
 
 def kept_pods_of(kept: KeptRun, jobs: Iterable[Obj]) -> tuple[PodView, ...]:
-    """The kept pods of these Jobs: those of an earlier run of the same name are of other Jobs."""
+    """The stored pods of these Jobs. Pods of an earlier run with the same name belong to other Jobs."""
     uids = {uid_of(job) for job in jobs}
     return tuple(kept_view(pod) for pod in kept.pods if pod.job_uid in uids)
 
 
 def needs_kept(run: RunView, *, peaks: bool) -> bool:
-    """Whether a run is to be completed from what is kept: pods may be gone.
+    """Whether a run view needs the stored facts: pods may be deleted.
 
-    `peaks`: its answer has the memory use of each pod. Where a pod does not tell it, what was measured is kept.
+    `peaks`: the view includes the memory use of each pod. Where a pod does not report it, the measured one is
+    stored.
     """
     return any(attempt.misses_pods for attempt in run.attempts) or (
         peaks and any(pod.started and pod.peak_memory_bytes is None and not pod.gone for pod in run.pods)
@@ -291,7 +294,7 @@ def needs_kept(run: RunView, *, peaks: bool) -> bool:
 
 
 def view_deleted(kept: KeptRun) -> RunView | None:
-    """A run whose Jobs are gone, from what is kept; None: nothing is kept of one that is gone."""
+    """A run with deleted Jobs, from the stored facts. None if no deleted Job of it is stored."""
     attempts = [attempt for attempt in kept.attempts if attempt.document]
     if not attempts:
         return None
@@ -320,7 +323,9 @@ def _gone_attempt(attempt: KeptAttempt, at: datetime) -> KeptAttempt:
 
 
 def _with_what_was_known(pod: KeptPod, known: KeptPod | None) -> KeptPod:
-    """A later look may know less: a node that is gone has no type, a pod whose status was overwritten no times."""
+    """Add earlier facts that are missing now: a deleted node has no type, a pod with an overwritten status no
+    times.
+    """
     if known is None or (known.gone and pod.gone is None):  # it was taken for gone, and is there
         return pod
     return msgspec.structs.replace(

@@ -1,4 +1,4 @@
-"""What admission does with a new pod that replaces one killed for its memory: pass, hold, or give it more."""
+"""Admission of a new pod that replaces one killed for its memory: pass it, hold it, or give it more memory."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from moorage_kube.resources import Obj
 
 
 class Known(Struct, frozen=True, kw_only=True):
-    """What is known of a slot when a new pod of it comes: kills not forgiven, and how many pods are held."""
+    """The state of a slot when a new pod of it arrives: kills not forgiven, and the number of held pods."""
 
     kills: tuple[Kill, ...] = ()
     held: int = 0
 
 
 class Pass(Struct, frozen=True):
-    """The pod goes as it is."""
+    """The pod is admitted unchanged."""
 
 
 class Hold(Struct, frozen=True):
@@ -58,7 +58,7 @@ Answer = Pass | Hold | Raise
 
 
 def answer(pod: Mapping[str, Any], known: Known, rule: BombRule, *, may_raise: bool = True) -> Answer:
-    """What becomes of a new pod. Never holds one with more memory than was killed, nor more than one per kill."""
+    """The decision on a new pod. Never holds one with more memory than was killed, nor more than one per kill."""
     if not rule.holds or not known.kills:
         return Pass()
     mine = [kill for kill in known.kills if not has_grown(pod, kill)]
@@ -84,7 +84,7 @@ def behind_gate(pod: Obj, kill: Kill) -> Obj:
 
 
 def with_more_memory(pod: Obj, raised: Raise) -> tuple[Obj, str]:
-    """The new pod with more memory, and what was changed, for people."""
+    """The new pod with more memory, and the change in words."""
     texts, values = [], []
     for table in ("initContainers", "containers"):
         for index, container in enumerate(pod["spec"].get(table) or ()):
@@ -106,7 +106,7 @@ def with_more_memory(pod: Obj, raised: Raise) -> tuple[Obj, str]:
 def _marks(
     pod: Mapping[str, Any], state: Literal["held", "raised"], kill: Kill, text: str
 ) -> list[tuple[Path, Obj]]:
-    """The labels and annotations that say what was done with the pod, and for which kill."""
+    """The labels and annotations that record the action on the pod, and the kill."""
     notes = {
         MEMORY_HELD_ANNOTATION: text,
         MEMORY_KILL_ANNOTATION: json.dumps(kill_to_json(kill), separators=(",", ":")),

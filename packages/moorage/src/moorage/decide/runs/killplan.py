@@ -1,4 +1,4 @@
-"""What the operator does about pods killed for their memory: which replacements it holds, releases or stops."""
+"""The operator's steps for pods killed for their memory: replacements to hold, release or stop."""
 
 from __future__ import annotations
 
@@ -106,7 +106,8 @@ class _Work(Struct):
 def plan(seen: Seen) -> Plan:
     """Return the steps about one owner's kills, in the order in which they must be done.
 
-    Safe to stop after any step; planning on what was reached finishes the work. A settled owner needs no step.
+    Safe to stop after any step; planning again on the reached state finishes the work. A settled owner needs no
+    step.
     """
     if seen.rule.level == "off":
         steps = tuple(Release(pod, None, "no policy holds such pods here") for pod in seen.pods if pod.gated)
@@ -133,7 +134,9 @@ def plan(seen: Seen) -> Plan:
 
 
 def _settle(work: _Work, slot: str) -> None:
-    """As many held as there are kills beyond those allowed: let go of too many, stop what slipped past."""
+    """Hold as many pods as there are kills beyond those allowed: release surplus ones, stop those that slipped
+    past.
+    """
     seen = work.seen
     done = {step.pod.uid for step in work.steps if isinstance(step, Release | Renew)}
     kills = [kill for kill in seen.kills.values() if kill.slot == slot and kill.uid not in work.forgiven]
@@ -175,7 +178,7 @@ def _settle(work: _Work, slot: str) -> None:
 
 
 def _ledger(seen: Seen, work: _Work) -> Ledger:
-    """The newest kills, and of the rest only what concerns them."""
+    """The newest kills, and the forgiven and stopped ones among them."""
     before = {kill.uid for kill in seen.ledger.kills}
     kept = sorted(seen.kills.values(), key=lambda kill: (kill.at, kill.uid))[-REMEMBERED:]
     count = seen.ledger.count + sum(

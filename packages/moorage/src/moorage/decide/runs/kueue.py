@@ -1,8 +1,8 @@
-"""What a Job or a pod in a queue of Kueue waits for, and what Kueue leaves in a Job that it has started.
+"""The reason why a Job or a pod waits in a queue of Kueue, and the fields that Kueue leaves in a Job.
 
-Kueue keeps a Job suspended until there is quota for it, and suspends it again to take the quota back. The Job is
-the same attempt of its run all the time. A pod that no such Job owns waits behind a gate, and is deleted to take
-the quota back; workspaces and workers of maps are such pods.
+A Job is suspended by Kueue until there is quota for it, and again when Kueue takes the quota back. The Job is the
+same attempt of its run all the time. A pod that is not owned by such a Job waits behind a gate, and is deleted
+when Kueue takes the quota back; workspaces and workers of maps are such pods.
 https://kueue.sigs.k8s.io/docs/concepts/workload/
 """
 
@@ -45,7 +45,7 @@ UNKNOWN_QUEUES = Queues(None, known=False)
 
 
 def queue_problem(queue: str, queues: Queues, namespace: str) -> tuple[str, str] | None:
-    """What is wrong with a queue that somebody asks for, and what to do; None: nothing, or it is not known."""
+    """The fault of a requested queue, and a hint. None if it is fine, or not known."""
     if not is_dns_label(queue):
         return f"invalid queue {queue!r}", f"use the name of a LocalQueue: kubectl get localqueues -n {namespace}"
     if not queues.known:
@@ -103,7 +103,7 @@ def _sentence(workload: Mapping[str, Any] | None) -> str:
 
 
 def _checks(workload: Mapping[str, Any]) -> str:
-    """The admission checks that are not passed, with what they say."""
+    """The admission checks that are not passed, with their messages."""
     checks = (workload.get("status") or {}).get("admissionChecks") or ()
     waiting = [check for check in checks if check.get("state") != "Ready"]
     texts = [
@@ -114,10 +114,10 @@ def _checks(workload: Mapping[str, Any]) -> str:
 
 
 def without_kueue(spec: Obj, job: Mapping[str, Any]) -> None:
-    """Take out of the template of a new attempt what Kueue has put into the last one, for another flavor may fit.
+    """Remove Kueue's fields of the last attempt from the template of a new one: another flavor may fit.
 
     Runs of Moorage choose nodes by affinity, so the node selector of their Jobs in a queue is Kueue's. Jobs of
-    others keep theirs: whose it is cannot be told.
+    others retain theirs: its author is unknown.
     """
     if not queue_of(job):
         return

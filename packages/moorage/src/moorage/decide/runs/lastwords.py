@@ -1,4 +1,4 @@
-"""The last words of a run's container: what our runner wrote there of its memory, and what its program said.
+"""The termination message of a run's container: our runner's report on memory, and the program's own message.
 
 A kubelet puts the contents of the file `terminationMessagePath` into the status of a container that has ended.
 https://kubernetes.io/docs/tasks/debug/debug-application/determine-reason-pod-failure/

@@ -1,4 +1,4 @@
-"""What a run may use, and for how long: CPU, memory, time, grace and restarts (R4, R6)."""
+"""The limits of a run: CPU, memory, time, grace and restarts (R4, R6)."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from moorage.model.names import GUARD_LABEL, MACHINE_CONTAINER_LABEL, MACHINE_GR
 def machine_labels(
     request: RunRequest, facts: ClusterFacts, remarks: Remarks, *, container: str
 ) -> Mapping[str, str]:
-    """The labels of a pod that asks for the machine of a request; none without one. What is wrong is refused.
+    """The labels of a pod that asks for the machine of a request; none without one. Faults are refused.
 
     Admission gives such a pod the machine's size, its nodes, and its place in line.
     """

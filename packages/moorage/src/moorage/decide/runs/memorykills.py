@@ -1,21 +1,20 @@
-"""Pods killed for their memory: which those are, which pods stand for each other, and what is kept of a kill.
+"""Pods killed for their memory: their detection, the pods that replace each other, and the record of a kill.
 
 A pod that grows is killed, its owner creates it again, and the scheduler puts the new pod on the next node, where
-it grows with the same memory: a bomb that wanders. Whatever the owner (ReplicaSet, StatefulSet, Job, or a kind
-that we do not know), the replacement is held by a scheduling gate instead, or gets more memory if the policy says
-so.
+it grows with the same memory: a bomb that wanders. For any owner (ReplicaSet, StatefulSet, Job, or an unknown
+kind), the replacement is held by a scheduling gate instead, or gets more memory if the policy says so.
 
 A pod counts as killed for memory when it *failed* so: a container ended as OOMKilled and is not started again in
 place, or the kubelet evicted the pod for memory while a container of it used more than its request. A pod that is
 evicted below its requests is a victim, not a bomb; a container restarted in place does not wander.
 
-Pods that stand for each other share a *slot*: all pods of a ReplicaSet or Job, one index of an indexed Job, one
+Pods that replace each other share a *slot*: all pods of a ReplicaSet or Job, one index of an indexed Job, one
 ordinal of one revision of a StatefulSet, and of other owners the pods with the same containers. Each kill in a
 slot holds at most one new pod, and only one with no more memory than was killed: another template passes at once.
 
-`killanswer` is what the webhook does with a new pod; `killplan` what the operator does about a kill. The webhook
-may have read too little (a kill that is milliseconds old) or too much (two replicas holding for one kill): the
-operator corrects both, once per kill.
+`killanswer` is the webhook's decision on a new pod; `killplan` the operator's on a kill. The webhook may have read
+too little (a kill that is milliseconds old) or too much (two replicas holding for one kill): the operator corrects
+both, once per kill.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ _FOR_MEMORY = re.compile(r"low on resource: memory|had condition: \[?MemoryPress
 
 
 class Hit(Struct, frozen=True, kw_only=True):
-    """A container that went over its memory. Bytes; None: not stated, or not known."""
+    """A container that exceeded its memory. Bytes; None if not set, or not known."""
 
     container: str
     limit: int | None = None
@@ -111,7 +110,7 @@ class Owner(Struct, frozen=True, kw_only=True):
 
 
 def rule_of(policy: Policy | None) -> BombRule:
-    """What a policy says of restart bombs; total: what its schema would refuse counts as not stated."""
+    """A policy's rule on restart bombs. Total: a value that its schema would refuse counts as missing."""
     if policy is None:
         return BombRule()
     settings = policy.rules.get(RULE) or {}
@@ -130,7 +129,7 @@ def rule_of(policy: Policy | None) -> BombRule:
 
 
 def owner_of(pod: Mapping[str, Any]) -> Owner | None:
-    """Whoever makes the pod again; None for bare pods, and for those that their node brought with it."""
+    """The owner that would create the pod again. None for bare pods and mirror pods."""
     ref = controller_ref(pod)
     if ref is None or ref.get("kind") == "Node":
         return None
@@ -162,12 +161,12 @@ def slot_of(pod: Mapping[str, Any], owner: Owner) -> str:
 
 
 def wanders(owner: Owner) -> bool:
-    """Whether the owner's replacement goes to another node; a DaemonSet's stays on its own."""
+    """Whether the owner's replacement may run on another node; a DaemonSet's stays on its node."""
     return owner.kind != "DaemonSet"
 
 
 def kill_of(pod: Mapping[str, Any]) -> Kill | None:
-    """How a failed pod was killed for its memory; None: it was not, or nobody would make it again."""
+    """How a failed pod was killed for its memory. None: it was not, or it would not be created again."""
     status = pod.get("status") or {}
     owner = owner_of(pod)
     if status.get("phase") != "Failed" or owner is None:
@@ -189,7 +188,7 @@ def kill_of(pod: Mapping[str, Any]) -> Kill | None:
 
 
 def kill_to_json(kill: Kill) -> Obj:
-    """As it is kept in an annotation."""
+    """The value of the annotation."""
     hits = [
         {"container": hit.container}
         | {
@@ -211,7 +210,7 @@ def kill_to_json(kill: Kill) -> Obj:
 
 
 def kill_from_json(document: Any) -> Kill | None:
-    """What `kill_to_json` wrote; None for anything else: annotations are anybody's to write."""
+    """Parse the output of `kill_to_json`. None for anything else: any user may write annotations."""
     if not isinstance(document, Mapping):
         return None
     texts = {key: document.get(key) for key in ("pod", "uid", "slot", "at", "by", "node")}
@@ -238,7 +237,7 @@ def is_gated(pod: Mapping[str, Any]) -> bool:
 
 
 class Ledger(Struct, frozen=True, kw_only=True):
-    """What is written on an owner: kills, those forgiven by people, those for which a pod was stopped (uids)."""
+    """The record on an owner: kills, kills forgiven by users, kills for which a pod was stopped (uids)."""
 
     kills: tuple[Kill, ...] = ()
     forgiven: frozenset[str] = frozenset()
@@ -258,7 +257,7 @@ class Ledger(Struct, frozen=True, kw_only=True):
 
 
 def ledger_from(text: str | None) -> Ledger:
-    """What `Ledger.to_text` wrote; what cannot be read is as if it were not there."""
+    """Parse the output of `Ledger.to_text`; unreadable values count as missing."""
     value = _json(text)
     if not isinstance(value, Mapping):
         return Ledger()
@@ -278,7 +277,7 @@ def known_of(
 ) -> tuple[dict[str, Kill], frozenset[str], list[Mapping[str, Any]]]:
     """From an owner's failed and marked pods and its ledger: kills by uid, those forgiven, and the pods held.
 
-    `slot`: only what concerns that one.
+    `slot`: only the kills and pods of that slot.
     """
     kills = {kill.uid: kill for kill in ledger.kills}
     forgiven, held = set(ledger.forgiven), []
@@ -363,7 +362,7 @@ def containers_of(spec: Mapping[str, Any]) -> list[Any]:
 
 
 def memory_of(spec: Mapping[str, Any], container: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    """Limit and request in bytes; what the pod has as a whole where the container has none."""
+    """Limit and request in bytes; those of the whole pod where the container has none."""
     out: list[int | None] = []
     for table in ("limits", "requests"):
         own = ((container.get("resources") or {}).get(table) or {}).get("memory")

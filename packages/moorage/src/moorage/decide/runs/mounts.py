@@ -1,4 +1,4 @@
-"""What a run mounts: volumes, datasets, its checkpoint volume and its working directory."""
+"""The mounts of a run: volumes, datasets, its checkpoint volume and its working directory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORK_PATH = "/moorage/work"  # where `--working-dir volume:path` mounts the volu
 
 
 class Mounts:
-    """Collects the volumes, mounts and claims of one run; what cannot be mounted is added to `remarks`."""
+    """Collects the volumes, mounts and claims of one run; faults are added to `remarks`."""
 
     def __init__(self, request: RunRequest, caller: Caller, facts: ClusterFacts, remarks: Remarks) -> None:
         self._request = request
@@ -230,7 +230,9 @@ class Mounts:
 
 
 def newest_checkpoint(uses: Sequence[CheckpointUse]) -> CheckpointUse | None:
-    """Whose checkpoint is on a volume: the run that wrote last, else the newest that might have written."""
+    """The last writer of the checkpoint on a volume: the run that wrote last, else the newest that might have
+    written.
+    """
     written = [(use.at, use) for use in uses if use.at is not None]
     if written:
         return max(written, key=lambda pair: pair[0])[1]

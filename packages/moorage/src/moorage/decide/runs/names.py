@@ -1,4 +1,4 @@
-"""Names of runs and of what belongs to them."""
+"""Names of runs and of their objects."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ _OWNED = re.compile(r"(?P<run>[a-z0-9-]+)\.of-(?P<owner>[0-9a-f]{16})-[0-9a-f]{8
 
 
 def secret_name(run: str, owner: str, token: str) -> str:
-    """Name of the Secret with what a run or map of this owner is sent: runner, token, directory.
+    """Name of the Secret with the files for a run or map of this owner: runner, token, directory.
 
-    The owner is in the name, so that admission can judge who mounts it and need not read it. `token`: the run's
-    own, random: no other Secret has this name.
+    The name includes the owner, so that admission can judge who mounts it and need not read it. `token`: the run's
+    own, random: it makes the name unique.
     """
     return f"{run}.of-{_digest(owner, 16)}-{_digest(token, 8)}"
 
@@ -61,7 +61,7 @@ class OwnedSecret(Struct, frozen=True):
 
 
 def owned_secret(name: str) -> OwnedSecret | None:
-    """What the name of a Secret tells; None for any other."""
+    """Parse the name of a Secret that `secret_name` made; None for any other."""
     match = _OWNED.fullmatch(name)
     return OwnedSecret(match["run"], match["owner"]) if match else None
 

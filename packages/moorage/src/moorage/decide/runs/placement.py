@@ -1,6 +1,6 @@
-"""On which nodes a run may be placed: with GPUs of the type asked for, or away from GPUs (R7, R8).
+"""The nodes on which a run may be placed: with GPUs of the requested type, or away from GPUs (R7, R8).
 
-What no node offers is refused: an unknown type or resource, more GPUs, CPU or memory than the largest node has.
+Impossible requests are refused: an unknown type or resource, more GPUs, CPU or memory than the largest node has.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Placement(Struct, frozen=True):
 
 
 def place(request: RunRequest, facts: ClusterFacts, remarks: Remarks) -> Placement:
-    """Choose nodes for the request. What cannot be met is added to `remarks`."""
+    """Choose nodes for the request. Faults are added to `remarks`."""
     wishes = (("gpuType", "GPU type", request.gpu_type), ("gpuResource", "GPU resource", request.gpu_resource))
     for field, noun, value in wishes:
         if value is not None and not request.gpus:
@@ -97,7 +97,7 @@ def _with_gpus(request: RunRequest, facts: ClusterFacts, remarks: Remarks) -> tu
 
 
 def _named_resource(asked: str, nodes: Sequence[NodeInfo], remarks: Remarks) -> str | None:
-    """The GPU resource a user named, in full or by what follows the "/"; refused when no node offers it."""
+    """The GPU resource that a user named, in full or by the part after the "/"; refused when all nodes lack it."""
     known = sorted({name for node in nodes for name, count in node.allocatable.items() if is_gpu(name) and count})
     matching = [name for name in known if asked in (name, name.partition("/")[2])]
     if len(matching) == 1:
@@ -132,7 +132,7 @@ def _types_meant(
 
 
 def _terms_of(types: Mapping[str, list[str]], *, labels_known: bool) -> list[Obj]:
-    """Alternatives that choose the types. Without `labels_known`, a type may stand under any type label."""
+    """Alternatives that choose the types. Without `labels_known`, a type may be the value of any type label."""
     if not labels_known:
         every = [value for values in types.values() for value in values]
         types = {label: every for label in GPU_TYPE_LABELS}
@@ -143,7 +143,7 @@ def _terms_of(types: Mapping[str, list[str]], *, labels_known: bool) -> list[Obj
 
 
 def _usual_resource(nodes: Sequence[NodeInfo]) -> str:
-    """The resource where the user names none: whole NVIDIA GPUs, whole GPUs, or what there is most of."""
+    """The resource where the user names none: whole NVIDIA GPUs, whole GPUs, or the most frequent resource."""
     totals: dict[str, int] = {}
     for node in nodes:
         for resource, count in node.allocatable.items():

@@ -1,4 +1,4 @@
-"""The input of `plan_run` (the user's request, their machine, what was read of the cluster) and its answer."""
+"""The input of `plan_run` (the user's request, their machine, the facts about the cluster) and its answer."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class RunRequest(Struct, frozen=True, kw_only=True):
 
 
 class Caller(Struct, frozen=True, kw_only=True):
-    """What the run takes from the place where the command was typed; nothing of one, where it came over REST."""
+    """Facts about the place where the command was typed; empty for a request over REST."""
 
     user: str
     cwd: str  # empty: none
@@ -63,7 +63,7 @@ class Caller(Struct, frozen=True, kw_only=True):
 
 
 class Defaults(Struct, frozen=True, kw_only=True):
-    """What the namespace's tenant fills in. `origin` is how messages name it."""
+    """Default values of the namespace's tenant. `origin` is its name in messages."""
 
     cpu: str = DEFAULT_CPU
     memory: str = DEFAULT_MEMORY
@@ -83,7 +83,7 @@ class CheckpointUse(Struct, frozen=True, kw_only=True):
 
 
 class ClusterFacts(Struct, frozen=True, kw_only=True):
-    """What was read of the cluster. None: the caller may not read it, so nothing is judged by it."""
+    """Facts about the cluster. None: the caller may not read it, so nothing is judged by it."""
 
     nodes: tuple[NodeInfo, ...] | None = ()
     gpu_nodes: tuple[NodeInfo, ...] | None = None  # without `nodes`: what the server tells, labels not among it
@@ -105,7 +105,9 @@ class ClusterFacts(Struct, frozen=True, kw_only=True):
 
 
 class Problem(Struct, frozen=True):
-    """One fault of the request. `field` is the field of `moorage.api.jobs.NewJob`; the message stands alone."""
+    """One fault of the request. `field` is the field of `moorage.api.jobs.NewJob`; the message is a whole
+    sentence.
+    """
 
     field: str
     message: str
@@ -113,7 +115,7 @@ class Problem(Struct, frozen=True):
 
 
 class RunPlan(Struct, frozen=True, kw_only=True):
-    """What to create, in this order: `claims` (kept for ever), `secret` (owned by the Job later), `job`.
+    """The objects to create, in this order: `claims` (never deleted), `secret` (owned by the Job later), `job`.
 
     With problems there is nothing to create. `notes` are shown to the user either way.
     """
@@ -127,12 +129,12 @@ class RunPlan(Struct, frozen=True, kw_only=True):
 
 
 def ships_directory(request: RunRequest, facts: ClusterFacts) -> bool:
-    """Whether the caller's directory goes into the pod: on a real cluster, without `--working-dir`."""
+    """Whether the caller's directory is sent into the pod: on a real cluster, without `--working-dir`."""
     return not facts.process_runtime and request.working_dir is None
 
 
 def unexpanded(text: str) -> str:
-    """Write a text so that the kubelet's `$(NAME)` expansion gives it back unchanged.
+    """Escape a text so that the kubelet's `$(NAME)` expansion returns it unchanged.
 
     https://kubernetes.io/docs/tasks/inject-data-application/define-interdependent-environment-variables/
     """

@@ -1,21 +1,21 @@
-"""Whether a run is started again after its last attempt ended, and what must be written down for it.
+"""Whether a run is started again after its last attempt ended, and the notes on its Jobs for that.
 
 A run is one Job per attempt. Kubernetes fails an attempt's Job with reason PodFailurePolicy as soon as a pod of it
-is disrupted; the next attempt is then a new Job with a computed name. Everything a later decision needs stands in
-the Jobs themselves (annotations), so the operator may be killed between any two steps.
+is disrupted; the next attempt is then a new Job with a computed name. Everything that a later decision needs is in
+annotations of the Jobs, so the operator may be killed between any two steps.
 
-- Started again: preempted, drained (eviction API), taken by a taint, collected with its node, stopped because the
-  node shuts down, deleted; whatever its exit code, as `moorage.decide.interruptions` has it. Restarts are counted
-  apart from failures: attempt n has n - 1 restarts behind it.
+- Started again: preempted, drained (eviction API), removed by a taint, collected with its node, stopped because
+  the node shuts down, deleted; with any exit code, by the rule of `moorage.decide.interruptions`. Restarts are
+  counted apart from failures: attempt n has n - 1 restarts behind it.
 - Started again after its turn: an attempt that gave its place to another run (`YIELDS_TO_ANNOTATION`), once that
   run has a place or waits no more. It does not count as a restart.
 - Started again when it is resumed: an attempt whose program was interrupted by a suspension. It does not count as
-  a restart. What Kueue suspended goes back into its queue at once.
-- Never started again: ended by its own exit code, killed for its memory, evicted by its kubelet (the next
-  node would be short of memory too), cancelled, out of time, or past its limit of restarts.
+  a restart. A Job that Kueue suspended returns to its queue at once.
+- Never started again: ended by its own exit code, killed for its memory, evicted by its kubelet (the next node
+  would be short of memory too), cancelled, out of time, or past its limit of restarts.
 
 Running time is counted from the start of an attempt's first pod to the end of its last, back-off between retries
-included, rounded up to whole seconds. An attempt that nobody saw running counts as zero.
+included, rounded up to whole seconds. An attempt that was never seen running counts as zero.
 """
 
 from __future__ import annotations
@@ -145,14 +145,16 @@ class NoteUsed(Struct, frozen=True):
 
 
 class NoteStopped(Struct, frozen=True):
-    """Write on the attempt's Job when its pod was told to stop: the pod is gone when the Job has ended."""
+    """Record on the attempt's Job the time when its pod was asked to stop: the pod is deleted when the Job has
+    ended.
+    """
 
     attempt: AttemptSeen
     stopped_at: datetime
 
 
 class StartAttempt(Struct, frozen=True):
-    """Create the Job of attempt `number`. `deadline_seconds`: what is left of the run's time; None: no limit."""
+    """Create the Job of attempt `number`. `deadline_seconds`: the rest of the run's time; None: no limit."""
 
     number: int
     backoff_limit: int
@@ -161,7 +163,7 @@ class StartAttempt(Struct, frozen=True):
 
 
 class NoteMade(Struct, frozen=True):
-    """Write on the first attempt's Job that attempt `number` was made: gone after this, it was deleted."""
+    """Record on the first attempt's Job that attempt `number` was created: if missing later, it was deleted."""
 
     number: int
 
@@ -221,7 +223,7 @@ class Plan(Struct, frozen=True):
 def plan(seen: Observed) -> Plan:
     """Return the steps that bring the run closer to its end.
 
-    Safe to stop after any step: planning again on what was reached finishes the work. Planning on a settled run
+    Safe to stop after any step: planning again on the reached state finishes the work. Planning on a settled run
     returns no steps. Actions are in the order in which they must be done.
     """
     released, again = _release(seen)
@@ -246,7 +248,7 @@ def _waits_for_turn(seen: Observed, last: AttemptSeen) -> bool:
 
 
 def cause_of(attempt: AttemptSeen) -> Cause:
-    """Why a failed attempt ended, from its Job first: disrupted pods are often gone by then."""
+    """Why a failed attempt ended, from its Job first: disrupted pods are often deleted by then."""
     match = _BY_CONDITION.search(attempt.message) if attempt.reason == "PodFailurePolicy" else None
     if match is not None and match["condition"] == "DisruptionTarget":
         # only the pod that ended the Job counts: an earlier one may have been killed for memory and retried
@@ -366,10 +368,11 @@ def _evicted(last: AttemptSeen) -> str:
 
 
 def _release(seen: Observed) -> tuple[list[Action], timedelta | None]:
-    """Let go of pods that are being deleted on nodes that will not answer.
+    """Delete pods by force that are being deleted on nodes that do not answer.
 
-    Nobody can know that the process has ended there: a node that lost only its network may still run it, and
-    write to the same volume as the next attempt. That is the price of going on, paid after `lost_after`.
+    It is unknown whether the process has ended there: a node that lost only its network may still run it, and
+    write to the same volume as the next attempt. This risk is taken after `lost_after`, so that the run can
+    continue.
     """
     actions: list[Action] = []
     waits: list[timedelta] = []

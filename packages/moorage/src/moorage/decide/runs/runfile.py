@@ -1,4 +1,4 @@
-"""A run's options as a document: a file of `moor run -f`, and what a run keeps for `moor rerun`.
+"""A run's options as a document: a file of `moor run -f`, and the stored options for `moor rerun`.
 
 Names are those of the REST API: `gpus`, `gpuType`, `volumes`. Their spellings of the command line and of Python,
 `gpu-type` and `gpu_type`, are read too.
@@ -57,7 +57,7 @@ def parse_run_file(document: Any) -> dict[str, Any]:
 
 
 def options_of(request: RunRequest) -> str:
-    """The options of a request that differ from the defaults, as JSON; empty where they are too long to be kept.
+    """The options of a request that differ from the defaults, as JSON; empty where they are too long to store.
 
     Of variables only the names: the values are in the pod, and nowhere else.
     """
@@ -121,7 +121,7 @@ def _plain(name: str) -> str:
 
 
 def _unknown(key: str) -> tuple[str, str | None]:
-    """The message and the hint for a name that no option has."""
+    """The message and the hint for a name of an unknown option."""
     other = next((new for old, new in OTHER_NAMES.items() if _plain(old) == _plain(key)), None)
     if other is not None:
         return f"unknown field {key!r}: use {other!r}", None
@@ -187,7 +187,7 @@ def _labels(path: str, value: Any) -> tuple[str, ...]:
 
 
 def _pairs(path: str, value: Any, word: str, *, bare: bool) -> tuple[str, ...]:
-    """Pairs of a mapping or a list. `word`: what their left side is called; `bare`: it may stand alone."""
+    """Pairs of a mapping or a list. `word`: the name of their left side; `bare`: it needs no value."""
     if isinstance(value, Mapping):
         for name, text in value.items():
             if isinstance(text, bool) or not (isinstance(text, str | int | float) or (bare and text is None)):

@@ -1,7 +1,7 @@
-"""How a run stands: read from its Jobs (one per attempt) and what pods of it are left.
+"""The state of a run: read from its Jobs (one per attempt) and their remaining pods.
 
-A run's pods may be gone (preempted, cancelled, collected); its Jobs keep the cause, so the state never depends
-on a pod being there, only the details do. Kept pods (`decide.runs.kept`) give these when the pods are gone.
+A run's pods may be deleted (preempted, cancelled, collected); its Jobs contain the cause, so only the details
+depend on the existence of a pod. Stored pods (`decide.runs.kept`) provide these when the pods are deleted.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ RUN_MOVES = Moves(
 
 
 class PodView(Struct, frozen=True, kw_only=True):
-    """One pod of a run. `exit_code` is None until its container ended (or when nobody knows)."""
+    """One pod of a run. `exit_code` is None until its container ended, or if it is unknown."""
 
     name: str
     attempt: int
@@ -136,14 +136,16 @@ class PodView(Struct, frozen=True, kw_only=True):
     gone: bool = False  # its object is not there: these are kept facts
 
     def running_time(self, now: datetime) -> timedelta | None:
-        """How long its container ran; None: it did not start, or nobody knows when it ended."""
+        """How long its container ran. None: it did not start, or its end is unknown."""
         if self.started is None or (self.ended is None and self.phase != "Running"):
             return None
         return max(timedelta(), (self.ended or now) - self.started)
 
     @property
     def is_lost(self) -> bool:
-        """Whether it ran and is gone, and no kubelet reported its end: a lost node, or a removal by force."""
+        """Whether it ran, is deleted, and its end was not reported by a kubelet: a lost node, or a removal by
+        force.
+        """
         return self.gone and self.started is not None and self.exit_code is None
 
 
@@ -229,7 +231,7 @@ def view_run(
     node_types: Mapping[str, str] | None = None,
     kept: Sequence[PodView] = (),
 ) -> RunView:
-    """One run; `jobs` (at least one) are all its attempts. `kept`: what is kept of its pods, there or gone."""
+    """One run; `jobs` (at least one) are all its attempts. `kept`: the stored facts of its pods, deleted or not."""
     ordered = sorted(jobs, key=attempt_of)
     first, last = ordered[0], ordered[-1]
     pods = list(pods)
@@ -289,7 +291,7 @@ def view_run(
 
 
 def suspension_of(job: Mapping[str, Any]) -> str:
-    """Who suspended an attempt's Job, and why, in a sentence; "": it is not suspended, or Kueue holds it."""
+    """The user and reason of the suspension of an attempt's Job, in a sentence; "" if not suspended, or by Kueue."""
     text = annotations_of(job).get(SUSPENDED_ANNOTATION)
     if not text or not job["spec"].get("suspend"):
         return ""
@@ -298,7 +300,7 @@ def suspension_of(job: Mapping[str, Any]) -> str:
 
 
 class Suspension(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Who suspended a run, when and why; kept with its Job."""
+    """The user, time and reason of a suspension; stored on the Job."""
 
     by: str = "somebody"
     at: datetime | None = None
@@ -306,7 +308,7 @@ class Suspension(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def read_suspension(text: str) -> Suspension:
-    """What the annotation says; an empty one for a text that cannot be read."""
+    """Parse the annotation; an empty value if it is unreadable."""
     try:
         return msgspec.json.decode(text, type=Suspension)
     except (msgspec.MsgspecError, ValueError):  # somebody wrote it by hand
@@ -319,7 +321,7 @@ def attempt_of(job: Mapping[str, Any]) -> int:
 
 
 def checkpoint_warning(run: RunView, now: datetime) -> str:
-    """What a long run risks by its checkpoints, in one sentence; empty when all is well."""
+    """The risk of a long run without fresh checkpoints, in one sentence; empty if there is none."""
     if run.state is not State.RUNNING or run.started is None:
         return ""
     live = next((pod for pod in reversed(run.pods) if pod.phase == "Running" and pod.started), None)
@@ -340,7 +342,7 @@ def checkpoint_warning(run: RunView, now: datetime) -> str:
 
 
 def exit_code_of(run: RunView) -> int:
-    """What `moor run --follow` ends with: the job's own exit code; 1 where it failed and nobody knows the code."""
+    """The exit code of `moor run --follow`: the job's own; 1 if it failed and its exit code is unknown."""
     if run.state is State.SUCCEEDED:
         return 0
     last = next((pod for pod in reversed(run.attempts[-1].pods) if pod.exit_code), None)
@@ -417,13 +419,13 @@ def _reason(state: State, last: AttemptView, ended_because: str) -> str:
 
 
 def _requests(container: Mapping[str, Any]) -> Mapping[str, str]:
-    """What a container asks for. A limit counts as a request where none is stated, as for the API server."""
+    """The requests of a container. A limit counts as a request where none is set, as for the API server."""
     resources = container.get("resources") or {}
     return (resources.get("limits") or {}) | (resources.get("requests") or {})
 
 
 def _retries(job: Obj) -> int:
-    """Pods made beyond the first one. An attempt has one pod at a time; the Job counts those that are gone too."""
+    """Pods created beyond the first one. An attempt has one pod at a time; the Job counts deleted ones too."""
     return max(0, _made(job) - 1)
 
 
@@ -467,7 +469,7 @@ def _view_attempt(job: Obj, pods: Sequence[PodView]) -> AttemptView:
 
 
 def _made(job: Obj) -> int:
-    """Pods that a Job counts, those that are gone too."""
+    """The number of pods that a Job counts, deleted ones too."""
     status = job.get("status") or {}
     return sum(int(status.get(count) or 0) for count in ("active", "terminating", "succeeded", "failed"))
 
@@ -489,7 +491,7 @@ def _present(attempt: AttemptView) -> list[PodView]:
 
 
 def _with_kept(present: list[PodView], kept: Sequence[PodView]) -> list[PodView]:
-    """The pods that are there, with what is known of them alone by keeping, and those that are gone."""
+    """The present pods, with facts that only the store has, and the deleted pods."""
     known = {pod.uid: pod for pod in kept}
     names = {pod.name for pod in present}
     return [

@@ -1,4 +1,4 @@
-"""The user and group that a run's command runs as: `UID` or `UID:GID`, and what a pod says of them."""
+"""The user and group that a run's command runs as: `UID` or `UID:GID`, and those in a pod's spec."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FORM = re.compile(r"([0-9]{1,10})(?::([0-9]{1,10}))?")
 
 
 class RunUser(Struct, frozen=True):
-    """Numbers, as no cluster can look up names."""
+    """Numbers, since a cluster cannot look up names."""
 
     uid: int
     gid: int
@@ -36,12 +36,12 @@ class RunUser(Struct, frozen=True):
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What programs ask for that look for their user; root has its own home."""
+        """Variables for programs that look for their user; root has its own home."""
         return HOME if self.uid else {}
 
 
 def user_of_request(request: RunRequest, facts: ClusterFacts, remarks: Remarks) -> RunUser | None:
-    """The user that is asked for; None: the image's, and whatever admission chooses."""
+    """The requested user. None: the image's, or admission's choice."""
     text = request.user
     if text is None:
         return None

@@ -1,4 +1,4 @@
-"""Whether a run that somebody waits for has come so far."""
+"""Whether a run has reached the goal that a user waits for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from moorage.decide.runs.state import State
 
 
 class Goal(StrEnum):
-    """What is waited for."""
+    """The goal of a wait."""
 
     ENDED = "ended"
     SUCCEEDED = "succeeded"
@@ -16,9 +16,9 @@ class Goal(StrEnum):
 
 
 def is_reached(goal: Goal, state: State) -> bool | None:
-    """True: reached; False: it cannot be reached any more; None: it may yet be.
+    """True: reached; False: it cannot be reached any more; None: not yet.
 
-    A run that ended is reached for `ended` only if it succeeded: who waits wants to know.
+    For the goal `ended`, only a run that succeeded has reached it, so that failures are reported.
     """
     if goal is Goal.RUNNING and state is State.RUNNING:
         return True
@@ -28,7 +28,7 @@ def is_reached(goal: Goal, state: State) -> bool | None:
 
 
 def is_map_reached(goal: Goal, state: str, *, dead: int) -> bool | None:
-    """The same of a map, whose state is running, paused, cancelled or finished. `dead`: items that failed."""
+    """The same for a map; its state is running, paused, cancelled or finished. `dead`: items that failed."""
     if goal is Goal.RUNNING and state == "running":
         return True
     if state not in ("finished", "cancelled"):
