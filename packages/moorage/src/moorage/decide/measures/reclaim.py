@@ -1,4 +1,4 @@
-"""GPUs that idle work holds, what was spent, and how much of each budget: by tenant, user and budget."""
+"""GPUs that idle work holds, the money spent, and the use of each budget: by tenant, user and budget."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ class Cost(Struct, frozen=True, kw_only=True):
 
 
 def measure_idle(held: Iterable[Held], tenant_of: TenantOf) -> list[Measured]:
-    """Work whose pods are gone holds nothing, and counts only while it is suspended.
+    """Work without pods holds nothing, and counts only while it is suspended.
 
-    Every state of each tenant with such work is there, also where it is 0: a series that ends says nothing.
+    Every state of each tenant with such work has a series, also where it is 0: a missing series has no meaning.
     """
     pieces = [
         (each, tenant_of(each.work.namespace), sum(pod.gpus for pod in each.pods))
@@ -97,7 +97,7 @@ def measure_idle(held: Iterable[Held], tenant_of: TenantOf) -> list[Measured]:
 
 
 def measure_cost(cost: Cost | None) -> list[Measured]:
-    """Nothing at all for None. What is nobody's, and of namespaces of no tenant, is of NO_TENANT."""
+    """Empty for None. Idle money, and that of namespaces without a tenant, belongs to NO_TENANT."""
     if cost is None:
         return []
 

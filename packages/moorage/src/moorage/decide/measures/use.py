@@ -1,6 +1,6 @@
-"""How busy the GPUs are that somebody holds, by the newest reading of each pod.
+"""The use of held GPUs, by the newest reading of each pod.
 
-GPUs that nobody measures are counted apart: they are in no mean.
+Unmeasured GPUs are counted apart: means do not include them.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _mean(reading: Reading) -> float:
 
 
 def measure_use(pods: Iterable[PodGpus]) -> list[Measured]:
-    """The mean of no measured GPU is absent; a count of none is 0."""
+    """A mean without measured GPUs is absent; a count without GPUs is 0."""
     pods = list(pods)
     return [
         *_by(pods, NODE_USE, NODE_COUNT, lambda pod: (pod.node, pod.type)),
@@ -114,7 +114,7 @@ def measure_use(pods: Iterable[PodGpus]) -> list[Measured]:
 def _by(
     pods: Iterable[PodGpus], use: Family, count: Family, key_of: Callable[[PodGpus], tuple[str, ...]]
 ) -> list[Measured]:
-    """What is beyond the bound is first added up, so that its mean is one too."""
+    """Values beyond the bound are first added up, so that their mean is one too."""
     busy = measured(use, ((key_of(pod), pod.busy) for pod in pods if pod.known)).values
     known = measured(use, ((key_of(pod), pod.known) for pod in pods if pod.known)).values
     means = {key: busy[key] / gpus for key, gpus in known.items()}

@@ -1,4 +1,4 @@
-"""Runs, maps and workspaces: how many, what waits and why, how long."""
+"""Runs, maps and workspaces: their number, the reasons why some wait, and the waiting times."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Which node a pod goes to so that GPUs stay of use, and why."""
+"""The node to choose for a pod so that GPUs stay usable, and the reason."""

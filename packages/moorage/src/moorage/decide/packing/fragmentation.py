@@ -1,8 +1,8 @@
 """The policy `fragmentation`: put a pod where it costs the least GPU capacity for the pods to come.
 
-What is lost on a node is the GPUs that pods of the recent mix could not use there, weighted by the GPUs they ask
-for, and by how few nodes could ever take them. The origin is FGD (Weng et al., USENIX ATC 2023); what differs, and
-why, is in docs/design/0003-packing.md.
+The loss on a node is the GPUs that pods of the recent mix could not use there, weighted by the GPUs they ask for,
+and by how few nodes could ever take them. The origin is FGD (Weng et al., USENIX ATC 2023); the differences and
+their reasons are in docs/design/0003-packing.md.
 
 https://www.usenix.org/conference/atc23/presentation/weng
 """
@@ -68,7 +68,7 @@ class Mix(Struct, frozen=True):
 
 
 class Losses(Protocol):
-    """What `Mix.lost` gives; a caller may keep its answers."""
+    """The interface of `Mix.lost`; a caller may cache its answers."""
 
     def lost(self, kind: str, free: tuple[int, ...], cpu: int) -> float: ...
 
@@ -81,7 +81,8 @@ def make_mix(
     stranded: float = STRANDED,
 ) -> Mix:
     """`weights`: pods by ask (each of one GPU resource); `offered`: nodes by their room when empty; `free`:
-    nodes by their room now. Without `free`, and with `stranded` 0, what is lost is plain expected GPUs."""
+    nodes by their room now. Without `free`, and with `stranded` 0, the loss is plain expected GPUs.
+    """
     total = cpu = 0.0
     wanted: dict[Ask, tuple[float, int]] = {}  # GPUs, and which of `sizes` could take it when empty
     sizes = list(offered)
@@ -130,11 +131,12 @@ def make_prior(name: str, offered: Mapping[Room, int]) -> dict[Ask, float]:
 def _prices(
     wanted: Mapping[Ask, tuple[float, int]], total: float, offered: Mapping[Room, int], free: Mapping[Room, int]
 ) -> dict[Ask, float]:
-    """What losing a GPU to a class of requests costs, in GPUs, by how tight its supply is.
+    """The cost of losing a GPU to a class of requests, in GPUs, by how tight its supply is.
 
-    Tightness of a class: what is likely to be asked of the nodes that could take it, by it and by all who can go
-    nowhere else, over what is free there now; demand to come is as large as what is free. Above 1 somebody will be
-    refused whatever is done, and one GPU taken costs one GPU. Classes that share nodes share that price.
+    Tightness of a class: the likely requests for the nodes that could take it, by it and by all classes that fit
+    nowhere else, divided by the GPUs that are free there now; coming demand is as large as the free GPUs. Above 1
+    some requests will be refused in any case, and one GPU taken costs one GPU. Classes that share nodes share that
+    price.
     """
     all_gpus = sum(room.gpus * nodes for room, nodes in offered.items())
     reserve = CALM * all_gpus
@@ -179,10 +181,10 @@ def _supply(
 
 
 def points(ask: Ask, rooms: Rooms, mix_of: Callable[[str], Losses]) -> int:
-    """0 to 1000 (500: the placement makes nothing else useless); 0 where a resource asked for is missing.
+    """0 to 1000 (500: the placement makes nothing else useless); 0 where a requested resource is missing.
     `mix_of`: the mix of a GPU resource.
 
-    Without GPUs: 10 times what `pack` gives on nodes without GPUs, and on others less the more GPUs are left
+    Without GPUs: 10 times the points of `pack` on nodes without GPUs, and on others less the more GPUs are left
     without CPU.
     """
     if not ask.gpus:
@@ -199,7 +201,7 @@ def points(ask: Ask, rooms: Rooms, mix_of: Callable[[str], Losses]) -> int:
 
 
 def devices_left(ask: Ask, name: str, room: Room, mix: Losses) -> tuple[int, ...] | None:
-    """What is left of the devices once the ask takes the best of them; None: it does not fit."""
+    """The devices that are left once the ask takes the best of them; None: it does not fit."""
     count = next((count for resource, count in ask.gpus if resource == name), 0)
     return _gain(ask, count, room, mix)[1]
 

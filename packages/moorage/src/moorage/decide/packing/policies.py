@@ -1,12 +1,12 @@
-"""Which node a pod should go to so that GPUs stay of use: points per node, larger is better.
+"""Points for nodes by which a pod is placed so that GPUs stay usable: larger is better.
 
 Policies of this module: `pack` fills nodes that are in use before opening an empty one; `spread` does the reverse.
-`fragmentation`, beside it, has the third. Whether a node *can* take the pod is not judged here: the scheduler asks
+The module `fragmentation` has the third. Whether a node *can* take the pod is not judged here: the scheduler asks
 only about those.
 
-A GPU is counted in thousandths, so that a share of one can be spoken of (`moor simulate`). What Kubernetes itself
-hands out are whole devices of a resource name: a MIG profile is a resource of its own, a time-sliced GPU a
-resource with more devices.
+A GPU is counted in thousandths, so that a share of one can be expressed (`moor simulate`). Kubernetes itself
+allocates whole devices of a resource name: a MIG profile is a separate resource, a time-sliced GPU a resource with
+more devices.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class GpuNode(Struct, frozen=True, kw_only=True):
 
 
 class Room(NamedTuple):
-    """What is left on a node for one GPU resource."""
+    """The free capacity of a node for one GPU resource."""
 
     gpus: int  # devices the node offers
     free: tuple[int, ...]  # thousandths left of each device that has any, largest first
@@ -45,7 +45,7 @@ Rooms = Mapping[str, Room]
 
 
 class Ask(NamedTuple):
-    """What a pod asks for, as far as packing cares. Pods with equal asks get equal points."""
+    """The requests of a pod that matter for packing. Pods with equal asks get equal points."""
 
     gpus: tuple[tuple[str, int], ...] = ()  # (resource name, devices), by name; empty: no GPU
     milli: int = WHOLE  # thousandths of each device
@@ -76,9 +76,9 @@ def make_rooms(total: Amounts, used: Amounts, cpus: int, cpu_used: int, kind: st
 def pack(ask: Ask, rooms: Rooms) -> int:
     """(requested + used) / total x 10 over the GPU resources asked for, rounded down, 0 to 10.
 
-    0 where a resource asked for is missing. More than the node has counts as full: the scheduler offers only nodes
+    0 where a requested resource is missing. More than the node has counts as full: the scheduler offers only nodes
     with room, so a pod that we still count has left and the node is about to be filled. A pod that asks for no GPU
-    gets 10 on nodes without GPUs and 0 on nodes with them: it should not stand in the way of those that do.
+    gets 10 on nodes without GPUs and 0 on nodes with them: it should not take room from pods with GPUs.
     """
     if not ask.gpus:
         return 0 if rooms else MAX_SCORE
@@ -93,8 +93,9 @@ def pack(ask: Ask, rooms: Rooms) -> int:
 
 
 def spread(ask: Ask, rooms: Rooms) -> int:
-    """The reverse of `pack`: 10 for the emptiest. For clusters with GPUs to spare, whose jobs disturb each other
-    on a node; large requests starve under it. Pods without GPUs are kept off GPU nodes, as in `pack`."""
+    """The reverse of `pack`: 10 for the emptiest. For clusters with GPUs to spare, where jobs disturb each other
+    on a node; large requests starve under it. Pods without GPUs avoid GPU nodes, as in `pack`.
+    """
     points = pack(ask, rooms)
     if not ask.gpus or any(name not in rooms for name, _ in ask.gpus):
         return points
@@ -102,8 +103,9 @@ def spread(ask: Ask, rooms: Rooms) -> int:
 
 
 def take(free: tuple[int, ...], count: int, milli: int) -> list[tuple[int, ...]]:
-    """What may be left of a node's devices once a request was placed: one entry per choice that differs, none when
-    it does not fit. Whole devices are alike, a share may come from any device with room."""
+    """The possible states of a node's devices after a request was placed: one entry per distinct choice, none when
+    it does not fit. Whole devices are alike, a share may come from any device with room.
+    """
     if milli == WHOLE:
         if len(free) < count or (count and free[count - 1] < WHOLE):
             return []

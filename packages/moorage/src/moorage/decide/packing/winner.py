@@ -1,10 +1,10 @@
-"""Which of the nodes the scheduler asks about shall take the pod, so that it is known before it is seen.
+"""The node that shall take the pod, out of those the scheduler asks about, so that it is known before it is seen.
 
 kube-scheduler adds its own plugins' scores to ours and draws lots between equals. It asks about the next pod
-before the binding of this one is seen, so whoever answers must know what becomes of his answer: one node gets
+before the binding of this one is seen, so our extender must know the result of its answer: one node gets
 `OUTVOTES` on top of the best points, and neither other scores nor lots can change the choice.
 
-`moor simulate` draws lots between equals too: the hash below is as good as a lot.
+`moor simulate` draws lots between equals too: the hash below replaces a lot.
 """
 
 from __future__ import annotations

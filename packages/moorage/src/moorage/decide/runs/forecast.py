@@ -57,8 +57,7 @@ class Stay(Struct, frozen=True, kw_only=True):
 class Usual(Struct, frozen=True, kw_only=True):
     """`done` of `of` past stays, alike by `likeness`, that took longer than this one has run ended by `total`.
 
-    `total` counts from its start. None: it has outlived so many of `known` similar ones that no forecast is
-    possible.
+    `total` counts from its start. None: it has outlived too many of `known` similar ones for a forecast.
     """
 
     total: timedelta | None

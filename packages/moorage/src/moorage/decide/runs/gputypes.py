@@ -1,4 +1,4 @@
-"""GPU types of a cluster: their labels, the number of free GPUs, the match with a user's word, and their taints."""
+"""GPU types of a cluster: their labels, the number of free GPUs, the match of a user's word, and taints."""
 
 from __future__ import annotations
 

@@ -231,7 +231,7 @@ def view_run(
     node_types: Mapping[str, str] | None = None,
     kept: Sequence[PodView] = (),
 ) -> RunView:
-    """One run; `jobs` (at least one) are all its attempts. `kept`: the stored facts of its pods, deleted or not."""
+    """One run; `jobs` (at least one) are all its attempts. `kept`: stored facts of its pods."""
     ordered = sorted(jobs, key=attempt_of)
     first, last = ordered[0], ordered[-1]
     pods = list(pods)
@@ -291,7 +291,7 @@ def view_run(
 
 
 def suspension_of(job: Mapping[str, Any]) -> str:
-    """The user and reason of the suspension of an attempt's Job, in a sentence; "" if not suspended, or by Kueue."""
+    """The user and reason of a Job's suspension, in a sentence; "" if not suspended, or by Kueue."""
     text = annotations_of(job).get(SUSPENDED_ANNOTATION)
     if not text or not job["spec"].get("suspend"):
         return ""

@@ -1,11 +1,13 @@
-"""Decide which run yields its place to which that waits.
+"""Decide which run yields its place to which waiting run.
 
 Nothing here reads the clock or the cluster: all that the decision depends on is a field of `Observed`.
 
 - Only to a run that fits in the place that is freed, and that fits nowhere now.
-- Only by a run that has had its guaranteed time since this turn began, so no two runs push each other out at once.
+- Only by a run that has had its guaranteed time since this turn began, so that two runs cannot push each other out
+  at once.
 - Only by a run with a checkpoint of this turn that is fresh: it loses little.
-- `fair`: to whom used fewer GPUs lately than the one who yields; of one owner's runs, to the one that did.
+- `fair`: to an owner with less recent GPU use than the yielding one; between runs of one owner, to the run with
+  less.
 """
 
 from __future__ import annotations
@@ -97,7 +99,9 @@ class Yield(Struct, frozen=True):
 
 
 def plan(seen: Observed) -> tuple[Yield, ...]:
-    """Who yields to whom now. Planning again after these were asked yields nobody more for the same."""
+    """The runs that yield now, each to a waiting run. Planning again after these were asked returns no others for
+    them.
+    """
     yields: list[Yield] = []
     served = {holding.yields_to for holding in seen.holdings if holding.yields_to is not None}
     for waiting in sorted(seen.waiting, key=lambda waiting: _turn(waiting, seen)):
@@ -127,7 +131,7 @@ def may_yield(holding: Holding, waiting: Waiting, seen: Observed) -> bool:
 
 
 def _turn(waiting: Waiting, seen: Observed) -> tuple[float, float, datetime, RunKey]:
-    """Who used least comes first."""
+    """The owner with the least use comes first."""
     return (
         seen.use_of_owner.get(waiting.owner, 0.0),
         seen.use_of_run.get(waiting.run, 0.0),
@@ -177,7 +181,7 @@ def _fits_without(waiting: Waiting, node: NodeInfo, there: Iterable[PodInfo], go
 
 
 def _cost(chosen: Sequence[Holding], seen: Observed) -> tuple[int, float, datetime, RunKey]:
-    """Few runs, whose owners used much, and whose turns are long."""
+    """Fewer runs, owners with more use, and longer turns cost less."""
     used = sum(seen.use_of_owner.get(holding.owner, 0.0) for holding in chosen)
     run_use = sum(seen.use_of_run.get(holding.run, 0.0) for holding in chosen)
     return len(chosen), -used - run_use, min(holding.since for holding in chosen), chosen[0].run

@@ -1,4 +1,4 @@
-"""Who used least lately: GPU-time that counts half as much after each half-life."""
+"""Recent use of owners: GPU-time that counts half as much after each half-life."""
 
 from __future__ import annotations
 

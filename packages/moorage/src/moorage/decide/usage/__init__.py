@@ -1,1 +1,1 @@
-"""Who uses which GPU, since when and for how long."""
+"""The use of each GPU: the user, the start and the duration."""

@@ -26,9 +26,9 @@ def counts_of(amounts: Mapping[str, int]) -> Counts:
 
 
 def share_of(resource: str, labels: Mapping[str, str]) -> Fraction:
-    """What one unit of a resource is of a whole GPU, on a node with these labels.
+    """The part of a whole GPU that one unit of a resource is, on a node with these labels.
 
-    A MIG slice is its compute slices out of seven. A share in time is one of as many as the node's labels say.
+    A MIG slice is its compute slices out of seven. A time-sliced share is one of as many as the node's labels say.
     """
     share = Fraction(1)
     replicas = labels.get(REPLICAS_LABEL, "")
@@ -52,7 +52,7 @@ def gpus_of(counts: Iterable[tuple[str, int]], shares: Shares) -> Fraction:
 
 
 def counts_text(counts: Counts, shares: Shares | None = None) -> str:
-    """As a column holds them: `nvidia.com/gpu=8`, or `nvidia.com/gpu.shared=16:1/4` with what one is of a GPU."""
+    """The text of a column: `nvidia.com/gpu=8`, or `nvidia.com/gpu.shared=16:1/4` with the part of a GPU of each."""
     return " ".join(
         f"{resource}={count}"
         + (f":{shares[resource]}" if shares and shares.get(resource, Fraction(1)) != 1 else "")
@@ -61,7 +61,7 @@ def counts_text(counts: Counts, shares: Shares | None = None) -> str:
 
 
 def read_counts(text: str) -> tuple[Counts, dict[str, Fraction]]:
-    """What `counts_text` wrote; words that are none are left out."""
+    """Parse the output of `counts_text`; invalid words are left out."""
     counts, shares = [], {}
     for word in text.split():
         if match := _TEXT.fullmatch(word):

@@ -1,11 +1,11 @@
-"""Which GPU of which node is free, and who holds the others.
+"""The free GPUs of each node, and the holders of the others.
 
-Nothing here reads the clock or the network: nodes and pods in, one view out. The view holds only
-what everybody may see: owner, run, since when, expected until.
+Nothing here reads the clock or the network: nodes and pods in, one view out. The view has only the fields that all
+users may see: owner, run, since when, expected until.
 
-A free GPU may be of little use. It is *fragmented* when others of its node are taken, so that no pod can have the
-whole node with it, and *stranded* when the node has no CPU, memory or pod left to go with it: less than SHARE_CPU
-and SHARE_MEMORY (what `moor run` asks for where nobody says more) for each free GPU.
+A free GPU may be of little use. It is *fragmented* when others of its node are taken, so that a pod cannot have
+the whole node, and *stranded* when the node lacks CPU, memory or a pod slot for it: less than SHARE_CPU and
+SHARE_MEMORY (the defaults of `moor run`) for each free GPU.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class GpuState(StrEnum):
 
 
 class Holder(Struct, frozen=True, kw_only=True):
-    """A pod that holds GPUs: the fields that everybody may see."""
+    """A pod that holds GPUs: the fields that all users may see."""
 
     owner: str
     run: str  # empty: the pod is of no run
@@ -61,7 +61,7 @@ class Holder(Struct, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        """What people call it."""
+        """The name that users know."""
         return self.run or self.step or self.pod
 
 
@@ -136,14 +136,14 @@ def gpu_type(labels: Mapping[str, str]) -> str:
 
 
 def owner_of(pod: PodInfo) -> str:
-    """The user as authenticated, else the label-safe form of the name, else NOBODY."""
+    """The user as authenticated, else the label-safe form of the name, else `NOBODY`."""
     return pod.annotations.get(OWNER_ANNOTATION) or pod.labels.get(OWNER_LABEL) or NOBODY
 
 
 def step_of(pod: PodInfo) -> str:
-    """The step of a workflow that a pod is of, as "WORKFLOW/STEP"; empty: of none.
+    """The step of a workflow that a pod belongs to, as "WORKFLOW/STEP"; empty if none.
 
-    Without the item of a loop, which may hold a value that not everybody may read.
+    Without the item of a loop, which may contain a value that not all users may read.
     """
     workflow = pod.labels.get(WORKFLOW_LABEL, "")
     if not workflow:
@@ -221,9 +221,9 @@ def device_ids(obj: Mapping[str, Any]) -> dict[str, list[str]]:
 def view_gpus(nodes: Iterable[Obj], pods: Iterable[Obj]) -> GpuView:
     """Every GPU of every node exactly once; nodes by name, GPUs by index.
 
-    A GPU is used while an unfinished pod bound to its node asks for it. Devices whose ids are small numbers
-    stand at that index; other holders take the lowest places left, in the order of their start. GPUs in
-    `capacity` but not in `allocatable` are unavailable (the device plugin calls them unhealthy).
+    A GPU is used while an unfinished pod bound to its node asks for it. Devices with small numbers as ids have
+    that index; other holders take the lowest places left, in the order of their start. GPUs in `capacity` but not
+    in `allocatable` are unavailable (the device plugin calls them unhealthy).
     """
     with_gpus = []
     for obj in sorted(nodes, key=lambda node: str(node["metadata"]["name"])):
@@ -239,7 +239,7 @@ def view_gpus(nodes: Iterable[Obj], pods: Iterable[Obj]) -> GpuView:
 
 
 def is_reservation(pod: PodInfo) -> bool:
-    """Whether the pod is one of ours that holds a machine's place: nobody uses what it holds."""
+    """Whether the pod is one of ours that holds a machine's place: its GPUs are not in use."""
     return RESERVATION_LABEL in pod.labels and pod.namespace == SYSTEM_NAMESPACE
 
 
@@ -339,7 +339,7 @@ def _free_by_type(gpus: Iterable[Gpu]) -> dict[str, int]:
 def _places(
     resource: str, whole: int, pods: Sequence[tuple[PodInfo, Obj]]
 ) -> dict[int, tuple[str, Holder | None, str]]:
-    """Place of the device → (its id, who holds it, or what for a reservation does)."""
+    """Index of the device → (its id, its holder, the machine type that a reservation holds it for)."""
     placed: dict[int, tuple[str, Holder | None, str]] = {}
     rest: list[tuple[str, Holder | None, str]] = []
     for pod, obj in sorted(pods, key=_steady):

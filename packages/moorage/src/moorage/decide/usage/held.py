@@ -11,10 +11,10 @@ from moorage.decide.usage.intervals import Interval
 def held_over(
     intervals: Iterable[Interval], *, since: datetime, until: datetime, step: timedelta, now: datetime
 ) -> tuple[tuple[datetime, float], ...]:
-    """The mean number of GPUs held in each window of `step` from `since` on, by its beginning.
+    """The mean number of GPUs held in each window of `step` from `since` on, by the start of the window.
 
-    The last window ends with `until`, or with `now` where that is earlier: none begins later. An open interval
-    lasts to `now`. What is summed is exact: windows times their means are the GPU-hours of the whole.
+    The last window ends with `until`, or with `now` where that is earlier: later windows do not exist. An open
+    interval lasts to `now`. Sums are exact: windows times their means are the GPU-hours of the whole.
     """
     end = min(until, now)
     if end <= since or step <= timedelta():

@@ -1,6 +1,6 @@
-"""GPU use as intervals: when each began, when it ended, and what they sum to in a window.
+"""GPU use as intervals: their starts and ends, and their sums in a window.
 
-One pod is one interval, under the pod's uid, so nothing can be counted twice however often it is seen.
+One pod is one interval, under the pod's uid, so it cannot be counted twice, however often it is seen.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _PARTS = (("map", MAP_LABEL), ("workspace", WORKSPACE_LABEL))
 
 
 class Interval(Struct, frozen=True, kw_only=True):
-    """What one pod held, and when. `ended_at` None: it holds it still."""
+    """The resources that one pod held, and when. `ended_at` None: it still holds them."""
 
     pod_uid: str
     namespace: str
@@ -73,7 +73,7 @@ class Interval(Struct, frozen=True, kw_only=True):
 
 
 class Open(Struct, frozen=True):
-    """Write a new interval (already ended, when the pod came and went unseen)."""
+    """Write a new interval (with its end, when the pod started and ended unseen)."""
 
     interval: Interval
 
@@ -88,7 +88,7 @@ class Close(Struct, frozen=True):
 
 
 class Reopen(Struct, frozen=True):
-    """The pod was taken for gone and is not."""
+    """The pod was thought deleted and is not."""
 
     pod_uid: str
 
@@ -152,9 +152,9 @@ def stay_of(interval: Interval) -> Stay | None:
 
 
 def next_step(known: Interval | None, seen: Interval | None) -> Step | None:
-    """What to write about a pod that exists, given its stored interval; None: nothing new.
+    """The step to write for a pod that exists, given its stored interval; None if nothing is new.
 
-    `seen` None means that it holds nothing (yet). Doing a step and asking again gives None.
+    `seen` None means that it holds nothing (yet). After the step, the same call returns None.
     """
     if seen is None:
         return None
@@ -166,11 +166,11 @@ def next_step(known: Interval | None, seen: Interval | None) -> Step | None:
 
 
 def end_of_deleted(known: Interval, last: Mapping[str, Any] | None, *, now: datetime) -> Close | None:
-    """How to close the interval of a pod that is gone; None when it is closed already.
+    """How to close the interval of a deleted pod; None if it is closed already.
 
     `last` is the pod as last seen when its deletion was watched: it ended with its containers, else at its
-    deletion time (request plus grace) or `now`, whichever is earlier. None means that it vanished while nobody
-    watched: it is charged up to when it was last seen, no further.
+    deletion time (request plus grace) or `now`, whichever is earlier. None means that it was deleted while the
+    cluster was not watched: it is charged up to when it was last seen, no further.
     """
     if known.ended_at is not None:
         return None
@@ -183,7 +183,7 @@ def end_of_deleted(known: Interval, last: Mapping[str, Any] | None, *, now: date
 
 
 def stepped(known: Mapping[str, Interval], step: Step) -> dict[str, Interval]:
-    """The stored intervals after a step: what a store must do, in one line each."""
+    """The stored intervals after a step: the specification of a store, in one line each."""
     after = dict(known)
     match step:
         case Open(interval):
@@ -206,9 +206,9 @@ class By(StrEnum):
 
 
 class UsageRow(Struct, frozen=True, kw_only=True):
-    """What one user, namespace, run, workflow, type, or user of one GPU used in a window.
+    """The use of one user, namespace, run, workflow, type, or user of one GPU in a window.
 
-    The sums are exact; hours are for people.
+    The sums are exact; hours are for display.
     """
 
     name: str
@@ -234,10 +234,10 @@ class UsageRow(Struct, frozen=True, kw_only=True):
 def top(
     intervals: Iterable[Interval], *, since: datetime, until: datetime, by: By, now: datetime
 ) -> tuple[UsageRow, ...]:
-    """Use within [since, until) of what is counted, largest GPU time first.
+    """Counted use within [since, until), largest GPU time first.
 
-    What is open counts to `now`, never beyond. Sums are additive: two windows that meet give what the window over
-    both gives.
+    Open intervals count to `now`, never beyond. Sums are additive: two adjacent windows have the same sum as the
+    window over both.
     """
     rows: dict[str, UsageRow] = {}
     for interval in intervals:
@@ -266,10 +266,10 @@ def clipped(interval: Interval, *, since: datetime, until: datetime) -> timedelt
 
 
 def _shares(interval: Interval, by: By) -> list[tuple[str, int, int]]:
-    """To whom an interval is charged: (row, GPUs, 1 if its CPU and memory go there too).
+    """The rows that an interval is charged to: (row, GPUs, 1 if its CPU and memory are charged there too).
 
-    By workflow, all that is no step is one row. By GPU, each device is a row of its own with its user; devices
-    that nobody named share one, and pods without GPUs have none. The pod's CPU and memory go to its first device.
+    By workflow, all pods outside of steps are one row. By GPU, each device and user is a row; unnamed devices
+    share one, and pods without GPUs have none. The pod's CPU and memory are charged to its first device.
     """
     match by:
         case By.USER:

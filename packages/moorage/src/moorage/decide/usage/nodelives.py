@@ -1,8 +1,8 @@
-"""Nodes as facts: what each offered, and from when to when it was there.
+"""Nodes as facts: the resources that each offered, and the time during which it existed.
 
-One node is one life, under its uid and the moment it began, so no hour of it can be counted twice. A node whose
-type, region, market or room changes ends one life and begins the next in the same moment. What a new node says
-only when its drivers and the cloud's controller are done belongs to its first life: see SETTLE.
+One node is one life, under its uid and its start, so an hour of it cannot be counted twice. A node that changes
+its type, region, market or resources ends one life and begins the next in the same moment. A new node gets some
+values only when its drivers and the cloud's controller are done: these belong to its first life, see SETTLE.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ SETTLE = timedelta(minutes=15)  # device plugins install drivers for minutes bef
 
 
 class NodeLife(Struct, frozen=True, kw_only=True):
-    """What one node offered to pods, and when. `ended_at` None: it is there still.
+    """The resources that one node offered to pods, and when. `ended_at` None: it still exists.
 
-    CPU and memory are what pods can use (allocatable); GPUs are all it has, for a broken one is paid for, too.
+    CPU and memory are those that pods can use (allocatable); GPUs are all it has, because a broken one is paid
+    for, too.
     """
 
     node_uid: str
@@ -62,7 +63,7 @@ class Begin(Struct, frozen=True):
 
 
 class Amend(Struct, frozen=True):
-    """A young node says what it is: its life has been that from its start."""
+    """A young node reports its values: they apply to its life from the start."""
 
     life: NodeLife
 
@@ -73,7 +74,7 @@ class End(Struct, frozen=True):
 
 
 class Resume(Struct, frozen=True):
-    """The node was taken for gone and is not."""
+    """The node was thought deleted and is not."""
 
     key: tuple[str, datetime]
 
@@ -119,10 +120,11 @@ def plan_nodes(
     deleted: Mapping[str, datetime] | None = None,
     now: datetime,
 ) -> tuple[NodeStep, ...]:
-    """The steps from what is stored to what is. Planning again on what was reached gives none.
+    """The steps from the stored lives to the present nodes. Planning again after them returns none.
 
-    `known`: the lives that are open, and the last ones of the nodes at hand. `deleted`: uid → when the node was
-    seen to go. One that vanished while nobody watched is charged up to when it was last seen, no further.
+    `known`: the open lives, and the last ones of the nodes in `nodes`. `deleted`: uid → when the deletion of the
+    node was seen. A node that was deleted while the cluster was not watched is charged up to when it was last
+    seen, no further.
     """
     last: dict[str, NodeLife] = {}
     steps: list[NodeStep] = []

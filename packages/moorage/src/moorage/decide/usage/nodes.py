@@ -1,6 +1,7 @@
-"""Nodes as a user chooses between them: what each offers, what is taken, and whether it takes pods.
+"""Nodes as a user chooses between them: the offered and used resources of each, and whether it takes pods.
 
-Nothing here reads the clock or the network. The view holds only what everybody may see: of pods, only the runs.
+Nothing here reads the clock or the network. The view has only the fields that all users may see: of pods, only the
+runs.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class NodeState(StrEnum):
 
 
 class NodeView(Struct, frozen=True, kw_only=True):
-    """One node. `used` is what its unfinished pods ask for; CPU in millicores, memory in bytes."""
+    """One node. `used`: the requests of its unfinished pods; CPU in millicores, memory in bytes."""
 
     name: str
     state: NodeState

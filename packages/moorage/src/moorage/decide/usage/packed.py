@@ -1,8 +1,8 @@
 """Rows of whole numbers as few bytes: readings of one pod in five minutes, its sums of five minutes in an hour.
 
-A row of a database costs its header, its key and the key's index beside what is in it. Ten or twelve rows in one
-cost that once. Rows stand column by column: a column whose values are all the same is one number, and one that is
-the same as the column before it (a peak and a sum of one reading) is nothing.
+A row of a database costs its header, its key and the key's index in addition to its content. Ten or twelve rows in
+one cost that once. Rows are stored column by column: a column of equal values is one number, and a column that
+equals the previous one (a peak and a sum of one reading) takes no space.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _DECODER = msgspec.msgpack.Decoder(tuple[int, list[int | list[int] | None]])
 
 
 def pack(rows: Sequence[tuple[int, ...]]) -> bytes:
-    """Rows of one length, each value from -2**63 to 2**64 - 1; `unpack` gives them back in the same order."""
+    """Rows of one length, each value from -2**63 to 2**64 - 1; `unpack` returns them in the same order."""
     columns: list[int | list[int] | None] = []
     before: tuple[int, ...] | None = None
     for column in zip(*rows, strict=True):
@@ -29,7 +29,7 @@ def pack(rows: Sequence[tuple[int, ...]]) -> bytes:
 
 
 def unpack(data: bytes, columns: Sequence[int] | None = None) -> list[tuple[int, ...]]:
-    """The rows that were packed, or of each only these columns. Raises ValueError for what `pack` did not make."""
+    """The rows that were packed, or only these columns of them. Raises ValueError if `pack` did not make `data`."""
     try:
         count, packed = _DECODER.decode(data)
         chosen = range(len(packed)) if columns is None else columns

@@ -1,4 +1,4 @@
-"""What sources tell of pods' use, read and put together: kubelets, DCGM's exporter, Prometheus, the metrics API.
+"""Parse and join readings of pods' use from kubelets, DCGM's exporter, Prometheus and the metrics API.
 
 Answers come from other programs: parts of another shape are left out, and nothing raises.
 """
@@ -46,7 +46,7 @@ class Series(Struct, frozen=True):
 
 
 class Measured(Struct, frozen=True, kw_only=True):
-    """What a kubelet or the metrics API tells of a pod. None: it does not."""
+    """The reading of a pod from a kubelet or the metrics API. None: not reported."""
 
     cpu_milli: int | None = None
     cpu_nanoseconds: int | None = None  # used since its start: rates are made of two
@@ -55,7 +55,7 @@ class Measured(Struct, frozen=True, kw_only=True):
 
 
 class GpuUse(Struct, frozen=True, kw_only=True):
-    """One GPU as an exporter tells it; the pod may be named by the exporter, or be known by the device."""
+    """One GPU as an exporter reports it; the pod may be named by the exporter, or be known by the device."""
 
     namespace: str
     pod: str
@@ -73,7 +73,7 @@ def is_sampled(pod: Obj) -> bool:
 
 
 def measured_by_kubelet(summary: Any) -> dict[str, Measured]:
-    """Uid of a pod → what a kubelet's summary says of all its containers together.
+    """Uid of a pod → the sum of all its containers in a kubelet's summary.
 
     https://kubernetes.io/docs/reference/instrumentation/node-metrics/#summary-api-source
     """
@@ -110,7 +110,7 @@ def measured_by_metrics_api(answer: Any) -> dict[Key, Measured]:
 
 
 def cpu_milli(before: Measured | None, now: Measured) -> int | None:
-    """The CPU that a pod used lately, in thousandths of a core: as told, or by how far its counter moved."""
+    """The recent CPU use of a pod, in thousandths of a core: as reported, or from the growth of its counter."""
     if now.cpu_milli is not None:
         return now.cpu_milli
     if before is None or now.cpu_nanoseconds is None or before.cpu_nanoseconds is None:
@@ -159,7 +159,7 @@ def series_of_query(answer: Any) -> list[Series]:
 
 
 def gpus_of(series: Iterable[Series]) -> list[GpuUse]:
-    """GPUs, by what DCGM's exporter says of them. One without its utilisation is left out.
+    """GPUs in the series of DCGM's exporter. A GPU without its utilisation is left out.
 
     Prometheus moves the pod that an exporter names to `exported_pod` where it puts the exporter's own into `pod`.
     A GPU divided by MIG has a device for each instance.
@@ -228,7 +228,7 @@ def make_readings(
 def exporters(slices: Iterable[Obj], namespaces: Iterable[str]) -> tuple[str, ...]:
     """host:port of each exporter that EndpointSlices of these namespaces name, sorted.
 
-    In other namespaces anybody might say what GPUs do.
+    In other namespaces any user could report false readings.
     """
     trusted, places = frozenset(namespaces), set()
     for entry in slices:

@@ -1,17 +1,17 @@
-"""What work should ask for, by what its past runs used. Pure.
+"""Advice on requests, from the use of past runs. Pure.
 
-Runs of one owner with the same image and command are one work (`forecast.work_of`). Of each, the newest KEPT pods
-that have ended count. Advice compares what is asked for now with their peaks:
+Runs of one owner with the same image and command are one work (`forecast.work_of`). Of each, the newest `KEPT`
+pods that have ended count. Advice compares the present requests with their peaks:
 
-- Memory is to be raised when a run was killed for it, or came near (NEAR) to what is asked for. One run is enough.
+- Memory is to be raised when a run was killed for it, or came near (NEAR) to its request. One run is enough.
 - Memory and CPU are to be lowered when the highest peak, with a margin, is far below. That needs LEAST_RUNS runs
-  that ended well, of at least SHORTEST each and LEAST_TIME together: what fails early has used little.
-- CPU is to be raised when the mean is at what was asked for: then it is the limit that makes the run slow.
+  that ended well, of at least SHORTEST each and LEAST_TIME together: runs that fail early have used little.
+- CPU is to be raised when the mean is at the request: then the limit makes the run slow.
 - GPUs are not needed, or fewer, when GPU_LEAST_RUNS runs with GPU_LEAST_SECONDS of measured GPU time never used
   them.
 
-What was not measured gives no advice. Peaks are the highest reading, and a peak between two readings is missed:
-hence the margins. They are choices, no laws; `docs/howto/ask-for-the-right-size.md` has them too.
+Unmeasured resources get no advice. Peaks are the highest reading, and a peak between two readings is missed: hence
+the margins. They are choices, no laws; `docs/howto/ask-for-the-right-size.md` has them too.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _CPU_STEPS = ((1000, 100), (4000, 500))
 
 
 class Kind(StrEnum):
-    """What is advised. The value is the word on the wire."""
+    """The kind of advice. The value is the word on the wire."""
 
     RAISE_MEMORY_KILLED = "raise-memory-killed"
     RAISE_MEMORY_NEAR = "raise-memory-near"
@@ -72,7 +72,7 @@ RESOURCE = {
 
 
 class Asked(Struct, frozen=True, kw_only=True):
-    """What a pod asks for. 0: nothing, or no limit."""
+    """The requests of a pod. 0: nothing, or no limit."""
 
     cpu_milli: int = 0
     memory_bytes: int = 0  # the limit, else the request
@@ -80,7 +80,7 @@ class Asked(Struct, frozen=True, kw_only=True):
 
 
 class Past(Struct, frozen=True, kw_only=True):
-    """One pod of a run, over and done, and what was measured of it. None: not measured."""
+    """One ended pod of a run, and its measurements. None: not measured."""
 
     namespace: str
     owner: str
@@ -133,7 +133,7 @@ class Work(Struct, frozen=True, kw_only=True):
 
 
 def works_of(pasts: Iterable[Past]) -> tuple[Work, ...]:
-    """Past pods by work, each with its advice, sorted by namespace and name; in whatever order they come."""
+    """Past pods by work, each with its advice, sorted by namespace and name. The order of `pasts` does not matter."""
     groups: dict[tuple[str, ...], list[Past]] = {}
     for past in pasts:
         groups.setdefault(key_of(past.namespace, past.owner, past.work, past.run), []).append(past)
@@ -158,7 +158,7 @@ def works_of(pasts: Iterable[Past]) -> tuple[Work, ...]:
 
 
 def key_of(namespace: str, owner: str, work: str, run: str) -> tuple[str, ...]:
-    """What pods of one work have in common: image and command, or the name where these are not known."""
+    """The key of pods of one work: image and command, or the name where these are not known."""
     return (namespace, owner, "work", work) if work else (namespace, owner, "name", base_of(run))
 
 
@@ -168,7 +168,7 @@ def asked_now(work: Work, asked: Asked) -> Work:
 
 
 def advise(asked: Asked, pasts: Sequence[Past]) -> tuple[Advice, ...]:
-    """What to change in `asked`, by pods of the same work. Empty: nothing, or too little is known."""
+    """Changes of `asked` that pods of the same work suggest. Empty: none, or too little is known."""
     by_resource = (_memory(asked, pasts), _cpu(asked, pasts), _gpus(asked, pasts))
     return tuple(advice for advice in by_resource if advice is not None)
 
@@ -202,7 +202,7 @@ def _memory(asked: Asked, pasts: Sequence[Past]) -> Advice | None:
 
 
 def _memory_of(past: Past) -> int:
-    """Bytes that it is known to have used: one that was killed had all of its limit, whatever was read before."""
+    """Bytes that it certainly used: a pod that was killed had all of its limit, even if readings are lower."""
     return max(past.memory_peak or 0, past.asked.memory_bytes if past.killed else 0)
 
 
@@ -236,7 +236,7 @@ def _cpu(asked: Asked, pasts: Sequence[Past]) -> Advice | None:
 
 
 def _gpus(asked: Asked, pasts: Sequence[Past]) -> Advice | None:
-    """Only by runs that held as many GPUs, all of them measured: one that nobody measured may have worked."""
+    """Only by runs that held as many GPUs, all of them measured: an unmeasured GPU may have worked."""
     telling = [
         past
         for past in pasts

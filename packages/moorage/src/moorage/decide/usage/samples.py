@@ -1,8 +1,8 @@
-"""What pods use, measured every 30 seconds, and how the measurements are thinned out as they age.
+"""The use of pods, measured every 30 seconds, and the aggregation of old measurements.
 
 A reading becomes a tally of one slot of 30 s; tallies of windows of five minutes are sums of slots, and those of
-hours are sums of five minutes. Sums are whole numbers and exact, peaks are kept: an hour says the same of its
-slots, whatever was summed up in between. A slot without a reading has no tally. It is a gap: nothing fills it.
+hours are sums of five minutes. Sums are exact whole numbers, and peaks are preserved: the tally of an hour does
+not depend on the sums in between. A slot without a reading has no tally. It is a gap, which is never filled.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STEPS = (30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 8640
 
 
 class Level(IntEnum):
-    """How fine measurements are kept; the value is the length of a window in seconds."""
+    """The resolution of stored measurements; the value is the length of a window in seconds."""
 
     SLOT = SLOT_SECONDS
     WINDOW = 300
@@ -56,7 +56,7 @@ class GpuReading(Struct, frozen=True, kw_only=True):
 
 
 class Reading(Struct, frozen=True, kw_only=True):
-    """What a pod used at one moment, all its containers together. None: not measured."""
+    """The use of a pod at one moment, all its containers together. None: not measured."""
 
     pod_uid: str
     at: datetime
@@ -70,8 +70,8 @@ class Reading(Struct, frozen=True, kw_only=True):
 class Tally(Struct, frozen=True, kw_only=True):
     """Sums and peaks over slots of one pod, or of several. Whole numbers, so that sums are exact.
 
-    Counts differ where a source did not tell everything. GPU counts and sums go over devices: two GPUs in one slot
-    count two.
+    Counts differ where a source did not report all values. GPU counts and sums are over devices: two GPUs in one
+    slot count two.
     """
 
     slots: int = 0  # with a reading; × SLOT_SECONDS: the time measured
@@ -140,7 +140,7 @@ class Tally(Struct, frozen=True, kw_only=True):
 
     @property
     def gpu_busy_seconds(self) -> float:
-        """GPUs × time, times their utilisation: what was got out of them."""
+        """GPUs × time, times their utilisation."""
         return self.gpu_sum * SLOT_SECONDS / (100 * _TENTHS)
 
     @property
@@ -158,7 +158,7 @@ _GPU_PEAK, _CPU_SUM, _CPU_COUNT = map(MEASURES.index, ("gpu_peak", "cpu_sum", "c
 
 
 class Point(Struct, frozen=True, kw_only=True):
-    """What one pod used in a window that begins at `start`. A window without a reading has no point."""
+    """The use of one pod in a window that begins at `start`. A window without a reading has no point."""
 
     pod_uid: str
     start: datetime
@@ -167,7 +167,7 @@ class Point(Struct, frozen=True, kw_only=True):
 
 
 class PodUse(Struct, frozen=True, kw_only=True):
-    """What one pod used over its life, or over the part of it that was asked for."""
+    """The use of one pod over its life, or over the requested part of it."""
 
     pod_uid: str
     first: datetime  # when its first reading was taken, and its last, over its whole life
@@ -178,7 +178,7 @@ class PodUse(Struct, frozen=True, kw_only=True):
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """What windows of time are compared with, to tell use from idleness."""
+    """The limits between use and idleness of a window."""
 
     gpu_percent: float  # of a GPU at its highest
     cpu_milli: float  # of all containers, as the mean; thousandths of a core
@@ -207,7 +207,7 @@ class Stretch(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """Of a Tally, what tells use from idleness."""
+    """The fields of a Tally that decide between use and idleness."""
 
     place: int  # number of the window in its hour, from 0
     slots: int
@@ -251,7 +251,7 @@ class Hour(NamedTuple):
 
 
 class Sum(Struct, frozen=True, kw_only=True):
-    """What all pods of one owner used in a window; `owner` empty: of everybody, or of nobody known."""
+    """The use of all pods of one owner in a window; `owner` empty: of all pods, or of those without a known owner."""
 
     start: datetime
     length: timedelta
@@ -260,12 +260,12 @@ class Sum(Struct, frozen=True, kw_only=True):
 
 
 def tally_of(reading: Reading) -> Tally:
-    """A reading as a tally of one slot. Values that no machine can have are cut to what one might."""
+    """A reading as a tally of one slot. Impossible values are cut to possible ones."""
     return tally_from(measures_of(reading))
 
 
 def measures_of(reading: Reading) -> tuple[int, ...]:
-    """`tally_of` as a tuple in the order of MEASURES: what the store writes."""
+    """`tally_of` as a tuple in the order of MEASURES, for the store."""
     gpus = reading.gpus[:_GPUS_MAX]
     use = [round(_within(gpu.utilisation, 100) * _TENTHS) for gpu in gpus]
     held = [_kib(_within(gpu.memory_bytes, _GPU_MEMORY_MAX)) for gpu in gpus]
@@ -290,7 +290,7 @@ def measures_of(reading: Reading) -> tuple[int, ...]:
 
 
 def added(tallies: Iterable[Tally]) -> Tally:
-    """Sums of sums, peaks of peaks. In whatever order and however grouped, the result is the same."""
+    """Sums of sums, peaks of peaks. The order and grouping do not change the result."""
     return tally_from(added_rows(map(row_of, tallies)))
 
 
@@ -312,7 +312,9 @@ def extremes_of(windows: Sequence[tuple[int, ...]]) -> tuple[int, int, int]:
 
 
 def tenths_of(percent: float) -> tuple[int, int]:
-    """A limit of `Limits` as `gpu_peak` is kept: from the first on a GPU was used, below the second it was not."""
+    """A limit of `Limits` in the units of `gpu_peak`: a GPU was used at the first or more, not used below the
+    second.
+    """
     return ceil(max(percent, BUSY_PERCENT) * _TENTHS), int(percent * _TENTHS)
 
 
@@ -341,10 +343,10 @@ def moment_of(seconds: int) -> datetime:
 
 
 class Marks(Struct, frozen=True, kw_only=True):
-    """How far measurements have been thinned out, in seconds since 1970. None: nothing was, yet.
+    """The progress of the aggregation, in seconds since 1970. 0: nothing yet.
 
-    Slots before `slots_summed` stand in windows of five minutes too, and windows before `windows_summed` in hours.
-    Slots before `slots_from` and windows before `windows_from` are kept no longer.
+    Slots before `slots_summed` are also stored in windows of five minutes, and windows before `windows_summed` in
+    hours. Slots before `slots_from` and windows before `windows_from` are deleted.
     """
 
     slots_summed: int = 0
@@ -362,10 +364,10 @@ class Segment(Struct, frozen=True):
 
 
 def segments(marks: Marks, *, since: int, until: int, step: int) -> tuple[Segment, ...]:
-    """Where to read [since, until) from, for windows of `step` seconds; the oldest first.
+    """The rows to read for [since, until), for windows of `step` seconds; the oldest first.
 
-    Each slot is in one segment, so nothing counts twice. Where the finest rows for a step are kept no longer,
-    coarser ones stand for them. A row of a level begins before `since` if `since` is in the middle of it.
+    Each slot is in one segment, so nothing counts twice. Where the finest rows for a step are deleted, coarser
+    ones are used. A row of a level begins before `since` if `since` is in the middle of it.
     """
     if step >= Level.HOUR:
         hours_end, windows_end = marks.windows_summed, marks.slots_summed
@@ -407,9 +409,9 @@ def next_step(
 
 
 def corrected(marks: Marks, now: int) -> Marks:
-    """The marks, or, where a clock that ran ahead has moved them beyond `now`, those of now.
+    """The marks; those of `now` if a fast clock has moved them beyond it.
 
-    What is summed up again then replaces what was.
+    Rows that are summed up again then replace the earlier ones.
     """
     if marks.slots_summed <= now:
         return marks
