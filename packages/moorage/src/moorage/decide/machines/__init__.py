@@ -1,1 +1,1 @@
-"""Who gets which place of a Machine, and when: reservation pods, guests, the calendar of bookings."""
+"""Assignment of the places of a Machine: reservation pods, guests, the calendar of bookings."""

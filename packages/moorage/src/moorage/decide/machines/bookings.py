@@ -1,6 +1,6 @@
-"""Which bookings of machines are in force, and why another does not fit beside them.
+"""The bookings of machines that are in force, and the reasons why another does not fit.
 
-What was granted stays granted; places are promised to the bookings that were granted first.
+Granted bookings stay granted; places are promised to the bookings that were granted first.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class Hold(Struct, frozen=True):
 
     @property
     def order(self) -> tuple[datetime, tuple[str, str, str]]:
-        """Who gets what there is when it is not enough: whose terms were granted first."""
+        """The order in which bookings get machines when there are too few: the earliest granted terms first."""
         return (self.since, self.booking.age)
 
 
 class Ruling(Struct, frozen=True):
-    """What is in force of a booking, and why it is not what was asked for."""
+    """The terms of a booking that are in force, and why they differ from the requested ones."""
 
     booking: Booking
     hold: Hold | None
@@ -60,10 +60,10 @@ class Ruling(Struct, frozen=True):
 
 
 def judge(bookings: Iterable[Booking], available: int | None, now: datetime) -> list[Ruling]:
-    """What is in force of each booking of one machine type, in the order in which they were made.
+    """The terms in force of each booking of one machine type, in the order of their creation.
 
-    What was granted stays granted. A new or changed booking is granted if it fits beside the others at every
-    moment still to come; a change that does not fit leaves the old terms in force. `available` None: no such type.
+    Granted bookings stay granted. A new or changed booking is granted if it fits next to the others at every
+    coming moment; a change that does not fit leaves the old terms in force. `available` None: no such type.
     """
     known = sorted((booking for booking in bookings if not booking.cancelled), key=lambda booking: booking.age)
     force = {
@@ -108,7 +108,7 @@ def earliest(holds: Sequence[Hold], available: int, asked: Terms) -> datetime | 
 def conflict(
     kind: str, asked: Terms, holds: Sequence[Hold], available: int, *, now: datetime, when: Clocked = rfc3339
 ) -> str:
-    """Why a booking does not fit beside the others, and what would; empty when it fits."""
+    """Why a booking does not fit next to the others, and a booking that would; empty when it fits."""
     if asked.count > available:
         return f"{asked.count} {kind} are more than the {available} there are"
     start = max(now, asked.start)

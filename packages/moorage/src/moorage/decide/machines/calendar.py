@@ -1,8 +1,9 @@
-"""The calendar of machines: who leaves for a booking, how each booking stands, and what may be asked for.
+"""The calendar of machines: the guests that leave for a booking, the status of each booking, and validation.
 
-A booking keeps places of one machine type for its owner. No place is set apart: the calendar only says which guest
-may be let through to a free place (`eligibility`), and so the same reading serves the controller that hands places
-over (`reservation`) and the one that reports on bookings. Only guests that work as backfill ever have to leave.
+A booking reserves places of one machine type for its owner, but not particular ones: the calendar only says which
+guest may be let through to a free place (`eligibility`). So the same reading serves the controller that hands
+places over (`reservation`) and the one that reports on bookings. Only guests that work as backfill ever have to
+leave.
 
 All of it is computed again from bookings, guests and the time: stopped anywhere, the next reading is the same.
 """
@@ -53,14 +54,14 @@ class Condition(Struct, frozen=True):
 
 
 class Blocking(Struct, Generic[G], frozen=True):
-    """A guest in the way of a booking; `until` None: nobody knows when it ends."""
+    """A guest in the way of a booking; `until` None: its end is unknown."""
 
     guest: G
     until: datetime | None
 
 
 class Report(Struct, Generic[G], frozen=True, kw_only=True):
-    """How a booking stands."""
+    """The status of a booking."""
 
     booking: Booking
     phase: str
@@ -84,7 +85,7 @@ class Seen(Struct, Generic[G], frozen=True, kw_only=True):
 
 
 class Plan(Struct, Generic[G], frozen=True, kw_only=True):
-    """What to do and to report, and when something will change by time alone."""
+    """The actions and reports, and the time of the next change that only needs time to pass."""
 
     leave: tuple[Leave[G], ...] = ()
     reports: tuple[Report[G], ...] = ()
@@ -100,7 +101,7 @@ def look_again_in(at: datetime | None, now: datetime) -> timedelta | None:
 
 
 def plan(seen: Seen[G]) -> Plan[G]:
-    """Who is to leave now, and how each booking stands.
+    """The guests that have to leave now, and the status of each booking.
 
     Only backfill is ever asked to leave. Safe to stop anywhere: planning again finishes the work.
     """
@@ -143,7 +144,7 @@ def _leaving(
 
 
 class _Standing(Struct, Generic[G]):
-    """What a hold has got."""
+    """The machines of a hold."""
 
     held: int = 0
     in_use: int = 0
@@ -261,9 +262,9 @@ def check(
     now: datetime,
     when: Clocked = rfc3339,
 ) -> list[Fault]:
-    """Everything that the schema of a Reservation cannot say, and whether it fits; all at once.
+    """Validate a Reservation beyond its schema, and whether it fits; all faults at once.
 
-    `old`: as it stands, when it is to be changed; `others`: the calendar.
+    `old`: the stored version, for an update; `others`: the calendar.
     """
     try:
         asked = parse_reservation(obj)

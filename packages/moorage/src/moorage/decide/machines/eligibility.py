@@ -1,8 +1,8 @@
-"""Which guests may be let through to a free place beside the bookings of their machine type.
+"""The guests that may be let through to a free place without harm to the bookings of their machine type.
 
-A guest may go when, at every moment of its stay, the bookings and the guests they do not cover fit into what there
-is, or when it makes no moment worse. So a guest that ends before a booking starts fills the hole before it. A
-guest without a time limit is taken to run for the booking's lead. A guest that works as backfill leaves when
+A guest may pass when, at every moment of its stay, the bookings and the guests they do not cover fit into the
+capacity, or when it makes no moment worse. So a guest that ends before a booking starts fills the hole before it.
+A guest without a time limit is taken to run for the booking's lead. A guest that works as backfill leaves when
 asked.
 """
 
@@ -25,7 +25,7 @@ WAITS_SEPARATOR = " "  # of moment and sentence in the annotation of a guest tha
 
 
 class HeldBack(Struct, Generic[G], frozen=True):
-    """A guest that would be let through now but for the calendar; `until`: the latest end of what it waits for."""
+    """A guest that only the calendar holds back; `until`: the latest end of the bookings that it waits for."""
 
     guest: G
     until: datetime
@@ -33,7 +33,7 @@ class HeldBack(Struct, Generic[G], frozen=True):
 
     @property
     def note(self) -> str:
-        """What is noted on the pod: the moment (RFC 3339) and the sentence."""
+        """The text of the pod's annotation: the moment (RFC 3339) and the sentence."""
         return f"{rfc3339(self.until)}{WAITS_SEPARATOR}{self.why}"
 
 
@@ -41,7 +41,7 @@ class HeldBack(Struct, Generic[G], frozen=True):
 
 
 class Moment(Generic[G]):
-    """The calendar at one moment: what is kept then, and who is there."""
+    """The calendar at one moment: the bookings in force, and the present guests."""
 
     def __init__(self, at: datetime, holds: Iterable[Hold]) -> None:
         self.at = at
@@ -58,7 +58,7 @@ class Moment(Generic[G]):
 
     @property
     def load(self) -> int:
-        """Machines that are kept, or used by somebody for whom none is kept."""
+        """Machines that are booked, or used by guests without a booking."""
         return sum(hold.terms.count for hold in self.holds) + len(self.others)
 
     def add(self, guest: G) -> bool:
@@ -69,10 +69,10 @@ class Moment(Generic[G]):
         return covered is not None
 
     def has_room(self, guest: G, capacity: int) -> bool:
-        """Whether one more guest takes nothing that is kept for somebody else.
+        """Whether one more guest takes nothing that is booked for others.
 
-        One that no booking covers must fit in beside all of them; one that is covered, beside what is kept by
-        those that were granted before its own.
+        A guest without a booking must fit in next to all bookings; one with a booking, next to the unused machines
+        of bookings that were granted before its own.
         """
         hold = self._cover(guest, set(), commit=False)
         if hold is None:
@@ -106,7 +106,7 @@ class Moment(Generic[G]):
 
 
 class Eligibility(Generic[G]):
-    """Who may be let through now; `take` notes each that is."""
+    """The guests that may be let through now; `take` records each of them."""
 
     def __init__(self, capacity: int, holds: Sequence[Hold], guests: Iterable[G], now: datetime) -> None:
         """`capacity`: places there are; `guests`: those that hold one."""
@@ -120,7 +120,7 @@ class Eligibility(Generic[G]):
                     moment.add(guest)
 
     def kept_first(self, line: Sequence[G]) -> Sequence[G]:
-        """The line, those first for whom something is kept right now."""
+        """The line, guests with a booking in force first."""
         if not self._moments[0].holds:
             return line
         trial = self._moments[0].copy()
@@ -177,7 +177,7 @@ class Eligibility(Generic[G]):
 
 
 def end_of(guest: Guest, now: datetime) -> datetime | None:
-    """When a guest that holds a place has left it at the latest; None: nobody knows."""
+    """The latest end of a guest that holds a place; None if unknown."""
     if guest.leaves is not None:
         return max(now, guest.leaves)
     if guest.limit is None:
@@ -198,7 +198,7 @@ def by_age(guest: Guest) -> tuple[str, str, str]:
 
 
 def waits_of(note: str) -> tuple[datetime, str] | None:
-    """What `HeldBack.note` put down: until when, and why; None for any other text."""
+    """Parse `HeldBack.note`: its end and its reason; None for any other text."""
     at, _, why = note.partition(WAITS_SEPARATOR)
     try:
         return parse_rfc3339(at), why

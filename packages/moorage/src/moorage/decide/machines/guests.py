@@ -1,4 +1,4 @@
-"""What bookings need to know of a guest of a machine."""
+"""The fields of a machine's guest that bookings need."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 
 class Guest(Protocol):
-    """What the calendar needs to know of a guest."""
+    """The fields of a guest that the calendar needs."""
 
     @property
     def namespace(self) -> str: ...

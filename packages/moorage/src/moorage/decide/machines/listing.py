@@ -46,7 +46,7 @@ def rows_of(
 
 
 def complaints(machine: Mapping[str, Any]) -> Sequence[str]:
-    """What the conditions say is not as it should be."""
+    """Messages of the conditions that report a fault."""
     bad = {"Ready": "False", "Oversubscribed": "True", "UnmanagedGuests": "True"}
     return [
         str(reported["message"])

@@ -11,7 +11,7 @@ from moorage.model.moves import Moves
 
 
 class Place(StrEnum):
-    """Where one machine of a type stands, from its reservation pod until its guest ends."""
+    """The state of one machine of a type, from its reservation pod until its guest ends."""
 
     PENDING = "pending"
     UNPLACED = "unplaced"
@@ -21,7 +21,7 @@ class Place(StrEnum):
 
 
 class Stay(StrEnum):
-    """Where a guest stands."""
+    """The state of a guest."""
 
     WAITING = "waiting"
     LET_THROUGH = "let_through"

@@ -1,7 +1,7 @@
-"""Which machines a user may ask for: the types of a cluster's nodes, what is free of them, and how to ask.
+"""The machines that a user may ask for: the types of a cluster's nodes, their free number, and how to ask.
 
-Nodes of one type and size are one offer, apart from those that are kept for a tenant or a machine group. What is
-free counts on nodes that take pods now.
+Nodes of one type and size are one offer, apart from those that are dedicated to a tenant or a machine group. Free
+machines are counted on nodes that take pods now.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class MachineOffer(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Its type, else its GPUs, else what it is."""
+        """Its type, else its GPUs, else its kind of machine."""
         return self.type or (f"{self.gpus}x{self.gpu_type}" if self.gpus else "cpu")
 
 
@@ -62,7 +62,7 @@ def offers_of(nodes: Iterable[Node]) -> tuple[MachineOffer, ...]:
 
 
 def how_to_ask(offer: MachineOffer) -> str:
-    """The command that starts a run on one whole machine, without what runs there already."""
+    """The command that starts a run on one whole machine, ignoring present pods."""
     if not offer.gpus:
         return f"moor run --cpu {max(1, offer.cpu // 1000)} -- COMMAND"
     kind = "" if offer.gpu_type == UNKNOWN_TYPE else f" --gpu-type {offer.gpu_type}"

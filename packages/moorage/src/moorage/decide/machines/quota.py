@@ -1,4 +1,4 @@
-"""What of a namespace's quota is used, in words."""
+"""The use of a namespace's quota, in words."""
 
 from __future__ import annotations
 

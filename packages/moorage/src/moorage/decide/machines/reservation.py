@@ -1,18 +1,18 @@
-"""Who gets which place of a Machine: reservations to add or drop, guests to let through, and the counts.
+"""Assign the places of a Machine: reservations to add or drop, guests to let through, and the counts.
 
-A place is held by a reservation pod until a guest takes it. To hand one over, the reservation is promised to the
-guest (which takes it out of the disruption budget that protects the others), and then the guest's gate is lifted
-with its node affinity tightened to that node. The scheduler preempts on that node, and of the pods that would make
-room it removes the one without a budget: just the promised one. Nothing is free in between.
+A reservation pod holds a place until a guest takes it. To hand one over, the reservation is promised to the guest
+(which takes it out of the disruption budget that protects the others), and then the guest's gate is removed with
+its node affinity tightened to that node. The scheduler preempts on that node, and of the pods that would make room
+it removes the one without a budget: just the promised one. Nothing is free in between.
 
-The promise is written before the gate is lifted, and both are read back from the cluster: stopped between any two
-writes, the next plan goes on from what is there.
+The promise is written before the gate is removed, and both are read from the cluster again: stopped between any
+two writes, the next plan continues from the state of the cluster.
 
 Where every node of a type offers that type only, any of its reservations is the right victim. They are under no
-budget ("alone"), nothing is promised, and the gate is lifted in one write. Which of the reservations on a node is
-whose is not known then, and need not be: they are counted.
+budget ("alone"), nothing is promised, and the gate is removed in one write. The owner of each reservation on a
+node is not known then, and is not needed: they are counted.
 
-This is a long module because it is one decision: what is observed, the steps, and the order in which they follow.
+This is a long module because it is one decision: the observed state, the steps, and their order.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HOLDING_CHARGE = 60  # machine-seconds charged for each machine held now, so tha
 
 
 class Reservation(Struct, frozen=True, kw_only=True):
-    """A reservation pod as it stands."""
+    """The present state of a reservation pod."""
 
     name: str
     uid: str
@@ -101,7 +101,7 @@ class Guest(Struct, frozen=True, kw_only=True):
 
 
 class Share(Struct, frozen=True, kw_only=True):
-    """What an owner used lately, as of `Seen.shares_at`, and what they held from then on."""
+    """The recent use of an owner, as of `Seen.shares_at`, and the machines that they held from then on."""
 
     used: int  # machine-seconds × devices
     holding: int = 0
@@ -138,7 +138,7 @@ class Drop(Struct, frozen=True):
 
 
 class Keep(Struct, frozen=True):
-    """Nobody's again, under the budget or `alone`: whom it was promised to is gone or has a place."""
+    """Withdraw the promise, under the budget or `alone`: its guest is deleted or has a place."""
 
     reservation: Reservation
     alone: bool = False
@@ -167,7 +167,7 @@ class Add(Struct, frozen=True):
 
 
 class Note(Struct, frozen=True):
-    """Note on a guest what of the calendar it waits for; empty: nothing any more."""
+    """Record on a guest the booking that it waits for; empty: none any more."""
 
     guest: Guest
     text: str
@@ -211,7 +211,7 @@ class Condition(Struct, frozen=True):
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """What to do, in this order, and what to report."""
+    """The steps, in this order, and the status to report."""
 
     actions: tuple[Action, ...] = ()
     counts: Mapping[str, Count] = field(default_factory=dict)
@@ -226,7 +226,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 def plan(seen: Seen) -> Plan:
     """The steps that bring the Machine closer to its spec.
 
-    No step removes a guest. Safe to stop after any: planning again on what was reached finishes the work, and
+    Steps never remove guests. Safe to stop after any: planning again on the reached state finishes the work, and
     planning on a settled Machine returns no steps.
     """
     if seen.deleting:
@@ -291,7 +291,7 @@ def plan(seen: Seen) -> Plan:
 
 
 def _check(step: Action) -> None:
-    """Raise IllegalMove for a step that a machine or a guest cannot take from where it stands."""
+    """Raise IllegalMove for a step that is not allowed in the state of its machine or guest."""
     match step:
         case Drop(place):
             PLACE_MOVES.check(place.state, None, (place,))
@@ -332,7 +332,7 @@ def misfit(guest: Guest, kind: MachineType) -> str | None:
 
 
 def shares_now(seen: Seen) -> dict[str, Share]:
-    """What each owner used until now, older use counting half after each half-life; empty under `fifo`."""
+    """The use of each owner until now, older use counting half after each half-life; empty under `fifo`."""
     if seen.pool.order != FAIR:
         return {}
     age = max(0.0, (seen.now - seen.shares_at).total_seconds()) if seen.shares_at else 0.0
@@ -442,11 +442,11 @@ class _TypePlan:
         self._note(eligibility)
 
     def _pair(self, promised: dict[str, Reservation], free: list[Reservation]) -> list[Reservation]:
-        """Find the place of each guest on its way that has no promise by name; returns what then is free.
+        """Find the place of each guest on its way that has no promise by name; return the remaining free places.
 
-        Another of its type may have taken the very one it was promised. Of those alone on its node any is as good;
-        the scheduler's condition on those that end tells how many guests have theirs already. A guest that is
-        nominated may be one whose place has ended unseen.
+        Another guest of its type may have taken the very place it was promised. Of those alone on its node any
+        will do; the scheduler's condition on the ending ones shows how many guests have theirs already. A guest
+        that is nominated may be one with a place that has ended unseen.
         """
         self.backed = {uid for uid in promised if uid in self.flying}
         spare: dict[tuple[str, bool], list[Reservation]] = {}
@@ -478,7 +478,7 @@ class _TypePlan:
         return [place for place in free if place.uid not in used]
 
     def _eligibility(self, holding: Sequence[Guest]) -> Eligibility[Guest] | None:
-        """What the calendar allows; None when nothing is booked of this type."""
+        """The guests that the calendar allows; None when nothing is booked of this type."""
         bookings = [
             booking
             for booking in self.seen.bookings
@@ -505,7 +505,7 @@ class _TypePlan:
             self.look_again = wait if self.look_again is None else min(wait, self.look_again)
 
     def _line(self, gated: Mapping[str, Guest], promised: Mapping[str, Reservation]) -> Sequence[Guest]:
-        """Those to let through, the next one first; who is let through counts as holding at once."""
+        """The guests to let through, the next one first; each counts as holding a machine from its turn on."""
         ready = [guest for uid, guest in gated.items() if uid not in promised and not guest.other_gates]
         if self.seen.pool.order != FAIR:
             return sorted(ready, key=lambda guest: _turn(guest, self.seen.pool, self.shares))
@@ -525,7 +525,7 @@ class _TypePlan:
         return line
 
     def _first(self, standing: list[Reservation], guest: Guest) -> Reservation | None:
-        """Take the first whose node the guest's own wishes allow, and where no other type is handed over."""
+        """Take the first place on a node that the guest accepts, and where only this type is handed over now."""
         refused: set[str] = set()
         for at, place in enumerate(standing):
             if place.node in refused:
@@ -557,7 +557,7 @@ class _TypePlan:
         return self.seen.now - (guest.placed_at or self.seen.now)
 
     def _fill(self, free: list[Reservation], wanted: int) -> None:
-        """Make the reservations that are nobody's as many as wanted."""
+        """Adjust the number of unpromised reservations to `wanted`."""
         free.sort(key=lambda place: (not place.node, bool(place.promised_to), place.name))
         keep, drop = free[: max(0, wanted)], free[max(0, wanted) :]
         self.steps += [Drop(place, "fewer are wanted") for place in drop]
@@ -571,7 +571,7 @@ class _TypePlan:
             self.steps.append(Add(self.kind.name, name, self.alone))
 
     def count(self) -> Count:
-        """As the world stands, the steps planned counting as in flight."""
+        """Count the present state, with the planned steps as pending."""
         standing = [place for place in self.live if place.node in self.nodes]
         places = max(self.kind.available, len(self.placed)) - len(self.used)
         reserved = min(len(standing), places)
@@ -622,7 +622,7 @@ def _accepts(guest: Guest, node: NodeInfo) -> bool:
 
 
 def _unmark(seen: Seen) -> list[Unmark]:
-    """Marks of second places that nobody needs any more."""
+    """Labels of second places that are not needed any more."""
     flying = {
         PLACE_PREFIX + guest.uid for guest in seen.guests if guest.place and not guest.node and not guest.deleting
     }

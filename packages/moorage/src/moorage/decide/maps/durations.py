@@ -1,11 +1,11 @@
-"""How long the items of a map take, and when the last of them is done.
+"""The duration of a map's items, and the time when the last of them is done.
 
 Items are taken from a queue by equal slots, each the next item as soon as it is free (list scheduling in random
-order). `work_seconds` says when the last ends, without running through the items: the slots renew like machine
-parts, so the moment at which the queue runs dry follows from the renewal function, and the end from the longest of
-what was begun by then. Cox, Renewal Theory (1962), chapters 4 and 5.
+order). `work_seconds` computes when the last ends, without running through the items: the slots renew like machine
+parts, so the moment at which the queue runs dry follows from the renewal function, and the end from the longest
+item begun by then. Cox, Renewal Theory (1962), chapters 4 and 5.
 
-A distribution is kept as knots of its quantile function, linear in between, whatever it was made from.
+A distribution from any source is stored as knots of its quantile function, linear in between.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def from_quantiles(points: Sequence[tuple[float, float]], origin: str = "") -> D
 def lognormal(
     median: float, sigma: float, *, shortest: float = 0.0, longest: float | None = None, origin: str = ""
 ) -> Durations:
-    """Times whose logarithms are normal with this deviation; what is beyond the ends counts as the end."""
+    """Times with normal logarithms of this deviation; values beyond the ends count as the end."""
     if not 0 < median < math.inf or not 0 <= sigma < 10:
         raise UsageError(f"a lognormal distribution has a median above 0 and a sigma from 0 to 10, not {sigma:g}")
     top = math.inf if longest is None else longest
@@ -201,7 +201,7 @@ def _tail_sigma(ordered: Sequence[float]) -> float:
 
 
 def _levels() -> list[float]:
-    """Shares at which a curve is kept: close in the middle, then by rarity to both sides."""
+    """The shares at which a curve is stored: close in the middle, then by rarity to both sides."""
     rare = [10 ** (-at / PER_DECADE) for at in range(PER_DECADE, round(-math.log10(RAREST)) * PER_DECADE + 1)]
     middle = [at / 200 for at in range(21, 180)]
     return sorted({*rare, *middle, *(1 - share for share in rare)})
@@ -243,14 +243,14 @@ def say(seconds: float) -> str:
 
 
 def parse_durations(text: str, *, longest: float | None = None) -> Durations:
-    """What `--seconds` says: a time, or a distribution.
+    """Parse the value of `--seconds`: a time, or a distribution.
 
         4 · 250ms                             every item takes that
         uniform:1..60                         anything in between
         lognormal:mean=4,p99=30[,min=1,max=60]    any two of mean, sd, sigma, p50, p90, …
         quantiles:p0=1,p50=3,p99=30,p100=60   straight lines in between
 
-    Raises UsageError, naming the text and what is allowed.
+    Raises UsageError, with the text and the allowed forms.
     """
     kind, colon, rest = text.strip().partition(":")
     if not colon:
@@ -424,7 +424,7 @@ def _sample_number(value: object, number: int, name: str) -> float | None:
 
 
 class WorkTime:
-    """When the work is done, for one distribution and any number of items and slots. Keeps what is costly."""
+    """The end of the work, for one distribution and any number of items and slots. Caches costly values."""
 
     def __init__(self, durations: Durations) -> None:
         self.durations = durations

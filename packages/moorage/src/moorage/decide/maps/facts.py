@@ -1,4 +1,4 @@
-"""What was planned before a map was created, and what came of it."""
+"""The plan from before a map was created, and its actual figures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Amount = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 
 
 class MapPlan(msgspec.Struct, frozen=True, rename="camel"):
-    """What `moor plan` chose for a map; None and empty: it does not say."""
+    """The choice of `moor plan` for a map; None and empty if not set."""
 
     items: int = 0
     seconds: Amount | None = None
@@ -35,7 +35,7 @@ class MapPlan(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class MapFact(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """What came of a plan so far. `money` None: the plan names no price."""
+    """The actual figures of a plan so far. `money` None: the plan names no price."""
 
     items: int
     seconds: float
@@ -45,7 +45,7 @@ class MapFact(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, k
 
 
 def plan_of(mapjob: Obj) -> dict[str, Any]:
-    """What was planned before the map was created; empty when nothing was."""
+    """The plan from before the map was created; empty if there was none."""
     in_status = (mapjob.get("status") or {}).get("plan")
     if in_status:
         return dict(in_status)
@@ -65,7 +65,7 @@ def read_plan(document: Mapping[str, Any]) -> MapPlan | None:
 
 
 def fact_of(shown: Map, plan: MapPlan, ended: datetime | None, now: datetime) -> MapFact:
-    """What came of a plan so far. Money: the items' time at the plan's price of a pod's share."""
+    """The actual figures of a plan so far. Money: the items' time at the plan's price of a pod's share."""
     money, price, share = None, plan.price_per_hour, plan.pods_per_node
     if price is not None and share:
         money = round(shown.spent_seconds / 3600 * price / share, 4)

@@ -1,23 +1,23 @@
-"""Decide who gets which item of a map, and what an answer to it means.
+"""Decide which worker gets which item of a map, and the effect of its answer.
 
-A *map* is many *items* for one command or function. A *session* is one worker process; it is granted *leases*
-on items and must be heard of before they lapse. Every lease of an item has a number of its own, its *fence*, one
-higher than the last; an answer counts only under a fence that is live, so a worker that comes back late changes
-nothing. An item that is done or dead has exactly one recorded result or failure.
+A *map* is many *items* for one command or function. A *session* is one worker process; it is granted *leases* on
+items and must send heartbeats before they lapse. Every lease of an item has its number, the *fence*, one higher
+than the last; an answer counts only under a fence that is live, so a worker that returns late changes nothing. An
+item that is done or dead has exactly one recorded result or failure.
 
     state     left by
     waiting   its back-off passes → ready
     ready     a lease → leased
     large     a lease by a worker with enough memory → leased
-    leased    done → done; error, timeout → waiting or dead; oom → large or dead; handed back, preempted → ready;
+    leased    done → done; error, timeout → waiting or dead; oom → large or dead; released, preempted → ready;
               its session is not heard of → ready, or dead after `loss_limit` times
     done      nothing
     dead      `retry` by a user → ready
 
-All calls of one moment are decided together (`step`) on what was read for them (`Loaded`), and come out as one
-set of `Changes` for one transaction: to apply all or none is safe. Times are milliseconds since 1970-01-01 UTC.
-The values that are made hundreds of thousands of times are msgspec Structs: they cost a tenth of a dataclass.
-This is a long module because it is one state machine: values, rules and steps are read together.
+All calls of one moment are decided together (`step`) on the rows read for them (`Loaded`). The result is one set
+of `Changes` for one transaction: to apply all or none is safe. Times are milliseconds since 1970-01-01 UTC. The
+values that are made hundreds of thousands of times are msgspec Structs: they cost a tenth of a dataclass. This is
+a long module because it is one state machine: values, rules and steps are read together.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ READY_STATES = (State.READY, State.LARGE)
 
 
 class Policy(Struct, frozen=True, kw_only=True):
-    """What a map asks of the queue."""
+    """The queue options of a map."""
 
     retries: int = 3  # further tries after an error or a time-out
     loss_limit: int = 20  # workers that may vanish under an item before it counts as their killer
@@ -221,7 +221,7 @@ class Limit(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What became of a lease."""
+    """The outcome of a lease."""
 
     item: Natural
     lease: Natural
@@ -289,7 +289,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Loaded(Struct, frozen=True, kw_only=True):
-    """What `step` decides on. Keys are (map, session name) and (map, item).
+    """The input of `step`. Keys are (map, session name) and (map, item).
 
     `ready` and `large` hold, in the order of rank, at least as many items as the calls want, or all there are.
     """
@@ -305,7 +305,7 @@ class Loaded(Struct, frozen=True, kw_only=True):
 
 
 class Changes(Struct, kw_only=True):
-    """What to write, and what to answer to each call, in order. A session of None is deleted."""
+    """The rows to write, and the answer to each call, in order. A session of None is deleted."""
 
     items: dict[tuple[int, int], Item] = field(default_factory=dict)
     sessions: dict[tuple[int, str], Session | None] = field(default_factory=dict)
@@ -368,8 +368,8 @@ def batch_size(
 ) -> int:
     """How many items to lease at once: BATCH_MS of work, and near the end no more than half of a fair share.
 
-    Unmeasured items go one by one. At least 1 when `want` is; but near the end nothing for a worker that is `busy`
-    in all its slots: its stock would wait behind what may be the longest item, while others are idle.
+    Unmeasured items are leased one by one. At least 1 when `want` is; but near the end nothing for a worker that
+    is `busy` in all its slots: its stock would wait behind an item that may be the longest, while others are idle.
     """
     if busy and mean_ms is not None and mean_ms >= STOCK_MS and ready < STOCK_SHARE * workers:
         return 0
@@ -393,7 +393,7 @@ def mean_ms(counts: Counts, more: Counts | None = None) -> float | None:
 
 
 def rank_of(*, priority: int = 0, seconds: float | None = None) -> int:
-    """Where an item stands: higher priority first, then the longer; an unknown length may be the longest."""
+    """The rank of an item: higher priority first, then the longer; an unknown length may be the longest."""
     length = _LONGEST_MS if seconds is None else min(_LONGEST_MS - 1, max(0, round(seconds * 1000)))
     return -priority * _PRIORITY_STEP - length
 
@@ -405,7 +405,7 @@ def backoff_ms(policy: Policy, tries: int, seq: int) -> int:
 
 
 def more_memory(policy: Policy, item: Item, peak: int | None) -> int | None:
-    """What an item killed for memory gets next: twice as much, or its peak and a quarter; None: no more."""
+    """The next memory of an item killed for memory: twice as much, or its peak and a quarter; None: no more."""
     had = item.memory_bytes or policy.memory_bytes
     if had <= 0 or had >= policy.max_memory_bytes:
         return None
@@ -413,7 +413,7 @@ def more_memory(policy: Policy, item: Item, peak: int | None) -> int | None:
 
 
 def away_ms(*, last_alive: int, now: int) -> int:
-    """By how much to extend all leases: the time in which the server was not there to hear anybody."""
+    """By how much to extend all leases: the time in which the server could not receive heartbeats."""
     gap = now - last_alive
     return gap if last_alive and gap > AWAY_MS else 0
 
@@ -428,7 +428,7 @@ def is_finished(target_map: Map, counts: Counts) -> bool:
 
 
 def expected_seconds(*, remaining: int, per_second: float | None) -> float | None:
-    """Seconds until `remaining` items are done at a steady rate; None when no rate is known."""
+    """Seconds until `remaining` items are done at a steady rate; None when the rate is unknown."""
     if remaining <= 0:
         return 0.0
     return remaining / per_second if per_second else None
@@ -517,10 +517,10 @@ class _Book:
         leases: dict[int, Lease],
         reply: Reply,
     ) -> None:
-        """Match what the worker says it holds with what it was given.
+        """Match the leases that the worker reports with those it was given.
 
-        A lease it does not know of (the reply was lost, and it asks again) goes back. A heartbeat may have been
-        sent before the last reply came, so only a numbered request says what is not held.
+        A lease that it does not know of (the reply was lost, and it asks again) is released. A heartbeat may have
+        been sent before the last reply came, so only a numbered request says which leases are not held.
         """
         held = set(asked.held or ())
         if asked.request and not replayed:
@@ -626,7 +626,7 @@ class _Book:
         )
 
     def _release(self, of: int, tally: Counts, lease: Lease, why: str) -> None:
-        """End a lease that nobody answered. Its item must have been loaded."""
+        """End a lease without an answer. Its item must have been loaded."""
         if why == LOST:
             tally.lost += 1
         else:
@@ -689,11 +689,11 @@ class _Book:
         return leased
 
     def _take_turn(self, of: int, policy: Policy, most: int) -> int:
-        """How many of `most` leases the limits allow now, and who waits for which limit from now on.
+        """How many of `most` leases the limits allow now; also update the queues of maps that wait for limits.
 
-        The map that lacked tokens first gets them first, whichever map frees them. Each grant is a turn; after
-        it a map waits behind the others. A map that needs several limits waits only for those that lack tokens:
-        it keeps no other map from the rest.
+        The map that lacked tokens first gets them first, whichever map frees them. Each grant is a turn; after it
+        a map waits behind the others. A map that needs several limits waits only for those that lack tokens: other
+        maps may use the rest.
         """
         if most <= 0:
             return most  # it asks for none
@@ -726,7 +726,7 @@ class _Book:
         return [lease for lease in leases if self.now - lease.at > seconds * 1000]
 
     def _pick(self, of: int, policy: Policy, asked: Exchange, most: int) -> list[Candidate]:
-        """The next items for this worker. One that workers vanished under goes alone: others are innocent."""
+        """The next items for this worker. An item that lost its workers is leased alone: others are innocent."""
         picked: list[Candidate] = []
         size = 0
         sources = [self._ready.get(of)]

@@ -1,4 +1,4 @@
-"""From a request for a map to its MapJob, and what goes with that."""
+"""From a request for a map to its MapJob, and the objects that belong to it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ITEM_VARIABLES = ("MOORAGE_ITEM", "MOORAGE_INDEX")  # the worker sets them for e
 
 
 class MapRequest(Struct, frozen=True, kw_only=True):
-    """What is asked for; None: not given. `run` has what a map shares with a run."""
+    """The requested options; None: not given. `run` has the options that maps share with runs."""
 
     run: RunRequest
     function: bytes | None = None  # the zip of a function, instead of run.command
@@ -59,7 +59,7 @@ class MapRequest(Struct, frozen=True, kw_only=True):
 
 
 class MapJobPlan(Struct, frozen=True, kw_only=True):
-    """What to create: `secret` and `config_map` (owned later), then `mapjob`; with problems nothing."""
+    """The objects to create: `secret` and `config_map` (owned later), then `mapjob`; with problems none."""
 
     name: str
     mapjob: Obj
@@ -82,7 +82,7 @@ NO_ITEM = (
 def takes_item(command: Sequence[str]) -> bool:
     """Whether the words of a command name the item, or a variable that holds it.
 
-    A program may read the variables by itself: nobody sees that from outside.
+    A program may read the variables by itself: that cannot be seen from outside.
     """
     return any(PLACEHOLDER.search(word) or any(name in word for name in ITEM_VARIABLES) for word in command)
 
@@ -235,7 +235,7 @@ def _limits(texts: tuple[str, ...]) -> tuple[Obj, list[Problem]]:
 
 
 def _preflight(request: MapRequest, template: Obj) -> Obj | None:
-    """What is tried first: what was asked for, else that volumes can be read, or written where they may be."""
+    """The preflight command: the requested one, else whether volumes can be read, or written where allowed."""
     spec = template["spec"]
     claims = {volume["name"] for volume in spec.get("volumes", ()) if "persistentVolumeClaim" in volume}
     mounts = [mount for mount in spec["containers"][0].get("volumeMounts", ()) if mount["name"] in claims]
@@ -263,7 +263,7 @@ def _config_map(name: str, request: MapRequest, caller: Caller) -> Obj:
 
 
 def _template(run: RunPlan, request: MapRequest, caller: Caller) -> tuple[Obj, Obj | None]:
-    """The run's pod template without what makes it a run; the Secret of a directory that is sent along."""
+    """The run's pod template without the parts specific to a run; the Secret of a directory that is sent along."""
     assert run.job is not None
     of_run = run.job["spec"]["template"]
     pod: Obj = dict(of_run["spec"])
@@ -327,7 +327,7 @@ def _secret(run: RunPlan, request: MapRequest, caller: Caller) -> Obj:
 
 
 def _unpacker(container: Obj) -> Obj:
-    """Unpacks what was sent along, in the worker's own image, before the worker starts."""
+    """Unpacks the directory that was sent along, in the worker's own image, before the worker starts."""
     resources = {
         kind: {name: value for name, value in container["resources"][kind].items() if name in ("cpu", "memory")}
         for kind in ("limits", "requests")

@@ -1,8 +1,8 @@
 """When the owner of a map gets a notice, and its text.
 
-The caller keeps the marks of what was sent, beside the map, and gives them back each time: a notice is due at most
-once for each start of the map, however often the caller itself is restarted. Keep the new marks before sending:
-then a crash in between loses a notice rather than sending it again with every restart.
+The caller stores the marks of sent notices with the map, and passes them each time: a notice is due at most once
+for each start of the map, however often the caller itself is restarted. Store the new marks before sending: then a
+crash in between loses a notice rather than sending it again with every restart.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Event(StrEnum):
 
 
 class NoticeRules(Struct, frozen=True, kw_only=True):
-    """What a user wants to hear. `failure_share`: of the items finished, above 0 to 1; None: never."""
+    """The notices that a user wants. `failure_share`: of the items finished, above 0 to 1; None: never."""
 
     first_failure: bool = True
     failure_share: float | None = None
@@ -39,7 +39,7 @@ class NoticeRules(Struct, frozen=True, kw_only=True):
 
 
 class MapState(Struct, frozen=True, kw_only=True):
-    """A map as it stands. `round` counts its starts, from 1: a retry is a new round, and may be reported again."""
+    """The present state of a map. `round` counts its starts, from 1: a retry is a new round with new notices."""
 
     namespace: str
     name: str
@@ -56,7 +56,7 @@ class MapState(Struct, frozen=True, kw_only=True):
 
 
 class Notice(Struct, frozen=True, kw_only=True):
-    """Something to say. Plain text without control characters; senders escape it for where it goes."""
+    """The text of a notice. Plain text without control characters; senders escape it for their medium."""
 
     event: StrEnum
     key: str  # the same for the same notice, always: receivers may drop a second one
@@ -77,9 +77,9 @@ class Due(Struct, frozen=True):
 
 
 def due(rules: NoticeRules, state: MapState, marks: frozenset[str]) -> Due:
-    """The notices due now. Asking again with the marks returned gives nothing until something happens.
+    """The notices due now. Asking again with the returned marks yields nothing until something happens.
 
-    At the end only the end is reported, with its counts; what was not reported until then counts as reported.
+    At the end only the end is reported, with its counts; events not reported until then count as reported.
     """
     happened: list[Event] = []
     if rules.first_failure and state.failed:

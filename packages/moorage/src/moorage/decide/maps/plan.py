@@ -1,4 +1,4 @@
-"""How many nodes a map needs, how long it takes on them and what that costs, before it is started.
+"""How many nodes a map needs, how long it takes on them and how much that costs, before it is started.
 
 Every offer (a machine type, in a region, spot or on demand) is tried with several numbers of nodes. For each:
 
@@ -9,7 +9,7 @@ Every offer (a machine type, in a region, spot or on demand) is tried with sever
 
 Nodes are taken to come at once and to be paid until the last item is done. A slot on a spot node that is taken
 away loses its item's work so far, and waits for the next node. Which choice is best: with a deadline, the cheapest
-that keeps it (9 times in 10); with a budget, the fastest within; with both, the cheapest that keeps both; with
+that meets it (9 times in 10); with a budget, the fastest within; with both, the cheapest that meets both; with
 neither, the cheapest that gives the parallelism asked for, or else the least money × time.
 """
 
@@ -44,7 +44,7 @@ class Limit(Struct, frozen=True, kw_only=True):
 
 
 class Work(Struct, frozen=True, kw_only=True):
-    """What is to be done. Each item takes a pod's slot; a pod works on one item at a time."""
+    """The work to do. Each item takes a pod's slot; a pod works on one item at a time."""
 
     items: int
     durations: Durations  # on a machine of speed 1, start of the pod not counted
@@ -64,7 +64,7 @@ class Work(Struct, frozen=True, kw_only=True):
 
 
 class Terms(Struct, frozen=True, kw_only=True):
-    """How nodes come and go, what daemons take of each, and what is wanted."""
+    """The start and release of nodes, the share of daemons on each, and the goals."""
 
     node_start_seconds: float = 0.0  # where the machine type does not say
     pod_start_seconds: float = 0.0
@@ -81,7 +81,7 @@ class Terms(Struct, frozen=True, kw_only=True):
 
 
 class Bind(Struct, frozen=True):
-    """What keeps a choice from being faster or cheaper: one word or two, and a sentence."""
+    """The limit of a choice's speed or price: one word or two, and a sentence."""
 
     what: str
     why: str
@@ -111,7 +111,7 @@ class Choice(Struct, frozen=True, kw_only=True):
 
 
 class MapPlan(Struct, frozen=True, kw_only=True):
-    """Choices, the best first; `best` is None when none keeps what is wanted; `impossible` says why, in figures.
+    """Choices, the best first; `best` is None when none meets the goals; `impossible` says why, in figures.
 
     `refused`: (offer, reason) for each that cannot hold a single pod. `assumed`: sentences.
     """
@@ -135,10 +135,10 @@ class Packing(Struct, frozen=True):
 def durations_of_run(
     *, nodes: int, machine: Machine, seconds: float, items: int, work: Work, terms: Terms
 ) -> Durations:
-    """The time of an item, from an earlier run that kept every slot of its nodes busy.
+    """The time of an item, from an earlier run with every slot of its nodes busy.
 
-    `seconds` from the first item's start to the last one's end. How items differ it does not say: they count as
-    alike, and the forecast of the run learned from is as it was.
+    `seconds` from the first item's start to the last one's end. Differences between items are unknown: they count
+    as alike, so that the forecast for the earlier run equals its real time.
     """
     if nodes < 1 or seconds <= 0 or items < 1:
         raise UsageError("a run to learn from has nodes, a time and items above 0")
@@ -152,7 +152,7 @@ def durations_of_run(
 
 
 def pack(machine: Machine, work: Work, terms: Terms) -> Packing:
-    """How many pods of the map fit on a node of this type beside its daemons."""
+    """How many pods of the map fit on a node of this type next to its daemons."""
     cpu = machine.cpu_milli - machine.reserved_cpu_milli - terms.daemon_cpu_milli
     memory = machine.memory_bytes - machine.reserved_memory_bytes - terms.daemon_memory_bytes
     room: list[tuple[str, int, int, Callable[[int], str]]] = [
@@ -324,7 +324,7 @@ class Trial:
         return deadline is None or self._seconds(nodes, SURE) <= deadline
 
     def _least(self, low: int, high: int, holds: Callable[[int], bool]) -> int:
-        """The least number for which it holds, or `high`; what holds for a number holds for the next."""
+        """The least number for which it holds, or `high`; if it holds for a number, it holds for the next."""
         while low < high:
             middle = (low + high) // 2
             if holds(middle):
@@ -472,7 +472,7 @@ def _rank(choice: Choice, terms: Terms, wants_pods: bool) -> tuple[float, float,
 
 
 def _worth_showing(choices: Sequence[Choice], terms: Terms, wants_pods: bool) -> list[Choice]:
-    """Of each offer: what the goal would take, the cheapest, the fastest; all when numbers were given."""
+    """Of each offer: the choice for the goal, the cheapest, the fastest; all when numbers were given."""
     if terms.nodes:
         return list(choices)
     shown: dict[tuple[str, int], Choice] = {}

@@ -143,9 +143,7 @@ class PodView(Struct, frozen=True, kw_only=True):
 
     @property
     def is_lost(self) -> bool:
-        """Whether it ran, is deleted, and its end was not reported by a kubelet: a lost node, or a removal by
-        force.
-        """
+        """Whether it ran and is deleted without a reported end: its node was lost, or it was removed by force."""
         return self.gone and self.started is not None and self.exit_code is None
 
 

@@ -52,7 +52,7 @@ def gpus_of(counts: Iterable[tuple[str, int]], shares: Shares) -> Fraction:
 
 
 def counts_text(counts: Counts, shares: Shares | None = None) -> str:
-    """The text of a column: `nvidia.com/gpu=8`, or `nvidia.com/gpu.shared=16:1/4` with the part of a GPU of each."""
+    """The text of a column: `nvidia.com/gpu=8`, or `nvidia.com/gpu.shared=16:1/4` and the part of a GPU of one."""
     return " ".join(
         f"{resource}={count}"
         + (f":{shares[resource]}" if shares and shares.get(resource, Fraction(1)) != 1 else "")

@@ -29,7 +29,7 @@ def pack(rows: Sequence[tuple[int, ...]]) -> bytes:
 
 
 def unpack(data: bytes, columns: Sequence[int] | None = None) -> list[tuple[int, ...]]:
-    """The rows that were packed, or only these columns of them. Raises ValueError if `pack` did not make `data`."""
+    """The rows that were packed, or only these columns of them. Raises ValueError if `pack` did not make it."""
     try:
         count, packed = _DECODER.decode(data)
         chosen = range(len(packed)) if columns is None else columns

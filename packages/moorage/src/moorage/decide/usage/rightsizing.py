@@ -133,7 +133,7 @@ class Work(Struct, frozen=True, kw_only=True):
 
 
 def works_of(pasts: Iterable[Past]) -> tuple[Work, ...]:
-    """Past pods by work, each with its advice, sorted by namespace and name. The order of `pasts` does not matter."""
+    """Past pods by work, each with its advice, sorted by namespace and name; independent of their order."""
     groups: dict[tuple[str, ...], list[Past]] = {}
     for past in pasts:
         groups.setdefault(key_of(past.namespace, past.owner, past.work, past.run), []).append(past)

@@ -251,7 +251,7 @@ class Hour(NamedTuple):
 
 
 class Sum(Struct, frozen=True, kw_only=True):
-    """The use of all pods of one owner in a window; `owner` empty: of all pods, or of those without a known owner."""
+    """The use of all pods of one owner in a window; `owner` empty: all pods, or pods of unknown owners."""
 
     start: datetime
     length: timedelta
