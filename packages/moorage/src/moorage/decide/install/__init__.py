@@ -1,7 +1,8 @@
-"""An installation of Moorage on a cluster: its values, the objects they make, and what to write or remove.
+"""An installation of Moorage on a cluster: its values, the objects it makes, and the steps to write or remove
+them.
 
-Belongs here: `values` (what an admin chose), `overlay` (the choice put on the objects that we ship), `kept` (what
-the cluster remembers of it), `changes` (how what is on the cluster differs), `steps` (in which order to write),
-`removal` (what goes and what stays).
-Does not belong here: reading from or writing to a cluster (`actions.install`).
+Belongs here: `values` (the admin's choices), `overlay` (the choices applied to the objects that we ship), `kept`
+(the record of the installation on the cluster), `changes` (differences from the cluster's objects), `steps` (the
+order of writes), `removal` (the objects to remove and to leave). Does not belong here: reading from or writing to
+a cluster (`actions.install`).
 """

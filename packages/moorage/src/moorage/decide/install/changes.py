@@ -23,7 +23,7 @@ class Change(Struct, frozen=True):
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
-    """Fields that differ, by path; without what the API server keeps of its own, and without the status."""
+    """Fields that differ, by path; without the fields that the API server sets, and without the status."""
     return list(_compare("", _without_noise(before), _without_noise(after)))
 
 

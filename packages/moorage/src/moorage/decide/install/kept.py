@@ -1,4 +1,4 @@
-"""What an installation keeps of itself on the cluster: its values, its version, and the objects it has written."""
+"""The record of an installation on the cluster: its values, its version, and the objects it has written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DONE, UNDER_WAY, REMOVED = "done", "under way", "removed"
 
 
 class Ref(Struct, frozen=True, order=True):
-    """One object by its name. `namespace` is empty for what lives in none."""
+    """One object by its name. `namespace` is empty for cluster-scoped kinds."""
 
     api_version: str
     kind: str

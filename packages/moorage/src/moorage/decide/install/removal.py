@@ -1,7 +1,7 @@
-"""What an uninstall takes away, what it leaves, and in which order, so that nothing of the users' is blocked.
+"""The objects that an uninstall removes and leaves, and the order, so that users' objects are never blocked.
 
-Works the same with our services up or down: they are stopped before anything else is touched, and what their
-finalizers guard is done here.
+Works the same with our services up or down: they are stopped before anything else is touched, and the work of
+their finalizers is done here.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class AwaitServices(Struct, frozen=True):
 
 
 class LiftGates(Struct, frozen=True):
-    """A pod waits for a service that is gone; `left` are gates of others."""
+    """A pod waits for a deleted service; `left` are gates of others."""
 
     namespace: str
     name: str
@@ -78,7 +78,7 @@ class Release(Struct, frozen=True):
 
 
 class CleanNode(Struct, frozen=True):
-    """A node loses our labels and taints: its MachineNodePool goes."""
+    """Remove our labels and taints from a node: its MachineNodePool is deleted."""
 
     name: str
 
@@ -108,7 +108,7 @@ class Removal(Struct, frozen=True, kw_only=True):
 
 
 def plan_removal(present: Present, *, delete_data: bool) -> Removal:
-    """Safe to stop after any step: planning again on what is left finishes the removal."""
+    """Safe to stop after any step: planning again on the rest finishes the removal."""
     removed = [ref for ref in present.written if not _is_kept(ref, present, delete_data)]
     return Removal(
         steps=(
@@ -147,7 +147,7 @@ def _lifted(pods: Iterable[Obj]) -> Iterator[LiftGates]:
 
 
 def _unscheduled(present: Present) -> list[Obj]:
-    """Pods that wait for the second scheduler, which goes. The scheduler of a pod cannot be changed."""
+    """Pods that wait for the second scheduler, which is removed. The scheduler of a pod cannot be changed."""
     if not any(ref.kind == "Deployment" and ref.name == SCHEDULER_NAME for ref in present.written):
         return []
     return [
@@ -161,7 +161,7 @@ def _unscheduled(present: Present) -> list[Obj]:
 
 
 def _replaceable(present: Present) -> list[Obj]:
-    """Those whose controllers create them anew, for the cluster's own scheduler."""
+    """Those that their controllers create again, for the cluster's own scheduler."""
     return [pod for pod in _unscheduled(present) if _has_controller(pod)]
 
 
@@ -177,7 +177,7 @@ def _released(objects: Iterable[Obj]) -> Iterator[Release]:
 
 
 def _data(present: Present) -> Iterator[Step]:
-    """Objects of our kinds, with what they have put elsewhere."""
+    """Objects of our kinds, and the objects that they have created elsewhere."""
     yield from (CleanNode(node["metadata"]["name"]) for node in present.nodes if _is_marked(node))
     yield from (Delete(ref) for ref in present.shared)
     yield from (Delete(Ref.of(obj)) for obj in present.ours)
@@ -185,7 +185,7 @@ def _data(present: Present) -> Iterator[Step]:
 
 
 def _rest(removed: Sequence[Ref]) -> Iterator[Delete]:
-    """Definitions and namespaces last, for all else stands in them."""
+    """Definitions and namespaces last, because they contain all others."""
     late = ("CustomResourceDefinition", "Namespace")
     done = (*REGISTRATIONS, "Deployment")
     yield from (Delete(ref) for ref in removed if ref.kind not in (*late, *done))

@@ -15,7 +15,7 @@ STARTING = frozenset({"ContainerCreating", "PodInitializing"})
 
 
 class Rollout(Struct, frozen=True, kw_only=True):
-    """One Deployment. `reasons`: what keeps its pods from being ready, for people; empty: nothing is known yet."""
+    """One Deployment. `reasons`: why its pods are not ready, for display; empty if not known yet."""
 
     name: str
     done: bool
@@ -76,7 +76,7 @@ def _container_reasons(pod: Mapping[str, Any]) -> Iterable[str]:
 
 
 def hint_for(reasons: Iterable[str], namespace: str, name: str) -> str:
-    """What to do about it."""
+    """The action to take about it."""
     text = " ".join(reasons)
     if "cannot be pulled" in text:
         if name == SECOND_SCHEDULER:

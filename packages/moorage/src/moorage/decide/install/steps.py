@@ -1,4 +1,4 @@
-"""In which order an installation is written, and what it makes, changes and removes."""
+"""The order in which an installation is written, and the objects it creates, changes and removes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NEVER_PRUNED = frozenset({"CustomResourceDefinition", "Namespace", "PersistentVo
 
 
 class Phase(IntEnum):
-    """What is written together; each phase stands before the next begins."""
+    """The objects that are written together; each phase is complete before the next begins."""
 
     NAMESPACES = 0
     DEFINITIONS = 1
@@ -58,9 +58,9 @@ def in_order(objects: Iterable[Obj]) -> list[Obj]:
 
 
 def rollout_groups(services: Sequence[Obj], made: Collection[Ref], *, rolling: bool) -> list[list[Obj]]:
-    """Which Deployments are written and waited for together. `made`: what is not there yet.
+    """Groups of Deployments that are written and waited for together. `made`: those that do not exist yet.
 
-    An upgrade goes one by one. What is not there yet comes first and together, because services wait for each
+    An upgrade rolls out one by one. Missing Deployments come first and together, because services wait for each
     other: the pods of the webhook start when the operator has made their Secret. An installation that was
     interrupted leaves such a cluster.
     """
@@ -72,7 +72,9 @@ def rollout_groups(services: Sequence[Obj], made: Collection[Ref], *, rolling: b
 
 
 class InstallPlan(Struct, frozen=True, kw_only=True):
-    """What an installation does. `write` is all that is applied, in order: what is the same is written again."""
+    """The writes of an installation. `write` is all that is applied, in order: unchanged objects are written
+    again.
+    """
 
     write: tuple[Obj, ...]
     made: tuple[Ref, ...]
@@ -88,7 +90,7 @@ class InstallPlan(Struct, frozen=True, kw_only=True):
 def plan_install(
     wanted: Sequence[Obj], live: Mapping[Ref, Obj], tried: Mapping[Ref, Obj], written: Sequence[Ref] = ()
 ) -> InstallPlan:
-    """`live`: what the cluster has; `tried`: what a dry run of the apply would leave; absent: as wanted.
+    """`live`: the cluster's objects; `tried`: results of a dry run of the apply; missing means as wanted.
 
     `written`: all that earlier installations wrote.
     """
@@ -116,11 +118,11 @@ def plan_install(
 
 
 def to_apply(wanted: Obj, live: Mapping[str, Any] | None, replicas: Mapping[str, int]) -> Obj:
-    """The object as it is applied on what is there. `replicas`: those that an admin chose, by service.
+    """The object to apply on the present one. `replicas`: those that an admin chose, by service.
 
-    Registrations: the operator puts a token behind each path and a certificate beside it. Its path is sent back
-    to it, so that an apply neither conflicts with it nor takes the token away. Claims: their spec cannot change.
-    Deployments that somebody has scaled, by hand or by an autoscaler, keep their replicas.
+    Registrations: the operator adds a token to each path and sets a certificate. The present path is sent again,
+    so that an apply neither conflicts with it nor removes the token. Claims: their spec cannot change. Deployments
+    that were scaled, by hand or by an autoscaler, retain their replicas.
     """
     if live is None:
         return wanted
@@ -169,9 +171,9 @@ def check_kubernetes(version: str) -> None:
 def needed_rights(
     objects: Iterable[Mapping[str, Any]], plurals: Mapping[str, str], *, removing: bool
 ) -> list[Right]:
-    """What an admin must be allowed to do with these objects; `plurals`: by kind.
+    """The rights that an admin needs for these objects; `plurals`: by kind.
 
-    Roles with more rights than one's own take `escalate` and `bind`.
+    Roles with more rights than one's own need `escalate` and `bind`.
     """
     verbs = ("get", "delete") if removing else ("get", "create", "patch")
     rights = set()

@@ -1,8 +1,8 @@
-"""What an admin chooses when installing: `InstallValues`, its YAML form, and how choices are put together.
+"""The admin's choices for an installation: `InstallValues`, its YAML form, and the merging of choices.
 
 `moor install`, `moor upgrade`, the Helm chart and `moor doctor install` share it: `from
 moorage.decide.install.values import InstallValues, parse_values`. The YAML has the names of the options, in
-camelCase; the last installation's values are kept on the cluster in the ConfigMap `moorage-install`.
+camelCase; the last installation's values are stored on the cluster in the ConfigMap `moorage-install`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _WORKSPACE_URL = re.compile(r"https?://\*\.[a-z0-9]([-a-z0-9.]*[a-z0-9])?(:\d{1,
 
 
 class InstallValues(Struct, frozen=True, kw_only=True):
-    """The choices of an installation. What is empty is left to the cluster, or to its admin."""
+    """The choices of an installation. Empty values are left to the cluster, or to its admin."""
 
     image: str = ""  # of our services, with its tag; empty: the name `moorage`, for tools that replace it
     public_url: str = ""  # where people reach the server; several with commas between them
@@ -55,7 +55,7 @@ class InstallValues(Struct, frozen=True, kw_only=True):
     image_pull_secrets: Sequence[str] = ()
 
     def to_document(self) -> Obj:
-        """As YAML has it; what has its default is left out, so that a later default holds."""
+        """The YAML document; defaults are left out, so that a later default applies."""
         default = InstallValues()
         document: Obj = {}
         for name in self.__struct_fields__:
@@ -65,7 +65,7 @@ class InstallValues(Struct, frozen=True, kw_only=True):
         return document
 
     def info(self) -> dict[str, str]:
-        """What the ConfigMap `moorage` says of it, to clients and services; keys without a value are absent."""
+        """The data of the ConfigMap `moorage` for clients and services; keys without a value are absent."""
         entries = {key: getattr(self, NAMES[name]) for key, name in INFO_VALUES.items()}
         return {key: value for key, value in entries.items() if value}
 
@@ -100,9 +100,9 @@ def parse_values(document: Any, *, source: str = "values") -> InstallValues:
 
 
 def merged(*documents: Mapping[str, Any]) -> dict[str, Any]:
-    """Documents put on each other, the last wins by name: kept values, then a file, then options.
+    """Merge documents, the last wins by name: stored values, then a file, then options.
 
-    An empty text takes a value back to its default.
+    An empty text resets a value to its default.
     """
     result: dict[str, Any] = {}
     for document in documents:
@@ -111,7 +111,7 @@ def merged(*documents: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def adopted(info: Mapping[str, str], image: str = "") -> dict[str, Any]:
-    """Values of an installation that kept none: what its ConfigMap `moorage` and the image of its operator say."""
+    """Values of an installation without a record, from its ConfigMap `moorage` and the image of its operator."""
     document: dict[str, Any] = {
         INFO_VALUES[key]: text.strip() for key, text in info.items() if key in INFO_VALUES and text.strip()
     }
@@ -266,14 +266,14 @@ def tag_of(image: str) -> str:
 
 
 def with_tag(image: str, tag: str) -> str:
-    """The image with another tag in the place of its own."""
+    """The image with another tag."""
     return f"{image.removesuffix(f':{tag_of(image)}')}:{tag}" if tag_of(image) else f"{image}:{tag}"
 
 
 def image_for(image: str, *, kept_version: str, version: str) -> str:
-    """The image of `version`, where the kept one's tag is that of the version it was installed with.
+    """The image of `version`, if the stored image has the tag of the version it was installed with.
 
-    Empty: it cannot be told, and whoever upgrades must name it. The kept one where the version is the same.
+    Empty: unknown, and the admin must name it. The stored image where the version is the same.
     """
     if not image or kept_version == version:
         return image

@@ -1,4 +1,4 @@
-"""The checks of an installation, in the order in which they are shown, and their judgement of what was read."""
+"""The checks of an installation, in the order in which they are shown, and their verdicts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Check(Struct, frozen=True, kw_only=True):
 
 
 class Verdict(Struct, frozen=True):
-    """One check and what it found. `required`: of this result; a check may find a fault that is bearable."""
+    """One check and its result. `required`: of this result; a check may find a fault that is bearable."""
 
     check: Check
     result: Result

@@ -1,4 +1,4 @@
-"""Checks of the cluster itself: what must be there before Moorage is installed."""
+"""Checks of the cluster itself: the requirements for installing Moorage."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ def pod_security(facts: Facts) -> Result | None:
 
 
 def clock(facts: Facts) -> Result:
-    """The API server's date has whole seconds; a lease tells a clock that is ahead, or far behind."""
+    """The API server's date has whole seconds; a lease reveals a clock that is ahead, or far behind."""
     if isinstance(facts.server_date, Unread):
         return unread("the date of the API server", facts.server_date)
     error = facts.round_trip / 2 + timedelta(seconds=1)

@@ -18,7 +18,7 @@ DAEMONSETS = Resource("apps", "v1", "daemonsets", "DaemonSet")
 
 
 class Unread(Struct, frozen=True):
-    """What could not be read, and why."""
+    """An object that could not be read, and why."""
 
     why: str
 
@@ -57,7 +57,7 @@ NEEDED_RIGHTS = (
 
 
 class Site(Struct, frozen=True, kw_only=True):
-    """What a request to a URL gave. `status` 0: no answer. `expires`: the end of its certificate."""
+    """The result of a request to a URL. `status` 0: no answer. `expires`: the end of its certificate."""
 
     url: str
     status: int = 0
@@ -67,7 +67,7 @@ class Site(Struct, frozen=True, kw_only=True):
 
 
 class Probe(Struct, frozen=True, kw_only=True):
-    """What came of a pod that ran an image. `error` empty: the image was pulled."""
+    """The result of a pod that ran an image. `error` empty: the image was pulled."""
 
     image: str
     node: str = ""
@@ -78,7 +78,7 @@ NOT_ASKED = Unread("not asked")
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """One cluster, and what is installed of Moorage on it. None: it is not there."""
+    """One cluster, and the objects of Moorage on it. None: it does not exist."""
 
     now: datetime  # of this machine, when the API server's date was read
     cli_version: str
@@ -120,7 +120,7 @@ class Facts(Struct, frozen=True, kw_only=True):
 
     @property
     def local(self) -> bool:
-        """Whether this is a cluster of `moor up`, whose services are processes of one machine."""
+        """Whether this is a cluster of `moor up`: its services are processes of one machine."""
         return not isinstance(self.nodes, Unread) and any(
             str(_node_info(node).get("containerRuntimeVersion") or "").startswith(PROCESS_RUNTIME)
             for node in self.nodes

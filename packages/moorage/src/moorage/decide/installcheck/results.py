@@ -1,4 +1,4 @@
-"""What a check found."""
+"""The results of checks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from moorage.decide.installcheck.facts import Unread
 
 
 class Outcome(StrEnum):
-    """Found: in order. Missing: not there. Wrong: there, and not as it must be. Unknown: it cannot be told."""
+    """Found: in order. Missing: it does not exist. Wrong: it exists with a fault. Unknown: it cannot be
+    determined.
+    """
 
     FOUND = "found"
     MISSING = "missing"
@@ -44,7 +46,7 @@ def unknown(message: str, *fix: str) -> Result:
 
 
 def unread(what: str, reason: Unread) -> Result:
-    """What could not be read."""
+    """The result for an object that could not be read."""
     return unknown(f"{what} cannot be read: {reason.why}")
 
 

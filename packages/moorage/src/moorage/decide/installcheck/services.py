@@ -1,4 +1,4 @@
-"""Checks of what is installed: definitions, Secrets, pods, and whether each service does its work."""
+"""Checks of the installed objects: definitions, Secrets, pods, and whether each service does its work."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def webhook(facts: Facts) -> Result:
 
 
 def scheduler(facts: Facts) -> Result:
-    """By what the extender counts: when a scheduler last asked, and whether its token was right."""
+    """By the extender's counters: when a scheduler last asked, and whether its token was right."""
     if isinstance(facts.extenders, Unread):
         return unread("the extender's metrics", facts.extenders)
     moments = [value for text in facts.extenders for name, _, value in _samples(text) if name == ASKED]
@@ -249,7 +249,7 @@ def scheduler(facts: Facts) -> Result:
 
 
 def is_pull_error(waiting: Mapping[str, Any]) -> bool:
-    """Whether a container waits for its image in vain: ErrImagePull, ImagePullBackOff, InvalidImageName, …
+    """Whether the image of a container cannot be pulled: ErrImagePull, ImagePullBackOff, InvalidImageName, …
 
     https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/images/types.go
     """

@@ -1,8 +1,8 @@
-"""Why a node that costs money stays: the pods that hold it and the rule each breaks, as the autoscaler has it.
+"""Why a node that costs money stays: the pods that hold it and the rule of the autoscaler that each breaks.
 
 The rules are those of its FAQ, "What types of pods can prevent CA from removing a node?" and "How does scale-down
-work?", in the order its own code asks them. What only the autoscaler knows (minimum sizes of node groups, its wait
-after an addition, ten minutes of being unneeded) is not judged here.
+work?", in the order its own code asks them. Facts that only the autoscaler knows (minimum sizes of node groups,
+its wait after an addition, ten minutes of being unneeded) are not judged here.
 
 https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md
 """
@@ -34,7 +34,7 @@ REPLICATING = frozenset({"ReplicaSet", "ReplicationController", "StatefulSet", "
 
 
 class HoldRule(Struct, frozen=True):
-    """One row of the table: what it means, what to do, and where the autoscaler says so."""
+    """One row of the table: its meaning, the fix, and the source in the autoscaler's documentation."""
 
     name: str
     means: str
@@ -102,7 +102,7 @@ HOLD_RULES: Mapping[str, HoldRule] = {
 
 
 class Hold(Struct, frozen=True):
-    """One reason. `pod` None: the node's own. `why`: what breaks the rule."""
+    """One reason. `pod` None: the node's own. `why`: the fact that breaks the rule."""
 
     rule: str
     why: str
@@ -202,7 +202,7 @@ def holds_of(pod: Obj, budgets: Sequence[Obj]) -> list[Hold]:
 
 
 def utilisation(node: NodeInfo, pods: Sequence[PodInfo]) -> Utilisation:
-    """Requests of the pods on the node over what it offers; DaemonSets' pods count, as by its default."""
+    """Requests of the pods on the node over its allocatable amounts; DaemonSets' pods count, as by default."""
     used = used_on(pods)
     if node.gpus:
         gpus = sum(count for name, count in used.items() if is_gpu(name))

@@ -1,7 +1,7 @@
-"""Which pods of a node `moor drain` evicts, which it leaves, and which forbid it: `kubectl drain`'s rules.
+"""The pods of a node that `moor drain` evicts, those it leaves, and those that forbid it: `kubectl drain`'s rules.
 
-One rule differs: emptyDir volumes of runs, maps, workflows, workspaces and datasets never forbid it. What Moorage
-starts again elsewhere begins with empty ones, as each attempt does.
+One rule differs: emptyDir volumes of runs, maps, workflows, workspaces and datasets never forbid it. Work that
+Moorage starts again elsewhere begins with empty ones, as each attempt does.
 
 https://kubernetes.io/docs/tasks/administer-cluster/safely-drain-node/
 """
@@ -57,8 +57,8 @@ def plan_drain(
 ) -> DrainPlan:
     """Sort the pods of one node.
 
-    `daemonsets` are those that exist (None: could not be read, then a pod's owner is believed); a pod of a
-    DaemonSet that is gone is treated as one that nothing makes again.
+    `daemonsets` are those that exist (None: could not be read, then a pod's owner is believed); a pod of a deleted
+    DaemonSet is treated as one that will not be created again.
     """
     evict: list[Obj] = []
     leaving: list[Obj] = []

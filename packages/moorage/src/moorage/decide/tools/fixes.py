@@ -14,9 +14,9 @@ from moorage_kube.yamldocuments import parse_yaml_documents
 
 
 def fixed_text(text: str, findings: Iterable[LintFinding]) -> str:
-    """The text of one file with every edit of its findings; what cannot be done safely is left out.
+    """The text of one file with every edit of its findings; unsafe edits are left out.
 
-    The result is read again: it holds what the text held and what the edits say, and nothing else.
+    The result is read again: its content is that of the text with the edits, and nothing else.
     """
     edits = _joined(findings)
     if not edits:
@@ -43,7 +43,7 @@ def fixed_text(text: str, findings: Iterable[LintFinding]) -> str:
 
 
 def _joined(findings: Iterable[LintFinding]) -> list[tuple[int, Edit]]:
-    """(document, edit) without doubles: of what several targets ask for one key, the larger amount."""
+    """(document, edit) without doubles: where several targets ask for one key, the larger amount."""
     adds: dict[tuple[int, Path], dict[str, str]] = {}
     removes: dict[tuple[int, Path], frozenset[str]] = {}
     for finding in findings:

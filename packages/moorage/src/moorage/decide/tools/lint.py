@@ -1,7 +1,7 @@
-"""Manifests as text → what in them breaks the guardrails, with the line of each field.
+"""Manifests as text → their violations of the guardrails, with the line of each field.
 
-Nothing is asked of a cluster unless its facts are given. Files may hold anything: what cannot be read, or is no
-object of Kubernetes, is a finding too.
+A cluster is not asked unless its facts are given. Files may have any content: unreadable documents, and objects
+that are not of Kubernetes, are findings too.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ API_VERSIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 
 
 class LintFinding(Struct, frozen=True, kw_only=True):
-    """One finding in a file. `line` counts from 1; `level` is warn, fill (what admission would write) or deny.
+    """One finding in a file. `line` counts from 1; `level` is warn, fill (admission would write it) or deny.
 
     Of a target: its name, where its rule was read, and the edit that fixes it, where the text allows one.
     """
@@ -74,7 +74,7 @@ class LintFinding(Struct, frozen=True, kw_only=True):
 
     @property
     def fix(self) -> str:
-        """What to do about it; empty where the message says it."""
+        """The action to take; empty where the message says it."""
         if self.rule in CHECKS:
             return f"see {self.source}"
         return podsecurity.FIX if self.rule == podsecurity.RULE else FIXES.get(self.rule, "")
@@ -120,9 +120,12 @@ def lint(
     peaks: Peaks | None = None,
     has_guardrails: bool = True,
 ) -> Report:
-    """Judge (file name, text) pairs; without a policy each rule has its default level. Never raises, whatever
-    the texts hold. `pod_security`: the level of the namespace that the pods are for. `places`: targets to judge
-    by as well, with `peaks` of earlier runs; without `has_guardrails`, by these alone."""
+    """Judge (file name, text) pairs; without a policy each rule has its default level. Never raises, for any
+    texts.
+
+    `pod_security`: the level of the namespace that the pods are for. `places`: targets to judge by as well, with
+    `peaks` of earlier runs; without `has_guardrails`, by these only.
+    """
     findings: list[LintFinding] = []
     judged = skipped = 0
     for name, text in texts:
@@ -289,7 +292,7 @@ def line_of(node: Any, path: Path) -> int:
 
 
 def repeated_keys(root: Any) -> Iterator[tuple[int, str]]:
-    """A key that stands twice in one mapping, with its line: all but the last are lost without a word."""
+    """A key that occurs twice in one mapping, with its line: parsers silently drop all but the last."""
     waiting, seen = [root], set()
     while waiting:
         node = waiting.pop()

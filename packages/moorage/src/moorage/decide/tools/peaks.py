@@ -20,7 +20,7 @@ _Key = tuple[str, str, str]
 
 
 def peaks_of(pods: Iterable[Obj], kept: Iterable[KeptPod] = ()) -> Peaks:
-    """The largest peak of each workload, from pods that are there and from those that are only kept."""
+    """The largest peak of each workload, from existing pods and from the stored facts of deleted ones."""
     peaks: dict[_Key, int] = {}
 
     def add(key: _Key, count: int | None) -> None:

@@ -1,7 +1,7 @@
-"""What of a manifest a tenant's namespace refuses: Pod Security's judgement, at the fields that break it.
+"""The parts of a manifest that a tenant's namespace refuses: Pod Security's judgement, by field.
 
-Nothing of a cluster is read. Namespaces that can never be a tenant's are passed over: what runs there may need
-the host, as device plugins do.
+Nothing of a cluster is read. Namespaces that can never be a tenant's are skipped: their pods may need the host, as
+device plugins do.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def refused_by_tenants(kind: str, obj: Obj, level: str = BASELINE) -> Iterator[F
 
 
 def _pod_of(kind: str, obj: Obj, template: Template) -> tuple[Obj, Mapping[str, Path]]:
-    """The pod that comes of a template, and where its fields stand; a workflow's own fields hold for each."""
+    """The pod that a template creates, and the paths of its fields; a workflow's own fields apply to each pod."""
     if kind not in WORKFLOWS:
         return template.spec, {}
     root = WORKFLOWS[kind]
@@ -55,7 +55,7 @@ def _pod_of(kind: str, obj: Obj, template: Template) -> tuple[Obj, Mapping[str, 
 
 
 def _fields(reason: str, template: Template, pod: Obj, places: Mapping[str, Path]) -> Iterator[Path]:
-    """Where the fields of a violation stand; none for those that many fields can break."""
+    """The paths of the fields of a violation; none for those that many fields can break."""
     if reason == "host namespaces":
         yield from (places.get(name, (*template.path, name)) for name in HOST_NAMESPACES if pod.get(name))
     elif reason == "hostPath volumes" and not template.is_workflow:

@@ -1,6 +1,6 @@
-"""What of a manifest a target refuses, sets by itself or bills for, by field; and what the text can fix.
+"""The fields of a manifest that a target refuses, sets by itself or bills for; and fixes of the text.
 
-Everything here is total: fields of a wrong type are passed over (`shape.misshapen` names them).
+Everything here is total: fields of a wrong type are skipped (`shape.misshapen` names them).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ SPOT = "cloud.google.com/gke-spot"
 
 
 class TargetFinding(Struct, frozen=True, kw_only=True):
-    """`level`: deny (the target refuses the pod, or it cannot work), warn, or fill (what the target sets itself).
+    """`level`: deny (the target refuses the pod, or it cannot work), warn, or fill (the target sets it itself).
 
-    `edit`: what fixes it without a change of meaning; None: a person must decide.
+    `edit`: a fix that does not change the meaning; None: the author must decide.
     """
 
     finding: Finding
@@ -41,7 +41,7 @@ class TargetFinding(Struct, frozen=True, kw_only=True):
 
 
 class Peaks(Struct, frozen=True, kw_only=True):
-    """The most memory that pods were seen to use, in bytes; what is not there was not measured.
+    """The most memory that pods were seen to use, in bytes; missing pods were not measured.
 
     By (kind, name, template): the template's name of a workflow, empty for other kinds.
     """
@@ -106,7 +106,7 @@ class _Pod(Struct, frozen=True, kw_only=True):
         return not self.has_gpus and not any(self.chosen(label) is not None for label in special)
 
     def request(self, container: Mapping[str, Any], resource: str) -> int | None:
-        """The amount in the scheduler's unit; None where none is stated. Raises _Unknown for what is not known."""
+        """The amount in the scheduler's unit; None where it is not set. Raises _Unknown for an unknown amount."""
         if resource in self.patch:
             raise _Unknown
         value = self.template.asked(container, "requests", resource)
@@ -240,7 +240,7 @@ def _missing(pod: _Pod, container: Mapping[str, Any]) -> dict[str, None]:
 def _given(
     pod: _Pod, path: Path, container: Mapping[str, Any], names: Mapping[str, None], *, share: int, is_whole: bool
 ) -> dict[str, str]:
-    """What the target sets for the requests that are missing; empty where that is not known."""
+    """The values that the target sets for missing requests; empty where they are unknown."""
     target = pod.target
     if pod.kind == "DaemonSet" and target.daemon_defaults:
         return {name: target.daemon_defaults[name] for name in names}
@@ -290,7 +290,7 @@ def _default_text(pod: _Pod, default: str | None) -> str:
 
 
 def _sums(pod: _Pod) -> dict[str, int]:
-    """What the pod asks for with the defaults; resources that are not known are left out."""
+    """The requests of the pod with the defaults; unknown resources are left out."""
     sums: dict[str, int] = {}
     for resource in RESOURCES:
         try:
@@ -377,7 +377,7 @@ def _limits(pod: _Pod) -> Iterator[TargetFinding]:
 
 
 def _peaks(pod: _Pod) -> Iterator[TargetFinding]:
-    """A request below what earlier runs used."""
+    """A request below the use of earlier runs."""
     if pod.peak_bytes is None or len(pod.main) != 1:
         return
     path, container = pod.main[0]

@@ -1,4 +1,4 @@
-"""Places to run pods that have rules of their own, and those rules as tables. A third one is one more row.
+"""Targets: places to run pods that have special rules, and those rules as tables. Another one is one more row.
 
 Each rule names its source: such rules change.
 """
@@ -23,9 +23,9 @@ GIB = 2**30
 
 
 class Target(Struct, frozen=True, kw_only=True):
-    """What one place does with pods. Amounts are quantities; an empty table says nothing.
+    """The rules of one place for pods. Amounts are quantities; an empty table has no rule.
 
-    `defaults`: what a container without a request gets; `are_defaults_shared`: all containers of a pod share it.
+    `defaults`: those for a container without a request; `are_defaults_shared`: all containers of a pod share it.
     `minimums`, `maximums`: of the sum over a pod. `ratio`: GiB of memory for one vCPU, least and most.
     `sizes`: (vCPU, GiB least, GiB most, GiB step): a pod gets the next larger one; `overhead_bytes` come on top.
     `capabilities`: those that may be added. `host_paths`: prefixes that may be mounted, read-only.

@@ -1,7 +1,7 @@
 """Small changes to a YAML or JSON text that leave all else as it is: comments, order, quotes, line ends.
 
-The places come from the positions of libyaml's nodes; nothing is written anew. What cannot be changed without
-touching other parts (aliases, merge keys) is left alone: there is no patch for it.
+The places come from the positions of libyaml's nodes; the document is not serialized again. Nodes that cannot be
+changed without touching other parts (aliases, merge keys) are left unchanged: there is no patch for them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Edit = Add | Remove
 
 
 class Patch(Struct, frozen=True, order=True):
-    """Characters `start` to `end` of the text, and what takes their place."""
+    """Characters `start` to `end` of the text, and their replacement."""
 
     start: int
     end: int
@@ -281,7 +281,7 @@ def _is_shared(key: Any, value: Any) -> bool:
 
 
 def _after_key(text: str, key: Any) -> str:
-    """What stands between a key and its value, up to the colon."""
+    """The text between a key and its value, up to the colon."""
     end = key.end_mark.index
     return text[end : text.index(":", end) + 1]
 
