@@ -431,7 +431,7 @@ RUNS = [
                message="invalid time limit 'soon': the range is 1s to 365d"),
     submitting("no image", image=None, code="invalid", message="no image given, and this cluster needs one"),
     submitting("an unknown GPU type", gpus=1, gpu_type="h100", code="invalid",
-               message="no node has GPUs of type 'h100'"),
+               message="GPU type 'h100' not found on any node"),
     submitting("more GPUs than any node has", gpus=3, code="invalid",
                message="3 GPUs asked for; the largest node with GPUs has 2 (gpu-1)"),
     submitting("a volume that is not there", volume="data:/data", code="invalid",

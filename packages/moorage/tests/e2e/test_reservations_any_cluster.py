@@ -147,7 +147,7 @@ async def test_what_is_reserved_now_is_kept_for_its_owner_and_given_back_when_ca
     await until_phase(api, "course", lab, "Active")
     await api.create(PODS, a_guest("stranger", machines), others)
     note = await until_held_back(api, "stranger", others)
-    assert f"2 big are kept for namespace {lab} by the reservation {lab}/course" in note
+    assert f"2 big are reserved for namespace {lab} by the reservation {lab}/course" in note
     await api.create(PODS, a_guest("mine", machines), lab)
     await until_runs(api, "mine", lab)
 

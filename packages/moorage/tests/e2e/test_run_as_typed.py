@@ -210,7 +210,7 @@ def test_cancelling_gives_the_command_its_grace_period(cluster, name, tmp_path):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--gpus", "1", "--gpu-type", "h100"], "no node has GPUs of type 'h100'"),
+        (["--gpus", "1", "--gpu-type", "h100"], "GPU type 'h100' not found on any node"),
         (["--gpus", "64"], "64 GPUs asked for; the largest node with GPUs has 2"),
         (["--memory", "much"], "invalid memory 'much'"),
         (["--volume", "nothing:/data"], "volume 'nothing' not found"),

@@ -47,7 +47,7 @@ def test_the_seeds_measured_run_foretells_38_nodes_and_itself(capsys):
 def test_a_plan_nobody_can_keep_fails_with_figures_and_still_shows_the_choices(capsys):
     assert main([*SEED, "--seconds", "uniform:1..60", "--deadline", "45s"]) == 1
     shown = capsys.readouterr()
-    assert "error: a deadline of 45s cannot be kept: the slowest of 150,000 items takes about 1m" in shown.err
+    assert "error: a deadline of 45s cannot be met: the slowest of 150,000 items takes about 1m" in shown.err
     assert "MISSES" in shown.out
 
 

@@ -74,7 +74,7 @@ def test_everything_wrong_is_told_at_once_and_nothing_is_made(local):
     assert (done.code, done.out) == (2, "")
     assert done.err == (
         "error: invalid memory 'x': use a quantity such as 512Mi, 8Gi or 1.5G\n"
-        "error: no node has GPUs of type 'h100'\n"
+        "error: GPU type 'h100' not found on any node\n"
         "hint: this cluster has a100 (4 of 4 free)\n"
         "error: volume 'no' not found in namespace default\n"
         "hint: create it first: moor volume create no --size 10Gi\n"

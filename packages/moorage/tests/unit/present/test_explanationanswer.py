@@ -18,7 +18,7 @@ NODE = {
     "spec": {},
     "status": {"allocatable": {"cpu": "8", "pods": "10"}, "conditions": [{"type": "Ready", "status": "True"}]},
 }
-WHY = "2 big are kept for namespace lab by the reservation lab/course"
+WHY = "2 big are reserved for namespace lab by the reservation lab/course"
 POD = {
     "metadata": {
         "name": "p",

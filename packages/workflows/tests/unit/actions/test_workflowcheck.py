@@ -176,7 +176,7 @@ def test_the_items_of_a_list_are_checked():
 @pytest.mark.parametrize(("text", "line", "message"), [
     ("a: [1", 2, "is not valid YAML: while parsing a flow sequence, did not find expected ',' or ']'"),
     ("- a\n- b\n", 1, "is not a Kubernetes object but a list or a plain value"),
-    (VALID + "spec: {}\n", 18, "the key 'spec' stands here and in line 4; only this one counts"),
+    (VALID + "spec: {}\n", 18, "the key 'spec' occurs here and in line 4; only this one counts"),
 ])  # fmt: skip
 def test_texts_that_cannot_be_read_are_findings(text, line, message):
     findings = check_texts([("-", text)]).findings

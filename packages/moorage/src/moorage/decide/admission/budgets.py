@@ -104,7 +104,7 @@ def apply_budgets(draft: Draft) -> None:
         case _Beginning.POD if over.budget.when_over != WARN:
             _pod_behind(draft)
         case _Beginning.CLASS_LEFT if over.budget.when_over != WARN and _template_behind(draft):
-            draft.warnings.append(f"{over.text}: it goes on waiting behind the work of others")
+            draft.warnings.append(f"{over.text}: it continues to wait behind the work of others")
 
 
 def asks_gpus(spec: Any, gpu_machines: Collection[str] = ()) -> bool:

@@ -84,7 +84,9 @@ def gpu_type(subject: Subject) -> Iterator[Finding]:
     for key, value in mapping(subject.template.spec.get("nodeSelector")).items():
         if key in GPU_TYPE_LABELS and str(value) not in (known := subject.facts.gpu_types.get(key, frozenset())):
             path = (*subject.template.path, "nodeSelector", key)
-            yield Finding("gpuType", path, shown_value(value), f"no node has it; available: {listed(known)}")
+            yield Finding(
+                "gpuType", path, shown_value(value), f"must be the GPU type of a node; available: {listed(known)}"
+            )
     terms = sequence(at(subject.template.spec, (*_REQUIRED, "nodeSelectorTerms")))
     missing = [finding for number, term in enumerate(terms) if (finding := _missing_type(subject, number, term))]
     if missing and len(missing) == len(terms):  # terms are alternatives: one that can be met is enough
@@ -99,7 +101,7 @@ def _missing_type(subject: Subject, number: int, term: Any) -> Finding | None:
             known = facts.gpu_types.get(str(key), frozenset())
             if not any(str(value) in known for value in values):
                 steps = (*_REQUIRED, "nodeSelectorTerms", number, "matchExpressions", index, "values")
-                message = f"no node has it; available: {listed(known)}"
+                message = f"must be the GPU type of a node; available: {listed(known)}"
                 return Finding("gpuType", (*subject.template.path, *steps), ", ".join(map(str, values)), message)
     return None
 

@@ -86,11 +86,11 @@ def judge_pod(
     before = {_fields(toleration) for toleration in ((old or {}).get("spec") or {}).get("tolerations") or ()}
     node = spec.get("nodeName")
     if node and old is None and guards & node_taints.get(node, guards):
-        reason = "must be left to the scheduler: the node is kept for another team or for machines"
+        reason = "must be left to the scheduler: the node is dedicated to another team or to machines"
         refusals.append(Refusal("spec.nodeName", repr(node), reason))
     for index, toleration in enumerate(spec.get("tolerations") or ()):
         if _fields(toleration) not in before and any(_tolerates(toleration, guard) for guard in guards):
-            reason = "must not tolerate the taint of nodes that are kept for other teams or for machines"
+            reason = "must not tolerate the taint of nodes that are dedicated to other teams or to machines"
             refusals.append(Refusal(f"spec.tolerations[{index}]", repr(toleration.get("value") or "*"), reason))
     return tuple(refusals)
 

@@ -478,7 +478,9 @@ def _judge_paths(ingress: Mapping[str, Any]) -> Iterator[Refusal]:
 def _judge_service(service: Mapping[str, Any]) -> Iterator[Refusal]:
     spec = mapping(service.get("spec"))
     if spec.get("externalIPs"):
-        reason = "must not be set: whoever names an address gets what the cluster sends to it (CVE-2020-8554)"
+        reason = (
+            "must not be set: a user who names an address receives the cluster's traffic to it (CVE-2020-8554)"
+        )
         yield Refusal("spec.externalIPs", repr(spec["externalIPs"]), reason)
     if spec.get("loadBalancerIP"):
         yield Refusal("spec.loadBalancerIP", repr(spec["loadBalancerIP"]), _CHOOSES_ADDRESS)

@@ -166,11 +166,11 @@ def _find(pod: Obj, pools: Mapping[str, Pool]) -> tuple[Pool | None, MachineType
     where = f"metadata.labels[{MACHINE_GROUP_LABEL}]"
     if pool is None:
         known = ", ".join(sorted(pools)) or "none"
-        what = "must be set beside the machine type" if not group else "is not a machine group"
+        what = "must be set together with the machine type" if not group else "is not a machine group"
         return None, None, [Refusal(where, repr(group) if group else "", f"{what}; available: {known}")]
     kind = pool.types.get(name or "")
     if kind is None:
-        what = "must be set beside the machine group" if not name else f"is not a machine type of {group}"
+        what = "must be set together with the machine group" if not name else f"is not a machine type of {group}"
         message = f"{what}; available: {', '.join(sorted(pool.types)) or 'none'}"
         return pool, None, [Refusal(f"metadata.labels[{MACHINE_TYPE_LABEL}]", repr(name) if name else "", message)]
     return pool, kind, []

@@ -121,10 +121,12 @@ def fill_retry_without_limit(subject: Subject) -> Iterator[Filled]:
         return
     if template.job.get("backoffLimit") != 0:
         where = (*template.job_path, "backoffLimit")
-        yield Filled(Finding("retryWithoutLimit", where, "", "set to 0, for want of a memory limit"), 0)
+        yield Filled(Finding("retryWithoutLimit", where, "", "set to 0, because there is no memory limit"), 0)
     if template.spec.get("restartPolicy") != "Never":
         where = (*template.path, "restartPolicy")
-        yield Filled(Finding("retryWithoutLimit", where, "", "set to Never, for want of a memory limit"), "Never")
+        yield Filled(
+            Finding("retryWithoutLimit", where, "", "set to Never, because there is no memory limit"), "Never"
+        )
 
 
 def restart_bomb(subject: Subject) -> Iterator[Finding]:
@@ -180,7 +182,7 @@ def fill_restart_bomb(subject: Subject) -> Iterator[Filled]:
         # the API server sets defaults before it asks us, and this one is invalid beside a podFailurePolicy
         if template.job.get("podReplacementPolicy") not in (None, _REPLACED_WHEN_FAILED):
             where = (*template.job_path, "podReplacementPolicy")
-            text = f"set to {_REPLACED_WHEN_FAILED}, the only value allowed beside a podFailurePolicy"
+            text = f"set to {_REPLACED_WHEN_FAILED}, the only value allowed with a podFailurePolicy"
             yield Filled(Finding("restartBomb", where, "", text), _REPLACED_WHEN_FAILED)
 
 

@@ -55,7 +55,7 @@ def judge_owner(draft: Draft) -> None:
         value = at(draft.obj, (*path, table, key))
         if value is not None and value != wanted:
             allowed = "must not be set" if wanted is None else f"must be {wanted!r}"
-            message = f"{allowed}: the owner is who created the object, and is set by Moorage"
+            message = f"{allowed}: the owner is the user who created the object; Moorage sets it"
             draft.refusals.append(Refusal(f"{where}.{table}[{key}]", repr(value), message))
 
 

@@ -10,25 +10,25 @@ from moorage.decide.admission.findings import Filled, Finding, Subject
 
 # annotations that Kubernetes reads no more, and what took their place
 DEAD_ANNOTATIONS: Mapping[str, str] = {
-    "scheduler.alpha.kubernetes.io/critical-pod": "priorityClassName (gone since 1.16)",
-    "scheduler.alpha.kubernetes.io/affinity": "spec.affinity (gone since 1.8)",
-    "scheduler.alpha.kubernetes.io/tolerations": "spec.tolerations (gone since 1.8)",
-    "scheduler.alpha.kubernetes.io/name": "spec.schedulerName (gone since 1.8)",
-    "pod.alpha.kubernetes.io/init-containers": "spec.initContainers (gone since 1.8)",
-    "pod.beta.kubernetes.io/init-containers": "spec.initContainers (gone since 1.8)",
-    "security.alpha.kubernetes.io/sysctls": "spec.securityContext.sysctls (gone since 1.11)",
-    "security.alpha.kubernetes.io/unsafe-sysctls": "spec.securityContext.sysctls (gone since 1.11)",
-    "seccomp.security.alpha.kubernetes.io/pod": "spec.securityContext.seccompProfile (gone since 1.27)",
-    "container.seccomp.security.alpha.kubernetes.io/*": "securityContext.seccompProfile (gone since 1.27)",
+    "scheduler.alpha.kubernetes.io/critical-pod": "priorityClassName (removed in 1.16)",
+    "scheduler.alpha.kubernetes.io/affinity": "spec.affinity (removed in 1.8)",
+    "scheduler.alpha.kubernetes.io/tolerations": "spec.tolerations (removed in 1.8)",
+    "scheduler.alpha.kubernetes.io/name": "spec.schedulerName (removed in 1.8)",
+    "pod.alpha.kubernetes.io/init-containers": "spec.initContainers (removed in 1.8)",
+    "pod.beta.kubernetes.io/init-containers": "spec.initContainers (removed in 1.8)",
+    "security.alpha.kubernetes.io/sysctls": "spec.securityContext.sysctls (removed in 1.11)",
+    "security.alpha.kubernetes.io/unsafe-sysctls": "spec.securityContext.sysctls (removed in 1.11)",
+    "seccomp.security.alpha.kubernetes.io/pod": "spec.securityContext.seccompProfile (removed in 1.27)",
+    "container.seccomp.security.alpha.kubernetes.io/*": "securityContext.seccompProfile (removed in 1.27)",
     "container.apparmor.security.beta.kubernetes.io/*": "securityContext.appArmorProfile (since 1.30)",
-    "alpha.kubernetes.io/nvidia-gpu-driver": "resources.limits with nvidia.com/gpu (gone since 1.11)",
+    "alpha.kubernetes.io/nvidia-gpu-driver": "resources.limits with nvidia.com/gpu (removed in 1.11)",
 }
 
 
 def ephemeral_storage(subject: Subject) -> Iterator[Finding]:
     for path, container in subject.template.containers:
         if subject.template.asked(container, "limits", "ephemeral-storage") is None:
-            message = "is not set: what it writes can fill its node's disk, and everything there is evicted"
+            message = "is not set: its files can fill the node's disk, and all pods there are evicted"
             yield Finding("ephemeralStorage", (*path, "resources", "limits", "ephemeral-storage"), "", message)
 
 
@@ -62,5 +62,5 @@ def missing_command(subject: Subject) -> Iterator[Finding]:
     for path, container in subject.template.containers:
         if "initContainers" in path or container.get("command"):
             continue
-        message = "is not set: what runs hangs on the image alone, and changes with it"
+        message = "is not set: the program depends on the image only, and changes with it"
         yield Finding("missingCommand", (*path, "command"), "", message)

@@ -103,7 +103,7 @@ def advice(user: int | None) -> str:
         return "this namespace allows no root (Pod Security restricted): an image that runs as root does not start"
     return (
         f"this namespace allows no root (Pod Security restricted): the containers run as user {user}, with /tmp as"
-        " home; what needs root fails"
+        " home; programs that need root fail"
     )
 
 

@@ -251,7 +251,7 @@ def _cap_restarts(draft: Draft) -> None:
         return
     put(draft.obj["metadata"], "annotations", RESTART_LIMIT_ANNOTATION, str(most))
     if unlimited:
-        draft.warnings.append("no memory limit given: this run is never started again, whatever ends it")
+        draft.warnings.append("no memory limit given: this run is never restarted")
     else:
         draft.warnings.append(f"started again after disruptions at most {most} times, the tenant's limit")
 

@@ -138,6 +138,6 @@ def strictest(over: Iterable[Standing]) -> Standing | None:
 
 _CONSEQUENCES = {
     "warn": "New work is started as before.",
-    "queue": "New work waits behind that of others until the period ends. What is under way goes on.",
-    "refuse": "New work is refused until the period ends. What is under way goes on.",
+    "queue": "New work waits behind that of others until the period ends. Running work continues.",
+    "refuse": "New work is refused until the period ends. Running work continues.",
 }

@@ -379,7 +379,7 @@ class _Draft:
         if memory and memory < MEMORY_MIN:
             self.fault("HostConfig.Memory", f"{memory} bytes is less than Docker's own minimum of {MEMORY_MIN}")
         if not memory:
-            self.warnings.append(f"no memory limit was asked for: {self.around.memory} is the limit")
+            self.warnings.append(f"the request sets no memory limit: {self.around.memory} is the limit")
         limits: Obj = {"cpu": cpu, "memory": str(memory) if memory else self.around.memory}
         affinity: Obj = {}
         tolerations: list[Obj] = []
@@ -421,7 +421,7 @@ class _Draft:
         ]
         if not fitting:
             there = ", ".join(sorted({gpu_type.value for gpu_type in self.around.gpu_types})) or "none"
-            self.fault(where, f"no node has GPUs of type {asked!r}", f"available: {there}")
+            self.fault(where, f"GPU type {asked!r} not found on any node", f"available: {there}")
             return {}
         terms = [
             {"matchExpressions": [{"key": key, "operator": "In", "values": values}]}

@@ -86,7 +86,7 @@ def _why(pod: Mapping[str, Any], waiting: Mapping[str, Any]) -> str:
     if waiting.get("reason"):
         return str(waiting.get("message") or waiting["reason"])
     if (refused := condition(pod, "PodScheduled", status="False")) is not None:
-        return str(refused.get("message") or refused.get("reason") or "no node has room")
+        return str(refused.get("message") or refused.get("reason") or "not enough room on any node")
     return "being started"
 
 

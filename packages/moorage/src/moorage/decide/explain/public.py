@@ -22,7 +22,7 @@ def as_public(full: Explanation) -> Explanation:
     hidden = Trouble("", "a volume is not ready")
     codes = {
         "no_gpus": "no node of this cluster has GPUs",
-        "unknown_gpu_type": f"no node has GPU type {' or '.join(full.gpu_types)}",
+        "unknown_gpu_type": f"GPU type {' or '.join(full.gpu_types)} is not in the cluster",
         "more_than_any_node": "it asks for more than any node has",
     }
     return replace(

@@ -34,7 +34,7 @@ def refused_for_ever(me: PodInfo, base: Explanation, nodes: Sequence[NodeInfo]) 
         return (
             Refusal(
                 code="unknown_gpu_type",
-                message=f"{who} asks for GPU type {' or '.join(base.gpu_types)}; no node has it",
+                message=f"{who} asks for GPU type {' or '.join(base.gpu_types)}; the cluster has none",
                 hint=f"choose one of: {choices}",
             ),
         )
@@ -61,7 +61,7 @@ def _too_large(name: str, asked: int, base: Explanation, who: str, nodes: Sequen
         return Refusal(
             code="unknown_resource",
             message=f"{who} asks for {what}; no node that it may use offers {name}",
-            hint=f"available: {', '.join(others)}" if others else "`moor gpus` shows what there is",
+            hint=f"available: {', '.join(others)}" if others else "run `moor gpus` to list the GPUs",
         )
     of_type = f" of type {' or '.join(base.gpu_types)}" if is_gpu(name) and base.gpu_types else ""
     return Refusal(
@@ -69,7 +69,7 @@ def _too_large(name: str, asked: int, base: Explanation, who: str, nodes: Sequen
         message=f"{who} asks for {what}{of_type}; the largest node has {format_amount(name, most)}"
         f" ({largest.name})",
         hint=f"ask for at most {format_amount(name, most)}"
-        + ("; `moor gpus` shows what each node has" if is_gpu(name) else ""),
+        + ("; run `moor gpus` to see each node's GPUs" if is_gpu(name) else ""),
     )
 
 
@@ -89,10 +89,12 @@ def _refused_by_every_node(me: PodInfo, who: str, nodes: Sequence[NodeInfo]) -> 
         named = ", ".join(f"{taint} ({many} node{'s' * (many > 1)})" for taint, many in sorted(taints.items()))
         hint = "the admin decides who may use those nodes: ask for a toleration"
         if any(taint.startswith(f"{MACHINE_GROUP_LABEL}=") for taint in taints):
-            hint = "those nodes are kept for guests of machines: list them by `moor machines`, and ask for one"
+            hint = (
+                "those nodes are dedicated to guests of machines: list them with `moor machines`, and ask for one"
+            )
         return Refusal(
             code="no_node_accepts",
-            message=f"{who} is kept off every node that would serve, by taints: {named}",
+            message=f"{who} is repelled by taints of every suitable node: {named}",
             hint=hint,
         )
     hint = "see the reason of each node; change `nodeSelector`, affinity or tolerations"

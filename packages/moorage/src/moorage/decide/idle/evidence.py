@@ -187,7 +187,7 @@ def _connection_words(connection: Connection, policy: Policy, now: datetime) -> 
     if connection.seen_at < now - FRESH * policy.window - LATE:
         return "no open connection"
     if connection.acted_at is None:
-        return "a browser is connected, and nobody used it"
+        return "a browser is connected, and not used"
     return f"a browser is connected, last used at {clock_time(connection.acted_at, now)}"
 
 

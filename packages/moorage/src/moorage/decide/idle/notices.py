@@ -83,8 +83,8 @@ def _ways(work: Work, record: Record, policy: Policy) -> list[str]:
 
 def _kept(work: Work) -> str:
     if work.kind == WORKSPACE:
-        return "Its volumes and all files on them are kept; what was only in memory is lost."
-    return "Its checkpoint is kept; it continues from there when it is resumed."
+        return "Its volumes and all files on them are preserved; data that was only in memory is lost."
+    return "Its checkpoint is preserved; it continues from there when it is resumed."
 
 
 def stop_command(work: Work) -> str:

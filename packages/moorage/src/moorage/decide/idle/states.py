@@ -32,7 +32,7 @@ class State(StrEnum):
 
 
 MEANINGS: Mapping[State, str] = {
-    State.ACTIVE: "It is used, or nobody can say that it is not.",
+    State.ACTIVE: "It is used, or its use is unknown.",
     State.IDLE: "It is idle, for less than the policy waits before it warns.",
     State.WARNED: "Its owner was warned.",
     State.REMINDED: "Its owner was reminded.",
@@ -51,13 +51,13 @@ MOVES: Moves[State] = Moves("work", {
     (State.IDLE, State.SNOOZED): "its owner snoozes it",
     (State.IDLE, State.EXEMPT): "the policy exempts it",
     (State.WARNED, State.ACTIVE): "it is used, or not measured",
-    (State.WARNED, State.WARNED): "the warning reached nobody: another",
+    (State.WARNED, State.WARNED): "the warning was not delivered: another",
     (State.WARNED, State.REMINDED): "remindAfter since the warning",
     (State.WARNED, State.SUSPENDED): "suspendAfter since the warning",
     (State.WARNED, State.SNOOZED): "its owner snoozes it",
     (State.WARNED, State.EXEMPT): "the policy exempts it",
     (State.REMINDED, State.ACTIVE): "it is used, or not measured",
-    (State.REMINDED, State.WARNED): "no notice reached anybody: another warning",
+    (State.REMINDED, State.WARNED): "notices were not delivered: another warning",
     (State.REMINDED, State.SUSPENDED): "suspendAfter since the warning",
     (State.REMINDED, State.SNOOZED): "its owner snoozes it",
     (State.REMINDED, State.EXEMPT): "the policy exempts it",
@@ -65,7 +65,7 @@ MOVES: Moves[State] = Moves("work", {
     (State.SNOOZED, State.IDLE): "the snooze is over, and it is idle",
     (State.SNOOZED, State.SNOOZED): "its owner snoozes it again",
     (State.SNOOZED, State.EXEMPT): "the policy exempts it",
-    (State.SUSPENDED, State.ACTIVE): "somebody resumes it",
+    (State.SUSPENDED, State.ACTIVE): "a user resumes it",
     (State.EXEMPT, State.ACTIVE): "the policy exempts it no more",
 })  # fmt: skip
 

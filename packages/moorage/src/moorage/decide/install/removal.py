@@ -218,13 +218,13 @@ def _goes(present: Present, removed: Sequence[Ref], delete_data: bool) -> Iterat
         yield "rights of the services, and rights of tenants' people in their namespaces"
     others = [ref for ref in removed if ref.kind not in _NAMED_APART and not (delete_data and ref.kind in _DATA)]
     if others:
-        yield f"{len(others)} objects that they stand on: accounts of services, configuration, network"
+        yield f"{len(others)} objects that they need: accounts of services, configuration, network"
     if lifted := list(_lifted(present.pods)):
         pods = _named(f"{step.namespace}/{step.name}" for step in lifted)
         yield f"scheduling gates of {pods}: these pods may start"
     if replaceable := _replaceable(present):
         pods = _named(_pod_name(pod) for pod in replaceable)
-        yield f"pods {pods}, which wait for the second scheduler: their controllers create them anew"
+        yield f"pods {pods}, which wait for the second scheduler: their controllers create them again"
     if released := list(_released((*present.ours, *present.pods))):
         yield f"our finalizers on {_named(f'{step.ref}' for step in released)}: later deletions are not blocked"
     if places := [pod for pod in present.pods if _is_reservation(pod)]:
@@ -253,7 +253,7 @@ def _data_goes(present: Present, removed: Sequence[Ref]) -> Iterator[str]:
     if present.accounts:
         yield f"DATA: accounts, with passwords and rights: {present.accounts}"
     if any(ref.name == USAGE_CLAIM for ref in removed):
-        yield f"DATA: volume {SYSTEM_NAMESPACE}/{USAGE_CLAIM}: GPU history, kept logs, map results, audit log"
+        yield f"DATA: volume {SYSTEM_NAMESPACE}/{USAGE_CLAIM}: GPU history, stored logs, map results, audit log"
     if nodes := [node["metadata"]["name"] for node in present.nodes if _is_marked(node)]:
         yield f"labels and taints of machines on nodes {_named(nodes)}"
 
@@ -265,12 +265,12 @@ def _stays(present: Present, delete_data: bool) -> Iterator[str]:
         yield "the kinds of moorage.dev" + (f": {counts}" if counts else "")
         yield f"accounts in {PEOPLE_NAMESPACE}: {present.accounts}; their people cannot log in meanwhile"
         if any(ref.name == USAGE_CLAIM for ref in present.written):
-            yield f"volume {SYSTEM_NAMESPACE}/{USAGE_CLAIM}: GPU history, kept logs, map results, audit log"
+            yield f"volume {SYSTEM_NAMESPACE}/{USAGE_CLAIM}: GPU history, stored logs, map results, audit log"
         yield f"Secrets, templates and the values of this installation in {SYSTEM_NAMESPACE}"
         if nodes := [node["metadata"]["name"] for node in present.nodes if _is_marked(node)]:
             yield f"labels and taints of machines on nodes {_named(nodes)}"
     if stuck := [_pod_name(pod) for pod in _unscheduled(present) if not _has_controller(pod)]:
-        yield f"pods {_named(stuck)}: nothing schedules them without the second scheduler; create them anew"
+        yield f"pods {_named(stuck)}: they are not scheduled without the second scheduler; create them again"
     held = [
         _pod_name(pod)
         for pod in present.pods

@@ -70,7 +70,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         name="default-priority-class", required=False, judge=cluster.default_priority_class,
-        why="pods that name no class may push out what holds a machine's place, if their class may preempt",
+        why="pods without a class may preempt the pods that hold places of machines, if their class preempts",
     ),
     Check(
         name="ingress-class", required=False, judge=reach.ingress_class,
@@ -82,7 +82,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         name="pod-security", required=False, judge=cluster.pod_security,
-        why="the label keeps whoever may create pods beside our services from privileged ones",
+        why="without the label, users who may create pods next to our services could create privileged ones",
     ),
     Check(
         name="gpus", required=False, judge=gpus.devices,
@@ -94,7 +94,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         name="gpu-sharing", required=False, judge=gpus.sharing,
-        why="parts of GPUs have names or meanings of their own",
+        why="parts of GPUs have different names or meanings",
     ),
     Check(
         name="clock", required=True, judge=cluster.clock,
@@ -154,7 +154,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         name="workspace-url", required=True, judge=reach.workspace_url, stage=Stage.AFTER,
-        why="each workspace has a host name of its own below this domain",
+        why="each workspace has its own host name below this domain",
     ),
 )  # fmt: skip
 

@@ -164,7 +164,8 @@ def default_storage_class(facts: Facts) -> Result:
     if not defaults:
         name = classes[0].name if classes else "CLASS"
         return missing(
-            f"no StorageClass is the default; there are: {some([view.name for view in classes]) or 'none'}",
+            "the cluster has no default StorageClass; available:"
+            f" {some([view.name for view in classes]) or 'none'}",
             f"kubectl annotate storageclass {name} {DEFAULT_CLASS_ANNOTATION}=true",
             bearable=bool(facts.claims) and named and not pending,
         )
@@ -208,7 +209,7 @@ def default_priority_class(facts: Facts) -> Result:
     defaults = [obj for obj in facts.priority_classes if obj.get("globalDefault")]
     foreign = [obj for obj in defaults if obj["metadata"]["name"] != DEFAULT_PRIORITY]
     if not foreign:
-        return in_order(f"{DEFAULT_PRIORITY} is the default" if defaults else "no other default is in its way")
+        return in_order(f"{DEFAULT_PRIORITY} is the default" if defaults else "the cluster has no other default")
     names = some(sorted(str(obj["metadata"]["name"]) for obj in foreign))
     preempts = any(obj.get("preemptionPolicy") != "Never" for obj in foreign)
     if preempts:
@@ -231,7 +232,7 @@ def network_policies(facts: Facts) -> Result:
     if any("aws-node" in name for name in names):
         return _amazon(facts.daemonsets)
     if any("flannel" in name for name in names):
-        return wrong("Flannel does not enforce them", "install Calico or Cilium, or Canal beside Flannel")
+        return wrong("Flannel does not enforce them", "install Calico or Cilium, or Canal in addition to Flannel")
     return unknown(
         "the network plugin is not one that is known to enforce them",
         "try it: a pod of another namespace must not reach port 9999 of a pod in " + SYSTEM_NAMESPACE,

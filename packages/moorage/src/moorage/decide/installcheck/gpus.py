@@ -103,7 +103,7 @@ def sharing(facts: Facts) -> Result | None:
         }
     )
     if parts:
-        words.append(f"parts of GPUs (MIG) have resources of their own: {some(parts)}")
+        words.append(f"parts of GPUs (MIG) have separate resources: {some(parts)}")
     single = sorted(
         str(node["metadata"]["name"]) for node in facts.nodes if labels_of(node).get(MIG_LABEL) == "single"
     )

@@ -24,12 +24,12 @@ def ingress_class(facts: Facts) -> Result:
     if not names:
         return missing(
             "the cluster has no IngressClass",
-            "install an ingress controller (Traefik, HAProxy, Envoy Gateway), or lead a proxy of your own to the"
+            "install an ingress controller (Traefik, HAProxy, Envoy Gateway), or point your own proxy to the"
             " server: docs/howto/reach-the-server.md",
         )
     if wanted and wanted not in names:
         return wrong(
-            f"ingressClass is {wanted!r}; there are: {some(names)}", set_value("--ingress-class", names[0])
+            f"ingressClass {wanted!r} not found; available: {some(names)}", set_value("--ingress-class", names[0])
         )
     defaults = sorted(
         str(obj["metadata"]["name"])
@@ -41,7 +41,7 @@ def ingress_class(facts: Facts) -> Result:
     if defaults:
         return in_order(f"{defaults[0]} is the default")
     return wrong(
-        f"no IngressClass is the default; there are: {some(names)}",
+        f"the cluster has no default IngressClass; available: {some(names)}",
         f"kubectl annotate ingressclass {names[0]} {DEFAULT_INGRESS}=true",
         set_value("--ingress-class", names[0]),
     )
@@ -53,7 +53,7 @@ def public_url(facts: Facts) -> Result:
         if facts.local:
             return in_order("not needed: the server listens on this machine")
         return missing(
-            "publicUrl is not set: only who reaches the Kubernetes API can use Moorage",
+            "publicUrl is not set: only users who reach the Kubernetes API can use Moorage",
             set_value("--public-url", "https://moorage.example.org"),
             bearable=True,
         )
@@ -61,7 +61,7 @@ def public_url(facts: Facts) -> Result:
     if site.untrusted:
         return wrong(
             f"{site.url} has a certificate that this machine does not trust: {site.error}",
-            "docs/howto/reach-the-server.md; with an authority of your own: moor login --ca FILE",
+            "docs/howto/reach-the-server.md; with your own certificate authority: moor login --ca FILE",
         )
     if site.error:
         return wrong(f"{site.url} does not answer: {site.error}", f"curl -v {site.url}/healthz")

@@ -46,7 +46,8 @@ def image(facts: Facts) -> Result | None:
         return None
     if not facts.installed:
         return unknown(
-            "no image was tried; name it to try it", "moor doctor install --probe --image REGISTRY/moorage:TAG"
+            "the image was not tested; name it to test it",
+            "moor doctor install --probe --image REGISTRY/moorage:TAG",
         )
     if isinstance(facts.pods, Unread):
         return unread("pods", facts.pods)
@@ -243,7 +244,7 @@ def scheduler(facts: Facts) -> Result:
             f"kubectl -n {SYSTEM_NAMESPACE} get secret {EXTENDER_SECRET} -o jsonpath={{.data.token}} | base64 -d",
         )
     return missing(
-        "no scheduler has asked the extender since it started",
+        "the extender got no request from a scheduler since it started",
         "start a pod and check again; then see docs/howto/install-on-a-cluster.md (kube-scheduler)",
     )
 

@@ -224,14 +224,14 @@ def _held(
     if phase == PENDING:
         return Condition("Held", "False", "NotYet", f"It starts at {rfc3339(terms.start)}")
     if not short:
-        message = "All are kept" if phase == ACTIVE else f"All will be there at {rfc3339(terms.start)}"
+        message = "All are reserved" if phase == ACTIVE else f"All will be there at {rfc3339(terms.start)}"
         return Condition("Held", "True", "AllHeld", message)
     text = f"{short} of {terms.count} " + ("are missing" if phase == ACTIVE else "will be missing at the start")
     if blockers:
         text += f": {blockers} in use by guests that were there before"
         text += f"; all there at {rfc3339(full_at)}" if full_at else "; not all of them have a time limit"
     if missing:
-        text += f"; for {missing} no node has room"
+        text += f"; {missing} have no room on any node"
     return Condition("Held", "False", "Shortfall", text)
 
 

@@ -166,12 +166,12 @@ class Eligibility(Generic[G]):
         hold = next((hold for hold in moment.holds if not hold.serves(guest)), moment.holds[0])
         terms = hold.terms
         text = (
-            f"{terms.count} {hold.booking.type} are kept for {hold.whom} by the reservation {hold.key}"
+            f"{terms.count} {hold.booking.type} are reserved for {hold.whom} by the reservation {hold.key}"
             f" from {rfc3339(terms.start)} to {rfc3339(terms.end)}"
         )
         if moment.at > self._now and not guest.backfill:
             before = rfc3339(terms.start - guest.grace - MARGIN)
-            has = "no time limit" if guest.limit is None else "a time limit that goes beyond"
+            has = "no time limit" if guest.limit is None else "a time limit that ends later"
             text += f", and it has {has}; one that ends by {before} may go"
         return HeldBack(guest, terms.end, text)
 

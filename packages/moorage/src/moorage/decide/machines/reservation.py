@@ -232,7 +232,7 @@ def plan(seen: Seen) -> Plan:
     if seen.deleting:
         return Plan(
             actions=tuple(
-                Drop(reservation, "the Machine goes")
+                Drop(reservation, "the Machine is deleted")
                 for reservation in seen.reservations
                 if not reservation.ending
             )

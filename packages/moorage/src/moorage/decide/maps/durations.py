@@ -116,7 +116,7 @@ class Durations:
         if per_second * self.longest > 20:  # e^20 tries; such an item never ends
             raise UsageError(
                 f"items of {say(self.longest)} do not get done on nodes taken away every {say(1 / per_second)}",
-                hint="use on-demand nodes, or let items keep what they have done",
+                hint="use on-demand nodes, or let items save their progress",
             )
 
         def lasting(value: float) -> float:
@@ -328,11 +328,11 @@ def _parse_lognormal(text: str, terms: dict[str, float], longest: float | None) 
 def _sigma_of(text: str, mean: float | None, z: float, value: float) -> float:
     """From mean = e^(mu + sigma²/2) and value = e^(mu + z sigma): the narrower of both solutions."""
     if mean is None:
-        raise UsageError(f"{text!r}: sd goes with the mean; with a quantile give the mean, sigma or a second one")
+        raise UsageError(f"{text!r}: sd needs the mean; with a quantile give the mean, sigma or a second one")
     gap = math.log(value / mean)
     root = z * z - 2 * gap
     if root < 0 or (z <= 0 and gap >= 0):
-        raise UsageError(f"{text!r}: no lognormal distribution has this mean and this quantile")
+        raise UsageError(f"{text!r}: a lognormal distribution with this mean and this quantile does not exist")
     return z - math.sqrt(root) if gap >= 0 else z + math.sqrt(root)
 
 

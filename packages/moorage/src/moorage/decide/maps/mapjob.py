@@ -178,7 +178,7 @@ def _of_a_map(problem: Problem) -> Problem:
             "moor run [OPTIONS] -- python train.py", "moor map create NAME … -- python make.py {item}"
         )
         hint = hint.replace(
-            "or remove the old run: moor cancel --delete", "or remove what has it: moor map delete"
+            "or remove the old run: moor cancel --delete", "or delete the map or run of this name: moor map delete"
         )
     return Problem(problem.field, message, hint)
 

@@ -33,9 +33,7 @@ class NoticeRules(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.failure_share is not None and not 0 < self.failure_share <= 1:
-            raise UsageError(
-                f"the share of failures to tell of is {self.failure_share:g}, not above 0 and up to 1"
-            )
+            raise UsageError(f"invalid share of failures {self.failure_share:g}, not above 0 and up to 1")
 
 
 class MapState(Struct, frozen=True, kw_only=True):

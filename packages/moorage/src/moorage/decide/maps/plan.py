@@ -177,7 +177,7 @@ def pack(machine: Machine, work: Work, terms: Terms) -> Packing:
     count, name, has, asks, words = min(fits, key=lambda fit: (fit[0], fit[1] == "pods"))
     left = words(max(0, has))
     if name == "pods":
-        return Packing(count, name, f"a node takes {left} pods beside its daemons")
+        return Packing(count, name, f"a node takes {left} pods in addition to its daemons")
     return Packing(count, name, f"a node has {left} of {name} for pods, and each asks for {words(asks)}")
 
 
@@ -494,7 +494,7 @@ def _why_impossible(
     if not choices:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in refused)
         return (
-            f"no machine type can hold a pod of this map: {reasons}",
+            f"a pod of this map fits on no machine type: {reasons}",
             "ask for less of each item, or give a larger machine type",
         )
     fastest = min(choices, key=lambda choice: (choice.late_seconds, choice.money))
@@ -507,14 +507,14 @@ def _why_impossible(
         if shortest_way > deadline:
             start = f" after {say(fastest.start_seconds)} of start-up" if fastest.start_seconds else ""
             return (
-                f"a deadline of {say(deadline)} cannot be kept: the slowest of {work.items:,} items takes about "
+                f"a deadline of {say(deadline)} cannot be met: the slowest of {work.items:,} items takes about "
                 f"{say(longest)}{start}; {quick}",
                 "split the slowest items, or allow more time",
             )
         binds = "; ".join(bind.why for bind in fastest.binds)
         return (
-            f"a deadline of {say(deadline)} cannot be kept: {quick}: {binds}",
-            "lift what binds, or allow more time",
+            f"a deadline of {say(deadline)} cannot be met: {quick}: {binds}",
+            "raise these limits, or allow more time",
         )
     if budget is not None and cheapest.money > budget:
         return (
@@ -562,7 +562,7 @@ def _assumed(work: Work, sheet: PriceSheet, terms: Terms, choices: Sequence[Choi
         assumed.append(f"a node takes {say(terms.node_start_seconds)} to start where its type says no other time")
     assumed.append("all nodes come at once, and are paid until the last item is done")
     if terms.release_seconds:
-        assumed.append(f"and for {say(terms.release_seconds)} more, until they are given back")
+        assumed.append(f"and for {say(terms.release_seconds)} more, until they are released")
     if terms.hold_seconds:
         assumed.append(f"nodes are paid for at least {say(terms.hold_seconds)}")
     bare = not (terms.daemon_cpu_milli or terms.daemon_memory_bytes or terms.daemon_pods)

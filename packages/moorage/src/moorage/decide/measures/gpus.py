@@ -29,7 +29,7 @@ OF_CLUSTER = Family(
 )
 OF_LITTLE_USE = Family(
     name="moorage_gpus_free_of_little_use",
-    help="Free GPUs beside taken ones (fragmented), or with no CPU or memory left beside them (stranded)",
+    help="Free GPUs on nodes with taken ones (fragmented), or on nodes without free CPU or memory (stranded)",
     labels=("type", "kind"),
     series_max=2 * TYPES_MAX,
 )
@@ -53,7 +53,7 @@ OF_TENANT = Family(
 )
 HOLDINGS = Family(
     name="moorage_gpu_holdings",
-    help="GPUs held now, by who holds them where: the run, the step or the pod",
+    help="GPUs held now, by holder and node; the holder is a run, a step or a pod",
     labels=("node", "type", "user", "namespace", "holder"),
     series_max=NODES_MAX,
 )

@@ -36,7 +36,7 @@ IDLE_GPUS = Family(
 COST = Family(
     name="moorage_cost_24h",
     help=f"Money of the last 24 hours, in units of the currency, by kind ({', '.join(KINDS)}) and tenant;"
-    " computed every 5 minutes, absent where no prices are installed",
+    " computed every 5 minutes, absent without a price file",
     labels=("tenant", "kind", "currency"),
     series_max=len(KINDS) * TENANTS_MAX,
 )

@@ -251,7 +251,7 @@ def _note_credential(where: str, text: str, remarks: Remarks) -> None:
     """Note a credential in a pod's spec: viewers of the namespace can read it."""
     if what := credential_in(text.encode(errors="replace")):
         remarks.note(
-            f"{where} holds {what}: everyone in the namespace can read it; put it into a Secret, and mount that"
+            f"{where} holds {what}: all users of the namespace can read it; put it into a Secret, and mount that"
         )
 
 

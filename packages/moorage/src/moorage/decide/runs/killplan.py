@@ -120,7 +120,7 @@ def plan(seen: Seen) -> Plan:
             work.steps.append(Release(pod, None, "no policy holds such pods here"))
         elif pod.asked:
             work.forgiven |= {pod.kill_uid} if pod.kill_uid else set()
-            work.steps.append(Release(pod, RELEASED, "somebody asked for it"))
+            work.steps.append(Release(pod, RELEASED, "a user asked for it"))
         elif pod.outdated:
             work.steps.append(Renew(pod))
     if seen.rule.holds and wanders(seen.owner):

@@ -45,7 +45,7 @@ def cpu_and_memory(request: RunRequest, facts: ClusterFacts, remarks: Remarks) -
 
 def _check_unlimited(request: RunRequest, remarks: Remarks) -> None:
     """R6: without a memory limit nothing may start the run again."""
-    remarks.note("memory none: no limit, so this run is never started again, whatever ends it")
+    remarks.note("memory none: no limit, so this run is never restarted")
     given = (("retries", "retries", request.retries), ("restartLimit", "restart limit", request.restart_limit))
     for field, noun, value in given:
         if value:

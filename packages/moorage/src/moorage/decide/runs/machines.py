@@ -30,7 +30,7 @@ def machine_labels(
     }
     if beside := [name for name, value in given.items() if value is not None]:
         hint = f"a machine has its size: leave out {', '.join(beside)}"
-        remarks.refuse("machine", f"machine {machine!r} beside {', '.join(beside)}", hint)
+        remarks.refuse("machine", f"machine {machine!r} together with {', '.join(beside)}", hint)
     elif not (group and slash and kind):
         remarks.refuse("machine", f"invalid machine {machine!r}: use GROUP/TYPE", "list them: moor machines")
     elif facts.machines is not None and machine not in facts.machines:

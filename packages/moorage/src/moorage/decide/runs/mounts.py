@@ -183,15 +183,15 @@ class Mounts:
                 self._remarks.note(f"continues the checkpoint of {maker}, on {volume}, {written}")
             else:
                 self._remarks.note(
-                    f"uses the same checkpoint volume as {maker}: {volume}; no checkpoint is known there yet"
+                    f"uses the same checkpoint volume as {maker}: {volume}; a checkpoint is not known there yet"
                 )
             if not is_mine:
                 self._remarks.note(
                     f"the checkpoint on volume {claim} is {newest.owner}'s: your run writes over it;"
-                    " another name after --checkpoint begins anew"
+                    " to start from the beginning, use another name after --checkpoint"
                 )
         else:
-            self._remarks.note(f"the volume {claim} exists: what is on it is used as the checkpoint")
+            self._remarks.note(f"the volume {claim} exists: its files are used as the checkpoint")
         users = sorted(
             {
                 pod.labels.get(RUN_LABEL, pod.name)

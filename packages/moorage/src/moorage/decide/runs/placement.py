@@ -39,7 +39,7 @@ def place(request: RunRequest, facts: ClusterFacts, remarks: Remarks) -> Placeme
     if request.gpu_claim is not None:
         if request.gpus:
             hint = "the claim says how many GPUs it takes: leave out the number"
-            remarks.refuse("gpuClaim", f"GPU claim {request.gpu_claim!r} beside a number of GPUs", hint)
+            remarks.refuse("gpuClaim", f"GPU claim {request.gpu_claim!r} together with a number of GPUs", hint)
         elif problem := claim_problem(request.gpu_claim, facts.claim_templates, request.namespace):
             remarks.refuse("gpuClaim", *problem)
         return Placement(None)  # its devices choose the node
@@ -106,7 +106,9 @@ def _named_resource(asked: str, nodes: Sequence[NodeInfo], remarks: Remarks) -> 
         names = ", ".join(matching)
         remarks.refuse("gpuResource", f"GPU resource {asked!r} is ambiguous: {names}", "write it in full")
     else:
-        remarks.refuse("gpuResource", f"no node has GPU resource {asked!r}", f"available: {', '.join(known)}")
+        remarks.refuse(
+            "gpuResource", f"GPU resource {asked!r} not found on any node", f"available: {', '.join(known)}"
+        )
     return None
 
 
@@ -121,7 +123,7 @@ def _types_meant(
         known = ", ".join(str(gpu_type) for gpu_type in types)
         remarks.refuse(
             "gpuType",
-            f"no node has GPUs of type {asked!r}",
+            f"GPU type {asked!r} not found on any node",
             f"this cluster has {known}" if known else "its GPU nodes have no type label; leave out the GPU type",
         )
     values: dict[str, list[str]] = {}
@@ -190,7 +192,7 @@ def _away_from_gpus(
         _check_size(request, facts, gpu_free(nodes, own=facts.own_nodes), remarks, "without GPUs")
         return [{"matchExpressions": list(away)}]
     if any(not node.gpus and node.labels.get(GPU_PRESENT_LABEL) == "true" for node in nodes):
-        remarks.note("nodes without GPUs have GPU labels here, so this run is not kept off GPU nodes")
+        remarks.note("nodes without GPUs have GPU labels here, so this run may be placed on GPU nodes")
     _check_size(request, facts, nodes, remarks)
     return []
 

@@ -311,7 +311,7 @@ def repeated_keys(root: Any) -> Iterator[tuple[int, str]]:
                 if key.value in first:
                     yield (
                         line,
-                        f"the key {key.value!r} stands here and in line {first[key.value]}; only this one counts",
+                        f"the key {key.value!r} occurs here and in line {first[key.value]}; only this one counts",
                     )
                 first.setdefault(key.value, line)
 

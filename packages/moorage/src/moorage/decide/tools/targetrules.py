@@ -280,10 +280,10 @@ def _within_ratio(pod: _Pod, container: Mapping[str, Any], values: dict[str, str
 def _default_text(pod: _Pod, default: str | None) -> str:
     if default is None:
         if pod.has_gpus:
-            return f"{pod.target.title} has no default beside GPUs"
+            return f"{pod.target.title} has no default for pods with GPUs"
         if not pod.is_general:
             return f"the default of {pod.target.title} depends on the hardware that is chosen"
-        return f"{pod.target.title} sizes the pod by what its containers ask for elsewhere"
+        return f"{pod.target.title} sizes the pod by the other requests of its containers"
     if pod.target.are_defaults_shared:
         return f"{pod.target.title} gives the smallest size there is, here {default}"
     return f"{pod.target.title} sets and bills {default}"
@@ -341,7 +341,7 @@ def _bounds(pod: _Pod) -> Iterator[TargetFinding]:
         if size is not None:
             message = (
                 f"is billed as {float(size[0]):g} vCPU and {float(size[1]):g} GB: the next size for"
-                f" {format_milli(sums['cpu'])} CPU, {format_bytes(sums['memory'])} and 256Mi of its own"
+                f" {format_milli(sums['cpu'])} CPU, {format_bytes(sums['memory'])} and its overhead of 256Mi"
             )
             yield _found(pod, "targetBounds", "fill", path, message)
 
@@ -351,7 +351,7 @@ def _ratio(pod: _Pod, path: Path, cpu: int, memory: int) -> Iterator[TargetFindi
     least, most = pod.target.ratio
     ratio = Fraction(memory, GIB) / Fraction(cpu, 1000)
     shown = f"{format_milli(cpu)} CPU with {format_bytes(memory)}"
-    allowed = f"one vCPU goes with {float(least):g} to {float(most):g} GiB"
+    allowed = f"one vCPU needs {float(least):g} to {float(most):g} GiB"
     if ratio < least:
         raised = format_bytes(-(-int(cpu * least * GIB / 1000) // MEBIBYTE) * MEBIBYTE)
         message = f"{allowed}: {pod.target.title} raises memory to {raised}, and bills that"
@@ -456,7 +456,7 @@ def _nodes(pod: _Pod) -> Iterator[TargetFinding]:
             yield _found(pod, "targetNodes", "deny", path, f"{target.title} has no Windows nodes", value)
         elif target.node_labels and not _is_known(key, target.node_labels) and not _is_tolerated(pod, key):
             message = (
-                f"is a label of your own: {target.title} takes it only beside a toleration of the same key, and"
+                f"is a custom label: {target.title} accepts it only with a toleration of the same key, and"
                 " then makes nodes for such pods, with at least 500m CPU each"
             )
             yield _found(pod, "targetNodes", "deny", path, message, value or key)
@@ -562,14 +562,14 @@ RULES: tuple[Callable[[_Pod], Iterator[TargetFinding]], ...] = (
 CHECKS: Mapping[str, str] = {
     "targetKind": "the kind and the namespace are run there",
     "targetRequests": "every container requests CPU, memory and disk, and as much memory as earlier runs used",
-    "targetBounds": "the sums over a pod are within the target's bounds and ratio, and what is billed",
+    "targetBounds": "the sums over a pod are within the target's bounds and ratio; the billed size",
     "targetLimits": "limits equal requests, where the target needs that",
     "targetRights": "no privileges, host namespaces, host ports or capabilities that the target refuses",
     "targetVolumes": "volumes are of kinds and paths that the target mounts",
     "targetNodes": "node selectors and affinities name labels that the target takes",
     "targetGpus": "GPUs are there, and chosen in the target's way",
     "targetArm": "Arm processors are there, and chosen in the target's way",
-    "targetEviction": "what the annotation safe-to-evict means there",
+    "targetEviction": "the meaning of the annotation safe-to-evict there",
     "targetCommand": "steps of workflows name their command",
 }
 

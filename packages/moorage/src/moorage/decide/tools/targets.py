@@ -151,7 +151,7 @@ FARGATE = Target(
     are_limits_requests=True,
     volumes_refused=frozenset({"hostPath", "awsElasticBlockStore", "ephemeral"}),
     labels_refused={
-        "kubernetes.io/hostname": "each pod has a node of its own",
+        "kubernetes.io/hostname": "each pod has a separate node",
         "node.kubernetes.io/instance-type": "Fargate has no instance types",
         "beta.kubernetes.io/instance-type": "Fargate has no instance types",
         "eks.amazonaws.com/nodegroup": "Fargate has no node groups",

@@ -322,7 +322,7 @@ def _judged(gpus: Sequence[Gpu], node: NodeInfo, pods: Sequence[PodInfo]) -> lis
         if gpu.state is GpuState.FREE:
             stranded = usable <= 0
             usable -= 1
-            why = f"no {scarcest} left beside it" if stranded else ""
+            why = f"no {scarcest} left on its node" if stranded else ""
             gpu = replace(gpu, fragmented=taken, stranded=stranded, why=why)
         judged_gpus.append(gpu)
     return judged_gpus

@@ -135,7 +135,7 @@ def test_restarts_are_judged_by_the_memory_that_a_policy_fills_in():
     job["spec"]["template"]["spec"]["containers"][0]["resources"] = {"limits": {"memory": "1Gi"}}
     made, warnings = admitted(a_request("Job", job, policy=FILLING))
     assert RESTART_LIMIT_ANNOTATION not in made["metadata"]["annotations"]
-    assert [text for text in warnings if "never started again" in text] == []
+    assert [text for text in warnings if "never restarted" in text] == []
 
 
 # --- each step sets what it says, and a second pass finds nothing more to do

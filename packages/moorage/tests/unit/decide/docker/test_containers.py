@@ -113,7 +113,7 @@ def test_a_container_is_a_gated_pod_whose_requests_are_its_limits():
 def test_what_is_not_said_is_filled_in_and_told():
     made = plan()
     assert made.pod["spec"]["containers"][0]["resources"]["limits"] == {"cpu": "2", "memory": "4Gi"}
-    assert made.warnings == ("no memory limit was asked for: 4Gi is the limit",)
+    assert made.warnings == ("the request sets no memory limit: 4Gi is the limit",)
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ def test_the_line_counts_only_those_that_want_the_same_nodes():
             a_pod(kind="h200"),
             [a_node(), a_node("n2", 4, kind="t4")],
             "unknown_gpu_type",
-            "run lab/run-me asks for GPU type h200; no node has it",
+            "run lab/run-me asks for GPU type h200; the cluster has none",
             "choose one of: a100 (up to 2 on a node), t4 (up to 4 on a node)",
             id="unknown type",
         ),
@@ -176,7 +176,7 @@ def test_the_line_counts_only_those_that_want_the_same_nodes():
             [a_node(), a_node("n2", 4)],
             "more_than_any_node",
             "run lab/run-me asks for 8 GPUs; the largest node has 4 (n2)",
-            "ask for at most 4; `moor gpus` shows what each node has",
+            "ask for at most 4; run `moor gpus` to see each node's GPUs",
             id="more than any node",
         ),
         pytest.param(
@@ -184,7 +184,7 @@ def test_the_line_counts_only_those_that_want_the_same_nodes():
             [a_node(), a_node("n2", 4, kind="t4")],
             "more_than_any_node",
             "run lab/run-me asks for 4 GPUs of type a100; the largest node has 2 (n1)",
-            "ask for at most 2; `moor gpus` shows what each node has",
+            "ask for at most 2; run `moor gpus` to see each node's GPUs",
             id="more than any node of the type",
         ),
         pytest.param(
@@ -207,7 +207,7 @@ def test_the_line_counts_only_those_that_want_the_same_nodes():
             a_pod(),
             [a_node(taints=[{"key": "team", "value": "b", "effect": "NoSchedule"}])],
             "no_node_accepts",
-            "run lab/run-me is kept off every node that would serve, by taints: team=b:NoSchedule (1 node)",
+            "run lab/run-me is repelled by taints of every suitable node: team=b:NoSchedule (1 node)",
             "the admin decides who may use those nodes: ask for a toleration",
             id="tainted",
         ),
@@ -215,9 +215,9 @@ def test_the_line_counts_only_those_that_want_the_same_nodes():
             a_pod(),
             [a_node(taints=[{"key": "moorage.dev/machine-group", "value": "gpu", "effect": "NoSchedule"}])],
             "no_node_accepts",
-            "run lab/run-me is kept off every node that would serve, by taints:"
+            "run lab/run-me is repelled by taints of every suitable node:"
             " moorage.dev/machine-group=gpu:NoSchedule (1 node)",
-            "those nodes are kept for guests of machines: list them by `moor machines`, and ask for one",
+            "those nodes are dedicated to guests of machines: list them with `moor machines`, and ask for one",
             id="kept for machines",
         ),
     ],

@@ -155,7 +155,7 @@ def test_pods_in_wait_for_the_second_scheduler_are_made_anew_or_named():
     removal = plan_removal(present(pods=[waits, alone, runs]), delete_data=False)
     deleted = [step.ref for step in removal.steps if isinstance(step, Delete) and step.ref.kind == "Pod"]
     assert deleted == [Ref("v1", "Pod", "lab", "job-1")]
-    assert any(line.startswith("pods lab/alone: nothing schedules them") for line in removal.stays)
+    assert any(line.startswith("pods lab/alone: they are not scheduled") for line in removal.stays)
 
 
 def test_places_of_machines_go_with_those_who_hold_them():

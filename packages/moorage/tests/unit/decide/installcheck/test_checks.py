@@ -197,7 +197,7 @@ CASES = [
         "too little memory",
     ),
     ("default-storage-class", {"storage_classes": ()}, "missing!", "no StorageClass"),
-    ("default-storage-class", {"storage_classes": (a_class(default=False),)}, "missing!", "there are: fast"),
+    ("default-storage-class", {"storage_classes": (a_class(default=False),)}, "missing!", "available: fast"),
     (
         "default-storage-class",
         {
@@ -205,7 +205,7 @@ CASES = [
             "claims": (named("moorage-usage", spec={"storageClassName": "fast"}, status={"phase": "Bound"}),),
         },
         "missing",
-        "no StorageClass is the default",
+        "the cluster has no default StorageClass",
     ),
     (
         "default-storage-class",
@@ -233,7 +233,7 @@ CASES = [
         "found",
         "fast",
     ),
-    ("default-priority-class", {}, "found", "no other default"),
+    ("default-priority-class", {}, "found", "the cluster has no other default"),
     (
         "default-priority-class",
         {"priority_classes": (named("normal", globalDefault=True),)},
@@ -328,13 +328,23 @@ CASES = [
     ("neighbours", {}, None, ""),
     ("neighbours", {"crds": (named("x", spec={"group": "kueue.x-k8s.io"}),)}, "found", "Kueue"),
     # image
-    ("image", {}, "unknown", "no image was tried"),
+    ("image", {}, "unknown", "the image was not tested"),
     ("image", {"probe": Probe(image="r/m:1", node="n1")}, "found", "r/m:1 was pulled on n1"),
     ("image", {"probe": Probe(image="r/m:1", error="not found")}, "wrong!", "r/m:1 was not pulled: not found"),
     # ways in
     ("ingress-class", {"ingress_classes": ()}, "missing", "no IngressClass"),
-    ("ingress-class", {"ingress_classes": (named("a"),)}, "wrong", "no IngressClass is the default; there are: a"),
-    ("ingress-class", {"info": INFO | {"ingressClass": "b"}}, "wrong", "ingressClass is 'b'; there are: traefik"),
+    (
+        "ingress-class",
+        {"ingress_classes": (named("a"),)},
+        "wrong",
+        "the cluster has no default IngressClass; available: a",
+    ),
+    (
+        "ingress-class",
+        {"info": INFO | {"ingressClass": "b"}},
+        "wrong",
+        "ingressClass 'b' not found; available: traefik",
+    ),
     ("ingress-class", {"info": INFO | {"ingressClass": "traefik"}}, "found", "workspaces use traefik"),
 ]
 AFTER = [
@@ -413,7 +423,7 @@ AFTER = [
     ("webhook", {"webhook_refusal": Unread("forbidden")}, "unknown", "forbidden"),
     ("scheduler", {}, "found", "asked the extender 30 s ago"),
     ("scheduler", {"extenders": (f"{ASKED} 0.0\n", f"{ASKED} {NOON.timestamp()}")}, "found", "0 s ago"),
-    ("scheduler", {"extenders": (f"{ASKED} 0.0\n",)}, "missing", "no scheduler has asked"),
+    ("scheduler", {"extenders": (f"{ASKED} 0.0\n",)}, "missing", "the extender got no request"),
     (
         "scheduler",
         {"extenders": (f'{ASKED} 0.0\nmoorage_extender_requests_total{{code="401",verb="prioritize"}} 7.0\n',)},

@@ -120,7 +120,7 @@ def test_who_waits_is_told_for_what_until_when_and_what_would_go() -> None:
     assert waits_of(refused.note) == (NOON + 24 * HOUR, refused.why)
     assert waits_of("") is None
     assert refused.note == (
-        "2026-11-22T12:00:00Z 2 big are kept for namespace lab by the reservation lab/course from"
+        "2026-11-22T12:00:00Z 2 big are reserved for namespace lab by the reservation lab/course from"
         " 2026-11-21T14:00:00Z to 2026-11-22T12:00:00Z, and it has no time limit; one that ends by"
         " 2026-11-21T13:59:00Z may go"
     )
@@ -231,7 +231,7 @@ def test_what_will_be_missing_is_said_before_it_starts() -> None:
 def test_places_that_have_no_node_are_missing() -> None:
     report = report_of([], a_booking(start=-1, count=4), missing=1)
     assert (report.held, report.shortfall, report.conditions[1].message) == (
-        3, 1, "1 of 4 are missing; for 1 no node has room"
+        3, 1, "1 of 4 are missing; 1 have no room on any node"
     )  # fmt: skip
 
 
@@ -293,7 +293,7 @@ def test_who_is_held_back_by_the_calendar_alone_bears_a_note_and_only_as_long() 
     booked = a_machine(guest, bookings=(a_booking(count=1, start=1),))
     (note,) = reservation.plan(booked).actions
     assert isinstance(note, Note)
-    assert note.text.startswith("2026-11-22T12:00:00Z 1 big are kept for namespace lab")
+    assert note.text.startswith("2026-11-22T12:00:00Z 1 big are reserved for namespace lab")
     noted_guest = replace(booked.guests[0], waits_for=note.text)
     assert reservation.plan(replace(booked, guests=[noted_guest])).actions == ()
     assert reservation.plan(replace(booked, guests=[noted_guest])).look_again_in == LOOK_AGAIN_AT_MOST

@@ -147,7 +147,9 @@ PLACED = {"gated": False, "place": "n0", "placed_at": NOON, "pod": None}
             (Unmark("n0", PLACE_PREFIX + "uid-gone"),),
             id="the mark of a second place is taken off",
         ),
-        pytest.param(a_seen(deleting=True, reservations=[R0]), (Drop(R0, "the Machine goes"),), id="deleted"),
+        pytest.param(
+            a_seen(deleting=True, reservations=[R0]), (Drop(R0, "the Machine is deleted"),), id="deleted"
+        ),
     ],
 )
 def test_each_case_has_its_step(seen: Seen, want: tuple[Action, ...]) -> None:

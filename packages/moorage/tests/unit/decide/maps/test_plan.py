@@ -184,7 +184,7 @@ def test_a_deadline_shorter_than_the_slowest_item_is_said_with_figures():
     assert plan.best is None
     assert (
         plan.impossible.startswith(
-            "a deadline of 45s cannot be kept: the slowest of 1,000 items takes about 60s after 20s of start-up; "
+            "a deadline of 45s cannot be met: the slowest of 1,000 items takes about 60s after 20s of start-up; "
         )
         or "takes about 1m after 20s of start-up" in plan.impossible
     )

@@ -133,7 +133,7 @@ def test_a_run_claims_gpus_by_a_template() -> None:
             "ask for a number of GPUs instead, such as --gpus 1", id="as on the local cluster",
         ),
         pytest.param(
-            DEVICES, {"gpu_claim": "two-gpus", "gpus": 1}, "GPU claim 'two-gpus' beside a number of GPUs",
+            DEVICES, {"gpu_claim": "two-gpus", "gpus": 1}, "GPU claim 'two-gpus' together with a number of GPUs",
             "the claim says how many GPUs it takes: leave out the number", id="claim and number",
         ),
         pytest.param(
@@ -185,7 +185,8 @@ def test_a_run_on_a_machine_names_it_and_states_no_size() -> None:
             "list them: moor machines", id="no group",
         ),
         pytest.param(
-            OFFERED, {"machine": "gpu/small", "cpu": "2", "gpus": 1}, "machine 'gpu/small' beside gpus, cpu",
+            OFFERED, {"machine": "gpu/small", "cpu": "2", "gpus": 1},
+            "machine 'gpu/small' together with gpus, cpu",
             "a machine has its size: leave out gpus, cpu", id="beside amounts",
         ),
         pytest.param(
@@ -235,7 +236,7 @@ def test_a_run_without_a_queue_has_no_label_of_kueue() -> None:
         pytest.param(
             {"gpus": 1, "gpu_type": "h100"},
             "gpuType",
-            "no node has GPUs of type 'h100'",
+            "GPU type 'h100' not found on any node",
             "this cluster has NVIDIA-A100-SXM4-80GB (4 of 4 free), Tesla-T4 (2 of 2 free)",
             id="an unknown type, with those there are",
         ),
@@ -549,7 +550,7 @@ def test_without_a_limit_a_run_is_never_started_again():
     assert container(plan)["resources"] == {"requests": {"cpu": "1"}, "limits": {"cpu": "1"}}
     assert plan.job["spec"]["backoffLimit"] == 0
     assert plan.job["metadata"]["annotations"]["moorage.dev/restart-limit"] == "0"
-    assert "memory none: no limit, so this run is never started again, whatever ends it" in plan.notes
+    assert "memory none: no limit, so this run is never restarted" in plan.notes
 
 
 def test_retries_stop_at_a_kill_for_memory():
@@ -668,7 +669,7 @@ def test_a_token_in_a_variable_or_the_command_is_noted_without_its_value():
     plan = plan_run(RunRequest(command=command, env=(f"HF_TOKEN={token}", "EPOCHS=3")), ADA, LOCAL)
     noted = [note for note in plan.notes if "Hugging Face" in note]
     assert noted == [
-        f"{where} holds a token of Hugging Face: everyone in the namespace can read it;"
+        f"{where} holds a token of Hugging Face: all users of the namespace can read it;"
         " put it into a Secret, and mount that"
         for where in ("variable HF_TOKEN", "the command")
     ]
@@ -726,7 +727,7 @@ def test_a_checkpoint_volume_that_exists_is_used_as_it_is():
     assert plan.claims == ()
     assert plan.notes[-3:] == (
         "the volume data exists with 10Gi; it is not enlarged to 20Gi",
-        "the volume data exists: what is on it is used as the checkpoint",
+        "the volume data exists: its files are used as the checkpoint",
         "the checkpoint volume data is in use by older: two runs that write the same checkpoint spoil it",
     )
 
@@ -752,7 +753,7 @@ def a_use(run: str, owner: str = ME, *, at: datetime | None = None, has_ended: b
             "new",
             [
                 "uses the same checkpoint volume as your run new: volume data (10Gi);"
-                " no checkpoint is known there yet"
+                " a checkpoint is not known there yet"
             ],
             id="the newest, where none wrote",
         ),
@@ -763,7 +764,7 @@ def a_use(run: str, owner: str = ME, *, at: datetime | None = None, has_ended: b
                 "continues the checkpoint of run hers of grace, on volume data (10Gi), written"
                 " 2026-11-21T12:00:00Z",
                 "the checkpoint on volume data is grace's: your run writes over it;"
-                " another name after --checkpoint begins anew",
+                " to start from the beginning, use another name after --checkpoint",
             ],
             id="somebody else's",
         ),
@@ -1120,7 +1121,10 @@ def test_a_gpu_resource_that_no_node_offers_is_refused_with_those_there_are():
     request = RunRequest(command=("x",), gpus=1, gpu_resource="mig-9g", image="py")
     plan = plan_run(request, Caller(user="ada", cwd="/"), ClusterFacts(nodes=nodes))
     [problem] = [problem for problem in plan.problems if problem.field == "gpuResource"]
-    assert (problem.message, problem.hint) == ("no node has GPU resource 'mig-9g'", "available: nvidia.com/gpu")
+    assert (problem.message, problem.hint) == (
+        "GPU resource 'mig-9g' not found on any node",
+        "available: nvidia.com/gpu",
+    )
 
 
 AUTOSCALERS = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}

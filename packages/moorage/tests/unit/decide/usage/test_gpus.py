@@ -346,7 +346,7 @@ def test_free_gpus_with_nothing_left_beside_them_are_stranded(free, lacks, stran
     node["status"]["allocatable"] = {"nvidia.com/gpu": "4"} | free
     view = view_gpus([node], [])
     assert (view.totals.free, view.totals.stranded) == (4, stranded)
-    assert {gpu.why for gpu in view.gpus if gpu.stranded} == ({f"no {lacks} left beside it"} if lacks else set())
+    assert {gpu.why for gpu in view.gpus if gpu.stranded} == ({f"no {lacks} left on its node"} if lacks else set())
 
 
 def test_shares_in_time_are_a_type_of_their_own():

@@ -165,7 +165,7 @@ async def test_every_problem_is_in_the_answer_and_the_first_names_the_field(ada)
     said = refused.json["message"] + refused.json["hint"]
     for words in (
         "invalid memory 'much': use a quantity",
-        "no node has GPUs of type 't4'",
+        "GPU type 't4' not found on any node",
         "invalid volume mount 'data'",
         "no image given",
     ):
